@@ -13,7 +13,7 @@ from potash_device.timing.calendars import MOST_GAPS
 from potash_device.timing.closed_forms import greedy_amplification
 from potash_device.timing.drive import Drive
 from potash_device.timing.policies import Gap, Policies, PolicyError, Superblocks
-from potash_device.timing.profile import ENTRIES, PAGE, Profile, Rate
+from potash_device.timing.profile import ENTRIES, LARGEST, PAGE, PROFILES, Profile, Rate
 from potash_device.timing.reference import Reference
 from potash_device.timing.requests import REQUEST, WORN, Op
 from potash_device.timing.state import NEVER
@@ -162,6 +162,33 @@ def test_streams_keep_hot_pages_apart_from_cold_ones() -> None:
     alpha = (profile.blocks - cold - kept) * profile.superblock_pages / half
     expected = greedy_amplification(alpha, profile.superblock_pages)
     assert drive.counters.write_amplification == pytest.approx(expected, rel=0.01)
+
+
+# Garbage collection in the background.
+
+
+@pytest.mark.parametrize("thousandths", [125, 200, 250])
+def test_collection_of_superblocks_with_a_share_invalid_costs_its_inverse(thousandths: int) -> None:
+    """FEMU's rule: where few lines are free, one is relocated as soon as an eighth is invalid, so
+    seven pages for each of the host's."""
+    profile = replace(
+        PLAIN, background=32, background_pages=LARGEST, background_invalid=thousandths
+    )
+    drive, random = Drive(profile), np.random.default_rng(9)
+    pages = profile.logical_pages
+    drive.run(asked(Op.WRITE, range(pages)))
+    drive.run(asked(Op.WRITE, random.integers(0, pages, 3 * pages)))
+    drive.rest()
+    drive.run(asked(Op.WRITE, random.integers(0, pages, 3 * pages)))
+    assert drive.counters.write_amplification == pytest.approx(1000 / thousandths, rel=0.02)
+    assert profile.reserve < drive.report.wear.free < profile.background
+
+
+def test_femu_collects_as_its_documentation_says() -> None:
+    femu = PROFILES["femu"]
+    lines = femu.blocks
+    assert femu.background == lines // 4 and femu.reserve == lines // 20
+    assert femu.background_invalid == 1000 // 8 and femu.background_pages >= femu.superblock_pages
 
 
 # Wear.

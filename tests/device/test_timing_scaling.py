@@ -13,7 +13,7 @@ GIB = 1 << 30
 
 def spare(profile: Profile) -> Fraction:
     """Flash over data, without the superblocks that are open or kept free."""
-    kept = profile.streams + 2 + max(profile.reserve, profile.background)
+    kept = profile.frontiers + profile.kept_free
     return Fraction((profile.blocks - kept) * profile.superblock_pages, profile.mapped_pages)
 
 

@@ -30,6 +30,7 @@ pages = 16
 capacity = 12582912
 reserve = 3
 cycles = 50
+background = 0
 """
 PAGES = 12582912 // PAGE
 DIES = 4

@@ -44,7 +44,7 @@ def profiles(draw: Any) -> Profile:
     def times() -> tuple[int, ...]:
         return tuple(draw(st.lists(st.integers(0, 60), min_size=1, max_size=3)))
 
-    planes, program_pages, streams, reserve = number(1, 2), number(1, 3), number(1, 3), number(3, 5)
+    planes, program_pages, streams, reserve = number(1, 2), number(1, 3), number(1, 3), number(2, 5)
     values: dict[str, Any] = {
         "channels": number(1, 3),
         "dies": number(1, 2),
@@ -74,9 +74,10 @@ def profiles(draw: Any) -> Profile:
         "other_command_ns": number(0, 9),
         "background": number(0, 8),
         "background_pages": number(0, 20),
+        "background_invalid": draw(st.sampled_from([0, 0, 125, 500, 1000])),
         "protected": draw(st.booleans()),
         "cycles": draw(st.sampled_from([0, 0, 3, 9])),
-        "mapping_cache": draw(st.sampled_from([0, 0, PAGE, 3 * PAGE])),
+        "mapping_cache": draw(st.sampled_from([0, 0, PAGE, 3 * PAGE])) if reserve > 2 else 0,
     }
     shape = Profile(**values, capacity=PAGE)
     room = (shape.blocks - shape.frontiers - reserve - 1) * shape.superblock_pages

@@ -338,11 +338,29 @@ def make_room(s: State, ready: Number) -> Flag:
         if r[state.VICTIM] < 0:
             return False
         collect(s, ready, settings[state.SUPERBLOCK])
-    if not r[state.WORN_OUT] and r[state.FREE] <= settings[state.BACKGROUND] and r[state.CLOSED]:
+    if not r[state.WORN_OUT] and r[state.FREE] <= settings[state.BACKGROUND]:
         if r[state.VICTIM] < 0:
-            return False
-        collect(s, ready, settings[state.BACKGROUND_PAGES])
+            return not is_any_worth(s)
+        if r[state.CURSOR] or is_worth(s, r[state.VICTIM]):
+            collect(s, ready, settings[state.BACKGROUND_PAGES])
+        else:
+            r[state.VICTIM] = -1
     return True
+
+
+@inlined
+def is_worth(s: State, block: Number) -> Flag:
+    """Whether enough of a superblock is invalid for the background."""
+    size = s.settings[state.SUPERBLOCK]
+    return (size - s.valid[block]) * 1000 >= s.settings[state.BACKGROUND_INVALID] * size
+
+
+@compiled
+def is_any_worth(s: State) -> Flag:
+    for block in range(s.settings[state.BLOCKS]):
+        if s.status[block] == state.IS_CLOSED and is_worth(s, block):
+            return True
+    return False
 
 
 @compiled

@@ -99,6 +99,8 @@ class Profile:
     background: int = 0
     """Free superblocks at which writes relocate `background_pages` each."""
     background_pages: int = 0
+    background_invalid: int = 0
+    """Thousandths of a superblock that must be invalid, or it is not relocated then."""
     cycles: int = 0
     """Erases after which a superblock is retired; 0 for none."""
 
@@ -116,6 +118,10 @@ class Profile:
                 raise ProfileError(problem)
         if self.blocks * self.superblock_pages >= MOST_PAGES:
             raise ProfileError("the geometry has a TiB or more")
+        if self.mapping_cache and self.reserve < LEAST_CACHED_RESERVE:
+            raise ProfileError(
+                f"reserve is {self.reserve}; with a mapping_cache it must be 3 at least"
+            )
         if self.blocks < self.least_blocks:
             raise ProfileError(
                 f"blocks is {self.blocks}; with its capacity, open superblocks and reserve the "
@@ -166,6 +172,11 @@ class Profile:
         return self.streams + 2
 
     @property
+    def kept_free(self) -> int:
+        """Superblocks that garbage collection frees before they are needed, whatever it takes."""
+        return self.reserve if self.background_invalid else max(self.reserve, self.background)
+
+    @property
     def least_blocks(self) -> int:
         """Superblocks with which garbage collection always finds something to free."""
         return -(-self.mapped_pages // self.superblock_pages) + self.frontiers + self.reserve + 1
@@ -176,11 +187,14 @@ _LEAST = {
     **dict.fromkeys(("streams", "capacity"), 1),
     **dict.fromkeys(("suspend_ns", "short_read_command_ns"), -1),
     "page_bytes": 512,
-    # A step of a write may open a superblock for data, for a translation page and for relocations.
-    "reserve": 3,
+    # A step of a write may open a superblock for data and for relocations.
+    "reserve": 2,
 }
+LEAST_CACHED_RESERVE = 3
+"""Where it may open one for a translation page, too."""
 _MOST = {
     "streams": 64,
+    "background_invalid": 1000,
     "cores": 1024,
     "channels": 256,
     "dies": 256,
@@ -225,7 +239,7 @@ def scaled(profile: Profile, capacity: int) -> Profile:
     """
     if capacity == profile.capacity:
         return profile
-    needed = profile.frontiers + max(profile.reserve, profile.background)
+    needed = profile.frontiers + profile.kept_free
     size = profile.superblock_pages
     spare = (profile.blocks - needed) * size, profile.mapped_pages
     pages, least = profile.pages, profile.program_pages
@@ -372,8 +386,10 @@ PROFILES: Mapping[str, Profile] = {
         write_command_ns=4_000,
         write_page_ns=460,
         buffer_bytes=_MIB,
+        reserve=2,
     ),
-    # FEMU's bbssd by default: neither write buffer nor firmware, buses or link.
+    # FEMU's bbssd by default: neither write buffer nor firmware, buses or link. A quarter of its
+    # 256 lines free, it collects those of which an eighth is invalid; a twentieth, all.
     "femu": Profile(
         channels=8,
         dies=8,
@@ -389,6 +405,9 @@ PROFILES: Mapping[str, Profile] = {
         bus=Rate(1, 0),
         link=Rate(1, 0),
         reserve=12,
+        background=64,
+        background_pages=LARGEST,
+        background_invalid=125,
     ),
 }
 """Built-in drives. Sources: docs/time.md."""

@@ -330,9 +330,21 @@ class Reference:
             asked += self._collect(ready, self.profile.superblock_pages, not asked)
             if asked > 2 * len(self.superblocks):
                 raise PolicyError("gc", f"{name_of(self.policies.gc)} frees nothing")
-        low = self._free() <= self.profile.background and not self.worn
-        if low and any(one.state == "closed" for one in self.superblocks):
+        if self._free() > self.profile.background or self.worn:
+            return
+        if self.victim is None and any(
+            one.state == "closed" and self._is_worth(one) for one in self.superblocks
+        ):
+            self.victim, self.cursor = self.superblocks[self._choose(not asked)], 0
+        if self.victim and (self.cursor or self._is_worth(self.victim)):
             self._collect(ready, self.profile.background_pages, not asked)
+        else:
+            self.victim = None
+
+    def _is_worth(self, superblock: Superblock) -> bool:
+        """Whether enough of it is invalid for the background."""
+        size = self.profile.superblock_pages
+        return (size - superblock.valid) * 1000 >= self.profile.background_invalid * size
 
     def _free(self) -> int:
         return sum(one.state == "free" for one in self.superblocks)

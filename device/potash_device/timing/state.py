@@ -16,7 +16,7 @@ SETTINGS = (
     *("bus_command_ns", "submission_ns", "completion_ns", "cores", "read_command_ns"),
     *("short_read_command_ns", "read_page_ns", "write_command_ns", "write_page_ns"),
     *("other_command_ns", "buffer_bytes", "protected", "mapping_cache", "streams", "reserve"),
-    *("background", "background_pages", "cycles"),
+    *("background", "background_pages", "background_invalid", "cycles"),
 )
 """What compiled code knows of a profile, in the order of its array; then the rates."""
 (CHANNELS, DIES, TOTAL_DIES, BLOCKS, PROGRAM_PAGES, ROW_PAGES, UNIT_PAGES) = range(7)
@@ -24,8 +24,8 @@ SETTINGS = (
 (BUS_COMMAND, SUBMISSION, COMPLETION, CORES, READ_COMMAND) = range(13, 18)
 (SHORT_READ_COMMAND, READ_PAGE, WRITE_COMMAND, WRITE_PAGE) = range(18, 22)
 (OTHER_COMMAND, BUFFER, PROTECTED, MAPPING_CACHE, STREAMS, RESERVE) = range(22, 28)
-(BACKGROUND, BACKGROUND_PAGES, CYCLES) = range(28, 31)
-(BUS_BYTES, BUS_NS, LINK_BYTES, LINK_NS) = range(31, 35)
+(BACKGROUND, BACKGROUND_PAGES, BACKGROUND_INVALID, CYCLES) = range(28, 32)
+(BUS_BYTES, BUS_NS, LINK_BYTES, LINK_NS) = range(32, 36)
 
 HOST, RELOCATED, TRANSLATION, PADDING, SENSES, PROGRAMS, ERASED, HITS, MISSES = range(9)
 SUSPENSIONS, DIE_BUSY, BUS_BUSY, LINK_BUSY, CORE_BUSY = range(9, len(Counters._fields))
