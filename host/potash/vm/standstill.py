@@ -107,8 +107,6 @@ class Standstill:
         """A stop has lasted longer than the limit; until the last holder has released it."""
         self.stops = 0
         """Stops that have begun here."""
-        self.frozen_ns = 0
-        """Nanoseconds that the guest did not see pass, whoever has stopped it."""
         self._forget()
 
     def _forget(self) -> None:
@@ -252,7 +250,7 @@ class Standstill:
         self._monitor.close()
         self._monitor = None
         if self._since is not None:
-            self._thaw(self._wall() - self._clock.now())
+            self._clock.thaw(self._wall() - self._clock.now())
         self._forget()
 
     def _take_event(self, event: Message) -> None:
@@ -356,7 +354,7 @@ class Standstill:
         if self._unsettled:
             return  # It was stopped meanwhile.
         self._since, self._gap = None, 0
-        self._thaw(offset)
+        self._clock.thaw(offset)
 
     def _best_sample(self) -> Generator[_Request, Message, Sample | None]:
         """The quickest of some reads of the counter: a slow one does not say when it was."""
@@ -371,10 +369,6 @@ class Standstill:
             if after - before <= QUICK:
                 break
         return min(samples, key=lambda one: one.after - one.before, default=None)
-
-    def _thaw(self, offset: int) -> None:
-        self.frozen_ns += max(0, offset - self._clock.offset)
-        self._clock.thaw(offset)
 
 
 def _no_sample() -> Generator[_Request, Message, None]:
