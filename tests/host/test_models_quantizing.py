@@ -204,14 +204,47 @@ def test_a_model_with_many_constants_runs_on_the_vta() -> None:
     model = graph.finish((x,), (y,))
     inputs = reals(2, 600)
     made = quantize(model, [("samples", inputs.tobytes())]).model
-    # Constants from 256 KiB on are behind the tables.
-    assert any(buffer.offset > 1 for buffer in unpacked(made).buffers)
     whole = RANDOM.integers(-128, 128, (2, 600), np.int8)
     with bench() as vta:
         assert vta.infer(made, (whole,), 1200) == reference(made, (whole,))
         assert vta.reasons == [None]
     with pytest.raises(PotashError, match="it may be quantised already"):
         quantize(made, [("samples", inputs.tobytes())])
+
+
+def test_what_takes_int8_is_not_left_in_float32() -> None:
+    graph = GraphBuilder()
+    x = graph.tensor((1, 6, 6, 3), name="x")
+    y = graph.conv2d(x, graph.constant(reals(8, 3, 3, 3)), graph.constant(reals(8)))
+    factors = graph.constant(reals(1, 1, 8) / 3)
+    y = graph.operator(schema.BuiltinOperator.PRELU, (y, factors), graph.tensor(y.shape))
+    options = schema.DepthToSpaceOptionsT()
+    options.blockSize = 2
+    code = schema.BuiltinOperator.DEPTH_TO_SPACE
+    z = graph.operator(code, (y,), graph.tensor((1, 12, 12, 2)), options)
+    y = graph.conv2d(y, graph.constant(reals(4, 1, 1, 8)), graph.constant(reals(4)))
+    z = graph.conv2d(z, graph.constant(reals(3, 1, 1, 2)), graph.constant(reals(3)))
+    model = graph.finish((x,), (y, z))
+    made = quantize(model, [("samples", SAMPLES.tobytes())])
+    assert (made.float_operators, made.float_tensors) == (0, ())
+    tables = unpacked(made.model)
+    quantized = tables.subgraphs[0]
+    assert {quantized.tensors[one.outputs[0]].type for one in quantized.operators} == {
+        schema.TensorType.INT8
+    }
+
+    def real(tensor: int, values: Array) -> Array:
+        its = quantized.tensors[tensor].quantization
+        return (values.astype(float) - its.zeroPoint[0]) * its.scale[0]
+
+    its = quantized.tensors[quantized.inputs[0]].quantization
+    for sample in SAMPLES[:4]:
+        whole = np.clip(np.rint(sample / its.scale[0]) + its.zeroPoint[0], -128, 127)
+        results = np.frombuffer(reference(made.model, (whole.astype(np.int8),)), np.int8)
+        exact = np.frombuffer(reference(model, (sample,)), np.float32)
+        for index, part in zip(quantized.outputs, (slice(144), slice(144, None)), strict=True):
+            expected = exact[part]
+            assert np.abs(real(index, results[part]) - expected).max() < 0.06 * np.ptp(expected)
 
 
 def test_what_the_quantizer_cannot_do_stays_float_and_is_told() -> None:

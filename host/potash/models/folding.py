@@ -18,8 +18,8 @@ OPTIONAL = -1
 _FOLDED = frozenset({schema.BuiltinOperator.DEQUANTIZE, schema.BuiltinOperator.DENSIFY})
 
 
-def folded(model: bytes) -> Any:
-    """A model's tables, with all of its constants in them, and in float32."""
+def unpacked(model: bytes) -> Any:
+    """A model's tables, with all of its constants in them."""
     tables = schema.ModelT.InitFromPackedBuf(model, 0)
     for buffer in tables.buffers:
         if buffer.offset > 1:
@@ -27,6 +27,12 @@ def folded(model: bytes) -> Any:
             buffer.offset = buffer.size = 0
     for code in tables.operatorCodes:
         code.builtinCode = max(code.builtinCode, code.deprecatedBuiltinCode)
+    return tables
+
+
+def folded(model: bytes) -> Any:
+    """A model's tables, with all of its constants in float32."""
+    tables = unpacked(model)
     for graph in tables.subgraphs:
         _fold(tables, graph)
     used = {tensor.buffer for graph in tables.subgraphs for tensor in graph.tensors}

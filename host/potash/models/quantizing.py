@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ai_edge_litert import schema_py_generated as schema
 
 from potash.models import folding
+from potash.models.rejoining import rejoin
 from potash.sdk.errors import PotashError
 from potash_firmware.tflite.runtime import Model, TensorReport
 from potash_firmware.tflite.writer import SIGNATURE
@@ -65,6 +66,9 @@ def quantize(model: bytes, calibration: Sequence[tuple[str, bytes]]) -> Quantize
         except Exception as error:  # noqa: BLE001  # whatever the tool raises
             sentence = " ".join(str(error).split()) or type(error).__name__
             raise PotashError(f"ai-edge-quantizer refuses the model: {sentence}") from None
+    tables = folding.unpacked(result)
+    rejoin(tables)
+    result = folding.packed(tables)
     loaded = Model(result, delegate=None)
     floats = [t.name for t in (*loaded.inputs, *loaded.outputs) if t.dtype == np.float32]
     operators, float_operators = _count(result)
