@@ -216,12 +216,12 @@ def test_what_takes_int8_is_not_left_in_float32() -> None:
     graph = GraphBuilder()
     x = graph.tensor((1, 6, 6, 3), name="x")
     y = graph.conv2d(x, graph.constant(reals(8, 3, 3, 3)), graph.constant(reals(8)))
-    factors = graph.constant(reals(1, 1, 8) / 3)
-    y = graph.operator(schema.BuiltinOperator.PRELU, (y, factors), graph.tensor(y.shape))
     options = schema.DepthToSpaceOptionsT()
     options.blockSize = 2
     code = schema.BuiltinOperator.DEPTH_TO_SPACE
     z = graph.operator(code, (y,), graph.tensor((1, 12, 12, 2)), options)
+    factors = graph.constant(reals(1, 1, 8) / 3)
+    y = graph.operator(schema.BuiltinOperator.PRELU, (y, factors), graph.tensor(y.shape))
     y = graph.conv2d(y, graph.constant(reals(4, 1, 1, 8)), graph.constant(reals(4)))
     z = graph.conv2d(z, graph.constant(reals(3, 1, 1, 2)), graph.constant(reals(3)))
     model = graph.finish((x,), (y, z))
@@ -235,7 +235,7 @@ def test_what_takes_int8_is_not_left_in_float32() -> None:
 
     def real(tensor: int, values: Array) -> Array:
         its = quantized.tensors[tensor].quantization
-        return (values.astype(float) - its.zeroPoint[0]) * its.scale[0]
+        return np.asarray((values.astype(float) - its.zeroPoint[0]) * its.scale[0])
 
     its = quantized.tensors[quantized.inputs[0]].quantization
     for sample in SAMPLES[:4]:
