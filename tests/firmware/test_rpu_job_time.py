@@ -6,7 +6,7 @@ same profile answers, which is asked directly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
@@ -201,6 +201,16 @@ def test_a_write_back_of_an_apu_that_is_gone_is_not_answered_to_the_next(
     host.link.disconnect()
     host.connect_apu()
     assert not any(isinstance(one, WriteBackDone) for one in at(host, 2 * SECOND))
+
+
+def test_a_trace_shows_jobs_in_modelled_time(host: Host, apu: ApuPort) -> None:
+    seen: list[tuple[str, Mapping[str, object]]] = []
+    host.board.trace.sink = lambda point, known: seen.append((point, known))
+    at(host, SECOND)
+    say(host, JobBegan(0, 7), JobCounted(0, 7, WORK))
+    (shown,) = [known for point, known in seen if point == "rpu.modelled"]
+    ends = (SECOND + PRICE(WORK)) / SECOND
+    assert shown == {"op": "JOB", "began": 1.0, "ends": pytest.approx(ends)}
 
 
 def test_a_factor_multiplies_what_jobs_take() -> None:

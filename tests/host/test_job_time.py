@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import runpy
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,15 @@ import potash.sdk
 from csd_spec.status import StatusId
 from potash.cli.app import run_app
 from potash.sdk.accelerator import JobResult
+from potash.sdk.memory_namespace import Bytes
 from potash.vm.drive import serving
 from potash_device.timing.cores import DEFAULT, Price, Work
 from potash_device.vta import timing
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_device.vta.timing import parameters
+from potash_firmware.bpf.crc32c import crc32c
+from potash_firmware.mailbox.device_programs import DeviceProgram
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.runtime import Model
 from potash_firmware.vta_runtime import Runtime
@@ -30,22 +34,27 @@ MODELLED = ("--time", "modelled", "--size", "64M")
 ADD = ROOT / "examples" / "add"
 DIGITS = ROOT / "examples" / "digits"
 
-LOOPS = 100_000
-LOOP = program(
-    mov(0, 0),
-    mov(3, 0),
-    load(4, 1),
-    insn(0x0F, 0, 4),
-    insn(0x2F, 4, 4),
-    insn(0x07, 3, imm=1),
-    insn(0xA5, 3, offset=-5, imm=LOOPS),
-    store(2, 0),
-    exit_,
-)
+FACTOR = 20
+
+
+def loop(count: int) -> bytes:
+    """A product, two sums, a load and a jump each time; two moves, a store and the exit."""
+    return program(
+        mov(0, 0),
+        mov(3, 0),
+        load(4, 1),
+        insn(0x0F, 0, 4),
+        insn(0x2F, 4, 4),
+        insn(0x07, 3, imm=1),
+        insn(0xA5, 3, offset=-5, imm=count),
+        store(2, 0),
+        exit_,
+    )
+
+
+LOOPS = 20_000
+LOOP = loop(LOOPS)
 LOOP_NS = Price(DEFAULT)(Work((2 + 2 * LOOPS, LOOPS, 0, LOOPS, 1, 0, LOOPS, 1)))
-"""A product, two sums, a load and a jump each time; two moves, a store and the exit."""
-
-
 RESNET_NS = 176_502_283
 """On the default tensor accelerator, whatever machine this is."""
 
@@ -55,19 +64,40 @@ def run(socket: Path, image: bytes | Path, data: bytes, **options: object) -> Jo
         return device.accelerator().run(image, data, timeout=60, **options)  # type: ignore[arg-type]  # as `run` has them
 
 
-@pytest.mark.parametrize("engine", ["native", "interpreter"])
-def test_a_program_takes_the_time_of_its_instructions_whatever_runs_it(engine: str) -> None:
-    with serving(*MODELLED, "--engine", engine) as socket:
-        results = [run(socket, LOOP, bytes(64)) for _ in range(3)]
+@pytest.fixture(scope="module")
+def drive() -> Iterator[Path]:
+    with serving(*MODELLED) as socket:
+        yield socket
+
+
+@pytest.fixture(scope="module")
+def slowed() -> Iterator[Path]:
+    """One with all command sets, whose modelled times are multiplied."""
+    namespaces = ("--memory-namespace", "16M", "--compute-namespace")
+    with serving(*MODELLED, *namespaces, "--time-factor", str(FACTOR)) as socket:
+        yield socket
+
+
+@pytest.fixture(scope="module")
+def interpreting() -> Iterator[Path]:
+    with serving(*MODELLED, "--engine", "interpreter") as socket:
+        yield socket
+
+
+@pytest.mark.parametrize("name", ["drive", "interpreting"])
+def test_a_program_takes_the_time_of_its_instructions_whatever_runs_it(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    socket = request.getfixturevalue(name)
+    results = [run(socket, LOOP, bytes(64)) for _ in range(3)]
     assert [one.status.modelled for one in results] == [LOOP_NS] * 3
     assert all(one.measured >= LOOP_NS for one in results)
 
 
-def test_a_factor_multiplies_what_jobs_take_too() -> None:
-    with serving(*MODELLED, "--time-factor", "20") as socket:
-        result = run(socket, LOOP, bytes(64))
-    assert result.status.modelled == 20 * LOOP_NS
-    assert result.measured >= 20 * LOOP_NS
+def test_a_factor_multiplies_what_jobs_take_too(slowed: Path) -> None:
+    result = run(slowed, LOOP, bytes(64))
+    assert result.status.modelled == FACTOR * LOOP_NS
+    assert result.measured >= FACTOR * LOOP_NS
 
 
 def vta_cycles(model: bytes, inputs: bytes) -> int:
@@ -85,15 +115,14 @@ def vta_cycles(model: bytes, inputs: bytes) -> int:
     return sum(timing.run(config, parameters.PYNQ, one, compiled=False).cycles for one in streams)
 
 
-def test_a_model_takes_the_cycles_of_the_tensor_accelerator() -> None:
+def test_a_model_takes_the_cycles_of_the_tensor_accelerator(drive: Path) -> None:
     model = (DIGITS / "model.tflite").read_bytes()
     images = (DIGITS / "images.bin").read_bytes()
     count = 3
     cycles = count * vta_cycles(model, images[:64])
-    with serving(*MODELLED) as socket:
-        data = model + images[: count * 64]
-        numbers = [len(model), 64, count, 10]
-        results = [run(socket, DIGITS / "program.o", data, args=numbers) for _ in range(2)]
+    data = model + images[: count * 64]
+    numbers = [len(model), 64, count, 10]
+    results = [run(drive, DIGITS / "program.o", data, args=numbers) for _ in range(2)]
     first, second = (one.status.modelled for one in results)
     assert first == second
     assert first - cycles * 10 < 200_000, "programs and bytes besides, at 10 ns for a cycle"
@@ -101,8 +130,8 @@ def test_a_model_takes_the_cycles_of_the_tensor_accelerator() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["native", "interpreter"])
-def test_a_resnet_takes_what_its_layers_do(engine: str) -> None:
+@pytest.mark.parametrize("name", ["drive", "interpreting"])
+def test_a_resnet_takes_what_its_layers_do(name: str, request: pytest.FixtureRequest) -> None:
     """All of its convolutions on the tensor accelerator: 173 ms (docs/bench.md), and some beside.
 
     Its first run compiles what the others find in the cache.
@@ -110,15 +139,15 @@ def test_a_resnet_takes_what_its_layers_do(engine: str) -> None:
     example = runpy.run_path(str(ROOT / "examples" / "resnet18" / "example.py"))
     data = example["input_data"]()
     arguments, image = example["arguments"](data), ROOT / "examples" / "resnet18" / "program.o"
-    with serving(*MODELLED, "--engine", engine) as socket:
-        results = [run(socket, image, data, args=arguments) for _ in range(2)]
+    socket = request.getfixturevalue(name)
+    results = [run(socket, image, data, args=arguments) for _ in range(2)]
     assert all(one.output == example["expected"](data) for one in results)
     assert [one.status.modelled for one in results] == [RESNET_NS] * 2
 
 
-def test_a_job_reads_and_writes_blocks_at_the_times_of_the_drive(tmp_path: Path) -> None:
+def test_a_job_reads_and_writes_blocks_at_the_times_of_the_drive(drive: Path) -> None:
     data = (ADD / "input.bin").read_bytes()
-    with serving(*MODELLED) as socket, potash.sdk.open(f"vfio-user:{socket}") as device:
+    with potash.sdk.open(f"vfio-user:{drive}") as device:
         accelerator = device.accelerator()
         plain = accelerator.run(ADD / "program.o", data, args=[520, 1024])
         local = accelerator.run(
@@ -130,7 +159,7 @@ def test_a_job_reads_and_writes_blocks_at_the_times_of_the_drive(tmp_path: Path)
 
 
 def test_reports_have_modelled_and_measured_time(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    drive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     image, data = tmp_path / "p.o", tmp_path / "in"
     image.write_bytes(LOOP)
@@ -140,37 +169,50 @@ def test_reports_have_modelled_and_measured_time(
         assert run_app([str(one) for one in arguments]) == 0
         return capsys.readouterr().out
 
-    with serving(*MODELLED) as socket:
-        device = f"vfio-user:{socket}"
-        job = ("run", device, image, data, tmp_path / "out")
-        report = json.loads(said(*job, "--json"))
-        assert report["modelled_ns"] == LOOP_NS
-        assert report["measured_ns"] >= LOOP_NS
-        assert f"modelled {LOOP_NS / 1e6:.3f} ms, measured" in said(*job)
-        script = tmp_path / "script"
-        script.write_text(
-            f"enable\nfw send {image}\nwrite {data}\nstart --firmware 0\nwait\nstatus --json\n"
-        )
-        shown = said("acc", "shell", device, script)
-        assert f"  modelled: {LOOP_NS / 1e6:.3f} ms\n" in shown
-        assert json.loads(shown[shown.rindex("{") :])["modelled_ns"] == LOOP_NS
+    device = f"vfio-user:{drive}"
+    job = ("run", device, image, data, tmp_path / "out")
+    report = json.loads(said(*job, "--json"))
+    assert report["modelled_ns"] == LOOP_NS
+    assert report["measured_ns"] >= LOOP_NS
+    assert f"modelled {LOOP_NS / 1e6:.3f} ms, measured" in said(*job)
+    script = tmp_path / "script"
+    script.write_text(
+        f"enable\nfw send {image}\nwrite {data}\nstart --firmware 0\nwait\nstatus --json\n"
+    )
+    shown = said("acc", "shell", device, script)
+    assert f"  modelled: {LOOP_NS / 1e6:.3f} ms\n" in shown
+    assert json.loads(shown[shown.rindex("{") :])["modelled_ns"] == LOOP_NS
     with serving("--size", "64M") as socket:
         device = f"vfio-user:{socket}"
         report = json.loads(said("run", device, image, data, tmp_path / "out", "--json"))
         assert report["modelled_ns"] is None
 
 
-def test_a_job_that_is_not_due_is_stopped_at_once() -> None:
-    with (
-        serving(*MODELLED, "--time-factor", "1000") as socket,
-        potash.sdk.open(f"vfio-user:{socket}") as device,
-    ):
+def test_an_execution_takes_no_less_than_its_core_would(slowed: Path) -> None:
+    length = 8 << 20
+    modelled = FACTOR * Price(DEFAULT)(Work(bytes=length))
+    assert modelled > 40_000_000
+    with potash.sdk.open(f"vfio-user:{slowed}") as device:
+        compute, memory = device.compute_namespace(), device.memory_namespace()
+        began = time.monotonic_ns()
+        ranges = [Bytes(memory.nsid, 0, length)]
+        assert compute.execute(DeviceProgram.CRC32C, ranges) == crc32c(bytes(length))
+        assert time.monotonic_ns() - began >= modelled
+
+
+def test_a_job_that_is_not_due_is_stopped_at_once(slowed: Path) -> None:
+    with potash.sdk.open(f"vfio-user:{slowed}") as device:
         accelerator = device.accelerator()
         accelerator.enable()
-        accelerator.send_firmware(LOOP, 0)
+        accelerator.send_firmware(loop(1 << 30), 0)  # takes seconds to emulate
         accelerator.write_input(bytes(64))
         accelerator.start(0)
-        time.sleep(0.5)  # its program has ended long ago
+        accelerator.stop()
+        assert accelerator.status().status == StatusId.STOPPED
+        assert accelerator.status().modelled == 0
+        accelerator.send_firmware(loop(1 << 25), 0)  # takes a moment; modelled, 5 s
+        accelerator.start(0)
+        time.sleep(0.5)
         assert accelerator.status().status == StatusId.RUNNING
         accelerator.stop()
-        assert accelerator.status().modelled == 0
+        assert accelerator.status().status == StatusId.STOPPED

@@ -50,6 +50,8 @@ class Apu(Protocol):
 class Timed:
     """A job or an execution, until it is known when it ends; then `due` says so."""
 
+    what: str
+    """A job or an execution, in traces."""
     place: Job
     cancel: Callable[[], None]
     known: Callable[[int], None]
@@ -111,6 +113,7 @@ class JobTime:
         if before is not None:
             self._drop(before[1])
         timed = self._arrive(
+            "JOB",
             ("accelerator", accelerator),
             lambda: self._send(JobOverdue(accelerator, number)),
             lambda due: self._deadlines.call(due, partial(self._job_due, accelerator, number, due)),
@@ -156,7 +159,7 @@ class JobTime:
 
     def arrive(self, nsid: int, cancel: Callable[[], None]) -> Timed:
         """An Execute command has come; `executed` has to follow."""
-        timed = self._arrive(("engine", nsid), cancel, lambda _: None)
+        timed = self._arrive("EXECUTION", ("engine", nsid), cancel, lambda _: None)
         timed.row = self._rows.pop() if self._rows else 0
         if timed.row:
             timed.live = self.engine_row(timed.row)
@@ -199,10 +202,10 @@ class JobTime:
             timed.cancel()
 
     def _arrive(
-        self, core: Hashable, cancel: Callable[[], None], known: Callable[[int], None]
+        self, what: str, core: Hashable, cancel: Callable[[], None], known: Callable[[int], None]
     ) -> Timed:
         place = self._cores.begin(core, self._timing.clock.now())
-        timed = self._timed[place] = Timed(place, cancel, known)
+        timed = self._timed[place] = Timed(what, place, cancel, known)
         return timed
 
     def _drop(self, timed: Timed) -> None:
@@ -240,6 +243,8 @@ class JobTime:
             return
         del self._timed[timed.place]
         due = timed.at + max(0, self._price(timed.work) - timed.worked) * factor
+        assert timed.place.start is not None
+        self._timing.show(timed.what, timed.place.start, due)
         self._end(timed, due, self._cores.end(timed.place, due))
 
     def _read(self, read: Read, at: int) -> int:

@@ -180,11 +180,15 @@ class ModelledTime:
         if self.drive.good != self._good:
             self._good = self.drive.good
             self._retired()
+        self.show(op.name, at, end)
+        return end
+
+    def show(self, what: str, began: int, ends: int) -> None:
+        """Put something that takes modelled time in the trace, if there is one."""
         if self._trace.sink is not None:
             behind = self.clock.behind
-            times = {"began": (at + behind) / 1e9, "ends": (end + behind) / 1e9}
-            self._trace.sink("rpu.modelled", {"op": op.name, **times})
-        return end
+            times = {"began": (began + behind) / 1e9, "ends": (ends + behind) / 1e9}
+            self._trace.sink("rpu.modelled", {"op": what, **times})
 
     def _policy_failed(self, error: PolicyError) -> None:
         self._failure = error
