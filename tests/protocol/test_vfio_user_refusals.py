@@ -146,7 +146,7 @@ def lingering() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         one = socket.create_connection(listening.getsockname())
         other, _ = listening.accept()
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3))
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
     one.setblocking(False)
     with contextlib.suppress(BlockingIOError):
         while True:
@@ -161,17 +161,17 @@ def lingering() -> Iterator[int]:
     assert threading.active_count() <= before
 
 
-def _quick(began: float) -> None:
-    assert time.monotonic() - began < 1.0
+def _lingers() -> None:
+    """What was asked for is done, and the close has not ended, which takes a minute."""
+    assert any(thread.is_alive() for thread in descriptors._closing)
 
 
 def test_a_socket_that_lingers_holds_nobody_up(told: Told, lingering: int) -> None:
     with negotiated(told.server) as client:
         client.send(INFO, [lingering])
         os.close(lingering)
-        began = time.monotonic()
         client.pump()
-        _quick(began)
+        _lingers()
         assert [reply.failed for reply in client.replies()] == [False]
 
 
@@ -181,9 +181,8 @@ def test_nor_does_one_that_was_never_received(told: Told, lingering: int) -> Non
         client.send(struct.pack("<HHIII", 1, 1, 3, 0, 0))  # a header that ends the connection
         client.send(INFO, [lingering])
         os.close(lingering)
-        began = time.monotonic()
         client.pump()
-        _quick(began)
+        _lingers()
         assert client.disconnected
 
 
@@ -192,9 +191,8 @@ def test_nor_does_one_among_more_than_a_message_may_have(told: Told, lingering: 
     with SealedMemory(PAGE) as memory, negotiated(told.server) as client:
         client.send(INFO, [*([memory.fd] * 40), lingering])
         os.close(lingering)
-        began = time.monotonic()
         client.pump()
-        _quick(began)
+        _lingers()
         assert client.disconnected
 
 
@@ -202,9 +200,8 @@ def test_nor_does_one_of_a_client_that_is_turned_away(told: Told, lingering: int
     with negotiated(told.server), RawClient(told.server) as other:
         other.send(INFO, [lingering])
         os.close(lingering)
-        began = time.monotonic()
         told.server.turn_away()
-        _quick(began)
+        _lingers()
         assert other.disconnected
 
 
