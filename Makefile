@@ -23,10 +23,11 @@ demo: $(READY)
 
 # Two workers would compile the VTA's engine twice, and wait for each other while the guest is
 # downloaded and booted; so both are done before, beside what is installed for tests and mypy.
-# A quarter of the tests' time is spent in waiting: there is a worker more than processors.
+# A quarter of the tests' time is spent in waiting: there is a worker more than processors. Tests of
+# a file share a guest or a device, so that no two workers have tests of one.
 test: $(READY)
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target booted types compiled lint
-	$(BIN)/pytest -n $$(($$(nproc) + 1)) --dist worksteal
+	$(BIN)/pytest -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder
 
 types: setup
 	$(BIN)/mypy

@@ -26,6 +26,12 @@ settings.load_profile("potash")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Guests first, as workers take one file after the other, and the last one had better be
+    short."""
+    items.sort(key=lambda item: item.path.parent.name != "vm")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Collect no garbage while a million objects come that stay, nor ever look at them again."""
