@@ -118,3 +118,41 @@ def test_files_of_the_drive_and_its_policies_are_found_from_the_configuration(
     # A command line that wants no model gets none.
     assert run_app(["serve", "--config", str(file), "--time", "fast", "--print-config"]) == 0
     assert configuration.parse(capsys.readouterr().out, tmp_path).time.mode == "fast"
+
+
+FLASH = """
+base = "femu"
+channels = 2
+dies = 2
+pages = 16
+blocks = 90
+capacity = 16777216
+background = 0
+reserve = 3
+program_ns = [1000]
+"""
+LOOPING = """
+class Mine:
+    def victim(self, superblocks):
+        return 10 ** 10 ** 8  # in C, where no instructions of Python are counted
+"""
+
+
+def test_a_policy_that_loops_fails_one_command_of_the_device(tmp_path: Path) -> None:
+    (tmp_path / "flash.toml").write_text(FLASH)
+    (tmp_path / "mine.py").write_text(LOOPING)
+    options = ("--time", "modelled", "--drive", str(tmp_path / "flash.toml"), "--size", "16M")
+    failed = []
+    with (
+        serving(*options, "--policy", f"gc={tmp_path}/mine.py:Mine") as socket,
+        potash.sdk.open(f"vfio-user:{socket}") as device,
+    ):
+        namespace = device.namespace(1)
+        for turn in range(3):
+            for first in range(0, 4096, 32):
+                try:
+                    namespace.write(first, bytes([turn]) * 32 * 4096)
+                except potash.sdk.CommandFailed as error:
+                    failed.append(str(error))
+        assert namespace.read(0, 4096) == bytes([2]) * (16 << 20)
+    assert len(failed) == 1 and "Internal Error" in failed[0]

@@ -29,13 +29,14 @@ from potash_device.timing.profile import ProfileError
 
 METHODS = {"gc": "victim", "wear": "victim", "allocation": "order"}
 """What each kind is asked by."""
-MOST_SECONDS = 5.0
-"""Of processor time, that a decision may take; loading the file may take four times as much."""
-LONGEST = 20.0
-"""Seconds that the drive waits for a decision; for loading, four times as many."""
+MOST_SECONDS = 2.0
+"""Of processor time, that a decision may take; loading the file may take ten times as much."""
+LONGEST = 4.0
+"""Seconds that the drive waits for a decision; ten times as many for loading. Meanwhile a device
+serves nobody, and who waits for one of its registers gives up after 5 s."""
 MOST_MEMORY = 4 << 30
 """Bytes of the process's address space."""
-LOADING = 4
+LOADING = 10
 """Times the limits of a decision."""
 
 
