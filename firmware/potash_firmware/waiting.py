@@ -15,6 +15,9 @@ _FD_SETSIZE = 1024
 
 _COARSE = 0.05
 """Seconds of which a millisecond is no matter."""
+_LONGEST = 86_400.0
+"""Seconds that may be waited for at once: the kernel counts milliseconds in 32 bits, and what a job
+claims to take may be more."""
 
 
 class Source(Protocol):
@@ -42,7 +45,7 @@ class Waiting:
     def wait(
         self, sources: Sequence[tuple[Source | int, int]], limit: float | None
     ) -> Collection[int]:
-        """The descriptors that are ready, after `limit` seconds at most; none then.
+        """The descriptors that are ready, after `limit` seconds, or a day, at most; none then.
 
         `sources` come with READ, WRITE or both. What is closed must be gone from them, and another
         object must be there for what is opened again, be it under the same number.
@@ -53,7 +56,7 @@ class Waiting:
             if not select.select((self._epoll,), (), (), limit)[0]:
                 return ()
             limit = 0.0
-        return [fd for fd, _ in self._epoll.poll(limit)]
+        return [fd for fd, _ in self._epoll.poll(limit and min(limit, _LONGEST))]
 
     def _change(self, sources: Sequence[tuple[Source | int, int]]) -> None:
         for fd in self._fds:

@@ -71,3 +71,11 @@ def test_descriptors_may_have_any_number() -> None:
         for fd in held:
             os.close(fd)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_limit_may_be_longer_than_the_kernel_can_wait(waiting: Waiting) -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        other.send(b"x")
+        for limit in (2.0**31, 1e15):
+            assert list(waiting.wait([(one, READ)], limit)) == [one.fileno()]

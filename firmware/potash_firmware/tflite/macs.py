@@ -22,7 +22,9 @@ def count(interpreter: Any, claimed: Collection[int] = ()) -> int:
 
     `interpreter` is one of TensorFlow Lite whose tensors are allocated.
     """
-    shapes = {one["index"]: tuple(one["shape"]) for one in interpreter.get_tensor_details()}
+    shapes = {
+        one["index"]: tuple(map(int, one["shape"])) for one in interpreter.get_tensor_details()
+    }
     return sum(
         of_node(
             node["op_name"],
@@ -40,7 +42,10 @@ def of_node(operator: str, inputs: Sequence[Shape], outputs: Sequence[Shape]) ->
         return 0
     products = _PRODUCTS.get(operator)
     if products is not None:
-        return products(inputs, outputs)
+        try:
+            return products(inputs, outputs)
+        except (ValueError, IndexError):
+            pass  # its tensors have no shapes that such an operator has
     return max((math.prod(shape) for shape in (*inputs, *outputs)), default=0)
 
 

@@ -34,7 +34,7 @@ class Deadlines:
     def __init__(self, clock: GuestClock, holds: Callable[[object], bool]) -> None:
         self.clock = clock
         self.lateness = Lateness()
-        """Of the commands that `keep` has kept."""
+        """Of the commands that `keep` has kept, and of jobs."""
         self._holds = holds
         self._heap: list[tuple[int, int, object]] = []
         self._sequence = count()

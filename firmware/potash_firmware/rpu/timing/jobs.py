@@ -143,6 +143,7 @@ class JobTime:
         found, timed = self._accelerators.get(accelerator, (None, None))
         if timed is not None and found == number:
             assert timed.place.start is not None
+            self._timing.lateness.add(max(0, self._timing.clock.now() - due))
             self._ended[accelerator] = _Ended(timed.place.start, due)
             self._send(JobDue(accelerator, number, due - timed.place.start))
 
