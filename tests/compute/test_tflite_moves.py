@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from ai_edge_litert import schema_py_generated as schema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -102,12 +103,10 @@ class TestPadding:
         ("shape", "pads"),
         [
             ((1, 2, 2, 3), ((1, 0), (0, 0), (0, 0), (0, 0))),
-            ((1, 2, 2, 3), ((0, 0), (1, 0), (0, 0), (0, 2))),
             ((2, 3), ((1, 0), (0, 0))),
-            ((3,), ((0, 1),)),
         ],
     )
-    def test_of_images_and_channels_is_left_to_the_processor(
+    def test_of_images_is_left_to_the_processor(
         self, shape: Sequence[int], pads: Sequence[tuple[int, int]]
     ) -> None:
         graph = GraphBuilder()
@@ -115,7 +114,30 @@ class TestPadding:
         model = graph.finish([x], [graph.pad(x, pads)])
         with bench() as vta:
             (report,) = inspect(model, vta.delegate)
-            assert report.reason == "the padding is one of other axes than height and width"
+            sentence = "the padding is one of other axes than height, width and channels"
+            assert report.reason == sentence
+
+    @pytest.mark.parametrize("config", CONFIGS)
+    @pytest.mark.parametrize(
+        ("shape", "pads"),
+        [
+            ((1, 4, 5, 3), ((0, 0), (0, 0), (0, 0), (0, 2))),
+            ((2, 4, 5, 24), ((0, 0), (1, 0), (0, 2), (0, 24))),
+            ((1, 3, 3, 32), ((0, 0), (1, 1), (1, 1), (5, 0))),
+            ((3, 4, 20), ((1, 0), (0, 0), (17, 40))),
+            ((3,), ((0, 1),)),
+        ],
+    )
+    def test_of_channels(
+        self, shape: Sequence[int], pads: Sequence[tuple[int, int]], config: Config
+    ) -> None:
+        def make(graph: GraphBuilder, x: Tensor) -> Tensor:
+            y = graph.pad(x, pads)
+            # Behind it a margin and another operator.
+            return graph.max_pool2d(y, 3, stride=1) if len(shape) == 4 else y
+
+        _, steps = run(make, shape, config)
+        assert steps == ["Stream"]
 
     def test_of_an_image_without_images(self) -> None:
         run(lambda graph, x: graph.pad(x, ((1, 2), (0, 3), (0, 0))), (3, 4, 20))
@@ -371,3 +393,80 @@ def test_two_ways_to_count_are_joined_or_they_are_not(one: list[int], other: lis
 def test_axes_that_do_not_meet_are_not_joined() -> None:
     assert common_axes([Axis(4, 10), Axis(6, 1)], [Axis(6, 10), Axis(4, 1)]) is None
     assert common_axes([Axis(4, 6), Axis(6, 1)], [Axis(6, 4), Axis(4, 1)]) == [MovedAxis(24, 1, 1)]
+
+
+def moved(code: int, shape: Sequence[int], options: object = None, *others: object) -> Make:
+    def make(graph: GraphBuilder, x: Tensor) -> Tensor:
+        inputs = [x, *(graph.constant(np.array(one, np.int32)) for one in others)]
+        output = graph.tensor(shape, 0.05, -7)
+        version = 2 if code == BuiltinOperator.STRIDED_SLICE else 1
+        return graph.operator(code, inputs, output, options, version=version)
+
+    return make
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+class TestTakingOut:
+    @pytest.mark.parametrize(
+        ("shape", "size", "steps"),
+        [
+            ((1, 3, 4, 64), 2, ["Stream"]),
+            ((2, 2, 3, 128), 2, ["Stream"]),
+            ((1, 2, 2, 144), 3, ["Stream"]),
+            ((1, 3, 4, 12), 2, ["Arrangement"]),
+            ((1, 1, 1, 96), 2, None),
+        ],
+    )
+    def test_between_depth_and_space(
+        self, shape: Sequence[int], size: int, steps: list[str] | None, config: Config
+    ) -> None:
+        images, height, width, channels = shape
+        wide = images, height * size, width * size, channels // size**2
+        for name, before, after in (("DepthToSpace", shape, wide), ("SpaceToDepth", wide, shape)):
+            options = getattr(schema, f"{name}OptionsT")()
+            options.blockSize = size
+            code = {"DepthToSpace": BuiltinOperator.DEPTH_TO_SPACE}.get(
+                name, BuiltinOperator.SPACE_TO_DEPTH
+            )
+            _, found = run(moved(code, after, options), before, config)
+            assert steps is None or found == steps
+
+    @pytest.mark.parametrize(
+        ("shape", "begin", "end", "step", "masks", "after"),
+        [
+            ((1, 6, 5, 20), (0, 1, 2, 0), (1, 5, 4, 20), (1, 1, 1, 1), {}, (1, 4, 2, 20)),
+            (
+                (2, 6, 5, 32),
+                (0, 0, 1, 0),
+                (0, 0, 0, 0),
+                (1, 2, 3, 1),
+                {"endMask": 15},
+                (2, 3, 2, 32),
+            ),
+            ((1, 4, 4, 48), (0, 0, 0, 16), (1, 4, 4, 32), (1, 1, 1, 1), {}, (1, 4, 4, 16)),
+            ((1, 4, 4, 48), (0, 0, 0, 5), (1, 4, 4, 32), (1, 1, 1, 2), {}, (1, 4, 4, 14)),
+            ((1, 6, 40), (0, -2, 0), (1, 6, 40), (1, 1, 1), {}, (1, 2, 40)),
+            ((5, 40), (2, 0), (0, 0), (1, 1), {"shrinkAxisMask": 1, "endMask": 2}, (40,)),
+            ((7,), (1,), (-1,), (2,), {"beginMask": 1}, (3,)),
+        ],
+    )
+    def test_slices(
+        self,
+        shape: Sequence[int],
+        begin: Sequence[int],
+        end: Sequence[int],
+        step: Sequence[int],
+        masks: dict[str, int],
+        after: Sequence[int],
+        config: Config,
+    ) -> None:
+        options = schema.StridedSliceOptionsT()
+        for name in ("beginMask", "endMask", "ellipsisMask", "newAxisMask", "shrinkAxisMask"):
+            setattr(options, name, masks.get(name, 0))
+        run(moved(BuiltinOperator.STRIDED_SLICE, after, options, begin, end, step), shape, config)
+
+    def test_ranks(self, config: Config) -> None:
+        run(moved(BuiltinOperator.EXPAND_DIMS, (3, 1, 20), None, 1), (3, 20), config)
+        options = schema.SqueezeOptionsT()
+        options.squeezeDims = np.array([1], np.int32)
+        run(moved(BuiltinOperator.SQUEEZE, (3, 20), options), (3, 1, 20), config)

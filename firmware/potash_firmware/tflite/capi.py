@@ -124,6 +124,12 @@ typedef struct {
 typedef struct { int activation, weights_format; bool keep_num_dims; } TfLiteFullyConnectedParams;
 typedef struct { int axis, activation; } TfLiteConcatenationParams;
 typedef struct { float alpha; } TfLiteLeakyReluParams;
+typedef struct { int block_size; } TfLiteDepthToSpaceParams;
+typedef struct { int block_size; } TfLiteSpaceToDepthParams;
+typedef struct {
+  int begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask;
+  bool offset;
+} TfLiteStridedSliceParams;
 """
 
 # Untyped on purpose: the fields come from the declarations above, which no checker reads.
@@ -246,6 +252,13 @@ class Options:
     axis: int = 0
     weights_format: int = 0
     alpha: float = 0.0
+    block_size: int = 0
+    begin_mask: int = 0
+    end_mask: int = 0
+    ellipsis_mask: int = 0
+    new_axis_mask: int = 0
+    shrink_axis_mask: int = 0
+    offset: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +283,24 @@ _STRUCTURES: Mapping[int, str] = {
     BuiltinOperator.MAX_POOL_2D: "TfLitePoolParams",
     BuiltinOperator.FULLY_CONNECTED: "TfLiteFullyConnectedParams",
     BuiltinOperator.CONCATENATION: "TfLiteConcatenationParams",
+    BuiltinOperator.DEPTH_TO_SPACE: "TfLiteDepthToSpaceParams",
     BuiltinOperator.LEAKY_RELU: "TfLiteLeakyReluParams",
+    BuiltinOperator.SPACE_TO_DEPTH: "TfLiteSpaceToDepthParams",
+    BuiltinOperator.STRIDED_SLICE: "TfLiteStridedSliceParams",
 }
+
+
+_PLAIN = (
+    "alpha",
+    "block_size",
+    "begin_mask",
+    "end_mask",
+    "ellipsis_mask",
+    "new_axis_mask",
+    "shrink_axis_mask",
+    "offset",
+)
+"""Options that have the same name in their structure."""
 
 
 def _read_options(structure: str, data: CData) -> Options:
@@ -288,7 +317,7 @@ def _read_options(structure: str, data: CData) -> Options:
         size=pair("filter_height", "filter_width", 0),
         axis=getattr(its, "axis", 0),
         weights_format=getattr(its, "weights_format", 0),
-        alpha=getattr(its, "alpha", 0.0),
+        **{name: getattr(its, name) for name in _PLAIN if hasattr(its, name)},
     )
 
 

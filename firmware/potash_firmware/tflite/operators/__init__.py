@@ -25,6 +25,7 @@ from potash_firmware.tflite.operators import (
     moves,
     pointwise,
     pooling,
+    slices,
     tables,
 )
 from potash_firmware.tflite.quantization import QuantizationError
@@ -37,6 +38,8 @@ OPERATORS: Mapping[int, Lower] = MappingProxyType(
         BuiltinOperator.CONCATENATION: moves.lower_concatenation,
         BuiltinOperator.CONV_2D: convolution.lower,
         BuiltinOperator.DEPTHWISE_CONV_2D: convolution.lower_depthwise,
+        BuiltinOperator.DEPTH_TO_SPACE: slices.lower_blocks,
+        BuiltinOperator.EXPAND_DIMS: slices.lower_rank,
         BuiltinOperator.FULLY_CONNECTED: convolution.lower_fully_connected,
         BuiltinOperator.HARD_SWISH: tables.lower,
         BuiltinOperator.LEAKY_RELU: tables.lower,
@@ -53,6 +56,9 @@ OPERATORS: Mapping[int, Lower] = MappingProxyType(
         BuiltinOperator.RELU6: pointwise.lower_rectifier,
         BuiltinOperator.RELU_N1_TO_1: pointwise.lower_rectifier,
         BuiltinOperator.RESHAPE: moves.lower_reshape,
+        BuiltinOperator.SPACE_TO_DEPTH: slices.lower_blocks,
+        BuiltinOperator.SQUEEZE: slices.lower_rank,
+        BuiltinOperator.STRIDED_SLICE: slices.lower_strided_slice,
         BuiltinOperator.SUB: addition.lower,
         BuiltinOperator.TANH: tables.lower,
         BuiltinOperator.TRANSPOSE: moves.lower_transpose,

@@ -25,7 +25,7 @@ from potash_firmware.tflite.lowering import (
     Refusal,
     Settings,
 )
-from potash_firmware.tflite.operators import checks
+from potash_firmware.tflite.operators import checks, selection
 from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin
 from potash_firmware.vta_runtime.schedules import MovedAxis, Surface, between, move
 
@@ -107,9 +107,11 @@ def lower_pad(node: Node, settings: Settings) -> Lowering:
     if output.shape != tuple(map(sum, zip(source.shape, *zip(*each, strict=True), strict=True))):
         raise Refusal("the padding's output has another shape than it should")
     spatial = [number for pair in each[-3:-1] for number in pair] if len(each) >= 3 else []
-    if sum(numbers) > sum(spatial):
-        raise Refusal("the padding is one of other axes than height and width")
     margin = Margin(*spatial)
+    if sum(numbers) > sum(spatial):
+        if sum(numbers) > sum(spatial) + sum(each[-1]):
+            raise Refusal("the padding is one of other axes than height, width and channels")
+        return selection.pad_channels(node, settings, source, output, margin, each[-1][0])
     work = Alias(lambda surface: surface.grown(*margin), margin.plus)
     layouts = Layout.image(source.shape), Layout.image(output.shape)
     return Lowering.fixed((layouts[0], None), layouts[1:], work)
@@ -127,7 +129,7 @@ def lower_reshape(node: Node, settings: Settings) -> Lowering:
         raise Refusal("the reshape's output has another shape than it should")
     if source.size != output.size:
         raise Refusal("the reshape's output has another size than its input")
-    return _same_surface(output)
+    return same_surface(output)
 
 
 def _fits(wanted: Sequence[int], shape: Sequence[int]) -> bool:
@@ -139,7 +141,7 @@ def _fits(wanted: Sequence[int], shape: Sequence[int]) -> bool:
     )
 
 
-def _same_surface(output: Tensor) -> Lowering:
+def same_surface(output: Tensor) -> Lowering:
     """The output is the first input."""
 
     def place(given: Layouts) -> Placement:
@@ -165,7 +167,7 @@ def lower_transpose(node: Node, settings: Settings) -> Lowering:
         raise Refusal("the transposition's output has another shape than it should")
     moving = [axis for axis in order if source.shape[axis] > 1]
     if moving == sorted(moving):
-        return _same_surface(output)
+        return same_surface(output)
     inputs, outputs = (Layout.image(source.shape), None), (Layout.image(output.shape),)
     channels = rank - 1
     # With several images in an element, their axes have to stay as well.
