@@ -167,3 +167,16 @@ def test_a_host_that_sets_coalescing_has_the_shortest_tick() -> None:
     climbed(clock, polling)
     polling.tuned = False
     assert polling.tick == 0.0
+
+
+def test_a_crowded_processor_is_not_waited_on_for_a_second() -> None:
+    now = 5.0
+    polling = Polling(lambda: now)
+    polling.yielded(100e-6)
+    assert polling.may_wait
+    polling.yielded(3e-3)
+    assert not polling.may_wait
+    now += 0.999
+    assert not polling.may_wait
+    now += 0.002
+    assert polling.may_wait

@@ -207,3 +207,18 @@ def test_what_nobody_waits_for_any_more_takes_no_memory() -> None:
             held.remove(token)
     assert len(deadlines) < 2000
     assert deadlines.next == 1
+
+
+def test_the_loop_sleeps_up_to_a_deadline_where_it_does_not_poll() -> None:
+    now = 0
+    deadlines = Deadlines(GuestClock(lambda: now), lambda token: True)
+    assert deadlines.timeout() is None
+    deadlines.wait(1_000_000, lambda: None)
+    assert deadlines.timeout() == 700e-6
+    assert deadlines.timeout(polls=False) == 1000e-6
+    now = 900_000
+    assert deadlines.timeout() == 0.0
+    assert deadlines.timeout(polls=False) == 100e-6
+    now = 1_100_000
+    assert deadlines.timeout(polls=False) == 0.0
+    assert deadlines.due

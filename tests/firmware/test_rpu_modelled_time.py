@@ -6,10 +6,14 @@ Expected times are those of a second drive of the same profile, which is asked d
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from potash.timing import closed_loop, precondition
 from potash_device.timing.drive import Drive
-from potash_device.timing.requests import Op
+from potash_device.timing.requests import REQUEST, Op
+from potash_firmware.rpu.settings import RpuSettings
+from potash_firmware.rpu.timing.modelled import TimeSettings
 from support.modelled_time import PROFILE, completions, modelled, timing_of
 from support.nvme_host import DATA, PAGE, Host, Queue
 
@@ -118,3 +122,41 @@ def test_a_command_that_is_refused_is_not_kept(host: Host, queue: Queue) -> None
 def test_a_drive_that_has_no_room_for_the_namespaces_is_refused() -> None:
     with pytest.raises(ValueError, match="no room for 256 pages"):
         Host(settings=modelled(replace(PROFILE, capacity=1 << 19)))
+
+
+@pytest.mark.parametrize("depth", [1, 4, 32])
+def test_a_host_that_keeps_commands_in_flight_is_as_fast_as_predicted(depth: int) -> None:
+    """As fio does: each completion is followed by another command at once."""
+    pages, count = 256, 600
+    random = np.random.default_rng(depth)
+    requests = np.zeros(count, REQUEST)
+    requests["op"] = np.where(random.random(count) < 0.7, Op.READ, Op.WRITE)
+    requests["first"], requests["count"] = random.integers(0, pages, count), 1
+    drive, expected = Drive(PROFILE), Drive(PROFILE)
+    for one in (drive, expected):
+        precondition(one, fill=1.0)
+    with Host(settings=RpuSettings(time=TimeSettings(drive))) as host:
+        host.enable()
+        queue = host.create_io_queue(size=64)
+        waiting, taken = iter(range(count)), dict[int, int]()
+
+        def submit() -> None:
+            index = next(waiting, None)
+            if index is not None:
+                opcode = READ if requests["op"][index] == Op.READ else WRITE
+                host.place(queue, opcode, index, nsid=1, cdws=(int(requests["first"][index]), 0, 0))
+                host.ring(queue)
+
+        start = ns(host)
+        for _ in range(depth):
+            submit()
+        host.service()
+        while (due := host.rpu.controller.deadlines.next) is not None:
+            host.now = due / 1e9
+            host.service()
+            for done in host.reap(queue):
+                taken[done.cid] = due - start
+                submit()
+            host.service()
+        predicted = closed_loop(expected, requests, depth)
+        assert [taken[index] for index in range(count)] == predicted.tolist()

@@ -21,6 +21,9 @@ RESTING_TICK = 50e-6
 CROWDED = 200e-6
 """Seconds without the processor after which it counts as wanted by others."""
 CROWDED_FOR = 10e-3
+TIMED_FOR = 1.0
+"""Seconds for which a timer is then preferred to waiting awake, from which one may come back a time
+slice late."""
 IDLE = 1.5e-3
 """Without work for so long, being rung is cheaper than polling."""
 PAUSE = 0.25
@@ -44,7 +47,7 @@ class Polling:
         self._shortest = ticks[0]
         self._idle = idle
         self._quiet_at = -PAUSE
-        self._crowded_until = 0.0
+        self._crowded_until = self._timed_until = 0.0
         self._tuner = Tuner(ticks)
         self.mode = Mode.RUNG
         self.tuned = True
@@ -66,7 +69,14 @@ class Polling:
         Whoever yields goes to the end of the line. Where there is one, who sleeps is served sooner.
         """
         if seconds > CROWDED:
-            self._crowded_until = self._clock() + CROWDED_FOR
+            now = self._clock()
+            self._crowded_until = now + CROWDED_FOR
+            self._timed_until = now + TIMED_FOR
+
+    @property
+    def may_wait(self) -> bool:
+        """The processor is free, so that what is due soon can be waited for without sleeping."""
+        return self._clock() >= self._timed_until
 
     @property
     def may_arm(self) -> bool:

@@ -152,7 +152,7 @@ class Rpu:
             self._persistence.timeout,
             self._keep_alive.timeout,
             self._tasks.timeout,
-            self._deadlines.timeout,
+            self._deadlines.timeout(polls=self._polling.may_wait),
             self._apu.timeout,
             self.migration.timeout,
         )

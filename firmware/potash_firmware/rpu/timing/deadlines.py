@@ -56,13 +56,13 @@ class Deadlines:
             heappop(heap)
         return heap[0][0] if heap else None
 
-    @property
-    def timeout(self) -> float | None:
-        """Seconds that the loop may sleep; None while there is no deadline, or no time passes."""
+    def timeout(self, *, polls: bool = True) -> float | None:
+        """Seconds that the loop may sleep, where it `polls` before a deadline; None while there is
+        no deadline, or no time passes."""
         due = self.next
         if due is None or self.clock.frozen:
             return None
-        return max(0, due - POLLED - self.clock.now()) / 1e9
+        return max(0, due - self.clock.now() - (POLLED if polls else 0)) / 1e9
 
     @property
     def due(self) -> bool:
