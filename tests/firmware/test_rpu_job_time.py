@@ -17,6 +17,7 @@ from potash_firmware.mailbox import ApuPort
 from potash_firmware.mailbox.counters import Word, unshared_row
 from potash_firmware.mailbox.execution import Outcome
 from potash_firmware.mailbox.job_time import (
+    LARGEST_COUNT,
     JobBegan,
     JobCounted,
     JobDue,
@@ -201,6 +202,21 @@ def test_a_write_back_of_an_apu_that_is_gone_is_not_answered_to_the_next(
     host.link.disconnect()
     host.connect_apu()
     assert not any(isinstance(one, WriteBackDone) for one in at(host, 2 * SECOND))
+
+
+def test_a_worker_that_claims_any_count_keeps_its_own_accelerator_busy(
+    host: Host, apu: ApuPort
+) -> None:
+    most = LARGEST_COUNT
+    at(host, SECOND)
+    claimed = Work((most,) * 8, most, most, most, most)
+    reads = (Read(most, 1, 0, PAGE),)
+    say(host, JobBegan(0, 7), JobBegan(1, 8), JobCounted(0, 7, claimed, reads))
+    assert host.rpu.timeout is not None
+    say(host, JobCounted(1, 8, WORK))
+    assert at(host, 1000 * SECOND) == [JobDue(1, 8, PRICE(WORK))]
+    say(host, JobLeft(0, 7), JobBegan(0, 9), JobCounted(0, 9, WORK))
+    assert at(host, 2000 * SECOND) == [JobDue(0, 9, PRICE(WORK))]
 
 
 def test_a_trace_shows_jobs_in_modelled_time(host: Host, apu: ApuPort) -> None:
