@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -41,7 +40,7 @@ def _latencies(picture: Picture, axes: Axes, windows: Sequence[Window]) -> None:
             points = [
                 (seconds, max(axes.up.low, _times(some)[number])) for seconds, some in pairs if some
             ]
-            _curve(picture, axes, points, colour, stroke_dasharray=dashes)
+            _curve(picture, axes, points, colour, dashes)
         x = LEFT + 90 * number
         picture.add("rect", x=x, y=40, width=12, height=12, fill=colour)
         picture.text(x + 18, 50, name)
@@ -58,11 +57,11 @@ def _curve(
     axes: Axes,
     points: Iterable[tuple[float, float]],
     colour: str,
-    **style: str | float,
+    dashes: str = "none",
 ) -> None:
-    for start, end in itertools.pairwise(points):
-        line = {"stroke": colour, "stroke_width": 1.5, **style}
-        picture.line(axes.at(*start), axes.at(*end), **line)
+    places = " ".join(f"{x:.1f},{y:.1f}" for x, y in (axes.at(*one) for one in points))
+    style = {"fill": "none", "stroke": colour, "stroke_dasharray": dashes}
+    picture.add("polyline", points=places, stroke_width=1.5, **style)
 
 
 def _powers(values: Sequence[float]) -> Powers:
