@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -22,11 +23,11 @@ from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.ledger import MOST_READS, Ledger
 from potash_firmware.apu.model import ByteRange, Subsystem
 from potash_firmware.bpf.engine import Engine
-from potash_firmware.mailbox.counters import Word
+from potash_firmware.mailbox.counters import Row, Word
 from potash_firmware.mailbox.device_programs import DeviceProgram
 from potash_firmware.mailbox.job_time import JobBegan, JobCounted, JobDue, Read
 from potash_firmware.mailbox.messages import JobEnded, ReadCheck, ReadChecked, ToRpu
-from support.apu import CONFIG, MEDIA, Board, board, program
+from support.apu import CONFIG, DEADLINE, MEDIA, Board, board, program
 from support.bpf import call, exit_, insn, load, mov, mov_reg, store
 from support.engines import CONFIG as ENGINE_CONFIG
 from support.engines import PAGE, EngineBoard, engine_board
@@ -48,6 +49,7 @@ SIMPLE = program(
     exit_,
 )
 SIMPLE_WORK = Work((4, 1, 0, 2, 1, 0, 0, 2), helpers=1)
+ENDLESS = program(insn(0x07, 0, imm=1), insn(0x05, offset=-2))
 FAULTS = program(load(6, 1), insn(0x37, 6, imm=3), load(7, 6), exit_)
 FAULTS_WORK = Work((0, 0, 1, 2, 0, 0, 0, 0))
 
@@ -154,6 +156,41 @@ def test_a_job_whose_worker_is_lost_while_it_is_not_due_ends_well(apu: Board) ->
     assert apu.status().status == StatusId.RUNNING
     apu.port.send(JobDue(0, apu.counted[0].job))
     assert apu.wait().status == StatusId.DONE
+
+
+def moves_on(row: Row, live: Callable[[], bool]) -> bool:
+    """Whether a row says more and more while something runs."""
+    seen: set[int] = set()
+    end = time.monotonic() + DEADLINE
+    while live() and len(seen) < 4 and time.monotonic() < end:
+        seen.add(row[Word.MODELLED])
+        time.sleep(0.005)
+    return len(seen) == 4 and live()
+
+
+def test_the_counters_show_how_far_a_job_is(apu: Board) -> None:
+    start(apu, ENDLESS)
+    row = apu.counters.row(0)
+    assert moves_on(row, lambda: apu.status().status == StatusId.RUNNING)
+    assert apu.control(Operation.STOP) == 0
+    start(apu, SIMPLE)
+    assert apu.wait().status == StatusId.DONE
+    assert row[Word.MODELLED] <= Price(PROCESSOR)(SIMPLE_WORK)
+
+
+def test_the_counters_show_how_far_an_execution_is() -> None:
+    with engine_board(replace(ENGINE_CONFIG, processor=PROCESSOR)) as made:
+        memory, serial = made.memory(pages=1)
+        with closing(memory):
+            endless, simple = made.program(ENDLESS), made.program(SIMPLE)
+            ranges = ((serial, 0, PAGE), (serial, 0, PAGE))
+            tag = made.begin(endless, *ranges, row=5)
+            other = made.begin(simple, *ranges, row=1)
+            assert work_of(made, other) == SIMPLE_WORK
+            assert 0 < made.counters.row(0)[Word.MODELLED] <= Price(PROCESSOR)(SIMPLE_WORK)
+            assert moves_on(made.counters.row(4), lambda: True)
+            made.cancel(tag)
+            assert work_of(made, tag) is None
 
 
 def test_without_a_processor_nothing_is_counted() -> None:

@@ -28,6 +28,7 @@ from potash_firmware.apu.config import (
     NamespaceConfig,
 )
 from potash_firmware.mailbox import SharedBuffers, pair
+from potash_firmware.mailbox.counters import Counters
 from potash_firmware.mailbox.job_time import JobBegan, JobCounted, JobDue, JobLeft
 from potash_firmware.mailbox.messages import (
     CONTROLLER_RESET,
@@ -72,6 +73,8 @@ class Board:
             item.nsid: SharedMemory.create(f"media{item.nsid}", item.size)
             for item in config.namespaces
         }
+        self.counters = Counters.create(config.rows)
+        """Shared with the APU where time is modelled."""
         self.write_backs: list[WriteBack] = []
         self.read_checks: list[ReadCheck] = []
         self.read_error: tuple[int, int] = (0, 0)
@@ -98,6 +101,8 @@ class Board:
             for nsid, memory in self.media.items()
         }
         descriptors |= readers
+        if self.config.processor is not None:
+            descriptors["counters"] = self.counters.fd
         names = ",".join(f"{name}={fd}" for name, fd in descriptors.items())
         command = [sys.executable, "-m", "potash_firmware.apu", "--fds", names]
         environment = {**os.environ, CONFIG_VARIABLE: self.config.to_json()}
@@ -127,6 +132,8 @@ class Board:
             self.process.kill()
             self.process.wait()
             self.buffers.close()
+            with self.counters:
+                pass
             for memory in self.media.values():
                 memory.close()
             for pidfd in descendants:

@@ -81,12 +81,13 @@ class EngineBoard(Board):
         parameters: tuple[int, int] = (0, 0),
         data: bytes = b"",
         nsid: int = NSID,
+        row: int = 0,
     ) -> int:
         """Send an execution; returns its tag."""
         tag = next(self._execution_tags)
         places = tuple(MemoryRange(*one) for one in ranges)
         if not data:
-            self.port.send(Execute(tag, nsid, program, parameters, places))
+            self.port.send(Execute(tag, nsid, program, parameters, places, row=row))
             return tag
         descriptor = sealed("data", data)
         self.port.send(Execute(tag, nsid, program, parameters, places, len(data), descriptor))
