@@ -9,15 +9,16 @@ from potash_firmware.bpf.engine import Engine
 from potash_firmware.bpf.engine import execute as run_on
 from potash_firmware.bpf.verifier import verify
 from support.bpf import LAYOUT, arena, engines, execute, known
-from support.bpf_vectors import VECTORS, Vector, combined
+from support.bpf_vectors import VECTORS, combined
 
 
-@pytest.mark.parametrize("vector", VECTORS, ids=[vector.name for vector in VECTORS])
-def test_a_program_leaves_its_value_in_r0(vector: Vector) -> None:
-    verify(vector.code, 0, ())
-    registers = (arena().input, len(vector.memory))
-    result = execute(vector.code, registers=registers, memory=vector.memory)
-    assert f"{result.value:#x}" == f"{vector.value:#x}"
+def test_a_program_leaves_its_value_in_r0() -> None:
+    found = {}
+    for vector in VECTORS:
+        verify(vector.code, 0, ())
+        registers = (arena().input, len(vector.memory))
+        found[vector.name] = execute(vector.code, registers=registers, memory=vector.memory).value
+    assert found == {vector.name: vector.value for vector in VECTORS}
 
 
 BATCH = 100

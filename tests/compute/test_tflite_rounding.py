@@ -213,7 +213,7 @@ def test_what_the_platform_has_not_is_rounded_as_the_reference_does(alkali: Benc
     assert (ran(alkali, model, *PAIRS) == exact).all()
 
 
-@pytest.mark.parametrize("ratio", [2.0, 64.0, 3.5, 40 / 7, 35.2, 2.0**12, 0.75])
+@pytest.mark.parametrize("ratio", [2.0, 3.5, 40 / 7, 2.0**12, 0.75])
 def test_a_fully_connected_layer_rounds_once_with_halves_away_from_zero(ratio: float) -> None:
     random = np.random.default_rng(8)
     graph = GraphBuilder()

@@ -179,14 +179,14 @@ def alu_reference(bench: Bench, alu: Alu, micro_ops: Sequence[MicroOp]) -> list[
 
 class TestAlu:
     @pytest.mark.parametrize("opcode", AluOpcode)
-    @pytest.mark.parametrize("imm", [-32768, -33, -32, -31, -1, 0, 1, 9, 31, 32, 33, 32767])
-    def test_immediates(self, bench: Bench, opcode: AluOpcode, imm: int) -> None:
-        bench.simulator.acc[:] = acc_pattern()
-        bench.set_micro_ops([MicroOp(0)])
-        bench.run(Alu(alu_opcode=opcode, use_imm=True, imm=imm, uop_end=1))
-        expected = [FORMULAS[opcode](value, imm) for value in acc_pattern()[0].ravel().tolist()]
-        assert bench.simulator.acc[0].ravel().tolist() == expected
-        np.testing.assert_array_equal(bench.simulator.acc[1:], acc_pattern()[1:])
+    def test_immediates(self, bench: Bench, opcode: AluOpcode) -> None:
+        for imm in (-32768, -33, -32, -31, -1, 0, 1, 9, 31, 32, 33, 32767):
+            bench.simulator.acc[:] = acc_pattern()
+            bench.set_micro_ops([MicroOp(0)])
+            bench.run(Alu(alu_opcode=opcode, use_imm=True, imm=imm, uop_end=1))
+            expected = [FORMULAS[opcode](value, imm) for value in acc_pattern()[0].ravel().tolist()]
+            assert bench.simulator.acc[0].ravel().tolist() == expected, imm
+            np.testing.assert_array_equal(bench.simulator.acc[1:], acc_pattern()[1:], str(imm))
 
     def test_shifts_in_figures(self, bench: Bench) -> None:
         amounts = [1, 31, 32, 33, -1, -4, -31, -32, -33, 0, -(2**31), 2**31 - 1]

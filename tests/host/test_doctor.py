@@ -5,11 +5,14 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from potash import doctor
+from potash.cli.app import run_app
 from potash.doctor import Finding, State
 from potash.sdk.progress import silent
 from potash.vm import images, packages, qemu, snapshot
@@ -226,8 +229,27 @@ def test_the_command_says_a_line_each_and_ends_with_what_is_missing(tmp_path: Pa
     assert len(broken.stdout.splitlines()) == len(report["findings"])
 
 
+Ask = Callable[[Path], Any]
+
+
+@pytest.fixture
+def finding(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
+    """What the command finds of the device at a socket, and of nothing else."""
+    monkeypatch.setattr("potash.cli.device.doctor._examined", lambda **_: [])
+
+    def ask(socket: Path) -> Any:
+        assert run_app(["doctor", "--json", str(socket)]) == 0
+        findings = json.loads(capsys.readouterr().out)["findings"]
+        (found,) = (one for one in findings if one["name"] == f"device {socket}")
+        return found
+
+    return ask
+
+
 @pytest.mark.parametrize("mapped", [True, False])
-def test_a_running_device_says_how_it_reaches_memory(tmp_path: Path, mapped: bool) -> None:
+def test_a_running_device_says_how_it_reaches_memory(
+    tmp_path: Path, finding: Ask, mapped: bool
+) -> None:
     socket = tmp_path / "drive"
     with (
         device_process(socket, "--size", "1M"),
@@ -241,8 +263,7 @@ def test_a_running_device_says_how_it_reaches_memory(tmp_path: Path, mapped: boo
             client.region_write(PciRegion.BAR0, offset, value.to_bytes(4, "little"))
         while not client.region_read(PciRegion.BAR0, 0x1C, 4)[0] & 1:
             time.sleep(0.01)
-        report = json.loads(run_doctor("--json", str(socket)).stdout)
-    (found,) = (one for one in report["findings"] if one["name"] == f"device {socket}")
+        found = finding(socket)
     assert found["state"] == ("good" if mapped else "limited")
     assert found["meaning"].startswith(
         "guest memory is mapped" if mapped else "guest memory cannot be mapped"
@@ -250,8 +271,7 @@ def test_a_running_device_says_how_it_reaches_memory(tmp_path: Path, mapped: boo
     assert bool(found["remedy"]) is not mapped
 
 
-def test_a_device_that_is_not_there_is_said_so(tmp_path: Path) -> None:
-    report = json.loads(run_doctor("--json", str(tmp_path / "none")).stdout)
-    (found,) = (one for one in report["findings"] if one["name"] == f"device {tmp_path / 'none'}")
+def test_a_device_that_is_not_there_is_said_so(tmp_path: Path, finding: Ask) -> None:
+    found = finding(tmp_path / "none")
     assert found["state"] == "limited"
     assert "no device can be asked there" in found["meaning"]
