@@ -133,7 +133,7 @@ def plot(
     depth: int,
     windows: int,
 ) -> None:
-    """Write random pages of a modelled drive until its state is steady, and draw what changes.
+    """Write random pages of a modelled drive, and draw how it gets to its steady state.
 
     The picture has percentiles of latency and write amplification over the modelled time. The drive
     is empty at first, without --fill.
