@@ -373,6 +373,15 @@ def test_executions_that_wait_when_the_controller_is_reset_leave_their_core(
     assert answered(computer, again, SECOND + PRICE(WORK)) == [1]
 
 
+def test_executions_that_wait_have_no_row(computer: ComputeHost, queue: Queue) -> None:
+    for cid in range(1, 3 * RUN_LIMIT):
+        computer.begin(queue, 1, cid)
+    assert [one.row for one in computer.engine.asked] == list(range(1, RUN_LIMIT + 1))
+    computer.engine.end(work=WORK)
+    computer.service()
+    assert computer.engine.asked[-1].row == 1
+
+
 def test_the_number_of_executions_is_not_limited_by_the_rows(
     computer: ComputeHost, queue: Queue
 ) -> None:

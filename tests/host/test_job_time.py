@@ -6,6 +6,7 @@ import json
 import runpy
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,9 @@ def loop(count: int) -> bytes:
 
 LOOPS = 20_000
 LOOP = loop(LOOPS)
-LOOP_NS = Price(DEFAULT)(Work((2 + 2 * LOOPS, LOOPS, 0, LOOPS, 1, 0, LOOPS, 1)))
+LOOP_WORK = Work((2 + 2 * LOOPS, LOOPS, 0, LOOPS, 1, 0, LOOPS, 1))
+LOOP_NS = Price(DEFAULT)(LOOP_WORK)
+SLOW = replace(DEFAULT, clock_hz=700_000_000)
 RESNET_NS = 176_502_283
 """On the default tensor accelerator, whatever machine this is."""
 
@@ -71,10 +74,12 @@ def drive() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def slowed() -> Iterator[Path]:
-    """One with all command sets, whose modelled times are multiplied."""
-    namespaces = ("--memory-namespace", "16M", "--compute-namespace")
-    with serving(*MODELLED, *namespaces, "--time-factor", str(FACTOR)) as socket:
+def slowed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One with all command sets and another processor, whose modelled times are multiplied."""
+    profile = tmp_path_factory.mktemp("profile") / "drive.toml"
+    profile.write_text(f'base = "tlc"\n[processor]\nclock_hz = {SLOW.clock_hz}\n')
+    options = ("--memory-namespace", "16M", "--compute-namespace", "--drive", str(profile))
+    with serving(*MODELLED, *options, "--time-factor", str(FACTOR)) as socket:
         yield socket
 
 
@@ -96,8 +101,8 @@ def test_a_program_takes_the_time_of_its_instructions_whatever_runs_it(
 
 def test_a_factor_multiplies_what_jobs_take_too(slowed: Path) -> None:
     result = run(slowed, LOOP, bytes(64))
-    assert result.status.modelled == FACTOR * LOOP_NS
-    assert result.measured >= FACTOR * LOOP_NS
+    assert result.status.modelled == FACTOR * Price(SLOW)(LOOP_WORK)
+    assert result.measured >= FACTOR * Price(SLOW)(LOOP_WORK)
 
 
 def vta_cycles(model: bytes, inputs: bytes) -> int:
@@ -190,7 +195,7 @@ def test_reports_have_modelled_and_measured_time(
 
 def test_an_execution_takes_no_less_than_its_core_would(slowed: Path) -> None:
     length = 8 << 20
-    modelled = FACTOR * Price(DEFAULT)(Work(bytes=length))
+    modelled = FACTOR * Price(SLOW)(Work(bytes=length))
     assert modelled > 40_000_000
     with potash.sdk.open(f"vfio-user:{slowed}") as device:
         compute, memory = device.compute_namespace(), device.memory_namespace()

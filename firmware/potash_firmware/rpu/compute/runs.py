@@ -150,7 +150,9 @@ class Runs:
             self.release(run)
             raise
         image = run.program.image
-        row = 0 if run.timed is None else run.timed.row
+        row = 0
+        if self.job_time is not None and run.timed is not None:
+            row = self.job_time.row(run.timed)
         run.execution = self.engine.execute(self.nsid, image, ranges, run.parameters, data, row)
         return Pending(
             run.execution,

@@ -160,12 +160,15 @@ class JobTime:
 
     def arrive(self, nsid: int, cancel: Callable[[], None]) -> Timed:
         """An Execute command has come; `executed` has to follow."""
-        timed = self._arrive("EXECUTION", ("engine", nsid), cancel, lambda _: None)
+        return self._arrive("EXECUTION", ("engine", nsid), cancel, lambda _: None)
+
+    def row(self, timed: Timed) -> int:
+        """The row for an execution that is given to the engine; 0 if there is none left."""
         timed.row = self._rows.pop() if self._rows else 0
         if timed.row:
             timed.live = self.engine_row(timed.row)
             timed.live[Word.MODELLED] = 0
-        return timed
+        return timed.row
 
     def executed(self, timed: Timed, work: Work | None) -> None:
         """An execution has ended, or nothing came of it where there is no work."""
