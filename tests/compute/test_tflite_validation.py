@@ -108,6 +108,14 @@ REFUSED: dict[str, tuple[bytes, str]] = {
         "(CONV_2D) has the options of another, AddOptions",
     ),
     "options for none": (one(Code.RELU, (), options("AddOptionsT")), "the options of another"),
+    "no factor": (
+        one(Code.SOFTMAX, (), options("SoftmaxOptionsT", beta=0.0)),
+        "(SOFTMAX) scales its input by 0",
+    ),
+    "factors' scale": (
+        one(Code.PRELU, (ones(2),), output=None),
+        "(PRELU) needs one scale above 0 for tensor 'y'",
+    ),
     "too few inputs": (one(Code.ADD, (), options("AddOptionsT")), "has 1 inputs and 1 outputs"),
     "no bias": (
         one(Code.CONV_2D, (KERNEL,), options("Conv2DOptionsT", **STEPS)),
@@ -380,6 +388,14 @@ def everything() -> bytes:
     y = graph.average_pool2d(graph.max_pool2d(y, 2, stride=1), 2)
     y = graph.concatenation((y, y), 3)
     y = graph.transpose(y, (0, 2, 1, 3))
+    factors = graph.constant(np.ones(8, np.int8), 0.1)
+    y = graph.operator(Code.PRELU, (y, factors), graph.tensor(y.shape, 0.5))
+    y = graph.operator(Code.QUANTIZE, (y,), graph.tensor(y.shape, 0.4), options("QuantizeOptionsT"))
+    given = options("LeakyReluOptionsT", alpha=0.2)
+    y = graph.operator(Code.LEAKY_RELU, (y,), graph.tensor(y.shape, 0.3), given, version=2)
+    y = graph.operator(Code.HARD_SWISH, (y,), graph.tensor(y.shape, 0.3))
+    given = options("SoftmaxOptionsT", beta=1.0)
+    y = graph.operator(Code.SOFTMAX, (y,), graph.tensor(y.shape, 1 / 256, -128), given, version=2)
     y = graph.mean(y, scale=0.5)
     y = graph.fully_connected(graph.reshape(y, (1, 8)), matrix, None, 0.5)
     return graph.finish((x,), (y,))

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from potash_firmware.tflite import macs
+from potash_firmware.tflite import macs, variables
 from potash_firmware.tflite.capi import Array
 from potash_firmware.tflite.delegate import NodeReport, VtaDelegate
 from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
@@ -61,6 +61,7 @@ class Model:
         self._contents = bytes(model)
         self._load = functools.partial(_prepare, self._contents, delegate, reference)
         self._interpreter = self._load()
+        self._assigned = variables.assigned(self._contents)
         self._left: Left = {}
         self._has_run = False
         self._macs: int | None = None
@@ -141,6 +142,7 @@ class Model:
             ]
 
         results = _native(work, self._delegate)
+        variables.check(interpreter, self._assigned)
         self._has_run = True
         total = _check_output(interpreter.get_output_details(), len(output))
         offset = 0

@@ -266,6 +266,17 @@ def _check_concatenation(call: Call) -> None:
             _scale(tensor)
 
 
+def _check_softmax(call: Call) -> None:
+    x = call.input(0)
+    if x.type in (INT8, schema.TensorType.UINT8):
+        beta = call.options.Beta() if call.options else 0.0
+        # `PreprocessSoftmaxScaling` aborts the process.
+        if not 1 < beta * _scale(x) * _SOFTMAX_UNITS < math.inf:
+            raise CheckError(f"scales its input by {beta:g}")
+
+
+_SOFTMAX_UNITS = 1 << 26
+
 # What add.cc and sub.cc shift operands left by, for the types that they scale.
 _ADDITION_LEFT_SHIFT: Mapping[int, int] = {
     schema.TensorType.INT8: 20,
@@ -405,10 +416,15 @@ RULES: Mapping[int, Rule] = {
     schema.BuiltinOperator.PAD: Rule(TWO, schema.PadOptions, _check_pad),
     schema.BuiltinOperator.RELU: Rule(ONE, None, _check_unary),
     schema.BuiltinOperator.RELU6: Rule(ONE, None, _check_unary),
+    schema.BuiltinOperator.HARD_SWISH: Rule(ONE, schema.HardSwishOptions, _check_unary),
+    schema.BuiltinOperator.LEAKY_RELU: Rule(ONE, schema.LeakyReluOptions, _check_unary),
+    schema.BuiltinOperator.PRELU: Rule(TWO, None, _check_unary),
+    schema.BuiltinOperator.QUANTIZE: Rule(ONE, schema.QuantizeOptions, _check_unary),
+    schema.BuiltinOperator.SOFTMAX: Rule(ONE, schema.SoftmaxOptions, _check_softmax),
     schema.BuiltinOperator.RESHAPE: Rule(range(1, 3), schema.ReshapeOptions, _check_reshape),
     schema.BuiltinOperator.TRANSPOSE: Rule(TWO, schema.TransposeOptions, _check_transpose),
     schema.BuiltinOperator.CONCATENATION: Rule(
         range(1, 1 << 16), schema.ConcatenationOptions, _check_concatenation
     ),
 }
-"""The operators that the delegate has kernels for."""
+"""Operators that the delegate has kernels for, and one more that may end the process."""

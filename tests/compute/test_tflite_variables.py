@@ -1,0 +1,131 @@
+"""Variables, which keep a tensor from one run to the next: no run gives what is in other memory."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from ai_edge_litert import schema_py_generated as schema
+
+from potash_firmware.tflite.runtime import Model, ModelError
+from potash_firmware.tflite.validation import validate
+from potash_firmware.tflite.writer import ModelBuilder
+from support.model_fuzz import packed, unpacked
+from support.tflite import bench
+
+OPERATOR, OPTIONS = schema.BuiltinOperator, schema.BuiltinOptions
+
+
+class Graph(ModelBuilder):
+    """A graph with the variable `state`."""
+
+    def handle(self) -> int:
+        made = self.tensor("handle", (1,), np.int32)
+        self._graph.tensors[made].type = schema.TensorType.RESOURCE
+        options = schema.VarHandleOptionsT()
+        options.container, options.sharedName = "", "state"
+        kind = OPTIONS.VarHandleOptions
+        self.operator(OPERATOR.VAR_HANDLE, (), (made,), options_type=kind, options=options)
+        return made
+
+    def assign(self, handle: int, value: int) -> None:
+        self.operator(OPERATOR.ASSIGN_VARIABLE, (handle, value), ())
+
+    def read(self, handle: int, shape: Sequence[int]) -> int:
+        made = self.tensor("read", shape, scale=0.5)
+        self.operator(OPERATOR.READ_VARIABLE, (handle,), (made,))
+        return made
+
+
+def stored(size: int, between: int | None = None) -> bytes:
+    """A model that assigns its input of four values, in the file `between` if given, and gives
+    `size` values of the variable."""
+    graph = Graph()
+    handle = graph.handle()
+    x = value = graph.tensor("x", (4,), scale=0.5)
+    if between:
+        value = graph.tensor("value", (between,), scale=0.5)
+        graph.operator(OPERATOR.RELU, (x,), (value,))
+    graph.assign(handle, value)
+    return graph.build((x,), (graph.read(handle, (size,)),))
+
+
+X = np.array([1, 2, 3, 4], np.int8)
+
+
+@pytest.mark.parametrize("reference", [True, False])
+def test_a_variable_is_read_as_it_was_assigned(reference: bool) -> None:
+    output = bytearray(4)
+    model = Model(stored(4), delegate=None, reference=reference)
+    assert model(X.tobytes(), memoryview(output)) == 4
+    assert output == X.tobytes()
+
+
+@pytest.mark.parametrize("reference", [True, False])
+@pytest.mark.parametrize(("size", "between"), [(4000, None), (2, None), (4000, 4000)])
+def test_nothing_is_given_of_what_is_behind_a_variable(
+    size: int, between: int | None, reference: bool
+) -> None:
+    output = bytearray(5000)
+    model = Model(stored(size, between), delegate=None, reference=reference)
+    try:
+        given = model(X.tobytes(), memoryview(output))
+    except ModelError as error:
+        assert str(error) == "the model reads a variable as a tensor of another size"
+        assert output == bytes(5000)
+    else:
+        # The fast kernels follow the variable's size where the file lies about it.
+        assert between and not reference and given == 4
+
+
+def test_a_handle_from_elsewhere_is_refused() -> None:
+    graph = Graph()
+    handle = graph.tensor("handle", (1,), np.int32, data=[0])
+    model = graph.build((), (graph.read(handle, (4,)),))
+    with pytest.raises(ModelError):
+        Model(model, delegate=None)
+
+
+def initialised(size: int) -> bytes:
+    """A model that adds its input to a variable, which another graph sets to `size` values."""
+    graph = Graph()
+    options = schema.CallOnceOptionsT()
+    options.initSubgraphIndex = 1
+    kind = OPTIONS.CallOnceOptions
+    graph.operator(OPERATOR.CALL_ONCE, (), (), options_type=kind, options=options)
+    handle = graph.handle()
+    x, y = (graph.tensor(name, (4,), scale=0.5) for name in "xy")
+    graph.add(graph.read(handle, (4,)), x, y)
+    graph.assign(handle, y)
+    first = unpacked(graph.build((x,), (y,)))
+    graph = Graph()
+    handle = graph.handle()
+    graph.assign(handle, graph.tensor("zeroes", (size,), scale=0.5, data=np.full(size, 7)))
+    other = unpacked(graph.build((), ()))
+    (made,) = other.subgraphs
+    for tensor in made.tensors:
+        if tensor.buffer:
+            first.buffers.append(other.buffers[tensor.buffer])
+            tensor.buffer = len(first.buffers) - 1
+    codes = [code.builtinCode for code in first.operatorCodes]
+    for operator in made.operators:
+        operator.opcodeIndex = codes.index(other.operatorCodes[operator.opcodeIndex].builtinCode)
+    first.subgraphs.append(made)
+    return packed(first)
+
+
+def test_state_is_kept_between_runs_with_the_vta() -> None:
+    model = initialised(4)
+    validate(model)
+    with bench() as vta:
+        loaded = Model(model, delegate=vta.delegate, reference=True)
+        output = bytearray(4)
+        for times in (1, 2, 3):
+            assert loaded(X.tobytes(), memoryview(output)) == 4
+            assert np.frombuffer(output, np.int8).tolist() == (7 + times * X).tolist()
+        assert vta.delegate.nodes_run == 3
+        del loaded
+
+
+def test_what_initialises_a_variable_has_its_size() -> None:
+    with pytest.raises(ModelError, match="a tensor of another size"):
+        Model(initialised(3), delegate=None)
