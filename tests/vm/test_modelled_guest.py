@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from potash.testing import booted_guest
 from potash.vm.drive import monitor_of, serving
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
@@ -133,3 +134,13 @@ def test_a_job_that_never_ends_does_not_stop_its_guest_for_ever(modelled: Guest)
     assert job.endswith("the guest has stood still for the job for too long")
     assert stopped >= 2 * LIMIT - 1
     assert modelled.run(["true"]) == 0
+
+
+@pytest.mark.usefixtures("images")
+def test_the_modelled_drives_of_a_guest_have_a_monitor_each() -> None:
+    """Others have none, as they stop nobody."""
+    modelled = ("--time", "modelled", "--drive", "z-nand")
+    with booted_guest(options=modelled, more=[{"serial": "SECOND"}]) as guest:
+        (monitor,) = guest.monitors
+        assert monitor.is_socket()
+        assert guest.run(["test", "-b", "/dev/nvme1n1"]) == 0

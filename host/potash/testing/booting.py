@@ -14,7 +14,7 @@ from potash.sdk.faults import Fault
 from potash.sdk.transport import Transport
 from potash.sdk.vfio_user import open_vfio_user
 from potash.vm import images
-from potash.vm.drive import device_process, serving_each
+from potash.vm.drive import device_process, serving_guest
 from potash.vm.guest import CPUS, MEMORY, Guest
 
 
@@ -160,7 +160,7 @@ def booted_guest(
     found = images.prepare(mirror=mirror)
     drives = [drive_options(one) for one in (wanted, *more)]
     with (
-        serving_each(drives, verbose=verbose) as (first, *others),
-        Guest(found, first, memory, cpus, more=others) as guest,
+        serving_guest(drives, verbose=verbose) as ((first, *others), monitors),
+        Guest(found, first, memory, cpus, more=others, monitors=monitors) as guest,
     ):
         yield guest

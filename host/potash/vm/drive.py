@@ -39,12 +39,21 @@ def monitor_of(socket: Path) -> Path:
 
 
 @contextlib.contextmanager
-def serving_each(
-    options: Sequence[Sequence[str]], *, verbose: bool = False, stops: bool = False
-) -> Iterator[list[Path]]:
-    """As `serving`, for several devices, each with options of its own; gives their sockets."""
+def serving_guest(
+    drives: Sequence[Sequence[str]], *, verbose: bool = False
+) -> Iterator[tuple[list[Path], list[Path]]]:
+    """As `serving`, for all drives of a guest, each with options of its own.
+
+    Gives their sockets, and where QEMU has to make monitors for those that stop the guest: drives
+    whose time is modelled.
+    """
+    stops = [any(word in ("modelled", "--time=modelled") for word in one) for one in drives]
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(serving(*one, verbose=verbose, stops=stops)) for one in options]
+        sockets = [
+            stack.enter_context(serving(*one, verbose=verbose, stops=stop))
+            for one, stop in zip(drives, stops, strict=True)
+        ]
+        yield sockets, [monitor_of(one) for one, stop in zip(sockets, stops, strict=True) if stop]
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from potash.sdk.vfio_user import require_free
 from potash.tracing.recording import recording
 from potash.units import Parsed, Size, short
 from potash.vm import images, snapshot, system
-from potash.vm.drive import monitor_of, serving_each
+from potash.vm.drive import serving_guest
 from potash.vm.guest import CPUS, DRIVE, MEMORY, Guest
 from potash.vm.qemu import ROOT_PORTS, Accelerator
 from potash.vm.system import APPEND, Disk, System
@@ -60,20 +60,16 @@ def _disk(text: str) -> Disk:
 
 
 Sockets = tuple[list[Path], list[Path]]
-"""Of devices, and those where they look for a monitor if they stop the guest."""
+"""Of devices, and those where QEMU makes monitors for the ones that stop the guest."""
 
 
-@contextmanager
 def _devices(
     drives: Sequence[Sequence[str]], socket: Path | None, monitor: Path | None, verbose: bool
-) -> Iterator[Sockets]:
+) -> AbstractContextManager[Sockets]:
     """Those of devices with these options, or of the one that listens already."""
-    if socket is not None:
-        yield [socket], [monitor] if monitor is not None else []
-        return
-    stops = any(MODELLED in one for one in drives)
-    with serving_each(drives, verbose=verbose, stops=stops) as sockets:
-        yield sockets, list(map(monitor_of, sockets)) if stops else []
+    if socket is None:
+        return serving_guest(drives, verbose=verbose)
+    return nullcontext(([socket], [] if monitor is None else [monitor]))
 
 
 @contextmanager
