@@ -10,6 +10,7 @@ import contextlib
 import functools
 import hashlib
 import hmac
+import itertools
 import os
 import shutil
 import stat
@@ -24,6 +25,9 @@ MAX_FILE = 64 << 20
 
 FORGET_AFTER = 30 * 24 * 3600.0
 """Seconds after which a folder that other sources have used is removed."""
+
+ignored: set[str] = set()
+"""Kinds of which this process finds and keeps nothing, to measure how long making them takes."""
 
 _SUFFIX = ".o"
 _DIGEST = hashlib.sha256().digest_size
@@ -52,7 +56,7 @@ class Store:
         sources: the packages' folders and the files that decide about what is kept.
         versions: gives what else it depends on, such as a compiler's version. Called once.
         limit: files that are kept; the ones used longest ago go first.
-        room: bytes that these may take.
+        room: bytes that these may take, where there is a limit.
     """
 
     def __init__(
@@ -61,7 +65,7 @@ class Store:
         sources: Iterable[Path],
         versions: Callable[[], Iterable[str]] = tuple,
         limit: int = 256,
-        room: int = 1 << 30,
+        room: int | None = None,
     ) -> None:
         self.kind = kind
         self.sources = tuple(sources)
@@ -80,6 +84,8 @@ class Store:
 
     def load(self, name: str) -> bytes | None:
         """What was kept as `name`, if it is there and can be believed."""
+        if self.kind in ignored:
+            return None
         try:
             with _opened(folder(self.kind)) as parent:
                 flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -101,6 +107,8 @@ class Store:
 
     def keep(self, name: str, contents: bytes) -> None:
         """Keep `contents` as `name`, for a `load` in whatever process."""
+        if self.kind in ignored:
+            return
         with contextlib.suppress(OSError, RuntimeError):
             root = folder(self.kind)
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -178,17 +186,20 @@ def _close(root: Path) -> None:
         root.chmod(0o700)
 
 
-def _prune(root: Path, limit: int, room: int) -> None:
+def _prune(root: Path, limit: int, room: int | None) -> None:
     """Remove the files used longest ago where there are too many or too large ones, and folders
     that are old."""
     files = []
     for entry in os.scandir(root):
         if not entry.is_dir(follow_symlinks=False):
-            files.append((entry.path, entry.stat(follow_symlinks=False)))
+            files.append(entry)
         elif entry.stat(follow_symlinks=False).st_mtime < time.time() - FORGET_AFTER:
             shutil.rmtree(entry, ignore_errors=True)
-    files.sort(key=lambda file: file[1].st_mtime, reverse=True)
-    for place, (path, status) in enumerate(files):
-        room -= status.st_size
-        if place >= limit or room < 0:
+    if len(files) <= limit and room is None:
+        return
+    known = [(entry.stat(follow_symlinks=False), entry.path) for entry in files]
+    known.sort(key=lambda one: one[0].st_mtime, reverse=True)
+    used = itertools.accumulate(status.st_size for status, _ in known)
+    for number, ((_, path), so_far) in enumerate(zip(known, used, strict=True)):
+        if number >= limit or (room is not None and so_far > room):
             Path(path).unlink(missing_ok=True)

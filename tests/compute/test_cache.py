@@ -151,6 +151,16 @@ def test_only_the_ones_used_last_are_kept(own_cache: Path) -> None:
     assert {path.stem for path in own_cache.iterdir()} == set(names[2:])
 
 
+def test_no_more_bytes_are_kept_than_there_is_room_for(own_cache: Path) -> None:
+    digest = 32
+    store = Store("bpf", [], limit=9, room=3 * (digest + 100))
+    names = [store.name(bytes([number])) for number in range(6)]
+    for number, name in enumerate(names):
+        store.keep(name, bytes(200 if number == 4 else 100))
+        os.utime(own_cache / f"{name}.o", (number, number))
+    assert {path.stem for path in own_cache.iterdir()} == {names[4], names[5]}
+
+
 @pytest.mark.parametrize(
     "part", ["llvm_version_info", "get_host_cpu_name", "get_host_cpu_features"]
 )

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
+from potash_device.vta.encoding import InstructionError
 from potash_device.vta.isa import Alu, Load
 from potash_device.vta.simulator import Event
 from potash_firmware.vta_runtime import (
@@ -24,6 +25,7 @@ from potash_firmware.vta_runtime import (
     VtaMemoryError,
 )
 from potash_firmware.vta_runtime.buffers import Spans
+from potash_firmware.vta_runtime.kernels import encode_micro_ops
 from support.vta import TINY, Bench, executed
 
 LOAD, COMPUTE, STORE = Stage.LOAD, Stage.COMPUTE, Stage.STORE
@@ -37,6 +39,36 @@ def runtime() -> Runtime:
 def add(*dst: int) -> AluKernel:
     """A kernel with as many micro-ops as there are destinations."""
     return AluKernel(AluOpcode.ADD, tuple(MicroOp(d) for d in dst), immediate=1)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2047), st.integers(0, 2047), st.integers(0, 1023)), min_size=1
+    )
+)
+def test_micro_ops_are_encoded_together_as_each_alone(values: list[tuple[int, int, int]]) -> None:
+    micro_ops, config = [MicroOp(*one) for one in values], Config.default()
+    each = [one.encode(config) for one in micro_ops]
+    assert encode_micro_ops(micro_ops, config) == struct.pack(f"<{len(each)}I", *each)
+
+
+@pytest.mark.parametrize("wrong", [MicroOp(2048), MicroOp(0, -1), MicroOp(0, 0, 1 << 70)])
+def test_a_micro_op_among_others_that_cannot_be_encoded_is_named(wrong: MicroOp) -> None:
+    with pytest.raises(InstructionError, match="is (2048|-1|1180591620717411303424), outside 0 to"):
+        encode_micro_ops([MicroOp(1), wrong], Config.default())
+
+
+def test_kernels_that_come_and_go_are_not_taken_for_each_other(runtime: Runtime) -> None:
+    """Objects that are gone leave their identities to others."""
+    wanted = []
+    for number in range(300):
+        runtime.push_alu(AluKernel(AluOpcode.ADD, (MicroOp(number % 7),), immediate=number))
+        wanted.append(number)
+    alu = [one for one in runtime.instructions if isinstance(one, Alu)]
+    assert [one.imm for one in alu] == wanted
+    begins = {one.imm % 7: one.uop_bgn for one in alu}
+    assert len(set(begins.values())) == 7
+    assert all(one.uop_bgn == begins[one.imm % 7] for one in alu)
 
 
 class TestMicroKernels:

@@ -375,6 +375,18 @@ class TestChoice:
         assert used[1] < used[2]
         assert used[2] > 0.75
 
+    @pytest.mark.parametrize("threads", THREADS)
+    def test_what_is_timed_is_what_an_empty_core_gets(self, threads: int) -> None:
+        shape = RESNET_3X3["C12"]
+        steps = (Step(AluOpcode.ADD, Channels(0)), Step(AluOpcode.SHR, 5), *CLIPPED)
+        plan = conv2d(shape, DEFAULT, steps, threads=threads)
+        with Runtime(Core.create(DEFAULT, 1 << 24)) as runtime:
+            sizes = [plan.input_bytes, plan.weight_bytes, plan.output_bytes]
+            sizes.append(plan.output.blocks * DEFAULT.element_bytes(MemoryId.ACC))
+            image, weights, output, *channels = map(runtime.alloc, sizes)
+            plan.emit(runtime, image, weights, output, channels=channels)
+            assert search.stream_of(plan) == runtime.take()
+
     def test_the_cost_that_is_given_decides(self) -> None:
         shape = RESNET_3X3["C12"]
         longest = max(

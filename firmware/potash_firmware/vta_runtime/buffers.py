@@ -118,3 +118,23 @@ class Heap:
 
     def _units(self, size: int) -> int:
         return -(-size // self._alignment)
+
+
+class UnbackedHeap(Heap):
+    """Buffers without bytes, as many as are wanted and at the addresses that they would have in an
+    empty DRAM: for streams that are timed, and never run."""
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        self._next = 0
+
+    def allocate(self, size: int) -> Buffer:
+        """Raises ValueError."""
+        if size <= 0:
+            raise ValueError(f"a VTA buffer must have at least one byte, not {size}")
+        buffer = Buffer(self, self._base + self._next, size, memoryview(b""))
+        self._next += self._units(size) * self._alignment
+        return buffer
+
+    def release(self, buffer: Buffer) -> None:
+        """Nothing is allocated again."""

@@ -11,11 +11,15 @@ from collections.abc import Iterator
 
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.encoding import INSTRUCTION_BYTES
-from potash_device.vta.isa import Dependencies, Finish, Instruction, Load, Stage, Store, decode
+from potash_device.vta.isa import Finish, Instruction, Load, Stage, Store, decode
 from potash_device.vta.stream import POPS, TOKEN_QUEUES
 
-_BITS = {(stage, queue, bit in POPS): bit for (stage, bit), queue in TOKEN_QUEUES.items()}
-"""The dependency bit by which a module takes from (True) or gives to (False) a token queue."""
+_BITS = [[[0] * len(Stage) for _ in Stage] for _ in range(2)]
+"""The dependency bit by which a giver and a taker of tokens push (0) and pop (1) them; 0 where
+there is no queue between the two. As of all that is done for each instruction, its keys and values
+are plain numbers."""
+for (_, _dependency), (_giver, _taker) in TOKEN_QUEUES.items():
+    _BITS[_dependency in POPS][_giver][_taker] = int(_dependency)
 
 
 class CommandStream:
@@ -23,7 +27,7 @@ class CommandStream:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._dependencies = config.layouts.finish.by_name["dependencies"]
+        self._low = config.layouts.finish.by_name["dependencies"].low
         self.clear()
 
     def __len__(self) -> int:
@@ -38,14 +42,19 @@ class CommandStream:
     def clear(self) -> None:
         """Drop every instruction and every token that waits for one."""
         self._words: list[int] = []
-        self._last: dict[Stage, int] = {}
-        self._pending = dict.fromkeys(Stage, Dependencies.NONE)
+        self._last: list[int | None] = [None] * len(Stage)
+        self._pending = [0] * len(Stage)
 
     def emit(self, instruction: Instruction) -> None:
         """Append an instruction, which takes the pops that wait for it. Raises InstructionError."""
-        stage = instruction.stage
-        word = instruction.encode(self._config) | self._shifted(self._pending[stage])
-        self._pending[stage] = Dependencies.NONE
+        self.emit_word(instruction.stage, instruction.encode(self._config))
+
+    def emit_word(self, stage: Stage, word: int) -> None:
+        """Append an instruction of `stage` that is encoded, without dependencies."""
+        pending = self._pending[stage]
+        if pending:
+            word |= pending << self._low
+            self._pending[stage] = 0
         self._last[stage] = len(self._words)
         self._words.append(word)
 
@@ -54,13 +63,13 @@ class CommandStream:
 
         Raises ValueError where there is no queue between the two.
         """
-        bit = self._shifted(_bit(giver, (giver, taker), pops=False))
+        bit = (_BITS[0][giver][taker] or _no_queue(giver, taker)) << self._low
         if self._pending[giver]:
             self.emit(_no_op(giver))
-        last = self._last.get(giver)
+        last = self._last[giver]
         if last is None or self._words[last] & bit:
             self.emit(_no_op(giver))
-            last = self._last[giver]
+            last = len(self._words) - 1
         self._words[last] |= bit
 
     def pop(self, giver: Stage, taker: Stage) -> None:
@@ -68,15 +77,15 @@ class CommandStream:
 
         Raises ValueError where there is no queue between the two.
         """
-        bit = _bit(taker, (giver, taker), pops=True)
+        bit = _BITS[1][giver][taker] or _no_queue(giver, taker)
         if self._pending[taker] & bit:
             self.emit(_no_op(taker))
         self._pending[taker] |= bit
 
     def commit_pops(self) -> None:
         """Let no pop wait any longer for an instruction that does not come."""
-        for stage, pending in self._pending.items():
-            if pending:
+        for stage in Stage:
+            if self._pending[stage]:
                 self.emit(_no_op(stage))
 
     def finish(self) -> None:
@@ -88,16 +97,9 @@ class CommandStream:
         self.commit_pops()
         self.emit(Finish())
 
-    def _shifted(self, dependencies: Dependencies) -> int:
-        return dependencies << self._dependencies.low
 
-
-def _bit(stage: Stage, queue: tuple[Stage, Stage], *, pops: bool) -> Dependencies:
-    try:
-        return _BITS[stage, queue, pops]
-    except KeyError:
-        giver, taker = queue
-        raise ValueError(f"the VTA has no token queue from {giver!r} to {taker!r}") from None
+def _no_queue(giver: Stage, taker: Stage) -> int:
+    raise ValueError(f"the VTA has no token queue from {giver!r} to {taker!r}")
 
 
 def _no_op(stage: Stage) -> Instruction:

@@ -7,11 +7,12 @@ room.
 Source: the VTA project's `vta/runtime.h`: VTAUopPush, VTAUopLoopBegin, VTAPushGEMMOp, VTAPushALUOp.
 """
 
-import struct
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.isa import Alu, AluOpcode, Gemm, Load, MicroOp
@@ -93,8 +94,13 @@ class MicroOpCache:
         self._config = config
         self._allocate = allocate
         self._emit = emit
-        self._in_dram: dict[tuple[MicroOp, ...], Buffer] = {}
-        self._in_core: OrderedDict[tuple[MicroOp, ...], int] = OrderedDict()
+        self._seen: dict[int, tuple[tuple[MicroOp, ...], int]] = {}
+        """Micro-ops by their id, and their numbers: mostly the same object comes again, of which
+        the contents need not be compared. It is kept, so that nothing else gets its id."""
+        self._numbers: dict[tuple[MicroOp, ...], int] = {}
+        self._in_dram: dict[int, Buffer] = {}
+        self._in_core: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        """By number, where micro-ops begin and how many they are."""
         self._depth = config.depth(MemoryId.UOP)
         self._spans = Spans(self._depth)
 
@@ -104,13 +110,14 @@ class MicroOpCache:
         Raises ValueError for micro-ops that cannot be encoded or are too many, VtaMemoryError where
         DRAM has no room for them.
         """
-        begin = self._in_core.get(micro_ops)
-        if begin is not None:
-            self._in_core.move_to_end(micro_ops)
-            return begin
+        number = self._number(micro_ops)
+        place = self._in_core.get(number)
+        if place is not None:
+            self._in_core.move_to_end(number)
+            return place[0]
         if not 0 < len(micro_ops) <= self._depth:
             raise ValueError(f"a VTA kernel has 1 to {self._depth} micro-ops, not {len(micro_ops)}")
-        buffer = self._put_in_dram(micro_ops)
+        buffer = self._put_in_dram(number, micro_ops)
         begin = self._make_room(len(micro_ops))
         self._emit(
             Load(
@@ -122,7 +129,7 @@ class MicroOpCache:
                 x_stride=len(micro_ops),
             )
         )
-        self._in_core[micro_ops] = begin
+        self._in_core[number] = begin, len(micro_ops)
         return begin
 
     def forget_core(self) -> None:
@@ -139,20 +146,40 @@ class MicroOpCache:
         """Forget all kernels; the caller frees their DRAM."""
         self.forget_core()
         buffers, self._in_dram = tuple(self._in_dram.values()), {}
+        self._seen, self._numbers = {}, {}
         return buffers
 
-    def _put_in_dram(self, micro_ops: tuple[MicroOp, ...]) -> Buffer:
-        buffer = self._in_dram.get(micro_ops)
+    def _number(self, micro_ops: tuple[MicroOp, ...]) -> int:
+        seen = self._seen.get(id(micro_ops))
+        if seen is None:
+            seen = micro_ops, self._numbers.setdefault(micro_ops, len(self._numbers))
+            self._seen[id(micro_ops)] = seen
+        return seen[1]
+
+    def _put_in_dram(self, number: int, micro_ops: tuple[MicroOp, ...]) -> Buffer:
+        buffer = self._in_dram.get(number)
         if buffer is None:
-            words = [micro_op.encode(self._config) for micro_op in micro_ops]
-            image = struct.pack(f"<{len(words)}I", *words)
-            buffer = self._allocate(len(image))
-            buffer.view[:] = image
-            self._in_dram[micro_ops] = buffer
+            size = len(micro_ops) * self._config.element_bytes(MemoryId.UOP)
+            buffer = self._allocate(size)
+            if buffer.view:
+                buffer.view[:] = encode_micro_ops(micro_ops, self._config)
+            self._in_dram[number] = buffer
         return buffer
 
     def _make_room(self, size: int) -> int:
         while (begin := self._spans.take(size)) is None:
-            oldest, start = self._in_core.popitem(last=False)
-            self._spans.give_back(start, len(oldest))
+            _, oldest = self._in_core.popitem(last=False)
+            self._spans.give_back(*oldest)
         return begin
+
+
+def encode_micro_ops(micro_ops: Sequence[MicroOp], config: Config) -> bytes:
+    """Micro-ops as the core reads them. Raises InstructionError for one that cannot be encoded."""
+    layout, values = config.layouts.micro_op.by_name, np.array(micro_ops).reshape(-1, 3)
+    fields = [layout[name] for name in MicroOp._fields]
+    # Numbers of more than 64 bits make an array of objects.
+    if (values < 0).any() or (values > [field.mask for field in fields]).any():
+        for micro_op in micro_ops:
+            micro_op.encode(config)
+    words = np.bitwise_or.reduce(values << [field.low for field in fields], axis=1)
+    return bytes(words.astype("<u4"))

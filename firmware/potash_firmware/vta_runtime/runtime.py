@@ -6,11 +6,12 @@ the encoding and the buffers' sizes, so that an error is raised by the call that
 Source: the VTA project's `vta/runtime.h`; docs/vta.md shows which C function each method mirrors.
 """
 
-from typing import Any, Self
+from typing import Self
 
 from potash_device.vta import assembly
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.core import Control, Core, Register
+from potash_device.vta.encoding import InstructionError
 from potash_device.vta.isa import Instruction, Load, Stage, Store
 from potash_firmware.vta_runtime.buffers import Buffer, Heap, VtaMemoryError
 from potash_firmware.vta_runtime.commands import CommandStream
@@ -22,11 +23,15 @@ LOADABLE = frozenset({MemoryId.INP, MemoryId.WGT, MemoryId.ACC, MemoryId.ACC_8BI
 class Runtime:
     """The driver of one core. A context manager; `close` gives its DRAM back."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, heap: Heap | None = None) -> None:
         self.core = core
-        self._heap = Heap(core)
+        self._heap = Heap(core) if heap is None else heap
         self._commands = CommandStream(core.config)
         self._kernels = MicroOpCache(core.config, self._heap.allocate, self._emit)
+        # Most instructions of a stream differ from another one in their address in DRAM alone.
+        self._moves: dict[tuple[object, ...], tuple[Stage, int]] = {}
+        self._of_kernels: dict[tuple[int, int], tuple[AluKernel | GemmKernel, int]] = {}
+        """By the id of a kernel, which is kept, and where its micro-ops are."""
 
     def __enter__(self) -> Self:
         return self
@@ -84,10 +89,24 @@ class Runtime:
         """
         if memory not in LOADABLE:
             raise ValueError(f"{memory!r} is not loaded from a buffer")
-        rows = self._rows(buffer, memory, offset, x_size, y_size, x_stride)
-        rows |= {"y_pad_0": y_pad[0], "y_pad_1": y_pad[1]}
-        rows |= {"x_pad_0": x_pad[0], "x_pad_1": x_pad[1]}
-        self._emit(Load(memory_type=memory, sram_base=sram, **rows))
+        stride = x_size if x_stride is None else x_stride
+        base = self._base(buffer, memory, offset, x_size, y_size, stride)
+        key = int(memory), sram, x_size, y_size, stride, x_pad, y_pad
+        if key not in self._moves:
+            self._moves[key] = self._encoded(
+                Load(
+                    memory_type=memory,
+                    sram_base=sram,
+                    y_size=y_size,
+                    x_size=x_size,
+                    x_stride=stride,
+                    y_pad_0=y_pad[0],
+                    y_pad_1=y_pad[1],
+                    x_pad_0=x_pad[0],
+                    x_pad_1=x_pad[1],
+                )
+            )
+        self._move(*self._moves[key], base)
 
     def store_2d(
         self,
@@ -102,16 +121,28 @@ class Runtime:
         """Store `y_size` rows of `x_size` OUT elements, `x_stride` apart, to element `offset` of
         `buffer`, from element `sram` of the chip on. Raises ValueError as `load_2d` does.
         """
-        rows = self._rows(buffer, MemoryId.OUT, offset, x_size, y_size, x_stride)
-        self._emit(Store(memory_type=MemoryId.OUT, sram_base=sram, **rows))
+        stride = x_size if x_stride is None else x_stride
+        base = self._base(buffer, MemoryId.OUT, offset, x_size, y_size, stride)
+        key = sram, x_size, y_size, stride
+        if key not in self._moves:
+            self._moves[key] = self._encoded(
+                Store(
+                    memory_type=MemoryId.OUT,
+                    sram_base=sram,
+                    y_size=y_size,
+                    x_size=x_size,
+                    x_stride=stride,
+                )
+            )
+        self._move(*self._moves[key], base)
 
     def push_alu(self, kernel: AluKernel) -> None:
         """Append an ALU instruction. Raises ValueError, VtaMemoryError."""
-        self._emit(kernel.instruction(self._kernels.locate(kernel.micro_ops)))
+        self._push(kernel)
 
     def push_gemm(self, kernel: GemmKernel) -> None:
         """Append a GEMM instruction. Raises ValueError, VtaMemoryError."""
-        self._emit(kernel.instruction(self._kernels.locate(kernel.micro_ops)))
+        self._push(kernel)
 
     def dep_push(self, frm: Stage, to: Stage) -> None:
         """`frm` signals `to` when everything pushed so far is done. Raises ValueError."""
@@ -136,8 +167,7 @@ class Runtime:
             self._kernels.forget_core()
             raise
         finally:
-            commands.clear()
-            self._heap.let_go()
+            self._clear()
 
     def take(self) -> bytes:
         """End the stream as `synchronize` does, and return it instead of running it.
@@ -150,8 +180,7 @@ class Runtime:
             return bytes(self._commands)
         finally:
             self._kernels.forget_core()
-            self._commands.clear()
-            self._heap.let_go()
+            self._clear()
 
     def keep(self) -> tuple[bytes, tuple[Buffer, ...]]:
         """End the stream as `take` does, and hand over the memory of its micro-ops too: the stream
@@ -163,9 +192,8 @@ class Runtime:
 
         Buffers belong to their allocators.
         """
-        self._commands.clear()
         self._kernels.clear()
-        self._heap.let_go()
+        self._clear()
 
     def _run(self, stream: bytes, count: int) -> None:
         buffer = self._heap.allocate(len(stream))
@@ -177,21 +205,48 @@ class Runtime:
         finally:
             buffer.free()
 
+    def _clear(self) -> None:
+        self._commands.clear()
+        self._moves.clear()
+        self._of_kernels.clear()
+        self._heap.let_go()
+
     def _emit(self, instruction: Instruction) -> None:
         self._commands.emit(instruction)
         self._heap.held = True
 
-    def _rows(
+    def _push(self, kernel: AluKernel | GemmKernel) -> None:
+        begin = self._kernels.locate(kernel.micro_ops)
+        known = self._of_kernels.get((id(kernel), begin))
+        if known is None:
+            known = kernel, self._encoded(kernel.instruction(begin))[1]
+            self._of_kernels[id(kernel), begin] = known
+        self._commands.emit_word(Stage.COMPUTE, known[1])
+        self._heap.held = True
+
+    def _encoded(self, instruction: Instruction) -> tuple[Stage, int]:
+        """An instruction's module and bits. Raises InstructionError."""
+        return instruction.stage, instruction.encode(self.config)
+
+    def _move(self, stage: Stage, word: int, base: int) -> None:
+        """Append a load or store, `word`, of DRAM from element `base` on. Raises
+        InstructionError."""
+        field = self.config.layouts.memory.by_name["dram_base"]
+        if base > field.mask:
+            raise InstructionError(f"memory: dram_base is {base}, outside 0 to {field.mask}")
+        self._commands.emit_word(stage, word | base << field.low)
+        self._heap.held = True
+
+    def _base(
         self,
         buffer: Buffer,
         memory: MemoryId,
         offset: int,
         x_size: int,
         y_size: int,
-        x_stride: int | None,
-    ) -> dict[str, Any]:
-        """The instruction's fields for rows of a buffer. Raises ValueError where they exceed it."""
-        stride = x_size if x_stride is None else x_stride
+        stride: int,
+    ) -> int:
+        """Where rows of a buffer begin, in elements. Raises ValueError where they exceed it."""
         element = self.config.element_bytes(memory)
         if buffer.freed:
             raise ValueError(f"the VTA buffer at {buffer.physical:#x} was freed")
@@ -203,5 +258,4 @@ class Runtime:
                 f"{memory.name} elements {offset} to {end - 1} exceed a VTA buffer "
                 f"of {buffer.size} bytes"
             )
-        base = buffer.physical // element + offset
-        return {"dram_base": base, "y_size": y_size, "x_size": x_size, "x_stride": stride}
+        return buffer.physical // element + offset

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from potash.bench import first_load
 from potash.bench.report import Baseline, Result, alone, paired
 from potash.models import networks, resnet
 from potash.sdk.errors import PotashError
@@ -104,6 +105,7 @@ def _model(name: str, model: bytes, pairs: int) -> Iterator[Result]:
         yield paired(name, "load", "ms", XNNPACK, _loaded(model, delegate, pairs))
         yield paired(name, "repeated call", "ms", FIRST_CALL, _called(model, inputs, pairs))
         yield from _compared(name, Model(model, delegate=delegate), model, inputs, pairs)
+    yield alone(name, "first load", "s", [first_load.measure(model)])
     modelled = inference.modelled
     yield alone(name, "cycles", "", [modelled.cycles])
     yield alone(name, "modelled time", "ms", [modelled.seconds * 1e3])

@@ -3,6 +3,7 @@
 An instruction is a row with a column for each of its fields.
 """
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -70,8 +71,9 @@ class Geometry(NamedTuple):
     step_limit: int
 
 
+@functools.lru_cache(16)
 def fields(config: Config) -> Fields:
-    """The encoding of `config`, as tables."""
+    """The encoding of `config`, as tables that nobody writes to."""
     layouts = config.layouts
     kinds = {
         Opcode.LOAD: (MEMORY_FIELDS, layouts.memory),

@@ -43,6 +43,8 @@ _NUDGES = (0, 1, -1, 2, -2)
 _FEW = 16
 _UNSURE = 4
 """The most that a step with two roundings is away from that with one."""
+_HALVINGS = (4, 2, 1, 1)
+"""Steps of a bisection of the places up to twice `_UNSURE` away."""
 
 
 @dataclass(frozen=True)
@@ -217,8 +219,8 @@ def _steps(ramp: Ramp) -> Values:
     levels = np.arange(scale.low + 1, scale.high + 1, dtype=np.int64)[:, None]
     halves = (2 * (levels - scale.zero_point) - 1) << SIGNIFICAND_BITS + scale.shifts - 1
     places = halves // np.maximum(scale.significands, 1) - _UNSURE
-    for _ in range(2 * _UNSURE):
-        places += scale.scaled(places) < levels
+    for step in _HALVINGS:
+        places += step * (scale.scaled(places + (step - 1)) < levels)
     return places
 
 

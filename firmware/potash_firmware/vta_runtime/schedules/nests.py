@@ -17,6 +17,9 @@ from potash_firmware.vta_runtime.kernels import MAX_LOOPS, Loop
 LONG = 64
 """Micro-ops of a long iteration, in which the cost of the loop itself matters little."""
 
+_micro_op = functools.partial(tuple.__new__, MicroOp)
+"""`MicroOp._make`, which takes much longer."""
+
 KEPT = 1024
 """Nests that are cached: the steps of an epilogue share a few of them."""
 
@@ -78,11 +81,11 @@ def _kept(loops: Sequence[Loop], limit: int) -> tuple[int, ...]:
 
 
 def _steps(start: MicroOp, loops: Sequence[Loop]) -> list[MicroOp]:
-    made = [start]
+    made: list[tuple[int, int, int]] = [start]
     for loop in loops:
         made = [
-            MicroOp(dst + i * loop.dst, src + i * loop.src, wgt + i * loop.wgt)
+            (dst + i * loop.dst, src + i * loop.src, wgt + i * loop.wgt)
             for dst, src, wgt in made
             for i in range(loop.extent)
         ]
-    return made
+    return list(map(_micro_op, made))

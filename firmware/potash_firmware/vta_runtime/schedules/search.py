@@ -17,7 +17,7 @@ from potash_device.vta import timing
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.core import Core
 from potash_device.vta.timing.parameters import PYNQ, Parameters
-from potash_firmware.vta_runtime.buffers import VtaMemoryError
+from potash_firmware.vta_runtime.buffers import UnbackedHeap
 from potash_firmware.vta_runtime.runtime import Runtime
 from potash_firmware.vta_runtime.schedules import estimate
 from potash_firmware.vta_runtime.schedules.conv2d import Convolution
@@ -141,22 +141,16 @@ def likeliest(
 
 
 def stream_of(plan: Convolution) -> bytes:
-    """The stream of a plan, with empty buffers."""
+    """The stream of a plan, in buffers that do not exist."""
     config = plan.config
     vector = plan.output.blocks * config.element_bytes(MemoryId.ACC)
     sizes = [plan.input_bytes, plan.weight_bytes, plan.output_bytes]
     sizes += [vector] * plan.epilogue.vectors
-    size = sum(sizes) + len(sizes) * config.alignment + (1 << 22)
-    while True:
-        core = Core.create(config, size, engine="readable")
-        try:
-            with Runtime(core) as runtime:
-                image, weights, output, *channels = map(runtime.alloc, sizes)
-                plan.emit(runtime, image, weights, output, channels=channels)
-                return runtime.take()
-        except VtaMemoryError:
-            # Many kernels on a core with large elements: each takes at least one of those.
-            size *= 2
+    core = Core.create(config, 1, engine="readable")
+    with Runtime(core, UnbackedHeap(core)) as runtime:
+        image, weights, output, *channels = map(runtime.alloc, sizes)
+        plan.emit(runtime, image, weights, output, channels=channels)
+        return runtime.take()
 
 
 def _tile(kept: object) -> Tile | None:
