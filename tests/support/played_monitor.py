@@ -86,6 +86,10 @@ class PlayedMonitor:
         self._listener.close()
 
     @property
+    def attached(self) -> bool:
+        return self._client is not None
+
+    @property
     def guest_ns(self) -> int:
         return (self.wall() if self._stopped_at is None else self._stopped_at) - self._stopped_total
 

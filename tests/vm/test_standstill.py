@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -312,6 +313,50 @@ def test_whoever_stops_and_goes_on_the_clocks_agree(
             assert abs(it.error) < MS
             if it.qemu.running:
                 assert it.clock.frozen is None
+
+
+_NUMBERS = st.integers(-2, 2) | st.just(10**400) | st.floats() | st.text(max_size=3)
+_STAMPS = st.fixed_dictionaries({"seconds": _NUMBERS, "microseconds": _NUMBERS})
+_VALUES: st.SearchStrategy[object] = (
+    st.none() | st.booleans() | _NUMBERS | st.just({"running": True}) | st.just([])
+)
+_SAID = st.one_of(
+    st.fixed_dictionaries({"return": _VALUES | st.just("0: 0x8086a201 0x00989680")}),
+    st.fixed_dictionaries({"error": _VALUES | st.just({"desc": "no"})}),
+    st.fixed_dictionaries(
+        {"event": st.sampled_from(["STOP", "RESUME", "RESET"]) | _VALUES},
+        optional={"timestamp": _STAMPS | _VALUES},
+    ),
+    _VALUES,
+).map(lambda said: json.dumps(said).encode() + b"\n") | st.binary(max_size=20)
+
+
+@given(st.lists(st.tuples(_SAID, st.sampled_from(["hold", "release", "serve", "pass"]))))
+def test_whatever_a_monitor_says_the_device_goes_on(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[bytes, str]]
+) -> None:
+    """Between and instead of QEMU's own answers."""
+    with scene(tmp_path_factory.mktemp("scene")) as it:
+        for said, step in steps:
+            if it.qemu.attached:
+                it.qemu.say(said)
+            it.still.service()
+            match step:
+                case "hold":
+                    it.still.hold(it)
+                case "release":
+                    it.still.release(it)
+                case "serve":
+                    it.qemu.serve()
+                case "pass":
+                    it.wall.ns += MS
+            assert it.clock.now() <= it.wall()
+        it.still.release(it)
+        it.qemu.vanish()
+        it.still.service()
+        it.still.service()
+        assert it.still.source is None
+        assert it.clock.frozen is None
 
 
 def test_a_path_that_cannot_be_a_monitor_is_refused(tmp_path: Path) -> None:

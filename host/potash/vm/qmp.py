@@ -18,6 +18,9 @@ LIMIT = 30.0
 LONGEST = 1 << 20
 """Bytes of a message; what sends more without a line's end is no monitor."""
 
+LATEST = 1 << 40
+"""Seconds of the realtime clock that an event may name."""
+
 Message = Mapping[str, Any]
 
 
@@ -57,8 +60,10 @@ def event_time(event: Message) -> float | None:
     if not isinstance(stamp, dict):
         return None
     seconds, microseconds = stamp.get("seconds"), stamp.get("microseconds")
-    if not isinstance(seconds, int) or not isinstance(microseconds, int) or seconds < 0:
+    if not isinstance(seconds, int) or not isinstance(microseconds, int):
         return None
+    if not 0 <= seconds <= LATEST or not 0 <= microseconds < 1_000_000:
+        return None  # QEMU says -1 where it cannot tell
     return seconds + microseconds / 1e6
 
 
