@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from potash_device.vta.config import Config, MemoryId
-from potash_device.vta.fast.alu import with_immediate, with_source
-from potash_device.vta.fast.lanes import with_lanes
+from potash_device.vta.fast.lanes import STILL, with_lanes
 from potash_device.vta.fast.paths import available
+from potash_device.vta.fast.pieces import with_immediate, with_source
 from potash_device.vta.fast.simulator import FastSimulator
 from potash_device.vta.isa import (
     Alu,
@@ -409,7 +409,7 @@ def test_an_opcode_that_an_alu_lacks_is_refused_there() -> None:
     operations: tuple[Callable[[], object], ...] = (
         lambda: with_immediate(values, lacking, np.int32(3)),
         lambda: with_source(values[:16], values[16:], lacking),
-        lambda: with_lanes(lacking, at, at + 64, 1),
+        lambda: with_lanes(STILL, lacking, at, at + 64, 0, 1),
     )
     for operate in operations:
         with pytest.raises(NotImplementedError):

@@ -1,7 +1,8 @@
-"""ALU: micro-op after micro-op, or a run of them at once where there are runs.
+"""ALU: which elements an instruction leads to.
 
-Going through a contiguous row value by value is going through its micro-ops in their order, so a
-row that overlaps its own source comes out as it should.
+Micro-ops whose targets follow each other, and whose operands go on by equal steps, become one step.
+Where several such steps work on the same elements, as those at the end of a convolution's tile do,
+they are a group, which is executed piece by piece.
 """
 
 from typing import Any
@@ -9,150 +10,170 @@ from typing import Any
 import numpy as np
 
 from potash_device.vta.fast import layout
+from potash_device.vta.fast import steps as s
 from potash_device.vta.fast.compiling import Flag, Number, compiled
-from potash_device.vta.fast.lanes import LANES, SHIFT_MASK, with_lanes
-from potash_device.vta.fast.runs import ALONG, ANYHOW, STILL, run_of
+from potash_device.vta.fast.lanes import SHIFT_MASK, SHL
 from potash_device.vta.isa import AluOpcode
 
-MIN, MAX, ADD, SHR, MUL = (int(opcode) for opcode in AluOpcode)
+SHR = int(AluOpcode.SHR)
+MOST_MEMBERS = 64
 
 
 @compiled
-def alu(row: Any, uop: Any, ahead: Any, geometry: layout.Geometry, acc: Any, scratch: Any) -> None:
-    """Execute an ALU instruction that stays in ACC."""
-    words = uop[row[layout.UOP_BGN] : row[layout.UOP_END]]
-    count = words.size
-    if count * row[layout.ITER_OUT] * row[layout.ITER_IN] == 0:
+def lower_alu(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink) -> None:
+    """The steps of an ALU instruction that stays in ACC."""
+    outer = row[layout.ITER_OUT]
+    if is_one_step(row, words, 0, outer, geometry, sink):
         return
-    alone = row[layout.USE_IMM] != 0
-    src_low = geometry.dst_bits
-    dst_mask = (1 << geometry.dst_bits) - 1
-    src_mask = (1 << geometry.src_bits) - 1
-    outer, inner = row[layout.ITER_OUT], row[layout.ITER_IN]
-    begin, end = row[layout.UOP_BGN], row[layout.UOP_END]
-    fixed = False
-    if alone:
-        length = run_of(ahead[ANYHOW], begin, end)
+    for iteration in range(outer):
+        if is_one_step(row, words, iteration, iteration + 1, geometry, sink):
+            continue
+        for inner in range(row[layout.ITER_IN]):
+            begin = 0
+            while begin < words.size:
+                count, stride = run_of(row, words, begin, geometry)
+                dst, src = first_of(row, words, begin, iteration, inner, geometry)
+                add_step(row, (dst, count, src, stride, count, 0), geometry, sink)
+                begin += count
+
+
+@compiled
+def is_one_step(
+    row: Any,
+    words: Any,
+    begin: Number,
+    end: Number,
+    geometry: layout.Geometry,
+    sink: s.Sink,
+) -> Flag:
+    """Add a step for the outer loop's iterations from `begin` on, before `end`, where they are one:
+    runs of micro-ops of one length, one behind the other, whose operands go on by equal steps from
+    run to run."""
+    length, stride = run_of(row, words, 0, geometry)
+    if words.size % length:
+        return False
+    first, source = first_of(row, words, 0, begin, 0, geometry)
+    jump = 0
+    runs = 0
+    for outer in range(begin, end):
+        for inner in range(row[layout.ITER_IN]):
+            for at in range(0, words.size, length):
+                dst, src = first_of(row, words, at, outer, inner, geometry)
+                if dst != first + runs * length:
+                    return False
+                if runs == 1:
+                    jump = src - source
+                if src != source + runs * jump:
+                    return False
+                if outer == begin and inner == 0:
+                    count, its_stride = run_of(row, words, at, geometry)
+                    if count != length or its_stride != stride:
+                        return False
+                runs += 1
+    total = runs * length
+    if length == 1:
+        stride = jump
+    cut = length
+    if runs == 1 or jump == stride * length:
+        cut, jump = total, 0
+    add_step(row, (first, total, source, stride, cut, jump), geometry, sink)
+    return True
+
+
+@compiled
+def first_of(
+    row: Any, words: Any, at: Number, outer: Number, inner: Number, geometry: layout.Geometry
+) -> tuple[Number, Number]:
+    """Target and operand of a micro-op; an immediate counts as element 0."""
+    word = np.int64(words[at])
+    dst = word & (1 << geometry.dst_bits) - 1
+    dst += outer * row[layout.DST_OUT] + inner * row[layout.DST_IN]
+    if row[layout.USE_IMM]:
+        return dst, np.int64(0)
+    src = word >> geometry.dst_bits & (1 << geometry.src_bits) - 1
+    return dst, src + outer * row[layout.SRC_OUT] + inner * row[layout.SRC_IN]
+
+
+@compiled
+def run_of(row: Any, words: Any, begin: Number, geometry: layout.Geometry) -> tuple[Number, Number]:
+    """How many micro-ops from `begin` on have targets that follow each other, and operands that go
+    on by equal steps; and this step."""
+    last, source = first_of(row, words, begin, 0, 0, geometry)
+    stride = 0
+    count = 1
+    while begin + count < words.size:
+        dst, src = first_of(row, words, begin + count, 0, 0, geometry)
+        if count == 1:
+            stride = src - source
+        if dst != last + 1 or src != source + stride:
+            break
+        last, source = dst, src
+        count += 1
+    return count, stride if count > 1 else 0
+
+
+@compiled
+def add_step(
+    row: Any,
+    run: Any,
+    geometry: layout.Geometry,
+    sink: s.Sink,
+) -> None:
+    """Add a step to the last group, or begin another one with it."""
+    dst, total, src, stride, cut, jump = run
+    group = sink.filled[s.GROUP]
+    at = s.new_step(sink, s.ELEMENTWISE)
+    step = sink.steps[at]
+    opcode, immediate, operand = row[layout.ALU_OPCODE], row[layout.USE_IMM], src
+    if immediate:
+        operand = row[layout.IMM]
+        if opcode == SHR:
+            opcode, operand = SHR if operand >= 0 else SHL, abs(operand) & SHIFT_MASK
+    step[s.COUNT], step[s.TARGET] = total, dst
+    step[s.OPCODE], step[s.IMMEDIATE], step[s.OPERAND] = opcode, immediate, operand
+    step[s.STRIDE], step[s.CUT], step[s.JUMP] = stride, cut, jump
+    step[s.MEMBERS], step[s.PIECES] = 1, cut
+    step[s.SIMPLE] = not reads(step, step)
+    if group >= 0 and fits_into(sink.steps, group, step):
+        leader = sink.steps[group]
+        leader[s.MEMBERS] += 1
+        leader[s.PIECES] = min(leader[s.PIECES], cut)
+        sink.filled[s.GROUP] = group
     else:
-        length = run_of(ahead[ALONG], begin, end)
-        if length == 1:
-            # One source for all of a run, as for a constant.
-            length = run_of(ahead[STILL], begin, end)
-            still = (row[layout.SRC_IN] if inner > 1 else row[layout.SRC_OUT]) == 0
-            fixed = length > 1 or (count == 1 and still)
-    step = length
-    if length == count and (
-        inner == 1 or length == step_of(row, layout.DST_IN, layout.SRC_IN, alone, fixed)
-    ):
-        length *= inner
-        inner = 1
-    if (
-        step == count
-        and inner == 1
-        and length == step_of(row, layout.DST_OUT, layout.SRC_OUT, alone, fixed)
-    ):
-        length *= outer
-        outer = 1
-    size = length * geometry.lanes
-    for outer_at in range(outer):
-        for inner_at in range(inner):
-            for number in range(0, count, step):
-                word = np.int64(words[number])
-                dst = (
-                    (word & dst_mask)
-                    + outer_at * row[layout.DST_OUT]
-                    + inner_at * row[layout.DST_IN]
-                )
-                src = word >> src_low & src_mask
-                src += outer_at * row[layout.SRC_OUT] + inner_at * row[layout.SRC_IN]
-                target = acc[dst * geometry.lanes : dst * geometry.lanes + size]
-                source = acc[src * geometry.lanes : src * geometry.lanes + size]
-                if alone:
-                    with_immediate(target, row[layout.ALU_OPCODE], np.int32(row[layout.IMM]))
-                elif fixed:
-                    source = source[: geometry.lanes]
-                    own = dst <= src < dst + length
-                    with_one_source(target, source, row[layout.ALU_OPCODE], own, scratch)
-                else:
-                    with_source(target, source, row[layout.ALU_OPCODE])
+        sink.filled[s.GROUP] = at
 
 
 @compiled
-def step_of(row: Any, dst: Number, src: Number, alone: Flag, fixed: Flag) -> Number:
-    """By how many elements a loop goes on, in the source as in the destination where it is not
-    `alone`, or not at all there where it is `fixed`; else 0."""
-    return row[dst] if alone or row[src] == (0 if fixed else row[dst]) else 0
+def fits_into(steps: Any, group: Number, step: Any) -> Flag:
+    """Whether a step can be executed piece by piece together with a group: what one of them writes
+    at a place of its target, others read or write at that place or not at all."""
+    leader = steps[group]
+    total, cut = step[s.COUNT], step[s.CUT]
+    if leader[s.COUNT] != total or not (leader[s.SIMPLE] and step[s.SIMPLE]):
+        return False
+    if leader[s.MEMBERS] == MOST_MEMBERS:
+        return False
+    if cut != total and leader[s.PIECES] != total and cut != leader[s.PIECES]:
+        return False
+    for number in range(group, group + leader[s.MEMBERS]):
+        member = steps[number]
+        apart = abs(member[s.TARGET] - step[s.TARGET])
+        if 0 < apart < total or reads(member, step) or reads(step, member):
+            return False
+    return True
 
 
 @compiled
-def with_one_source(target: Any, source: Any, opcode: Number, own: Flag, scratch: Any) -> None:
-    """One operation on every element of `target` and the one element `source`, which is one of
-    them where they are its `own`."""
-    width = source.size
-    if width == LANES and not own:
-        with_lanes(opcode, target.ctypes.data, source.ctypes.data, target.size // width)
-        return
-    if own or target.size < scratch.size or scratch.size % width:
-        for at in range(0, target.size, width):
-            with_source(target[at : at + width], source, opcode)
-        return
-    for at in range(width):
-        scratch[at] = source[at]
-    while width < scratch.size:
-        for at in range(width):
-            scratch[width + at] = scratch[at]
-        width *= 2
-    for at in range(0, target.size, scratch.size):
-        part = target[at : at + scratch.size]
-        with_source(part, scratch[: part.size], opcode)
-
-
-@compiled
-def with_immediate(target: Any, opcode: Number, imm: Number) -> None:
-    """One operation on `target` and a number."""
-    if opcode == MIN:
-        for at in range(target.size):
-            target[at] = min(target[at], imm)
-    elif opcode == MAX:
-        for at in range(target.size):
-            target[at] = max(target[at], imm)
-    elif opcode == ADD:
-        for at in range(target.size):
-            target[at] += imm
-    elif opcode == SHR and imm >= 0:
-        for at in range(target.size):
-            target[at] >>= imm & SHIFT_MASK
-    elif opcode == SHR:
-        for at in range(target.size):
-            target[at] <<= -imm & SHIFT_MASK
-    elif opcode == MUL:
-        for at in range(target.size):
-            target[at] *= imm
-    else:
-        raise NotImplementedError("the fast ALU lacks this opcode")
-
-
-@compiled
-def with_source(target: Any, source: Any, opcode: Number) -> None:
-    """One operation on `target` and `source`, value after value."""
-    if opcode == MIN:
-        for at in range(target.size):
-            target[at] = min(target[at], source[at])
-    elif opcode == MAX:
-        for at in range(target.size):
-            target[at] = max(target[at], source[at])
-    elif opcode == ADD:
-        for at in range(target.size):
-            target[at] += source[at]
-    elif opcode == SHR:
-        for at in range(target.size):
-            amount = source[at]
-            if amount >= 0:
-                target[at] >>= amount & SHIFT_MASK
-            else:
-                target[at] <<= -amount & SHIFT_MASK
-    elif opcode == MUL:
-        for at in range(target.size):
-            target[at] *= source[at]
-    else:
-        raise NotImplementedError("the fast ALU lacks this opcode")
+def reads(step: Any, other: Any) -> Flag:
+    """Whether a step's operands are targets of the other one, at other places of it."""
+    if step[s.IMMEDIATE]:
+        return False
+    total = step[s.COUNT]
+    first = step[s.OPERAND]
+    if step[s.CUT] == total and step[s.STRIDE] == 1 and first == other[s.TARGET]:
+        return False
+    along = (step[s.CUT] - 1) * step[s.STRIDE]
+    across = (total // step[s.CUT] - 1) * step[s.JUMP]
+    lowest = first + min(along, 0) + min(across, 0)
+    highest = first + max(along, 0) + max(across, 0)
+    return lowest < other[s.TARGET] + other[s.COUNT] and highest >= other[s.TARGET]

@@ -2,22 +2,81 @@
 
 from typing import Any
 
+import numpy as np
+
+from potash_device.vta.fast import steps as s
 from potash_device.vta.fast.compiling import Flag, Number, compiled, implements
-from potash_device.vta.fast.paths import DIAGONAL, FIRST, FULL, Vnni512
-from potash_device.vta.fast.tiles import ACC_BYTES, tile, weights_of
+from potash_device.vta.fast.paths import DIAGONAL, FIRST, FULL, Loops, Vnni512
+from potash_device.vta.fast.tiles import ACC_BYTES, PAIR_BYTES, tile, weights_of
 
 
-def accumulate(
-    buffers: Any, two: Flag, length: Number, acc: Number, src: Number, others: Any
-) -> None:
-    """Add up products for `length` positions, with one block of weights or with `two`; `others` are
-    `tile`'s other arguments: steps of positions, blocks and INP; a weight; its step; table,
-    count."""
+def accumulate(buffers: Any, step: Any, pairs: Any, lanes: Number, acc: Any) -> None:
+    """Execute a step of PRODUCTS."""
     raise NotImplementedError("compiled code only")
 
 
 @implements(accumulate)
-def _accumulate(buffers: Any, two: Any, length: Any, acc: Any, src: Any, others: Any) -> Any:
+def _accumulate(buffers: Any, step: Any, pairs: Any, lanes: Any, acc: Any) -> Any:
+    return in_loops if buffers.instance_class is Loops else in_tiles
+
+
+def in_tiles(buffers: Any, step: Any, pairs: Any, lanes: Number, acc: Any) -> None:
+    """With one block of weights after the other, or two at once."""
+    blocks = np.int64(step[s.BLOCKS])
+    dst_step, block_step = np.int64(step[s.DST_STEP]), np.int64(step[s.BLOCK_STEP])
+    src_step, wgt_step = np.int64(step[s.SRC_STEP]), np.int64(step[s.WGT_STEP])
+    table = pairs.ctypes.data + np.int64(step[s.PAIR]) * PAIR_BYTES
+    count, fresh = np.int64(step[s.PAIRS]), np.int64(step[s.FRESH])
+    at = acc.ctypes.data + np.int64(step[s.TARGET]) * ACC_BYTES
+    src, wgt = np.int64(step[s.SRC]), np.int64(step[s.WGT])
+    block = 0
+    while block < blocks:
+        two = step[s.TOGETHER] != 0 and block + 1 < blocks
+        others = (dst_step, block_step, src_step, wgt, wgt_step, table, count, fresh)
+        in_registers(buffers, two, np.int64(step[s.COUNT]), at, src, others)
+        done = 2 if two else 1
+        block += done
+        at += done * block_step * ACC_BYTES
+        src += done * np.int64(step[s.SRC_BLOCK])
+        wgt += done * wgt_step
+
+
+def in_loops(buffers: Any, step: Any, pairs: Any, lanes: Number, acc: Any) -> None:
+    """For a core of any shape."""
+    batch, depth, height = buffers.batch, buffers.block_in, buffers.block_out
+    for block in range(step[s.BLOCKS]):
+        for position in range(step[s.COUNT]):
+            dst = step[s.TARGET] + block * step[s.BLOCK_STEP] + position * step[s.DST_STEP]
+            if step[s.FRESH]:
+                acc[dst * lanes : (dst + 1) * lanes] = 0
+            for number in range(step[s.PAIR], step[s.PAIR] + step[s.PAIRS]):
+                src = pairs[number, 0] + step[s.SRC] + block * step[s.SRC_BLOCK]
+                src += position * step[s.SRC_STEP]
+                wgt = pairs[number, 1] + step[s.WGT] + block * step[s.WGT_STEP]
+                for line in range(batch):
+                    at = (src * batch + line) * depth
+                    inputs = buffers.inp[at : at + depth]
+                    for output in range(height):
+                        at = (wgt * height + output) * depth
+                        weights = buffers.wgt[at : at + depth]
+                        total = np.int32(0)
+                        for value in range(depth):
+                            total = np.int32(
+                                total + np.int32(inputs[value]) * np.int32(weights[value])
+                            )
+                        acc[(dst * batch + line) * height + output] += total
+
+
+def in_registers(
+    buffers: Any, two: Flag, length: Number, acc: Number, src: Number, others: Any
+) -> None:
+    """Add up products for `length` positions, with one block of weights or with `two`; `others` are
+    `tile`'s."""
+    raise NotImplementedError("compiled code only")
+
+
+@implements(in_registers)
+def _in_registers(buffers: Any, two: Any, length: Any, acc: Any, src: Any, others: Any) -> Any:
     return _in_many_registers if buffers.instance_class is Vnni512 else _in_few_registers
 
 
@@ -122,7 +181,7 @@ def _of_diagonals(buffers: Any, length: Number, acc: Number, src: Number, others
 @compiled
 def form_of(forms: Any, two: Flag, others: Any) -> Number:
     """What all blocks that are multiplied have in common."""
-    wgt, wgt_step, pairs, count = others[3:]
+    wgt, wgt_step, pairs, count = others[3:7]
     form = FIRST | DIAGONAL
     at = 0
     while form and at < count:

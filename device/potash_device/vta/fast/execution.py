@@ -1,54 +1,44 @@
-"""The loop over a stream's instructions."""
+"""Executing steps."""
 
 from typing import Any
 
+import numpy as np
+
 from potash_device.vta.fast import layout
-from potash_device.vta.fast.alu import alu
-from potash_device.vta.fast.compiling import Flag, Number, compiled
-from potash_device.vta.fast.gemm import gemm
-from potash_device.vta.fast.indices import stays
-from potash_device.vta.fast.runs import look_ahead
+from potash_device.vta.fast import steps as s
+from potash_device.vta.fast.compiling import compiled
+from potash_device.vta.fast.cutting import accumulate
+from potash_device.vta.fast.pieces import elementwise
 from potash_device.vta.fast.transfer import load, store
 
 
 @compiled
 def execute(
+    sink: s.Sink,
     rows: Any,
-    order: Any,
     geometry: layout.Geometry,
     dram: Any,
     uop: Any,
-    ahead: Any,
     buffers: Any,
     acc: Any,
-    table: Any,
-    scratch: Any,
-    sure: Flag,
-) -> Number:
-    """Execute a stream that was admitted. Gives the index of an instruction whose micro-ops lead
-    out of a buffer, which is then the first that was not executed, or -1. `ahead` is the table of
-    the micro-ops' runs; `table` and `scratch` are memory for GEMM and ALU to work in. With `sure`,
-    no micro-ops lead out of a buffer, and that is not checked."""
-    for place in range(order.size):
-        index = order[place]
-        row = rows[index]
-        opcode = row[layout.OPCODE]
-        if opcode == layout.GEMM or opcode == layout.ALU:
-            if not sure and not stays(row, uop, geometry):
-                return index
-            if opcode == layout.GEMM:
-                gemm(row, uop, geometry, buffers, acc, table)
+) -> None:
+    """Execute steps of a stream, whose instructions are `rows`."""
+    at = 0
+    while at < sink.filled[s.STEPS]:
+        step = sink.steps[at]
+        kind = step[s.KIND]
+        if kind == s.PRODUCTS:
+            accumulate(buffers, step, sink.pairs, geometry.lanes, acc)
+        elif kind == s.ELEMENTWISE:
+            elementwise(sink.steps[at : at + step[s.MEMBERS]], geometry.lanes, acc)
+            at += step[s.MEMBERS] - 1
+        elif kind == s.ZERO:
+            begin = np.int64(step[s.TARGET]) * geometry.lanes
+            acc[begin : begin + step[s.COUNT] * geometry.lanes] = 0
+        else:
+            row = rows[step[s.TARGET]]
+            if row[layout.OPCODE] == layout.LOAD:
+                load(row, geometry, dram, uop, buffers, acc)
             else:
-                alu(row, uop, ahead, geometry, acc, scratch)
-        elif opcode == layout.LOAD and row[layout.X_SIZE]:
-            load(row, geometry, dram, uop, buffers, acc)
-            if row[layout.MEMORY_TYPE] == layout.UOP:
-                begin = row[layout.SRAM_BASE]
-                width = row[layout.X_PAD_0] + row[layout.X_SIZE] + row[layout.X_PAD_1]
-                end = (
-                    begin + (row[layout.Y_PAD_0] + row[layout.Y_SIZE] + row[layout.Y_PAD_1]) * width
-                )
-                look_ahead(uop, geometry, begin, end, ahead)
-        elif opcode == layout.STORE and row[layout.X_SIZE]:
-            store(row, geometry, dram, acc)
-    return -1
+                store(row, geometry, dram, acc)
+        at += 1

@@ -11,19 +11,15 @@ from typing import Any
 import numpy as np
 
 from potash_device.vta.fast import layout
+from potash_device.vta.fast import steps as s
 from potash_device.vta.fast.compiling import Flag, Number, compiled
-from potash_device.vta.fast.cutting import accumulate
-from potash_device.vta.fast.tiles import ACC_BYTES, PAIR_BYTES
 
-TABLE_PAIRS = 1 << 14
-"""Pairs that fit into a table of products, beside the micro-ops of one instruction."""
 NO_LOOP = (1, 0, 0, 0)
 
 
-def in_tiles(
-    buffers: Any, row: Any, words: Any, geometry: layout.Geometry, acc: Any, table: Any
-) -> None:
-    """Find positions and products, and give them to tiles."""
+@compiled
+def lower_products(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink) -> None:
+    """Find positions and products."""
     dst_mask = (1 << geometry.dst_bits) - 1
     src_mask = (1 << geometry.src_bits) - 1
     src_low = geometry.dst_bits
@@ -47,6 +43,9 @@ def in_tiles(
     other = (row[layout.ITER_IN], row[layout.DST_IN], row[layout.SRC_IN], row[layout.WGT_IN])
 
     # Pairs of INP and WGT elements, one for each row of positions.
+    most = geometry.depths[layout.UOP] + s.TABLE_PAIRS
+    pair = sink.filled[s.FILLED_PAIRS]
+    table = sink.pairs[pair : pair + most]
     rows = count // length
     stride = 1 if transposed else length
     grouped = True
@@ -87,19 +86,22 @@ def in_tiles(
                 while end < rows and np.int64(words[end * stride]) & dst_mask == dst:
                     end += 1
             dst += iteration * one[1]
-            src = iteration * one[2]
-            wgt = iteration * one[3]
-            at = table.ctypes.data + start * PAIR_BYTES
-            block = 0
-            while block < other[0]:
-                two = together and block + 1 < other[0]
-                others = (
-                    dst_step, other[1], src_step, wgt + block * other[3], other[3], at, end - start
-                )  # fmt: skip
-                place = acc.ctypes.data + (dst + block * other[1]) * ACC_BYTES
-                accumulate(buffers, two, length, place, src + block * other[2], others)
-                block += 2 if two else 1
+            waiting = s.take_zeroed(sink, dst, dst_step, length, other[1], other[0])
+            if waiting == s.SOME:
+                s.zero_waiting(sink)
+            at = s.new_step(sink, s.PRODUCTS)
+            step = sink.steps[at]
+            step[s.COUNT] = length
+            step[s.TARGET] = dst
+            step[s.DST_STEP], step[s.BLOCK_STEP] = dst_step, other[1]
+            step[s.SRC], step[s.SRC_STEP] = iteration * one[2], src_step
+            step[s.SRC_BLOCK] = other[2]
+            step[s.WGT], step[s.WGT_STEP] = iteration * one[3], other[3]
+            step[s.PAIR], step[s.PAIRS] = pair + start, end - start
+            step[s.BLOCKS], step[s.TOGETHER] = other[0], together
+            step[s.FRESH] = waiting == s.ALL
             start = end
+    sink.filled[s.FILLED_PAIRS] += rows
 
 
 @compiled

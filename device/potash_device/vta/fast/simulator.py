@@ -1,8 +1,9 @@
 """The fast engine: what `simulator.Simulator` does, in compiled code.
 
 A stream is decoded, checked and put in order once, and cached by its bytes. The elements that
-micro-ops name are checked before each run and again when they are executed, as a stream may change
-them in memory. Where a stream is refused, or traced, the readable simulator takes over.
+micro-ops name are checked before a run, and the steps that they lead to are kept for as long as the
+micro-ops are the same. Where a stream may change them itself, they are checked and become steps as
+they are executed. Where a stream is refused, or traced, the readable simulator takes over.
 """
 
 from collections import OrderedDict
@@ -16,28 +17,36 @@ from numpy.typing import NDArray
 from potash_device.vta.config import DRAM_BASE, Config, MemoryId
 from potash_device.vta.encoding import INSTRUCTION_BYTES
 from potash_device.vta.fast import layout, paths
+from potash_device.vta.fast import steps as steps_
 from potash_device.vta.fast.admission import QUEUE, STAGES, admit
 from potash_device.vta.fast.execution import execute
 from potash_device.vta.fast.foresight import SURE, foresee, gather
-from potash_device.vta.fast.positions import TABLE_PAIRS
-from potash_device.vta.fast.runs import KINDS, look_ahead
+from potash_device.vta.fast.lowering import lower
 from potash_device.vta.isa import Alu, Gemm
 from potash_device.vta.simulator import STEP_LIMIT, Event, Simulator
 from potash_device.vta.stream import Order
 
-KEPT_INSTRUCTIONS = 1 << 17
-"""Of all the streams that are kept decoded: 15 MiB."""
+KEPT_INSTRUCTIONS = 1 << 18
+"""And steps, of all the streams that are kept: 25 MiB, and what the steps' pairs take."""
 
-ROOM = 512
-"""Values: how long a piece ALU works on where one element is the source of many."""
+MOST_STEPS = 1 << 17
+MOST_PAIRS = 1 << 20
+"""Of a stream whose steps are kept."""
+STEPS_AT_ONCE, PAIRS_AT_ONCE = 1 << 12, 1 << 16
+"""Where they are not."""
 
 
-class Seen(NamedTuple):
-    """Micro-ops with which a stream was checked, and stays in its buffers."""
+class Plan(NamedTuple):
+    """The steps of a stream with certain micro-ops, none of which leads out of its buffer."""
 
-    held: NDArray[np.uint32]
-    """What the micro-op buffer held before."""
     loaded: NDArray[np.uint32]
+    """The micro-ops that it loads, as they are in DRAM."""
+    held: NDArray[np.uint32] | None
+    """What the micro-op buffer holds before; None where the stream uses only what it loads."""
+    steps: steps_.Sink
+    after: NDArray[np.uint32]
+    """What the micro-op buffer holds afterwards, where `written` says that it is the stream's."""
+    written: NDArray[np.bool_]
 
 
 @dataclass(slots=True)
@@ -46,18 +55,30 @@ class Program:
 
     rows: NDArray[np.int64]
     order: NDArray[np.int64]
-    seen: Seen | None = None
+    plan: Plan | None = None
+    is_long: bool = False
+    """Whether it has too many steps to keep them."""
+    loads: NDArray[np.int64] | None = None
+    """The numbers of its loads of micro-ops, each different one once."""
+
+    @property
+    def size(self) -> int:
+        """Instructions and steps."""
+        return self.order.size + (self.plan.steps.steps.shape[0] if self.plan else 0)
 
     def micro_ops(self, geometry: layout.Geometry, dram: NDArray[np.uint8]) -> NDArray[np.uint32]:
         """Those that it loads, as they are in DRAM now."""
         rows = self.rows
-        of_uop = (rows[:, layout.OPCODE] == layout.LOAD) & (
-            rows[:, layout.MEMORY_TYPE] == layout.UOP
-        )
-        loads = np.flatnonzero(of_uop & (rows[:, layout.X_SIZE] > 0))
-        sizes = rows[loads, layout.X_SIZE] * rows[loads, layout.Y_SIZE]
+        if self.loads is None:
+            of_uop = (rows[:, layout.OPCODE] == layout.LOAD) & (
+                rows[:, layout.MEMORY_TYPE] == layout.UOP
+            )
+            loads = np.flatnonzero(of_uop & (rows[:, layout.X_SIZE] > 0))
+            places = rows[loads, layout.DRAM_BASE : layout.X_STRIDE + 1]
+            self.loads = loads[np.unique(places, axis=0, return_index=True)[1]]
+        sizes = rows[self.loads, layout.X_SIZE] * rows[self.loads, layout.Y_SIZE]
         words = np.empty(sizes.sum(), np.uint32)
-        gather(rows, loads, geometry, dram, words)
+        gather(rows, self.loads, geometry, dram, words)
         return words
 
 
@@ -94,8 +115,7 @@ class FastSimulator:
         self._fields = layout.fields(config)
         self._geometry = layout.geometry(config, base, step_limit)
         self._in_order = order is Order.PROGRAM
-        self._table = np.zeros((config.depth(MemoryId.UOP) + TABLE_PAIRS, 2), np.int32)
-        self._room = paths.aligned(ROOM, np.int32)
+        self._sink = steps_.sink(config, STEPS_AT_ONCE, PAIRS_AT_ONCE)
         self._programs: OrderedDict[bytes, Program] = OrderedDict()
         self._kept = 0
         self.reset()
@@ -105,7 +125,6 @@ class FastSimulator:
         lanes = config.batch * config.block_out
         self._uop = paths.aligned(config.depth(MemoryId.UOP), np.uint32)
         self._foreseen = np.zeros_like(self._uop)
-        self._ahead = np.ones((KINDS, self._uop.size), np.int64)
         self._acc = paths.aligned(config.depth(MemoryId.ACC) * lanes, np.int32)
         self._buffers = paths.make(self.path, config)
 
@@ -136,27 +155,16 @@ class FastSimulator:
         if program is None or self.trace is not None:
             self._execute_readable(stream)
             return
-        sure = self._look(stream, program)
-        failed = execute(
-            program.rows,
-            program.order,
-            self._geometry,
-            self._dram,
-            self._uop,
-            self._ahead,
-            self._buffers,
-            self._acc,
-            self._table,
-            self._room,
-            sure,
-        )
-        if failed >= 0:
-            self._refuse(stream, failed, self._uop)
+        plan = self._plan(stream, program)
+        if plan is None:
+            self._interpret(stream, program)
+            return
+        self._execute_steps(plan.steps, program)
+        np.copyto(self._uop, plan.after, where=plan.written)
 
     def adopt(self, other: Simulator) -> None:
         """Take over the buffers' contents of another engine of the same configuration."""
         self._uop[:] = other.uop
-        look_ahead(self._uop, self._geometry, 0, self._uop.size, self._ahead)
         self._acc[:] = other.acc.reshape(-1)
         paths.set_tensors(self._buffers, other.inp, other.wgt)
 
@@ -168,19 +176,74 @@ class FastSimulator:
         self._programs.clear()
         self._kept = 0
 
-    def _look(self, stream: bytes, program: Program) -> bool:
-        """Whether it is sure that all micro-ops stay in their buffers; raises StreamError for those
-        that do not. With the same micro-ops as before it is not checked again."""
+    def _plan(self, stream: bytes, program: Program) -> Plan | None:
+        """The steps of a stream, kept or made anew; None where they depend on micro-ops that it
+        writes itself, or are too many. Raises StreamError for micro-ops that lead out of their
+        buffers."""
         loaded = program.micro_ops(self._geometry, self._dram)
-        seen = program.seen
-        if seen and np.array_equal(seen.loaded, loaded) and np.array_equal(seen.held, self._uop):
-            return True
+        plan = program.plan
+        if (
+            plan
+            and np.array_equal(plan.loaded, loaded)
+            and (plan.held is None or np.array_equal(plan.held, self._uop))
+        ):
+            return plan
         self._foreseen[:] = self._uop
         failed = foresee(program.rows, program.order, self._geometry, self._dram, self._foreseen)
         if failed >= 0:
             self._refuse(stream, failed, self._foreseen)
-        program.seen = Seen(self._uop.copy(), loaded) if failed == SURE else None
-        return program.seen is not None
+        plan = self._record(program, loaded) if failed == SURE and not program.is_long else None
+        before = program.size
+        program.plan = plan
+        if self.keeps(stream):
+            self._kept += program.size - before
+            self._drop()
+        return plan
+
+    def _record(self, program: Program, loaded: NDArray[np.uint32]) -> Plan | None:
+        """The steps of a stream whose micro-ops are known."""
+        sink = steps_.sink(self.config, MOST_STEPS, MOST_PAIRS)
+        after, written = self._uop.copy(), np.zeros(self._uop.size, np.bool_)
+        place = self._lower(program, 0, after, written, sink, recording=True)
+        if place < program.order.size:
+            program.is_long = True
+            return None
+        steps = sink.steps[: sink.filled[steps_.STEPS]].copy()
+        pairs = sink.pairs[: sink.filled[steps_.FILLED_PAIRS]].copy()
+        held = self._uop.copy() if sink.filled[steps_.OTHERS] else None
+        return Plan(loaded, held, sink._replace(steps=steps, pairs=pairs), after, written)
+
+    def _interpret(self, stream: bytes, program: Program) -> None:
+        """Execute a stream whose steps are not kept. Raises StreamError where micro-ops lead out of
+        their buffer; what stands before these has been executed."""
+        sink, place = self._sink, 0
+        sink.zeroed[:] = 0
+        sink.filled[steps_.ITERATION] = 0
+        written = np.zeros(self._uop.size, np.bool_)
+        while place < program.order.size:
+            steps_.clear(sink)
+            place = self._lower(program, place, self._uop, written, sink, recording=False)
+            self._execute_steps(sink, program)
+            if sink.filled[steps_.FAILED]:
+                self._refuse(stream, int(program.order[place]), self._uop)
+
+    def _lower(
+        self,
+        program: Program,
+        place: int,
+        uop: NDArray[np.uint32],
+        written: NDArray[np.bool_],
+        sink: steps_.Sink,
+        *,
+        recording: bool,
+    ) -> int:
+        where = self._geometry, self._dram
+        done: int = lower(program.rows, program.order, place, *where, uop, written, recording, sink)
+        return done
+
+    def _execute_steps(self, sink: steps_.Sink, program: Program) -> None:
+        state = self._uop, self._buffers, self._acc
+        execute(sink, program.rows, self._geometry, self._dram, *state)
 
     def _refuse(self, stream: bytes, index: int, micro_ops: NDArray[np.uint32]) -> None:
         """Raise StreamError for an instruction that `micro_ops` lead out of a buffer."""
@@ -218,10 +281,14 @@ class FastSimulator:
 
     def _keep(self, stream: bytes, program: Program) -> None:
         self._programs[stream] = program
-        self._kept += program.order.size
+        self._kept += program.size
+        self._drop()
+
+    def _drop(self) -> None:
+        """Forget the streams that were not used for longest, where there are too many."""
         while self._kept > KEPT_INSTRUCTIONS:
             _, oldest = self._programs.popitem(last=False)
-            self._kept -= oldest.order.size
+            self._kept -= oldest.size
 
     def _execute_readable(self, stream: bytes) -> None:
         readable = self._readable

@@ -123,7 +123,8 @@ def tile(
     the first accumulators; `source` is added to the pairs' INP elements. `others` are the steps
     from a position to the next in ACC, from a block to the next there, and from a position to the
     next in INP, all in elements; what is added to the pairs' WGT elements, and the step from a
-    block to the next there; the address of the pairs, and how many there are.
+    block to the next there; the address of the pairs, and how many there are; and whether
+    the accumulators begin with zero, whatever they hold.
     """
     kind = replace(KINDS[buffers.instance_class], form=form.literal_value)
     across, down = positions.literal_value, blocks.literal_value
@@ -132,7 +133,7 @@ def tile(
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         addresses = _Addresses(context, builder, signature.args[0], arguments[0])
         acc, source = arguments[4:6]
-        position_step, block_step, source_step, weight, weight_step, table, count = (
+        position_step, block_step, source_step, weight, weight_step, table, count, fresh = (
             context.cast(builder, builder.extract_value(arguments[6], at), given, types.int64)
             for at, given in enumerate(others)
         )
@@ -150,11 +151,21 @@ def tile(
             for x in range(across)
         ]
         size = kind.vector_bytes
-        first = [
+        zero = ir.Constant(kind.vector, [0] * (BLOCK // kind.halves))
+        start = builder.block
+        reading = builder.function.append_basic_block("read")
+        beginning = builder.function.append_basic_block("begin")
+        builder.cbranch(builder.icmp_unsigned("==", fresh, _int(0)), reading, beginning)
+        builder.position_at_end(reading)
+        read = [
             [_load(builder, place, half * size, kind.vector) for half in range(kind.halves)]
             for place in places
         ]
-        zero = ir.Constant(kind.vector, [0] * (BLOCK // kind.halves))
+        builder.branch(beginning)
+        builder.position_at_end(beginning)
+        first = [[builder.phi(kind.vector) for _ in vectors] for vectors in read]
+        _add_incoming(first, read, reading)
+        _add_incoming(first, [[zero] * kind.halves] * len(places), start)
         corrections = [[zero] * kind.halves for _ in range(down if kind.corrected else 0)]
 
         before = builder.block

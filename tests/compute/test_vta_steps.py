@@ -1,0 +1,164 @@
+"""What the fast engine keeps of a stream: steps that work on the same accumulators, and zeroes that
+need not be written."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.fast.paths import available
+from potash_device.vta.isa import Alu, AluOpcode, Gemm, Instruction, Load, MicroOp, Store
+from potash_device.vta.stream import Order
+from support.vta import BASE, CONFIGS
+from support.vta_engines import Pair, finished, kernels
+
+DEFAULT = Config.default()
+SIZE = 150
+"""Elements of a plane: more than two pieces."""
+PLACES = st.sampled_from((0, SIZE, 2 * SIZE, 2 * SIZE, 1, SIZE - 1, SIZE // 2, 3 * SIZE + 7))
+MICRO_OPS = [MicroOp(0), MicroOp(0, 600), *(MicroOp(x, 600 + x // 50) for x in range(SIZE))]
+"""One for each loop, and a plane of which each third has its own operand."""
+
+
+@st.composite
+def operations(draw: st.DrawFn) -> Alu:
+    """An operation on a plane, or on most of it, with a number, elements or another plane."""
+    opcode, target = draw(st.sampled_from(AluOpcode)), draw(PLACES)
+    fields: dict[str, Any] = {"alu_opcode": opcode, "iter_out": 2, "dst_factor_out": target}
+    # The first iteration of the outer loop is the plane at 0, the second one at the target.
+    kind = draw(st.integers(0, 4))
+    if kind < 2:
+        count = draw(st.sampled_from((SIZE, SIZE, SIZE - 1)))
+        fields |= {"iter_in": count, "dst_factor_in": 1, "uop_end": 1}
+        if kind:
+            fields |= {"src_factor_out": draw(PLACES)}
+            fields |= {"src_factor_in": draw(st.sampled_from((0, 1, 1, 2)))}
+        else:
+            fields |= {"use_imm": True, "imm": draw(st.integers(-40, 40))}
+    elif kind == 2:
+        fields |= {"iter_in": 3, "dst_factor_in": 50, "uop_bgn": 2, "uop_end": 52}
+        fields |= {"src_factor_in": draw(st.integers(0, 2)), "src_factor_out": draw(PLACES)}
+    else:
+        fields |= {"iter_in": 1, "uop_bgn": 2, "uop_end": 2 + SIZE}
+        if kind == 4:
+            fields |= {"uop_bgn": 1, "uop_end": 2, "iter_in": SIZE, "dst_factor_in": 1}
+    return Alu(**fields)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(operations(), min_size=2, max_size=12), st.sampled_from((0, 1, 3)))
+def test_operations_on_the_same_planes(stream: list[Alu], config: int) -> None:
+    """Whatever is read and written there, by whichever of them; and again, with the steps kept."""
+    core = CONFIGS[config]
+    if config:
+        small = [MicroOp(x) for x in range(8)]
+        shrunk: list[Instruction] = [
+            Alu(
+                alu_opcode=one.alu_opcode,
+                use_imm=one.use_imm,
+                imm=one.imm,
+                uop_end=1,
+                iter_in=6,
+                dst_factor_in=1,
+                src_factor_in=one.src_factor_in % 2,
+                iter_out=2,
+                dst_factor_out=one.dst_factor_out % 8,
+                src_factor_out=one.src_factor_out % 8,
+            )
+            for one in stream
+        ]
+        pair = Pair(core, micro_ops=small)
+        for _ in range(2):
+            pair.check(finished(*shrunk))
+        return
+    pair = Pair(core, micro_ops=MICRO_OPS)
+    for _ in range(2):
+        assert pair.check(finished(*stream)).refusal is None
+
+
+@st.composite
+def accumulations(draw: st.DrawFn) -> Instruction:
+    """A GEMM, which resets or multiplies, or what reads and writes accumulators."""
+    count = draw(st.sampled_from((1, 4, 9, 16)))
+    if draw(st.integers(0, 4)) == 0:
+        # What is stored is at the end of DRAM, behind what is loaded.
+        at = draw(st.integers(0, 30))
+        shared: dict[str, Any] = {"sram_base": at, "y_size": 1, "x_size": count}
+        if draw(st.booleans()):
+            return Load(memory_type=MemoryId.ACC_8BIT, dram_base=BASE // 16, **shared)
+        return Store(memory_type=MemoryId.OUT, dram_base=BASE // 16 + 200, **shared)
+    if draw(st.integers(0, 4)) == 0:
+        return Alu(
+            alu_opcode=AluOpcode.ADD, use_imm=True, imm=3, uop_end=1, iter_in=count, dst_factor_in=1
+        )
+    return Gemm(
+        reset=draw(st.booleans()),
+        uop_bgn=draw(st.integers(0, 3)),
+        uop_end=draw(st.integers(4, 6)),
+        iter_out=draw(st.integers(1, 3)),
+        iter_in=count,
+        dst_factor_out=draw(st.sampled_from((0, 1, 4, 9, 16))),
+        dst_factor_in=draw(st.sampled_from((0, 1, 1, 2))),
+        src_factor_in=draw(st.integers(0, 2)),
+        wgt_factor_out=draw(st.integers(0, 1)),
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(available(DEFAULT)),
+    st.lists(accumulations(), min_size=2, max_size=10),
+    st.lists(st.sampled_from((0, 0, 0, 1, 5)), min_size=6, max_size=6),
+)
+def test_accumulators_are_zero_where_they_were_reset(
+    path: str, stream: list[Instruction], places: list[int]
+) -> None:
+    """Before products, where these use all of them, some of them, or some twice."""
+    micro_ops = [MicroOp(dst, 7 + number, number) for number, dst in enumerate(places)]
+    pair = Pair(DEFAULT, path=path, micro_ops=micro_ops, order=Order.PROGRAM)
+    for _ in range(2):
+        assert pair.check(finished(*stream)).refusal is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(kernels(), st.sampled_from((1, 2, 7)))
+def test_a_stream_with_more_steps_than_there_is_room_for(
+    kernel: tuple[Gemm | Alu, list[MicroOp]], room: int
+) -> None:
+    instruction, micro_ops = kernel
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("MOST_STEPS", "STEPS_AT_ONCE"):
+            patch.setattr(f"potash_device.vta.fast.simulator.{name}", room)
+        pair = Pair(DEFAULT, micro_ops=micro_ops)
+        for _ in range(2):
+            assert pair.check(finished(instruction, instruction)).refusal is None
+
+
+def test_a_stream_with_more_pairs_than_there_is_room_for() -> None:
+    # Of each of these, 64 x 200 pairs.
+    gemm = Gemm(uop_end=64, iter_in=200, src_factor_in=1)
+    micro_ops = [MicroOp(0, x % 5, x % 7) for x in range(64)]
+    pair = Pair(DEFAULT, micro_ops=micro_ops, step_limit=1 << 21)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("potash_device.vta.fast.simulator.MOST_PAIRS", 1 << 15)
+        pair.check(finished(*[gemm] * 4))
+        pair.check(finished(gemm))
+
+
+def test_micro_ops_that_a_stream_loads_are_left_in_their_buffer() -> None:
+    """Also where the steps are kept, with others beside them and with others in DRAM."""
+    pair = Pair(DEFAULT, micro_ops=[MicroOp(x) for x in range(9)])
+    load = Load(
+        memory_type=MemoryId.UOP, sram_base=3, dram_base=BASE // 4, y_size=1, x_size=2, x_pad_1=1
+    )
+    alu = Alu(alu_opcode=AluOpcode.ADD, use_imm=True, imm=1, uop_bgn=3, uop_end=5)
+    stream = finished(load, alu)
+    for number in range(4):
+        for dram in pair.drams:
+            dram[:8] = np.array([number // 2, 5], "<u4").tobytes()
+        pair.readable.uop[6] = 70 + number
+        pair.fast.adopt(pair.readable)
+        assert pair.check(stream).refusal is None
