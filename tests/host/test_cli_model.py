@@ -12,7 +12,7 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from potash.cli.app import run_app
-from potash.models import networks, running
+from potash.models import networks, public, running
 from potash.models.builder import GraphBuilder
 from potash.models.process import isolated
 from potash.models.running import Ran, Target
@@ -76,12 +76,14 @@ def test_a_network_is_made_into_a_file(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_the_list_names_every_network(capsys: pytest.CaptureFixture[str]) -> None:
-    listed = say(capsys, "list")["networks"]
+    report = say(capsys, "list")
+    listed, others = report["networks"], report["public"]
     assert [item["name"] for item in listed] == list(networks.NETWORKS)
-    assert all(item["summary"] for item in listed)
+    assert [item["name"] for item in others] == list(public.PUBLIC)
+    assert all(item["summary"] for item in (*listed, *others))
     assert run_app(["model", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == list(networks.NETWORKS)
+    assert [line.split()[0] for line in lines] == [*networks.NETWORKS, *public.PUBLIC]
 
 
 def test_an_unknown_network_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

