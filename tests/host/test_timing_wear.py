@@ -163,6 +163,8 @@ def test_the_wear_of_a_drive_is_that_of_its_erases(
     report(capsys, "precondition", "-o", tmp_path / "used.npz", *before)
     kept = report(capsys, "wear", "--drive", tmp_path / "used.npz")
     assert kept["wear"] == wear and kept["endurance"] is None and kept["written"] == 0
+    assert run_app(["drive", "wear", "--drive", str(small), "--overwrite", "2"]) == 2
+    assert "--overwrite is a multiple of --fill" in capsys.readouterr().err
     assert run_app(["drive", "wear", *map(str, before)]) == 0
     assert "still writable" in capsys.readouterr().out
 

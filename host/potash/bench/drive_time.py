@@ -127,6 +127,22 @@ def _fifo(spare: float) -> tuple[float, float]:
     return drive.counters.write_amplification, closed_forms.fifo_amplification(alpha)
 
 
+def _share_invalid() -> tuple[float, float]:
+    """By FEMU's rule, superblocks are relocated as soon as an eighth is invalid."""
+    profile = replace(
+        PLAIN,
+        capacity=192 << 20,
+        background=PROFILES["femu"].background,
+        background_pages=PLAIN.superblock_pages,
+        background_invalid=PROFILES["femu"].background_invalid,
+    )
+    drive = Drive(profile)
+    timing.precondition(drive, 1.0, 3.0)
+    pages = drive.profile.logical_pages
+    drive.run(_requests(Op.WRITE, np.random.default_rng(1).integers(0, pages, 3 * pages)))
+    return drive.counters.write_amplification, 8.0
+
+
 def _sustained_writes() -> tuple[float, float]:
     """Pages a microsecond, against what programs, relocations and erases take of the dies."""
     drive, _ = _steady(0.28, Greedy())
@@ -170,6 +186,7 @@ CHECKS: Sequence[Check] = (
               0.01, partial(run, spare))
         for spare in SPARES for name, run in (("greedy", _greedy), ("fifo", _fifo))
     ),
+    Check("amplification-femu", "write amplification", "", "inverse of 1/8", 0.02, _share_invalid),
     Check("sustained-writes", "throughput", "pages/µs", "time of the dies", 0.03,
           _sustained_writes),
 )  # fmt: skip

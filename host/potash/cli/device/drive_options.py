@@ -60,9 +60,11 @@ class Prepared(NamedTuple):
 
 
 def prepared(name: str, named: Sequence[str], fill: int, overwrite: float, seed: int) -> Prepared:
-    """What the options ask for. Raises PotashError and PolicyError."""
+    """What the options ask for. Raises UsageError, PotashError and PolicyError."""
     from potash import timing
 
+    if overwrite and not fill:
+        raise click.UsageError("--overwrite is a multiple of --fill, which is not given")
     chosen = timing.policies(named)
     path = Path(name)
     drive = timing.restored(path, chosen) if path.suffix == ".npz" else timing.drive(name, chosen)
