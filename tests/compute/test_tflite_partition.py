@@ -121,6 +121,21 @@ def test_a_model_that_is_known_is_neither_validated_nor_requantised(
     assert run(model, data()) == expected
 
 
+def test_what_is_collected_is_the_same_where_another_process_has_kept_it_meanwhile(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = chain()
+    first = partition_cache.collected(lambda: run(model, data()))
+    assert first and not (own_cache / partition_cache.MODELS.kind).exists()
+    expected = run(model, data())
+    assert partition_cache.collected(lambda: run(model, data())) == first
+    # As a worker that may read no file.
+    monkeypatch.setattr(partition_cache.MODELS, "load", lambda _: None)
+    monkeypatch.setattr(Convolution, "emit", None)
+    partition_cache.lend(record_name(model), first)
+    assert run(model, data()) == expected
+
+
 def test_what_is_known_of_a_model_is_not_used_for_another_interpreter(own_cache: Path) -> None:
     """Whose graph has the same shapes, and other weights."""
     with Runtime(Core.create(Config.default(), 1 << 22)) as runtime:

@@ -193,7 +193,9 @@ class Record:
 
     def store(self) -> None:
         """Keep it, if there is something new that is worth it."""
-        if self.name is None or self._new_code < LEAST:
+        # Who collects it wants it also where another process has kept it meanwhile.
+        wanted = self.known and _collected is not None
+        if self.name is None or not (wanted or self._new_code >= LEAST):
             return
         self._new_code = 0
         sizes = [(name, len(part)) for name, part in self._parts.items()]
