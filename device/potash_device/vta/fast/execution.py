@@ -18,7 +18,6 @@ def execute(
     rows: Any,
     geometry: layout.Geometry,
     dram: Any,
-    uop: Any,
     buffers: Any,
     acc: Any,
 ) -> None:
@@ -38,7 +37,7 @@ def execute(
         else:
             row = rows[step[s.TARGET]]
             if row[layout.OPCODE] == layout.LOAD:
-                load(row, geometry, dram, uop, buffers, acc)
+                load(row, geometry, dram, buffers, acc)
             else:
                 store(row, geometry, dram, acc)
         at += 1

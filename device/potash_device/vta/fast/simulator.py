@@ -242,8 +242,8 @@ class FastSimulator:
         return done
 
     def _execute_steps(self, sink: steps_.Sink, program: Program) -> None:
-        state = self._uop, self._buffers, self._acc
-        execute(sink, program.rows, self._geometry, self._dram, *state)
+        where = self._geometry, self._dram
+        execute(sink, program.rows, *where, self._buffers, self._acc)
 
     def _refuse(self, stream: bytes, index: int, micro_ops: NDArray[np.uint32]) -> None:
         """Raise StreamError for an instruction that `micro_ops` lead out of a buffer."""

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from numba.core import types
 
 from potash_device.vta.fast import layout
 from potash_device.vta.fast.compiling import Number, compiled, implements
@@ -13,79 +14,65 @@ BLOCK_BYTES = BLOCK * BLOCK
 
 
 @compiled
-def load(row: Any, geometry: layout.Geometry, dram: Any, uop: Any, buffers: Any, acc: Any) -> None:
-    """Execute a LOAD that fits."""
+def load(row: Any, geometry: layout.Geometry, dram: Any, buffers: Any, acc: Any) -> None:
+    """Execute a LOAD that fits, of anything but micro-ops."""
     memory = row[layout.MEMORY_TYPE]
+    if memory == layout.INP:
+        values = buffers.inp.size // geometry.depths[layout.INP]
+        load_values(row, geometry, dram, buffers.inp, values)
+    elif memory == layout.WGT:
+        load_weights(row, geometry, dram, buffers)
+    else:
+        load_values(row, geometry, dram, acc, geometry.lanes)
+
+
+@compiled
+def load_values(
+    row: Any, geometry: layout.Geometry, dram: Any, target: Any, values: Number
+) -> None:
+    """Load elements of so many values to INP or ACC."""
+    zero = zero_of(target)
+    before, after = row[layout.X_PAD_0] * values, row[layout.X_PAD_1] * values
+    size = geometry.sizes[row[layout.MEMORY_TYPE]]
+    lines, length = row[layout.Y_SIZE], row[layout.X_SIZE]
+    stride = row[layout.X_STRIDE] * size
+    width = before + length * values + after
+    if before + after == 0 and length == row[layout.X_STRIDE]:
+        lines, length = min(lines, 1), lines * length
+    at = row[layout.SRAM_BASE] * values
+    source = row[layout.DRAM_BASE] * size - geometry.base
+    target[at : at + row[layout.Y_PAD_0] * width] = zero
+    at += row[layout.Y_PAD_0] * width
+    for _ in range(lines):
+        if before:
+            target[at : at + before] = zero
+        at += before
+        put(target[at : at + length * values], dram[source : source + length * size])
+        at += length * values
+        if after:
+            target[at : at + after] = zero
+        at += after
+        source += stride
+    target[at : at + row[layout.Y_PAD_1] * width] = zero
+
+
+@compiled
+def load_weights(row: Any, geometry: layout.Geometry, dram: Any, buffers: Any) -> None:
     width = row[layout.X_PAD_0] + row[layout.X_SIZE] + row[layout.X_PAD_1]
     at = row[layout.SRAM_BASE]
-    clear(memory, at, row[layout.Y_PAD_0] * width, geometry, uop, buffers, acc)
+    clear_wgt(buffers, at, row[layout.Y_PAD_0] * width)
     at += row[layout.Y_PAD_0] * width
-    size = geometry.sizes[memory]
+    size = geometry.sizes[layout.WGT]
     source = row[layout.DRAM_BASE] * size - geometry.base
-    lines, length = row[layout.Y_SIZE], row[layout.X_SIZE]
-    if width == length == row[layout.X_STRIDE]:
-        lines, length, width = min(lines, 1), lines * length, lines * length
-    for _ in range(lines):
-        clear(memory, at, row[layout.X_PAD_0], geometry, uop, buffers, acc)
+    length = row[layout.X_SIZE]
+    for _ in range(row[layout.Y_SIZE]):
         inner = at + row[layout.X_PAD_0]
-        data = dram[source : source + length * size]
-        fill(memory, inner, length, data, geometry, uop, buffers, acc)
-        clear(memory, inner + length, row[layout.X_PAD_1], geometry, uop, buffers, acc)
+        clear_wgt(buffers, at, row[layout.X_PAD_0])
+        fill_wgt(buffers, inner, length, dram[source : source + length * size])
+        clear_wgt(buffers, inner + length, row[layout.X_PAD_1])
         at += width
         source += row[layout.X_STRIDE] * size
-    width = row[layout.X_PAD_0] + row[layout.X_SIZE] + row[layout.X_PAD_1]
-    clear(memory, at, row[layout.Y_PAD_1] * width, geometry, uop, buffers, acc)
-
-
-@compiled
-def clear(
-    memory: Number,
-    at: Number,
-    count: Number,
-    geometry: layout.Geometry,
-    uop: Any,
-    buffers: Any,
-    acc: Any,
-) -> None:
-    """Zero `count` elements from element `at` on."""
-    if count == 0:
-        return
-    if memory == layout.UOP:
-        uop[at : at + count] = 0
-    elif memory == layout.INP:
-        clear_inp(buffers, at, count)
-    elif memory == layout.WGT:
-        clear_wgt(buffers, at, count)
-    else:
-        acc[at * geometry.lanes : (at + count) * geometry.lanes] = 0
-
-
-@compiled
-def fill(
-    memory: Number,
-    at: Number,
-    count: Number,
-    data: Any,
-    geometry: layout.Geometry,
-    uop: Any,
-    buffers: Any,
-    acc: Any,
-) -> None:
-    """Copy `count` elements from `data` to element `at` and those after it."""
-    if memory == layout.UOP:
-        copy(uop[at : at + count].view(np.uint8), data)
-    elif memory == layout.INP:
-        fill_inp(buffers, at, count, data)
-    elif memory == layout.WGT:
-        fill_wgt(buffers, at, count, data)
-    else:
-        target = acc[at * geometry.lanes : (at + count) * geometry.lanes]
-        if memory == layout.ACC:
-            copy(target.view(np.uint8), data)
-        else:
-            narrow = data.view(np.int8)
-            for number in range(target.size):
-                target[number] = narrow[number]
+    clear_wgt(buffers, at, row[layout.Y_PAD_1] * width)
 
 
 @compiled
@@ -120,15 +107,17 @@ def copy(target: Any, source: Any) -> None:
         target[at] = source[at]
 
 
-def clear_inp(buffers: Any, at: Number, count: Number) -> None:
-    raise NotImplementedError("compiled code only")
-
-
 def clear_wgt(buffers: Any, at: Number, count: Number) -> None:
     raise NotImplementedError("compiled code only")
 
 
-def fill_inp(buffers: Any, at: Number, count: Number, data: Any) -> None:
+def zero_of(target: Any) -> Number:
+    """Zero, as INP or ACC have it."""
+    raise NotImplementedError("compiled code only")
+
+
+def put(target: Any, data: Any) -> None:
+    """Copy values from DRAM, as INP or ACC have them."""
     raise NotImplementedError("compiled code only")
 
 
@@ -136,18 +125,19 @@ def fill_wgt(buffers: Any, at: Number, count: Number, data: Any) -> None:
     raise NotImplementedError("compiled code only")
 
 
-@implements(clear_inp)
-def _clear_inp(buffers: Any, at: Any, count: Any) -> Any:
-    zero = BIAS if buffers.instance_class in (Vnni256, Vnni512) else 0
+@implements(zero_of)
+def _zero_of(target: Any) -> Any:
+    zero = BIAS if target.dtype == types.uint8 else 0
+    return lambda target: zero
 
-    def tiled(buffers: Any, at: Number, count: Number) -> None:
-        buffers.inp[at * BLOCK : (at + count) * BLOCK] = zero
 
-    def shaped(buffers: Any, at: Number, count: Number) -> None:
-        size = buffers.batch * buffers.block_in
-        buffers.inp[at * size : (at + count) * size] = 0
+@implements(put)
+def _put(target: Any, data: Any) -> Any:
+    def biased(target: Any, data: Any) -> None:
+        for number in range(target.size):
+            target[number] = data[number] ^ np.uint8(BIAS)
 
-    return _chosen(buffers, tiled, tiled, shaped)
+    return biased if target.dtype == types.uint8 else lambda target, data: widen(target, data)
 
 
 @implements(clear_wgt)
@@ -170,24 +160,6 @@ def _clear_wgt(buffers: Any, at: Any, count: Any) -> Any:
         buffers.wgt[at * size : (at + count) * size] = 0
 
     return _chosen(buffers, formed if buffers.instance_class is Vnni512 else biased, plain, shaped)
-
-
-@implements(fill_inp)
-def _fill_inp(buffers: Any, at: Any, count: Any, data: Any) -> Any:
-    def biased(buffers: Any, at: Number, count: Number, data: Any) -> None:
-        target = buffers.inp[at * BLOCK : (at + count) * BLOCK]
-        for number in range(target.size):
-            target[number] = data[number] ^ np.uint8(BIAS)
-
-    def plain(buffers: Any, at: Number, count: Number, data: Any) -> None:
-        target = buffers.inp[at * BLOCK : (at + count) * BLOCK]
-        widen(target, data)
-
-    def shaped(buffers: Any, at: Number, count: Number, data: Any) -> None:
-        size = buffers.batch * buffers.block_in
-        widen(buffers.inp[at * size : (at + count) * size], data)
-
-    return _chosen(buffers, biased, plain, shaped)
 
 
 @implements(fill_wgt)
