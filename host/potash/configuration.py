@@ -7,22 +7,19 @@ which values are valid. The whole file is checked: an unknown key is an error.
 from __future__ import annotations
 
 import difflib
-import functools
-import json
-import operator
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 from csd_spec.opcodes import PAGE_SIZE
-from nvme_spec.registers import CmbUse
-from potash.sdk.errors import PotashError
-from potash.units import LARGEST, human, parse_size, short
+from potash import toml_kinds as kinds
+from potash.toml_kinds import ConfigurationError
+from potash.units import LARGEST, human
 from potash.vm.guest import CPUS, MEMORY
 from potash.vm.standstill import DEFAULT_LIMIT
-from potash_device.controller.cmb import EVERY_USE, CmbSettings
+from potash_device.controller.cmb import CmbSettings
 from potash_device.media.shapes import (
     BLOCK_SIZES,
     DEFAULT_BLOCK_SIZE,
@@ -31,7 +28,6 @@ from potash_device.media.shapes import (
     MOST_NAMESPACES,
     NamespaceShape,
 )
-from potash_device.timing.profile import PROFILES as PROFILES_OF_DRIVES
 from potash_device.vta.config import Config, ConfigError
 from potash_firmware.apu.config import AcceleratorConfig, Limits, RangeUnit
 from potash_firmware.boot import PROFILES, DeviceSettings
@@ -69,187 +65,31 @@ ACCELERATOR = DeviceSettings().accelerators[0]
 """The one that a device has if nothing is said."""
 
 
-class ConfigurationError(PotashError):
-    """A configuration that cannot be read; the sentence says where and why."""
-
-
-class _Refused(ValueError):
-    """A value that may not stand where it does; the end of a sentence that begins with "it"."""
-
-
-@dataclass(frozen=True)
-class Kind:
-    """How a value stands in TOML.
-
-    `read` is given the value and the folder that relative paths begin at, and raises ValueError
-    with the end of a sentence that begins with "it"; `write` makes TOML of what it gave.
-    """
-
-    read: Callable[[Any, Path], Any]
-    write: Callable[[Any], str]
-
-
-def _size(least: int, most: int, step: int = 1) -> Kind:
-    def read(value: object, _folder: Path) -> int:
-        try:
-            size = parse_size(value) if isinstance(value, str) else value
-        except ValueError:
-            size = None
-        if not isinstance(size, int) or isinstance(size, bool):
-            raise _Refused('must be a size, as 1048576 or "1M"')
-        if not least <= size <= most or size % step:
-            pieces = f", in steps of {human(step)}" if step > 1 else ""
-            raise _Refused(f"must be {human(least)} to {human(most)}{pieces}")
-        return size
-
-    return Kind(read, lambda size: _text(short(size)))
-
-
-def _sizes(least: int, most: int, step: int, count: int) -> Kind:
-    one = _size(least, most, step)
-
-    def read(value: object, folder: Path) -> tuple[int, ...]:
-        if not isinstance(value, list) or len(value) > count:
-            raise _Refused(f"must be a list of at most {count} sizes")
-        return tuple(one.read(item, folder) for item in value)
-
-    return Kind(read, lambda sizes: f"[{', '.join(map(one.write, sizes))}]")
-
-
-def _count(least: int, most: int) -> Kind:
-    def read(value: object, _folder: Path) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise _Refused(f"must be a whole number, {least} to {most}")
-        return value
-
-    return Kind(read, str)
-
-
-def _choice(choices: Iterable[str | int]) -> Kind:
-    known = list(choices)
-
-    def read(value: object, _folder: Path) -> object:
-        if value not in known or type(value) is not type(known[0]):
-            raise _Refused(f"must be {' or '.join(map(str, known))}")
-        return value
-
-    return Kind(read, lambda value: _text(value) if isinstance(value, str) else str(value))
-
-
-def _read_flag(value: object, _folder: Path) -> bool:
-    if not isinstance(value, bool):
-        raise _Refused("must be true or false")
-    return value
-
-
-def _read_text(value: object, _folder: Path) -> str:
-    if not isinstance(value, str) or not value:
-        raise _Refused("must be a text that is not empty")
-    return value
-
-
-def _read_path(value: object, folder: Path) -> Path:
-    return folder / _read_text(value, folder)
-
-
-def _text(text: str) -> str:
-    """A basic string of TOML. Raises ConfigurationError where Unicode has no such characters."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ConfigurationError(f"{text!r} is no Unicode, which TOML is written in") from None
-    # JSON escapes what TOML wants escaped, but for DEL.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def parse_cmb(text: str) -> CmbSettings:
-    """A controller memory buffer from SIZE[:USE,…]. Raises ValueError."""
-    size, colon, names = text.partition(":")
-    uses = EVERY_USE
-    if colon:
-        known = {one.name.lower(): one for one in CmbUse if one.name}
-        chosen = names.lower().split(",")
-        unknown = [name for name in chosen if name not in known]
-        if unknown:
-            raise ValueError(f"{unknown[0]!r} is not one of {', '.join(known)}")
-        uses = functools.reduce(operator.or_, (known[name] for name in chosen))
-    return CmbSettings(parse_size(size), uses)
-
-
-def describe_cmb(settings: CmbSettings) -> str:
-    """What `parse_cmb` reads as the same."""
-    size = short(settings.size)
-    if settings.uses == EVERY_USE:
-        return size
-    names = [one.name.lower() for one in CmbUse if one.name and one in settings.uses]
-    return f"{size}:{','.join(names)}"
-
-
-def _read_cmb(value: object, folder: Path) -> CmbSettings:
-    try:
-        return parse_cmb(_read_text(value, folder))
-    except _Refused:
-        raise
-    except ValueError as error:
-        raise _Refused(f'must be as "64M" or "64M:sqs,rds,wds": {error}') from None
-
-
-def _read_drive(value: object, folder: Path) -> str:
-    """A profile's name, or the path of a file."""
-    text = _read_text(value, folder)
-    return text if text in PROFILES_OF_DRIVES else str(folder / text)
-
-
-def _read_policies(value: object, folder: Path) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise _Refused("must be a list of texts")
-    return tuple(_placed(one, folder) for one in value)
-
-
-def _placed(policy: str, folder: Path) -> str:
-    """KIND=FILE:CLASS with the file's whole path."""
-    kind, _, name = policy.partition("=")
-    return f"{kind}={folder / name}" if ":" in name else policy
-
-
-FLAG = Kind(_read_flag, lambda value: "true" if value else "false")
-TEXT = Kind(_read_text, _text)
-CMB = Kind(_read_cmb, lambda settings: _text(describe_cmb(settings)))
-DRIVE = Kind(_read_drive, lambda name: _text(_written_drive(name)))
-POLICIES = Kind(
-    _read_policies,
-    lambda names: f"[{', '.join(_text(_placed(one, Path.cwd())) for one in names)}]",
-)
-PATH = Kind(_read_path, lambda path: _text(str(path.absolute())))
-
-
-def _written_drive(name: str) -> str:
-    return name if name in PROFILES_OF_DRIVES else str(Path(name).absolute())
-
-
 @dataclass(frozen=True)
 class DeviceSection:
     """`[device]`: what `potash serve` is told of the whole device."""
 
-    socket: Annotated[Path | None, PATH] = None
-    media: Annotated[Path | None, PATH] = None
-    capacity: Annotated[int | None, _size(DEFAULT_BLOCK_SIZE, LARGEST)] = None
-    read_only: Annotated[bool, FLAG] = False
-    profile: Annotated[str, _choice(sorted(PROFILES))] = "potash"
-    range_unit: Annotated[str, _choice(unit.value for unit in RangeUnit)] = RangeUnit.PAGE.value
-    range_count: Annotated[str, _choice(RANGE_COUNTS)] = "plain"
-    engine: Annotated[str, _choice(engine.value for engine in Engine)] = Engine.NATIVE.value
-    trace: Annotated[Path | None, PATH] = None
-    log_level: Annotated[str, _choice(LEVELS)] = "info"
-    cmb: Annotated[CmbSettings | None, CMB] = None
+    socket: Annotated[Path | None, kinds.PATH] = None
+    media: Annotated[Path | None, kinds.PATH] = None
+    capacity: Annotated[int | None, kinds.size(DEFAULT_BLOCK_SIZE, LARGEST)] = None
+    read_only: Annotated[bool, kinds.FLAG] = False
+    profile: Annotated[str, kinds.choice(sorted(PROFILES))] = "potash"
+    range_unit: Annotated[str, kinds.choice(unit.value for unit in RangeUnit)] = (
+        RangeUnit.PAGE.value
+    )
+    range_count: Annotated[str, kinds.choice(RANGE_COUNTS)] = "plain"
+    engine: Annotated[str, kinds.choice(engine.value for engine in Engine)] = Engine.NATIVE.value
+    trace: Annotated[Path | None, kinds.PATH] = None
+    log_level: Annotated[str, kinds.choice(LEVELS)] = "info"
+    cmb: Annotated[CmbSettings | None, kinds.CMB] = None
 
 
 @dataclass(frozen=True)
 class NamespaceSection:
     """`[namespace.1]` and on: namespaces of a new drive."""
 
-    size: Annotated[int, _size(min(BLOCK_SIZES), LARGEST)] = DEFAULT_SIZE
-    block_size: Annotated[int, _choice(BLOCK_SIZES)] = DEFAULT_BLOCK_SIZE
+    size: Annotated[int, kinds.size(min(BLOCK_SIZES), LARGEST)] = DEFAULT_SIZE
+    block_size: Annotated[int, kinds.choice(BLOCK_SIZES)] = DEFAULT_BLOCK_SIZE
 
 
 @dataclass(frozen=True)
@@ -257,33 +97,33 @@ class MemorySection:
     """`[memory]`: memory namespaces (SLM) of a new drive, and what all of them may have."""
 
     namespaces: Annotated[
-        tuple[int, ...], _sizes(MEMORY_UNIT, LARGEST_MEMORY, MEMORY_UNIT, MOST_NAMESPACES)
+        tuple[int, ...], kinds.sizes(MEMORY_UNIT, LARGEST_MEMORY, MEMORY_UNIT, MOST_NAMESPACES)
     ] = ()
-    capacity: Annotated[int | None, _size(MEMORY_UNIT, LARGEST_MEMORY, MEMORY_UNIT)] = None
-    copy_formats: Annotated[bool, FLAG] = RpuSettings.copy_formats_enabled
-    bar: Annotated[bool, FLAG] = False
+    capacity: Annotated[int | None, kinds.size(MEMORY_UNIT, LARGEST_MEMORY, MEMORY_UNIT)] = None
+    copy_formats: Annotated[bool, kinds.FLAG] = RpuSettings.copy_formats_enabled
+    bar: Annotated[bool, kinds.FLAG] = False
 
 
 @dataclass(frozen=True)
 class ComputeSection:
     """`[compute]`: compute namespaces (CP) of a new drive, and what each of them takes."""
 
-    namespaces: Annotated[int, _count(0, MOST_COMPUTE_NAMESPACES)] = 0
-    programs: Annotated[int, _count(1, 256)] = COMPUTE.programs
-    activated: Annotated[int, _count(1, 256)] = COMPUTE.activated
-    program_memory: Annotated[int, _size(MEBI, LARGEST_BUFFER, MEBI)] = (
+    namespaces: Annotated[int, kinds.count(0, MOST_COMPUTE_NAMESPACES)] = 0
+    programs: Annotated[int, kinds.count(1, 256)] = COMPUTE.programs
+    activated: Annotated[int, kinds.count(1, 256)] = COMPUTE.activated
+    program_memory: Annotated[int, kinds.size(MEBI, LARGEST_BUFFER, MEBI)] = (
         COMPUTE.program_memory * MEBI
     )
-    range_sets: Annotated[int, _count(1, 0xFFFF)] = COMPUTE.range_sets
-    ranges: Annotated[int, _count(1, MAX_RANGES)] = COMPUTE.ranges
+    range_sets: Annotated[int, kinds.count(1, 0xFFFF)] = COMPUTE.range_sets
+    ranges: Annotated[int, kinds.count(1, MAX_RANGES)] = COMPUTE.ranges
 
 
 @dataclass(frozen=True)
 class AcceleratorSection:
     """`[accelerator.0]` and on: the sizes of their buffers."""
 
-    input_size: Annotated[int, _size(PAGE_SIZE, LARGEST_BUFFER)] = ACCELERATOR.input_size
-    output_size: Annotated[int, _size(PAGE_SIZE, LARGEST_BUFFER)] = ACCELERATOR.output_size
+    input_size: Annotated[int, kinds.size(PAGE_SIZE, LARGEST_BUFFER)] = ACCELERATOR.input_size
+    output_size: Annotated[int, kinds.size(PAGE_SIZE, LARGEST_BUFFER)] = ACCELERATOR.output_size
 
 
 @dataclass(frozen=True)
@@ -291,31 +131,31 @@ class LimitsSection:
     """`[limits]`: what programs and models may take, of an accelerator's worker and of a
     compiler."""
 
-    memory: Annotated[int, _size(LEAST_MEMORY, LARGEST, MEBI)] = LIMITS.memory
-    seconds: Annotated[int, _count(1, MOST_SECONDS)] = int(LIMITS.seconds)
-    compile_memory: Annotated[int, _size(LEAST_MEMORY, LARGEST, MEBI)] = LIMITS.compile_memory
-    compile_seconds: Annotated[int, _count(1, MOST_SECONDS)] = int(LIMITS.compile_seconds)
+    memory: Annotated[int, kinds.size(LEAST_MEMORY, LARGEST, MEBI)] = LIMITS.memory
+    seconds: Annotated[int, kinds.count(1, MOST_SECONDS)] = int(LIMITS.seconds)
+    compile_memory: Annotated[int, kinds.size(LEAST_MEMORY, LARGEST, MEBI)] = LIMITS.compile_memory
+    compile_seconds: Annotated[int, kinds.count(1, MOST_SECONDS)] = int(LIMITS.compile_seconds)
 
 
 @dataclass(frozen=True)
 class TimeSection:
     """`[time]`: when the device completes commands, and of what drive it takes the time."""
 
-    mode: Annotated[str, _choice(TIME_MODES)] = "fast"
-    drive: Annotated[str, DRIVE] = "tlc"
-    policies: Annotated[tuple[str, ...], POLICIES] = ()
-    factor: Annotated[int, _count(1, MOST_FACTOR)] = 1
-    monitor: Annotated[Path | None, PATH] = None
-    still_limit: Annotated[int, _count(1, MOST_SECONDS)] = DEFAULT_LIMIT
+    mode: Annotated[str, kinds.choice(TIME_MODES)] = "fast"
+    drive: Annotated[str, kinds.DRIVE] = "tlc"
+    policies: Annotated[tuple[str, ...], kinds.POLICIES] = ()
+    factor: Annotated[int, kinds.count(1, MOST_FACTOR)] = 1
+    monitor: Annotated[Path | None, kinds.PATH] = None
+    still_limit: Annotated[int, kinds.count(1, MOST_SECONDS)] = DEFAULT_LIMIT
 
 
 @dataclass(frozen=True)
 class GuestSection:
     """`[guest]`: the machine that `potash guest` boots."""
 
-    memory: Annotated[int, _size(LEAST_GUEST, LARGEST, MEBI)] = MEMORY * MEBI
-    cpus: Annotated[int, _count(1, MOST_CPUS)] = CPUS
-    debian_mirror: Annotated[str | None, TEXT] = None
+    memory: Annotated[int, kinds.size(LEAST_GUEST, LARGEST, MEBI)] = MEMORY * MEBI
+    cpus: Annotated[int, kinds.count(1, MOST_CPUS)] = CPUS
+    debian_mirror: Annotated[str | None, kinds.TEXT] = None
 
 
 @dataclass(frozen=True)
@@ -457,7 +297,7 @@ def _written(name: str, section: Any) -> list[str]:
     return lines
 
 
-def _keys(section: type[Any]) -> dict[str, Kind]:
+def _keys(section: type[Any]) -> dict[str, kinds.Kind]:
     """A section's keys, and how their values stand in TOML."""
     hints = get_type_hints(section, include_extras=True)
     return {name: get_args(hint)[1] for name, hint in hints.items()}

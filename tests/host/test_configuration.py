@@ -20,13 +20,13 @@ from potash.configuration import (
     AcceleratorSection,
     ComputeSection,
     Configuration,
-    ConfigurationError,
     DeviceSection,
     GuestSection,
     LimitsSection,
     MemorySection,
     NamespaceSection,
 )
+from potash.toml_kinds import ConfigurationError
 from potash.vm.drive import device_process
 from potash_device.controller.cmb import CmbSettings
 from potash_device.vta.config import Config

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from nvme_spec.identify.capabilities import CommandSet
-from potash import configuration
+from potash import configuration, toml_kinds
 from potash.cli.drive.common import Decorator
 from potash.configuration import (
     LARGEST_MEMORY,
@@ -109,7 +109,7 @@ compute_namespace_option: Decorator = click.option(
 
 cmb_option: Decorator = click.option(
     "--cmb",
-    type=Parsed("SIZE[:USE,…]", configuration.parse_cmb),
+    type=Parsed("SIZE[:USE,…]", toml_kinds.parse_cmb),
     help="Controller memory buffer in BAR 2: its size, a power of two (Linux uses it from 2M on), "
     "and its uses: sqs,cqs,lists,rds,wds for submission and completion queues, lists, and data of "
     "reads and writes (default: all uses; no buffer).",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from potash import configuration
+from potash import configuration, toml_kinds
 from potash.cli.device import configured
 from potash.cli.device.configured import (
     DEFAULTS,
@@ -321,7 +321,7 @@ def guest(
         shared += ["--memory-namespace", str(memory_size)]
     shared += ["--compute-namespace"] * compute_namespaces
     shared += ["--memory-bar" if memory_bar else "--no-memory-bar"]
-    shared += ["--cmb", configuration.describe_cmb(cmb)] if cmb else []
+    shared += ["--cmb", toml_kinds.describe_cmb(cmb)] if cmb else []
     for fault in faults_of(faults, fault_files):
         shared += ["--fault", sdk_faults.describe(fault)]
     drives = [
