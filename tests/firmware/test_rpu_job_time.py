@@ -142,6 +142,12 @@ def settings_of(host: Host) -> Drive:
     return timing.drive
 
 
+def test_a_read_of_a_namespace_that_has_gone_takes_no_time(host: Host, apu: ApuPort) -> None:
+    at(host, SECOND)
+    say(host, JobBegan(0, 7), JobCounted(0, 7, WORK, (Read(1000, 9, 5 * PAGE, PAGE),)))
+    assert only_at(host, SECOND + PRICE(WORK)) == [JobDue(0, 7, PRICE(WORK))]
+
+
 def test_a_job_with_many_reads_does_not_keep_others_waiting(host: Host, apu: ApuPort) -> None:
     settings_of(host).submit(0, Op.WRITE, 0, 1)
     count = 5 * READS_AT_ONCE + 3
