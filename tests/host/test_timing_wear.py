@@ -137,6 +137,8 @@ def test_a_plot_has_a_curve_for_each_percentile(
         assert [x for x, _ in points] == sorted(x for x, _ in points)
     # Amplification grows, which is upwards.
     assert points[0][1] > points[-1][1]
+    assert run_app(["drive", "plot", "--drive", str(small), "-o", "/nowhere/plot.svg"]) == 1
+    assert "/nowhere/plot.svg cannot be written" in capsys.readouterr().err
     assert run_app(["drive", "plot", "--drive", str(small), "--writes", "1"]) == 0
     assert "amplification" in capsys.readouterr().out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -141,11 +142,12 @@ def plot(
     from potash import timing
     from potash.timing.picture import draw
 
-    with modelling(), showing() as progress:
+    # A file that cannot be written is refused at once.
+    sink = contextlib.nullcontext() if output is None else replacing(output)
+    with modelling(), showing() as progress, sink as file:
         drive, _ = prepared(name, named, fill, overwrite, seed)
         found = timing.steady(drive, writes, reads / 100, depth, windows, seed, progress)
-    if output is not None:
-        with replacing(output) as file:
+        if file is not None:
             file.write(draw(found, f"{name}: random 4 KiB, {depth} in flight"))
     said = None if output is None else str(output)
     report = reports.DrivePlotted(said, name, found, wear_of(drive.report))
