@@ -129,14 +129,19 @@ class PlayedMonitor:
             self.wall.ns += self.lag
             self._event("STOP")
 
-    def cont(self) -> None:
+    def cont(self, *, started: bool = True) -> None:
+        """Go on; unless it has `started`, the clock waits for `start_clock`."""
         if not self.running:
             self.running = True
             self._event("RESUME")
-            self.wall.ns += self.lag
-            assert self._stopped_at is not None
-            self._stopped_total += self.wall() - self._stopped_at
-            self._stopped_at = None
+            if started:
+                self.wall.ns += self.lag
+                self.start_clock()
+
+    def start_clock(self) -> None:
+        assert self._stopped_at is not None
+        self._stopped_total += self.wall() - self._stopped_at
+        self._stopped_at = None
 
     def vanish(self) -> None:
         if self._client is not None:

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from potash.testing import booted_guest
-from potash.vm.drive import monitor_of, serving
+from potash.vm.drive import monitor_of, serving, serving_guest
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
 from support.compute_programs import program
 
-TURNS = 30_000
+TURNS = 10_000
 LOOP = program(
     f"""
     r0 = 0
@@ -38,7 +37,10 @@ cycles = {{ alu = 2, branch = 0 }}
 """On this processor, the loop takes 20 ms; the interpreter takes longer, on a busy machine ten
 times as long."""
 
-LIMIT = 5
+PRECISION_MS = 0.5
+"""Of the clocks, on a busy machine: how long a read of the guest's clock may take."""
+
+LIMIT = 3
 """Seconds that the guest may stand still at a time, which is more than the loop takes anywhere."""
 
 MEASURE = """
@@ -101,8 +103,9 @@ def test_a_job_takes_its_modelled_time_in_the_guest_s_own_clock(modelled: Guest)
     nothing, execution, job = json.loads(done.stdout)
     stopped = time.monotonic() - modelled.machine.seconds() - stopped
     assert stopped > 0
-    assert MODELLED_MS <= execution <= MODELLED_MS + nothing + 2
-    assert MODELLED_MS <= job <= 2 * MODELLED_MS  # a poll is several commands, of several processes
+    least = MODELLED_MS - PRECISION_MS
+    assert least <= execution <= MODELLED_MS + nothing + 2
+    assert least <= job <= 2 * MODELLED_MS  # a poll is several commands, of several processes
 
 
 ENDLESS = """
@@ -136,11 +139,8 @@ def test_a_job_that_never_ends_does_not_stop_its_guest_for_ever(modelled: Guest)
     assert modelled.run(["true"]) == 0
 
 
-@pytest.mark.usefixtures("images")
 def test_the_modelled_drives_of_a_guest_have_a_monitor_each() -> None:
     """Others have none, as they stop nobody."""
-    modelled = ("--time", "modelled", "--drive", "z-nand")
-    with booted_guest(options=modelled, more=[{"serial": "SECOND"}]) as guest:
-        (monitor,) = guest.monitors
-        assert monitor.is_socket()
-        assert guest.run(["test", "-b", "/dev/nvme1n1"]) == 0
+    modelled = ("--time", "modelled", "--drive", "z-nand", "--size", "64M")
+    with serving_guest([("--size", "64M"), modelled]) as (sockets, monitors):
+        assert monitors == [monitor_of(sockets[1])]

@@ -35,11 +35,14 @@ INTEL = 0x8086
 LONGEST_PERIOD = 0x05F5E100
 """Femtoseconds: the specification's maximum."""
 
-READS = 3
+READS = 4
 QUICK = 300_000
 """Nanoseconds in which a read of the counter is good enough not to be repeated."""
 TOLERANCE = 1_000_000
-"""Nanoseconds by which the counter may contradict the times at which commands were sent."""
+"""Nanoseconds by which the counter may say that a guest was stopped for less than no time."""
+LATE = 1_000_000_000
+"""Nanoseconds by which it may say that a stop was longer than was seen: the clock stops before the
+processors do, of which the event tells, and it may be another device's stop."""
 
 END_LIMIT = 2.0
 """Seconds that a device which ends waits for its guest to go on."""
@@ -62,12 +65,11 @@ class Clock(Protocol):
         """Go on with this offset."""
 
 
-class Sample(NamedTuple):
-    """A read of the counter: the host's time before and after it, and its value, all in ns."""
+class Bounds(NamedTuple):
+    """Between which the host's clock less the counter lies, in ns."""
 
-    before: int
-    after: int
-    counter: int
+    low: int
+    high: int
 
 
 _Request = tuple[str, Mapping[str, Any] | None]
@@ -113,6 +115,8 @@ class Standstill:
         """Know nothing of a guest."""
         self._idle = False
         self._running = False
+        self._runs = False
+        """The guest's clock is known to run: it begins to after the event RESUME."""
         self._ours = False
         self._began = 0
         """When the stop was sent that lasts."""
@@ -265,7 +269,7 @@ class Standstill:
                 self._gap += max(0, self._when(event) - self._stopped_at)
                 self._stopped_at = None
             self._running = self._unsettled = True
-            self._ours = False
+            self._ours = self._runs = False
 
     def _stopped_elsewhere(self, at: int) -> None:
         self._since = self._stopped_at = at
@@ -293,7 +297,7 @@ class Standstill:
         low, high = yield from self._words(HPET_CAPABILITIES)
         if low >> 16 == INTEL and 0 < high <= LONGEST_PERIOD:
             self._period = high
-        self._unsettled = self._running
+        self._unsettled = self._runs = self._running
         while True:
             if self._wanted and self._running:
                 yield from self._stop()
@@ -301,7 +305,7 @@ class Standstill:
                 yield from self._settle()
             elif self._ours and not self._wanted:
                 yield from self._ask("cont")
-                self._ours = False
+                self._ours, self._runs = False, True
             else:
                 self._idle = True
                 yield None
@@ -338,39 +342,49 @@ class Standstill:
         self._unsettled = False
         before = self._clock.offset
         latest = self._wall()
-        best = yield from self._best_sample() if self._period else _no_sample()
+        ahead = yield from self._compare() if self._period else _no_bounds()
         if not self._running:
             return  # Its next end finds it.
         since = latest if self._since is None else self._since
         offset = before + min(self._gap, latest - since)
-        if best is not None:
-            middle = (best.before + best.after) // 2
-            slack = TOLERANCE + best.after - best.before
-            found = None if self._origin is None else middle - best.counter - self._origin
-            if found is not None and -slack <= found - before <= latest - since + slack:
+        if ahead is not None:
+            middle, slack = sum(ahead) // 2, TOLERANCE + ahead.high - ahead.low
+            found = None if self._origin is None else middle - self._origin
+            if found is not None and -slack <= found - before <= latest - since + LATE:
                 offset = found
             else:  # the first time, or it was reset, or halted
-                self._origin = middle - best.counter - offset
+                self._origin = middle - offset
         if self._unsettled:
             return  # It was stopped meanwhile.
         self._since, self._gap = None, 0
         self._clock.thaw(offset)
 
-    def _best_sample(self) -> Generator[_Request, Message, Sample | None]:
-        """The quickest of some reads of the counter: a slow one does not say when it was."""
-        samples: list[Sample] = []
-        while len(samples) < READS and self._running:
+    def _compare(self) -> Generator[_Request, Message, Bounds | None]:
+        """Compare the host's clock with the counter, by a quick read of it or some slow ones.
+
+        After a RESUME of somebody else's the clock may not run yet, so two reads have to agree.
+        """
+        found: Bounds | None = None
+        agree = 0
+        for _ in range(READS):
+            if not self._running:
+                return None
             before = self._wall()
             low, high = yield from self._words(HPET_COUNTER)
             after = self._wall()
             assert self._period is not None
             counter = (high << 32 | low) * self._period // 1_000_000
-            samples.append(Sample(before, after, counter))
-            if after - before <= QUICK:
+            read = Bounds(before - counter, after - counter)
+            if found is None or read.low >= found.high or read.high <= found.low:
+                found, agree = read, 1
+            else:
+                found = Bounds(max(found.low, read.low), min(found.high, read.high))
+                agree += 1
+            if after - before <= QUICK and agree > (not self._runs):
                 break
-        return min(samples, key=lambda one: one.after - one.before, default=None)
+        return found
 
 
-def _no_sample() -> Generator[_Request, Message, None]:
+def _no_bounds() -> Generator[_Request, Message, None]:
     return
     yield
