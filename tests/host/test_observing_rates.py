@@ -26,6 +26,7 @@ def snapshot(moment: float, **changes: Any) -> Snapshot:
         "queues": [],
         "errors": [],
         "accelerators": [],
+        "modelled": None,
     }  # fmt: skip
     return cast(Snapshot, found | changes)
 
