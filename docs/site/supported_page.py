@@ -89,7 +89,10 @@ OTHER_COMMANDS = {
 }
 UNVERIFIED = {**memory_commands.UNVERIFIED, **computational.UNVERIFIED}
 
-VENDOR_LOG_PAGES = {csd_spec.opcodes.LOG_PAGE: "Accelerators' Log"}
+VENDOR_LOG_PAGES = {
+    csd_spec.opcodes.LOG_PAGE: "Accelerators' Log",
+    csd_spec.opcodes.TIMING_LOG_PAGE: "Modelled Time",
+}
 
 CONTROLLER_BITS: dict[str, type[IntFlag]] = {
     "oaes": Oaes,
