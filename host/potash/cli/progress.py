@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import TextIO
@@ -58,6 +59,25 @@ def showing(*, steps: bool = False, quiet: bool = False) -> Iterator[Progress]:
             line.clear()
     else:
         yield _steps() if steps and not quiet else silent
+
+
+@contextlib.contextmanager
+def ticking(label: str) -> Iterator[None]:
+    """Show, on a terminal, for how long a block runs that has no progress of its own."""
+    done = threading.Event()
+
+    def tick(progress: Progress) -> None:
+        while not done.wait(INTERVAL):
+            progress(label, None)
+
+    with showing() as progress:
+        thread = threading.Thread(target=tick, args=(progress,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
 
 def _steps() -> Progress:

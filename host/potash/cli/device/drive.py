@@ -13,6 +13,7 @@ from potash.cli.device import drive_reports as reports
 from potash.cli.device.drive_options import drive_options, modelling, prepared
 from potash.cli.device.drive_wear import plot, wear, wear_of
 from potash.cli.drive.common import json_option, say
+from potash.cli.progress import ticking
 from potash.tables import columns
 from potash.units import human
 from potash_device.timing.profile import PAGE, PROFILES, Profile
@@ -114,7 +115,7 @@ def precondition(
 
     if output.suffix != ".npz":
         raise click.UsageError("--output must end in .npz")
-    with modelling():
+    with modelling(), ticking("modelling the drive"):
         drive, _ = prepared(name, named, fill, overwrite, seed)
     timing.save(drive, output)
     valid = int(drive.state.valid.sum()) * PAGE
@@ -136,7 +137,7 @@ def simulate(
     """
     from potash import timing
 
-    with modelling():
+    with modelling(), ticking("modelling the drive"):
         drive, _ = prepared(name, named, fill, overwrite, seed)
         requests = timing.read_trace(trace, drive.profile)
         # Compiling is not counted.

@@ -13,7 +13,7 @@ from potash.cli.device import drive_reports as reports
 from potash.cli.device.drive_options import drive_options, modelling, prepared
 from potash.cli.device.vta_options import writable_file
 from potash.cli.drive.common import json_option, say
-from potash.cli.progress import showing
+from potash.cli.progress import showing, ticking
 from potash.files import STREAM, replacing
 from potash.tables import columns
 from potash.units import human
@@ -34,7 +34,7 @@ SHOWN = 10
 @json_option(reports.DriveWorn)
 def wear(name: str, named: tuple[str, ...], fill: int, overwrite: float, seed: int) -> None:
     """Show the wear of a modelled drive, as SMART would, and erases of its superblocks."""
-    with modelling():
+    with modelling(), ticking("modelling the drive"):
         drive, took = prepared(name, named, fill, overwrite, seed)
     profile, found = drive.profile, wear_of(drive.report)
     allowed = profile.cycles * profile.blocks - found.erases.total

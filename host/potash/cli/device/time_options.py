@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from potash.cli.device.configured import DEFAULTS
 from potash.cli.drive.common import together
-from potash.cli.progress import showing
+from potash.cli.progress import ticking
 from potash.configuration import MOST_FACTOR, MOST_SECONDS, TIME_MODES, TimeSection
 from potash.files import replacing
 from potash.sdk.errors import PotashError
@@ -142,8 +142,7 @@ def modelled(section: TimeSection, media: MediaDrive) -> TimeSettings | None:
             f"--drive {section.drive}: this machine has not enough memory for the model of a "
             "drive of this size; make it smaller"
         ) from None
-    with showing() as progress:
-        progress("Preparing the model of the drive", None)
+    with ticking("preparing the model of the drive"):
         drive.prepare()
     return TimeSettings(drive, section.factor, _processor(section.drive), pieces)
 
