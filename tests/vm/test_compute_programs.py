@@ -128,7 +128,7 @@ def test_the_log_of_programs(linux: Guest) -> None:
 
 def test_linux_aborts_a_program_that_takes_too_long(linux: Guest) -> None:
     load(linux, ENDLESS)
-    fields = (f"--cdw2={INDEX}", "--timeout=2000")
+    fields = (f"--cdw2={INDEX}", "--timeout=500")
     code, said = execute(linux, *fields, "--cdw3=1", data=ranges((0, PAGE)))
     assert code != 0, said
     log = linux.capture(["dmesg"]).stdout.decode()
