@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from potash_firmware.tflite.operators import lower
 from potash_firmware.tflite.runtime import Model, inspect
 from potash_firmware.vta_runtime.schedules import MovedAxis, common_axes
 from potash_firmware.vta_runtime.schedules.transfers import Axis
+from support.model_fuzz import packed, unpacked
 from support.tflite import Bench, bench, reference
 from support.tflite_values import SMALL, spread
 
@@ -470,3 +472,43 @@ class TestTakingOut:
         options = schema.SqueezeOptionsT()
         options.squeezeDims = np.array([1], np.int32)
         run(moved(BuiltinOperator.SQUEEZE, (3, 20), options), (3, 1, 20), config)
+
+    @pytest.mark.parametrize(
+        ("shape", "axis", "sizes"),
+        [
+            ((1, 4, 4, 48), 3, (16, 16, 16)),
+            ((1, 4, 6, 20), 2, (2, 2, 2)),
+            ((1, 5, 2, 40), -3, (1, 4)),
+            ((1, 4, 4, 40), -1, (32, 8)),
+            ((6, 40), 1, (16, 24)),
+        ],
+    )
+    def test_splits(
+        self, shape: Sequence[int], axis: int, sizes: Sequence[int], config: Config
+    ) -> None:
+        graph = GraphBuilder()
+        x = graph.tensor(shape, 0.05, 4)
+        outputs = []
+        for size in sizes:
+            its = list(shape)
+            its[axis] = size
+            outputs.append(graph.tensor(its, 0.05, 4))
+        along = graph.constant(np.array(axis, np.int32))
+        if len(set(sizes)) == 1:
+            options: Any = schema.SplitOptionsT()
+            inputs = [along, x]
+            code = BuiltinOperator.SPLIT
+        else:
+            options = schema.SplitVOptionsT()
+            inputs = [x, graph.constant(np.array(sizes, np.int32)), along]
+            code = BuiltinOperator.SPLIT_V
+        options.numSplits = len(sizes)
+        graph.operator(code, inputs, outputs[0], options, version=2)
+        tables = unpacked(graph.finish([x], outputs))
+        operator = tables.subgraphs[0].operators[0]
+        operator.outputs = tables.subgraphs[0].outputs
+        model = packed(tables)
+        values = spread(shape)
+        with bench(config) as vta:
+            assert vta.infer(model, [values], values.size) == reference(model, [values])
+            assert vta.reasons == [None]

@@ -57,6 +57,8 @@ OPERATORS: Mapping[int, Lower] = MappingProxyType(
         BuiltinOperator.RELU_N1_TO_1: pointwise.lower_rectifier,
         BuiltinOperator.RESHAPE: moves.lower_reshape,
         BuiltinOperator.SPACE_TO_DEPTH: slices.lower_blocks,
+        BuiltinOperator.SPLIT: slices.lower_split,
+        BuiltinOperator.SPLIT_V: slices.lower_split,
         BuiltinOperator.SQUEEZE: slices.lower_rank,
         BuiltinOperator.STRIDED_SLICE: slices.lower_strided_slice,
         BuiltinOperator.SUB: addition.lower,

@@ -1,7 +1,8 @@
-"""Operators that take values out of a tensor or give them other places: STRIDED_SLICE,
-DEPTH_TO_SPACE, SPACE_TO_DEPTH, EXPAND_DIMS and SQUEEZE.
+"""Operators that take values out of a tensor or give them other places: STRIDED_SLICE, SPLIT,
+SPLIT_V, DEPTH_TO_SPACE, SPACE_TO_DEPTH, EXPAND_DIMS and SQUEEZE.
 
-Sources: `tflite/kernels/strided_slice.cc`, `depth_to_space.cc`, `space_to_depth.cc`.
+Sources: `tflite/kernels/strided_slice.cc`, `split.cc`, `split_v.cc`, `depth_to_space.cc`,
+`space_to_depth.cc`.
 """
 
 import math
@@ -123,6 +124,53 @@ def _sliced(source: Tensor, taken: Sequence[_Taken], settings: Settings) -> Axes
         )
 
     return axes
+
+
+def lower_split(node: Node, settings: Settings) -> Lowering:
+    """SPLIT and SPLIT_V: moves where the channels of the pieces are whole blocks. Raises
+    Refusal."""
+    what = "a split"
+    if len(node.inputs) != (2 if node.operator == BuiltinOperator.SPLIT else 3):
+        raise Refusal(f"{what} has other inputs than it should")
+    at, along = (1, 0) if node.operator == BuiltinOperator.SPLIT else (0, 2)
+    outputs = []
+    for output in node.outputs:
+        part = replace(node, inputs=(node.inputs[at],), outputs=(output,))
+        (source,), made = checks.tensors(part, settings, (1,), what)
+        checks.same_scale(source, made)
+        outputs.append(made)
+    rank, numbers = len(source.shape), checks.numbers(node.inputs[along])
+    if len(numbers) != 1 or not -rank <= numbers[0] < rank:
+        raise Refusal("the split is along no axis of its input")
+    axis, first, moving = numbers[0] % rank, 0, []
+    for output in outputs:
+        shape = list(source.shape)
+        shape[axis] = output.shape[axis] if len(output.shape) == rank else 0
+        if tuple(shape) != output.shape:
+            raise Refusal("the split's pieces have other shapes than they should")
+        taken = [_Taken(0, 1, extent) for extent in shape]
+        taken[axis] = _Taken(first, 1, shape[axis])
+        first += shape[axis]
+        found = _sliced(source, taken, settings)
+        if found is None:
+            raise Refusal("the split's pieces are no whole blocks of channels")
+        moving.append(found)
+    if first != source.shape[axis]:
+        raise Refusal("the split's pieces are not the whole of its input")
+
+    def emit(
+        builder: Builder, surfaces: Sequence[Surface | None], targets: Sequence[Surface]
+    ) -> None:
+        whole = surfaces[at]
+        assert whole is not None
+        for target, axes in zip(targets, moving, strict=True):
+            begin, its = axes(whole, target)
+            move(builder.runtime, replace(whole, first=begin), target, its)
+
+    inputs = [None, None, None][: len(node.inputs)]
+    layouts = [Layout.image(output.shape) for output in outputs]
+    placed = [*inputs[:at], Layout.image(source.shape), *inputs[at + 1 :]]
+    return Lowering.fixed(placed, layouts, Compute(emit))
 
 
 def lower_blocks(node: Node, settings: Settings) -> Lowering:
