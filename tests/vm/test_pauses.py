@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 
 import pytest
@@ -62,3 +65,18 @@ def test_a_stopped_guest_neither_hangs_nor_is_late(guest: Guest) -> None:
         assert command.wait(1.5) == 0
     finally:
         channel._life_limit, channel._quiet = life_limit, quiet
+
+
+def test_ctrl_c_does_not_wait_for_a_stopped_guest(guest: Guest) -> None:
+    command = guest.start(["sleep", "1000"])
+    guest.machine.qmp.execute("stop")
+    try:
+        interrupt = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            interrupt.start()
+            command.wait()
+        command.signal(signal.SIGTERM)  # is kept
+    finally:
+        interrupt.join()
+        guest.machine.qmp.execute("cont")
+    assert command.wait(30.0) == -signal.SIGTERM
