@@ -104,8 +104,10 @@ def test_a_job_takes_its_modelled_time_in_the_guest_s_own_clock(modelled: Guest)
     stopped = time.monotonic() - modelled.machine.seconds() - stopped
     assert stopped > 0
     least = MODELLED_MS - PRECISION_MS
-    assert least <= execution <= MODELLED_MS + nothing + 2
-    assert least <= job <= 2 * MODELLED_MS  # a poll is several commands, of several processes
+    # On a quiet machine 20 to 21 ms; what is above it is the host's, which may be busy. Without a
+    # stop it would be some hundred.
+    assert least <= execution <= 2 * MODELLED_MS + nothing
+    assert least <= job <= 4 * MODELLED_MS  # a poll is several commands, of several processes
 
 
 ENDLESS = """
@@ -123,7 +125,7 @@ with potash.sdk.open("/dev/nvme0n1") as device:
             run()
         except potash.sdk.PotashError as error:
             print(error)
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 15
 """
 
 
