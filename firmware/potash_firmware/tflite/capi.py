@@ -126,6 +126,8 @@ typedef struct { int axis, activation; } TfLiteConcatenationParams;
 typedef struct { float alpha; } TfLiteLeakyReluParams;
 typedef struct { int block_size; } TfLiteDepthToSpaceParams;
 typedef struct { int block_size; } TfLiteSpaceToDepthParams;
+typedef struct { bool align_corners, half_pixel_centers; } TfLiteResizeBilinearParams;
+typedef struct { bool align_corners, half_pixel_centers; } TfLiteResizeNearestNeighborParams;
 typedef struct {
   int begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask;
   bool offset;
@@ -259,6 +261,8 @@ class Options:
     new_axis_mask: int = 0
     shrink_axis_mask: int = 0
     offset: bool = False
+    align_corners: bool = False
+    half_pixel_centers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +289,8 @@ _STRUCTURES: Mapping[int, str] = {
     BuiltinOperator.CONCATENATION: "TfLiteConcatenationParams",
     BuiltinOperator.DEPTH_TO_SPACE: "TfLiteDepthToSpaceParams",
     BuiltinOperator.LEAKY_RELU: "TfLiteLeakyReluParams",
+    BuiltinOperator.RESIZE_BILINEAR: "TfLiteResizeBilinearParams",
+    BuiltinOperator.RESIZE_NEAREST_NEIGHBOR: "TfLiteResizeNearestNeighborParams",
     BuiltinOperator.SPACE_TO_DEPTH: "TfLiteSpaceToDepthParams",
     BuiltinOperator.STRIDED_SLICE: "TfLiteStridedSliceParams",
 }
@@ -299,6 +305,8 @@ _PLAIN = (
     "new_axis_mask",
     "shrink_axis_mask",
     "offset",
+    "align_corners",
+    "half_pixel_centers",
 )
 """Options that have the same name in their structure."""
 

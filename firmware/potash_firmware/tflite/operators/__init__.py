@@ -25,6 +25,7 @@ from potash_firmware.tflite.operators import (
     moves,
     pointwise,
     pooling,
+    resizing,
     slices,
     tables,
 )
@@ -56,6 +57,8 @@ OPERATORS: Mapping[int, Lower] = MappingProxyType(
         BuiltinOperator.RELU6: pointwise.lower_rectifier,
         BuiltinOperator.RELU_N1_TO_1: pointwise.lower_rectifier,
         BuiltinOperator.RESHAPE: moves.lower_reshape,
+        BuiltinOperator.RESIZE_BILINEAR: resizing.lower,
+        BuiltinOperator.RESIZE_NEAREST_NEIGHBOR: resizing.lower,
         BuiltinOperator.SPACE_TO_DEPTH: slices.lower_blocks,
         BuiltinOperator.SPLIT: slices.lower_split,
         BuiltinOperator.SPLIT_V: slices.lower_split,

@@ -1,0 +1,212 @@
+"""RESIZE_BILINEAR and RESIZE_NEAREST_NEIGHBOR of int8 images.
+
+The reference kernels' positions have 10 bits of fraction, so that the products of two weights have
+20, and a sum of four values stays below 2^28: the ALU computes it without rounding, and rounds once
+at the end, halves away from zero. Rows and columns are cut into runs with equal weights at equal
+distances; doubling an image takes at most four runs of rows and four of columns. The image's
+borders are runs of their own, so that nothing is padded.
+
+Sources: `tflite/kernels/resize_bilinear.cc`, `resize_nearest_neighbor.cc`, and
+`internal/reference/resize_bilinear.h` (ResizeBilinearInteger), `resize_nearest_neighbor.h`.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from potash_device.vta.config import MemoryId
+from potash_device.vta.isa import AluOpcode
+from potash_firmware.tflite.arithmetic.requantization import Steps
+from potash_firmware.tflite.capi import BuiltinOperator, Node, Options
+from potash_firmware.tflite.lowering import Builder, Compute, Lowering, Refusal, Settings
+from potash_firmware.tflite.operators import checks
+from potash_firmware.tflite.operators.pooling import MOST_PARTS
+from potash_firmware.tflite.packing import Layout
+from potash_firmware.vta_runtime.schedules import Elementwise, Extent, Plane, Surface, elementwise
+from potash_firmware.vta_runtime.schedules.shapes import blocks
+
+FRACTION_BITS = 10
+_ONE = 1 << FRACTION_BITS
+_MOST_PERIOD = 32
+"""Runs at larger distances are not searched for."""
+_SIGN_SHIFT = 31
+_MOST_HALF = 15
+"""One half in so many bits is an immediate."""
+
+
+class Mix(NamedTuple):
+    """Rows or columns of the input, and their weights, whose sum is 2^shift."""
+
+    sources: tuple[int, ...]
+    weights: tuple[int, ...] = (1,)
+    shift: int = 0
+
+
+class Run(NamedTuple):
+    """`length` rows or columns of the output from `first` on, `stride` apart, and the mix of the
+    first; the next ones' sources are each `step` further on."""
+
+    first: int
+    stride: int
+    length: int
+    mix: Mix
+    step: int
+
+
+class Part(NamedTuple):
+    """The output at some rows and columns."""
+
+    down: Run
+    across: Run
+    plan: Elementwise
+
+
+def lower(node: Node, settings: Settings) -> Lowering:
+    """RESIZE_BILINEAR and RESIZE_NEAREST_NEIGHBOR. Raises Refusal, ScheduleError."""
+    what, config = "a resizing", settings.config
+    (source,), output = checks.tensors(node, settings, (2,), what, 1)
+    options = checks.options(node, what)
+    if len(source.shape) != 4:
+        raise Refusal("a resizing has images as input")
+    images, height, width, channels = source.shape
+    size = checks.numbers(node.inputs[1])
+    if len(size) != 2 or output.shape != (images, *size, channels):
+        raise Refusal("the resizing's output has another shape than it should")
+    mixes = _bilinear if node.operator == BuiltinOperator.RESIZE_BILINEAR else _nearest
+    down = runs(mixes(height, size[0], options))
+    across = runs(mixes(width, size[1], options))
+    if len(down) * len(across) > MOST_PARTS:
+        raise Refusal("the resizing has too many different weights")
+    deep = blocks(channels, config.block_out)
+    parts = []
+    for rows, columns in itertools.product(down, across):
+        taps = len(rows.mix.weights) * len(columns.mix.weights)
+        extent = Extent(deep, rows.length, columns.length, 1)
+        steps = _steps(rows.mix, columns.mix).steps
+        plan = elementwise(extent, config, (MemoryId.ACC_8BIT,) * taps, steps)
+        parts.append(Part(rows, columns, plan))
+
+    def emit(
+        builder: Builder, surfaces: Sequence[Surface | None], outputs: Sequence[Surface]
+    ) -> None:
+        image, target = surfaces[0], outputs[0]
+        assert image is not None
+        for (rows, columns, plan), group in itertools.product(parts, range(target.groups)):
+            taps = [
+                _strided(image, group, rows._replace(first=y, stride=rows.step), at)
+                for y in rows.mix.sources
+                for x in columns.mix.sources
+                for at in [columns._replace(first=x, stride=columns.step)]
+            ]
+            plan.emit(builder.runtime, taps, _strided(target, group, rows, columns))
+
+    layouts = Layout.image(source.shape), Layout.image(output.shape)
+    return Lowering.fixed((layouts[0], None), layouts[1:], Compute(emit))
+
+
+def runs(mixes: Sequence[Mix]) -> list[Run]:
+    """Rows or columns of an output as few runs."""
+    periods = range(1, min(len(mixes), _MOST_PERIOD) + 1)
+    return min((list(_runs(mixes, period)) for period in periods), key=len)
+
+
+def _runs(mixes: Sequence[Mix], period: int) -> Iterator[Run]:
+    for begin in range(period):
+        run = Run(begin, period, 1, mixes[begin], 1)
+        for place in range(begin + period, len(mixes), period):
+            mix = mixes[place]
+            step = mix.sources[0] - mixes[place - period].sources[0]
+            same = mix.weights == run.mix.weights and step > 0
+            if same and (run.length == 1 or step == run.step):
+                run = run._replace(length=run.length + 1, step=step)
+            else:
+                yield run
+                run = Run(place, period, 1, mix, 1)
+        yield run
+
+
+def _bilinear(before: int, after: int, options: Options) -> list[Mix]:
+    """The mix of each row or column. Raises Refusal."""
+    scale = (_ONE * before + after // 2) // after
+    if options.align_corners and after > 1:
+        scale = (_ONE * (before - 1) + (after - 1) // 2) // (after - 1)
+    offset = scale // 2 - _ONE // 2 if options.half_pixel_centers else 0
+    return [_mix(place * scale + offset, before) for place in range(after)]
+
+
+def _mix(position: int, extent: int) -> Mix:
+    """The two neighbours of a position, or the one whose weight is everything."""
+    low = max(position, 0) // _ONE
+    fraction = position - low * _ONE
+    if low >= extent:
+        raise Refusal("the resizing's rounded scale leads beyond its input")
+    if position < 0 or fraction == 0 or low == extent - 1:
+        return Mix((low,))
+    common = math.gcd(fraction, _ONE)
+    weights = (_ONE - fraction) // common, fraction // common
+    return Mix((low, low + 1), weights, (_ONE // common).bit_length() - 1)
+
+
+def _nearest(before: int, after: int, options: Options) -> list[Mix]:
+    """The row or column of the input for each; in single precision, as in the kernel."""
+    scale = np.float32(before) / np.float32(after)
+    if options.align_corners and after > 1:
+        scale = np.float32(before - 1) / np.float32(after - 1)
+    places = np.arange(after, dtype=np.float32)
+    places = (places + np.float32(0.5 if options.half_pixel_centers else 0)) * scale
+    # No place is negative, so that halves away from zero are halves up.
+    places = np.floor(places + np.float32(0.5 if options.align_corners else 0))
+    return [Mix((int(place),)) for place in np.clip(places, 0, before - 1)]
+
+
+def _strided(surface: Surface, group: int, rows: Run, columns: Run) -> Surface:
+    """Some rows and columns of one group of images. A column is a row of one element, because the
+    elements of a surface's row are adjacent."""
+    return replace(
+        surface,
+        first=surface.place(group, 0, rows.first, columns.first),
+        groups=surface.blocks,
+        group=surface.plane,
+        blocks=rows.length,
+        plane=rows.stride * surface.row,
+        height=columns.length,
+        row=columns.stride,
+        width=1,
+    )
+
+
+def _steps(down: Mix, across: Mix) -> Steps:
+    """The weighted sum of planes, those of a row one after another, into the tile; rounded."""
+    steps, columns = Steps(), len(across.weights)
+    planes = [Plane(number) for number in range(len(down.weights) * columns)]
+    for first in range(0, len(planes), columns):
+        _add_weighted(steps, planes[first : first + columns], across.weights)
+    _add_weighted(steps, planes[::columns], down.weights)
+    shift, sign = down.shift + across.shift, Plane(len(planes))
+    if not shift:
+        # What is stored has to be computed.
+        steps.add(AluOpcode.ADD, 0)
+        return steps
+    # Halves of negative sums are rounded down: -1 for them.
+    steps.copy(planes[0], sign)
+    steps.add(AluOpcode.SHR, _SIGN_SHIFT, sign)
+    steps.add(AluOpcode.ADD, sign)
+    if shift > _MOST_HALF:
+        steps.add(AluOpcode.SHR, shift - _MOST_HALF)
+        shift = _MOST_HALF
+    steps.add(AluOpcode.ADD, 1 << (shift - 1))
+    steps.add(AluOpcode.SHR, shift)
+    return steps
+
+
+def _add_weighted(steps: Steps, planes: Sequence[Plane], weights: Sequence[int]) -> None:
+    """The sum of the planes, each times its weight, into the first."""
+    for plane, weight in zip(planes, weights, strict=True):
+        if weight != 1:
+            steps.add(AluOpcode.MUL, weight, plane)
+    for plane in planes[1:]:
+        steps.add(AluOpcode.ADD, plane, planes[0])
