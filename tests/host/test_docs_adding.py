@@ -82,10 +82,10 @@ def test_an_alu_opcode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         # The loops that numba compiles, as the Python that they are.
         loops = (
             "import numpy as np\n"
-            "from potash_device.vta.fast import alu\n"
+            "from potash_device.vta.fast import pieces\n"
             "acc, other = np.arange(16, dtype=np.int32), np.full(16, 3, np.int32)\n"
-            "alu.with_immediate(acc, alu.XOR, np.int32(5))\n"
-            "alu.with_source(acc, other, alu.XOR)\n"
+            "pieces.with_immediate(acc, pieces.XOR, np.int32(5))\n"
+            "pieces.with_source(acc, other, pieces.XOR)\n"
             "print(acc.tolist())\n"
         )
         said = run(loops, {**environ, "NUMBA_DISABLE_JIT": "1"}, tmp_path)

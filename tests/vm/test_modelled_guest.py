@@ -37,8 +37,9 @@ cycles = {{ alu = 2, branch = 0 }}
 """On this processor, the loop takes 20 ms; the interpreter takes longer, on a busy machine ten
 times as long."""
 
-PRECISION_MS = 0.5
-"""Of the clocks, on a busy machine: how long a read of the guest's clock may take."""
+PRECISION_MS = 5
+"""Of guest time on a busy machine, where a read of the guest's clock takes milliseconds; 0.1 ms on
+an idle one."""
 
 LIMIT = 3
 """Seconds that the guest may stand still at a time, which is more than the loop takes anywhere."""

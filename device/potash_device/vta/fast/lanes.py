@@ -21,7 +21,7 @@ I32, I64 = ir.IntType(32), ir.IntType(64)
 VECTOR = ir.VectorType(I32, LANES)
 BYTES = 4 * LANES
 MIN, MAX, ADD, SHR, MUL = (int(opcode) for opcode in AluOpcode)
-SHL = MUL + 1
+SHL = len(AluOpcode)
 """SHR by a number below zero, with its magnitude."""
 NUMBER, STILL, MOVING = range(3)
 """What an operand is: a number, an element that is no target, or elements."""
@@ -105,6 +105,8 @@ def _result(builder: Any, kind: int, opcode: int, values: Any, operand: Any) -> 
         return builder.mul(values, operand)
     if opcode == SHL:
         return builder.shl(values, operand)
+    if opcode != SHR:
+        raise NotImplementedError("the fast ALU lacks this opcode")
     if kind == NUMBER:
         return builder.ashr(values, operand)
     mask = ir.Constant(VECTOR, [SHIFT_MASK] * LANES)
