@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from potash.models.builder import GraphBuilder
 from potash_device.vta.config import Config
 from potash_firmware.tflite.capi import BuiltinOperator
+from potash_firmware.tflite.operators.pooling import MOST_PARTS
 from potash_firmware.tflite.operators.resizing import Mix, runs
 from potash_firmware.tflite.runtime import inspect
 from support.tflite import Bench, bench, reference
@@ -131,8 +132,40 @@ def test_doubling_takes_four_runs() -> None:
     ]
 
 
-def test_too_many_weights_are_left_to_the_processor() -> None:
-    model = resizing(BILINEAR, (1, 20, 20, 1), (41, 41), (True, False))
+@pytest.mark.parametrize(
+    ("shape", "size", "flags", "reason"),
+    [
+        ((1, 20, 20, 1), (41, 41), (True, False), "the resizing has too many different weights"),
+        ((1, 1, 1, 1), (1, 40000), (False, True), "the resizing has too many different weights"),
+        (
+            (1, 1, 1, 1),
+            (1, 1500),
+            (False, False),
+            "the resizing's rounded scale leads beyond its input",
+        ),
+    ],
+)
+def test_what_is_left_to_the_processor(
+    shape: Sequence[int], size: Sequence[int], flags: Sequence[bool], reason: str
+) -> None:
+    model = resizing(BILINEAR, shape, size, flags)
     with bench() as vta:
         (report,) = inspect(model, vta.delegate)
-        assert report.reason == "the resizing has too many different weights"
+        assert report.reason == reason
+
+
+@pytest.mark.parametrize("length", [2, 3, 64, 5000])
+def test_runs_contain_each_place_once(length: int) -> None:
+    random = np.random.default_rng(length)
+    sources = np.sort(random.integers(0, length, length))
+    mixes = [Mix((int(source),)) for source in sources]
+    found = runs(mixes)
+    if len(found) > MOST_PARTS:
+        return
+    places = {
+        run.first + at * run.stride: run.mix.sources[0] + at * run.step
+        for run in found
+        for at in range(run.length)
+    }
+    assert sum(run.length for run in found) == length
+    assert [Mix((places[place],)) for place in range(length)] == mixes

@@ -109,9 +109,15 @@ def lower(node: Node, settings: Settings) -> Lowering:
 
 
 def runs(mixes: Sequence[Mix]) -> list[Run]:
-    """Rows or columns of an output as few runs."""
-    periods = range(1, min(len(mixes), _MOST_PERIOD) + 1)
-    return min((list(_runs(mixes, period)) for period in periods), key=len)
+    """Rows or columns of an output as few runs; more than MOST_PARTS are cut off there."""
+    best = list(itertools.islice(_runs(mixes, 1), MOST_PARTS + 1))
+    for period in range(2, min(len(mixes), _MOST_PERIOD) + 1):
+        # Each place of a period begins a run.
+        if len(best) <= period:
+            break
+        found = itertools.islice(_runs(mixes, period), MOST_PARTS + 1)
+        best = min(best, list(found), key=len)
+    return best
 
 
 def _runs(mixes: Sequence[Mix], period: int) -> Iterator[Run]:
