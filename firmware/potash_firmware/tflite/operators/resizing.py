@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from potash_device.vta.config import MemoryId
+from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.isa import AluOpcode
 from potash_firmware.tflite.arithmetic.requantization import Steps
 from potash_firmware.tflite.capi import BuiltinOperator, Node, Options
@@ -26,8 +26,17 @@ from potash_firmware.tflite.lowering import Builder, Compute, Lowering, Refusal,
 from potash_firmware.tflite.operators import checks
 from potash_firmware.tflite.operators.pooling import MOST_PARTS
 from potash_firmware.tflite.packing import Layout
-from potash_firmware.vta_runtime.schedules import Elementwise, Extent, Plane, Surface, elementwise
-from potash_firmware.vta_runtime.schedules.shapes import blocks
+from potash_firmware.vta_runtime import Buffer
+from potash_firmware.vta_runtime.schedules import (
+    Elementwise,
+    Extent,
+    Plane,
+    Step,
+    Surface,
+    elementwise,
+    transfers,
+)
+from potash_firmware.vta_runtime.schedules.transfers import Axis
 
 FRACTION_BITS = 10
 _ONE = 1 << FRACTION_BITS
@@ -56,13 +65,38 @@ class Run(NamedTuple):
     mix: Mix
     step: int
 
+    def source(self, first: int) -> "Run":
+        """The rows or columns of the input from `first` on."""
+        return self._replace(first=first, stride=self.step)
+
 
 class Part(NamedTuple):
-    """The output at some rows and columns."""
+    """The output at some rows and columns, and the steps from its inputs, one for each weight."""
 
     down: Run
     across: Run
-    plan: Elementwise
+    steps: tuple[Step, ...]
+
+    def emit(self, builder: Builder, image: Surface, target: Surface, config: Config) -> None:
+        """Append it for one group of images."""
+        sources = [
+            _axes(image, self.down.source(y), self.across.source(x))
+            for y, x in itertools.product(self.down.mix.sources, self.across.mix.sources)
+        ]
+        result = _axes(target, self.down, self.across)
+
+        def instructions(order: Sequence[int]) -> int:
+            """About how many, with as many tiles as the outer axis is long."""
+            loads, stores = (
+                sum(1 for _ in transfers.rectangles([axes[axis] for axis in order]))
+                for _, axes in (sources[0], result)
+            )
+            return len(self.steps) * result[1][order[0]].extent + len(sources) * loads + stores
+
+        order = min(itertools.permutations(range(3)), key=instructions)
+        tensors = [_surface(image.buffer, *source, order) for source in sources]
+        output = _surface(target.buffer, *result, order)
+        _schedule(output.extent, self, config).emit(builder.runtime, tensors, output)
 
 
 def lower(node: Node, settings: Settings) -> Lowering:
@@ -81,28 +115,19 @@ def lower(node: Node, settings: Settings) -> Lowering:
     across = runs(mixes(width, size[1], options))
     if len(down) * len(across) > MOST_PARTS:
         raise Refusal("the resizing has too many different weights")
-    deep = blocks(channels, config.block_out)
     parts = []
     for rows, columns in itertools.product(down, across):
-        taps = len(rows.mix.weights) * len(columns.mix.weights)
-        extent = Extent(deep, rows.length, columns.length, 1)
-        steps = _steps(rows.mix, columns.mix).steps
-        plan = elementwise(extent, config, (MemoryId.ACC_8BIT,) * taps, steps)
-        parts.append(Part(rows, columns, plan))
+        parts.append(Part(rows, columns, tuple(_steps(rows.mix, columns.mix).steps)))
+        _schedule(Extent(1, 1, 1, 1), parts[-1], config)
 
     def emit(
         builder: Builder, surfaces: Sequence[Surface | None], outputs: Sequence[Surface]
     ) -> None:
         image, target = surfaces[0], outputs[0]
         assert image is not None
-        for (rows, columns, plan), group in itertools.product(parts, range(target.groups)):
-            taps = [
-                _strided(image, group, rows._replace(first=y, stride=rows.step), at)
-                for y in rows.mix.sources
-                for x in columns.mix.sources
-                for at in [columns._replace(first=x, stride=columns.step)]
-            ]
-            plan.emit(builder.runtime, taps, _strided(target, group, rows, columns))
+        for part, group in itertools.product(parts, range(target.groups)):
+            its = [replace(one, first=one.place(group, 0, 0, 0)) for one in (image, target)]
+            part.emit(builder, its[0], its[1], config)
 
     layouts = Layout.image(source.shape), Layout.image(output.shape)
     return Lowering.fixed((layouts[0], None), layouts[1:], Compute(emit))
@@ -169,20 +194,25 @@ def _nearest(before: int, after: int, options: Options) -> list[Mix]:
     return [Mix((int(place),)) for place in np.clip(places, 0, before - 1)]
 
 
-def _strided(surface: Surface, group: int, rows: Run, columns: Run) -> Surface:
-    """Some rows and columns of one group of images. A column is a row of one element, because the
-    elements of a surface's row are adjacent."""
-    return replace(
-        surface,
-        first=surface.place(group, 0, rows.first, columns.first),
-        groups=surface.blocks,
-        group=surface.plane,
-        blocks=rows.length,
-        plane=rows.stride * surface.row,
-        height=columns.length,
-        row=columns.stride,
-        width=1,
+def _schedule(extent: Extent, part: Part, config: Config) -> Elementwise:
+    """Raises ScheduleError."""
+    taps = len(part.down.mix.weights) * len(part.across.mix.weights)
+    return elementwise(extent, config, (MemoryId.ACC_8BIT,) * taps, part.steps)
+
+
+def _axes(surface: Surface, rows: Run, columns: Run) -> tuple[int, tuple[Axis, Axis, Axis]]:
+    """The first element of some rows and columns, and the axes of blocks, rows and columns."""
+    return surface.place(0, 0, rows.first, columns.first), (
+        Axis(surface.blocks, surface.plane),
+        Axis(rows.length, rows.stride * surface.row),
+        Axis(columns.length, columns.stride),
     )
+
+
+def _surface(buffer: Buffer, first: int, axes: Sequence[Axis], order: Sequence[int]) -> Surface:
+    """Axes of any strides as a surface with rows of one element, as those of a row are adjacent."""
+    (groups, group), (planes, plane), (height, row) = (axes[axis] for axis in order)
+    return Surface(buffer, groups, planes, height, 1, row, plane, group, first)
 
 
 def _steps(down: Mix, across: Mix) -> Steps:
