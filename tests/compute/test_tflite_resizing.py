@@ -103,7 +103,7 @@ class TestBits:
             assert vta.reasons == [None, None]
 
 
-def test_every_pair_of_neighbours_is_rounded_as_in_the_reference() -> None:
+def test_many_pairs_of_neighbours_are_rounded_as_in_the_reference() -> None:
     """Halves of both signs among them."""
     every = np.arange(-128, 128, dtype=np.int8)
     values = np.stack(np.meshgrid(every, every)).reshape(1, 2, 256, 256).transpose(0, 2, 1, 3)
