@@ -29,6 +29,9 @@ from pyvfio_user.protocol import (
 )
 
 _MESSAGE_IDS = 1 << 16
+_SENT_WHOLE = 1 << 12
+"""Bytes of a message that a socket never takes in part."""
+_FD_ROOM = socket.CMSG_SPACE(MAX_MSG_FDS * array.array("i").itemsize)
 
 
 class _Decodable(Protocol):
@@ -37,6 +40,8 @@ class _Decodable(Protocol):
 
 
 _Decoded = TypeVar("_Decoded", bound=_Decodable)
+_Piece = tuple[bytes, list[tuple[int, int, bytes]], int, object]
+"""Bytes, ancillary data, flags and address, as `recvmsg` returns them."""
 
 
 class VfioUserError(OSError):
@@ -59,9 +64,10 @@ class Channel:
         self._socket: socket.socket | None = None
         self._ids: Iterator[int] = itertools.cycle(range(_MESSAGE_IDS))
         self._unanswered: dict[int, Command] = {}
-        self._received = bytearray()
-        self._fds: list[int] | None = None
-        """Descriptors of the reply that is awaited; None: the kernel may drop any."""
+        self._pieces: list[_Piece] = []
+        """What has come of the next message."""
+        self._fd_room = 0
+        """Bytes for the descriptors of the awaited reply; the kernel drops those without room."""
 
     def connect(self) -> None:
         """Raises OSError where nobody listens."""
@@ -75,7 +81,9 @@ class Channel:
         self._socket = sock
 
     def close(self) -> None:
-        """Close the sockets, and forget the memory."""
+        """Close the sockets and what came by them, and forget the memory."""
+        close_all(self._descriptors())
+        self._pieces.clear()
         for one in (self._socket, self.twin):
             if one is not None:
                 one.close()
@@ -95,14 +103,11 @@ class Channel:
 
     def command_fds(self, command: Command, payload: bytes) -> tuple[bytes, list[int]]:
         """As `command`, with the file descriptors of the reply, which are the caller's."""
-        self._fds = []
+        self._fd_room = _FD_ROOM
         try:
-            reply = self.command(command, payload)
-            fds, self._fds = self._fds, []
-            return reply, fds
+            return self._exchange(command, payload, ())
         finally:
-            close_all(self._fds)
-            self._fds = None
+            self._fd_room = 0
 
     def command(self, command: Command, payload: bytes, fds: Sequence[int] = ()) -> bytes:
         """Send a command and return the payload of its reply.
@@ -110,10 +115,15 @@ class Channel:
         An exception such as KeyboardInterrupt may leave a command without having read its reply:
         the next command then reads and discards it.
         """
+        return self._exchange(command, payload, fds)[0]
+
+    def _exchange(
+        self, command: Command, payload: bytes, fds: Sequence[int]
+    ) -> tuple[bytes, list[int]]:
         message_id = self.send(command, payload, fds)
         deadline = time.monotonic() + self._timeout
         while True:
-            header, reply = self._receive_message(command, deadline)
+            header, reply, reply_fds = self._receive_message(command, deadline)
             if not header.is_reply and header.command in dma_client.DMA_COMMANDS:
                 self._reply(header, reply)
                 continue
@@ -124,13 +134,12 @@ class Channel:
                 raise self.broken(errno.EPROTO, f"what came is no reply to {expected.name}")
             if header.message_id == message_id:
                 break
-            if self._fds:
-                close_all(self._fds)
-                self._fds.clear()
+            close_all(reply_fds)
         if header.is_error:
+            close_all(reply_fds)
             number = header.error or errno.EIO
             raise VfioUserError(number, f"{command.name} failed: {os.strerror(number)}")
-        return reply
+        return reply, reply_fds
 
     def send(
         self,
@@ -156,23 +165,40 @@ class Channel:
             raise self.broken(errno.ETIMEDOUT, "the server does not read") from None
         except (BrokenPipeError, ConnectionError) as error:
             raise self.broken(errno.ECONNRESET, f"the server is gone: {error}") from None
+        except BaseException:
+            # The kernel takes a small message whole or not at all; the rest of another is missing.
+            if len(message) > _SENT_WHOLE:
+                self.close()
+            raise
         return message_id
 
-    def _receive_message(self, command: Command, deadline: float) -> tuple[Header, bytes]:
-        """The next message's header and payload, taken from what has come once it is whole."""
-        self._receive(HEADER.size, deadline)
-        header = self.decode(Header, bytes(self._received[: HEADER.size]))
+    def _receive_message(
+        self, command: Command, deadline: float
+    ) -> tuple[Header, bytes, list[int]]:
+        """The next message's header, payload and descriptors, taken once it is whole."""
+        header = self.decode(Header, self._receive(HEADER.size, deadline)[: HEADER.size])
         size = header.size - HEADER.size
         if size > REGION_ACCESS.size + max(self.max_transfer, DEFAULT_MAX_TRANSFER):
             raise self.broken(errno.EPROTO, f"a reply to {command.name} cannot have {size} bytes")
-        self._receive(header.size, deadline)
-        payload = bytes(self._received[HEADER.size : header.size])
-        del self._received[: header.size]
-        return header, payload
+        message = self._receive(header.size, deadline)
+        fds = self._descriptors()
+        if len(fds) > MAX_MSG_FDS:
+            raise self.broken(errno.EPROTO, "too many file descriptors with a reply")
+        self._pieces.clear()
+        return header, message[HEADER.size :], fds
 
-    def _receive(self, size: int, deadline: float) -> None:
+    def _descriptors(self) -> list[int]:
+        """The descriptors that have come with the next message."""
+        fds = array.array("i")
+        for _, ancillary, _, _ in self._pieces:
+            for _, _, data in ancillary:
+                fds.frombytes(data)
+        return fds.tolist()
+
+    def _receive(self, size: int, deadline: float) -> bytes:
+        """At least the first `size` bytes of the next message; they are kept until it is taken."""
         sock = self._connected()
-        while len(self._received) < size:
+        while (missing := size - sum(len(piece[0]) for piece in self._pieces)) > 0:
             remaining = deadline - time.monotonic()
             try:
                 if remaining <= 0:
@@ -183,23 +209,19 @@ class Channel:
                             raise TimeoutError
                         self._answer_ready(ready)
                 sock.settimeout(remaining)
-                if self._fds is None:
-                    piece = sock.recv(size - len(self._received))
-                else:
-                    piece, fds, _, _ = socket.recv_fds(
-                        sock, size - len(self._received), MAX_MSG_FDS, socket.MSG_CMSG_CLOEXEC
-                    )
-                    self._fds += fds
-                    if len(self._fds) > MAX_MSG_FDS:
-                        raise self.broken(errno.EPROTO, "too many file descriptors with a reply")
+                # One call from Python's view: a signal's handler, which may raise, runs before
+                # bytes are received or after they are kept.
+                self._pieces.extend(
+                    map(sock.recvmsg, (missing,), (self._fd_room,), (socket.MSG_CMSG_CLOEXEC,))
+                )
             except TimeoutError:
                 reason = f"no reply within {self._timeout} seconds"
                 raise self.broken(errno.ETIMEDOUT, reason) from None
             except ConnectionError as error:
                 raise self.broken(errno.ECONNRESET, f"the server is gone: {error}") from None
-            if not piece:
+            if not self._pieces[-1][0]:
                 raise self.broken(errno.ECONNRESET, "the server closed the connection")
-            self._received += piece
+        return b"".join(piece[0] for piece in self._pieces)
 
     def _ready(self, deadline: float, *others: int) -> set[int]:
         """Which of our sockets, and of others, are readable before `deadline`."""
@@ -210,7 +232,7 @@ class Channel:
         """Answer a command at a socket that is readable; at ours nothing else may come."""
         if self.twin is None or self.twin.fileno() not in ready:
             deadline = time.monotonic() + self._timeout
-            header, payload = self._receive_message(Command.DMA_READ, deadline)
+            header, payload, _ = self._receive_message(Command.DMA_READ, deadline)
             if not header.is_reply:
                 self._reply(header, payload)
             elif self._unanswered.pop(header.message_id, None) is None:

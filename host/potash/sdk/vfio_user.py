@@ -9,8 +9,10 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 from nvme_spec.queues import CompletionEntry, SubmissionEntry
 from nvme_spec.status import Status
@@ -30,6 +32,29 @@ from pyvfio_user.protocol import PciIrq
 
 VECTORS = 2
 """One vector for Admin completions and one for I/O, if the device has two."""
+
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def _reset_if_interrupted(
+    method: Callable[Concatenate[VfioUserTransport, _Arguments], _Result],
+) -> Callable[Concatenate[VfioUserTransport, _Arguments], _Result]:
+    """What was begun or ended in part is over after a reset, so that commands can be sent again."""
+
+    @wraps(method)
+    def guarded(
+        self: VfioUserTransport, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs
+    ) -> _Result:
+        try:
+            return method(self, *args, **kwargs)
+        except (KeyboardInterrupt, SystemExit):
+            with suppress(PotashError):
+                self.reset()
+            raise
+
+    return guarded
 
 
 class VfioUserTransport:
@@ -64,6 +89,7 @@ class VfioUserTransport:
         self._in_flight: dict[int, _PendingCommand] = {}
         """The commands by their buffers' numbers."""
 
+    @_reset_if_interrupted
     def submit(self, request: Request, timeout: float) -> PendingCommand:
         """As `Transport.submit`. After a CommandTimeout or an interrupt the controller is reset.
 
@@ -96,29 +122,19 @@ class VfioUserTransport:
             return pending
         except PotashError as error:
             return Ended(error)
-        except (KeyboardInterrupt, SystemExit):
-            self._interrupted()
-            raise
 
+    @_reset_if_interrupted
     def poll(self, pending: _PendingCommand) -> None:
         """Handle completions without waiting; a device that is lost is left to `wait`."""
         with suppress(PotashError):
             self._opened().wait(pending.request.admin, 0.0)
 
+    @_reset_if_interrupted
     def wait(self, pending: _PendingCommand) -> None:
         """Handle completions, or wait for some, at most until a command's deadline."""
-        try:
-            if not self._opened().wait(pending.request.admin, pending.deadline):
-                pending.outcome = pending.outcome or command_timeout(pending.timeout)
-                # The device may still use the command's buffer: take it back.
-                self.reset()
-        except (KeyboardInterrupt, SystemExit):
-            self._interrupted()
-            raise
-
-    def _interrupted(self) -> None:
-        """What was begun or ended in part is over, so that commands can be sent again."""
-        with suppress(PotashError):
+        if not self._opened().wait(pending.request.admin, pending.deadline):
+            pending.outcome = pending.outcome or command_timeout(pending.timeout)
+            # The device may still use the command's buffer: take it back.
             self.reset()
 
     def release(self, slot: int, size: int) -> bytes:
@@ -126,6 +142,7 @@ class VfioUserTransport:
         self._in_flight.pop(slot, None)
         return bytes(self._memory.buffer(slot, size))
 
+    @_reset_if_interrupted
     def await_event(self, timeout: float) -> int | None:
         return self._opened().await_event(timeout)
 
