@@ -246,6 +246,19 @@ class SoftwareProgressMarker(Word):
     pbslc = field(0, 7)
 
 
+class WriteProtectionState(IntEnum):
+    """WPS of the feature Namespace Write Protection; other states need an RPMB."""
+
+    NO_WRITE_PROTECT = 0
+    WRITE_PROTECT = 1
+
+
+class NamespaceWriteProtection(Word):
+    """84h: the state of a namespace (section 8.12)."""
+
+    wps = field(0, 2)
+
+
 class HostIdentifier(Word):
     """81h: whether the identifier in the data structure has 128 bits, or 64."""
 

@@ -65,6 +65,15 @@ def test_namespaces_come_change_and_go_under_linux(images: GuestImages, tmp_path
         sh(guest, "nvme format /dev/nvme0n1 --lbaf=1 --force")
         await_(guest, "[ $(blockdev --getss /dev/nvme0n1) = 4096 ]")
 
+        # Write-protected, which the kernel follows by itself, too.
+        sh(guest, "nvme set-feature /dev/nvme0 -n 1 -f 0x84 --value=1")
+        await_(guest, "[ $(cat /sys/block/nvme0n1/ro) = 1 ]")
+        sh(guest, "! dd if=/dev/zero of=/dev/nvme0n1 bs=4096 count=1 oflag=direct")
+        assert "write protected" in refused(guest, "write-zeroes /dev/nvme0 -n 1 -c 0")
+        sh(guest, "nvme set-feature /dev/nvme0 -n 1 -f 0x84 --value=0")
+        await_(guest, "[ $(cat /sys/block/nvme0n1/ro) = 0 ]")
+        sh(guest, "dd if=/dev/zero of=/dev/nvme0n1 bs=4096 count=1 oflag=direct")
+
         # Made, attached, used, detached, deleted; the kernel follows by itself.
         made = sh(guest, "nvme create-ns /dev/nvme0 --nsze=65536 --ncap=65536 --flbas=0")
         assert "nsid:2" in made.replace(" ", "")

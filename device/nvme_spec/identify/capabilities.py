@@ -233,5 +233,8 @@ NSTAT_READY = 1 << 0
 NSFEAT_NO_WRITE_CACHE = 1 << 5
 """Bit of NSFEAT of CNS 08h (VWCNP): what is written is not in a volatile write cache (Base 2.1)."""
 
+NWPC_WRITE_PROTECT = 1 << 0
+"""Bit of NWPC: a host may write-protect a namespace, and end that."""
+
 NSATTR_WRITE_PROTECTED = 1 << 0
 """Bit of NSATTR: the namespace takes no writes."""

@@ -45,6 +45,8 @@ class Media:
         self.fd = fd
         self.size = size
         self.read_only = read_only
+        self.protected = False
+        """The host has asked for no writes, so it is no fault that there are none."""
         self.lost: MediaError | None = None
         """Why a flush failed or the file was truncated: blocks are gone, whatever comes later."""
         self._least = 0 if _never_shrinks(fd) else size
@@ -60,7 +62,7 @@ class Media:
     @property
     def writable(self) -> bool:
         """Writes have a chance."""
-        return not self.read_only and self.lost is None
+        return not (self.read_only or self.protected) and self.lost is None
 
     def impair(self, impairment: Impairment | None) -> None:
         """Have `impairment` asked before any block is touched; None for nobody.
@@ -224,6 +226,8 @@ class Media:
         """Raise MediaError when no write has a chance."""
         if self.read_only:
             raise MediaError(errno.EROFS, "the media is read-only")
+        if self.protected:
+            raise MediaError(errno.EROFS, "the host has write-protected the media")
         if self.lost is not None:
             raise self.lost
 

@@ -268,6 +268,7 @@ class Controller:
     def power_on(self) -> None:
         """Restore what has outlived the power cycle; waits for the sidecar."""
         clean = self.persistence.power_on()
+        self.namespaces.protect()
         self.self_tests.restore()
         self.sanitizing.restore(clean=clean)
         self.uncorrectable.restore()
@@ -290,6 +291,7 @@ class Controller:
     def take_over(self) -> None:
         """Remember what is on media that another process has used until now."""
         self.persistence.restore()
+        self.namespaces.protect()
         self.self_tests.restore()
         self.sanitizing.restore(clean=True)
         self.uncorrectable.restore()
@@ -402,7 +404,7 @@ class Controller:
         media = [namespace.media for namespace in self.namespaces.blocks.values()]
         if any(one.lost is not None for one in media):
             warning |= CriticalWarning.RELIABILITY_DEGRADED
-        if media and not any(one.writable for one in media):
+        if media and not any(one.writable or one.protected for one in media):
             warning |= CriticalWarning.READ_ONLY
         if self.timing is not None:
             wear = self.timing.drive.wear

@@ -189,7 +189,7 @@ class MediaFailures:
     def writing(self, nsid: int, media: Media, error: MediaError, lba: int) -> NvmeError:
         """A write or a flush has failed at `lba` (0 for a flush)."""
         if error.errno == errno.EROFS:
-            if not media.read_only:
+            if not (media.read_only or media.protected):
                 log.error("namespace %d is read-only from now on: %s", nsid, error.strerror)
                 media.read_only = True
             return NvmeError(Status.NAMESPACE_WRITE_PROTECTED, f"namespace {nsid} is read-only")

@@ -46,10 +46,39 @@ def set_features(controller: Controller, command: Command) -> Result:
     _AFTER.get(fields.fid, _nothing)(controller)
     if not (fields.save or feature.persistent):
         return result
+    save = controller.persistence.save_features()
+    if fields.fid == FeatureId.NAMESPACE_WRITE_PROTECTION:
+        return _flush_protected(controller, nsids, save)
     return Pending(
-        controller.media_work.submit(controller.persistence.save_features()),
+        controller.media_work.submit(save),
         lambda future: _kept(future, result),
     )
+
+
+def _flush_protected(controller: Controller, nsids: list[int], save: Callable[[], None]) -> Result:
+    """What was written to namespaces that take no writes any more is durable at the end."""
+    protected = [
+        one
+        for nsid, one in controller.namespaces.blocks.items()
+        if nsid in nsids and one.media.protected
+    ]
+
+    def flush_and_save() -> None:
+        for one in protected:
+            one.media.flush()
+        save()
+
+    def begin(_: object = None) -> Pending:
+        return Pending(
+            controller.media_work.submit(flush_and_save), lambda future: _kept(future, 0)
+        )
+
+    writing = {
+        future
+        for one in protected
+        for future in one.in_flight.in_the_way(0, one.media.size, writes=False)
+    }
+    return Pending(controller.media_work.end_of(writing), begin) if writing else begin()
 
 
 def _kept(future: "Future[None]", result: int) -> int:
@@ -98,11 +127,17 @@ def _keep_alive(controller: Controller) -> None:
     controller.keep_alive.configure(kato * MILLISECOND)
 
 
+def _protect(controller: Controller) -> None:
+    for nsid in controller.namespaces.protect():
+        controller.namespace_changed(nsid)
+
+
 _AFTER: dict[int, Callable[[Controller], None]] = {
     FeatureId.TEMPERATURE_THRESHOLD: lambda controller: controller.alerts.health(),
     FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION: lambda controller: controller.alerts.configured(),
     FeatureId.IO_COMMAND_SET_PROFILE: lambda controller: controller.select_command_sets(),
     FeatureId.KEEP_ALIVE_TIMER: _keep_alive,
     FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT: lambda controller: controller.thermal.update(),
+    FeatureId.NAMESPACE_WRITE_PROTECTION: _protect,
 }
 """What else follows from a new value."""

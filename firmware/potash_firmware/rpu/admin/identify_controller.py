@@ -7,6 +7,7 @@ from nvme_spec.features import FeatureId
 from nvme_spec.identify.capabilities import (
     FRMW_SLOTS_SHIFT,
     FWUG_NO_RESTRICTION,
+    NWPC_WRITE_PROTECT,
     CommandSet,
     ControllerType,
     Crcap,
@@ -119,6 +120,7 @@ def controller_structure(controller: Controller) -> IdentifyController:
         awupf_z=ATOMIC_BLOCKS - 1,
         fwug=FWUG_NO_RESTRICTION,
         icsvscc=1,
+        nwpc=_if_there(FeatureId.NAMESPACE_WRITE_PROTECTION, NWPC_WRITE_PROTECT),
         subnqn=identity.nqn,
         psd=(PowerStateDescriptor(mp=2500),),
         **CONTROLLER_FIELDS,

@@ -32,6 +32,7 @@ from nvme_spec.features import (
     KeepAliveTimer,
     LbaRange,
     LbaRangeType,
+    NamespaceWriteProtection,
     NumberOfQueues,
     PowerManagement,
     RangeType,
@@ -41,6 +42,7 @@ from nvme_spec.features import (
     Timestamp,
     VolatileWriteCache,
     WriteAtomicityNormal,
+    WriteProtectionState,
 )
 from nvme_spec.identify.capabilities import KEEP_ALIVE_UNIT, CommandSet
 from nvme_spec.logs import CriticalWarning
@@ -243,6 +245,11 @@ def _check_behavior(value: Value, nsid: int, limits: Limits) -> None:
         raise _refuse("a behavior is neither enabled nor disabled")
 
 
+def _check_write_protection(value: Value, nsid: int, limits: Limits) -> None:
+    if NamespaceWriteProtection(value.dword).wps > WriteProtectionState.WRITE_PROTECT:
+        raise _refuse("a namespace is write-protected or not; there are no other states")
+
+
 def _check_combination(value: Value, nsid: int, limits: Limits) -> None:
     index, known = IoCommandSetProfile(value.dword).iocsci, limits.combinations()
     if index >= len(known) or not limits.in_use() <= known[index]:
@@ -352,6 +359,13 @@ FEATURES: dict[int, Feature] = {
         taken=_host_identifier_size,
         given=_host_identifier_size,
         takes="64 or 128 bits",
+    ),
+    FeatureId.NAMESPACE_WRITE_PROTECTION: Feature(
+        NamespaceWriteProtection,
+        check=_check_write_protection,
+        namespace_specific=True,
+        persistent=True,
+        takes="No Write Protect and Write Protect",
     ),
 }
 """Every feature that the device has."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from nvme_spec.features import FeatureId
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.status import NvmeError, Status
 from potash_device.board import Board
@@ -108,6 +109,16 @@ class Namespaces:
             for nsid, one in self.every.items()
             if one.settings.attached and one.csi in self.enabled and nsid not in self._withdrawn
         }
+
+    def protect(self) -> list[int]:
+        """Write-protect the namespaces that the host wants to be; the identifiers that differ."""
+        changed = []
+        for nsid, one in self.blocks.items():
+            wanted = bool(self._features.get(FeatureId.NAMESPACE_WRITE_PROTECTION, nsid=nsid))
+            if wanted != one.media.protected:
+                one.media.protected = wanted
+                changed.append(nsid)
+        return changed
 
     @contextmanager
     def withdrawn(self, nsids: Iterable[int]) -> Iterator[None]:
