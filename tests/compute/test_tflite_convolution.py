@@ -312,19 +312,56 @@ def test_a_small_multiplier_of_sums_beyond_30_bits_is_refused() -> None:
     assert report.reason == "a multiplier is too small for the VTA's 32 bits"
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("connected", [False, True])
+def test_sums_that_a_multiplier_takes_out_of_32_bits_are_refused(
+    connected: bool, sign: int
+) -> None:
+    """With a multiplier of 1, sums are doubled first: from 2^30 on the reference kernel of
+    convolutions wraps around."""
+    data = np.full((1, 1, 1, 16), 127, np.int8)
+    largest = 16 * (127 + 128)
+    for beyond in (0, 1):
+        limit = (1 << 30) - (1 if sign > 0 else 0) + beyond
+        graph = GraphBuilder()
+        x = graph.tensor(data.shape, 0.5, -128)
+        w = graph.constant(np.full((16, 1, 1, 16), sign, np.int8), 0.5)
+        bias = graph.bias(np.full(16, sign * (limit - largest), np.int32), x, w)
+        if connected:
+            matrix = graph.constant(np.full((16, 16), sign, np.int8), 0.5)
+            y = graph.fully_connected(x, matrix, bias, 0.25)
+        else:
+            y = graph.conv2d(x, w, bias, 0.25)
+        model = graph.finish([x], [y])
+        if not beyond:
+            check(model, data, 16)
+            continue
+        wrapped = np.full(16, -128 if sign > 0 else 127, np.int8).tobytes()
+        assert connected or reference(model, [data]) == wrapped
+        with bench() as vta:
+            (report,) = inspect(model, vta.delegate)
+        assert report.reason is not None and "may exceed 32 bits" in report.reason
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"groups": 2}, "the convolution is one of groups of channels"),
         ({"output": 1e-9}, "a multiplier is too large"),
+        ({"side": 1023}, "a depthwise convolution of this size takes too many"),
     ],
 )
 def test_what_is_not_done_says_why(changes: dict[str, Any], reason: str) -> None:
     graph = GraphBuilder()
-    x = graph.tensor((1, 6, 6, 16), 0.02, 3)
-    channels = 16 // changes.get("groups", 1)
-    w = graph.constant(np.ones((16, 3, 3, channels), np.int8), 0.01)
-    y = graph.conv2d(x, w, None, changes.get("output", 0.3))
+    if side := changes.get("side"):
+        x = graph.tensor((1, side, side, 1), 0.02, 3)
+        w = graph.constant(np.ones((1, side, side, 1), np.int8), 0.01)
+        y = graph.depthwise_conv2d(x, w, None, 0.3)
+    else:
+        x = graph.tensor((1, 6, 6, 16), 0.02, 3)
+        channels = 16 // changes.get("groups", 1)
+        w = graph.constant(np.ones((16, 3, 3, channels), np.int8), 0.01)
+        y = graph.conv2d(x, w, None, changes.get("output", 0.3))
     with bench() as vta:
         (report,) = inspect(graph.finish([x], [y]), vta.delegate)
         assert report.reason is not None

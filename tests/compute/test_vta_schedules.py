@@ -398,6 +398,16 @@ class TestChoice:
         )
         assert tile == longest
 
+    def test_long_streams_are_not_timed(self) -> None:
+        shape = Conv2d(1, 16, 512, 512, 16, (64, 64), depthwise=True)
+
+        def cost(*_: object) -> float:
+            pytest.fail("a long stream was made")
+
+        tile = search.best_tile(shape, DEFAULT, Epilogue(), PYNQ, cost=cost)
+        plan = Convolution(shape, DEFAULT, tile)
+        assert plan.steps == len(plan.tiles()) * len(plan.parts()) > search.MOST_TIMED
+
     def test_what_was_found_is_asked_for_only_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         shape = Conv2d(1, 16, 5, 5, 16, (3, 3))
         first = search.best_tile(shape, TINY, Epilogue(), PYNQ)

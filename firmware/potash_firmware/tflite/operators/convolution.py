@@ -50,11 +50,13 @@ from potash_firmware.vta_runtime.schedules import (
     ScheduleError,
     Surface,
     conv2d,
-    feasible,
+    fewest_steps,
     layouts,
 )
 
 SCRATCH = (Plane(1), Plane(2))
+MOST_STEPS = 1 << 15
+"""Of a stream, each of which is several instructions; layers of models have hundreds."""
 
 
 class Operands(NamedTuple):
@@ -131,6 +133,28 @@ class Products(NamedTuple):
             bias = its.bias.reshape(-1).astype(np.int64)
         return cls(by_channel, bias, multipliers)
 
+    def ends(self, zero_point: int) -> Array:
+        """The smallest and the largest sum of each channel that inputs with this zero point
+        give."""
+        lowest, highest = (value - zero_point for value in (INT8_MIN, INT8_MAX))
+        flat = self.weights.reshape(len(self.weights), -1)
+        up, down = (
+            half.sum(axis=1, dtype=np.int64) for half in (np.maximum(flat, 0), np.minimum(flat, 0))
+        )
+        found: Array = self.bias + np.stack(
+            (up * lowest + down * highest, up * highest + down * lowest)
+        )
+        return found
+
+    def check_wrapping(self, zero_point: int) -> None:
+        """Raise Refusal where a multiplier of 1 or more may take a sum out of 32 bits: there the
+        reference kernels wrap, and the VTA clamps."""
+        shifts = np.array([max(one.shift, 0) for one in self.multipliers], np.int64)
+        if shifts.any():
+            low, high = self.ends(zero_point) << shifts
+            if ((shifts > 0) & ((low < -FAR) | (high >= FAR))).any():
+                raise Refusal("its sums, times a multiplier of 1 or more, may exceed 32 bits")
+
     def settled(self, its: Operands, rounding: Rounding, real: Array | None = None) -> "Products":
         """The same, where channels with tiny multipliers whose output no input changes have a bias
         alone. Weights that training has let vanish are such. `real` are the factors where they are
@@ -140,12 +164,7 @@ class Products(NamedTuple):
         )
         if not small.any() or rounding is Rounding.ALKALI:
             return self
-        lowest, highest = (value - its.source.zero_point for value in (INT8_MIN, INT8_MAX))
-        flat = self.weights.reshape(len(self.weights), -1)
-        up, down = (
-            half.sum(axis=1, dtype=np.int64) for half in (np.maximum(flat, 0), np.minimum(flat, 0))
-        )
-        ends = self.bias + np.stack((up * lowest + down * highest, up * highest + down * lowest))
+        ends = self.ends(its.source.zero_point)
         reach = np.abs(ends).max(axis=0) + 1
         scale = Scale.unchecked(self.multipliers, 0, INT8_MIN, INT8_MAX, rounding)
         results = scale.scaled(ends) if real is None else rounded(ends * real).astype(np.int64)
@@ -169,7 +188,7 @@ _SETTLED = Multiplier(1 << 30, -7)
 def epilogue(its: Operands, products: Products, activation: int, rounding: Rounding) -> Steps:
     """The steps after the products.
 
-    Raises QuantizationError.
+    Raises Refusal, QuantizationError.
     """
     weights, bias, multipliers, reach = products
     sums = weights.reshape(len(weights), -1).sum(axis=1, dtype=np.int64)
@@ -179,6 +198,8 @@ def epilogue(its: Operands, products: Products, activation: int, rounding: Round
     steps.add(AluOpcode.ADD, values.astype(np.int32).astype(np.int64))
     low, high = activation_range(activation, its.output.scale, its.output.zero_point)
     scale = Scale.of(multipliers, its.output.zero_point, low, high, rounding, reach)
+    if rounding is not Rounding.ALKALI:
+        products.check_wrapping(its.source.zero_point)
     requantize(steps, scale, SCRATCH)
     return steps
 
@@ -198,8 +219,11 @@ def lowering(
 
     Raises Refusal where no tiling fits.
     """
-    if not feasible(shape, settings.config, steps.steps):
+    fewest = fewest_steps(shape, settings.config, steps.steps)
+    if fewest is None:
         raise Refusal(f"the VTA's buffers are too small for {what}")
+    if fewest > MOST_STEPS:
+        raise Refusal(f"{what} of this size takes too many instructions")
 
     def emit(
         builder: Builder, inputs: Sequence[Surface | None], outputs: Sequence[Surface]

@@ -8,7 +8,7 @@ from potash_firmware.vta_runtime.schedules.conv2d import Convolution
 from potash_firmware.vta_runtime.schedules.elementwise import Elementwise, elementwise
 from potash_firmware.vta_runtime.schedules.moves import MovedAxis, between, common_axes, move
 from potash_firmware.vta_runtime.schedules.pool import Pool2d, Pooling, Sweep, pool2d
-from potash_firmware.vta_runtime.schedules.search import conv2d, feasible
+from potash_firmware.vta_runtime.schedules.search import conv2d, fewest_steps
 from potash_firmware.vta_runtime.schedules.shapes import Conv2d, ScheduleError
 from potash_firmware.vta_runtime.schedules.steps import TILE, Channels, Epilogue, Plane, Step
 from potash_firmware.vta_runtime.schedules.surfaces import Extent, Surface
@@ -36,7 +36,7 @@ __all__ = [
     "common_axes",
     "conv2d",
     "elementwise",
-    "feasible",
+    "fewest_steps",
     "move",
     "pool2d",
 ]

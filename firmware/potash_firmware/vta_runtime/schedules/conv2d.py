@@ -117,6 +117,13 @@ class Convolution:
             for columns in cut(shape.kernel[1], tile.taps[1])
         ]
 
+    @property
+    def steps(self) -> int:
+        """How many steps all tiles have."""
+        tile, (groups, deep, height, width) = self.tile, self.output
+        pixels = -(-height // tile.rows) * -(-width // tile.columns)
+        return groups * -(-deep // tile.out_blocks) * pixels * len(self.parts())
+
     def emit(
         self,
         runtime: Runtime,

@@ -86,18 +86,8 @@ def cycles(
 ) -> NDArray[np.float64]:
     """How many cycles each of the candidates takes, about."""
     limit = Share.of(config, threads, epilogue).micro_ops
-    places = (
-        shape.groups(config)
-        * _ceil(shape.out_height, found.rows)
-        * _ceil(shape.out_width, found.columns)
-    )
-    kinds = _ceil(shape.out_blocks(config), found.out_blocks)
+    places, kinds, parts = _counts(shape, config, found)
     tiles = places * kinds
-    parts = (
-        _ceil(shape.depth(config), found.in_blocks)
-        * _ceil(shape.kernel[0], found.tap_rows)
-        * _ceil(shape.kernel[1], found.tap_columns)
-    )
 
     # What a thread's part of a buffer holds already is not loaded again.
     stays = threads % parts == 0
@@ -148,6 +138,29 @@ def cycles(
         longest = np.maximum(np.maximum(loading, computing), storing)
         total = longest + loading / (tiles * parts) + storing / tiles
     return np.asarray(total, np.float64)
+
+
+def steps(shape: Conv2d, config: Config, found: Candidates) -> Numbers:
+    """How many steps the streams of the candidates have."""
+    places, kinds, parts = _counts(shape, config, found)
+    return places * kinds * parts
+
+
+def _counts(shape: Conv2d, config: Config, found: Candidates) -> tuple[Numbers, Numbers, Numbers]:
+    """How many tiles there are in an output channel, how many blocks of channels they are in, and
+    how many steps each has."""
+    places = (
+        shape.groups(config)
+        * _ceil(shape.out_height, found.rows)
+        * _ceil(shape.out_width, found.columns)
+    )
+    kinds = _ceil(shape.out_blocks(config), found.out_blocks)
+    parts = (
+        _ceil(shape.depth(config), found.in_blocks)
+        * _ceil(shape.kernel[0], found.tap_rows)
+        * _ceil(shape.kernel[1], found.tap_columns)
+    )
+    return places, kinds, parts
 
 
 def _image_load(

@@ -31,6 +31,9 @@ PLANS = 256
 LIKELIEST = 6
 """Tilings for each number of virtual threads that are timed exactly."""
 
+MOST_TIMED = 1 << 12
+"""Steps of a stream that is timed exactly; that of a longer one would take seconds to make."""
+
 TILINGS = Store(
     "schedules", map(package, (potash_device.vta, potash_firmware.vta_runtime)), limit=4096
 )
@@ -77,12 +80,15 @@ def _convolution(
     return Convolution(shape, config, tile, epilogue)
 
 
-def feasible(shape: Conv2d, config: Config, steps: Sequence[Step] = ()) -> bool:
-    """Whether any tiling of a convolution with these steps fits into the core."""
+def fewest_steps(shape: Conv2d, config: Config, steps: Sequence[Step] = ()) -> int | None:
+    """How many steps a convolution's stream takes at least, with `steps` on its accumulators; None
+    where no tiling fits into the core."""
     epilogue = Epilogue(tuple(steps))
-    return any(
-        len(estimate.candidates(shape, config, epilogue, threads).rows) for threads in THREADS
-    )
+    counts = [
+        estimate.steps(shape, config, estimate.candidates(shape, config, epilogue, threads))
+        for threads in THREADS
+    ]
+    return min(np.concatenate(counts).tolist(), default=None)
 
 
 def best_tile(
@@ -107,7 +113,11 @@ def best_tile(
     if not found:
         raise ScheduleError("the core's buffers are too small for the convolution's epilogue")
     plans = [Convolution(shape, config, tile, epilogue) for tile in found]
-    best = min(plans, key=lambda plan: cost(config, parameters, stream_of(plan))).tile
+    short = [plan for plan in plans if plan.steps <= MOST_TIMED]
+    if short:
+        best = min(short, key=lambda plan: cost(config, parameters, stream_of(plan))).tile
+    else:
+        best = min(plans, key=lambda plan: plan.steps).tile
     if cost is clocked:
         answer = json.dumps({**asdict(best), "outer": best.outer.value})
         TILINGS.keep(TILINGS.name(question.encode()), answer.encode())
