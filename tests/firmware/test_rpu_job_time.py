@@ -262,6 +262,30 @@ def test_a_job_that_is_gone_is_never_due(host: Host, apu: ApuPort, how: str) -> 
     assert at(host, 3 * SECOND)[-1] == JobDue(0, 8, PRICE(WORK))
 
 
+LONG = Work((100 * SECOND,) + (0,) * 7)
+"""Of 100 s."""
+
+
+@pytest.mark.parametrize("how", ["left", "reset", "lost"])
+def test_a_job_that_is_stopped_before_it_is_due_leaves_its_core(
+    host: Host, apu: ApuPort, how: str
+) -> None:
+    at(host, SECOND)
+    say(host, JobBegan(0, 7), JobCounted(0, 7, LONG))
+    at(host, 2 * SECOND)
+    if how == "left":
+        say(host, JobLeft(0, 7))
+    elif how == "reset":
+        host.disable()
+    else:
+        apu.close()
+        host.link.disconnect()
+        host.connect_apu()
+    at(host, 2 * SECOND)
+    say(host, JobBegan(0, 8), JobCounted(0, 8, WORK))
+    assert only_at(host, 2 * SECOND + PRICE(WORK)) == [JobDue(0, 8, PRICE(WORK))]
+
+
 def test_without_a_model_nothing_is_answered() -> None:
     with Host() as host:
         host.enable()
@@ -358,6 +382,57 @@ def test_an_execution_that_waits_for_its_time_can_be_aborted(
     ((cid, status),) = [(one.cid, one.status) for one in computer.reap(queue)]
     assert (cid, status) == (9, 0x007)
     assert not answered(computer, queue, 2 * SECOND)
+
+
+def ask(host: ComputeHost, opcode: int, *cdws: int) -> None:
+    """An admin command that ends at once: no time passes, unlike in `command`."""
+    host.place(host.admin, opcode, 99, cdws=cdws)
+    host.ring(host.admin)
+    host.service()
+    assert [(one.cid, one.status) for one in host.reap(host.admin)] == [(99, 0)]
+
+
+@pytest.mark.parametrize("how", ["abort", "deletion", "reset"])
+def test_one_that_ends_before_it_is_due_leaves_its_core(
+    computer: ComputeHost, queue: Queue, how: str
+) -> None:
+    again = computer.create_io_queue(2)
+    computer.begin(queue, 1, 9)
+    computer.engine.end(work=LONG)
+    computer.now = 2.0
+    computer.service()
+    if how == "abort":
+        ask(computer, 0x08, 9 << 16 | queue.qid)
+    elif how == "deletion":
+        ask(computer, 0x00, queue.qid)
+    else:
+        computer.disable()
+        computer.enable()
+        again = computer.create_io_queue()
+    computer.begin(again, 1)
+    computer.engine.end(work=WORK)
+    assert not answered(computer, again, 2 * SECOND + PRICE(WORK) - 1)
+    assert answered(computer, again, 2 * SECOND + PRICE(WORK)) == [1]
+
+
+def test_one_that_waits_for_its_core_begins_when_that_is_left(
+    computer: ComputeHost, queue: Queue
+) -> None:
+    """Whether it was executed already or is still to be."""
+    for cid in (1, 2, 3):
+        computer.begin(queue, 1, cid)
+    first, second, third = list(computer.engine.asked)
+    computer.engine.end(first, work=LONG)
+    computer.engine.end(second, work=WORK)
+    computer.service()
+    computer.now = 2.0
+    ask(computer, 0x08, 1 << 16 | queue.qid)
+    assert answered(computer, queue, 2 * SECOND) == [1]
+    assert not answered(computer, queue, 2 * SECOND + PRICE(WORK) - 1)
+    assert answered(computer, queue, 2 * SECOND + PRICE(WORK)) == [2]
+    computer.engine.end(third, work=WORK)
+    assert not answered(computer, queue, 2 * SECOND + 2 * PRICE(WORK) - 1)
+    assert answered(computer, queue, 2 * SECOND + 2 * PRICE(WORK)) == [3]
 
 
 def test_executions_that_wait_when_the_controller_is_reset_leave_their_core(

@@ -198,7 +198,7 @@ class Rpu:
         """An APU runs and listens at the other end of `port`."""
         self._write_backs.apu_lost()
         if self.controller.job_time is not None:
-            self.controller.job_time.reset()
+            self.controller.job_time.apu_lost()
         self._apu.connect(port)
 
     def service(self, *, media: bool = True, apu: bool = True) -> bool:

@@ -115,6 +115,8 @@ class Outstanding:
                     waiting.pending.stop(NvmeError(Status.SQ_DELETION_ABORTED, dnr=False))
                 begun.add(token)
             else:
+                if waiting.pending.recall is not None:
+                    waiting.pending.recall()
                 self._end(waiting, Status.SQ_DELETION_ABORTED)
         return begun
 

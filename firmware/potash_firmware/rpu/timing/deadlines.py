@@ -26,6 +26,7 @@ class _Call(NamedTuple):
     """In the place of a token: what is no command's."""
 
     step: Callable[[], None]
+    wanted: Callable[[], bool]
 
 
 class Deadlines:
@@ -80,7 +81,8 @@ class Deadlines:
         while self._heap and self._heap[0][0] <= now:
             token = heappop(self._heap)[2]
             if isinstance(token, _Call):
-                token.step()
+                if token.wanted():
+                    token.step()
             else:
                 yield token
 
@@ -103,12 +105,14 @@ class Deadlines:
             self._limit = max(_COMPACT, 2 * len(self._heap))
         heappush(self._heap, (due, next(self._sequence), token))
 
-    def call(self, due: int, step: Callable[[], None]) -> None:
-        """Take a step at `due` that is no command's, in `passed`."""
-        self.put(due, _Call(step))
+    def call(
+        self, due: int, step: Callable[[], None], wanted: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Take a step at `due` that is no command's, in `passed`, if it is `wanted` then."""
+        self.put(due, _Call(step, wanted))
 
     def _is_wanted(self, token: object) -> bool:
-        return isinstance(token, _Call) or self._holds(token)
+        return token.wanted() if isinstance(token, _Call) else self._holds(token)
 
     def keep(self, due: int | None, step: Callable[[], Result]) -> Result:
         """Take `step`, and end as it ends, however long it waits, but not before `due` if there is

@@ -3,7 +3,8 @@
 A worker executes a program as fast as it can and counts what it does. From that follows when the
 modelled core would have ended; blocks that the program has read pass through the modelled drive at
 the times at which the core would have asked for them. What a program comes to is kept until then.
-Each accelerator and each compute namespace has one core.
+Each accelerator and each compute namespace has one core, which a job has until it is due, or until
+nobody waits for it any more.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from potash_firmware.mailbox.job_time import (
     JobOverdue,
     Read,
 )
-from potash_firmware.rpu.command import Pending, Result, nothing_to_undo
+from potash_firmware.rpu.command import Pending, Result
 from potash_firmware.rpu.timing.deadlines import Deadlines
 from potash_firmware.rpu.timing.holding import RunningJob
 from potash_firmware.rpu.timing.modelled import ModelledTime
@@ -54,7 +55,9 @@ class Timed:
     """A job or an execution, in traces."""
     place: Job
     cancel: Callable[[], None]
-    known: Callable[[int], None]
+    over: Callable[[int], None] = lambda _: None
+    """Called at that time, with it, unless nothing comes of the job."""
+    known: Callable[[int], None] = lambda _: None
     """Called with that time, which may lie ahead."""
     row: int = 0
     """As `Execute.row`."""
@@ -98,7 +101,13 @@ class JobTime:
         """Those of an execution, by its row, 1 the first."""
 
     def reset(self) -> None:
-        """The session is over: what runs on accelerators is stopped, and nobody waits for it."""
+        """The session is over: what runs is stopped, and nobody waits for it."""
+        for timed in reversed(list(self._timed.values())):  # none is to begin in the place of one
+            self._drop(timed)
+        self.apu_lost()
+
+    def apu_lost(self) -> None:
+        """What ran on accelerators is gone."""
         for _, timed in self._accelerators.values():
             self._drop(timed)
         self._accelerators.clear()
@@ -116,7 +125,7 @@ class JobTime:
             "JOB",
             ("accelerator", accelerator),
             lambda: self._send(JobOverdue(accelerator, number)),
-            lambda due: self._deadlines.call(due, partial(self._job_due, accelerator, number, due)),
+            partial(self._job_due, accelerator, number),
         )
         timed.live = self.accelerator_row(accelerator)
         timed.live[Word.MODELLED] = 0
@@ -140,12 +149,11 @@ class JobTime:
             self._drop(timed)
 
     def _job_due(self, accelerator: int, number: int, due: int) -> None:
-        found, timed = self._accelerators.get(accelerator, (None, None))
-        if timed is not None and found == number:
-            assert timed.place.start is not None
-            self._timing.lateness.add(max(0, self._timing.clock.now() - due))
-            self._ended[accelerator] = _Ended(timed.place.start, due)
-            self._send(JobDue(accelerator, number, due - timed.place.start))
+        _, timed = self._accelerators[accelerator]
+        assert timed.place.start is not None
+        self._timing.lateness.add(max(0, self._timing.clock.now() - due))
+        self._ended[accelerator] = _Ended(timed.place.start, due)
+        self._send(JobDue(accelerator, number, due - timed.place.start))
 
     def write(self, accelerator: int, nsid: int, first: int, length: int) -> tuple[int, int]:
         """When bytes of a job's output are written, and how long after its beginning that is.
@@ -160,7 +168,7 @@ class JobTime:
 
     def arrive(self, nsid: int, cancel: Callable[[], None]) -> Timed:
         """An Execute command has come; `executed` has to follow."""
-        return self._arrive("EXECUTION", ("engine", nsid), cancel, lambda _: None)
+        return self._arrive("EXECUTION", ("engine", nsid), cancel)
 
     def row(self, timed: Timed) -> int:
         """The row for an execution that is given to the engine; 0 if there is none left."""
@@ -183,10 +191,16 @@ class JobTime:
 
     def keep(self, timed: Timed, end: Callable[[], Result]) -> Result:
         """End as `end` does, when the execution would have ended."""
-        if timed.due is not None:
+        if timed.due is not None and timed.due <= self._timing.clock.now():
             return self._deadlines.keep(timed.due, end)
         timed.known = lambda due: self._deadlines.put(due, timed)
-        return Pending(timed, lambda _: self.keep(timed, end), nothing_to_undo)
+        if timed.due is not None:
+            timed.known(timed.due)
+        return Pending(timed, lambda _: self.keep(timed, end), lambda: self._recall(timed))
+
+    def _recall(self, timed: Timed) -> bool:
+        self._drop(timed)
+        return True
 
     # What runs.
 
@@ -206,10 +220,14 @@ class JobTime:
             timed.cancel()
 
     def _arrive(
-        self, what: str, core: Hashable, cancel: Callable[[], None], known: Callable[[int], None]
+        self,
+        what: str,
+        core: Hashable,
+        cancel: Callable[[], None],
+        over: Callable[[int], None] = lambda _: None,
     ) -> Timed:
         place = self._cores.begin(core, self._timing.clock.now())
-        timed = self._timed[place] = Timed(what, place, cancel, known)
+        timed = self._timed[place] = Timed(what, place, cancel, over)
         return timed
 
     def _drop(self, timed: Timed) -> None:
@@ -217,7 +235,19 @@ class JobTime:
         if self._timed.pop(timed.place, None) is not None:
             now = self._timing.clock.now()
             following = self._cores.drop(timed.place, now)
-            self._end(timed, now, following)
+            self._known(timed, now)
+            self._begin(following)
+
+    def _leave(self, timed: Timed, due: int) -> None:
+        """Its time has come."""
+        del self._timed[timed.place]
+        timed.over(due)
+        self._begin(self._cores.end(timed.place, due))
+
+    def _begin(self, following: Job | None) -> None:
+        """A core was left, so it may be known now when the next job begins."""
+        if following is not None:
+            self._settle(self._timed[following])
 
     def _settle(self, timed: Timed) -> None:
         """Find out when it ends, if it is known when it has begun and what it has done."""
@@ -228,8 +258,6 @@ class JobTime:
 
     def _go_on(self, timed: Timed) -> None:
         """Give the drive the reads whose time has come, and end behind the last."""
-        if timed.place not in self._timed:
-            return  # it was stopped meanwhile
         assert timed.work is not None
         factor, clock = self._timing.factor, self._timing.clock
         for _ in range(READS_AT_ONCE):
@@ -238,18 +266,22 @@ class JobTime:
             read = timed.reads[timed.served]
             at = timed.at + (read.at - timed.worked) * factor
             if at > clock.now():
-                self._deadlines.call(at, partial(self._go_on, timed))
+                self._call(at, timed, partial(self._go_on, timed))
                 return
             timed.at, timed.worked = self._read(read, at), read.at
             timed.served += 1
         else:
-            self._deadlines.call(clock.now() + 1, partial(self._go_on, timed))
+            self._call(clock.now() + 1, timed, partial(self._go_on, timed))
             return
-        del self._timed[timed.place]
         due = timed.at + max(0, self._price(timed.work) - timed.worked) * factor
         assert timed.place.start is not None
         self._timing.show(timed.what, timed.place.start, due)
-        self._end(timed, due, self._cores.end(timed.place, due))
+        self._known(timed, due)
+        self._call(due, timed, partial(self._leave, timed, due))
+
+    def _call(self, at: int, timed: Timed, step: Callable[[], None]) -> None:
+        """Take a step at a time, unless the job is gone by then."""
+        self._deadlines.call(at, step, lambda: timed.place in self._timed)
 
     def _read(self, read: Read, at: int) -> int:
         """When the drive has read something that it is asked for at a time."""
@@ -259,11 +291,9 @@ class JobTime:
             log.debug("a read of a job is not modelled: %s", error)
             return at
 
-    def _end(self, timed: Timed, due: int, following: Job | None) -> None:
+    def _known(self, timed: Timed, due: int) -> None:
         timed.due = due
         timed.known(due)
-        if following is not None:
-            self._settle(self._timed[following])
 
     def _send(self, message: JobDue | JobOverdue) -> None:
         if self._apu.port is not None:
