@@ -149,6 +149,7 @@ def test_the_formulas_have_their_published_values() -> None:
     [
         ({"op": 5}, "is of no kind"),
         ({"time": 9}, "comes before"),
+        ({"time": (1 << 62) + 1}, "comes in more than"),
         ({"count": 0}, "has no pages"),
         ({"first": -1}, "has no pages"),
         ({"first": 32}, "ends behind"),

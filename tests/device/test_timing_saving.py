@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zipfile
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -17,6 +18,7 @@ from potash_device.timing.policies import PolicyError
 from potash_device.timing.profile import Profile, Rate
 from potash_device.timing.requests import Op
 from potash_device.timing.saving import StateError, load, load_pieces, save
+from potash_device.timing.state import IS_CLOSED, IS_FREE
 from support.drive_time import policies, problems, profiles, requests
 
 
@@ -95,6 +97,12 @@ def test_a_state_that_contradicts_itself_is_refused(
         load(saved(written))
 
 
+def test_a_state_without_a_free_superblock_is_refused(written: Drive) -> None:
+    written.state.status[written.state.status == IS_FREE] = IS_CLOSED
+    with pytest.raises(StateError, match="superblocks"):
+        load(saved(written))
+
+
 def test_pieces_of_namespaces_are_kept_too(written: Drive) -> None:
     pieces = [(1, 0, 7), (3, 7, 2), (1, 9, 4)]
     file = io.BytesIO()
@@ -130,6 +138,32 @@ def test_damaged_files_are_refused(written: Drive) -> None:
         np.savez_compressed(file, **arrays | change)
         with pytest.raises(StateError):
             load(io.BytesIO(file.getvalue()))
+
+
+@pytest.mark.parametrize("name", ["pieces", "profile", "places"])
+@pytest.mark.parametrize(
+    ("found", "instead"),
+    [
+        (b"}", b"("),  # Python's tokenizer meets the end of the file
+        (b"'shape': (", b"'shape': (9999999999999,"),  # 80 TB
+        (b"\x93NUMPY", b"\x00NUMPY"),  # read as bytes, as those of no array
+    ],
+)
+def test_a_header_that_claims_anything_is_refused(
+    written: Drive, name: str, found: bytes, instead: bytes
+) -> None:
+    file = io.BytesIO()
+    with zipfile.ZipFile(saved(written)) as good, zipfile.ZipFile(file, "w") as changed:
+        for one in good.namelist():
+            data = good.read(one)
+            if one == f"{name}.npy":
+                assert found in data
+                data = data.replace(found, instead, 1)
+                if len(instead) > len(found):  # in the place of blanks
+                    data = data.replace(b" " * (len(instead) - len(found)), b"", 1)
+            changed.writestr(one, data)
+    with pytest.raises(StateError):
+        (load_pieces if name == "pieces" else load)(io.BytesIO(file.getvalue()))
 
 
 def test_a_file_with_wrong_bytes_is_refused_or_a_sound_drive(written: Drive) -> None:

@@ -81,6 +81,12 @@ def test_traces_of_both_forms_are_read(tmp_path: Path) -> None:
         ("x,h,0,Read,0,512,0\n", "is no trace of"),
         ("1,h,0,Trim,0,512,0\n", "request 1 of"),
         ("1,h,0,Read,0,512,0\n2,h,0,Read,-8,512,0\n", "request 2 of"),
+        (f"1,h,0,Read,0,512,0\n{1 << 62},h,0,Read,0,512,0\n", "too large (time)"),
+        (f"{-(1 << 63)},h,0,Read,0,512,0\n{(1 << 63) - 1},h,0,Read,0,512,0\n", "is negative"),
+        (f"1,h,0,Read,{(1 << 63) - 1},512,0\n", "too large (offset)"),
+        (f"0 1 p {(1 << 55) + 8} 8 W 0 0 h\n", "too large (offset)"),
+        (f"0 1 p 0 {(1 << 55) + 8} W 0 0 h\n", "too large (size)"),
+        (f"0 1 p 0 8 W 0 0 h\n{(1 << 63) - 1} 1 p 8 8 R 0 0 h\n", "too large (time)"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:loadtxt")
@@ -116,6 +122,7 @@ def test_what_is_no_trace_is_refused(
         ("base = 'tlc'\nerase_ns = -1", "erase_ns has -1"),
         ("base = 'tlc'\nerase_ns = inf", "erase_ns has inf"),
         ("base = 'tlc'\nlink = [0, 1]", "link must be two numbers"),
+        ("base = 'tlc'\nbus = [1, 1_000_000]", "a program unit of 98304 bytes takes more than"),
         ("base = 'tlc'\nchannels = '8'", "channels has '8'"),
         ("base = 'tlc'\nstreams = 65", "streams has 65; it must be a whole number, 1 to 64"),
         ("base = 'tlc'\nplanes = 3\npage_bytes = 512", "3 planes of 512 bytes are no multiple"),

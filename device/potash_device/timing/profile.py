@@ -18,7 +18,8 @@ ENTRIES = PAGE // 4
 """Logical pages that a translation page maps, 4 bytes each."""
 
 LARGEST = 1 << 31
-"""No number is greater, sizes in bytes excepted, so that 64 bits hold whatever follows."""
+"""No number is greater, sizes in bytes excepted, and no operation takes more ns, so that 64 bits
+hold whatever follows."""
 LEAST_SUPERBLOCKS = 32
 """For data, of a drive that is made smaller; half as many where they cannot be smaller."""
 MOST_PAGES = 1 << 28
@@ -127,7 +128,13 @@ class Profile:
                 f"blocks is {self.blocks}; with its capacity, open superblocks and reserve the "
                 f"drive needs {self.least_blocks}"
             )
-        least = self.streams * self.unit_pages * PAGE
+        unit = self.unit_pages * PAGE
+        for name, rate in (("bus", self.bus), ("link", self.link)):
+            if unit * rate.ns > LARGEST * rate.bytes:
+                raise ProfileError(
+                    f"{name} is {list(rate)}; a program unit of {unit} bytes takes more than 2 s"
+                )
+        least = self.streams * unit
         if 0 < self.buffer_bytes < least:
             raise ProfileError(
                 f"buffer_bytes is {self.buffer_bytes}; a program unit of each stream takes {least}"

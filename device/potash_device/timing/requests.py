@@ -35,6 +35,9 @@ how many, 0 for FLUSH and FORMAT; the stream of a WRITE; whether it has FUA."""
 COLUMNS = 6
 """Of these."""
 
+LATEST = 1 << 62
+"""ns: no request comes later than in 146 years, so that what follows fits into 64 bits."""
+
 WORN = -1
 """In the place of a completion time: a write that a drive at its end of life refuses."""
 FAILED = -2
@@ -94,6 +97,8 @@ def problem_of(
         return "is of no kind that a drive knows"
     if time < now:
         return "comes before the one before it"
+    if time > LATEST:
+        return "comes in more than 146 years"
     if op < Op.FLUSH:
         if count < 1 or first < 0:
             return "has no pages"
@@ -111,6 +116,7 @@ def check(profile: Profile, requests: NDArray[np.void], now: int) -> None:
     for wrong, problem in (
         ((op < Op.READ) | (op > Op.FORMAT), "is of no kind that a drive knows"),
         (np.diff(requests["time"], prepend=now) < 0, "comes before the one before it"),
+        (requests["time"] > LATEST, "comes in more than 146 years"),
         (~whole & ((count < 1) | (first < 0)), "has no pages"),
         (
             ~whole & ((first >= profile.logical_pages) | (count > profile.logical_pages - first)),

@@ -7,13 +7,16 @@ from others are made anew, so a file cannot contradict itself in them.
 from __future__ import annotations
 
 import json
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
+from numpy.typing import NDArray
 
 from potash_device.timing.drive import Drive
 from potash_device.timing.policies import Policies, PolicyError
@@ -68,9 +71,7 @@ def load_pieces(file: IO[bytes]) -> list[Piece]:
     """The pieces in a file. Raises StateError."""
     try:
         with np.load(file, allow_pickle=False) as found:
-            if found.zip.getinfo("pieces.npy").file_size > LARGEST_PIECES:
-                raise StateError("pieces has the wrong size")
-            read = found["pieces"]
+            read = _array(found, "pieces", LARGEST_PIECES)
     except _DAMAGED as error:
         raise StateError("this is no state of a drive: it is damaged") from error
     if read.dtype != np.int64 or read.ndim != 2 or read.shape[1] != 3:
@@ -91,25 +92,31 @@ def load(file: IO[bytes], policies: Policies | None = None) -> Drive:
 
 def _load(file: IO[bytes], policies: Policies | None) -> Drive:
     with np.load(file, allow_pickle=False) as found:
-        sizes = {one.filename: one.file_size for one in found.zip.infolist()}
-
-        def array(name: str, largest: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-            if sizes[f"{name}.npy"] > largest + LARGEST_HEADER:
-                raise StateError(f"{name} has the wrong size")
-            read: np.ndarray[tuple[int, ...], np.dtype[np.int64]] = found[name]
-            return read
-
-        described = json.loads(array("profile", LARGEST_PROFILE).tobytes())
+        described = json.loads(_array(found, "profile", LARGEST_PROFILE).tobytes())
         drive = Drive(from_mapping(described), policies)
         for name in ARRAYS:
             empty = getattr(drive.state, name)
-            read = array(name, empty.nbytes)
+            read = _array(found, name, empty.nbytes)
             if read.shape != empty.shape or read.dtype != empty.dtype:
                 raise StateError(f"{name} has the wrong size")
             empty[:] = read
     _check(drive)
     _complete(drive)
     return drive
+
+
+def _array(found: NpzFile, name: str, largest: int) -> NDArray[Any]:
+    """An array of so many bytes at most. Raises what is in `_DAMAGED`."""
+    assert found.zip is not None
+    if found.zip.getinfo(f"{name}.npy").file_size > largest + LARGEST_HEADER:
+        raise StateError(f"{name} has the wrong size")
+    try:
+        read = found[name]
+    except (MemoryError, tokenize.TokenError) as error:  # of a header that claims any shape
+        raise StateError(f"{name} is damaged") from error
+    if not isinstance(read, np.ndarray):
+        raise StateError(f"{name} is no array")
+    return read
 
 
 def _check(drive: Drive) -> None:
@@ -125,6 +132,11 @@ def _check(drive: Drive) -> None:
         or (s.filled[s.open >= 0] >= size).any()
         or min(s.erases.min(), s.closed_at.min()) < 0
         or max(s.erases.max(), s.closed_at.max()) > LARGEST_COUNT
+        # Without a free one nothing can be relocated, and none becomes free.
+        or (
+            not (s.status == IS_FREE).any()
+            and (s.status != IS_RETIRED).sum() >= profile.least_blocks
+        )
     ):
         raise StateError("its superblocks contradict each other")
     used = s.places[s.places >= 0].astype(np.int64)

@@ -28,6 +28,8 @@ _MSR = _Form(",", (0, 3, 4, 5), 100, 1)
 _FIU = _Form(None, (0, 5, 3, 4), 1, 512)
 """Timestamp (ns), process ID, process, LBA, size (512 bytes), W or R, device, hash."""
 _LATEST = np.iinfo(np.int64).max
+_LARGEST = 1 << 61
+"""Of nanoseconds, which are 73 years, and of bytes, so that sums of them fit into 64 bits."""
 _LINE = np.dtype([("time", np.int64), ("op", "U1"), ("offset", np.int64), ("size", np.int64)])
 
 
@@ -69,8 +71,12 @@ def _lines(path: Path) -> NDArray[np.void]:
     lines = np.loadtxt(
         path, _LINE, comments=None, delimiter=form.delimiter, usecols=form.columns, ndmin=1
     )
+    if lines["time"].min(initial=0) < 0:
+        raise ValueError("a time is negative")
     # A Windows time has more nanoseconds than 64 bits.
-    lines["time"] = (lines["time"] - lines["time"].min(initial=_LATEST)) * form.tick
-    lines["offset"] *= form.block
-    lines["size"] *= form.block
+    lines["time"] -= lines["time"].min(initial=_LATEST)
+    for name, unit in (("time", form.tick), ("offset", form.block), ("size", form.block)):
+        if lines[name].max(initial=0) > _LARGEST // unit:
+            raise ValueError(f"a number is too large ({name})")
+        lines[name] *= unit
     return lines
