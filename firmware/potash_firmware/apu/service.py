@@ -54,9 +54,15 @@ log = logging.getLogger(__name__)
 REQUESTS_AT_ONCE = 64
 """Messages taken in one pass."""
 
-
 CHECK_INTERVAL = 0.1
 """Seconds after which timeouts are checked, however busy the engines are."""
+
+PREPARE_AFTER = 2.0
+"""Seconds after which accelerators have their workers though no command has come for one.
+
+What workers import takes more than the rest of a device's start together, and would slow a guest
+that boots beside it."""
+
 EXECUTIONS = get_args(execution.ToApu)
 
 Source = ApuPort | socket.socket | Worker
@@ -102,6 +108,7 @@ class Service:
         """What has come behind a reset that is under way: perhaps from the next host."""
         self._resetting = False
         self._check_at = 0.0
+        self._prepare_at: float | None = None
         self._wanted: list[tuple[Source, int]] = []
         self._by_descriptor: dict[int, Source] = {}
 
@@ -109,7 +116,7 @@ class Service:
         """Serve until the RPU is gone."""
         self._port.send(Alive())
         self._restore()
-        self._jobs.prepare()
+        self._prepare_at = time.monotonic() + PREPARE_AFTER
         try:
             while not self._port.closed:
                 self.step()
@@ -137,6 +144,8 @@ class Service:
                     self._jobs.crew.listen(source)
                 case socket.socket():
                     self._reap()
+        if self._prepare_at is not None and time.monotonic() >= self._prepare_at:
+            self._prepare()
         self._jobs.expire()
         self._checks.expire()
         self._engines.expire()
@@ -177,7 +186,9 @@ class Service:
         for part in (*self._crews, self._checks):
             wanted.extend((worker, READ) for worker in part.workers)
         self._by_descriptor = {source.fileno(): source for source, _ in wanted}
-        ends = (self._jobs.deadline(), self._checks.deadline(), self._engines.deadline())
+        ends = [self._jobs.deadline(), self._checks.deadline(), self._engines.deadline()]
+        if self._prepare_at is not None:
+            ends.append(max(0.0, self._prepare_at - time.monotonic()))
         return min((end for end in ends if end is not None), default=None)
 
     def _reap(self) -> None:
@@ -236,7 +247,13 @@ class Service:
             else:
                 self._engines.handle(message)
 
+    def _prepare(self) -> None:
+        self._prepare_at = None
+        self._jobs.prepare()
+
     def _request(self, request: Request) -> None:
+        if self._prepare_at is not None:
+            self._prepare()
         try:
             result = dispatch(self._context, request)
         except NvmeError as error:
