@@ -27,6 +27,7 @@ from potash_firmware.apu.config import (
 from potash_firmware.apu_process import ApuProcess
 from support.apu import BUFFER, CONFIG, DEADLINE, Board, await_end, board, program
 from support.bpf import call, exit_, insn, load, mov, store
+from support.processes import children
 from support.processes import descriptors as opened
 
 PRINT = 1
@@ -114,6 +115,12 @@ def test_every_process_says_which_it_is(apu: Board) -> None:
         "potash-worker3",
     ]
     assert all(b"accelerators" not in (item / "cmdline").read_bytes() for item in proc)
+
+
+def test_workers_are_made_though_no_command_comes() -> None:
+    with board() as apu:
+        apu.until_so(lambda: len(children(apu.process.pid)) == 1)
+        apu.until_so(lambda: apu.has_worker(0) and apu.has_worker(3))
 
 
 def test_an_idle_worker_that_dies_fails_no_job(apu: Board) -> None:
