@@ -17,7 +17,7 @@ from csd_spec.opcodes import PAGE_SIZE
 from potash import toml_kinds as kinds
 from potash.toml_kinds import ConfigurationError
 from potash.units import LARGEST, human
-from potash.vm.guest import CPUS, MEMORY
+from potash.vm.qemu import CPUS, MEMORY
 from potash.vm.standstill import DEFAULT_LIMIT
 from potash_device.controller.cmb import CmbSettings
 from potash_device.media.shapes import (

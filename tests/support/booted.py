@@ -10,8 +10,8 @@ from contextlib import suppress
 from potash.sdk.progress import silent
 from potash.vm import snapshot
 from potash.vm.errors import GuestError
-from potash.vm.guest import CPUS, MEMORY
 from potash.vm.images import GuestImages
+from potash.vm.qemu import CPUS, MEMORY
 from potash.vm.snapshot import Shape
 from support.vm import guest_images
 

@@ -20,9 +20,10 @@ from potash.sdk.progress import silent
 from potash.vm import snapshot
 from potash.vm.cache import Cache
 from potash.vm.errors import GuestError, GuestTimeout
-from potash.vm.guest import CPUS, DRIVE, MEMORY, Guest
+from potash.vm.guest import DRIVE, Guest
 from potash.vm.images import GuestImages
 from potash.vm.machine import Machine
+from potash.vm.qemu import CPUS, MEMORY
 from potash.vm.snapshot import Shape
 from support.vm import processes_with
 

@@ -216,6 +216,7 @@ def main() -> None:
 
 def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
     """Load what every worker needs, once."""
+    gc.disable()  # until all is there: it stays
     # It takes a second, in which this process must not be able to outlive the service already.
     from potash_device.vta import engines
     from potash_firmware.apu import checks, compute_worker, worker
@@ -235,6 +236,7 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
     # What is here now is shared with every worker: the collector must not touch, and so copy, it.
     gc.collect()
     gc.freeze()
+    gc.enable()
     accelerators = {item.id: item for item in config.accelerators}
     places = {item.id: place for place, item in enumerate(config.accelerators)}
 

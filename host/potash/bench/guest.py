@@ -17,8 +17,9 @@ from potash.bench.report import Result, paired
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 from potash.vm.drive import device_process
-from potash.vm.guest import MEMORY, Guest
+from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
+from potash.vm.qemu import MEMORY
 
 BASELINE = "QEMU nvme"
 POTASH, QEMU = "/dev/nvme0n1", "/dev/nvme1n1"

@@ -15,7 +15,8 @@ from potash.sdk.transport import Transport
 from potash.sdk.vfio_user import open_vfio_user
 from potash.vm import images
 from potash.vm.drive import device_process, serving_guest
-from potash.vm.guest import CPUS, MEMORY, Guest
+from potash.vm.guest import Guest
+from potash.vm.qemu import CPUS, MEMORY
 
 
 class DriveOptions(TypedDict, total=False):

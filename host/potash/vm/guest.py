@@ -25,13 +25,11 @@ from potash.vm.channel import Channel, Command, Sink, Source, discard
 from potash.vm.errors import GuestError
 from potash.vm.images import GuestImages
 from potash.vm.machine import Machine
-from potash.vm.qemu import CLIENT, Memory, monitor_arguments
+from potash.vm.qemu import CLIENT, CPUS, MEMORY, Memory, monitor_arguments
 from potash.vm.snapshot import Shape
 from potash.vm.terminal import descriptor_sink, follow, raw, size
 from potash.vm.unpacking import unpack
 
-MEMORY = 512
-CPUS = 1
 RESUME_LIMIT = 60.0
 """Seconds in which a frozen guest must answer again."""
 DRIVE_LIMIT = 60.0

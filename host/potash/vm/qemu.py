@@ -22,6 +22,10 @@ OLDEST = (10, 1, 1)
 ROOT_PORTS = 4
 """Empty PCI Express slots, `rp0` and on, that drives are plugged into while the machine runs."""
 
+MEMORY = 512
+"""MiB of a guest, where nothing else is asked for."""
+CPUS = 1
+
 STOPPABLE = ("-rtc", "clock=vm")
 """What a machine needs whose clocks are all to stand still while it is stopped."""
 

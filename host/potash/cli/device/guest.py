@@ -33,8 +33,8 @@ from potash.tracing.recording import recording
 from potash.units import Parsed, Size, short
 from potash.vm import images, snapshot, system
 from potash.vm.drive import serving_guest
-from potash.vm.guest import CPUS, DRIVE, MEMORY, Guest
-from potash.vm.qemu import ROOT_PORTS, Accelerator
+from potash.vm.guest import DRIVE, Guest
+from potash.vm.qemu import CPUS, MEMORY, ROOT_PORTS, Accelerator
 from potash.vm.system import APPEND, Disk, System
 from potash.vm.terminal import descriptor_sink
 from potash_device.controller.cmb import CmbSettings

@@ -14,7 +14,7 @@ import click
 from csd_spec.opcodes import PAGE_SIZE
 from nvme_spec.identify.capabilities import CommandSet
 from potash import configuration
-from potash.cli.device import configured, reports
+from potash.cli.device import configured, serve_reports
 from potash.cli.device.configured import (
     DEFAULTS,
     MEMORY_SIZE,
@@ -220,7 +220,7 @@ def qemu_device(socket: Path) -> str:
     "job's emulation is behind its modelled time.",
 )
 @fault_options
-@json_option(reports.Serving, "Report the device's address as JSON.")
+@json_option(serve_reports.Serving, "Report the device's address as JSON.")
 @click.option(
     "--log-level",
     type=click.Choice(LEVELS),
@@ -457,10 +457,10 @@ def _drive(wanted: Configuration, *, locked: bool = True) -> Drive:
 def _announce(socket: Path, media: Path | None, drive: Drive, metrics: str | None) -> None:
     device = qemu_device(socket)
     namespaces = [
-        reports.Namespace(nsid, one.size, drive.block_sizes[nsid], one.read_only)
+        serve_reports.Namespace(nsid, one.size, drive.block_sizes[nsid], one.read_only)
         for nsid, one in drive.namespaces.items()
     ]
-    report = reports.Serving(
+    report = serve_reports.Serving(
         socket=str(socket),
         media=str(media) if media else None,
         size=sum(one.size for one in namespaces),
