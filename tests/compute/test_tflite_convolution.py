@@ -108,6 +108,22 @@ def test_conv_2d(its: dict[str, Any], config: Config | None) -> None:
     check(graph.finish([x], [y]), values(shape, its["seed"]), math.prod(y.shape), config)
 
 
+@pytest.mark.parametrize("config", [None, SMALL])
+@pytest.mark.parametrize(("groups", "channels", "outputs"), [(2, 8, 5), (4, 3, 8), (8, 1, 2)])
+def test_groups_of_channels(
+    groups: int, channels: int, outputs: int, config: Config | None
+) -> None:
+    random = np.random.default_rng(groups)
+    graph = GraphBuilder()
+    x = graph.tensor((2, 5, 6, groups * channels), 0.02, -9)
+    shape = groups * outputs, 3, 2, channels
+    scales = (0.01 * 3 ** random.random(shape[0])).tolist()
+    w = graph.constant(random.integers(-127, 128, shape, np.int8), scales)
+    bias = graph.bias(random.integers(-5000, 5000, shape[0]), x, w)
+    y = graph.conv2d(x, w, bias, 0.04 * math.sqrt(channels), 5, stride=(2, 1))
+    check(graph.finish([x], [y]), values(x.shape, 4), math.prod(y.shape), config)
+
+
 @settings(max_examples=15, deadline=None)
 @given(convolutions(), st.integers(1, 3), st.sampled_from([None, SMALL]))
 def test_depthwise_conv_2d(its: dict[str, Any], multiplier: int, config: Config | None) -> None:
@@ -346,7 +362,7 @@ def test_sums_that_a_multiplier_takes_out_of_32_bits_are_refused(
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"groups": 2}, "the convolution is one of groups of channels"),
+        ({"groups": 32}, "the convolution has more groups of channels than a block"),
         ({"output": 1e-9}, "a multiplier is too large"),
         ({"side": 1023}, "a depthwise convolution of this size takes too many"),
     ],
@@ -358,9 +374,9 @@ def test_what_is_not_done_says_why(changes: dict[str, Any], reason: str) -> None
         w = graph.constant(np.ones((1, side, side, 1), np.int8), 0.01)
         y = graph.depthwise_conv2d(x, w, None, 0.3)
     else:
-        x = graph.tensor((1, 6, 6, 16), 0.02, 3)
-        channels = 16 // changes.get("groups", 1)
-        w = graph.constant(np.ones((16, 3, 3, channels), np.int8), 0.01)
+        x = graph.tensor((1, 6, 6, 32), 0.02, 3)
+        channels = 32 // changes.get("groups", 1)
+        w = graph.constant(np.ones((32, 3, 3, channels), np.int8), 0.01)
         y = graph.conv2d(x, w, None, changes.get("output", 0.3))
     with bench() as vta:
         (report,) = inspect(graph.finish([x], [y]), vta.delegate)

@@ -20,7 +20,6 @@ from potash_firmware.tflite.operators import lower
 from potash_firmware.tflite.runtime import Model, inspect
 from potash_firmware.vta_runtime.schedules import MovedAxis, common_axes
 from potash_firmware.vta_runtime.schedules.transfers import Axis
-from support.model_fuzz import packed, unpacked
 from support.tflite import Bench, bench, reference
 from support.tflite_values import SMALL, spread
 
@@ -503,11 +502,8 @@ class TestTakingOut:
             inputs = [x, graph.constant(np.array(sizes, np.int32)), along]
             code = BuiltinOperator.SPLIT_V
         options.numSplits = len(sizes)
-        graph.operator(code, inputs, outputs[0], options, version=2)
-        tables = unpacked(graph.finish([x], outputs))
-        operator = tables.subgraphs[0].operators[0]
-        operator.outputs = tables.subgraphs[0].outputs
-        model = packed(tables)
+        graph.operator(code, inputs, outputs[0], options, others=outputs[1:], version=2)
+        model = graph.finish([x], outputs)
         values = spread(shape)
         with bench(config) as vta:
             assert vta.infer(model, [values], values.size) == reference(model, [values])

@@ -15,6 +15,7 @@ from ai_edge_litert import schema_py_generated as schema
 
 from potash.models.builder import FusedActivation, GraphBuilder, Padding, Tensor
 from potash.models.windows import extents
+from support import tflite_graph_moves as moves
 from support.tflite import Int8
 from support.tflite_values import spread
 
@@ -54,7 +55,7 @@ class Network(NamedTuple):
 def network(seed: int, nodes: int | None = None) -> Network:
     """The network of that number, or the first `nodes` nodes of it."""
     random = np.random.default_rng([seed, 0])
-    drawing = _Drawing(random)
+    drawing = Drawing(random)
     names: list[str] = []
     for _ in range(int(random.integers(2, MOST_NODES + 1))):
         if nodes is None or len(names) < nodes:
@@ -62,7 +63,7 @@ def network(seed: int, nodes: int | None = None) -> Network:
     return Network(*drawing.finish(np.random.default_rng([seed, 1])), tuple(names))
 
 
-class _Drawing:
+class Drawing:
     """A network under construction."""
 
     def __init__(self, random: np.random.Generator) -> None:
@@ -175,7 +176,7 @@ class _Drawing:
         return size, stride, dilation, padding
 
 
-def _conv2d(net: _Drawing) -> Tensor | None:
+def _conv2d(net: Drawing) -> Tensor | None:
     x = net.tensor((4,))
     window = net.window(x, dilated=True) if x else None
     if x is None or window is None:
@@ -199,7 +200,7 @@ def _conv2d(net: _Drawing) -> Tensor | None:
     )  # fmt: skip
 
 
-def _depthwise_conv2d(net: _Drawing) -> Tensor | None:
+def _depthwise_conv2d(net: Drawing) -> Tensor | None:
     x = net.tensor((4,))
     window = net.window(x, dilated=True) if x else None
     if x is None or window is None:
@@ -220,7 +221,7 @@ def _depthwise_conv2d(net: _Drawing) -> Tensor | None:
     )  # fmt: skip
 
 
-def _fully_connected(net: _Drawing) -> Tensor | None:
+def _fully_connected(net: Drawing) -> Tensor | None:
     x = net.tensor()
     if x is None:
         return None
@@ -236,7 +237,7 @@ def _fully_connected(net: _Drawing) -> Tensor | None:
     )
 
 
-def _other(net: _Drawing, x: Tensor, *, same: bool) -> Tensor:
+def _other(net: Drawing, x: Tensor, *, same: bool) -> Tensor:
     """A second operand that can be broadcast with `x`."""
     its = Quantization(x.scale or 0, x.zero_point)
     fitting = [
@@ -270,7 +271,7 @@ def _broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
         return False
 
 
-def _arithmetic(net: _Drawing, method: str) -> Tensor | None:
+def _arithmetic(net: Drawing, method: str) -> Tensor | None:
     x = net.tensor()
     if x is None:
         return None
@@ -284,29 +285,29 @@ def _arithmetic(net: _Drawing, method: str) -> Tensor | None:
     return made
 
 
-def _add(net: _Drawing) -> Tensor | None:
+def _add(net: Drawing) -> Tensor | None:
     return _arithmetic(net, "add")
 
 
-def _sub(net: _Drawing) -> Tensor | None:
+def _sub(net: Drawing) -> Tensor | None:
     return _arithmetic(net, "sub")
 
 
-def _mul(net: _Drawing) -> Tensor | None:
+def _mul(net: Drawing) -> Tensor | None:
     return _arithmetic(net, "mul")
 
 
-def _minimum(net: _Drawing) -> Tensor | None:
+def _minimum(net: Drawing) -> Tensor | None:
     x = net.tensor()
     return net.graph.minimum(x, _other(net, x, same=True)) if x else None
 
 
-def _maximum(net: _Drawing) -> Tensor | None:
+def _maximum(net: Drawing) -> Tensor | None:
     x = net.tensor()
     return net.graph.maximum(_other(net, x, same=True), x) if x else None
 
 
-def _max_pool2d(net: _Drawing) -> Tensor | None:
+def _max_pool2d(net: Drawing) -> Tensor | None:
     x = net.tensor((4,))
     window = net.window(x, dilated=False) if x else None
     if x is None or window is None:
@@ -317,7 +318,7 @@ def _max_pool2d(net: _Drawing) -> Tensor | None:
     )
 
 
-def _average_pool2d(net: _Drawing) -> Tensor | None:
+def _average_pool2d(net: Drawing) -> Tensor | None:
     x = net.tensor((4,))
     window = net.window(x, dilated=False) if x else None
     if x is None or window is None:
@@ -328,7 +329,7 @@ def _average_pool2d(net: _Drawing) -> Tensor | None:
     )
 
 
-def _mean(net: _Drawing) -> Tensor | None:
+def _mean(net: Drawing) -> Tensor | None:
     x = net.tensor((3, 4))
     if x is None:
         return None
@@ -337,17 +338,17 @@ def _mean(net: _Drawing) -> Tensor | None:
     return net.graph.mean(x, axes, *net.quantization(), keep_dimensions=net.one_in(2))
 
 
-def _relu(net: _Drawing) -> Tensor | None:
+def _relu(net: Drawing) -> Tensor | None:
     x = net.tensor()
     return net.graph.relu(x, *net.quantization()) if x else None
 
 
-def _relu6(net: _Drawing) -> Tensor | None:
+def _relu6(net: Drawing) -> Tensor | None:
     x = net.tensor()
     return net.graph.relu6(x, *net.quantization()) if x else None
 
 
-def _relu_n1_to_1(net: _Drawing) -> Tensor | None:
+def _relu_n1_to_1(net: Drawing) -> Tensor | None:
     x = net.tensor()
     if x is None:
         return None
@@ -355,7 +356,7 @@ def _relu_n1_to_1(net: _Drawing) -> Tensor | None:
     return net.graph.operator(schema.BuiltinOperator.RELU_N1_TO_1, [x], output)
 
 
-def _pad(net: _Drawing) -> Tensor | None:
+def _pad(net: Drawing) -> Tensor | None:
     x = net.tensor((3, 4))
     if x is None:
         return None
@@ -371,7 +372,7 @@ def _pad(net: _Drawing) -> Tensor | None:
     return net.graph.pad(x, pads)
 
 
-def _reshape(net: _Drawing) -> Tensor | None:
+def _reshape(net: Drawing) -> Tensor | None:
     x = net.tensor()
     if x is None:
         return None
@@ -389,7 +390,7 @@ def _reshape(net: _Drawing) -> Tensor | None:
     return net.graph.reshape(x, [int(extent) for extent in extents_])
 
 
-def _transpose(net: _Drawing) -> Tensor | None:
+def _transpose(net: Drawing) -> Tensor | None:
     x = net.tensor()
     if x is None:
         return None
@@ -399,7 +400,7 @@ def _transpose(net: _Drawing) -> Tensor | None:
     return net.graph.transpose(x, order)
 
 
-def _concatenation(net: _Drawing) -> Tensor | None:
+def _concatenation(net: Drawing) -> Tensor | None:
     x = net.tensor()
     if x is None:
         return None
@@ -430,13 +431,13 @@ def _concatenation(net: _Drawing) -> Tensor | None:
     return net.graph.concatenation([pieces[at] for at in order], axis)
 
 
-def _function(net: _Drawing) -> Tensor | None:
+def _function(net: Drawing) -> Tensor | None:
     """A table of values."""
     x = net.tensor()
     if x is None:
         return None
     output = net.graph.tensor(x.shape, *net.quantization())
-    match net.random.integers(5):
+    match net.random.integers(6):
         case 0:
             output = net.graph.tensor(x.shape, 1 / 256, -128)
             return net.graph.operator(schema.BuiltinOperator.LOGISTIC, [x], output)
@@ -448,6 +449,8 @@ def _function(net: _Drawing) -> Tensor | None:
         case 3:
             factors = net.constant((x.shape or (1,))[-1:], Quantization(0.01, 3))
             return net.graph.operator(schema.BuiltinOperator.PRELU, [x, factors], output)
+        case 4:
+            return net.graph.operator(schema.BuiltinOperator.HARD_SWISH, [x], output)
         case _:
             options = schema.LeakyReluOptionsT()
             options.alpha = 0.25
@@ -455,7 +458,7 @@ def _function(net: _Drawing) -> Tensor | None:
             return net.graph.operator(code, [x], output, options, version=2)
 
 
-def _elsewhere(net: _Drawing) -> Tensor | None:
+def _elsewhere(net: Drawing) -> Tensor | None:
     """Something that the delegate has no operator for."""
     x = net.tensor()
     if x is None:
@@ -464,10 +467,11 @@ def _elsewhere(net: _Drawing) -> Tensor | None:
     return net.graph.operator(schema.BuiltinOperator.ABS, [x], output)
 
 
-_NODES: tuple[Callable[[_Drawing], Tensor | None], ...] = (
+_NODES: tuple[Callable[[Drawing], Tensor | None], ...] = (
     _conv2d, _conv2d, _conv2d, _depthwise_conv2d, _fully_connected,
     _add, _add, _sub, _mul, _minimum, _maximum,
     _max_pool2d, _average_pool2d, _mean, _relu, _relu6, _relu_n1_to_1,
     _pad, _pad, _reshape, _reshape, _transpose, _concatenation, _concatenation, _function,
+    moves.strided_slice, moves.split, moves.blocks, moves.rank, moves.resize,
     _elsewhere,
 )  # fmt: skip

@@ -324,13 +324,15 @@ class GraphBuilder:
         output: Tensor,
         options: Any = None,
         *,
+        others: Sequence[Tensor] = (),
         version: int = 1,
     ) -> Tensor:
-        """Any other operator, with the schema's code and options, into `output`."""
+        """Any other operator, with the schema's code and options, into `output` and then the
+        `others`."""
         self._writer.operator(
             code,
             [tensor.index for tensor in inputs if tensor is not None],
-            [output.index],
+            [made.index for made in (output, *others)],
             options_type=_options_type(options),
             options=options,
             version=version,

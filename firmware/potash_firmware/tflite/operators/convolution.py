@@ -261,11 +261,9 @@ def _lower(node: Node, settings: Settings, what: str, *, depthwise: bool) -> Low
         raise Refusal(f"{what} has images as input, and kernels of height and width")
     if depthwise and weights.shape[0] != 1:
         raise Refusal("the weights have another shape than they should")
-    if not depthwise and weights.shape[3] != source.shape[3]:
-        raise Refusal("the convolution is one of groups of channels")
     shape, margin = _shape(options, its, depthwise)
     scales = scales_of(weights, shape.out_channels, 3 if depthwise else 0)
-    by_channel = its.values[0].transpose(2, 0, 1) if depthwise else its.values
+    by_channel = its.values[0].transpose(2, 0, 1) if depthwise else _of_all_channels(its, settings)
     products = Products.of(its, by_channel, multipliers(its, scales))
     products = products.settled(its, settings.rounding)
     steps = epilogue(its, products, options.activation, settings.rounding)
@@ -277,6 +275,24 @@ def _lower(node: Node, settings: Settings, what: str, *, depthwise: bool) -> Low
 
     images = Layout.image(source.shape), Layout.image(its.output.shape)
     return lowering(node, settings, what, shape, steps, pack, images, margin)
+
+
+def _of_all_channels(its: Operands, settings: Settings) -> Array:
+    """The weights of a convolution: where the channels are in groups, each of which has kernels of
+    its own, with zeroes for those of other groups. Raises Refusal."""
+    channels, (outputs, *kernel, its_channels) = its.source.shape[3], its.weights.shape
+    if its_channels == channels:
+        return its.values
+    groups = channels // its_channels
+    if channels % its_channels or outputs % groups:
+        raise Refusal("the convolution's groups of channels are not equal")
+    if groups > settings.config.block_in:
+        # As wasteful as a depthwise convolution.
+        raise Refusal("the convolution has more groups of channels than a block has channels")
+    whole = np.zeros((groups, outputs // groups, *kernel, groups, its_channels), np.int8)
+    places = np.arange(groups)
+    whole[places, :, :, :, places] = its.values.reshape(groups, -1, *kernel, its_channels)
+    return whole.reshape(outputs, *kernel, channels)
 
 
 def _shape(options: Options, its: Operands, depthwise: bool) -> tuple[Conv2d, Margin]:

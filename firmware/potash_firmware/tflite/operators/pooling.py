@@ -5,7 +5,7 @@ how many values a window has in the image; those at the borders have fewer, so t
 computed in rectangles of windows with equally many. A mean over height, width or both is one window
 of sums, less the zero points, scaled once: the multiplier between the scales is divided by the
 number of values beforehand, in integers. So do LiteRT's reference kernels; those of TensorFlow Lite
-2.14 divide twice where the axes are kept.
+2.14 divide twice where the axes are kept. A mean over channels is the same of a product with ones.
 
 Sources: `tflite/kernels/pooling.cc`, `reduce.cc`, `internal/reference/integer_ops/pooling.h`,
 `internal/reference/reduce.h` (QuantizedMeanOrSum).
@@ -16,11 +16,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from potash_device.vta.isa import AluOpcode
 from potash_firmware.tflite.arithmetic.division import MOST_VALUES, divide
 from potash_firmware.tflite.arithmetic.ramps import Scale
 from potash_firmware.tflite.arithmetic.requantization import Steps, requantize
-from potash_firmware.tflite.capi import Node, Tensor
+from potash_firmware.tflite.capi import Array, Node, Tensor
 from potash_firmware.tflite.lowering import Builder, Compute, Lowering, Refusal, Settings
 from potash_firmware.tflite.operators import checks, convolution
 from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin, Sizes
@@ -33,12 +35,14 @@ from potash_firmware.tflite.quantization import (
 )
 from potash_firmware.vta_runtime.schedules import (
     TILE,
+    Conv2d,
     Plane,
     Pool2d,
     Pooling,
     ScheduleError,
     Surface,
     Sweep,
+    layouts,
     pool2d,
 )
 from potash_firmware.vta_runtime.schedules.shapes import blocks
@@ -157,13 +161,16 @@ def _runs(sweep: Sweep) -> Iterator[tuple[int, Sweep, int]]:
 
 
 def lower_mean(node: Node, settings: Settings) -> Lowering:
-    """MEAN over height, width or both. Raises Refusal, QuantizationError, ScheduleError."""
+    """MEAN over height, width or both, or over channels. Raises Refusal, QuantizationError,
+    ScheduleError."""
     (source,), output = checks.tensors(node, settings, (2,), "a mean", 1)
     rank, axes = len(source.shape), checks.numbers(node.inputs[1])
     reduced = {axis % rank for axis in axes} if rank else set()
     long = {axis for axis in reduced if source.shape[axis] > 1}
+    if rank and long == {rank - 1}:
+        return _mean_of_channels(node, settings, source, output)
     if rank < 3 or not long <= {rank - 3, rank - 2}:
-        raise Refusal("the mean is one of other axes than height and width")
+        raise Refusal("the mean is one of other axes than height and width, or channels")
     image = Layout.image(source.shape)
     images, height, width, channels = image.sizes
     down = height if rank - 3 in reduced else 1
@@ -171,19 +178,7 @@ def lower_mean(node: Node, settings: Settings) -> Lowering:
     result = Layout(Sizes(images, height // down, width // across, channels))
     if math.prod(result.sizes) != output.size:
         raise Refusal("the mean's output has another shape than it should")
-    if down * across > MOST_VALUES:
-        raise Refusal("the mean is one of too many values for the VTA's 32 bits")
-    steps = Steps()
-    steps.add(AluOpcode.ADD, -source.zero_point * down * across)
-    scale = Scale.of(
-        [_multiplier(source, output, down * across)],
-        output.zero_point,
-        INT8_MIN,
-        INT8_MAX,
-        settings.rounding.elsewhere,
-        reach=down * across * (INT8_MAX - INT8_MIN) + 1,
-    )
-    requantize(steps, scale, (*SCRATCH, Plane(3)))
+    steps = _scaling(source, output, down * across, settings)
     shape = Pool2d(
         blocks(images, settings.config.batch),
         blocks(channels, settings.config.block_out),
@@ -192,6 +187,42 @@ def lower_mean(node: Node, settings: Settings) -> Lowering:
     )
     pooled = pool2d(shape, settings.config, AluOpcode.ADD, steps.steps)
     return lowering([Part(pooled, steps)], (image, None), result)
+
+
+def _mean_of_channels(node: Node, settings: Settings, source: Tensor, output: Tensor) -> Lowering:
+    """A product with ones. Raises Refusal, QuantizationError, ScheduleError."""
+    image = Layout.image(source.shape)
+    images, height, width, channels = image.sizes
+    result = Layout(Sizes(images, height, width, 1))
+    if math.prod(result.sizes) != output.size:
+        raise Refusal("the mean's output has another shape than it should")
+    steps = _scaling(source, output, channels, settings)
+    shape = Conv2d(images, channels, height, width, 1, (1, 1))
+    ones = np.ones((1, channels, 1, 1), np.int8)
+
+    def pack() -> Array:
+        return layouts.pack_oihw(ones, settings.config)
+
+    what = "a mean of channels"
+    return convolution.lowering(node, settings, what, shape, steps, pack, (image, result))
+
+
+def _scaling(source: Tensor, output: Tensor, count: int, settings: Settings) -> Steps:
+    """The steps from sums of so many values to their means. Raises Refusal, QuantizationError."""
+    if count > MOST_VALUES:
+        raise Refusal("the mean is one of too many values for the VTA's 32 bits")
+    steps = Steps()
+    steps.add(AluOpcode.ADD, -source.zero_point * count)
+    scale = Scale.of(
+        [_multiplier(source, output, count)],
+        output.zero_point,
+        INT8_MIN,
+        INT8_MAX,
+        settings.rounding.elsewhere,
+        reach=count * (INT8_MAX - INT8_MIN) + 1,
+    )
+    requantize(steps, scale, (*SCRATCH, Plane(3)))
+    return steps
 
 
 def _multiplier(source: Tensor, output: Tensor, count: int) -> Multiplier:
