@@ -296,13 +296,22 @@ class Sanitize(CommandDwords):
 FUA_BIT = 1 << 30
 LIMITED_RETRY_BIT = 1 << 31
 DEALLOCATE_BIT = 1 << 25
+STORAGE_TAG_CHECK_BIT = 1 << 24
+
+
+PRACT = 1 << 3
+CHECK_GUARD = 1 << 2
+CHECK_APPLICATION_TAG = 1 << 1
+CHECK_REFERENCE_TAG = 1 << 0
+"""Bits of PRINFO (NVM Command Set 1.0, section 2.1.5)."""
 
 
 class ReadWrite(NamedTuple):
     """Read, Write, Compare, Verify, Write Zeroes and Write Uncorrectable.
 
-    CDW10 and CDW11 SLBA; CDW12 NLB (15:0), DTYPE (23:20), DEAC (25, Write Zeroes only), PRINFO
-    (29:26), FUA (30), LR (31); CDW13 DSM (7:0). Taken apart by hand, as it is asked for most.
+    CDW10 and CDW11 SLBA; CDW12 NLB (15:0), DTYPE (23:20), STC (24), DEAC (25, Write Zeroes only),
+    PRINFO (29:26), FUA (30), LR (31); CDW13 DSM (7:0). Taken apart by hand, as it is asked for
+    most.
     """
 
     slba: int
@@ -313,6 +322,7 @@ class ReadWrite(NamedTuple):
     prinfo: int = 0
     dtype: int = 0
     dsm: int = 0
+    stc: bool = False
 
     @property
     def blocks(self) -> int:
@@ -322,7 +332,7 @@ class ReadWrite(NamedTuple):
         """The six dwords. Raises ValueError for what does not fit."""
         slba = _put(self.slba, 0, 64)
         dw12 = _put(self.nlb_z, 0, 16) | _put(self.dtype, 20, 4) | _put(self.prinfo, 26, 4)
-        dw12 |= self.deac << 25 | self.fua << 30 | self.lr << 31
+        dw12 |= self.stc << 24 | self.deac << 25 | self.fua << 30 | self.lr << 31
         return (slba & 0xFFFF_FFFF, slba >> 32, dw12, _put(self.dsm, 0, 8), 0, 0)
 
     @classmethod
@@ -337,6 +347,7 @@ class ReadWrite(NamedTuple):
             dw12 >> 26 & 0xF,
             dw12 >> 20 & 0xF,
             cdws[3] & 0xFF,
+            bool(dw12 & STORAGE_TAG_CHECK_BIT),
         )
 
 

@@ -103,6 +103,7 @@ class CommandByte(IntEnum):
     FLAGS = 1
     CID = 2
     NSID = 4
+    MPTR = 16
     PRP1 = 24
     PRP2 = 32
     CDW10 = 40

@@ -15,7 +15,9 @@ from nvme_spec.commands import CommandDwords, bits
 from nvme_spec.layout import Buffer
 
 COPY_FORMAT_0 = 0
-"""Descriptor format of Copy; bit n of CDFS in Identify Controller (`copy_formats`) is format n."""
+COPY_FORMAT_1 = 1
+"""Descriptor formats of Copy, with tags for protection information of 8 and of 16 bytes; bit n of
+CDFS in Identify Controller (`copy_formats`) is format n."""
 
 
 class CopyFormat(IntEnum):
@@ -29,7 +31,8 @@ class CopyFormat(IntEnum):
     """Bytes of a memory namespace."""
 
 
-_SOURCE_RANGE = struct.Struct("<8xQH14x")
+_SOURCE_RANGE = struct.Struct("<8xQH6xIHH")
+_SOURCE_RANGE_1 = struct.Struct("<8xQH8x10sHH")
 SOURCE_RANGE_SIZE = _SOURCE_RANGE.size
 
 _BLOCK_RANGES = {
@@ -55,21 +58,28 @@ class Copy(CommandDwords):
     desfmt: int = bits(12, 8, 11, default=COPY_FORMAT_0)
     prinfor: int = bits(12, 12, 15, default=0)
     dtype: int = bits(12, 20, 23, default=0)
+    stcw: bool = bits(12, 24, default=False)
     prinfow: int = bits(12, 26, 29, default=0)
     fua: bool = bits(12, 30, default=False)
     lr: bool = bits(12, 31, default=False)
 
     @property
     def length(self) -> int:
-        """Bytes of the source ranges in format 0 or 4h, which are as long."""
-        return SOURCE_RANGE_SIZE * (self.nr_z + 1)
+        """Bytes of the source ranges in format 0, 1 or 4h, of which the first and the last are as
+        long."""
+        size = _SOURCE_RANGE_1.size if self.desfmt == COPY_FORMAT_1 else SOURCE_RANGE_SIZE
+        return size * (self.nr_z + 1)
 
 
 class SourceRange(NamedTuple):
-    """Source Range Entry of format 0, 32 bytes: starting LBA, number of blocks (0's based)."""
+    """Source Range Entry of format 0, 32 bytes, or 1, 40 bytes: starting LBA, number of blocks
+    (0's based), expected logical block tags, application tag and its mask."""
 
     slba: int
     nlb_z: int
+    elbt: int = 0
+    elbat: int = 0
+    elbatm: int = 0
 
     @property
     def blocks(self) -> int:
@@ -79,6 +89,12 @@ class SourceRange(NamedTuple):
     def decode_list(cls, buffer: Buffer) -> Iterator[SourceRange]:
         """The entries in `buffer`; `struct.error` when it is not a whole number of them."""
         return map(cls._make, _SOURCE_RANGE.iter_unpack(buffer))
+
+    @classmethod
+    def decode_list_1(cls, buffer: Buffer) -> Iterator[SourceRange]:
+        """As `decode_list`, of format 1; its tags are big-endian."""
+        for slba, nlb_z, elbt, elbat, elbatm in _SOURCE_RANGE_1.iter_unpack(buffer):
+            yield cls(slba, nlb_z, int.from_bytes(elbt, "big"), elbat, elbatm)
 
 
 class BlockSourceRange(NamedTuple):

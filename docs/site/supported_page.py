@@ -23,12 +23,14 @@ from nvme_spec.identify.capabilities import (
     CommandSet,
     Ctratt,
     Dlfeat,
+    Dpc,
     Dsto,
     Fna,
     Frmw,
     Fuses,
     Hctma,
     Lpa,
+    Mc,
     Nsfeat,
     Nvmsr,
     Oacs,
@@ -60,7 +62,7 @@ from potash_device.controller import registers
 from potash_device.media.drive import Drive
 from potash_device.media.executor import MediaExecutor
 from potash_device.media.flash import Flash
-from potash_device.media.shapes import BLOCK_SIZES, NamespaceShape
+from potash_device.media.shapes import BLOCK_SIZES, FORMATS, NamespaceShape
 from potash_device.media.sidecar import Sidecar
 from potash_firmware.mailbox import SharedBuffers
 from potash_firmware.mailbox.device_programs import DESCRIPTIONS
@@ -110,7 +112,12 @@ CONTROLLER_BITS: dict[str, type[IntFlag]] = {
     "vwc": Vwc,
     "sgls": Sgls,
 }
-NAMESPACE_BITS: dict[str, type[IntFlag]] = {"nsfeat": Nsfeat, "dlfeat": Dlfeat}
+NAMESPACE_BITS: dict[str, type[IntFlag]] = {
+    "nsfeat": Nsfeat,
+    "mc": Mc,
+    "dpc": Dpc,
+    "dlfeat": Dlfeat,
+}
 """The fields whose bits have names."""
 
 CHOICES: dict[type[IntFlag], tuple[int, int]] = {
@@ -289,6 +296,23 @@ def _parts(stack: ExitStack) -> Iterator[str]:
         _bits(structures, NAMESPACE_BITS),
     )
     yield _section(
+        "LBA formats",
+        "Bytes of a block and of its metadata; bits of the guard and of the storage tag where the "
+        "metadata has protection information ([protection.md](protection.md)). Formats whose guard "
+        "is not of 16 bits, or which have a storage tag, are extended ones.",
+        ("format", "block", "metadata", "guard", "storage tag"),
+        (
+            (
+                str(at),
+                str(one.block_size),
+                str(one.metadata or "–"),
+                str(one.guard) if one.metadata else "–",
+                str(one.storage_tag or "–"),
+            )
+            for at, one in enumerate(FORMATS)
+        ),
+    )
+    yield _section(
         "Controller registers",
         "Those that are not there read as zero. Uses of a controller memory buffer are those of "
         "CMBSZ; a queue is there as a whole or not at all.",
@@ -434,6 +458,8 @@ def _where(field: Field[Any]) -> str:
 def _value(field: Field[Any], structure: Structure) -> str:
     if isinstance(field, Table):
         items = field.load(bytearray(bytes(structure)))
+        if isinstance(items[0], LbaFormat):
+            return "[LBA formats](#lba-formats)"
         found = [f"{at}: {_item(one)}" for at, one in enumerate(items) if any(bytes(one))]
         return "; ".join(found) or "0"
     value = getattr(structure, field.name)
@@ -448,8 +474,6 @@ def _item(one: Structure) -> str:
     match one:
         case PowerStateDescriptor():
             return f"{one.mp / 100:g} W"
-        case LbaFormat():
-            return f"{1 << one.lbads} bytes"
     raise TypeError(f"a table of {type(one).__name__}")
 
 

@@ -25,7 +25,9 @@ from potash_device.media.shapes import (
     DEFAULT_BLOCK_SIZE,
     DEFAULT_SIZE,
     MEMORY_UNIT,
+    METADATA_SIZES,
     MOST_NAMESPACES,
+    Metadata,
     NamespaceShape,
 )
 from potash_device.vta.config import Config, ConfigError
@@ -90,6 +92,14 @@ class NamespaceSection:
 
     size: Annotated[int, kinds.size(min(BLOCK_SIZES), LARGEST)] = DEFAULT_SIZE
     block_size: Annotated[int, kinds.choice(BLOCK_SIZES)] = DEFAULT_BLOCK_SIZE
+    metadata: Annotated[int, kinds.choice((0, *METADATA_SIZES))] = 0
+    protection: Annotated[int, kinds.choice(range(4))] = 0
+
+    @property
+    def shape(self) -> NamespaceShape:
+        """The namespace as the drive wants it."""
+        metadata = Metadata(self.metadata, protection=self.protection)
+        return NamespaceShape(self.size, self.block_size, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -177,7 +187,7 @@ class Configuration:
     def shapes(self) -> tuple[NamespaceShape, ...]:
         """The namespaces as the drive wants them, of every command set."""
         return (
-            *(NamespaceShape(one.size, one.block_size) for one in self.namespaces),
+            *(one.shape for one in self.namespaces),
             *map(NamespaceShape.memory, self.memory.namespaces),
             *(NamespaceShape.compute() for _ in range(self.compute.namespaces)),
         )
@@ -262,6 +272,9 @@ def parse(text: str, folder: Path) -> Configuration:
     for number, one in enumerate(several["namespace"], 1):
         if one.size < one.block_size:
             wrong = f"size in [namespace.{number}] is less than one block of {one.block_size} bytes"
+            raise ConfigurationError(wrong)
+        if one.protection and not one.metadata:
+            wrong = f"protection in [namespace.{number}] is without metadata"
             raise ConfigurationError(wrong)
     return Configuration(
         namespaces=several["namespace"],

@@ -1,5 +1,6 @@
 """`docs/supported.md` is what a running device reports of itself."""
 
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -123,7 +124,7 @@ CONTROLLER = {
     "VWC": (525, 1),
     "SGLS": (536, 4),
 }
-NAMESPACE = {"NSFEAT": (24, 1), "DLFEAT": (33, 1)}
+NAMESPACE = {"NSFEAT": (24, 1), "MC": (27, 1), "DPC": (28, 1), "DLFEAT": (33, 1)}
 """Where the fields with bits are, by the standard: offset and size."""
 
 
@@ -198,13 +199,21 @@ def test_each_field_has_its_value_and_no_other_one_has_any(
 
 
 def test_the_formats_are_listed(host: Host) -> None:
-    (formats,) = [
-        cells for _, name, *cells in rows("Identify Namespace (CNS 00h and 11h)") if name == "LBAF"
+    listed = [
+        tuple(0 if cell == "–" else int(cell) for cell in cells) for cells in rows("LBA formats")
     ]
-    assert formats == ["0: 512 bytes; 1: 4096 bytes"] * 2
+    extended = structure(host, 5, 1)
     for nsid, shape in enumerate(TWO, 1):
         data = structure(host, 0, nsid)
-        assert (data[130], data[134]) == (9, 12)
+        assert len(listed) == data[25] + 1
+        for at, (index, block, metadata, guard, tag) in enumerate(listed):
+            assert at == index
+            assert struct.unpack_from("<HB", data, 128 + 4 * at) == (
+                metadata,
+                block.bit_length() - 1,
+            )
+            (word,) = struct.unpack_from("<I", extended, 12 + 4 * at)
+            assert word == tag | {0: 0, 16: 0, 32: 1, 64: 2}[guard] << 7
         assert 1 << data[128 + 4 * (data[26] & 15) + 2] == shape.block_size
 
 

@@ -215,9 +215,9 @@ def test_copy_onto_its_own_source_reads_before_it_writes(host: Host, queue: Queu
         (0, [(0, 128), (0, 128), (0, 1)], 0, 0x183),
         (BLOCKS - 1, [(0, 2)], 0, 0x080),
         (0, [(0, 1), (BLOCKS - 1, 2)], 0, 0x080),
-        (0, [(0, 1)], 1 << 8, 0x002),
-        (0, [(0, 1)], 1 << 12, 0x002),
-        (0, [(0, 1)], 1 << 26, 0x002),
+        (0, [(0, 1)], 2 << 8, 0x002),
+        (0, [(0, 1)], 0xF << 12, 0),
+        (0, [(0, 1)], 0xF << 26, 0),
         (0, [(0, 1)], 1 << 20, 0x002),
         (0, [(0, 1)], FUA | LR, 0),
     ],
@@ -243,7 +243,7 @@ def test_the_limits_of_copy(
         ({"nsid": 2}, 0x002),
         ({"nsid": 0}, 0x00B),
         ({"nsid": 0xFFFFFFFF}, 0x00B),
-        ({"nsid": 1, "cdws": (0, 0, 1 << 26)}, 0x002),
+        ({"nsid": 1, "cdws": (0, 0, 1 << 20)}, 0x002),
         ({"nsid": 1, "flags": 3 << 6}, 0x002),
         ({"nsid": 1, "flags": 3}, 0x002),
     ],
@@ -363,7 +363,9 @@ def test_identify_says_what_there_is(block_size: int) -> None:
         oncs, fuses = struct.unpack_from("<HH", page, 520)
         assert oncs & 0b110001111 == 0b110001111
         assert fuses == 1
-        assert struct.unpack_from("<HH", page, 532) == (0, 1), "ACWU of one block, copy format 0"
+        assert struct.unpack_from("<HH", page, 532) == (0, 3), (
+            "ACWU of one block, copy formats 0, 1"
+        )
         assert struct.unpack_from("<H", page, 256)[0] & 1 << 9, "Get LBA Status"
 
 

@@ -197,7 +197,7 @@ def test_memory_to_blocks(host: Host) -> None:
     write(host, b"B" * 4096, 0, OTHER)
     assert to_blocks(host, 2, memory(4, 2048), memory(0, 2048, OTHER)).status == 0
     assert read_block(host, 2) == b"A" * 2048 + b"B" * 2048
-    assert identify(host, 1)[534] == 1 << 0 | 1 << 4
+    assert identify(host, 1)[534] == 1 << 0 | 1 << 1 | 1 << 4
 
 
 @pytest.mark.parametrize(
@@ -242,5 +242,5 @@ def test_a_plain_drive_has_one_format() -> None:
         host.css = 6
         host.enable()
         host.create_io_queue()
-        assert identify(host, 1)[534] == 1
+        assert identify(host, 1)[534] == 1 << 0 | 1 << 1
         assert to_blocks(host, 0, memory(0, 4096)).status == INVALID_FIELD

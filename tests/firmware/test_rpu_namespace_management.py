@@ -129,10 +129,12 @@ def test_all_can_be_deleted_and_made_again(tmp_path: Path) -> None:
         (8, 1, {"ncap": 7}, 0x11B),
         (8, 1, {"ncap": 0}, 0x11B),
         (8, 1, {"ncap": 9}, 0x002),
-        (8, 2, {}, 0x10A),
+        (8, 14, {}, 0x10A),
+        (8, 8, {}, 0x10A),  # an extended format, which the host has not enabled
         (8, 1 << 5, {}, 0x10A),
-        (8, 1 | 1 << 4, {}, 0x10A),
+        (8, 1 | 1 << 4, {}, 0),
         (8, 1, {"dps": 1}, 0x10A),
+        (8, 5, {"dps": 4}, 0x10A),
         (8, 1, {"nmic": 2}, 0x002),
         (8, 1, {"anagrpid": 1}, 0x002),
         (8, 1, {"nvmsetid": 1}, 0x002),
@@ -225,7 +227,7 @@ def test_lists_of_namespaces_and_controllers() -> None:
             assert host.command(host.admin, 6, nsid=nsid, cdws=(cns,)).status == status
         common = identify(host, 0, ALL)
         assert common[:24] == bytes(24)
-        assert (common[25], common[130], common[134]) == (1, 9, 12)
+        assert (common[25], common[130], common[134]) == (13, 9, 12)
 
 
 def test_a_host_is_told_what_comes_and_goes() -> None:

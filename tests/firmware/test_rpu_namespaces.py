@@ -45,10 +45,10 @@ def test_identify_gives_each_its_size_and_its_format(host: Host) -> None:
         assert host.command(host.admin, IDENTIFY, nsid=nsid).status == 0
         page = host.data(PAGE)
         assert struct.unpack_from("<QQQ", page) == (blocks, blocks, blocks)
-        assert (page[25], page[26]) == (1, (9, 12).index(lbads))
+        assert (page[25], page[26]) == (13, (9, 12).index(lbads))
         assert int.from_bytes(page[48:64], "little") == blocks << lbads
         assert page[99] == 0
-        assert struct.unpack_from("<HBBHBBI", page, 128) == (0, 9, 0, 0, 12, 0, 0)
+        assert struct.unpack_from("<HBBHBBI", page, 128) == (0, 9, 0, 0, 12, 0, 9 << 16 | 8)
 
 
 def test_identify_counts_the_namespaces_and_their_bytes(host: Host) -> None:

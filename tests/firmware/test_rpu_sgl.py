@@ -46,9 +46,10 @@ def queue(host: Host) -> Queue:
 
 
 def test_identify_says_what_is_supported(host: Host) -> None:
-    """Bits 1:0 without alignment (01b), bit buckets (16), longer than the data (18)."""
+    """Bits 1:0 without alignment (01b), bit buckets (16), longer than the data (18),
+    metadata in segments (19)."""
     assert host.command(host.admin, IDENTIFY, cdws=(1,)).status == 0
-    assert struct.unpack_from("<I", host.data(PAGE), 536) == (1 << 18 | 1 << 16 | 1,)
+    assert struct.unpack_from("<I", host.data(PAGE), 536) == (1 << 19 | 1 << 18 | 1 << 16 | 1,)
 
 
 @pytest.mark.parametrize("psdt", [SGL, SGL_WITH_MPTR_SEGMENT])

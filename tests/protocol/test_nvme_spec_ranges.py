@@ -32,7 +32,10 @@ def test_the_fields_of_copy() -> None:
 def test_source_ranges_of_format_0() -> None:
     first = bytes(8) + struct.pack("<Q", 1 << 40) + struct.pack("<H", 7) + bytes(14)
     second = bytes([0xFF]) * 8 + bytes(8) + b"\xff\xff" + bytes([0xFF]) * 14
-    assert list(SourceRange.decode_list(first + second)) == [(1 << 40, 7), (0, 65535)]
+    assert list(SourceRange.decode_list(first + second)) == [
+        SourceRange(1 << 40, 7),
+        SourceRange(0, 65535, 0xFFFF_FFFF, 0xFFFF, 0xFFFF),
+    ]
     assert SourceRange(0, 65535).blocks == 65536
     with pytest.raises(struct.error):
         list(SourceRange.decode_list(first[:-1]))

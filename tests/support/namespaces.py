@@ -55,7 +55,7 @@ def namespace(host: Host, nsid: int, cns: int = 0x11) -> Namespace | None:
         return None
     size, capacity, _ = struct.unpack_from("<QQQ", page)
     assert size == capacity
-    assert page[25] == 1
+    assert page[25] == 13
     return Namespace(
         size,
         page[26],

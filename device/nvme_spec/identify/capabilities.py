@@ -204,6 +204,36 @@ class Dlfeat(IntFlag):
     GUARD_IS_CRC = 1 << 4
 
 
+class Mc(IntFlag):
+    """Metadata Capabilities, byte 27 of Identify Namespace."""
+
+    EXTENDED = 1 << 0
+    SEPARATE = 1 << 1
+
+
+class Dpc(IntFlag):
+    """End-to-end Data Protection Capabilities, byte 28 of Identify Namespace."""
+
+    TYPE_1 = 1 << 0
+    TYPE_2 = 1 << 1
+    TYPE_3 = 1 << 2
+    FIRST_BYTES = 1 << 3
+    LAST_BYTES = 1 << 4
+
+
+DPS_TYPE = 0x7
+"""Bits of DPS: the type of protection information, 0 for none."""
+DPS_FIRST = 1 << 3
+"""Bit of DPS: protection information is the first bytes of metadata."""
+
+
+class Pic(IntFlag):
+    """Protection Information Capabilities, byte 8 of CNS 05h."""
+
+    STORAGE_TAG_16 = 1 << 0
+    STORAGE_TAG_16_UNMASKED = 1 << 1
+
+
 class Sanicap(IntFlag):
     """Sanitize Capabilities, byte 328; bits 31:30 are one of the last two."""
 

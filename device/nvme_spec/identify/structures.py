@@ -220,7 +220,8 @@ class IdentifyNamespace(Structure):
     nguid = raw(104, 16)
     eui64 = raw(120, 8)
     lbaf = table(128, LbaFormat, MAX_LBA_FORMATS)
-    vs = raw(384, 3712)
+    lbstm = u64(384)
+    vs = raw(392, 3704)
 
     @property
     def block_size(self) -> int:
@@ -261,12 +262,21 @@ class NvmCommandSetController(Structure):
     dmsl = u64(8)
 
 
+class ExtendedLbaFormat(Structure):
+    """Extended LBA Format (NVM Command Set 1.0, figure 101): storage tag size, guard."""
+
+    SIZE = 4
+    sts = bits(0, 4, 0, 6)
+    pif = bits(0, 4, 7, 8)
+
+
 class NvmCommandSetNamespace(Structure):
     """CNS 05h with CSI 00h (NVM Command Set 1.0, section 4.1.5.3)."""
 
     SIZE = IDENTIFY_SIZE
     lbstm = u64(0)
     pic = u8(8)
+    elbaf = table(12, ExtendedLbaFormat, MAX_LBA_FORMATS)
 
 
 class CommandSetCombinations(Structure):

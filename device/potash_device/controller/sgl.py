@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple, Self
 
+from nvme_spec.logs import CommandByte
 from nvme_spec.queues import SGL_DESCRIPTOR, SglDescriptorSubType, SglDescriptorType
 from nvme_spec.registers import CmbUse
 from nvme_spec.status import NvmeError, Status
@@ -94,6 +95,27 @@ def views(
         Status.DATA_SGL_LENGTH_INVALID,
         f"the SGL describes {length - remaining} of the {length} bytes to be moved",
     )
+
+
+def metadata_views(dma: DmaEngine, address: int, length: int, *, write: bool) -> list[memoryview]:
+    """As `views`, of metadata whose one descriptor is at `address`. Raises NvmeError."""
+    if address % SEGMENT_ALIGNMENT:
+        raise NvmeError(
+            Status.INVALID_FIELD,
+            f"the metadata's segment at {address:#x} is not aligned",
+            location=CommandByte.MPTR,
+        )
+    try:
+        found = dma.pieces(address, SGL_DESCRIPTOR.size, write=False, use=CmbUse.LISTS)
+    except AccessFault as fault:
+        raise transfer_error(fault) from None
+    try:
+        low, high = _COMMAND.unpack(b"".join(found))
+        return views(dma, low, high, length, write=write)
+    except NvmeError as error:
+        if error.status == Status.DATA_SGL_LENGTH_INVALID:
+            error.status = Status.METADATA_SGL_LENGTH_INVALID
+        raise
 
 
 def _require_few(pieces: list[memoryview], descriptor: Descriptor) -> None:

@@ -18,6 +18,7 @@ from potash_device.media.errors import MediaError
 from potash_device.media.file import FileMedia
 from potash_device.media.flash import FLASH_SIZE
 from potash_device.media.memory import MemoryMedia
+from potash_device.media.metadata import Pairs, file_size
 from potash_device.media.shapes import (
     DEFAULT_BLOCK_SIZE,
     MOST_NAMESPACES,
@@ -40,6 +41,7 @@ class _Paths:
 
     folder: bool
     namespace: Callable[[int], Path]
+    metadata: Callable[[int], Path]
     list: Path
     sidecar: Path
     flash: Path
@@ -49,12 +51,18 @@ class _Paths:
     def of(cls, path: Path) -> "_Paths":
         if path.is_dir():
             parts = (path / part for part in ("namespaces.toml", "sidecar", "flash", "time.npz"))
-            return cls(True, lambda nsid: path / f"namespace-{nsid}", *parts)
+            return cls(
+                True,
+                lambda nsid: path / f"namespace-{nsid}",
+                lambda nsid: path / f"namespace-{nsid}.metadata",
+                *parts,
+            )
         parts = (
             path.with_name(f"{path.name}.{part}")
             for part in ("toml", "sidecar", "flash", "time.npz")
         )
-        return cls(False, lambda nsid: path, *parts)
+        aside = path.with_name(f"{path.name}.metadata")
+        return cls(False, lambda nsid: path, lambda nsid: aside, *parts)
 
 
 class Drive:
@@ -196,6 +204,9 @@ class Drive:
             why = error.strerror if isinstance(error, MediaError) else error
             raise MediaError(errno.EBUSY, f"the drive cannot be used: {why}") from None
         self.locked = True
+        for one in self.namespaces.values():
+            if isinstance(one.beside, Pairs):
+                one.beside.recover()
 
     # What a host makes of its drive.
 
@@ -208,12 +219,32 @@ class Drive:
             _remove(path, keep=not self._paths.folder)  # what a crash may have left
             media = FileMedia.open(path, shape.size)
         try:
+            self._lay_out(nsid, media, shape)
             self._change({**self.shapes, nsid: shape})
         except MediaError:
             media.close()
             raise
         self.namespaces[nsid] = self._add(media)
         return media
+
+    def lay_out(self, nsid: int) -> None:
+        """Have a place for the metadata of a namespace, as its shape says, and none that was there
+        before; its blocks are to be erased. Raises MediaError."""
+        self._lay_out(nsid, self.namespaces[nsid], self.shapes[nsid])
+
+    def _lay_out(self, nsid: int, media: Media, shape: NamespaceShape) -> None:
+        if media.beside is not None:
+            media.beside.close()
+            media.beside = None
+        if self._paths is not None:
+            _remove(self._paths.metadata(nsid), keep=False)
+        if shape.metadata.size:
+            size = file_size(shape)
+            if self._paths is None:
+                file: Media = MemoryMedia.create(size)
+            else:
+                file = FileMedia.open(self._paths.metadata(nsid), size)
+            Pairs(media, self._add(file), shape)
 
     def remember(self, nsid: int, shape: NamespaceShape) -> None:
         """There is a namespace that has no blocks. Raises MediaError."""
@@ -269,6 +300,7 @@ class Drive:
         for nsid, shape in enumerate(shapes, 1):
             self.namespaces[nsid] = self._add(MemoryMedia.create(shape.size))
             self.shapes[nsid] = shape
+            self.lay_out(nsid)
         self.sidecar = self._add(MemoryMedia.create(SIDECAR_SIZE))
         self.flash = self._add(MemoryMedia.create(FLASH_SIZE))
 
@@ -310,9 +342,14 @@ class Drive:
                 )
             self.namespaces[nsid] = media
             self.shapes[nsid] = shape._replace(size=media.size)
+            if shape.metadata.size:
+                self.lay_out(nsid)
         # A lone image stays one: what every image is taken for needs not be remembered.
         worth_it = self.locked and (
-            paths.folder or self._capacity or self.shapes[1].block_size != DEFAULT_BLOCK_SIZE
+            paths.folder
+            or self._capacity
+            or self.shapes[1].block_size != DEFAULT_BLOCK_SIZE
+            or self.shapes[1].metadata.size
         )
         if worth_it and not any(media.read_only for media in self.namespaces.values()):
             write_list(paths.list, Listed(self.shapes, self._capacity))
@@ -320,10 +357,8 @@ class Drive:
     def _open_known(self, paths: _Paths, wanted: Sequence[NamespaceShape], known: Listed) -> None:
         """Namespaces that are remembered: a file that is gone or cut is not taken for a new one."""
         shapes = blocks_of(known.shapes)
-        if wanted and [one[:2] for one in wanted] != [one[:2] for one in shapes.values()]:
-            has = ", ".join(
-                f"{one.size} bytes in blocks of {one.block_size}" for one in shapes.values()
-            )
+        if wanted and list(map(_described, wanted)) != list(map(_described, shapes.values())):
+            has = ", ".join(map(_described, shapes.values()))
             raise DriveError(
                 f"{paths.list} remembers other namespaces: {has or 'none'}; leave them out"
             )
@@ -331,20 +366,30 @@ class Drive:
             raise DriveError(f"{paths.list} has more namespaces than the one file beside it")
         for nsid, shape in shapes.items():
             path = paths.namespace(nsid)
-            media = self._add(FileMedia.open(path, read_only=self.read_only, locked=self.locked))
-            if media.size < shape.size:
-                log.warning(
-                    "%s has %d bytes of %d; the rest cannot be read, and nothing is written",
-                    path, media.size, shape.size,
-                )  # fmt: skip
-                present, media.size = media.size, shape.size
-                media.truncated(present)
-            media.size = shape.size
+            media = self._open_whole(path, shape.size)
             self.namespaces[nsid] = media
+            if shape.metadata.size and not shape.erase:
+                file = self._open_whole(paths.metadata(nsid), file_size(shape))
+                pairs = Pairs(media, file, shape)
+                if self.locked and not self.read_only:
+                    pairs.recover()
         self.shapes = known.shapes
         self._capacity = self._capacity or known.capacity
         self._memory_capacity = self._memory_capacity or known.memory_capacity
         self._finish(paths, known)
+
+    def _open_whole(self, path: Path, size: int) -> Media:
+        """A file that was there before with that many bytes. Raises MediaError."""
+        media = self._add(FileMedia.open(path, read_only=self.read_only, locked=self.locked))
+        if media.size < size:
+            log.warning(
+                "%s has %d bytes of %d; the rest cannot be read, and nothing is written",
+                path, media.size, size,
+            )  # fmt: skip
+            present, media.size = media.size, size
+            media.truncated(present)
+        media.size = size
+        return media
 
     def _finish(self, paths: _Paths, known: Listed) -> None:
         """Do what was decided and perhaps not done when the device last ended."""
@@ -357,6 +402,7 @@ class Drive:
             )
         for nsid in unfinished:
             log.warning("namespace %d was being formatted, which is finished now", nsid)
+            self.lay_out(nsid)
             self.namespaces[nsid].punch(0, self.namespaces[nsid].size)
             self.namespaces[nsid].flush()
         _remove_all(paths, known.remove)
@@ -402,6 +448,12 @@ class Drive:
         return self._add(media)
 
 
+def _described(shape: NamespaceShape) -> str:
+    """What is said of a namespace, which is what a user can say of one."""
+    metadata = f" and {shape.metadata.size} of metadata" if shape.metadata.size else ""
+    return f"{shape.size} bytes in blocks of {shape.block_size}{metadata}"
+
+
 def _kind(shape: NamespaceShape) -> tuple[int, int]:
     return shape.csi, shape.size
 
@@ -425,6 +477,7 @@ def _remove_all(paths: _Paths, nsids: Collection[int]) -> None:
     """Remove the files of namespaces that are gone. Raises MediaError."""
     for nsid in nsids:
         _remove(paths.namespace(nsid), keep=not paths.folder)
+        _remove(paths.metadata(nsid), keep=False)
 
 
 def _remove(path: Path, *, keep: bool) -> None:

@@ -16,6 +16,7 @@ from nvme_spec.identify.capabilities import CommandSet
 from potash_device.media.errors import MediaError
 
 BLOCK_SIZES = (512, 4096)
+METADATA_SIZES = (8, 16, 64)
 DEFAULT_BLOCK_SIZE = 4096
 DEFAULT_SIZE = 1 << 30
 """Bytes of a namespace that nothing is said of."""
@@ -29,8 +30,80 @@ LARGEST = 1 << 62
 """Bytes; more than a file may have."""
 
 
+class BlockFormat(NamedTuple):
+    """An LBA format: bytes of a block and of its metadata, and what the protection information in
+    them is like where a host wants some: bits of its guard and of its storage tag."""
+
+    block_size: int
+    metadata: int = 0
+    guard: int = 16
+    storage_tag: int = 0
+
+    @property
+    def extended(self) -> bool:
+        """A host has to know of such protection information (LBAFEE)."""
+        return self.guard != 16 or self.storage_tag != 0
+
+
+FORMATS = (
+    BlockFormat(512),
+    BlockFormat(4096),
+    BlockFormat(512, 8),
+    BlockFormat(512, 16),
+    BlockFormat(512, 64),
+    BlockFormat(4096, 8),
+    BlockFormat(4096, 16),
+    BlockFormat(4096, 64),
+    BlockFormat(4096, 16, guard=64),
+    BlockFormat(4096, 64, guard=64),
+    BlockFormat(4096, 16, guard=64, storage_tag=16),
+    BlockFormat(4096, 16, guard=32, storage_tag=16),
+    BlockFormat(4096, 64, guard=32, storage_tag=32),
+    BlockFormat(4096, 8, storage_tag=16),
+)
+"""The formats of blocks, by their index. A host that was told of one may have kept its index, so
+new ones go to the end."""
+
+
 class DriveError(Exception):
     """What was named is no drive, or not the one that was asked for; the sentence says why."""
+
+
+class Metadata(NamedTuple):
+    """The metadata of each block, and the protection information in it."""
+
+    size: int = 0
+    """Bytes, behind each block or in a buffer of their own."""
+    extended: bool = False
+    """A host moves them behind their block, and not in a buffer of their own."""
+    protection: int = 0
+    """The type of protection, 1 to 3; 0 for none."""
+    first: bool = False
+    """Protection information is the first bytes of metadata, and not the last."""
+    guard: int = 16
+    """Bits of the guard."""
+    storage_tag: int = 0
+    """Bits of the storage tag."""
+
+    @property
+    def protection_size(self) -> int:
+        """Bytes of the protection information; 0 where there is none."""
+        return (8 if self.guard == 16 else 16) if self.protection else 0
+
+    @property
+    def protection_at(self) -> int:
+        """Where in the metadata the protection information begins."""
+        return 0 if self.first else self.size - self.protection_size
+
+    @property
+    def unwritten(self) -> bytes:
+        """Metadata of a block that was never written: protection information that is not checked
+        (NVM Command Set 1.0, section 3.2.3.2.1)."""
+        size, at = self.protection_size, self.protection_at
+        return (bytes(at) + b"\xff" * size).ljust(self.size, b"\0")
+
+
+NO_METADATA = Metadata()
 
 
 class NamespaceShape(NamedTuple):
@@ -51,6 +124,13 @@ class NamespaceShape(NamedTuple):
     """How often a host has formatted it: what was noted of its blocks before is void."""
     csi: int = CommandSet.NVM
     """Its command set."""
+    metadata: Metadata = NO_METADATA
+
+    @property
+    def format(self) -> BlockFormat:
+        """Its LBA format."""
+        kept = self.metadata
+        return BlockFormat(self.block_size, kept.size, kept.guard, kept.storage_tag)
 
     @classmethod
     def memory(cls, size: int) -> "NamespaceShape":
@@ -137,6 +217,10 @@ _ALWAYS = ("size", "block_size")
 
 
 def _toml(value: object) -> str:
+    if isinstance(value, Metadata):
+        defaults = NO_METADATA._asdict()
+        changed = {name: one for name, one in value._asdict().items() if one != defaults[name]}
+        return "{" + ", ".join(f"{name} = {_toml(one)}" for name, one in changed.items()) + "}"
     if isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else str(value)
@@ -163,14 +247,18 @@ def _listed(content: Mapping[str, Any]) -> Listed:
 
 def _shape(table: Mapping[str, Any]) -> NamespaceShape:
     """One entry of the list. Raises ValueError, TypeError or KeyError."""
-    shape = NamespaceShape(**table)
-    if not {*_ALWAYS} <= set(table) or shape.block_size not in BLOCK_SIZES:
+    metadata = Metadata(**table.get("metadata", {}))
+    shape = NamespaceShape(**{**table, "metadata": metadata})
+    if not {*_ALWAYS} <= set(table) or shape.format not in FORMATS:
+        raise ValueError
+    if metadata.protection not in range(4) or metadata.protection_size > metadata.size:
         raise ValueError
     if not _is_size(shape):
         raise ValueError
     if isinstance(shape.formats, bool) or not 0 <= shape.formats < 1 << 32:
         raise ValueError
-    if not all(isinstance(one, bool) for one in (shape.attached, shape.shared, shape.erase)):
+    flags = (shape.attached, shape.shared, shape.erase, metadata.extended, metadata.first)
+    if not all(isinstance(one, bool) for one in flags):
         raise ValueError
     if shape.uuid:
         uuid.UUID(shape.uuid)

@@ -38,6 +38,19 @@ class Impairment(Protocol):
         """These bytes are about to be read or written; may wait. Raises MediaError."""
 
 
+class Beside(Protocol):
+    """What is stored for each block in another place, and lives and dies with it."""
+
+    def punch(self, offset: int, length: int) -> None:
+        """These bytes are about to be deallocated. Raises MediaError."""
+
+    def flush(self) -> None:
+        """As `Media.flush`."""
+
+    def close(self) -> None:
+        """As `Media.close`."""
+
+
 class Media:
     """`size` bytes of non-volatile memory behind the descriptor `fd`, which this object owns."""
 
@@ -53,6 +66,7 @@ class Media:
         """Bytes that the file has unless somebody else has truncated it."""
         self.self_checking = False
         """Its user notices lost bytes by their checksums, so it may be extended after a loss."""
+        self.beside: Beside | None = None
         self._impairment: Impairment | None = None
         self._read_flags: int | None = None
         self._write_flags: int | None = None
@@ -87,9 +101,16 @@ class Media:
         return os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
+        if self.beside is not None:
+            self.beside.close()
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+    @property
+    def never_waits(self) -> bool:
+        """Whether all that is asked to be done at once is done."""
+        return self._write_flags == 0
 
     def read_at_once(self, views: Sequence[memoryview], offset: int) -> bool:
         """Fill `views` from byte `offset` if that needs no waiting; False where it would wait.
@@ -159,6 +180,12 @@ class Media:
         except OSError as error:
             self.lost = MediaError.of(error, "flushing")
             raise self.lost from None
+        if self.beside is not None:
+            try:
+                self.beside.flush()
+            except MediaError as error:
+                self.lost = error
+                raise
 
     def write_zeroes(self, offset: int, length: int) -> None:
         """Write `length` zero bytes from byte `offset` on: they are there, not a hole.
@@ -175,6 +202,8 @@ class Media:
         self.require_writable()
         self.require_whole()
         self._before(offset, length, writes=True)
+        if self.beside is not None:
+            self.beside.punch(offset, length)
         try:
             _punch_hole(self.fd, offset, length)
         except OSError as error:

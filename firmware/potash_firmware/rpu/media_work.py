@@ -40,6 +40,8 @@ class BlocksInFlight:
         self._ranges: dict[Future[Any], tuple[bool, bool, tuple[tuple[int, int], ...]]] = {}
         self.closed: Status | None = None
         """Why no command may touch the blocks now, which is the status of one that tries."""
+        self.writes_alone = False
+        """A write is of several steps, so not even two writes may be made at the same time."""
 
     def __bool__(self) -> bool:
         return bool(self._ranges) or self.closed is not None
@@ -73,7 +75,7 @@ class BlocksInFlight:
         return {
             future
             for future, (also_writes, also_alone, ranges) in self._ranges.items()
-            if (alone or also_alone or writes != also_writes)
+            if (alone or also_alone or writes != also_writes or (writes and self.writes_alone))
             and any(start < first + length and first < start + size for start, size in ranges)
         }
 
@@ -202,7 +204,11 @@ class MediaFailures:
             self.on_loss()
         return self._failure(Status.WRITE_FAULT, nsid, error, lba)
 
-    def _failure(self, status: Status, nsid: int, error: MediaError, lba: int) -> NvmeError:
+    def unprotected(self, nsid: int, error: NvmeError) -> NvmeError:
+        """What was read does not fit its protection information; what its command ends with."""
+        return self._failure(error.status, nsid, MediaError(None, error.detail), error.lba)
+
+    def _failure(self, status: int, nsid: int, error: MediaError, lba: int) -> NvmeError:
         self.on_failure()
         key, now = (nsid, status, error.errno), self.clock()
         if now >= self._logged.get(key, now):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from csd_spec.faults import Fault
 from nvme_spec.identify.capabilities import CommandSet
-from potash_device.media.shapes import NamespaceShape
+from potash_device.media.shapes import NO_METADATA, Metadata, NamespaceShape
 from potash_firmware import __version__
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class NamespaceSettings:
     csi: CommandSet = CommandSet.NVM
     size: int = 0
     """Bytes of a memory namespace; blocks have the size of their media, and others none."""
+    metadata: Metadata = NO_METADATA
     host_addressable: bool = False
     """A host maps the memory, through the board's memory BAR of the same size."""
 
@@ -64,6 +65,7 @@ class NamespaceSettings:
             shape.uuid,
             CommandSet(shape.csi),
             0 if shape.csi == CommandSet.NVM else shape.size,
+            shape.metadata,
         )
 
 

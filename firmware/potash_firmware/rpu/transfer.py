@@ -8,13 +8,21 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-from nvme_spec.queues import FLAGS_PSDT_SHIFT
+from nvme_spec.logs import CommandByte
+from nvme_spec.queues import FLAGS_PSDT_SHIFT, Psdt
 from nvme_spec.status import NvmeError, Status
 from potash_device.controller import sgl
-from potash_device.controller.dma import PAGE_SIZE, DmaEngine, gather_into, scatter
+from potash_device.controller.dma import (
+    PAGE_SIZE,
+    DmaEngine,
+    gather_into,
+    scatter,
+    transfer_error,
+)
 from potash_device.trace import Trace
 from potash_firmware.mailbox.shared import SLOT_SIZE
 from potash_firmware.rpu.command import Command
+from pyvfio_user.memory import AccessFault
 
 MAX_TRANSFER_SHIFT = 7
 """MDTS: 2**7 memory pages."""
@@ -48,6 +56,22 @@ class Transfer:
         if entry.flags >> FLAGS_PSDT_SHIFT:
             return sgl.views(self._dma, entry.prp1, entry.prp2, length, write=write)
         return self._dma.views(entry.prp1, entry.prp2, length, write=write)
+
+    def metadata_views(self, command: Command, length: int, *, write: bool) -> list[memoryview]:
+        """As `views`, of the command's separate buffer of metadata. Raises NvmeError."""
+        entry = command.entry
+        if entry.psdt is Psdt.SGL_MPTR_SEGMENT:
+            return sgl.metadata_views(self._dma, entry.mptr, length, write=write)
+        if entry.mptr % 4 or not entry.mptr:  # 0 is what a host leaves that has no metadata
+            raise NvmeError(
+                Status.INVALID_FIELD,
+                f"{entry.mptr:#x} is no address of metadata",
+                location=CommandByte.MPTR,
+            )
+        try:
+            return self._dma.pieces(entry.mptr, length, write=write)
+        except AccessFault as fault:
+            raise transfer_error(fault) from None
 
     def send(self, command: Command, data: bytes | memoryview) -> None:
         """Write `data` to guest memory. Raises NvmeError, having written nothing."""

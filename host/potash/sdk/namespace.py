@@ -8,10 +8,11 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Unpack
 
-from nvme_spec.commands import ReadWrite
-from nvme_spec.identify.structures import Cns, IdentifyNamespace
+from nvme_spec.commands import PRACT, ReadWrite
+from nvme_spec.identify.capabilities import DPS_TYPE
+from nvme_spec.identify.structures import Cns, IdentifyNamespace, NvmCommandSetNamespace
 from nvme_spec.opcodes import IoOpcode
-from potash.sdk.commands import Commands, Fields, encoded, pieces_of
+from potash.sdk.commands import Commands, Dwords, Fields, encoded, pieces_of
 from potash.sdk.errors import DeviceMisbehaved, InvalidRequest
 from potash.sdk.progress import Progress, silent
 from potash.sdk.transport import Buffer, PendingCommand
@@ -40,6 +41,33 @@ class Namespace:
             raise DeviceMisbehaved(f"the device has blocks of {found} bytes")
         return found
 
+    @cached_property
+    def _protected(self) -> bool:
+        """Whether blocks have metadata, which the drive makes and takes away.
+
+        Raises InvalidRequest for metadata that is more than protection information.
+        """
+        found = self.identify()
+        index = found.format_index_upper << 4 | found.format_index
+        size = found.lbaf[index].ms
+        if not size:
+            return False
+        page = self.device.identify_data(Cns.COMMAND_SET_NAMESPACE, self.nsid)
+        guard = NvmCommandSetNamespace(page).elbaf[index].pif
+        if not found.dps & DPS_TYPE or size != (16 if guard else 8):
+            raise InvalidRequest(
+                f"namespace {self.nsid} has {size} bytes of metadata a block, which this does not"
+                " move; format it without, or with protection information alone"
+            )
+        return True
+
+    def _fields(self, lba: int, blocks: int) -> Dwords:
+        """Of a Read or a Write, with tags that fit protection information of type 1."""
+        fields = encoded(ReadWrite(lba, blocks - 1, prinfo=PRACT if self._protected else 0))
+        if self._protected:
+            fields["cdw14"] = lba & 0xFFFF_FFFF
+        return fields
+
     @property
     def capacity(self) -> int:
         """Bytes of the namespace."""
@@ -58,7 +86,7 @@ class Namespace:
             self.submit(
                 IoOpcode.READ,
                 data_in_length=blocks * size,
-                **encoded(ReadWrite(lba + start, blocks - 1)),
+                **self._fields(lba + start, blocks),
             )
             for start, blocks in pieces_of(count, self._blocks_per_command)
         )
@@ -78,7 +106,7 @@ class Namespace:
             self.submit(
                 IoOpcode.WRITE,
                 data_out=view[start * size : (start + blocks) * size],
-                **encoded(ReadWrite(lba + start, blocks - 1)),
+                **self._fields(lba + start, blocks),
             )
             for start, blocks in pieces_of(count, self._blocks_per_command)
         )

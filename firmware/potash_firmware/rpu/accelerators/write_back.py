@@ -25,6 +25,7 @@ from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
 from potash_firmware.rpu.operations.sanitize import Sanitizing
+from potash_firmware.rpu.protection.bytes import write_bytes
 from potash_firmware.rpu.timing.deadlines import Deadlines
 
 if TYPE_CHECKING:  # it takes NumPy, as in the controller
@@ -172,7 +173,11 @@ class WriteBacks:
 
         def write() -> None:
             for source, first, length in pieces:
-                media.write_from([arena[source : source + length]], first)
+                content = arena[source : source + length]
+                if namespace.metadata.size:
+                    write_bytes(namespace, first, content)
+                else:
+                    media.write_from([content], first)
             if durable:
                 media.flush()
 

@@ -7,11 +7,13 @@ Source: NVM Express Base Specification 2.0, section 5.17; NVM Command Set Specif
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 from nvme_spec.commands import Identify
 from nvme_spec.computational import ComputeNamespace as ComputeStructure
 from nvme_spec.identify.capabilities import (
+    DPS_FIRST,
     FPI_SUPPORTED,
     NMIC_SHARED,
     NSATTR_WRITE_PROTECTED,
@@ -19,7 +21,10 @@ from nvme_spec.identify.capabilities import (
     NSTAT_READY,
     THIS_CONTROLLER,
     CommandSet,
+    Dpc,
+    Mc,
     Oacs,
+    Pic,
 )
 from nvme_spec.identify.lists import (
     IDENTIFY_SIZE,
@@ -31,6 +36,7 @@ from nvme_spec.identify.lists import (
 from nvme_spec.identify.structures import (
     Cns,
     CommandSetCombinations,
+    ExtendedLbaFormat,
     IdentifyNamespace,
     IndependentNamespace,
     LbaFormat,
@@ -41,7 +47,7 @@ from nvme_spec.layout import Structure
 from nvme_spec.memory_commands import MemoryNamespace as MemoryStructure
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
-from potash_device.media.shapes import BLOCK_SIZES
+from potash_device.media.shapes import FORMATS, BlockFormat
 from potash_firmware.rpu.admin.identify_controller import controller_structure
 from potash_firmware.rpu.command import Command, Result
 from potash_firmware.rpu.command_sets.nvm.limits import (
@@ -91,10 +97,9 @@ def _namespace(controller: Controller, command: Command, fields: Identify) -> by
         # What all namespaces have in common (section 5.17.2.1): the formats, and no size.
         return bytes(
             IdentifyNamespace(
-                nlbaf_z=len(BLOCK_SIZES) - 1,
                 fpi=FPI_SUPPORTED,
                 dlfeat=DEALLOCATION,
-                lbaf=tuple(map(_format, BLOCK_SIZES)),
+                **_FORMATS,
             )
         )
     return _of_blocks(_found(controller, nsid, _active))
@@ -113,17 +118,19 @@ def _of_blocks(namespace: AnyNamespace | None) -> bytes:
 
 def namespace_structure(namespace: Namespace) -> IdentifyNamespace:
     """What the NVM command set says of a namespace."""
+    metadata = namespace.metadata
     return IdentifyNamespace(
         nsze=namespace.blocks,
         ncap=namespace.blocks,
         nuse=namespace.blocks,
-        nlbaf_z=len(BLOCK_SIZES) - 1,
-        format_index=BLOCK_SIZES.index(namespace.block_size),
+        format_index=FORMATS.index(namespace.format),
+        metadata_extended=metadata.extended,
+        dps=metadata.protection | (DPS_FIRST if metadata.first else 0),
         nmic=NMIC_SHARED if namespace.settings.shared else 0,
         fpi=FPI_SUPPORTED | namespace.unformatted,
         nvmcap=namespace.size,
         nsattr=_nsattr(namespace),
-        lbaf=tuple(map(_format, BLOCK_SIZES)),
+        **_FORMATS,
         **namespace_fields(namespace),
     )
 
@@ -132,8 +139,17 @@ def _nsattr(namespace: Namespace) -> int:
     return 0 if namespace.media.writable else NSATTR_WRITE_PROTECTED
 
 
-def _format(block_size: int) -> LbaFormat:
-    return LbaFormat(lbads=block_size.bit_length() - 1)
+def _format(one: BlockFormat) -> LbaFormat:
+    return LbaFormat(ms=one.metadata, lbads=one.block_size.bit_length() - 1)
+
+
+_FORMATS: dict[str, Any] = {
+    "nlbaf_z": len(FORMATS) - 1,
+    "mc": Mc.EXTENDED | Mc.SEPARATE,
+    "dpc": Dpc.TYPE_1 | Dpc.TYPE_2 | Dpc.TYPE_3 | Dpc.FIRST_BYTES | Dpc.LAST_BYTES,
+    "lbaf": tuple(map(_format, FORMATS)),
+}
+"""Of Identify Namespace: the formats that there are, which are the same for all."""
 
 
 def _list(
@@ -199,6 +215,8 @@ def _of_command_set(
         )
     if isinstance(namespace, MemoryNamespace):
         return bytes(MemoryStructure(nsze=namespace.size, ncap=namespace.size))
+    if isinstance(namespace, Namespace):
+        return bytes(_extended_formats(namespace.metadata.storage_tag))
     return bytes(_IN_COMMON[csi](controller))
 
 
@@ -214,8 +232,17 @@ def _compute_limits(controller: Controller) -> Structure:
     )
 
 
+def _extended_formats(storage_tag: int) -> NvmCommandSetNamespace:
+    """What the NVM command set says of namespaces; no bit of a storage tag is masked."""
+    return NvmCommandSetNamespace(
+        lbstm=(1 << storage_tag) - 1,
+        pic=Pic.STORAGE_TAG_16 | Pic.STORAGE_TAG_16_UNMASKED,
+        elbaf=tuple(ExtendedLbaFormat(sts=one.storage_tag, pif=one.guard // 32) for one in FORMATS),
+    )
+
+
 _IN_COMMON: dict[CommandSet, Callable[[Controller], Structure]] = {
-    CommandSet.NVM: lambda controller: NvmCommandSetNamespace(),
+    CommandSet.NVM: lambda controller: _extended_formats(0),
     CommandSet.MEMORY: lambda controller: MemoryStructure(),
     CommandSet.COMPUTE: _compute_limits,
 }

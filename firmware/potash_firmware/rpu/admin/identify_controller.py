@@ -84,7 +84,8 @@ def controller_structure(controller: Controller) -> IdentifyController:
         rtd3e=controller.board.settings.ready_timeout * MICROSECONDS // 2,
         oaes=OPTIONAL_EVENTS & ~Oaes.REACHABILITY,
         cntrltype=ControllerType.IO,
-        ctratt=_if_there(FeatureId.HOST_IDENTIFIER, Ctratt.HOST_IDENTIFIER_128),
+        ctratt=_if_there(FeatureId.HOST_IDENTIFIER, Ctratt.HOST_IDENTIFIER_128)
+        | Ctratt.EXTENDED_LBA_FORMATS,
         nvmsr=Nvmsr.STORAGE_DEVICE,
         oacs=controller.support.oacs,
         acl_z=ABORT_LIMIT - 1,
@@ -114,7 +115,7 @@ def controller_structure(controller: Controller) -> IdentifyController:
         oncs=controller.support.oncs
         | Oncs.SAVE_AND_SELECT
         | _if_there(FeatureId.TIMESTAMP, Oncs.TIMESTAMP),
-        sgls=Sgls.SUPPORTED | Sgls.BIT_BUCKET | Sgls.LARGER_THAN_DATA,
+        sgls=Sgls.SUPPORTED | Sgls.BIT_BUCKET | Sgls.LARGER_THAN_DATA | Sgls.METADATA_SEGMENT,
         vwc=Vwc.PRESENT | Vwc.FLUSH_BROADCAST_SUPPORTED,
         awun_z=ATOMIC_BLOCKS - 1,
         awupf_z=ATOMIC_BLOCKS - 1,

@@ -21,20 +21,25 @@ from nvme_spec.status import NvmeError, Status
 from potash_firmware.rpu.command import Command, Result
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.inventory import CONTROLLER_ID
-from potash_firmware.rpu.namespaces.namespace import block_size_of
+from potash_firmware.rpu.namespaces.namespace import wanted_format
 
 
 def format_nvm(controller: Controller, command: Command) -> Result:
-    """Give one namespace, or all that are attached, a block size and empty blocks."""
+    """Give one namespace, or all that are attached, an LBA format and empty blocks."""
     fields = FormatNvm.decode(command.entry.cdws)
     if fields.ses not in (SecureErase.NONE, SecureErase.USER_DATA):
         raise NvmeError(Status.INVALID_FIELD, detail=f"secure erase {fields.ses} is not there")
-    block_size = block_size_of(fields.lbaf)
-    if fields.mset or fields.pi or fields.pil:
-        raise NvmeError(Status.INVALID_FORMAT, detail="no format has metadata or protection")
+    block_size, metadata = wanted_format(
+        fields.lbaf,
+        extended=bool(fields.mset),
+        protection=fields.pi,
+        first=bool(fields.pil),
+        enabled=controller.features.extended_formats,
+    )
     steps = controller.formatting.format(
         command.entry.nsid,
         block_size,
+        metadata,
         erases=fields.ses != SecureErase.NONE,
         dword10=command.entry.cdw10,
     )

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from nvme_spec.features import (
     ErrorRecovery,
     FeatureId,
+    HostBehavior,
     NumberOfQueues,
     Select,
     Timestamp,
@@ -60,6 +61,8 @@ class Features:
         """What Interrupt Coalescing reads as while the host has set nothing."""
         self.write_through = False
         """The host has switched the volatile write cache off: every write is to be durable."""
+        self.extended_formats = False
+        """The host knows of extended LBA formats (LBAFEE)."""
         self.dulbe: frozenset[int] = frozenset()
         """Namespaces of which reading a deallocated or unwritten block is an error."""
         self.reset()
@@ -106,6 +109,8 @@ class Features:
         self.version += 1
         # Asked for every read and write.
         self.write_through = not VolatileWriteCache(self.get(FeatureId.VOLATILE_WRITE_CACHE)).wce
+        behavior = self._values.get((FeatureId.HOST_BEHAVIOR_SUPPORT, 0, 0), Value()).data
+        self.extended_formats = bool(HostBehavior(behavior.ljust(HostBehavior.SIZE, b"\0")).lbafee)
         self.dulbe = frozenset(
             nsid
             for (fid, _, nsid), value in self._values.items()

@@ -8,7 +8,8 @@ from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.logs import NO_PARAMETER_ERROR_LOCATION
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
-from potash_device.media.shapes import BLOCK_SIZES, NamespaceShape
+from potash_device.media.metadata import Pairs
+from potash_device.media.shapes import FORMATS, BlockFormat, Metadata, NamespaceShape
 from potash_device.media.store import Media
 from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.media_work import BlocksInFlight
@@ -33,6 +34,9 @@ class Namespace:
     formats: int = 0
     """Formats in its life."""
 
+    def __post_init__(self) -> None:
+        self.in_flight.writes_alone = self.settings.metadata.size > 0
+
     @property
     def nsid(self) -> int:
         """Its identifier."""
@@ -42,6 +46,22 @@ class Namespace:
     def block_size(self) -> int:
         """Bytes of a logical block."""
         return self.settings.block_size
+
+    @property
+    def metadata(self) -> Metadata:
+        """What a block has beside its bytes."""
+        return self.settings.metadata
+
+    @property
+    def pairs(self) -> Pairs:
+        """The blocks with their metadata, of a namespace that has some."""
+        assert isinstance(self.media.beside, Pairs)
+        return self.media.beside
+
+    @property
+    def format(self) -> BlockFormat:
+        """The LBA format."""
+        return shape_of(self.settings, self.media.size).format
 
     @property
     def blocks(self) -> int:
@@ -95,7 +115,12 @@ class Namespace:
         Whatever else a namespace wants of a command belongs here: the fast path asks nothing else.
         """
         features = self.features
-        if self.in_flight or self.uncorrectable or (features.dulbe and self.dulbe):
+        if (
+            self.in_flight
+            or self.uncorrectable
+            or self.settings.metadata.size
+            or (features.dulbe and self.dulbe)
+        ):
             return False, False
         return True, not features.write_through
 
@@ -121,13 +146,38 @@ def flush_all(namespaces: Iterable[Namespace]) -> list[Flushed]:
     return ended
 
 
-def block_size_of(index: int, location: int | None = None) -> int:
-    """Bytes of a block in the format of that number. Raises NvmeError."""
-    if index >= len(BLOCK_SIZES):
+def wanted_format(
+    index: int,
+    *,
+    extended: bool,
+    protection: int,
+    first: bool,
+    enabled: bool,
+    location: int | None = None,
+) -> tuple[int, Metadata]:
+    """The block size and the metadata of format `index` as a host wants them.
+
+    It has `enabled` extended formats, or not. Raises NvmeError.
+    """
+    if index >= len(FORMATS) or (FORMATS[index].extended and not enabled):
         raise NvmeError(
             Status.INVALID_FORMAT, detail=f"there is no LBA format {index}", location=location
         )
-    return BLOCK_SIZES[index]
+    wanted = FORMATS[index]
+    if protection > 3 or (protection and not wanted.metadata):
+        raise NvmeError(
+            Status.INVALID_FORMAT,
+            detail=f"LBA format {index} has no protection information of type {protection}",
+            location=location,
+        )
+    return wanted.block_size, Metadata(
+        wanted.metadata,
+        extended and wanted.metadata > 0,
+        protection,
+        first and protection > 0,
+        wanted.guard,
+        wanted.storage_tag,
+    )
 
 
 def shape_of(settings: NamespaceSettings, size: int, formats: int = 0) -> NamespaceShape:
@@ -140,4 +190,5 @@ def shape_of(settings: NamespaceSettings, size: int, formats: int = 0) -> Namesp
         uuid=settings.uuid,
         formats=formats,
         csi=settings.csi,
+        metadata=settings.metadata,
     )

@@ -1,4 +1,4 @@
-"""Format NVM: a block size and empty blocks for one namespace, or for all that are attached.
+"""Format NVM: an LBA format and empty blocks for one namespace, or for all that are attached.
 
 The drive's list records durably that a namespace is to be erased before the erase begins; a device
 that ends during it erases the namespace at its next start.
@@ -17,6 +17,7 @@ from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
 from potash_device.board import Board
 from potash_device.media.errors import MediaError
+from potash_device.media.shapes import Metadata, NamespaceShape
 from potash_firmware.rpu.command import Steps
 from potash_firmware.rpu.features.persistence import Persistence
 from potash_firmware.rpu.features.values import Features
@@ -55,14 +56,16 @@ class Formatting:
     erase_accelerators: Callable[[], set[Future[None]]]
     changed: Callable[[int], None]
 
-    def format(self, nsid: int, block_size: int, *, erases: bool, dword10: int) -> Steps:
+    def format(
+        self, nsid: int, block_size: int, metadata: Metadata, *, erases: bool, dword10: int
+    ) -> Steps:
         """Format namespace `nsid`, or all; with `erases`, what jobs have read of it goes too.
 
         The persistent event log has how it began and how it ended.
         """
         self.events.add(FormatStarted(nsid=nsid, cdw10=dword10))
         try:
-            result = yield from self._format(nsid, block_size, erases)
+            result = yield from self._format(nsid, block_size, metadata, erases)
         except (NvmeError, MediaError) as error:
             status = error.status if isinstance(error, NvmeError) else Status.INTERNAL_ERROR
             self.events.add(FormatCompleted(nsid=nsid, format_status=1, status=status << 1))
@@ -70,7 +73,7 @@ class Formatting:
         self.events.add(FormatCompleted(nsid=nsid))
         return result
 
-    def _format(self, nsid: int, block_size: int, erases: bool) -> Steps:
+    def _format(self, nsid: int, block_size: int, metadata: Metadata, erases: bool) -> Steps:
         self.sanitizing.require_none()
         if nsid == BROADCAST_NSID:
             namespaces = list(self.namespaces.attached_blocks.values())
@@ -78,6 +81,11 @@ class Formatting:
                 raise NvmeError(Status.INVALID_FIELD, "no namespace is attached")
         else:
             namespaces = [self.namespaces.of_kind(Namespace, nsid)]
+        wanted = NamespaceShape(0, block_size, metadata=metadata).format
+        if wanted.storage_tag and any(one.format != wanted for one in namespaces):
+            raise NvmeError(  # NVM Command Set 1.0, section 5.2.1.4.2
+                Status.INVALID_FORMAT, "only a new namespace can be given a storage tag"
+            )
         require_writable(namespaces)
         if any(namespace.media.size < block_size for namespace in namespaces):
             raise NvmeError(Status.INVALID_FORMAT, "the namespace is smaller than a block")
@@ -93,7 +101,7 @@ class Formatting:
         left = dict(zip(namespaces, before, strict=True))
         try:
             for namespace in namespaces:
-                yield from self._format_one(namespace, block_size)
+                yield from self._format_one(namespace, block_size, metadata)
                 del left[namespace]
         finally:
             for namespace, closed in left.items():
@@ -102,9 +110,9 @@ class Formatting:
                 )
         return None
 
-    def _format_one(self, namespace: Namespace, block_size: int) -> Steps:
+    def _format_one(self, namespace: Namespace, block_size: int, metadata: Metadata) -> Steps:
         drive, media, nsid = self.board.drive, namespace.media, namespace.nsid
-        settings = replace(namespace.settings, block_size=block_size)
+        settings = replace(namespace.settings, block_size=block_size, metadata=metadata)
         formatted = shape_of(settings, media.size, namespace.formats + 1)
         yield partial(drive.reshape, nsid, formatted._replace(erase=True))
         # From here on it has the new format, whatever happens; what it holds is erased before
@@ -114,11 +122,13 @@ class Formatting:
         namespace.unformatted = 100
         self.namespaces.version += changed
         namespace.uncorrectable = UncorrectableBlocks()
+        namespace.in_flight.writes_alone = metadata.size > 0
         if changed:  # What was said of blocks of another size is said of none.
             self.features.forget_namespace(nsid)
             self.persistence.save_features()
         self.changed(nsid)
         try:
+            yield partial(drive.lay_out, nsid)
             for at in range(0, media.size, ERASED_PIECE):
                 yield partial(media.punch, at, min(ERASED_PIECE, media.size - at))
                 namespace.unformatted = 100 - 99 * at // media.size

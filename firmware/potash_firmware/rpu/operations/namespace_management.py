@@ -18,7 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 from nvme_spec.commands import NamespaceManagementOperation
-from nvme_spec.identify.capabilities import NMIC_SHARED, CommandSet
+from nvme_spec.identify.capabilities import DPS_FIRST, DPS_TYPE, NMIC_SHARED, CommandSet
 from nvme_spec.identify.structures import IdentifyNamespace
 from nvme_spec.logs import NO_PARAMETER_ERROR_LOCATION, SelfTestResult
 from nvme_spec.memory_commands import MemoryNamespace as MemoryStructure
@@ -27,7 +27,7 @@ from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
 from potash_device.board import Board
 from potash_device.media.errors import MediaError
-from potash_device.media.shapes import BLOCK_SIZES, MEMORY_UNIT, MOST_NAMESPACES
+from potash_device.media.shapes import FORMATS, MEMORY_UNIT, MOST_NAMESPACES
 from potash_firmware.rpu.command import Step, Steps
 from potash_firmware.rpu.compute.state import Compute
 from potash_firmware.rpu.features.persistence import Persistence
@@ -36,7 +36,7 @@ from potash_firmware.rpu.logs.persistent_events import PersistentEvents
 from potash_firmware.rpu.namespaces.compute import ComputeNamespace
 from potash_firmware.rpu.namespaces.inventory import AnyNamespace, Namespaces
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
-from potash_firmware.rpu.namespaces.namespace import Namespace, block_size_of, shape_of
+from potash_firmware.rpu.namespaces.namespace import Namespace, shape_of, wanted_format
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
 from potash_firmware.rpu.operations.format import require_writable
 from potash_firmware.rpu.operations.sanitize import Sanitizing
@@ -70,7 +70,7 @@ class Management:
             raise NvmeError(
                 Status.IO_COMMAND_SET_NOT_SUPPORTED, detail=f"there is no command set {csi}"
             )
-        settings, size = _WANTED[CommandSet(csi)](wanted)
+        settings, size = _WANTED[CommandSet(csi)](wanted, self.features.extended_formats)
         drive = self.board.drive
         if csi == CommandSet.NVM:
             most, free = drive.most, self.namespaces.unallocated
@@ -109,7 +109,7 @@ class Management:
                 nsid=nsid,
                 nsze=units,
                 ncap=units,
-                flbas=BLOCK_SIZES.index(settings.block_size),
+                flbas=FORMATS.index(shape_of(settings, size).format),
                 nmic=NMIC_SHARED if settings.shared else 0,
             )
         )
@@ -231,28 +231,36 @@ class Management:
 # What a host describes: the settings of a namespace, and its bytes.
 
 
-def _wanted_blocks(data: bytes) -> tuple[NamespaceSettings, int]:
+def _wanted_blocks(data: bytes, extended_formats: bool) -> tuple[NamespaceSettings, int]:
     """Raises NvmeError."""
     wanted = IdentifyNamespace(data)
     # What is wrong is in the data, and not in the command.
     location = NO_PARAMETER_ERROR_LOCATION
-    block_size = block_size_of(wanted.format_index_upper << 4 | wanted.format_index, location)
-    if wanted.metadata_extended or wanted.dps:
-        raise NvmeError(
-            Status.INVALID_FORMAT, detail="no format has metadata or protection", location=location
-        )
+    block_size, metadata = wanted_format(
+        wanted.format_index_upper << 4 | wanted.format_index,
+        extended=bool(wanted.metadata_extended),
+        protection=wanted.dps & DPS_TYPE,
+        first=bool(wanted.dps & DPS_FIRST),
+        enabled=extended_formats,
+        location=location,
+    )
     _require_capacity(wanted.nsze, wanted.ncap)
+    if wanted.lbstm and metadata.storage_tag and wanted.lbstm != (1 << metadata.storage_tag) - 1:
+        raise NvmeError(Status.INVALID_FIELD, detail="no bit of a storage tag can be masked")
     if wanted.nmic & ~NMIC_SHARED or wanted.anagrpid or wanted.nvmsetid or wanted.endgid:
         raise NvmeError(
             Status.INVALID_FIELD, detail="there are no groups and sets for a namespace to be in"
         )
     settings = NamespaceSettings(
-        block_size=block_size, attached=False, shared=bool(wanted.nmic & NMIC_SHARED)
+        block_size=block_size,
+        attached=False,
+        shared=bool(wanted.nmic & NMIC_SHARED),
+        metadata=metadata,
     )
     return settings, wanted.nsze * block_size
 
 
-def _wanted_memory(data: bytes) -> tuple[NamespaceSettings, int]:
+def _wanted_memory(data: bytes, extended_formats: bool) -> tuple[NamespaceSettings, int]:
     """Raises NvmeError."""
     wanted = MemoryStructure(data)
     # NCAP may be left out: whether the standard's structure has one is not known.
@@ -263,12 +271,12 @@ def _wanted_memory(data: bytes) -> tuple[NamespaceSettings, int]:
     return settings, wanted.nsze
 
 
-def _wanted_compute(data: bytes) -> tuple[NamespaceSettings, int]:
+def _wanted_compute(data: bytes, extended_formats: bool) -> tuple[NamespaceSettings, int]:
     """There is nothing to choose."""
     return NamespaceSettings(attached=False, csi=CommandSet.COMPUTE), 0
 
 
-_WANTED: dict[CommandSet, Callable[[bytes], tuple[NamespaceSettings, int]]] = {
+_WANTED: dict[CommandSet, Callable[[bytes, bool], tuple[NamespaceSettings, int]]] = {
     CommandSet.NVM: _wanted_blocks,
     CommandSet.MEMORY: _wanted_memory,
     CommandSet.COMPUTE: _wanted_compute,

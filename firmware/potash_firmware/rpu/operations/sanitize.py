@@ -258,6 +258,9 @@ class Sanitizing:
         passes = fields.passes if fields.sanact == SanitizeAction.OVERWRITE else 1
         self._done, self._total = self._passes * size, max(passes * size, 1)
         try:
+            for one in media:
+                if one.beside is not None:
+                    yield partial(one.beside.punch, 0, one.size)
             for number in range(self._passes, passes):
                 for call, length in _in_pieces(media, *self._pass(number)):
                     yield call

@@ -155,4 +155,7 @@ def wanted_namespaces(
 
 def sections(namespaces: tuple[NamespaceShape, ...]) -> tuple[NamespaceSection, ...]:
     """Namespaces as a configuration has them."""
-    return tuple(NamespaceSection(one.size, one.block_size) for one in namespaces)
+    return tuple(
+        NamespaceSection(one.size, one.block_size, one.metadata.size, one.metadata.protection)
+        for one in namespaces
+    )

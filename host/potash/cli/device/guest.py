@@ -21,7 +21,7 @@ from potash.cli.device.configured import (
 )
 from potash.cli.device.fault_options import fault_options, faults_of
 from potash.cli.device.mirror import mirror_option
-from potash.cli.device.serve import NAMESPACE
+from potash.cli.device.namespace_options import NAMESPACE, namespace_option
 from potash.cli.device.time_options import MODELLED, passed_on, time_options, time_section
 from potash.cli.device.vta_options import writable_file
 from potash.cli.progress import showing
@@ -316,7 +316,7 @@ def guest(
     shared += passed_on(wanted_time)
     shared += ["--profile", profile, *(["--allow-faults"] if allow_faults else [])]
     for namespace in namespaces:
-        shared += ["--namespace", f"{namespace.size}:{namespace.block_size}"]
+        shared += ["--namespace", namespace_option(namespace)]
     for memory_size in memory_namespaces:
         shared += ["--memory-namespace", str(memory_size)]
     shared += ["--compute-namespace"] * compute_namespaces

@@ -27,6 +27,7 @@ from potash.cli.device.configured import (
 )
 from potash.cli.device.fault_options import fault_options, faults_of
 from potash.cli.device.moving import Moving, load_state, moving_options, save_state
+from potash.cli.device.namespace_options import NAMESPACE
 from potash.cli.device.time_options import keep, modelled, standing, time_options, time_section
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
@@ -47,7 +48,6 @@ from potash_device.controller.cmb import CmbSettings
 from potash_device.media.drive import Drive
 from potash_device.media.errors import MediaError
 from potash_device.media.shapes import (
-    BLOCK_SIZES,
     DEFAULT_BLOCK_SIZE,
     DEFAULT_SIZE,
     DriveError,
@@ -85,17 +85,6 @@ def _levels(text: str) -> Mapping[str, str]:
     return LogSettings(components=components).components
 
 
-def _namespace(text: str) -> NamespaceShape:
-    size, colon, block = text.partition(":")
-    if colon and block not in map(str, BLOCK_SIZES):
-        raise ValueError(f"{text!r}: blocks have {' or '.join(map(str, BLOCK_SIZES))} bytes")
-    block_size = int(block) if colon else DEFAULT_BLOCK_SIZE
-    return NamespaceShape(Size(block_size).parse(size), block_size)
-
-
-NAMESPACE = Parsed("SIZE[:BLOCK]", _namespace)
-
-
 def _serial(text: str) -> str:
     """What fits in Identify Controller. Raises ValueError."""
     if not (text.strip() and text.isascii() and text.isprintable() and len(text) <= 20):
@@ -130,7 +119,8 @@ def qemu_device(socket: Path) -> str:
     "namespaces",
     type=NAMESPACE,
     multiple=True,
-    help="Size and block size (512 or 4096, the default) of a namespace of a new drive; may be "
+    help="Size and block size (512 or 4096, the default) of a namespace of a new drive, bytes of "
+    "metadata (8, 16 or 64) and the type of protection information in it (1, 2 or 3); may be "
     "repeated. The media store them.",
 )
 @click.option(

@@ -18,6 +18,7 @@ from potash_device.media.store import Media
 from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.namespace import Namespace
+from potash_firmware.rpu.protection.information import Tags, Wanted
 from potash_firmware.rpu.transfer import check_size
 
 STEP = 4 << 20
@@ -39,6 +40,8 @@ class Target(NamedTuple):
     blocks: int
     fua: bool
     deac: bool
+    wanted: Wanted | None = None
+    """What is wanted of metadata; None of blocks without."""
 
     @property
     def offset(self) -> int:
@@ -56,14 +59,29 @@ def target(controller: Controller, command: Command, *, moves_data: bool = True)
     """
     namespace = controller.namespaces.usable(command.entry.nsid)
     fields = ReadWrite.decode(command.entry.cdws)
-    if fields.prinfo or fields.dtype:
-        raise NvmeError(
-            Status.INVALID_FIELD, "the device has no protection information or directives"
-        )
+    if fields.dtype:
+        raise NvmeError(Status.INVALID_FIELD, "the device has no directives")
     if moves_data:
         check_size(fields.blocks * namespace.block_size)
     namespace.byte_range(fields.slba, fields.blocks, location=CommandByte.CDW10)
-    return Target(namespace, fields.slba, fields.blocks, fields.fua, fields.deac)
+    wanted = None
+    if namespace.metadata.size:
+        require_known_format(controller, namespace)
+        wanted = Wanted.of(namespace.metadata, fields.prinfo, fields.stc, Tags.of(command.entry))
+        wanted.require_valid(fields.slba)
+    return Target(namespace, fields.slba, fields.blocks, fields.fua, fields.deac, wanted)
+
+
+def require_known_format(controller: Controller, namespace: Namespace) -> None:
+    """Raise NvmeError for protection information that the host does not know of (LBAFEE)."""
+    if (
+        namespace.metadata.protection
+        and namespace.format.extended
+        and not controller.features.extended_formats
+    ):
+        raise NvmeError(
+            Status.INVALID_NAMESPACE, "the host has not enabled extended LBA formats (LBAFEE)"
+        )
 
 
 def require_pointer(command: Command) -> None:

@@ -7,52 +7,66 @@ Source: NVM Command Set Specification 1.0, section 3.2.2 (Copy); 1.2, figure 41 
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 
+from nvme_spec.commands import PRACT
 from nvme_spec.features import FeatureId, HostBehavior, Select
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.logs import CommandByte
-from nvme_spec.ranges import COPY_FORMAT_0, Copy, CopyFormat, MemorySourceRange, SourceRange
+from nvme_spec.ranges import (
+    COPY_FORMAT_0,
+    COPY_FORMAT_1,
+    Copy,
+    CopyFormat,
+    MemorySourceRange,
+    SourceRange,
+)
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_device.media.store import Media
 from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.command_sets.nvm.blocks import (
+    Target,
     after,
     healed,
     heals,
     read_error,
     require_allocated,
     require_correctable,
+    require_known_format,
     require_writable,
     write_error,
 )
 from potash_firmware.rpu.command_sets.nvm.limits import copy_limits
+from potash_firmware.rpu.command_sets.nvm.paired import Buffers
 from potash_firmware.rpu.command_sets.sources import source_memory
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.namespace import Namespace
+from potash_firmware.rpu.protection.information import Tags, Wanted
 
 
 def copy(controller: Controller, command: Command) -> Result:
     """Blocks or bytes to blocks: as if all were read before the first is written."""
     fields = Copy.decode(command.entry.cdws)
     namespace = controller.namespaces.usable(command.entry.nsid)
-    if fields.desfmt not in (COPY_FORMAT_0, CopyFormat.MEMORY) or (
+    if fields.desfmt not in (COPY_FORMAT_0, COPY_FORMAT_1, CopyFormat.MEMORY) or (
         fields.desfmt == CopyFormat.MEMORY and not _memory_enabled(controller)
     ):
         raise NvmeError(
             Status.INVALID_FIELD, f"source ranges of format {fields.desfmt} are not enabled"
         )
-    if fields.prinfor or fields.prinfow or fields.dtype:
-        raise NvmeError(
-            Status.INVALID_FIELD, "the device has no protection information or directives"
-        )
+    if fields.dtype:
+        raise NvmeError(Status.INVALID_FIELD, "the device has no directives")
+    _require_copyable(controller, namespace, fields)
     limits = copy_limits(namespace.block_size)
     if fields.nr_z > limits.msrc_z:
         raise _too_much(f"{fields.nr_z + 1} ranges")
     data = controller.transfer.receive(command, fields.length)
     if fields.desfmt == CopyFormat.MEMORY:
         return _from_memory(controller, command, namespace, fields, data)
-    listed = list(SourceRange.decode_list(data))
+    of_format_1 = fields.desfmt == COPY_FORMAT_1
+    decode = SourceRange.decode_list_1 if of_format_1 else SourceRange.decode_list
+    listed = list(decode(data))
     total = sum(one.blocks for one in listed)
     if max(one.blocks for one in listed) > limits.mssrl or total > limits.mcl:
         raise _too_much(f"{total} blocks in {len(listed)} ranges")
@@ -63,7 +77,40 @@ def copy(controller: Controller, command: Command) -> Result:
             require_correctable(namespace, one.slba, one.blocks)
 
     read = _reading(namespace.media, sources, dulbe=namespace.dulbe)
-    return _write(controller, namespace, fields, total, sources, readable, read)
+    store = None
+    if namespace.metadata.size:
+        kept = namespace.metadata
+        wanted = [
+            Wanted.of(kept, fields.prinfor, False, Tags(one.elbt, one.elbat, one.elbatm))
+            for one in listed
+        ]
+        for one, asked in zip(listed, wanted, strict=True):
+            asked.require_valid(one.slba)
+        parts = [
+            Buffers(Target(namespace, one.slba, one.blocks, False, False, asked))
+            for one, asked in zip(listed, wanted, strict=True)
+        ]
+        read = _reading_pairs(parts, dulbe=namespace.dulbe)
+        store = _storing_pairs(command, namespace, fields, total)
+    return _write(controller, namespace, fields, total, sources, readable, read, store)
+
+
+def _require_copyable(controller: Controller, namespace: Namespace, fields: Copy) -> None:
+    """Raise NvmeError for a format of source ranges, or a treatment of protection information, that
+    the namespace does not have (NVM Command Set 1.0, section 3.2.2)."""
+    kept = namespace.metadata
+    if not kept.protection:
+        return
+    require_known_format(controller, namespace)
+    if fields.desfmt != (COPY_FORMAT_0 if kept.guard == 16 else COPY_FORMAT_1):
+        raise NvmeError(
+            Status.INVALID_NAMESPACE,
+            f"source ranges of format {fields.desfmt} are for other protection information",
+        )
+    if (fields.prinfor ^ fields.prinfow) & PRACT:
+        raise NvmeError(
+            Status.INVALID_FIELD, "protection information is replaced, or it is passed on"
+        )
 
 
 def _from_memory(
@@ -84,9 +131,16 @@ def _from_memory(
         memory = source_memory(controller, namespace.nsid, one.snsid, one.sopt)
         memory.require_range(one.saddr, one.nbyte)
         sources.append(memory.memory.bytes[one.saddr : one.saddr + one.nbyte])
-    return _write(
-        controller, namespace, fields, total // block_size, (), lambda: None, lambda: sources
-    )
+    blocks = total // block_size
+    store = _storing_pairs(command, namespace, fields, blocks) if namespace.metadata.size else None
+
+    def read() -> Sequence[memoryview]:
+        if store is None:
+            return sources
+        metadata = bytearray(blocks * namespace.metadata.size)
+        return [memoryview(b"".join(sources)), memoryview(metadata)]
+
+    return _write(controller, namespace, fields, blocks, (), lambda: None, read, store)
 
 
 def _memory_enabled(controller: Controller) -> bool:
@@ -99,7 +153,10 @@ def _memory_enabled(controller: Controller) -> bool:
 
 
 Read = Callable[[], Sequence[memoryview]]
-"""Gives what is to be written, where it may wait. Raises MediaError."""
+"""Gives what is to be written, where it may wait: bytes in pieces, or blocks and their metadata.
+Raises MediaError, and NvmeError for protection information that is wrong."""
+Store = Callable[[Sequence[memoryview]], None]
+"""Writes that, where it may wait. Raises as `Read`."""
 
 
 def _write(
@@ -110,6 +167,7 @@ def _write(
     sources: Sequence[tuple[int, int]],
     readable: Callable[[], None],
     read: Read,
+    store: Store | None = None,
 ) -> Result:
     """Write what `read` gives over `blocks` blocks, while nobody else touches `sources`.
 
@@ -126,13 +184,16 @@ def _write(
         readable()
         heal = heals(controller, namespace, fields.sdlba, blocks)
         durable = heal or fields.fua or namespace.write_through
-        call = _copying(namespace.media, read, offset, durable=durable)
+        write = store or partial(namespace.media.write_from, offset=offset)
+        call = _copying(namespace.media, read, write, durable=durable)
 
         def finish(future: "Future[MediaError | None]") -> Result:
             try:
                 unread = future.result()
             except MediaError as error:
                 raise write_error(controller, namespace, error) from None
+            except NvmeError as error:
+                raise controller.failures.unprotected(namespace.nsid, error) from None
             if unread is not None:
                 raise read_error(controller, namespace, unread)
             controller.health.count_write(length)
@@ -164,8 +225,37 @@ def _reading(media: Media, sources: Sequence[tuple[int, int]], *, dulbe: bool) -
     return read
 
 
+def _reading_pairs(parts: Sequence[Buffers], *, dulbe: bool) -> Read:
+    def read() -> Sequence[memoryview]:
+        for part in parts:
+            part.fetch(dulbe=dulbe)
+            part.check()
+        return [
+            memoryview(b"".join(part.data for part in parts)),
+            memoryview(bytearray(b"".join(part.metadata for part in parts))),
+        ]
+
+    return read
+
+
+def _storing_pairs(command: Command, namespace: Namespace, fields: Copy, blocks: int) -> Store:
+    """Raises NvmeError."""
+    kept = namespace.metadata
+    wanted = Wanted.of(kept, fields.prinfow, fields.stcw, Tags.of(command.entry))
+    wanted.require_valid(fields.sdlba)
+    target = Target(namespace, fields.sdlba, blocks, False, False, wanted)
+
+    def store(content: Sequence[memoryview]) -> None:
+        buffers = Buffers(target)
+        buffers.data, buffers.metadata = content
+        buffers.protect()
+        buffers.store(durable=False)
+
+    return store
+
+
 def _copying(
-    media: Media, read: Read, offset: int, *, durable: bool
+    media: Media, read: Read, write: Store, *, durable: bool
 ) -> Callable[[], MediaError | None]:
     """The work of Copy; it gives the error of a source, and raises MediaError for the rest."""
 
@@ -174,7 +264,7 @@ def _copying(
             content = read()
         except MediaError as error:
             return error
-        media.write_from(content, offset)
+        write(content)
         if durable:
             media.flush()
         return None

@@ -30,6 +30,7 @@ from potash_firmware.rpu.command_sets.nvm.blocks import (
 )
 from potash_firmware.rpu.command_sets.nvm.limits import COMPARE_AND_WRITE_BLOCKS
 from potash_firmware.rpu.command_sets.nvm.optional import differs, first_difference
+from potash_firmware.rpu.command_sets.nvm.paired import Buffers, expected_of
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.faults import lost, outcome
 
@@ -174,7 +175,11 @@ class _CompareAndWrite:
                 Status.ATOMIC_WRITE_UNIT_EXCEEDED,
                 f"{blocks.blocks} blocks cannot be compared and written as one",
             )
-        expected = controller.transfer.receive(first, blocks.length)
+        expected: memoryview | Buffers
+        if blocks.wanted is None:
+            expected = controller.transfer.receive(first, blocks.length)
+        else:
+            expected = expected_of(controller, first, blocks)
         namespace, ranges = blocks.namespace, ((blocks.offset, blocks.length),)
         wait = after(controller, namespace, ranges, self._compare, writes=True, alone=True)
         if wait is not None:
@@ -188,7 +193,13 @@ class _CompareAndWrite:
         media, dulbe = namespace.media, namespace.dulbe
 
         def work() -> Outcome:
-            at = first_difference(media, blocks.offset, expected, fua=blocks.fua, dulbe=dulbe)
+            if isinstance(expected, Buffers):
+                stored = Buffers(blocks)
+                stored.fetch(dulbe=dulbe)
+                stored.check()
+                at = expected.unlike(stored)
+            else:
+                at = first_difference(media, blocks.offset, expected, fua=blocks.fua, dulbe=dulbe)
             if at is not None or content is None:
                 return at, None
             return None, _stored(media, blocks.offset, content, durable=durable)
@@ -214,7 +225,7 @@ class _CompareAndWrite:
         except NvmeError as error:
             self._write_refused = error
 
-    def _content(self, blocks: Target) -> tuple[memoryview | None, bool]:
+    def _content(self, blocks: Target) -> tuple["memoryview | Buffers | None", bool]:
         """What is to be written and whether durably; a write that is refused leaves it at that."""
         controller = self.controller
         try:
@@ -222,9 +233,16 @@ class _CompareAndWrite:
                 self._write_lost = True
                 return None, False
             require_pointer(self.second)
-            fua = target(controller, self.second).fua
+            second = target(controller, self.second)
+            fua = second.fua
             require_writable(controller, blocks.namespace)
-            content = controller.transfer.receive(self.second, blocks.length)
+            content: memoryview | Buffers
+            if second.wanted is None:
+                content = controller.transfer.receive(self.second, blocks.length)
+            else:
+                content = Buffers(second)
+                content.receive(controller.transfer, self.second)
+                content.protect()
         except NvmeError as error:
             self._write_refused = error
             return None, False
@@ -236,6 +254,9 @@ class _CompareAndWrite:
             at, _ = future.result()
         except MediaError as error:
             raise self._first_failed(read_error(self.controller, namespace, error)) from None
+        except NvmeError as error:
+            wrong = self.controller.failures.unprotected(namespace.nsid, error)
+            raise self._first_failed(wrong) from None
         self.controller.health.count_read(self._blocks.length)
         if at is not None:
             raise self._first_failed(differs(namespace, at))
@@ -261,10 +282,15 @@ class _CompareAndWrite:
         return None
 
 
-def _stored(media: Media, offset: int, content: memoryview, *, durable: bool) -> MediaError | None:
+def _stored(
+    media: Media, offset: int, content: "memoryview | Buffers", *, durable: bool
+) -> MediaError | None:
     """Write, and give the error; waits."""
     try:
-        media.write_from([content], offset)
+        if isinstance(content, Buffers):
+            content.store(durable=False)
+        else:
+            media.write_from([content], offset)
         if durable:
             media.flush()
     except MediaError as error:

@@ -8,7 +8,7 @@ Source: NVM Command Set Specification 1.0, section 4.1.5 (Identify data structur
 from typing import Any, NamedTuple
 
 from nvme_spec.identify.capabilities import Dlfeat, Fuses, Nsfeat
-from nvme_spec.ranges import COPY_FORMAT_0
+from nvme_spec.ranges import COPY_FORMAT_0, COPY_FORMAT_1
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.transfer import MAX_TRANSFER
 
@@ -42,7 +42,7 @@ def copy_limits(block_size: int) -> CopyLimits:
 CONTROLLER_FIELDS: dict[str, Any] = {
     "fuses": Fuses.COMPARE_AND_WRITE,
     "acwu_z": COMPARE_AND_WRITE_BLOCKS - 1,
-    "copy_formats": 1 << COPY_FORMAT_0,
+    "copy_formats": 1 << COPY_FORMAT_0 | 1 << COPY_FORMAT_1,
 }
 """Of Identify Controller."""
 

@@ -15,6 +15,7 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_device.media.store import Media
 from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.command_sets.nvm import paired
 from potash_firmware.rpu.command_sets.nvm.blocks import (
     HOLE_STEP,
     STEP,
@@ -40,6 +41,8 @@ from potash_firmware.rpu.namespaces.namespace import Namespace
 def compare(controller: Controller, command: Command) -> Result:
     """Succeed if the blocks hold what guest memory does."""
     blocks = target(controller, command)
+    if blocks.wanted is not None:
+        return paired.compare(controller, command, blocks, differs)
     namespace, offset, length = blocks.namespace, blocks.offset, blocks.length
     expected = controller.transfer.receive(command, length)
     ranges = ((offset, length),)
@@ -91,6 +94,8 @@ def differs(namespace: Namespace, at: int) -> NvmeError:
 def verify(controller: Controller, command: Command) -> Result:
     """Succeed if the blocks could be read."""
     blocks = target(controller, command, moves_data=False)
+    if blocks.wanted is not None:
+        return paired.verify(controller, command, blocks)
     namespace, media = blocks.namespace, blocks.namespace.media
     require_correctable(namespace, blocks.slba, blocks.blocks)
     dulbe = namespace.dulbe
@@ -116,6 +121,8 @@ def verify(controller: Controller, command: Command) -> Result:
 def write_zeroes(controller: Controller, command: Command) -> Result:
     """Zeroes to media, or with DEAC (deallocate) holes that read as zeroes."""
     blocks = target(controller, command, moves_data=False)
+    if blocks.wanted is not None and not blocks.deac:
+        return paired.write_zeroes(controller, command, blocks)
     namespace, media = blocks.namespace, blocks.namespace.media
     require_writable(controller, namespace)
     heal = heals(controller, namespace, blocks.slba, blocks.blocks)

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from nvme_spec.queues import BROADCAST_NSID
 from potash_device.media.errors import MediaError
 from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
+from potash_firmware.rpu.command_sets.nvm import paired
 from potash_firmware.rpu.command_sets.nvm.blocks import (
     after,
     commit,
@@ -51,6 +52,8 @@ def flush(controller: Controller, command: Command) -> Result:
 def read(controller: Controller, command: Command) -> Result:
     """Media to guest memory."""
     blocks = target(controller, command)
+    if blocks.wanted is not None:
+        return paired.read(controller, command, blocks)
     namespace, offset, length = blocks.namespace, blocks.offset, blocks.length
     media = namespace.media
     views = controller.transfer.views(command, length, write=True)
@@ -103,6 +106,8 @@ def read(controller: Controller, command: Command) -> Result:
 def write(controller: Controller, command: Command) -> Result:
     """Guest memory to media; durable before it completes if the host wants it so."""
     blocks = target(controller, command)
+    if blocks.wanted is not None:
+        return paired.write(controller, command, blocks)
     namespace, offset, length = blocks.namespace, blocks.offset, blocks.length
     media = namespace.media
     views = controller.transfer.views(command, length, write=False)

@@ -1,0 +1,349 @@
+"""Read, Write, Compare, Verify and Write Zeroes of blocks that have metadata.
+
+Blocks and metadata are always moved through private buffers, where protection information is made
+and checked. The host's metadata is behind each of its blocks or in a buffer of its own; it has none
+where all of it is protection information that the controller makes and takes away.
+
+Source: NVM Command Set Specification 1.0, sections 3.2, 5.2 and 5.2.2.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
+
+import numpy as np
+
+from nvme_spec.commands import PRACT
+from nvme_spec.status import NvmeError, Status
+from potash_device.media.errors import MediaError
+from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
+from potash_firmware.rpu.command_sets.nvm.blocks import (
+    STEP,
+    Step,
+    Target,
+    after,
+    commit,
+    healed,
+    heals,
+    one_by_one,
+    pieces,
+    read_error,
+    require_allocated,
+    require_correctable,
+    require_writable,
+    write_error,
+)
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.namespaces.namespace import Namespace
+from potash_firmware.rpu.protection.guards import Bytes
+from potash_firmware.rpu.protection.information import CHECKS, check, insert
+from potash_firmware.rpu.transfer import Transfer
+
+
+class Buffers:
+    """Private buffers for the blocks of a command and their metadata."""
+
+    def __init__(self, blocks: Target) -> None:
+        assert blocks.wanted is not None
+        self.blocks, self.wanted = blocks, blocks.wanted
+        self.namespace = blocks.namespace
+        self.data = memoryview(bytearray(blocks.length))
+        self.metadata = memoryview(bytearray(blocks.blocks * self.wanted.metadata.size))
+
+    @property
+    def _interleaved(self) -> bool:
+        return self.wanted.metadata.extended and not self.wanted.stripped
+
+    def require_host(self, transfer: Transfer, command: Command, *, write: bool) -> None:
+        """Raise NvmeError for guest memory that the command cannot use."""
+        self._views(transfer, command, write=write)
+
+    def _views(
+        self, transfer: Transfer, command: Command, *, write: bool
+    ) -> tuple[list[memoryview], list[memoryview]]:
+        """Guest memory of the blocks, and that of separate metadata."""
+        length = len(self.data) + (len(self.metadata) if self._interleaved else 0)
+        data = transfer.views(command, length, write=write)
+        if self._interleaved or self.wanted.stripped:
+            return data, []
+        return data, transfer.metadata_views(command, len(self.metadata), write=write)
+
+    def _extended(self, buffer: memoryview) -> tuple[Bytes, int]:
+        rows = np.frombuffer(buffer, np.uint8).reshape(self.blocks.blocks, -1)
+        return rows, self.namespace.block_size
+
+    def receive(self, transfer: Transfer, command: Command) -> None:
+        """Fill the buffers from the host, with metadata of zeroes where it has none."""
+        data, metadata = self._views(transfer, command, write=False)
+        if not self._interleaved:
+            transfer.gather(command, data, self.data)
+            if metadata:
+                transfer.gather(command, metadata, self.metadata)
+            return
+        both = memoryview(bytearray(len(self.data) + len(self.metadata)))
+        transfer.gather(command, data, both)
+        rows, size = self._extended(both)
+        self.data = memoryview(rows[:, :size].tobytes())
+        self.metadata = memoryview(bytearray(rows[:, size:].tobytes()))
+
+    def send(self, transfer: Transfer, command: Command) -> None:
+        """Give the host what is in the buffers."""
+        data, metadata = self._views(transfer, command, write=True)
+        if not self._interleaved:
+            transfer.scatter(command, data, self.data)
+            if metadata:
+                transfer.scatter(command, metadata, self.metadata)
+            return
+        both = memoryview(bytearray(len(self.data) + len(self.metadata)))
+        rows, size = self._extended(both)
+        rows[:, :size] = np.frombuffer(self.data, np.uint8).reshape(self.blocks.blocks, -1)
+        rows[:, size:] = np.frombuffer(self.metadata, np.uint8).reshape(self.blocks.blocks, -1)
+        transfer.scatter(command, data, both)
+
+    def check(self) -> None:
+        """Raise NvmeError for protection information that is not what the command wants."""
+        check(self.wanted, self.data, self.metadata, self.blocks.slba, self.blocks.blocks)
+
+    def protect(self) -> None:
+        """Make or check the protection information of what the host has sent. Raises NvmeError."""
+        if self.wanted.action:
+            insert(self.wanted, self.data, self.metadata, self.blocks.blocks)
+        else:
+            self.check()
+
+    def fetch(self, *, dulbe: bool) -> None:
+        """Fill the buffers from the media; waits. Raises MediaError."""
+        if self.blocks.fua:
+            commit(self.namespace.media)
+        if dulbe:
+            require_allocated(self.namespace.media, self.blocks.offset, self.blocks.length)
+        self.namespace.pairs.read(self.blocks.slba, self.data, self.metadata)
+
+    def store(self, *, durable: bool) -> None:
+        """Write what is in the buffers; waits. Raises MediaError."""
+        self.namespace.pairs.write(self.blocks.slba, self.data, self.metadata)
+        if durable:
+            self.namespace.media.flush()
+
+    def unlike(self, stored: "Buffers") -> int | None:
+        """The first byte of the first block that differs but for its protection information."""
+        count, kept = self.blocks.blocks, self.wanted.metadata
+        different = np.zeros(count, np.bool_)
+        for mine, other in ((self.data, stored.data), (self.metadata, stored.metadata)):
+            rows = np.frombuffer(mine, np.uint8).reshape(count, -1)
+            unlike = rows != np.frombuffer(other, np.uint8).reshape(count, -1)
+            if mine is self.metadata:
+                unlike[:, kept.protection_at : kept.protection_at + kept.protection_size] = False
+            different |= unlike.any(axis=1)
+        if not different.any():
+            return None
+        return self.blocks.offset + int(different.argmax()) * self.namespace.block_size
+
+
+def read(controller: Controller, command: Command, blocks: Target) -> Result:
+    """Media to guest memory."""
+    namespace, ranges = blocks.namespace, ((blocks.offset, blocks.length),)
+    buffers = Buffers(blocks)
+    buffers.require_host(controller.transfer, command, write=True)
+    wait = after(
+        controller, namespace, ranges, lambda: read(controller, command, blocks), writes=False
+    )
+    if wait is not None:
+        return wait
+    require_correctable(namespace, blocks.slba, blocks.blocks)
+    dulbe = namespace.dulbe
+
+    def deliver() -> None:
+        checked(controller, namespace, buffers.check)
+        buffers.send(controller.transfer, command)
+        controller.health.count_read(blocks.length)
+
+    def finish(future: "Future[None]") -> None:
+        try:
+            future.result()
+        except MediaError as error:
+            raise read_error(controller, namespace, error) from None
+        deliver()
+
+    try:
+        done = (
+            not blocks.fua
+            and not dulbe
+            and namespace.pairs.read_at_once(blocks.slba, buffers.data, buffers.metadata)
+        )
+    except MediaError as error:
+        raise read_error(controller, namespace, error) from None
+    if done:
+        deliver()
+        return None
+    work = controller.media_work.on_blocks(
+        namespace.in_flight, ranges, lambda: buffers.fetch(dulbe=dulbe), writes=False
+    )
+    return Pending(work, finish, nothing_to_undo)
+
+
+def write(controller: Controller, command: Command, blocks: Target) -> Result:
+    """Guest memory to media; durable before it completes if the host wants it so."""
+    namespace, ranges = blocks.namespace, ((blocks.offset, blocks.length),)
+    buffers = Buffers(blocks)
+    buffers.require_host(controller.transfer, command, write=False)
+    wait = after(
+        controller, namespace, ranges, lambda: write(controller, command, blocks), writes=True
+    )
+    if wait is not None:
+        return wait
+    heal = heals(controller, namespace, blocks.slba, blocks.blocks)
+    durable = heal or blocks.fua or namespace.write_through
+    require_writable(controller, namespace)
+    buffers.receive(controller.transfer, command)
+    buffers.protect()
+
+    def finish(future: "Future[None] | None") -> Result:
+        try:
+            if future is None:
+                buffers.store(durable=False)
+            else:
+                future.result()
+        except MediaError as error:
+            raise write_error(controller, namespace, error) from None
+        controller.health.count_write(blocks.length)
+        return healed(controller, namespace, blocks.slba, blocks.blocks) if heal else None
+
+    if not durable and namespace.pairs.never_waits:
+        return finish(None)
+    work = controller.media_work.on_blocks(
+        namespace.in_flight, ranges, lambda: buffers.store(durable=durable), writes=True
+    )
+    return Pending(work, finish, work.cancel)
+
+
+def compare(
+    controller: Controller,
+    command: Command,
+    blocks: Target,
+    differs: Callable[[Namespace, int], NvmeError],
+) -> Result:
+    """Succeed if blocks and metadata, but for protection information, are what the host has."""
+    namespace, ranges = blocks.namespace, ((blocks.offset, blocks.length),)
+    wait = after(
+        controller,
+        namespace,
+        ranges,
+        lambda: compare(controller, command, blocks, differs),
+        writes=False,
+    )
+    if wait is not None:
+        return wait
+    expected = expected_of(controller, command, blocks)
+    require_correctable(namespace, blocks.slba, blocks.blocks)
+    stored, dulbe = Buffers(blocks), namespace.dulbe
+
+    def finish(future: "Future[None]") -> None:
+        try:
+            future.result()
+        except MediaError as error:
+            raise read_error(controller, namespace, error) from None
+        checked(controller, namespace, stored.check)
+        controller.health.count_read(blocks.length)
+        at = expected.unlike(stored)
+        if at is not None:
+            raise differs(namespace, at)
+
+    work = controller.media_work.on_blocks(
+        namespace.in_flight, ranges, lambda: stored.fetch(dulbe=dulbe), writes=False
+    )
+    return Pending(work, finish)
+
+
+def expected_of(controller: Controller, command: Command, blocks: Target) -> Buffers:
+    """What the host has to be compared, which is checked as the command wants. Raises NvmeError."""
+    expected = Buffers(blocks)
+    if expected.wanted.action:
+        raise NvmeError(
+            Status.INVALID_PROTECTION_INFORMATION, "a comparison makes no protection information"
+        )
+    expected.receive(controller.transfer, command)
+    expected.check()
+    return expected
+
+
+def verify(controller: Controller, command: Command, blocks: Target) -> Result:
+    """Succeed if the blocks could be read, and are what their protection information says."""
+    namespace, wanted = blocks.namespace, blocks.wanted
+    assert wanted is not None
+    if wanted.action:
+        raise NvmeError(Status.INVALID_FIELD, "Verify moves no protection information")
+    require_correctable(namespace, blocks.slba, blocks.blocks)
+    dulbe, wrong = namespace.dulbe, list[NvmeError]()
+    size = namespace.block_size
+
+    def steps() -> Iterator[Step]:
+        if blocks.fua:
+            yield Step(blocks.offset, blocks.length, lambda: commit(namespace.media))
+        for first, length in pieces(blocks.offset, blocks.length, STEP):
+
+            def look(first: int = first, length: int = length) -> None:
+                part = Target(namespace, first // size, length // size, False, False, wanted)
+                buffers = Buffers(part)
+                buffers.fetch(dulbe=dulbe)
+                try:
+                    check(
+                        wanted,
+                        buffers.data,
+                        buffers.metadata,
+                        part.slba,
+                        part.blocks,
+                        part.slba - blocks.slba,
+                    )
+                except NvmeError as error:
+                    wrong.append(error)
+
+            yield Step(first, length, look)
+            if wrong:
+                raise controller.failures.unprotected(namespace.nsid, wrong[0])
+
+    def finish() -> None:
+        controller.health.count_read(blocks.length)
+
+    return one_by_one(controller, command, namespace, steps(), read_error, finish, writes=False)
+
+
+def write_zeroes(controller: Controller, command: Command, blocks: Target) -> Result:
+    """Zeroes to blocks and metadata, with protection information that fits if that is asked for,
+    and else with such that is not checked."""
+    namespace, wanted = blocks.namespace, blocks.wanted
+    assert wanted is not None
+    if wanted.prinfo & CHECKS or wanted.checks_storage_tag:
+        raise NvmeError(Status.INVALID_PROTECTION_INFORMATION, "Write Zeroes checks nothing")
+    require_writable(controller, namespace)
+    heal = heals(controller, namespace, blocks.slba, blocks.blocks)
+    durable = heal or blocks.fua or namespace.write_through
+    size = namespace.block_size
+
+    def clear(first: int, length: int) -> None:
+        part = Target(namespace, first // size, length // size, False, False, wanted)
+        buffers = Buffers(part)
+        if wanted.prinfo & PRACT:
+            insert(wanted, buffers.data, buffers.metadata, part.blocks, part.slba - blocks.slba)
+        else:
+            buffers.metadata[:] = wanted.metadata.unwritten * part.blocks
+        buffers.store(durable=False)
+
+    def steps() -> Iterator[Step]:
+        for first, length in pieces(blocks.offset, blocks.length, STEP):
+            yield Step(first, length, partial(clear, first, length))
+        if durable:
+            yield Step(blocks.offset, blocks.length, namespace.media.flush)
+
+    def finish() -> Result:
+        return healed(controller, namespace, blocks.slba, blocks.blocks) if heal else None
+
+    return one_by_one(controller, command, namespace, steps(), write_error, finish, writes=True)
+
+
+def checked(controller: Controller, namespace: Namespace, check: Callable[[], None]) -> None:
+    """Check what was read of the media, of which a wrong one is a media error. Raises NvmeError."""
+    try:
+        check()
+    except NvmeError as error:
+        raise controller.failures.unprotected(namespace.nsid, error) from None

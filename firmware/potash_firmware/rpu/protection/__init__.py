@@ -1,0 +1,1 @@
+"""End-to-end data protection: the guard, the tags and their checks."""
