@@ -16,17 +16,18 @@ EXAMPLE_BUILD := build/examples/$(EXAMPLE)
 # Tests start hundreds of processes, each of which would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test types lint compiled booted setup format docs docs-page example/build example/load clean
+.PHONY: demo test types lint collected compiled booted setup format docs docs-page example/build example/load clean
 
 demo: $(READY)
 	@$(BIN)/potash demo
 
 # Two workers would compile the VTA's engine twice, and wait for each other while the guest is
-# downloaded and booted; so both are done before, beside what is installed for tests and mypy.
+# downloaded and booted; so both are done before, beside what is installed for tests and mypy. And
+# each would compile all of the tests' modules.
 # A quarter of the tests' time is spent in waiting: there is a worker more than processors. Tests of
 # a file share a guest or a device, so that no two workers have tests of one.
 test: $(READY)
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target booted types compiled lint
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target booted compiled types collected lint
 	$(BIN)/pytest -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder
 
 types: setup
@@ -39,7 +40,10 @@ lint: setup
 	$(BIN)/lint-imports
 	$(BIN)/python docs/site/generate.py --check
 
-compiled: setup
+collected: setup
+	@$(BIN)/pytest --collect-only -qq >/dev/null || true  # the tests themselves say why
+
+compiled: $(READY)
 	@cd tests && ../$(BIN)/python -m support.compiled
 
 booted: $(READY)

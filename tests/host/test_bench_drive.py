@@ -15,7 +15,10 @@ from potash_device.timing.profile import PROFILES
 from support.reports import check
 
 
-def test_the_report_has_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_has_what_was_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drive_time, "SAMPLE", 20_000)
     only = ("--only", "idle-*", "--only", "repeated", "--only", "engines", "--only", "simulate")
     assert run_app(["bench", "drive", *only, "--pairs", "1", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
