@@ -132,8 +132,9 @@ class Convolution:
         output: Buffer | Surface,
         *,
         channels: Sequence[Buffer] = (),
+        pieces: int | None = None,
     ) -> None:
-        """Append the convolution to the runtime's stream.
+        """Append the convolution to the runtime's stream, or its first `pieces` tiles.
 
         `image`, `weights` and `output` are packed; `channels` are the epilogue's vectors, packed
         too. A buffer is taken for a dense surface. What follows in the same stream may use all of
@@ -148,7 +149,7 @@ class Convolution:
         stored, micro_ops = _surface(output, self.output), self.share.micro_ops
         finish = Finish(runtime, self.epilogue, channels, micro_ops)
         threads, part = self.tile.threads, self.share.acc
-        for piece, acc in tiles_in_acc(runtime, self.tiles(), threads, part, loads=True):
+        for piece, acc in tiles_in_acc(runtime, self.tiles()[:pieces], threads, part, loads=True):
             for kernel in emission.resets(acc, piece.size.elements):
                 runtime.push_gemm(kernel)
             for step in self.parts():
