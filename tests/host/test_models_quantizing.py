@@ -222,7 +222,12 @@ def test_what_takes_int8_is_not_left_in_float32() -> None:
     z = graph.operator(code, (y,), graph.tensor((1, 12, 12, 2)), options)
     factors = graph.constant(reals(1, 1, 8) / 3)
     y = graph.operator(schema.BuiltinOperator.PRELU, (y, factors), graph.tensor(y.shape))
+    leaky = schema.LeakyReluOptionsT()
+    leaky.alpha = 0.2
     y = graph.conv2d(y, graph.constant(reals(4, 1, 1, 8)), graph.constant(reals(4)))
+    code = schema.BuiltinOperator.LEAKY_RELU
+    y = graph.operator(code, (y,), graph.tensor(y.shape), leaky)
+    y = graph.conv2d(y, graph.constant(reals(4, 1, 1, 4)), graph.constant(reals(4)))
     z = graph.conv2d(z, graph.constant(reals(3, 1, 1, 2)), graph.constant(reals(3)))
     model = graph.finish((x,), (y, z))
     made = quantize(model, [("samples", SAMPLES.tobytes())])

@@ -1,5 +1,5 @@
 """Operators that ai-edge-quantizer leaves in float32 between a DEQUANTIZE and a QUANTIZE, though
-TensorFlow Lite has them for int8: PRELU, and some that move values only.
+TensorFlow Lite has them for int8: PRELU, LEAKY_RELU, and some that move values only.
 """
 
 from typing import Any
@@ -9,6 +9,8 @@ from ai_edge_litert import schema_py_generated as schema
 
 Code = schema.BuiltinOperator
 _MOVES = frozenset({Code.DEPTH_TO_SPACE, Code.SPACE_TO_DEPTH, Code.EXPAND_DIMS, Code.SQUEEZE})
+_RESCALES = frozenset({Code.PRELU, Code.LEAKY_RELU})
+"""Those whose output has a scale of its own."""
 
 
 def rejoin(tables: Any) -> None:
@@ -18,7 +20,7 @@ def rejoin(tables: Any) -> None:
     makers = {int(output): one for one in graph.operators for output in one.outputs}
     for operator in graph.operators:
         code = codes[operator.opcodeIndex]
-        if code not in _MOVES and code != Code.PRELU:
+        if code not in _MOVES | _RESCALES:
             continue
         maker, output = makers.get(int(operator.inputs[0])), int(operator.outputs[0])
         readers = [one for one in graph.operators if output in one.inputs]
@@ -33,7 +35,9 @@ def rejoin(tables: Any) -> None:
         results = [graph.tensors[one.outputs[0]] for one in readers]
         if any(one.type != schema.TensorType.INT8 for one in (source, *results)):
             continue
-        if code == Code.PRELU and not (results and _make_int8(tables, graph, operator)):
+        if code in _RESCALES and not results:
+            continue
+        if code == Code.PRELU and not _make_int8(tables, graph, operator):
             continue
         operator.inputs = [maker.inputs[0], *operator.inputs[1:]]
         target.type = schema.TensorType.INT8
