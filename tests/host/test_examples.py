@@ -21,10 +21,12 @@ from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.opcodes import AdminOpcode
 from potash.cli.app import run_app
 from potash.cli.device import demo as demos
+from potash.models.public import fetch
 from potash.programs.examples import Example, example_names
 from potash.programs.execution import execute
 from potash.sdk import Accelerator, Device, JobFailed
 from potash.sdk.commands import encoded
+from potash.sdk.errors import PotashError
 from potash.sdk.transport import PendingCommand, Request
 from potash.vm.drive import device_process
 from potash_firmware.bpf import Engine, load_program
@@ -35,6 +37,7 @@ from support.reports import check
 EXAMPLES = ROOT / "examples"
 FOUND = ("checksum", "filter", "grep")
 LIMIT = 60
+WAKE_WORD = "wake-word"
 
 
 @pytest.fixture
@@ -51,7 +54,9 @@ def demo(capsys: pytest.CaptureFixture[str]) -> Callable[[str], Any]:
 
 
 def test_the_examples_are_known() -> None:
-    assert example_names() == ["add", "checksum", "digits", "filter", "grep", "resnet18"]
+    assert example_names() == [
+        *("add", "checksum", "digits", "filter", "grep", "resnet18", "wake-word")
+    ]
 
 
 @pytest.mark.parametrize("name", ["checksum", "filter"])
@@ -87,6 +92,38 @@ def test_a_demo_of_a_model_gives_the_reference_kernels_bytes(
         assert len(report["classes"]) == 5
 
 
+def load(name: str) -> Example:
+    """An example, if its network can be had, which is not in the repository."""
+    if name == WAKE_WORD:
+        try:
+            fetch("wake-word-okay-nabu")
+        except PotashError as error:
+            pytest.skip(str(error))
+    return Example.load(name)
+
+
+def test_a_word_is_found_where_it_was_said(demo: Callable[[str], Any]) -> None:
+    load(WAKE_WORD)
+    report = demo(WAKE_WORD)
+    assert report["equal"] is True
+    # The word takes 0.8 seconds, and the network some tenths more. The other words are ignored.
+    first, second = report["milliseconds"]
+    assert 2500 < first < 3100 and 8000 < second < 8600
+    assert report["moved_without"] == 79 * 4096 > 10 * report["moved_with"]
+    assert report["vta_cycles"] % 332 == 0
+
+
+@pytest.mark.parametrize("at", [0, 22, 40])
+def test_a_recording_of_another_kind_is_refused(at: int) -> None:
+    example = load(WAKE_WORD)
+    data = bytearray(example.input)
+    data[len(data) - (44 + 2 * 160000) + at] ^= 0xFF
+    printed = run(example.program, bytes(data), *example.arguments)
+    assert (
+        printed == "wake-word: the recording is not a WAV file of 16 bits, one channel and 16 kHz"
+    )
+
+
 def test_a_demo_shows_what_was_found(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_app(["demo", "grep", "--embedded"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -97,7 +134,7 @@ def test_a_demo_shows_what_was_found(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_demo_that_there_is_not_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_app(["demo", "../add", "--embedded"]) == 2
-    names = "'add', 'checksum', 'digits', 'filter', 'grep', 'resnet18'"
+    names = "'add', 'checksum', 'digits', 'filter', 'grep', 'resnet18', 'wake-word'"
     assert names in capsys.readouterr().err
 
 
@@ -294,8 +331,9 @@ def test_an_example_gives_the_same_by_start_and_by_execute(
     assert abs(executed.moved - started.moved) < 4096
 
 
-@pytest.mark.parametrize("name", [*FOUND, "digits", "resnet18"])
+@pytest.mark.parametrize("name", [*FOUND, "digits", "resnet18", WAKE_WORD])
 def test_an_example_is_run_as_its_folder_says(name: str, socket: Path, tmp_path: Path) -> None:
+    load(name)
     folder = tmp_path / name
     shutil.copytree(EXAMPLES / name, folder)
     text = (folder / "README.md").read_text()

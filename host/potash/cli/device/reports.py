@@ -151,6 +151,9 @@ class ExampleRun(TypedDict):
             Sequence[int], "The classes with the highest scores, the highest first (`resnet18`)."
         ]
     ]
+    milliseconds: NotRequired[
+        Annotated[Sequence[Count], "The times at which the word was found (`wake-word`)."]
+    ]
 
 
 @dataclass(frozen=True)
