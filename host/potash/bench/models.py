@@ -11,14 +11,14 @@ Source of the breakdown: "VTA: An Open Hardware-Software Stack for Deep Learning
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from potash.bench import first_load
 from potash.bench.report import Baseline, Result, alone, paired
-from potash.models import networks, resnet
+from potash.models import networks, public, resnet
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 from potash.vta.inference import Inference, infer
@@ -28,7 +28,7 @@ from potash_device.vta.timing.parameters import PYNQ_CORE
 from potash_firmware.apu.models import DRAM_BYTES, Models
 from potash_firmware.tflite.capi import BuiltinOperator
 from potash_firmware.tflite.delegate import VtaDelegate
-from potash_firmware.tflite.runtime import Model
+from potash_firmware.tflite.runtime import Model, ModelError, inspect
 from potash_firmware.vta_runtime import Runtime
 
 WINDOW = 0.02
@@ -43,6 +43,7 @@ SMALLEST = "add-1"
 CONVOLUTIONS = (BuiltinOperator.CONV_2D, BuiltinOperator.DEPTHWISE_CONV_2D)
 
 XNNPACK, REFERENCE, FIRST_CALL = "XNNPACK", "the reference kernels", "the first call"
+ALL_NODES = "all nodes of the model"
 
 PAPER_CPU, PAPER_SPEEDUP, PAPER_TOTAL = 3.0, 40, 0.5
 """The paper's ResNet-18: seconds on the board's processor alone (more than that), how much faster
@@ -57,6 +58,15 @@ NAMES = (
     "mobilenet-v2",
     CALLBACK,
 )
+"""What is measured if nothing is named, besides `PUBLIC`."""
+PUBLIC = (
+    "face-detection",
+    "hand-landmark",
+    "iris-landmark",
+    "pose-detection",
+    "wake-word-okay-nabu",
+)
+"""Networks of other people, likewise, where they can be downloaded."""
 
 
 class IdleCore(Core):
@@ -71,9 +81,15 @@ class IdleCore(Core):
 
 
 def measure(
-    names: Sequence[str], examples: Path, pairs: int, progress: Progress
+    names: Sequence[str],
+    examples: Path,
+    pairs: int,
+    progress: Progress,
+    left_out: Callable[[str], None],
 ) -> Iterator[Result]:
     """Measure what is named, `pairs` times each. `examples` is the folder of the examples.
+
+    `left_out` gets a sentence for each network that cannot be downloaded, quantised or run.
 
     Raises:
         PotashError: a model does not give what the reference kernels do.
@@ -84,24 +100,31 @@ def measure(
             # What it takes that TensorFlow Lite calls a partition, which itself has nothing to do.
             model = networks.make(SMALLEST)
             yield alone(CALLBACK, "time", "ms", _besides(model, _inputs(model), pairs))
+            continue
+        try:
+            model = _made(name, examples)
+            inputs = _inputs(model)
+            wanted = _run(Model(model, delegate=None, reference=True), inputs)
+        except (PotashError, ModelError) as error:
+            left_out(f"{name} is left out: {error}")
         else:
-            yield from _model(name, _made(name, examples), pairs)
+            yield from _model(name, model, inputs, wanted, pairs)
 
 
 def _made(name: str, examples: Path) -> bytes:
     if name == DIGITS:
         return (examples / DIGITS / "model.tflite").read_bytes()
-    return networks.make(name)
+    return public.in_int8(name) if name in public.PUBLIC else networks.make(name)
 
 
-def _model(name: str, model: bytes, pairs: int) -> Iterator[Result]:
-    inputs = _inputs(model)
-    wanted = _run(Model(model, delegate=None, reference=True), inputs)
+def _model(name: str, model: bytes, inputs: bytes, wanted: bytes, pairs: int) -> Iterator[Result]:
     inference = infer(model, inputs)
     if inference.output != wanted:
         raise PotashError(f"{name} does not give what TensorFlow Lite's reference kernels do")
     with Runtime(Core.create(Config.default(), DRAM_BYTES, engine="fast")) as runtime:
         delegate = VtaDelegate(runtime)
+        nodes = [node.claimed for node in inspect(model, delegate)]
+        yield paired(name, "nodes", "", ALL_NODES, [(sum(nodes), len(nodes))])
         yield paired(name, "load", "ms", XNNPACK, _loaded(model, delegate, pairs))
         yield paired(name, "repeated call", "ms", FIRST_CALL, _called(model, inputs, pairs))
         yield from _compared(name, Model(model, delegate=delegate), model, inputs, pairs)

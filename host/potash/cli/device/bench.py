@@ -143,16 +143,17 @@ def bpf(patterns: tuple[str, ...], pairs: int) -> None:
 
 
 @bench.command()
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@_only
 @_pairs("Number of measurements of the delegate and of each baseline.")
 @json_option(Report)
-def model(names: tuple[str, ...], pairs: int) -> None:
+def model(patterns: tuple[str, ...], pairs: int) -> None:
     """Measure models with the delegate, compared with TensorFlow Lite's own kernels.
 
-    NAME is a network of `potash model make`, digits or callback; * matches anything. The default is
-    all. Everything runs in one thread, after a first run. The baselines are XNNPACK and the
-    reference kernels, to which the delegate must be bit-identical. A ratio is Potash's time divided
-    by the baseline's.
+    The names are those of `potash model list`, resnet18-c1 to -c12, digits and callback. Five
+    public networks are among those that are measured by default; one that cannot be downloaded is
+    left out, and the reason is printed. Everything runs in one thread, after a first run. The
+    baselines are XNNPACK and the reference kernels, to which the delegate must be bit-identical. A
+    ratio is Potash's time divided by the baseline's.
 
     `cycles` and `modelled time` are those of the tensor accelerator, at 100 MHz as on the paper's
     board. `besides the streams` is the time of an inference without the accelerator: callbacks,
@@ -160,10 +161,16 @@ def model(names: tuple[str, ...], pairs: int) -> None:
     computes almost nothing. For resnet18, the breakdown of the paper's figure 16 is reported, too.
     """
     from potash.bench import models as model_bench  # brings numba and TensorFlow Lite
+    from potash.models.public import PUBLIC
 
-    chosen = _chosen(names, model_bench.NAMES)
+    patterns = patterns or (*model_bench.NAMES, *model_bench.PUBLIC)
+    chosen = _chosen(patterns, (*model_bench.NAMES, *PUBLIC))
+    left_out: list[str] = []
     with showing(steps=True) as progress:
-        results = list(model_bench.measure(chosen, examples_folder(), pairs, progress))
+        examples = examples_folder()
+        results = list(model_bench.measure(chosen, examples, pairs, progress, left_out.append))
+    for reason in left_out:
+        click.echo(reason, err=True)
     say(document(results), table(results), indent=2)
 
 

