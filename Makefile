@@ -62,9 +62,9 @@ $(READY): pyproject.toml
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-# The rest of what tests and checks need; a demo does not wait for it.
+# The rest of what tests and checks need; a demo does not wait for it. Python compiles what is used.
 $(DEVELOPED): $(READY)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/pip install --no-compile --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
 format: setup

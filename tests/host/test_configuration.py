@@ -92,17 +92,6 @@ debian_mirror = "http://debian.example/debian"
 """
 
 
-def potash_command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "potash.cli.main", *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def test_every_key_is_read() -> None:
     found = configuration.parse(WHOLE, HERE)
     assert found == Configuration(
@@ -256,15 +245,14 @@ def test_what_toml_cannot_say_is_refused() -> None:
         configuration.write(broken)
 
 
-def test_options_override_the_file_and_the_file_the_defaults(tmp_path: Path) -> None:
+def test_options_override_the_file_and_the_file_the_defaults(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "potash.toml"
     file.write_text(WHOLE)
-    done = potash_command(
-        "serve", "--config", file, "--print-config",
-        "--profile", "potash", "--size", "8M", "--read-write", "--socket", "/run/other",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    content = tomllib.loads(done.stdout)
+    options = ["--profile", "potash", "--size", "8M", "--read-write", "--socket", "/run/other"]
+    assert run_app(["serve", "--config", str(file), "--print-config", *options]) == 0
+    content = tomllib.loads(capsys.readouterr().out)
     assert content["device"] == {
         "socket": "/run/other",
         "media": "/srv/drive",
@@ -278,18 +266,17 @@ def test_options_override_the_file_and_the_file_the_defaults(tmp_path: Path) -> 
         "log_level": "debug",
         "cmb": "64M:sqs,wds",
     }
-    assert content["namespace"] == {"1": {"size": "8M", "block_size": 4096}}
+    plain = {"metadata": 0, "protection": 0}
+    assert content["namespace"] == {"1": {"size": "8M", "block_size": 4096, **plain}}
     assert content["accelerator"]["1"] == {"input_size": "64M", "output_size": "1G"}
     assert content["memory"]["namespaces"] == ["64M", "4K"]
     assert content["compute"]["namespaces"] == 2
-    guest = potash_command(
-        "guest", "--config", file, "--print-config", "--cpus", "2", "--namespace", "1M:512",
-        "--memory-namespace", "8K", "--no-memory-bar", "--compute-namespace",
-    )  # fmt: skip
-    assert guest.returncode == 0, guest.stderr
-    content = tomllib.loads(guest.stdout)
+    options = ["--cpus", "2", "--namespace", "1M:512", "--compute-namespace"]
+    options += ["--memory-namespace", "8K", "--no-memory-bar"]
+    assert run_app(["guest", "--config", str(file), "--print-config", *options]) == 0
+    content = tomllib.loads(capsys.readouterr().out)
     assert (content["guest"]["memory"], content["guest"]["cpus"]) == ("1G", 2)
-    assert content["namespace"] == {"1": {"size": "1M", "block_size": 512}}
+    assert content["namespace"] == {"1": {"size": "1M", "block_size": 512, **plain}}
     assert content["memory"] == {
         "namespaces": ["8K"], "capacity": "1G", "copy_formats": False, "bar": False
     }  # fmt: skip
@@ -308,27 +295,27 @@ def test_options_override_the_file_and_the_file_the_defaults(tmp_path: Path) -> 
         ("much", "is no size"),
     ],
 )
-def test_a_wrong_controller_memory_buffer_is_refused(text: str, sentence: str) -> None:
+def test_a_wrong_controller_memory_buffer_is_refused(
+    text: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(ConfigurationError, match=f'cmb in .device. is .*"64M" or .*{sentence}'):
         configuration.parse(f'[device]\ncmb = "{text}"', HERE)
-    done = potash_command("serve", "--cmb", text, "--print-config")
-    assert done.returncode == 2, done
-    assert sentence in " ".join(done.stderr.split())
+    assert run_app(["serve", "--cmb", text, "--print-config"]) == 2
+    assert sentence in " ".join(capsys.readouterr().err.split())
 
 
-def test_memory_in_a_bar_is_a_namespace_of_a_size_that_a_bar_has(tmp_path: Path) -> None:
+def test_memory_in_a_bar_is_a_namespace_of_a_size_that_a_bar_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for memory, sentence in (((), "with a memory namespace"), (("12K",), "a power of two")):
         options = [word for size in memory for word in ("--memory-namespace", size)]
-        done = potash_command("serve", "--memory-bar", *options, "--socket", tmp_path / "s")
-        assert done.returncode == 1, done
-        assert sentence in done.stderr
+        assert run_app(["serve", "--memory-bar", *options, "--socket", str(tmp_path / "s")]) == 1
+        assert sentence in capsys.readouterr().err
 
 
 def test_memory_has_whole_pages() -> None:
     for size in ("5000", "2T", "no"):
-        done = potash_command("serve", "--memory-namespace", size, "--print-config")
-        assert done.returncode == 2, done
-        assert "Traceback" not in done.stderr
+        assert run_app(["serve", "--memory-namespace", size, "--print-config"]) == 2
 
 
 @pytest.mark.parametrize("command", ["serve", "guest"])
