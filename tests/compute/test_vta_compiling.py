@@ -1,5 +1,6 @@
 """Where the fast engine's machine code is kept, when it is loaded, and that it lets others run."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 
@@ -95,6 +97,38 @@ class TestCacheFolder:
         used = find_folder()
         assert set(cache.iterdir()) == {recent, used}
         assert (recent / "vta" / "code.nbc").exists()
+
+
+@compiling.compiled
+def _doubled(value: compiling.Number) -> compiling.Number:
+    return 2 * value
+
+
+@compiling.entry
+def _of_all(values: Any) -> compiling.Number:
+    """8 and twice the values."""
+    total = _doubled(4)
+    for value in values:
+        total += _doubled(value)
+    return total
+
+
+class TestEntries:
+    def test_they_are_compiled_with_what_they_call(self) -> None:
+        assert _of_all(np.arange(3)) == 14
+        part: Any = _doubled
+        (found,) = part.overloads.values()
+        assert found.signature.args == (numba.int64,)
+        name = found.fndesc.llvm_func_name
+        assert not found.library._codegen._engine.is_symbol_defined(name)
+
+    def test_what_they_call_runs_as_python_there(self) -> None:
+        assert _doubled("ab") == "abab"
+
+    def test_garbage_is_collected_afterwards(self) -> None:
+        assert gc.isenabled()
+        compiling.entry(lambda value: value + 1)(np.int64(1))
+        assert gc.isenabled()
 
 
 def _stream(*instructions: Instruction) -> bytes:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.fast.compiling import Number, entry
 from potash_device.vta.fast.lanes import STILL, with_lanes
 from potash_device.vta.fast.paths import available
 from potash_device.vta.fast.pieces import with_immediate, with_source
@@ -402,14 +403,31 @@ class TestPaths:
         assert not any(getattr(pair.fast, name).any() for name in ("uop", "inp", "wgt", "acc"))
 
 
+@entry
+def _with_immediate(target: Any, opcode: Number, imm: Number) -> None:
+    with_immediate(target, opcode, imm)
+
+
+@entry
+def _with_source(target: Any, source: Any, opcode: Number) -> None:
+    with_source(target, source, opcode)
+
+
+@entry
+def _with_lanes(
+    kind: Number, opcode: Number, target: Number, operand: Number, stride: Number, count: Number
+) -> None:
+    with_lanes(kind, opcode, target, operand, stride, count)
+
+
 def test_an_opcode_that_an_alu_lacks_is_refused_there() -> None:
     values, lacking = np.arange(32, dtype=np.int32), len(AluOpcode)
     before = values.copy()
     at = values.ctypes.data
     operations: tuple[Callable[[], object], ...] = (
-        lambda: with_immediate(values, lacking, np.int32(3)),
-        lambda: with_source(values[:16], values[16:], lacking),
-        lambda: with_lanes(STILL, lacking, at, at + 64, 0, 1),
+        lambda: _with_immediate(values, lacking, np.int32(3)),
+        lambda: _with_source(values[:16], values[16:], lacking),
+        lambda: _with_lanes(STILL, lacking, at, at + 64, 0, 1),
     )
     for operate in operations:
         with pytest.raises(NotImplementedError):

@@ -12,10 +12,10 @@ from potash_device.timing.engine_calendars import gap, interrupt, occupy, send, 
 from potash_device.timing.profile import ENTRIES, PAGE
 from potash_device.timing.requests import WORN
 from potash_device.timing.state import State
-from potash_device.vta.fast.compiling import Flag, Number, compiled, inlined
+from potash_device.vta.fast.compiling import Flag, Number, compiled, entry, inlined
 
 
-@compiled
+@entry
 def run(s: State, requests: Any, completions: Any, flying: Any, index: Number) -> Number:
     """Serve requests from `index` on; how many are done, fewer than all where a victim is needed.
 

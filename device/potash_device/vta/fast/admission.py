@@ -9,7 +9,7 @@ import numpy as np
 
 from potash_device.vta.config import MemoryId
 from potash_device.vta.fast import layout
-from potash_device.vta.fast.compiling import Flag, Number, compiled
+from potash_device.vta.fast.compiling import Flag, Number, compiled, entry
 from potash_device.vta.isa import AluOpcode, Dependencies, Stage
 
 OPCODE_MASK = 7
@@ -26,7 +26,7 @@ LENGTH, HEAD, FROM_PREV, FROM_NEXT, QUEUE = range(5)
 have executed, tokens from the module before it and from the one after it; then its queue."""
 
 
-@compiled
+@entry
 def admit(
     words: Any,
     fields: layout.Fields,

@@ -11,7 +11,7 @@ import numpy as np
 
 from potash_device.vta.fast import layout
 from potash_device.vta.fast import steps as s
-from potash_device.vta.fast.compiling import Flag, Number, compiled
+from potash_device.vta.fast.compiling import Flag, Number, compiled, least, most
 from potash_device.vta.fast.lanes import SHIFT_MASK, SHL
 from potash_device.vta.isa import AluOpcode
 
@@ -137,7 +137,7 @@ def add_step(
     if group >= 0 and fits_into(sink.steps, group, step):
         leader = sink.steps[group]
         leader[s.MEMBERS] += 1
-        leader[s.PIECES] = min(leader[s.PIECES], cut)
+        leader[s.PIECES] = least(leader[s.PIECES], cut)
         sink.filled[s.GROUP] = group
     else:
         sink.filled[s.GROUP] = at
@@ -174,6 +174,6 @@ def reads(step: Any, other: Any) -> Flag:
         return False
     along = (step[s.CUT] - 1) * step[s.STRIDE]
     across = (total // step[s.CUT] - 1) * step[s.JUMP]
-    lowest = first + min(along, 0) + min(across, 0)
-    highest = first + max(along, 0) + max(across, 0)
+    lowest = first + least(along, 0) + least(across, 0)
+    highest = first + most(along, 0) + most(across, 0)
     return lowest < other[s.TARGET] + other[s.COUNT] and highest >= other[s.TARGET]

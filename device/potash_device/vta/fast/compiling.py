@@ -6,14 +6,18 @@ all sources of the packages that compile.
 """
 
 import functools
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import llvmlite.binding
 import numba
-from numba.core import caching
+from numba.core import caching, types
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
+from numba.core.registry import CPUDispatcher
 from numba.extending import intrinsic as _intrinsic
 from numba.extending import overload as _overload
 
@@ -36,26 +40,114 @@ OPTIONS: Any = {"nogil": True, "boundscheck": False, "error_model": "numpy", "_n
 would cost more than a small tile does; so compiled code cannot make arrays either."""
 
 
-def compiled(function: _Function, inline: bool = False) -> _Function:
-    """Compile when first called; the GIL is free while it runs, and nothing is checked in it.
+def entry(function: _Function) -> _Function:
+    """What Python calls: compiled with everything that it calls, when first called.
 
-    `inline` has the compiled code be part of what calls it.
+    The GIL is free while it runs, and nothing is checked in it.
     """
     folder = cache_folder()
     before = _settings.CACHE_DIR
     _settings.CACHE_DIR = str(folder or "")
     try:
-        result: _Function = numba.njit(cache=folder is not None, forceinline=inline, **OPTIONS)(
-            function
-        )
+        result: _Function = numba.njit(
+            cache=folder is not None, pipeline_class=_EntryCompiler, **OPTIONS
+        )(function)
     finally:
         _settings.CACHE_DIR = before
     return result
 
 
+def compiled(function: _Function) -> _Function:
+    """What entries call, and what that calls. From Python, it runs as Python."""
+    result: Any = _Part(function, {})
+    return cast(_Function, result)
+
+
 def inlined(function: _Function) -> _Function:
-    """Compile into whatever compiled function calls it."""
-    return compiled(function, inline=True)
+    """The same, as a part of whatever calls it."""
+    result: Any = _Part(function, {"forceinline": True})
+    return cast(_Function, result)
+
+
+class _PartLibrary(JITCodeLibrary):
+    """LLVM code that is optimised and made executable together with the entry that calls it.
+
+    By itself, each function would be: with all that it calls, again and again.
+    """
+
+    def _optimize_functions(self, module: Any) -> None:
+        pass
+
+    def finalize(self) -> None:
+        for library in dict.fromkeys(self._linking_libraries):
+            self._final_module.link_in(library._get_module_for_linking(), preserve=True)
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:
+        return 0
+
+    @property
+    def codegen(self) -> "_PartLibrary":
+        return self
+
+    def set_env(self, *_: object) -> None:
+        """An environment is for Python's objects, and there are none."""
+
+
+class _EntryCompiler(Compiler):
+    def compile_extra(self, function: Any) -> Any:
+        """Without the garbage collector: it would go through numba's many objects again and
+        again."""
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return super().compile_extra(function)  # type: ignore[no-untyped-call]
+        finally:
+            if collects:
+                gc.enable()
+
+
+class _PartCompiler(Compiler):
+    def __init__(self, typing: Any, target: Any, library: Any, *others: Any) -> None:
+        library = library or _PartLibrary(target.codegen(), "part")  # type: ignore[no-untyped-call]
+        super().__init__(typing, target, library, *others)  # type: ignore[no-untyped-call]
+
+
+_PART: Any = {
+    **OPTIONS,
+    "nopython": True,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}
+
+
+class _Part(CPUDispatcher):
+    def __init__(self, function: Any, options: Any) -> None:
+        super().__init__(function, targetoptions=_PART | options, pipeline_class=_PartCompiler)
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """Constants are numbers as others are, lest each has code of its own."""
+        plain = [types.unliteral(one) for one in args]  # type: ignore[no-untyped-call]
+        return super().get_call_template(plain, kws)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.py_func(*arguments)
+
+
+@compiled
+def least(one: Number, other: Number) -> Number:
+    """The lesser one. Python's own would be compiled and optimised by itself."""
+    if one < other:
+        return one
+    return other
+
+
+@compiled
+def most(one: Number, other: Number) -> Number:
+    """The greater one."""
+    if one > other:
+        return one
+    return other
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,8 +159,9 @@ def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
 def implements(function: Callable[..., Any]) -> Callable[[_Function], _Function]:
     """The decorated function gives the implementation of `function` for arguments' types."""
     # A strict one would need the same annotations as what it returns.
+    options: Any = {**_PART, "pipeline_class": _PartCompiler}
     result: Callable[[_Function], _Function] = _overload(
-        function, jit_options=OPTIONS, strict=False
+        function, jit_options=options, strict=False
     )
     return result
 

@@ -6,13 +6,13 @@ import numpy as np
 
 from potash_device.vta.fast import layout
 from potash_device.vta.fast import steps as s
-from potash_device.vta.fast.compiling import compiled
+from potash_device.vta.fast.compiling import entry
 from potash_device.vta.fast.cutting import accumulate
 from potash_device.vta.fast.pieces import elementwise
 from potash_device.vta.fast.transfer import load, store
 
 
-@compiled
+@entry
 def execute(
     sink: s.Sink,
     rows: Any,
@@ -29,7 +29,7 @@ def execute(
         if kind == s.PRODUCTS:
             accumulate(buffers, step, sink.pairs, geometry.lanes, acc)
         elif kind == s.ELEMENTWISE:
-            elementwise(sink.steps[at : at + step[s.MEMBERS]], geometry.lanes, acc)
+            elementwise(buffers, sink.steps[at : at + step[s.MEMBERS]], acc)
             at += step[s.MEMBERS] - 1
         elif kind == s.ZERO:
             begin = np.int64(step[s.TARGET]) * geometry.lanes

@@ -6,7 +6,7 @@ import numpy as np
 
 from potash_device.vta.encoding import MICRO_OP_BITS
 from potash_device.vta.fast import layout
-from potash_device.vta.fast.compiling import Number, compiled
+from potash_device.vta.fast.compiling import Number, compiled, entry, least, most
 from potash_device.vta.fast.indices import stays
 from potash_device.vta.fast.transfer import copy
 
@@ -16,7 +16,7 @@ SURE, UNSURE = -1, -2
 """Nothing leads out of a buffer; nothing does unless the stream writes such micro-ops itself."""
 
 
-@compiled
+@entry
 def foresee(rows: Any, order: Any, geometry: layout.Geometry, dram: Any, uop: Any) -> Number:
     """The index of the first instruction whose micro-ops lead out of a buffer, SURE, or UNSURE:
     what a STORE before them may have written is not checked. `uop` is a copy of the buffer, which
@@ -43,11 +43,11 @@ def foresee(rows: Any, order: Any, geometry: layout.Geometry, dram: Any, uop: An
                     return UNSURE
                 load(row, low, dram, uop)
             elif row[layout.Y_SIZE]:
-                first, end = min(first, low), max(end, high)
+                first, end = least(first, low), most(end, high)
     return SURE
 
 
-@compiled
+@entry
 def gather(rows: Any, loads: Any, geometry: layout.Geometry, dram: Any, words: Any) -> None:
     """The micro-ops that some LOADs load, as they are in DRAM now, contiguous."""
     at = 0
@@ -56,7 +56,7 @@ def gather(rows: Any, loads: Any, geometry: layout.Geometry, dram: Any, words: A
         source = row[layout.DRAM_BASE] * MICRO_OP_BYTES - geometry.base
         size = row[layout.X_SIZE] * MICRO_OP_BYTES
         for _ in range(row[layout.Y_SIZE]):
-            copy(words[at : at + row[layout.X_SIZE]].view(np.uint8), dram[source : source + size])
+            copy(words[at : at + row[layout.X_SIZE]], dram[source : source + size])
             at += row[layout.X_SIZE]
             source += row[layout.X_STRIDE] * MICRO_OP_BYTES
 
@@ -70,6 +70,6 @@ def load(row: Any, source: Number, dram: Any, uop: Any) -> None:
     at += row[layout.Y_PAD_0] * width + row[layout.X_PAD_0]
     for _ in range(row[layout.Y_SIZE]):
         size = row[layout.X_SIZE] * MICRO_OP_BYTES
-        copy(uop[at : at + row[layout.X_SIZE]].view(np.uint8), dram[source : source + size])
+        copy(uop[at : at + row[layout.X_SIZE]], dram[source : source + size])
         at += width
         source += row[layout.X_STRIDE] * MICRO_OP_BYTES

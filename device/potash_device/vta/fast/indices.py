@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from potash_device.vta.fast import layout
-from potash_device.vta.fast.compiling import Flag, Number, compiled
+from potash_device.vta.fast.compiling import Flag, Number, compiled, most
 
 
 @compiled
@@ -45,7 +45,7 @@ def greatest(words: Any, shift: Number, bits: Number) -> Number:
     low = np.uint32(shift)
     found = np.uint32(0)
     for number in range(words.size):
-        found = max(found, np.uint32((words[number] >> low) & mask))
+        found = most(found, np.uint32((words[number] >> low) & mask))
     return np.int64(found)
 
 

@@ -7,12 +7,12 @@ import numpy as np
 from potash_device.vta.fast import foresight, layout
 from potash_device.vta.fast import steps as s
 from potash_device.vta.fast.alu import lower_alu
-from potash_device.vta.fast.compiling import Flag, Number, compiled
+from potash_device.vta.fast.compiling import Flag, Number, compiled, entry
 from potash_device.vta.fast.gemm import lower_gemm
 from potash_device.vta.fast.indices import stays
 
 
-@compiled
+@entry
 def lower(
     rows: Any,
     order: Any,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 from numba.core import types
 
-from potash_device.vta.fast.compiling import Number, compiled, intrinsic
+from potash_device.vta.fast.compiling import Number, entry, intrinsic
 from potash_device.vta.fast.paths import processor_features
 from potash_device.vta.fast.tiles import I32, I64
 
@@ -81,22 +81,22 @@ def _iterations(typing: Any, which: Any, count: Any) -> Any:
     return signature, generate
 
 
-@compiled
+@entry
 def _vnni512(count: Number) -> Number:
     return _iterations(0, count)
 
 
-@compiled
+@entry
 def _vnni256(count: Number) -> Number:
     return _iterations(1, count)
 
 
-@compiled
+@entry
 def _pairs512(count: Number) -> Number:
     return _iterations(2, count)
 
 
-@compiled
+@entry
 def _pairs256(count: Number) -> Number:
     return _iterations(3, count)
 

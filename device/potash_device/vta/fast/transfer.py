@@ -3,10 +3,10 @@
 from typing import Any
 
 import numpy as np
-from numba.core import types
+from numba.core import cgutils, types
 
 from potash_device.vta.fast import layout
-from potash_device.vta.fast.compiling import Number, compiled, implements
+from potash_device.vta.fast.compiling import Number, compiled, implements, intrinsic, least, most
 from potash_device.vta.fast.paths import BIAS, BLOCK, DIAGONAL, FIRST, Loops, Vnni256, Vnni512
 from potash_device.vta.fast.tiles import pack
 
@@ -38,7 +38,7 @@ def load_values(
     stride = row[layout.X_STRIDE] * size
     width = before + length * values + after
     if before + after == 0 and length == row[layout.X_STRIDE]:
-        lines, length = min(lines, 1), lines * length
+        lines, length = least(lines, 1), lines * length
     at = row[layout.SRAM_BASE] * values
     source = row[layout.DRAM_BASE] * size - geometry.base
     target[at : at + row[layout.Y_PAD_0] * width] = zero
@@ -84,7 +84,7 @@ def store(row: Any, geometry: layout.Geometry, dram: Any, acc: Any) -> None:
     target = row[layout.DRAM_BASE] * size - geometry.base
     lines, length = row[layout.Y_SIZE], row[layout.X_SIZE]
     if length == row[layout.X_STRIDE]:
-        lines, length = min(lines, 1), lines * length
+        lines, length = least(lines, 1), lines * length
     for _ in range(lines):
         values = acc[source : source + length * geometry.lanes]
         data = dram[target : target + length * size]
@@ -96,15 +96,26 @@ def store(row: Any, geometry: layout.Geometry, dram: Any, acc: Any) -> None:
                 data[2 * number] = np.uint8(values[number])
                 data[2 * number + 1] = np.uint8(values[number] >> 8)
         else:
-            copy(data, values.view(np.uint8))
+            copy(data, values)
         source += length * geometry.lanes
         target += row[layout.X_STRIDE] * size
 
 
-@compiled
-def copy(target: Any, source: Any) -> None:
-    for at in range(target.size):
-        target[at] = source[at]
+@intrinsic
+def copy(typing: Any, target: Any, source: Any) -> Any:
+    """Copy the bytes of an array to another one, which has room for them."""
+    signature = types.void(target, source)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        to, of = (
+            context.make_array(kind)(context, builder, value)
+            for kind, value in zip(signature.args, arguments, strict=True)
+        )
+        to_bytes, of_bytes = to.data, of.data
+        cgutils.raw_memcpy(builder, to_bytes, of_bytes, of.nitems, of.itemsize)  # type: ignore[no-untyped-call]
+        return context.get_dummy_value()
+
+    return signature, generate
 
 
 def clear_wgt(buffers: Any, at: Number, count: Number) -> None:
@@ -179,18 +190,17 @@ def _fill_wgt(buffers: Any, at: Any, count: Any, data: Any) -> Any:
 @compiled
 def widen(target: Any, data: Any) -> None:
     """Signed values of as many bytes as there are for each."""
-    width = data.size // max(target.size, 1)
+    width = data.size // most(target.size, 1)
     if width == 1:
-        narrow = data.view(np.int8)
         for number in range(target.size):
-            target[number] = narrow[number]
+            target[number] = np.int8(data[number])
     elif width == 2:
         for number in range(target.size):
             target[number] = np.int16(
                 np.uint16(data[2 * number]) | np.uint16(data[2 * number + 1]) << np.uint16(8)
             )
     else:
-        copy(target.view(np.uint8), data)
+        copy(target, data)
 
 
 def _chosen(buffers: Any, biased: Any, plain: Any, shaped: Any) -> Any:

@@ -23,7 +23,7 @@ from potash_device.vta.fast.admission import (
     decode,
     stage_of,
 )
-from potash_device.vta.fast.compiling import Flag, Number, compiled
+from potash_device.vta.fast.compiling import Flag, Number, compiled, entry
 from potash_device.vta.timing.model import LONGEST, TRANSFERS
 from potash_device.vta.timing.parameters import Parameters
 from potash_device.vta.timing.result import Facts, Kind, Moments, fetch_cycles
@@ -104,7 +104,7 @@ def simulate(
     return (moments, facts) if run_clock(clock) else None
 
 
-@compiled
+@entry
 def measure(words: Any, fields: Any, settings: Any, sizes: Any, row: Any, facts: Any) -> Flag:
     """Decode a stream into the facts of each instruction."""
     count = words.shape[0]
@@ -161,7 +161,7 @@ def transfer(row: Any, settings: Any, sizes: Any, fact: Any) -> None:
     fact[SIZE] = rows * size
 
 
-@compiled
+@entry
 def run_clock(clock: Clock) -> Flag:
     """Run the clock; False for a deadlock and for a stream that takes too long."""
     count = clock.facts.shape[0]
