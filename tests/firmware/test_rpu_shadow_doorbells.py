@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from potash_firmware.rpu.arbitration import PASS_TIME
 from support.nvme_host import CC, CSTS, DOORBELLS, Host, Queue
 
 SHADOW, EVENTS = 0x30_0000, 0x30_1000
@@ -231,3 +232,74 @@ def test_a_ring_that_comes_late_does_not_take_the_tail_back(host: Host) -> None:
     host.service()
     assert host.reap(queue, ring=False) == []
     assert host.board.queues.submissions[1].head == queue.tail
+
+
+class EagerHost:
+    """One that stores its next command, up to `commands`, as soon as it is interrupted, which takes
+    it `pause` seconds."""
+
+    def __init__(self, host: Host, monkeypatch: pytest.MonkeyPatch, commands: int) -> None:
+        self.host, self.queue, self.left = host, host.io[1], commands
+        self.answered: list[int] = []
+        self.pause = 0.0
+        trigger = host.lines.trigger
+
+        def interrupted(index: int, vector: int) -> bool:
+            self.answered += [one.cid for one in host.reap(self.queue, ring=False)]
+            host.now += self.pause
+            self.store()
+            return trigger(index, vector)
+
+        monkeypatch.setattr(host.lines, "trigger", interrupted)
+
+    def store(self) -> None:
+        if self.left:
+            self.host.place(self.queue, 0x02, self.left, nsid=1)
+            leave_tail(self.host, self.queue)
+            self.left -= 1
+
+
+def test_commands_that_come_while_the_device_waits_awake_are_executed_at_once(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eager = EagerHost(host, monkeypatch, 3)
+    eager.store()
+    host.rpu.spin()
+    assert eager.answered == [3, 2, 1]
+    host.service()
+    assert eager.answered == [3, 2, 1]
+
+
+def test_a_host_that_always_has_another_command_keeps_the_device_for_a_pass_at_most(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its other queues, its registers and everybody else's messages would wait for it."""
+    eager = EagerHost(host, monkeypatch, 100)
+    eager.pause = PASS_TIME / 4
+    eager.store()
+    host.rpu.spin()
+    assert eager.answered == [100, 99, 98, 97]
+
+
+def test_what_has_to_wait_ends_the_waiting_awake(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flush is the media executor's, whose end no look at the shadow page finds."""
+    queue = host.io[1]
+    host.place(queue, 0x00, 5, nsid=1)
+    leave_tail(host, queue)
+    monkeypatch.setattr("os.sched_yield", lambda: pytest.fail("it waits for the host"))
+    host.rpu.spin()
+    host.executor.run_all()
+    host.service()
+    assert [one.cid for one in host.reap(queue, ring=False)] == [5]
+
+
+def test_a_mistake_while_the_device_waits_awake_ends_the_session_and_not_the_device(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host.rpu.arbiter, "serve", lambda: 1 // 0)
+    host.place(host.io[1], 0x02, 5, nsid=1)
+    leave_tail(host, host.io[1])
+    host.rpu.spin()
+    assert host.fatal

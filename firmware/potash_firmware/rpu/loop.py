@@ -36,7 +36,7 @@ from potash_firmware.mailbox.job_time import JobBegan, JobCounted, JobLeft
 from potash_firmware.mailbox.messages import JobEnded, ReadCheck, ResetDone, WriteBack
 from potash_firmware.rpu.accelerators.apu_link import Answer, ApuLink, Grant
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS
-from potash_firmware.rpu.arbitration import Arbiter
+from potash_firmware.rpu.arbitration import PASS_TIME, Arbiter
 from potash_firmware.rpu.command_sets import COMMANDS
 from potash_firmware.rpu.commands import Commands
 from potash_firmware.rpu.compute.engine import Engine
@@ -159,22 +159,54 @@ class Rpu:
         return min((one for one in timers if one is not None), default=None)
 
     def spin(self) -> None:
-        """Instead of a tick of no time at all: wait for the host to store something, for a moment.
+        """Instead of a tick of no time at all: wait for the host to store something, for a moment,
+        and execute what it has, for as long as a pass may take.
 
-        A pass of the loop takes 10 µs, which is half of what a host that has one command at a time
-        waits for. Others who want this processor get it: a guest may have as many of its own.
+        The loop around takes as long as a pass does, which is half of what a host that has one
+        command at a time waits for. Others who want this processor get it: a guest may have as many
+        of its own.
         """
         shadow = self._board.queues.shadow
         now = self._clock()
+        until = now + PASS_TIME
+        spins = 0
         try:
-            for _ in range(SPINS):
-                if shadow is None or shadow.has_changed() or self._deadlines.due:
+            while spins < SPINS and now < until:
+                if shadow is None or self._deadlines.due:
                     return
-                os.sched_yield()
-                before, now = now, self._clock()
-                self._polling.yielded(now - before)
+                if shadow.has_changed():
+                    if not self._execute_at_once():
+                        return
+                    spins = 0
+                    now = self._clock()
+                else:
+                    spins += 1
+                    os.sched_yield()
+                    before, now = now, self._clock()
+                    self._polling.yielded(now - before)
         except AccessFault:
             pass  # The pass that follows finds that too.
+
+    def _execute_at_once(self) -> bool:
+        """The part of a pass that plain commands need; False where the rest of one is to follow."""
+        if self._board.dma.remote:
+            return False  # what waits for messages is a whole pass's
+        try:
+            self._poll_and_execute()
+            self._interrupts.send()
+        except AccessFault as fault:
+            self._memory_is_gone(fault)
+            return False
+        except Exception as error:
+            log.debug("commands were cut short", exc_info=True)
+            self._fault(error)
+            return False
+        return not (
+            self._media_work.unfinished
+            or self._apu.due
+            or self._compute.ready
+            or self._board.queues.ready
+        )
 
     def power_on(self) -> None:
         """Remember the time before; waits for the sidecar."""
