@@ -371,7 +371,7 @@ class Drive:
             if shape.metadata.size and not shape.erase:
                 file = self._open_whole(paths.metadata(nsid), file_size(shape))
                 pairs = Pairs(media, file, shape)
-                if self.locked and not self.read_only:
+                if self.locked:
                     pairs.recover()
         self.shapes = known.shapes
         self._capacity = self._capacity or known.capacity

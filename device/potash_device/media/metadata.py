@@ -117,12 +117,13 @@ class Pairs:
             raise
 
     def recover(self) -> None:
-        """Write again what was being written when the device was killed. Raises MediaError."""
+        """Write again what was being written when the device was killed. Raises MediaError, also
+        for media that cannot be written."""
         header = memoryview(bytearray(_HEADER.size))
         self._file.read_into([header], 0)
         magic, check, size, lba, length = _HEADER.unpack(header)
         blocks = length // self._block_size
-        if magic != _MAGIC or length > _MOST or size != blocks * self._size:
+        if magic != _MAGIC or not blocks or length > _MOST or size != blocks * self._size:
             return
         if (lba + blocks) * self._block_size > self.media.size:
             return

@@ -187,13 +187,13 @@ def _write(
         write = store or partial(namespace.media.write_from, offset=offset)
         call = _copying(namespace.media, read, write, durable=durable)
 
-        def finish(future: "Future[MediaError | None]") -> Result:
+        def finish(future: "Future[MediaError | NvmeError | None]") -> Result:
             try:
                 unread = future.result()
             except MediaError as error:
                 raise write_error(controller, namespace, error) from None
-            except NvmeError as error:
-                raise controller.failures.unprotected(namespace.nsid, error) from None
+            if isinstance(unread, NvmeError):
+                raise controller.failures.unprotected(namespace.nsid, unread)
             if unread is not None:
                 raise read_error(controller, namespace, unread)
             controller.health.count_write(length)
@@ -256,15 +256,19 @@ def _storing_pairs(command: Command, namespace: Namespace, fields: Copy, blocks:
 
 def _copying(
     media: Media, read: Read, write: Store, *, durable: bool
-) -> Callable[[], MediaError | None]:
-    """The work of Copy; it gives the error of a source, and raises MediaError for the rest."""
+) -> Callable[[], MediaError | NvmeError | None]:
+    """The work of Copy; it gives the error of a source, or of protection information, and raises
+    MediaError for the rest."""
 
-    def move() -> MediaError | None:
+    def move() -> MediaError | NvmeError | None:
         try:
             content = read()
-        except MediaError as error:
+        except (MediaError, NvmeError) as error:
             return error
-        write(content)
+        try:
+            write(content)
+        except NvmeError as error:
+            return error
         if durable:
             media.flush()
         return None

@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 Begin = Callable[[Command, Callable[[], Result]], None]
 """Takes one step of a command and does what comes of it: the loop's."""
 
-Outcome = tuple[int | None, MediaError | None]
-"""The byte of the media that differs, and how the write has failed; None and None for success."""
+Outcome = tuple[int | NvmeError | None, MediaError | None]
+"""The byte of the media that differs, or what is wrong with protection information, and how the
+write has failed; None and None for success."""
 
 
 def begin(controller: Controller, command: Command, run: Begin) -> Command | None:
@@ -196,7 +197,10 @@ class _CompareAndWrite:
             if isinstance(expected, Buffers):
                 stored = Buffers(blocks)
                 stored.fetch(dulbe=dulbe)
-                stored.check()
+                try:
+                    stored.check()
+                except NvmeError as error:
+                    return error, None
                 at = expected.unlike(stored)
             else:
                 at = first_difference(media, blocks.offset, expected, fua=blocks.fua, dulbe=dulbe)
@@ -254,9 +258,8 @@ class _CompareAndWrite:
             at, _ = future.result()
         except MediaError as error:
             raise self._first_failed(read_error(self.controller, namespace, error)) from None
-        except NvmeError as error:
-            wrong = self.controller.failures.unprotected(namespace.nsid, error)
-            raise self._first_failed(wrong) from None
+        if isinstance(at, NvmeError):
+            raise self._first_failed(self.controller.failures.unprotected(namespace.nsid, at))
         self.controller.health.count_read(self._blocks.length)
         if at is not None:
             raise self._first_failed(differs(namespace, at))
