@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from potash_firmware.rpu.protection.bytes import write_bytes
 from support.metadata import (
     ALL_CHECKS,
     APP,
@@ -372,3 +373,39 @@ def test_a_format_is_remembered(tmp_path: Path) -> None:
         assert host.command(host.admin, FORMAT, nsid=1, cdws=(1,)).status == 0
         assert not list(folder.glob("*.metadata"))
         assert io(host, READ, kind, 3).status == 0
+
+
+def test_what_the_drive_writes_itself_is_protected() -> None:
+    with formatted(SMALL, 1) as host:
+        assert write(host, SMALL, 4, noise(2048), b"", flags=PRACT, space=4, app=9) == 0
+        write_bytes(host.rpu.controller.namespaces.blocks[1], 5 * 512 - 3, memoryview(b"output"))
+        expected = bytearray(noise(2048))
+        expected[509:515] = b"output"
+        assert read(host, SMALL, 4, 2, flags=ALL_CHECKS, space=4)[0] == expected[:1024]
+        assert read(host, SMALL, 6, 2, flags=ALL_CHECKS, space=6, app=9)[0] == expected[1024:]
+
+
+def test_writes_of_the_same_blocks_are_made_one_after_the_other() -> None:
+    """Each is of two steps, so a block could have the metadata of another write."""
+    with formatted(SMALL, 0) as host:
+        for lba, content in ((7, b"a"), (7, b"b"), (8, b"c")):
+            host.put(content * 512)
+            host.put(content * 8, BUFFER)
+            cid = ord(content)
+            host.place(
+                host.io[1],
+                WRITE,
+                cid,
+                nsid=1,
+                first=(0, 0, BUFFER, 0),
+                cdws=(lba, 0, 1 << 30),
+            )
+            host.ring(host.io[1])
+            host.service()
+        assert len(host.executor.waiting) == 2, "the first and the third"
+        host.executor.run_all()
+        host.service()
+        host.executor.run_all()
+        host.service()
+        assert sorted(one.status for one in host.reap(host.io[1])) == [0, 0, 0]
+        assert read(host, SMALL, 7) in ((b"c" * 512, b"c" * 8), (b"b" * 512, b"b" * 8))

@@ -147,6 +147,8 @@ def test_nothing_is_what_a_device_is_without_options() -> None:
         ("[namespace]\n1 = 5", "[namespace.1] must be a section"),
         ("[namespace.1]\nblock_size = 1024", "is 1024; it must be 512 or 4096"),
         ("[namespace.1]\nblock_size = 512.0", "is 512.0; it must be 512 or 4096"),
+        ("[namespace.1]\nmetadata = 4", "is 4; it must be 0 or 8 or 16 or 64"),
+        ("[namespace.1]\nprotection = 1", "protection in [namespace.1] is without metadata"),
         ("[namespace.1]\nsize = 512", "size in [namespace.1] is less than one block of 4096"),
         ("[accelerator.1]", "numbered from 0 without a gap"),
         ("[accelerator.0]\ninput_size = '2G'", "it must be 4 KiB to 1 GiB"),
