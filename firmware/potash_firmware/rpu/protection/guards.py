@@ -26,26 +26,27 @@ _BLOCKS = 16
 """Blocks that are computed together: their bytes' places are kept in the cache."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Crc:
     """The parameters of a CRC, with the polynomial as reflected as the CRC is."""
 
-    bits: int
+    type: Any
+    """Of a state: an unsigned integer of numpy's."""
     polynomial: int
     reflected: bool = True
     initial: int = 0
     inverted: int = 0
 
     @property
-    def type(self) -> Any:
-        """The numpy type of a state."""
-        return np.dtype(f"u{self.bits // 8}").type
+    def bits(self) -> int:
+        """Of a state."""
+        return int(8 * np.dtype(self.type).itemsize)
 
 
 CRCS = {
-    16: Crc(16, 0x8BB7, reflected=False),
-    32: Crc(32, 0x82F6_3B78, initial=0xFFFF_FFFF, inverted=0xFFFF_FFFF),
-    64: Crc(64, 0x9A6C_9329_AC4B_C9B5, initial=(1 << 64) - 1, inverted=(1 << 64) - 1),
+    16: Crc(np.uint16, 0x8BB7, reflected=False),
+    32: Crc(np.uint32, 0x82F6_3B78, initial=0xFFFF_FFFF, inverted=0xFFFF_FFFF),
+    64: Crc(np.uint64, 0x9A6C_9329_AC4B_C9B5, initial=(1 << 64) - 1, inverted=(1 << 64) - 1),
 }
 """By the bits of the guard: T10 DIF, Castagnoli, and NVM Express's own."""
 
@@ -68,24 +69,26 @@ def _sum(crc: Crc, data: Bytes, behind: int) -> Words:
     length = data.shape[1]
     if length % _PIECE or length == _PIECE:
         return _looked_up(data, _places(crc, length, 1, behind))
-    pieces = data.reshape(-1, _PIECE)
-    states = _looked_up(pieces, _places(crc, _PIECE, 1, 0))
-    count = length // _PIECE
-    state_bytes = states.astype(states.dtype.newbyteorder("<")).view(np.uint8)
-    return _looked_up(
-        state_bytes.reshape(len(data), -1), _places(crc, count, crc.bits // 8, behind)
-    )
+    states = _looked_up(data.reshape(-1, _PIECE), _places(crc, _PIECE, 1, 0))
+    state_bytes = states.view(np.uint8).reshape(len(data), -1)  # little-endian, as all this runs on
+    table = _places(crc, length // _PIECE, states.itemsize, behind)
+    return _looked_up(state_bytes, table)
 
 
 def _looked_up(data: Bytes, table: Words) -> Words:
-    offsets = np.arange(data.shape[1]) * 256
-    found: Words = np.bitwise_xor.reduce(table.ravel().take(data + offsets), axis=1)
+    found: Words = np.bitwise_xor.reduce(table.take(data + _rows(data.shape[1])), axis=1)
     return found
 
 
 @lru_cache(maxsize=64)
+def _rows(count: int) -> npt.NDArray[np.int64]:
+    """Where in a table the row of each byte begins."""
+    return np.arange(count) * 256
+
+
+@lru_cache(maxsize=64)
 def _places(crc: Crc, count: int, state: int, behind: int) -> Words:
-    """A table of `count * state` rows of 256 values.
+    """A table of `count * state` rows of 256 values, one behind the other.
 
     With `state` 1, a row is for a byte of data at its place; else for a byte of the state after a
     piece, of `count` pieces. Either has `behind` more bytes behind it.
@@ -103,7 +106,7 @@ def _places(crc: Crc, count: int, state: int, behind: int) -> Words:
         for _ in range(step):
             last = _over_zero(crc, last)
         rows.append(last)
-    table: Words = np.concatenate(rows[::-1])
+    table: Words = np.concatenate(rows[::-1]).ravel()
     return table
 
 
