@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from potash.vm.drive import monitor_of, serving, serving_guest
+from potash.vm.drive import device_process, monitor_of, serving, serving_guest
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
 from support.compute_programs import program
@@ -140,6 +140,32 @@ def test_a_job_that_never_ends_does_not_stop_its_guest_for_ever(modelled: Guest)
     assert job.endswith("the guest has stood still for the job for too long")
     assert stopped >= 2 * LIMIT - 1
     assert modelled.run(["true"]) == 0
+
+
+def test_a_guest_goes_on_when_the_device_is_killed_that_has_stopped_it(
+    images: GuestImages, folder: Path, tmp_path: Path
+) -> None:
+    socket = tmp_path / "drive"
+    monitor = monitor_of(socket)
+    options = ("--time", "modelled", "--drive", str(folder / "slow.toml"), "--size", "64M")
+    more = ("--compute-namespace", "--engine", "interpreter", "--monitor", str(monitor))
+    with (
+        device_process(socket, *options, *more) as device,
+        Guest(images, socket, namespaces=2, monitors=[monitor]) as guest,
+    ):
+        guest.copy_in(folder / "endless.o", "/tmp/endless.o")
+        guest.start(["python3", "-s", "-c", ENDLESS])
+        seconds = guest.machine.seconds
+        stopped = -1.0
+        while stopped != seconds():
+            stopped = seconds()
+            time.sleep(0.2)
+        deadline = time.monotonic() + 30
+        device.kill()
+        while seconds() == stopped:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert guest.run(["true"]) == 0
 
 
 def test_the_modelled_drives_of_a_guest_have_a_monitor_each() -> None:

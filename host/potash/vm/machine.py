@@ -9,17 +9,20 @@ import contextlib
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Sequence
 from typing import Self
 
 from potash.vm.errors import GuestError
 from potash.vm.parent_death import dies_with_parent
 from potash.vm.pauses import Pauses
-from potash.vm.qemu import Qemu, channel_arguments
+from potash.vm.qemu import DEVICE_MONITOR, Qemu, channel_arguments
 from potash.vm.qmp import Qmp
 
 TAIL_LINES = 20
 TAIL_BYTES = 8192
+STOPPED_POLL = 1.0
+"""Seconds between two looks at who has stopped the guest."""
 
 
 class Machine:
@@ -43,6 +46,8 @@ class Machine:
         self._process: subprocess.Popen[bytes] | None = None
         self._owned = contextlib.ExitStack()
         self._pauses = Pauses()
+        self._look_at = 0.0
+        """When it is worth while to see who has stopped the guest."""
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -86,7 +91,23 @@ class Machine:
     def seconds(self) -> float:
         """The time of the guest, from any origin: it stands still while the guest is stopped."""
         self.qmp.take_events()
+        if self._pauses.stopped and time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + STOPPED_POLL
+            # The machine's end is found by who waits for it.
+            with contextlib.suppress(GuestError):
+                self._end_stop_of_the_dead()
         return self._pauses.now
+
+    def _end_stop_of_the_dead(self) -> None:
+        """Have the guest go on where a device was killed that may have stopped it.
+
+        Its monitor then has no client. Another device that holds the guest stops it again.
+        """
+        for one in self.qmp.execute("query-chardev"):
+            name, end = one["label"], one["filename"]
+            if name.startswith(DEVICE_MONITOR) and end.startswith("disconnected:"):
+                self.qmp.execute("cont")
+                return
 
     def console(self, lines: int = TAIL_LINES) -> str:
         """The last lines of what the guest and QEMU itself said."""

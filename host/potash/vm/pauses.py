@@ -29,6 +29,10 @@ class Pauses:
         self._total = 0.0
 
     @property
+    def stopped(self) -> bool:
+        return self._stopped_at is not None
+
+    @property
     def now(self) -> float:
         """Seconds of the guest's life, from any origin; constant while it is stopped."""
         return (self._clock() if self._stopped_at is None else self._stopped_at) - self._total

@@ -178,13 +178,18 @@ def machine_arguments(
     ]
 
 
+DEVICE_MONITOR = "device-monitor"
+"""What the names of further monitors begin with."""
+
+
 def monitor_arguments(monitors: Sequence[Path]) -> list[str]:
     """The options for further monitors, each at a socket that QEMU makes."""
     options: list[str] = []
     for number, path in enumerate(monitors):
         escaped = str(path.absolute()).replace(",", ",,")
-        options += ["-chardev", f"socket,id=monitor{number},path={escaped},server=on,wait=off"]
-        options += ["-mon", f"chardev=monitor{number},mode=control"]
+        name = f"{DEVICE_MONITOR}{number}"
+        options += ["-chardev", f"socket,id={name},path={escaped},server=on,wait=off"]
+        options += ["-mon", f"chardev={name},mode=control"]
     return options
 
 
