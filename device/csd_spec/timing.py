@@ -11,7 +11,7 @@ from typing import NamedTuple
 VERSION = 1
 """Of the layout; fields may be added behind the last one without another."""
 
-_LAYOUT = struct.Struct("<BB2xI21Q3I3Bx3I4xQ5I")
+_LAYOUT = struct.Struct("<BB2xI21Q3I3Bx3I4xQ5I4x2Q")
 
 
 class TimingLogError(ValueError):
@@ -74,6 +74,10 @@ class TimingLog(NamedTuple):
     erases_p90: int = 0
     erases_p99: int = 0
     erases_most: int = 0
+    executions: int = 0
+    """Of programs in compute namespaces, that have ended."""
+    execution_ns: int = 0
+    """What the last of these took."""
 
     @property
     def write_amplification(self) -> float:

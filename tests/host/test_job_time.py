@@ -205,6 +205,26 @@ def test_an_execution_takes_no_less_than_its_core_would(slowed: Path) -> None:
         assert time.monotonic_ns() - began >= modelled
 
 
+def test_an_execution_is_reported_with_both_times(
+    slowed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    length = 1 << 20
+    modelled = FACTOR * Price(SLOW)(Work(bytes=length))
+
+    def execute(socket: Path, *more: str) -> str:
+        asked = ("cp", "execute", f"vfio-user:{socket}", "--index", str(int(DeviceProgram.CRC32C)))
+        assert run_app([*asked, "--range", f"0:{length}", *more]) == 0
+        return capsys.readouterr().out
+
+    report = json.loads(execute(slowed, "--json"))
+    assert report["return_value"] == crc32c(bytes(length))
+    assert report["modelled_ns"] == modelled
+    assert report["measured_ns"] >= modelled
+    assert f"; modelled {modelled / 1e6:.3f} ms, measured " in execute(slowed)
+    with serving("--memory-namespace", "2M", "--compute-namespace") as socket:
+        assert json.loads(execute(socket, "--json"))["modelled_ns"] is None
+
+
 def test_a_job_that_is_not_due_is_stopped_at_once(slowed: Path) -> None:
     with potash.sdk.open(f"vfio-user:{slowed}") as device:
         accelerator = device.accelerator()

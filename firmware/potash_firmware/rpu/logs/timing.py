@@ -42,4 +42,6 @@ def timing_log(timing: ModelledTime | None) -> TimingLog:
         erases_p90=erases.p90,
         erases_p99=erases.p99,
         erases_most=erases.most,
+        executions=timing.executions,
+        execution_ns=timing.execution_ns,
     )

@@ -168,7 +168,14 @@ class JobTime:
 
     def arrive(self, nsid: int, cancel: Callable[[], None]) -> Timed:
         """An Execute command has come; `executed` has to follow."""
-        return self._arrive("EXECUTION", ("engine", nsid), cancel)
+        timed = self._arrive("EXECUTION", ("engine", nsid), cancel)
+        timed.over = partial(self._execution_over, timed)
+        return timed
+
+    def _execution_over(self, timed: Timed, due: int) -> None:
+        assert timed.place.start is not None
+        self._timing.executions += 1
+        self._timing.execution_ns = due - timed.place.start
 
     def row(self, timed: Timed) -> int:
         """The row for an execution that is given to the engine; 0 if there is none left."""

@@ -67,6 +67,10 @@ class ModelledTime:
         self._good = self.drive.good
         self._layout = Layout(self.drive.profile.logical_pages, settings.pieces)
         self._failure: PolicyError | None = None
+        self.executions = 0
+        """Executions in compute namespaces that have ended."""
+        self.execution_ns = 0
+        """What the last of these took."""
         self._memory_free = 0
         """When the DRAM of memory namespaces has done what it was asked."""
         self.drive.on_failure = self._policy_failed

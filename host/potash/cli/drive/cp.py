@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated
 
 import click
 
+from csd_spec.timing import TimingLog
 from potash.cli.drive.common import SECONDS, json_option, namespace_option, opened, read_input, say
 from potash.cli.drive.program import program_file, program_of
 from potash.cli.drive.ranges import BYTES
@@ -17,6 +19,7 @@ from potash.cli.drive.ranges import Range as NamedRange
 from potash.cli.progress import showing
 from potash.schema import Count
 from potash.sdk.compute_namespace import EBPF, ComputeNamespace, Program
+from potash.sdk.errors import PotashError
 from potash.sdk.memory_namespace import Bytes
 from potash.units import Parsed
 
@@ -62,6 +65,12 @@ class Executed:
     nsid: Annotated[Count, "The compute namespace's identifier."]
     index: Annotated[Count, "The program index."]
     return_value: Annotated[Count, "The value that the program returned, 64 bits."]
+    measured_ns: Annotated[Count, "Time that the command took as this host measured it, in ns."]
+    modelled_ns: Annotated[
+        Count | None,
+        "Modelled time of the program in ns; null without `--time modelled`, or if the drive "
+        "executed other programs at the same time.",
+    ]
 
 
 def _quadword(text: str) -> int:
@@ -246,15 +255,28 @@ def execute(
         raise click.UsageError("a program has two parameters")
     first, second = (*parameters, 0, 0)[:2]
     with _compute(device, nsid) as compute:
+        ranges = _ranges(compute, wanted) if rsid is None else rsid
+        sent = b"" if data is None else read_input(data)
+        before, began = _timing(compute), time.monotonic_ns()
         value = compute.execute(
-            index,
-            _ranges(compute, wanted) if rsid is None else rsid,
-            parameters=(first, second),
-            data=b"" if data is None else read_input(data),
-            timeout=timeout,
+            index, ranges, parameters=(first, second), data=sent, timeout=timeout
         )
-    report = Executed(compute.nsid, index, value)
-    say(report, [f"returned {value}"])
+        measured, after = time.monotonic_ns() - began, _timing(compute)
+    alone = after.executions == before.executions + 1
+    modelled = after.execution_ns if alone else None
+    report = Executed(compute.nsid, index, value, measured, modelled)
+    line = f"returned {value}"
+    if modelled is not None:
+        line += f"; modelled {modelled / 1e6:.3f} ms, measured {measured / 1e6:.3f} ms"
+    say(report, [line])
+
+
+def _timing(compute: ComputeNamespace) -> TimingLog:
+    """The log page on modelled time; an empty one of a drive or for a user that has none."""
+    try:
+        return compute.device.timing_log()
+    except PotashError:
+        return TimingLog()
 
 
 def _ranges(compute: ComputeNamespace, wanted: Sequence[NamedRange]) -> list[Bytes]:
