@@ -62,13 +62,18 @@ def prps(memory: Memory, first: int, pages: list[int], list_at: int) -> tuple[in
     offset=st.integers(0, PAGE // 4 - 1).map(lambda n: 4 * n),
     length=st.integers(1, 128).map(lambda n: n * 512),
     list_offset=st.integers(0, PAGE // 8 - 1).map(lambda n: 8 * n),
+    swaps=st.sampled_from([0, 1, 2, 190]),
     seed=st.integers(0, 1000),
 )
 def test_every_alignment_and_chain_moves_the_bytes_in_order(
-    memory: Memory, offset: int, length: int, list_offset: int, seed: int
+    memory: Memory, offset: int, length: int, list_offset: int, swaps: int, seed: int
 ) -> None:
+    """The pages are side by side, but for those that were swapped."""
     order = random.Random(seed)
-    numbers = order.sample(range(64, 256), 190)
+    numbers = list(range(64, 254))
+    for _ in range(swaps):
+        one, other = order.choices(range(len(numbers)), k=2)
+        numbers[one], numbers[other] = numbers[other], numbers[one]
     count = -(-max(0, length - (PAGE - offset)) // PAGE)
     pages = [number * PAGE for number in numbers[1 : 1 + count]]
     first = numbers[0] * PAGE + offset
@@ -113,6 +118,15 @@ def test_a_list_that_leads_nowhere_ends(memory: Memory) -> None:
     entries = [5 * PAGE] * 511 + [at]
     memory.memory.view[at : at + PAGE] = struct.pack("<512Q", *entries)
     assert len(memory.engine.views(0, at, 1200 * PAGE, write=False)) == 1200
+
+
+def test_pages_side_by_side_up_to_the_last_address_are_refused_like_others(
+    memory: Memory,
+) -> None:
+    last = (1 << 64) - PAGE
+    struct.pack_into("<2Q", memory.memory.view, PAGE, last, 0)
+    with pytest.raises(NvmeError, match="nothing is mapped"):
+        memory.engine.views(last - PAGE, PAGE, 3 * PAGE, write=True)
 
 
 def test_a_stopped_engine_gives_nothing_out(memory: Memory) -> None:

@@ -256,10 +256,14 @@ def _pieces(prp1: int, length: int, entries: bytes) -> list[tuple[int, int]]:
     if length == 0:
         return []
     _require_alignment(prp1, PRP_ALIGNMENT, CommandByte.PRP1)
-    pieces = []
     start, end = prp1, prp1 + min(length, PAGE_SIZE - prp1 % PAGE_SIZE)
+    count = len(entries) // PRP_ENTRY_SIZE
+    pages = struct.unpack(f"<{count}Q", entries)
+    if pages == tuple(range(end, end + count * PAGE_SIZE, PAGE_SIZE)):
+        return [(prp1, length)]
+    pieces = []
     left = length - (end - start)
-    for (page,) in struct.iter_unpack("<Q", entries):
+    for page in pages:
         _require_alignment(page, PAGE_SIZE)
         if page != end:
             pieces.append((start, end - start))
