@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
+from potash.models.builder import GraphBuilder
 from potash_device import cache
 from potash_device.vta.config import Config
 from potash_device.vta.stream import StreamError
@@ -369,3 +370,15 @@ assert not any("interpreter" in name for name in sys.modules if name.startswith(
 
 def test_a_model_error_is_a_value_error() -> None:
     assert issubclass(ModelError, ValueError)
+
+
+def test_what_tensorflow_lite_refuses_is_refused_with_the_delegate_too() -> None:
+    """Five channels are no four of a pixel each. A second attempt would hide that, and crash."""
+    graph = GraphBuilder()
+    x = graph.tensor((1, 2, 2, 5), 0.1)
+    options = schema.DepthToSpaceOptionsT()
+    options.blockSize = 2
+    output = graph.tensor((1, 4, 4, 1), 0.1)
+    y = graph.operator(schema.BuiltinOperator.DEPTH_TO_SPACE, [x], output, options)
+    with bench() as vta, pytest.raises(ModelError, match="depth_to_space.*failed to prepare"):
+        inspect(graph.finish([x], [y]), vta.delegate)

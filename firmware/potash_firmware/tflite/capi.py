@@ -121,6 +121,9 @@ typedef struct {
 typedef struct {
   int padding, stride_width, stride_height, filter_width, filter_height, activation;
 } TfLitePoolParams;
+typedef struct {
+  int padding, stride_width, stride_height, activation;
+} TfLiteTransposeConvParams;
 typedef struct { int activation, weights_format; bool keep_num_dims; } TfLiteFullyConnectedParams;
 typedef struct { int axis, activation; } TfLiteConcatenationParams;
 typedef struct { float alpha; } TfLiteLeakyReluParams;
@@ -293,6 +296,7 @@ _STRUCTURES: Mapping[int, str] = {
     BuiltinOperator.RESIZE_NEAREST_NEIGHBOR: "TfLiteResizeNearestNeighborParams",
     BuiltinOperator.SPACE_TO_DEPTH: "TfLiteSpaceToDepthParams",
     BuiltinOperator.STRIDED_SLICE: "TfLiteStridedSliceParams",
+    BuiltinOperator.TRANSPOSE_CONV: "TfLiteTransposeConvParams",
 }
 
 

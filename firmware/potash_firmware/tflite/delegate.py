@@ -43,6 +43,8 @@ from potash_firmware.vta_runtime import Runtime, VtaMemoryError
 
 Result = TypeVar("Result")
 ALLOW_DYNAMIC_TENSORS = 1  # kTfLiteDelegateFlagsAllowDynamicTensors
+UNPREPARED = "failed to prepare"
+"""TensorFlow Lite says so of a node that it refuses; a delegate must not hide that."""
 NO_ROOM = "the VTA's memory has no room for it"
 OTHER_SHAPES = "its tensors have other shapes when it runs than in the file"
 
@@ -145,8 +147,8 @@ class VtaDelegate:
         interpreter._delegates = [self]
         try:
             interpreter._interpreter.ModifyGraphWithDelegate(self._pointer)
-        except RuntimeError:
-            if self._session.decisions or self._session.failure:
+        except RuntimeError as error:
+            if self._session.decisions or self._session.failure or UNPREPARED in str(error):
                 raise
             self._native.flags = ALLOW_DYNAMIC_TENSORS
             try:

@@ -28,6 +28,7 @@ from potash_firmware.tflite.operators import (
     resizing,
     slices,
     tables,
+    transposed,
 )
 from potash_firmware.tflite.quantization import QuantizationError
 from potash_firmware.vta_runtime.schedules import ScheduleError
@@ -67,6 +68,7 @@ OPERATORS: Mapping[int, Lower] = MappingProxyType(
         BuiltinOperator.SUB: addition.lower,
         BuiltinOperator.TANH: tables.lower,
         BuiltinOperator.TRANSPOSE: moves.lower_transpose,
+        BuiltinOperator.TRANSPOSE_CONV: transposed.lower,
     }
 )
 

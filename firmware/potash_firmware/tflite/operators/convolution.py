@@ -219,28 +219,37 @@ def lowering(
 
     Raises Refusal where no tiling fits.
     """
+    check_size(shape, steps, settings, what)
+
+    def run(builder: Builder, inputs: Sequence[Surface | None], outputs: Sequence[Surface]) -> None:
+        image = inputs[0]
+        assert image is not None
+        emit(builder, shape, steps, pack(), image.grown(*margin), outputs[0])
+
+    image, output = layouts
+    inputs = (image.with_margin(margin), *[None] * (len(node.inputs) - 1))
+    return Lowering.fixed(inputs, (output,), Compute(run))
+
+
+def check_size(shape: Conv2d, steps: Steps, settings: Settings, what: str) -> None:
+    """Raise Refusal where no tiling fits, or where the stream would be too long."""
     fewest = fewest_steps(shape, settings.config, steps.steps)
     if fewest is None:
         raise Refusal(f"the VTA's buffers are too small for {what}")
     if fewest > MOST_STEPS:
         raise Refusal(f"{what} of this size takes too many instructions")
 
-    def emit(
-        builder: Builder, inputs: Sequence[Surface | None], outputs: Sequence[Surface]
-    ) -> None:
-        image, output = inputs[0], outputs[0]
-        assert image is not None
-        image = image.grown(*margin)
-        # Rows without a margin between them are taken for a single one.
-        flat = image.is_dense and output.is_dense
-        channels = [builder.channels(vector, shape.out_channels) for vector in steps.vectors]
-        weights = builder.constant(pack())
-        plan = conv2d(shape, builder.config, steps.steps, flat=flat)
-        plan.emit(builder.runtime, image, weights, output, channels=channels)
 
-    image, output = layouts
-    inputs = (image.with_margin(margin), *[None] * (len(node.inputs) - 1))
-    return Lowering.fixed(inputs, (output,), Compute(emit))
+def emit(
+    builder: Builder, shape: Conv2d, steps: Steps, weights: Array, image: Surface, output: Surface
+) -> None:
+    """Append a convolution of an image, with packed weights."""
+    # Rows without a margin between them are taken for a single one.
+    flat = image.is_dense and output.is_dense
+    channels = [builder.channels(vector, shape.out_channels) for vector in steps.vectors]
+    its_weights = builder.constant(weights)
+    plan = conv2d(shape, builder.config, steps.steps, flat=flat)
+    plan.emit(builder.runtime, image, its_weights, output, channels=channels)
 
 
 def lower(node: Node, settings: Settings) -> Lowering:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ai_edge_litert import schema_py_generated as schema
 
 from potash_firmware.tflite.quantization import QuantizationError, quantize_addition
-from potash_firmware.tflite.windows import reach
+from potash_firmware.tflite.windows import count, reach
 
 Array: TypeAlias = npt.NDArray[Any]
 Options: TypeAlias = Any
@@ -157,6 +157,28 @@ def _check_convolution(call: Call) -> None:
             f"has weights for {weights.shape[3]} channels, which do not divide {x.shape[3]}"
         )
     _check_sums(call, weights, outputs, 0)
+
+
+def _check_transposed(call: Call) -> None:
+    shape, weights, x = _numbers(call.input(0)), call.input(1), call.input(2)
+    options = call.options
+    _check_steps(options, ("StrideH", "StrideW"))
+    _check_rank(x, 4)
+    _check_weights(weights, 4)
+    if x.shape and x.shape[3] != weights.shape[3]:
+        raise CheckError(f"has weights for {weights.shape[3]} channels, not {x.shape[3]}")
+    if x.shape and shape is not None:
+        if len(shape) != 4 or min(shape) < 1:
+            raise CheckError(f"makes the shape {shape}")
+        _check_size(shape)
+        same = options.Padding() == schema.Padding.SAME
+        strides = options.StrideH(), options.StrideW()
+        axes = zip(shape[1:3], weights.shape[1:3], strides, strict=True)
+        # A kernel writes outside of an output with other images or channels.
+        made = shape[0], *(count(*axis, same=same) for axis in axes), shape[3]
+        if made != (*x.shape[:3], weights.shape[0]):
+            raise CheckError(f"makes the shape {shape} of {x.shape}")
+    _check_sums(call._replace(inputs=(x, weights, *call.inputs[3:])), weights, weights.shape[0], 0)
 
 
 def _check_depthwise(call: Call) -> None:
@@ -395,12 +417,15 @@ def _numbers(tensor: TensorView) -> list[int] | None:
 
 
 ONE, TWO, THREE = range(1, 2), range(2, 3), range(3, 4)
-TWO_OR_THREE = range(2, 4)
+TWO_OR_THREE, THREE_OR_FOUR = range(2, 4), range(3, 5)
 
 RULES: Mapping[int, Rule] = {
     schema.BuiltinOperator.CONV_2D: Rule(THREE, schema.Conv2DOptions, _check_convolution),
     schema.BuiltinOperator.DEPTHWISE_CONV_2D: Rule(
         THREE, schema.DepthwiseConv2DOptions, _check_depthwise
+    ),
+    schema.BuiltinOperator.TRANSPOSE_CONV: Rule(
+        THREE_OR_FOUR, schema.TransposeConvOptions, _check_transposed
     ),
     schema.BuiltinOperator.FULLY_CONNECTED: Rule(
         TWO_OR_THREE, schema.FullyConnectedOptions, _check_connected
