@@ -6,7 +6,7 @@ import numpy as np
 
 from potash_device.vta.fast import steps as s
 from potash_device.vta.fast.compiling import Flag, Number, compiled, implements
-from potash_device.vta.fast.paths import DIAGONAL, FIRST, FULL, Loops, Vnni512
+from potash_device.vta.fast.paths import DIAGONAL, FIRST, FULL, Loops, Vnni256, Vnni512
 from potash_device.vta.fast.tiles import ACC_BYTES, PAIR_BYTES, tile, weights_of
 
 
@@ -77,7 +77,9 @@ def in_registers(
 
 @implements(in_registers)
 def _in_registers(buffers: Any, two: Any, length: Any, acc: Any, src: Any, others: Any) -> Any:
-    return _in_many_registers if buffers.instance_class is Vnni512 else _in_few_registers
+    if buffers.instance_class is Vnni512:
+        return _in_many_registers
+    return _in_few_registers if buffers.instance_class is Vnni256 else _in_few_registers_by_form
 
 
 def _in_many_registers(
@@ -118,23 +120,50 @@ def _in_many_registers(
         acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
 
 
+def _few(form: int) -> Any:
+    """With 16 registers of 8 lanes, where all blocks have this form; diagonals come one by one."""
+
+    @compiled
+    def of_form(
+        buffers: Any, two: Flag, length: Number, acc: Number, src: Number, others: Any
+    ) -> None:
+        dst_step, src_step, done = others[0], others[2], 0
+        if form != DIAGONAL:
+            while two and done + 2 <= length:
+                tile(buffers, form, 2, 2, acc, src, others)
+                acc, src, done = acc + 2 * dst_step * ACC_BYTES, src + 2 * src_step, done + 2
+            while two and done + 1 <= length:
+                tile(buffers, form, 1, 2, acc, src, others)
+                acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
+        while done + 4 <= length:
+            tile(buffers, form, 4, 1, acc, src, others)
+            acc, src, done = acc + 4 * dst_step * ACC_BYTES, src + 4 * src_step, done + 4
+        while done + 1 <= length:
+            tile(buffers, form, 1, 1, acc, src, others)
+            acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
+
+    return of_form
+
+
+_few_full, _few_first, _few_diagonal = _few(FULL), _few(FIRST), _few(DIAGONAL)
+
+
 def _in_few_registers(
     buffers: Any, two: Flag, length: Number, acc: Number, src: Number, others: Any
 ) -> None:
-    """With 16 registers of 8 lanes."""
-    dst_step, src_step, done = others[0], others[2], 0
-    while two and done + 2 <= length:
-        tile(buffers, FULL, 2, 2, acc, src, others)
-        acc, src, done = acc + 2 * dst_step * ACC_BYTES, src + 2 * src_step, done + 2
-    while two and done + 1 <= length:
-        tile(buffers, FULL, 1, 2, acc, src, others)
-        acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
-    while done + 4 <= length:
-        tile(buffers, FULL, 4, 1, acc, src, others)
-        acc, src, done = acc + 4 * dst_step * ACC_BYTES, src + 4 * src_step, done + 4
-    while done + 1 <= length:
-        tile(buffers, FULL, 1, 1, acc, src, others)
-        acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
+    _few_full(buffers, two, length, acc, src, others)
+
+
+def _in_few_registers_by_form(
+    buffers: Any, two: Flag, length: Number, acc: Number, src: Number, others: Any
+) -> None:
+    form = form_of(buffers.forms, two, others)
+    if form & FIRST:
+        _few_first(buffers, two, length, acc, src, others)
+    elif form & DIAGONAL and not two:
+        _few_diagonal(buffers, two, length, acc, src, others)
+    else:
+        _few_full(buffers, two, length, acc, src, others)
 
 
 @compiled

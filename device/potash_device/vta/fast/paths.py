@@ -56,6 +56,8 @@ class Pairs16(NamedTuple):
 
     inp: NDArray[np.int16]
     wgt: NDArray[np.int16]
+    forms: NDArray[np.uint8]
+    diagonal: NDArray[np.int16]
 
 
 class Pairs8(NamedTuple):
@@ -63,6 +65,8 @@ class Pairs8(NamedTuple):
 
     inp: NDArray[np.int16]
     wgt: NDArray[np.int16]
+    forms: NDArray[np.uint8]
+    diagonal: NDArray[np.int16]
 
 
 class Loops(NamedTuple):
@@ -138,17 +142,18 @@ def make(name: str, config: Config) -> Path:
     inp = config.depth(MemoryId.INP) * config.batch * config.block_in
     wgt = config.depth(MemoryId.WGT) * config.block_out * config.block_in
     kind = OFFERS[name].kind
+    forms = aligned(wgt // BLOCK**2, np.uint8)
+    forms[:] = FIRST | DIAGONAL
     if kind is Vnni512 or kind is Vnni256:
         biased = aligned(inp, np.uint8)
         biased[:] = BIAS
         weights, correction = aligned(wgt, np.int8), aligned(wgt // BLOCK, np.int32)
         if kind is Vnni256:
             return Vnni256(biased, weights, correction)
-        forms = aligned(wgt // BLOCK**2, np.uint8)
-        forms[:] = FIRST | DIAGONAL
         return Vnni512(biased, weights, correction, forms, aligned(wgt // BLOCK, np.int32))
     if kind is Pairs16 or kind is Pairs8:
-        return kind(aligned(inp, np.int16), aligned(wgt, np.int16))
+        diagonal = aligned(wgt // BLOCK, np.int16)
+        return kind(aligned(inp, np.int16), aligned(wgt, np.int16), forms, diagonal)
     narrow = max(config.log_inp_width, config.log_wgt_width) <= 4
     value = np.int16 if narrow else np.int32
     return Loops(
@@ -187,13 +192,13 @@ def set_tensors(path: Path, inp: NDArray[Any], wgt: NDArray[Any]) -> None:
         path.inp[:] = inp.reshape(-1).view(np.uint8) ^ np.uint8(BIAS)
         path.correction[:] = (wgt.astype(np.int32).sum(axis=2) * -BIAS).reshape(-1)
         group = 4
-        if isinstance(path, Vnni512):
-            first = ~wgt[:, :, FIRST_INPUTS:].any(axis=(1, 2))
-            diagonal = ~(wgt * ~np.eye(BLOCK, dtype=bool)).any(axis=(1, 2))
-            path.forms[:] = FIRST * first + DIAGONAL * diagonal
-            path.diagonal[:] = np.diagonal(wgt, axis1=1, axis2=2).reshape(-1)
     else:
         path.inp[:] = inp.reshape(-1)
         group = 2
+    if not isinstance(path, Vnni256):
+        first = ~wgt[:, :, FIRST_INPUTS:].any(axis=(1, 2))
+        diagonal = ~(wgt * ~np.eye(BLOCK, dtype=bool)).any(axis=(1, 2))
+        path.forms[:] = FIRST * first + DIAGONAL * diagonal
+        path.diagonal[:] = np.diagonal(wgt, axis1=1, axis2=2).reshape(-1)
     blocks = wgt.reshape(-1, BLOCK, BLOCK // group, group)
     path.wgt[:] = blocks.transpose(0, 2, 1, 3).reshape(-1)

@@ -78,6 +78,11 @@ class Kind:
         return BLOCK * self.element_bytes
 
     @property
+    def diagonal_bytes(self) -> int:
+        """Of a block that has nothing else."""
+        return 2 * BLOCK if self.product is None else ACC_BYTES
+
+    @property
     def vector(self) -> Value:
         return ir.VectorType(I32, BLOCK // self.halves)
 
@@ -185,7 +190,7 @@ def tile(
         step = builder.mul(source_step, _int(kind.element_bytes))
         numbers = [builder.add(wgt, builder.mul(weight_step, _int(y))) for y in range(down)]
         if kind.form == DIAGONAL:
-            packed, size_packed = addresses.diagonal, ACC_BYTES
+            packed, size_packed = addresses.diagonal, kind.diagonal_bytes
         else:
             packed, size_packed = addresses.wgt, kind.block_bytes
         weights = [
@@ -253,6 +258,7 @@ def pack(typing: Any, buffers: Any, source: Any, number: Any) -> Any:
             low = _shuffle(builder, quarters[0], quarters[1], lanes)
             high = _shuffle(builder, quarters[2], quarters[3], lanes)
             groups.append(_shuffle(builder, low, high, range(BLOCK)))
+        narrow = groups
         if kind.value_bytes == 2:
             groups = [half for group in groups for half in _widened(builder, group)]
         for group, vector in enumerate(groups):
@@ -271,10 +277,14 @@ def pack(typing: Any, buffers: Any, source: Any, number: Any) -> Any:
             builder.store(ir.Constant(I8, FULL), place)
             # Most blocks have weights where no other form has any, which is seen at once.
             behind = ir.Constant(LANES, [-1] * 12 + [0] * 4)
-            with builder.if_then(_is_zero(builder, [groups[3]], [behind])):
-                form, diagonal = _form(builder, groups)
+            with builder.if_then(_is_zero(builder, [narrow[3]], [behind])):
+                form, diagonal = _form(builder, narrow)
                 builder.store(form, place)
-                place = builder.add(addresses.diagonal, _scaled(builder, number, ACC_BYTES))
+                size = kind.diagonal_bytes
+                place = builder.add(addresses.diagonal, _scaled(builder, number, size))
+                if kind.product is None:
+                    values = builder.trunc(diagonal, ir.VectorType(I8, BLOCK))
+                    diagonal = builder.sext(values, ir.VectorType(I16, BLOCK))
                 _store(builder, diagonal, place)
         return context.get_dummy_value()
 
@@ -396,8 +406,17 @@ def _pair_products(
     """The same with pairs of 16-bit products, which LLVM knows by many processors' names."""
     result = list(sums)
     lanes = kind.vector.count
+    if kind.form == DIAGONAL:
+        for half in range(kind.halves):
+            values = [
+                _load(builder, address, 2 * lanes * half, ir.VectorType(I16, lanes))
+                for address in (row, weights[0].address)
+            ]
+            product = builder.mul(*(builder.sext(value, kind.vector) for value in values))
+            result[half] = builder.add(result[half], product)
+        return result
     pairs, wide = ir.VectorType(I16, 2 * lanes), ir.VectorType(I32, 2 * lanes)
-    for group in range(kind.groups):
+    for group in range(kind.multiplied):
         word = _load(builder, row, 4 * group, I32)
         nothing = ir.Constant(kind.vector, ir.Undefined)
         one = builder.insert_element(nothing, word, ir.Constant(I32, 0))

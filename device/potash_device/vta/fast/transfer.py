@@ -163,14 +163,16 @@ def _clear_wgt(buffers: Any, at: Any, count: Any) -> Any:
         buffers.diagonal[at * BLOCK : (at + count) * BLOCK] = 0
         buffers.forms[at : at + count] = FIRST | DIAGONAL
 
-    def plain(buffers: Any, at: Number, count: Number) -> None:
+    def paired(buffers: Any, at: Number, count: Number) -> None:
         buffers.wgt[at * BLOCK_BYTES : (at + count) * BLOCK_BYTES] = 0
+        buffers.diagonal[at * BLOCK : (at + count) * BLOCK] = 0
+        buffers.forms[at : at + count] = FIRST | DIAGONAL
 
     def shaped(buffers: Any, at: Number, count: Number) -> None:
         size = buffers.block_out * buffers.block_in
         buffers.wgt[at * size : (at + count) * size] = 0
 
-    return _chosen(buffers, formed if buffers.instance_class is Vnni512 else biased, plain, shaped)
+    return _chosen(buffers, formed if buffers.instance_class is Vnni512 else biased, paired, shaped)
 
 
 @implements(fill_wgt)
