@@ -14,7 +14,7 @@ import pytest
 from potash_device.media.drive import Drive as MediaDrive
 from potash_device.media.memory import MemoryMedia
 from potash_device.media.shapes import NamespaceShape
-from potash_device.timing.policies import Policies, Superblocks
+from potash_device.timing.policies import Greedy, Policies, Superblocks
 from potash_device.timing.requests import Op
 from support.modelled_time import PROFILE, completions, model, modelled, timing_of
 from support.namespaces import ALL, attach, create, delete
@@ -262,3 +262,24 @@ def test_a_policy_that_fails_ends_a_command_and_the_drive_goes_on() -> None:
         assert timing_of(host).drive.counters.erased
         host.command(host.admin, 0x02, nsid=ALL, cdws=(15 << 16 | 1,))
         assert struct.unpack_from("<QHHH", host.data(64))[:4] == (1, 1, 1, INTERNAL_ERROR << 1)
+
+
+def test_a_policy_that_fails_does_not_keep_a_namespace() -> None:
+    """TRIM of a drive with a mapping cache may have to collect garbage first."""
+    cached = replace(PROFILE, mapping_cache=PAGE, background=PROFILE.blocks, background_pages=1)
+    policies = Policies(gc=Raising())
+    with (
+        MediaDrive.open(None, [NamespaceShape(MIB // 4, PAGE)] * 2) as drive,
+        Host(settings=modelled(cached, policies=policies), drive=drive) as host,
+    ):
+        host.enable()
+        flash = timing_of(host).drive
+        flash.policies = Policies()
+        for page in range(cached.superblock_pages + 8):
+            flash.submit(0, Op.WRITE, page % 64, 1)
+        flash.policies = policies
+        assert delete(host, 1).status == 0
+        assert 1 not in host.board.media
+        assert type(flash.policies.gc) is Greedy
+        assert (flash.state.places[:64] == -1).all()
+        assert delete(host, 2).status == 0

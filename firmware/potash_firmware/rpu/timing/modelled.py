@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from nvme_spec.status import NvmeError, Status
 from potash_device.timing.cores import DEFAULT, CoreProfile
-from potash_device.timing.policies import PolicyError
+from potash_device.timing.policies import Policies, PolicyError
 from potash_device.timing.profile import PAGE, Rate
 from potash_device.timing.requests import FAILED, WORN, Op
 from potash_device.trace import Trace
@@ -25,6 +26,8 @@ if TYPE_CHECKING:  # it takes numba, which a drive without a model has no use fo
     from potash_device.timing.drive import Drive
 
 log = logging.getLogger(__name__)
+
+POLICY_KINDS = [one.name for one in fields(Policies)]
 
 
 @dataclass(frozen=True)
@@ -81,13 +84,20 @@ class ModelledTime:
         layout = self._layout
         pages = {nsid: -(-size // PAGE) for nsid, size in sizes.items()}
         for nsid in [one for one in layout.placed if layout.pages(one) != pages.get(one)]:
-            self._submit(Op.TRIM, layout.remove(nsid), self.clock.now())
+            self._trim_gone(layout.remove(nsid))
         for nsid, count in pages.items():
             if nsid not in layout.placed:
                 # Namespaces that end within a page may have more pages in all than the drive; the
                 # last one shares the page before its last.
                 excess = count - layout.free
                 layout.place(nsid, count - excess if 0 < excess <= len(pages) else count)
+
+    def _trim_gone(self, pieces: list[tuple[int, int]]) -> None:
+        """TRIM what a namespace had that is gone, whatever policies fail on the way."""
+        for _ in POLICY_KINDS:  # each failure has a built-in one replace another
+            with suppress(NvmeError):
+                self._submit(Op.TRIM, pieces, self.clock.now())
+                return
 
     @property
     def pieces(self) -> list[Piece]:
