@@ -86,6 +86,7 @@ IF_THERE = {
 """Of what needs another command set than NVM."""
 
 OTHER_COMMANDS = {
+    "Zoned commands (CSI 02h)": CommandSet.ZONED,
     "Memory commands (CSI 03h)": CommandSet.MEMORY,
     "Compute commands (CSI 04h)": CommandSet.COMPUTE,
 }

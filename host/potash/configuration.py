@@ -24,6 +24,7 @@ from potash_device.media.shapes import (
     BLOCK_SIZES,
     DEFAULT_BLOCK_SIZE,
     DEFAULT_SIZE,
+    LEAST_ZONE_SIZE,
     MEMORY_UNIT,
     METADATA_SIZES,
     MOST_NAMESPACES,
@@ -88,18 +89,25 @@ class DeviceSection:
 
 @dataclass(frozen=True)
 class NamespaceSection:
-    """`[namespace.1]` and on: namespaces of a new drive."""
+    """`[namespace.1]` and on: namespaces of a new drive; one with a `zone_size` is zoned."""
 
     size: Annotated[int, kinds.size(min(BLOCK_SIZES), LARGEST)] = DEFAULT_SIZE
     block_size: Annotated[int, kinds.choice(BLOCK_SIZES)] = DEFAULT_BLOCK_SIZE
     metadata: Annotated[int, kinds.choice((0, *METADATA_SIZES))] = 0
     protection: Annotated[int, kinds.choice(range(4))] = 0
+    zone_size: Annotated[int | None, kinds.size(LEAST_ZONE_SIZE, LARGEST)] = None
+    zone_capacity: Annotated[int | None, kinds.size(DEFAULT_BLOCK_SIZE, LARGEST)] = None
 
     @property
     def shape(self) -> NamespaceShape:
-        """The namespace as the drive wants it."""
-        metadata = Metadata(self.metadata, protection=self.protection)
-        return NamespaceShape(self.size, self.block_size, metadata=metadata)
+        """The namespace as the drive wants it. Raises ValueError for zones that cannot be."""
+        if self.zone_size is None:
+            metadata = Metadata(self.metadata, protection=self.protection)
+            return NamespaceShape(self.size, self.block_size, metadata=metadata)
+        if self.metadata:
+            raise ValueError("zones have no metadata")
+        capacity = self.zone_capacity or self.zone_size
+        return NamespaceShape.zoned(self.size, self.zone_size, capacity, self.block_size)
 
 
 @dataclass(frozen=True)
@@ -276,6 +284,10 @@ def parse(text: str, folder: Path) -> Configuration:
         if one.protection and not one.metadata:
             wrong = f"protection in [namespace.{number}] is without metadata"
             raise ConfigurationError(wrong)
+        try:
+            _ = one.shape
+        except ValueError as error:
+            raise ConfigurationError(f"[namespace.{number}]: {error}") from None
     return Configuration(
         namespaces=several["namespace"],
         accelerators=several["accelerator"] or Configuration.accelerators,

@@ -158,8 +158,8 @@ class Drive:
         """
         if len(wanted) > MOST_NAMESPACES:
             raise DriveError(f"a drive has at most {MOST_NAMESPACES} namespaces")
-        others = [shape for shape in wanted if shape.csi != CommandSet.NVM]
-        wanted = [shape for shape in wanted if shape.csi == CommandSet.NVM]
+        others = [shape for shape in wanted if not shape.has_blocks]
+        wanted = [shape for shape in wanted if shape.has_blocks]
         drive = cls()
         drive.read_only = read_only
         drive.locked = locked
@@ -350,6 +350,7 @@ class Drive:
             or self._capacity
             or self.shapes[1].block_size != DEFAULT_BLOCK_SIZE
             or self.shapes[1].metadata.size
+            or self.shapes[1].zone_size
         )
         if worth_it and not any(media.read_only for media in self.namespaces.values()):
             write_list(paths.list, Listed(self.shapes, self._capacity))
@@ -417,7 +418,7 @@ class Drive:
 
     def _add_others(self, wanted: Sequence[NamespaceShape]) -> None:
         """Memory and compute namespaces: those that are remembered, or else those wanted."""
-        known = [one for one in self.shapes.values() if one.csi != CommandSet.NVM]
+        known = [one for one in self.shapes.values() if not one.has_blocks]
         if known and wanted and sorted(_kind(one) for one in known) != sorted(map(_kind, wanted)):
             raise DriveError(
                 "the drive remembers other memory and compute namespaces; leave them out"
@@ -450,6 +451,11 @@ class Drive:
 
 def _described(shape: NamespaceShape) -> str:
     """What is said of a namespace, which is what a user can say of one."""
+    if shape.zone_size:
+        return (
+            f"{shape.zones} zones of {shape.zone_size} bytes, {shape.zone_capacity} of them "
+            f"writable, in blocks of {shape.block_size}"
+        )
     metadata = f" and {shape.metadata.size} of metadata" if shape.metadata.size else ""
     return f"{shape.size} bytes in blocks of {shape.block_size}{metadata}"
 

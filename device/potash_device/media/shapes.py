@@ -24,6 +24,13 @@ DEFAULT_SIZE = 1 << 30
 MEMORY_UNIT = 4096
 """Bytes; the size of a memory namespace is a multiple of it."""
 
+ZONE_RECORD = 128
+"""Bytes that the media keep of a zone, behind the blocks of all zones."""
+
+DEFAULT_ZONE_SIZE = 16 << 20
+LEAST_ZONE_SIZE = 64 << 10
+"""Bytes of a zone; Linux wants a power of two."""
+
 MOST_NAMESPACES = 64
 
 LARGEST = 1 << 62
@@ -125,12 +132,53 @@ class NamespaceShape(NamedTuple):
     csi: int = CommandSet.NVM
     """Its command set."""
     metadata: Metadata = NO_METADATA
+    zone_size: int = 0
+    """Bytes of a zone of a zoned namespace, and how many of them can be written."""
+    zone_capacity: int = 0
 
     @property
     def format(self) -> BlockFormat:
         """Its LBA format."""
         kept = self.metadata
         return BlockFormat(self.block_size, kept.size, kept.guard, kept.storage_tag)
+
+    @property
+    def has_blocks(self) -> bool:
+        """It has logical blocks, and so a file."""
+        return self.csi in (CommandSet.NVM, CommandSet.ZONED)
+
+    @property
+    def zones(self) -> int:
+        """Zones of a zoned namespace, whose records are behind their blocks."""
+        return self.size // (self.zone_size + ZONE_RECORD) if self.zone_size else 0
+
+    @classmethod
+    def zoned(
+        cls,
+        size: int,
+        zone_size: int = DEFAULT_ZONE_SIZE,
+        capacity: int = 0,
+        block_size: int = DEFAULT_BLOCK_SIZE,
+    ) -> "NamespaceShape":
+        """A zoned namespace of `size` bytes, which are whole zones; without a `capacity` all
+        blocks of a zone can be written. Raises ValueError."""
+        if zone_size < LEAST_ZONE_SIZE or zone_size & zone_size - 1:
+            raise ValueError(f"a zone has a power of two of bytes, at least {LEAST_ZONE_SIZE}")
+        if not size or size % zone_size:
+            raise ValueError(f"{size} bytes are no whole zones of {zone_size}")
+        capacity = capacity or zone_size
+        if capacity > zone_size or capacity % max(BLOCK_SIZES):
+            raise ValueError(
+                f"a zone's capacity is a multiple of {max(BLOCK_SIZES)} bytes, at most {zone_size}"
+            )
+        records = -(-size // zone_size * ZONE_RECORD // max(BLOCK_SIZES)) * max(BLOCK_SIZES)
+        return cls(
+            size + records,
+            block_size,
+            csi=CommandSet.ZONED,
+            zone_size=zone_size,
+            zone_capacity=capacity,
+        )
 
     @classmethod
     def memory(cls, size: int) -> "NamespaceShape":
@@ -145,7 +193,7 @@ class NamespaceShape(NamedTuple):
 
 def blocks_of(shapes: Mapping[int, NamespaceShape]) -> dict[int, NamespaceShape]:
     """Those that have logical blocks, and so a file."""
-    return {nsid: shape for nsid, shape in shapes.items() if shape.csi == CommandSet.NVM}
+    return {nsid: shape for nsid, shape in shapes.items() if shape.has_blocks}
 
 
 @dataclass
@@ -269,6 +317,10 @@ def _is_size(shape: NamespaceShape) -> bool:
     if shape.csi == CommandSet.COMPUTE:
         return shape.size == 0
     unit = MEMORY_UNIT if shape.csi == CommandSet.MEMORY else 1
+    if shape.csi == CommandSet.ZONED and _is_number(shape.size, LARGEST):
+        zones = shape.zones * shape.zone_size
+        sound = shape.zoned(zones, shape.zone_size, shape.zone_capacity, shape.block_size)
+        return sound[:2] == shape[:2]
     known = shape.csi in (CommandSet.NVM, CommandSet.MEMORY)
     whole = _is_number(shape.size, LARGEST) and shape.size % unit == 0
     return known and whole and shape.size >= shape.block_size

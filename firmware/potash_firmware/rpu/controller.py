@@ -268,6 +268,8 @@ class Controller:
     def power_on(self) -> None:
         """Restore what has outlived the power cycle; waits for the sidecar."""
         clean = self.persistence.power_on()
+        for namespace in self.namespaces.zoned:
+            namespace.power_cycled(clean=clean)
         self.namespaces.protect()
         self.self_tests.restore()
         self.sanitizing.restore(clean=clean)
@@ -291,6 +293,8 @@ class Controller:
     def take_over(self) -> None:
         """Remember what is on media that another process has used until now."""
         self.persistence.restore()
+        for namespace in self.namespaces.zoned:
+            namespace.load()
         self.namespaces.protect()
         self.self_tests.restore()
         self.sanitizing.restore(clean=True)

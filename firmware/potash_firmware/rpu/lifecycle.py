@@ -137,6 +137,8 @@ class Lifecycle:
                         namespace.settings.nsid, namespace.media, error, lba=0
                     )
             if self._status().shst == ShutdownStatus.OCCURRING and not self._flush_is_due:
+                for one in self.controller.namespaces.zoned:
+                    one.zones.power_cycled()
                 self._update_status(shst=ShutdownStatus.COMPLETE)
         self._flush_if_quiet()
 

@@ -51,6 +51,9 @@ class NamespaceSettings:
     size: int = 0
     """Bytes of a memory namespace; blocks have the size of their media, and others none."""
     metadata: Metadata = NO_METADATA
+    zone_size: int = 0
+    """Bytes of a zone of a zoned namespace, and how many of them can be written."""
+    zone_capacity: int = 0
     host_addressable: bool = False
     """A host maps the memory, through the board's memory BAR of the same size."""
 
@@ -64,8 +67,10 @@ class NamespaceSettings:
             shape.shared,
             shape.uuid,
             CommandSet(shape.csi),
-            0 if shape.csi == CommandSet.NVM else shape.size,
+            0 if shape.has_blocks else shape.size,
             shape.metadata,
+            shape.zone_size,
+            shape.zone_capacity,
         )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.status import NvmeError
 from potash_device.media.errors import MediaError
 from potash_firmware.mailbox import MailboxError
@@ -153,6 +154,9 @@ class WriteBacks:
             ):
                 log.error("the APU asked for a write-back that cannot be: %d, %s", nsid, items)
                 return errno.EINVAL
+            if namespace.csi is CommandSet.ZONED:
+                log.error("a job's output is lost: namespace %d has zones", nsid)
+                return errno.EROFS
             if namespace.in_flight.closed is not None:
                 log.error("a job's output is lost: the blocks of namespace %d are closed", nsid)
                 return errno.EBUSY

@@ -47,7 +47,9 @@ from nvme_spec.layout import Structure
 from nvme_spec.memory_commands import MemoryNamespace as MemoryStructure
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
-from potash_device.media.shapes import FORMATS, BlockFormat
+from nvme_spec.zoned import READ_ACROSS_ZONES, LbaFormatExtension
+from nvme_spec.zoned import ZonedNamespaceStructure as ZonedStructure
+from potash_device.media.shapes import BLOCK_SIZES, DEFAULT_ZONE_SIZE, FORMATS, BlockFormat
 from potash_firmware.rpu.admin.identify_controller import controller_structure
 from potash_firmware.rpu.command import Command, Result
 from potash_firmware.rpu.command_sets.nvm.limits import (
@@ -61,6 +63,7 @@ from potash_firmware.rpu.namespaces.inventory import CONTROLLER_ID, AnyNamespace
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.reachability import GROUP
+from potash_firmware.rpu.namespaces.zoned import ZonedNamespace
 
 Which = Callable[[Controller], Mapping[int, AnyNamespace]]
 
@@ -121,8 +124,8 @@ def namespace_structure(namespace: Namespace) -> IdentifyNamespace:
     metadata = namespace.metadata
     return IdentifyNamespace(
         nsze=namespace.blocks,
-        ncap=namespace.blocks,
-        nuse=namespace.blocks,
+        ncap=namespace.capacity,
+        nuse=namespace.capacity,
         format_index=FORMATS.index(namespace.format),
         metadata_extended=metadata.extended,
         dps=metadata.protection | (DPS_FIRST if metadata.first else 0),
@@ -130,7 +133,7 @@ def namespace_structure(namespace: Namespace) -> IdentifyNamespace:
         fpi=FPI_SUPPORTED | namespace.unformatted,
         nvmcap=namespace.size,
         nsattr=_nsattr(namespace),
-        **_FORMATS,
+        **(_ZONE_FORMATS if namespace.settings.zone_size else _FORMATS),
         **namespace_fields(namespace),
     )
 
@@ -149,7 +152,12 @@ _FORMATS: dict[str, Any] = {
     "dpc": Dpc.TYPE_1 | Dpc.TYPE_2 | Dpc.TYPE_3 | Dpc.FIRST_BYTES | Dpc.LAST_BYTES,
     "lbaf": tuple(map(_format, FORMATS)),
 }
-"""Of Identify Namespace: the formats that there are, which are the same for all."""
+"""Of Identify Namespace: the formats that there are, the same for all namespaces without zones."""
+_ZONE_FORMATS: dict[str, Any] = {
+    "nlbaf_z": len(BLOCK_SIZES) - 1,
+    "lbaf": tuple(map(_format, FORMATS[: len(BLOCK_SIZES)])),
+}
+"""Of zones, which have no metadata."""
 
 
 def _list(
@@ -209,7 +217,10 @@ def _of_command_set(
     namespace = _found(controller, nsid, which)
     if namespace is None:
         return bytes(IDENTIFY_SIZE)
-    if namespace.csi != csi:
+    if isinstance(namespace, ZonedNamespace):
+        if csi is CommandSet.ZONED:
+            return bytes(_zones_of(namespace))
+    elif namespace.csi != csi:
         raise NvmeError(
             Status.INVALID_FIELD, detail=f"namespace {nsid} is not of command set {csi.name}"
         )
@@ -218,6 +229,20 @@ def _of_command_set(
     if isinstance(namespace, Namespace):
         return bytes(_extended_formats(namespace.metadata.storage_tag))
     return bytes(_IN_COMMON[csi](controller))
+
+
+def _zones_of(namespace: ZonedNamespace) -> Structure:
+    zones = namespace.zones
+    return ZonedStructure(
+        ozcs=READ_ACROSS_ZONES,
+        mar_z=zones.active_limit - 1,
+        mor_z=zones.open_limit - 1,
+        lbafe=_extensions(namespace.settings.zone_size),
+    )
+
+
+def _extensions(zone_size: int) -> tuple[LbaFormatExtension, ...]:
+    return tuple(LbaFormatExtension(zsze=zone_size // one, zdes=1) for one in BLOCK_SIZES)
 
 
 def _compute_limits(controller: Controller) -> Structure:
@@ -243,6 +268,9 @@ def _extended_formats(storage_tag: int) -> NvmCommandSetNamespace:
 
 _IN_COMMON: dict[CommandSet, Callable[[Controller], Structure]] = {
     CommandSet.NVM: lambda controller: _extended_formats(0),
+    CommandSet.ZONED: lambda controller: ZonedStructure(
+        ozcs=READ_ACROSS_ZONES, lbafe=_extensions(DEFAULT_ZONE_SIZE)
+    ),
     CommandSet.MEMORY: lambda controller: MemoryStructure(),
     CommandSet.COMPUTE: _compute_limits,
 }

@@ -6,7 +6,7 @@ from nvme_spec.identify.capabilities import CommandSet, Oncs
 from nvme_spec.logs import CommandEffects
 from nvme_spec.memory_commands import MemoryOpcode
 from nvme_spec.opcodes import IoOpcode
-from potash_firmware.rpu.command_sets import compute
+from potash_firmware.rpu.command_sets import compute, zoned
 from potash_firmware.rpu.command_sets.memory import access
 from potash_firmware.rpu.command_sets.memory import copy as memory_copy
 from potash_firmware.rpu.command_sets.nvm import copy, optional, read_write
@@ -64,8 +64,29 @@ COMPUTE_COMMANDS = table(
 )
 """Every command of compute namespaces."""
 
+_ZONE_ROWS = table(
+    Row(IoOpcode.WRITE, zoned.write, NamespaceUse.ONE, _WRITES),
+    Row(IoOpcode.READ, zoned.read, NamespaceUse.ONE),
+    Row(IoOpcode.WRITE_UNCORRECTABLE, zoned.write_uncorrectable, NamespaceUse.ONE, _WRITES),
+    Row(IoOpcode.COMPARE, zoned.compare, NamespaceUse.ONE),
+    Row(IoOpcode.WRITE_ZEROES, zoned.write_zeroes, NamespaceUse.ONE, _WRITES),
+    Row(IoOpcode.VERIFY, zoned.verify, NamespaceUse.ONE),
+    Row(IoOpcode.ZONE_MANAGEMENT_SEND, zoned.zone_management_send, NamespaceUse.ONE, _WRITES),
+    Row(IoOpcode.ZONE_MANAGEMENT_RECEIVE, zoned.zone_management_receive, NamespaceUse.ONE),
+    Row(IoOpcode.ZONE_APPEND, zoned.zone_append, NamespaceUse.ONE, _WRITES),
+)
+_BLOCKS_ALONE = {AcceleratorOpcode.LOCAL_OUTPUT, AcceleratorOpcode.APPEND_LOCAL_OUTPUT}
+"""Not of zones: where a job's output goes is not known when it could be put in order."""
+
+ZONED_COMMANDS: Table = {
+    **{opcode: row for opcode, row in IO_COMMANDS.items() if opcode not in _BLOCKS_ALONE},
+    **_ZONE_ROWS,
+}
+"""Every command of zoned namespaces."""
+
 COMMANDS: dict[CommandSet, Table] = {
     CommandSet.NVM: IO_COMMANDS,
+    CommandSet.ZONED: ZONED_COMMANDS,
     CommandSet.MEMORY: MEMORY_COMMANDS,
     CommandSet.COMPUTE: COMPUTE_COMMANDS,
 }

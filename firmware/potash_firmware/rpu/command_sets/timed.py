@@ -80,7 +80,13 @@ _MEMORY: dict[int, Charge] = {
     MemoryOpcode.MEMORY_WRITE: _memory(sent=True),
     MemoryOpcode.MEMORY_FILL: _memory(sent=False),
 }
-_CHARGES = {CommandSet.NVM: _BLOCKS, CommandSet.MEMORY: _MEMORY}
+_ZONED = {
+    opcode: charge
+    for opcode, charge in _BLOCKS.items()
+    if opcode not in (IoOpcode.WRITE, IoOpcode.WRITE_ZEROES)
+}
+"""Writes to zones ask the drive themselves, where the zone takes them."""
+_CHARGES = {CommandSet.NVM: _BLOCKS, CommandSet.ZONED: _ZONED, CommandSet.MEMORY: _MEMORY}
 
 
 def timed(tables: Mapping[CommandSet, Table]) -> dict[CommandSet, Table]:

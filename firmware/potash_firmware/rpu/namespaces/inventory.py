@@ -20,6 +20,7 @@ from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.namespaces.compute import ComputeNamespace
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace
+from potash_firmware.rpu.namespaces.zoned import ZonedNamespace
 from potash_firmware.rpu.settings import NamespaceSettings
 
 CONTROLLER_ID = 0
@@ -30,6 +31,7 @@ Kind = TypeVar("Kind", Namespace, MemoryNamespace, ComputeNamespace)
 
 NVM_ALONE = frozenset({CommandSet.NVM})
 COMPUTATIONAL = frozenset({CommandSet.NVM, CommandSet.MEMORY, CommandSet.COMPUTE})
+ZONED = frozenset({CommandSet.NVM, CommandSet.ZONED})
 
 
 class Namespaces:
@@ -50,9 +52,13 @@ class Namespaces:
         for one in settings:
             media, shape = board.media.get(one.nsid), board.drive.shapes.get(one.nsid)
             self.every[one.nsid] = self.make(one, media, shape.formats if shape else 0)
-        computational = self._drive.memory_capacity or any(one.csi for one in self.every.values())
-        self.supported = COMPUTATIONAL if computational else NVM_ALONE
+        present = {one.csi for one in self.every.values()}
+        self.supported = NVM_ALONE
         """Command sets that namespaces can be of, until the power goes."""
+        if self._drive.memory_capacity or present & (COMPUTATIONAL - NVM_ALONE):
+            self.supported |= COMPUTATIONAL
+        if CommandSet.ZONED in present:
+            self.supported |= ZONED
         self.combinations = [self.supported, NVM_ALONE][: len(self.supported)]
         """Command sets that work at once; the host's profile is the index of one."""
         self.by_identifier = False
@@ -76,6 +82,8 @@ class Namespaces:
             case CommandSet.COMPUTE:
                 return ComputeNamespace(settings)
         assert media is not None
+        if settings.csi is CommandSet.ZONED:
+            return ZonedNamespace(settings, media, self._features, formats=formats)
         return Namespace(settings, media, self._features, formats=formats)
 
     def add(self, namespace: AnyNamespace) -> None:
@@ -116,6 +124,9 @@ class Namespaces:
         for nsid, one in self.blocks.items():
             wanted = bool(self._features.get(FeatureId.NAMESPACE_WRITE_PROTECTION, nsid=nsid))
             if wanted != one.media.protected:
+                if wanted and isinstance(one, ZonedNamespace):
+                    one.zones.write_protected()
+                    one.store_claims_at_once()
                 one.media.protected = wanted
                 changed.append(nsid)
         return changed
@@ -162,6 +173,11 @@ class Namespaces:
     def total_capacity(self) -> int:
         """Bytes of all namespaces with blocks that there are and can be."""
         return sum(namespace.size for namespace in self.blocks.values()) + self.unallocated
+
+    @property
+    def zoned(self) -> list[ZonedNamespace]:
+        """Those that have zones, attached or not."""
+        return [one for one in self.every.values() if isinstance(one, ZonedNamespace)]
 
     def active(self, nsid: int) -> AnyNamespace:
         """The attached namespace of that identifier. Raises NvmeError where there is none."""

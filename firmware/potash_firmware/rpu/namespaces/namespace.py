@@ -69,6 +69,11 @@ class Namespace:
         return self.media.size // self.settings.block_size
 
     @property
+    def capacity(self) -> int:
+        """Logical blocks that can be written."""
+        return self.blocks
+
+    @property
     def size(self) -> int:
         """Bytes of all logical blocks."""
         return self.blocks * self.block_size
@@ -123,6 +128,18 @@ class Namespace:
         ):
             return False, False
         return True, not features.write_through
+
+    def require_readable(self, lba: int, count: int) -> None:
+        """Raise NvmeError where some of these blocks have no data to give."""
+
+    def claim(self, lba: int, count: int) -> None:
+        """These blocks are about to be written. Raises NvmeError where they cannot be."""
+
+    def store_claims(self) -> None:
+        """Store what was said by `claim`, before the blocks; waits. Raises MediaError."""
+
+    def erased(self) -> None:
+        """Nothing is left of what was on the media."""
 
     def lba_of(self, error: MediaError) -> int:
         """The block at which the media failed; 0 where that is not known."""
@@ -191,4 +208,6 @@ def shape_of(settings: NamespaceSettings, size: int, formats: int = 0) -> Namesp
         formats=formats,
         csi=settings.csi,
         metadata=settings.metadata,
+        zone_size=settings.zone_size,
+        zone_capacity=settings.zone_capacity,
     )

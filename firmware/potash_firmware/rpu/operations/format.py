@@ -86,6 +86,8 @@ class Formatting:
             raise NvmeError(  # NVM Command Set 1.0, section 5.2.1.4.2
                 Status.INVALID_FORMAT, "only a new namespace can be given a storage tag"
             )
+        if metadata.size and any(one.settings.zone_size for one in namespaces):
+            raise NvmeError(Status.INVALID_FORMAT, "zones have no metadata")
         require_writable(namespaces)
         if any(namespace.media.size < block_size for namespace in namespaces):
             raise NvmeError(Status.INVALID_FORMAT, "the namespace is smaller than a block")
@@ -123,6 +125,7 @@ class Formatting:
         self.namespaces.version += changed
         namespace.uncorrectable = UncorrectableBlocks()
         namespace.in_flight.writes_alone = metadata.size > 0
+        namespace.erased()
         if changed:  # What was said of blocks of another size is said of none.
             self.features.forget_namespace(nsid)
             self.persistence.save_features()

@@ -27,7 +27,7 @@ from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
 from potash_device.board import Board
 from potash_device.media.errors import MediaError
-from potash_device.media.shapes import FORMATS, MEMORY_UNIT, MOST_NAMESPACES
+from potash_device.media.shapes import FORMATS, MEMORY_UNIT, MOST_NAMESPACES, NamespaceShape
 from potash_firmware.rpu.command import Step, Steps
 from potash_firmware.rpu.compute.state import Compute
 from potash_firmware.rpu.features.persistence import Persistence
@@ -72,7 +72,7 @@ class Management:
             )
         settings, size = _WANTED[CommandSet(csi)](wanted, self.features.extended_formats)
         drive = self.board.drive
-        if csi == CommandSet.NVM:
+        if csi in _WITH_BLOCKS:
             most, free = drive.most, self.namespaces.unallocated
         else:
             most, free = MOST_NAMESPACES, drive.memory_capacity - drive.memory_allocated
@@ -170,7 +170,7 @@ class Management:
     def _make(self, settings: NamespaceSettings, size: int) -> Generator[Step, Any, AnyNamespace]:
         """A new namespace, which the drive remembers. Raises MediaError and OSError."""
         drive, shape = self.board.drive, shape_of(settings, size)
-        if settings.csi == CommandSet.NVM:
+        if settings.csi in _WITH_BLOCKS:
             media = yield partial(drive.create, settings.nsid, shape)
             return self.namespaces.make(settings, media)
         namespace = self.namespaces.make(settings)
@@ -260,6 +260,28 @@ def _wanted_blocks(data: bytes, extended_formats: bool) -> tuple[NamespaceSettin
     return settings, wanted.nsze * block_size
 
 
+def _wanted_zones(data: bytes, extended_formats: bool) -> tuple[NamespaceSettings, int]:
+    """Zones have the size that Identify says of all zoned namespaces. Raises NvmeError."""
+    settings, size = _wanted_blocks(data, extended_formats)
+    if settings.metadata.size:
+        raise NvmeError(
+            Status.INVALID_FORMAT,
+            detail="zones have no metadata",
+            location=NO_PARAMETER_ERROR_LOCATION,
+        )
+    try:
+        shape = NamespaceShape.zoned(size, block_size=settings.block_size)
+    except ValueError as error:
+        raise NvmeError(Status.INVALID_FIELD, detail=str(error)) from None
+    zones = replace(
+        settings,
+        csi=CommandSet.ZONED,
+        zone_size=shape.zone_size,
+        zone_capacity=shape.zone_capacity,
+    )
+    return zones, shape.size
+
+
 def _wanted_memory(data: bytes, extended_formats: bool) -> tuple[NamespaceSettings, int]:
     """Raises NvmeError."""
     wanted = MemoryStructure(data)
@@ -276,8 +298,11 @@ def _wanted_compute(data: bytes, extended_formats: bool) -> tuple[NamespaceSetti
     return NamespaceSettings(attached=False, csi=CommandSet.COMPUTE), 0
 
 
+_WITH_BLOCKS = (CommandSet.NVM, CommandSet.ZONED)
+
 _WANTED: dict[CommandSet, Callable[[bytes, bool], tuple[NamespaceSettings, int]]] = {
     CommandSet.NVM: _wanted_blocks,
+    CommandSet.ZONED: _wanted_zones,
     CommandSet.MEMORY: _wanted_memory,
     CommandSet.COMPUTE: _wanted_compute,
 }

@@ -275,6 +275,9 @@ class Sanitizing:
                 yield partial(_flush, media)
             for namespace in namespaces:
                 namespace.uncorrectable = UncorrectableBlocks()
+                namespace.erased()
+                yield namespace.store_claims
+            yield partial(_flush, media)
             yield from self.uncorrectable.saving()
             # What says that it is over is durable before the host writes anything again.
             self._erased = self.health.writes

@@ -10,7 +10,6 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from nvme_spec.identify.capabilities import CommandSet
 from potash import configuration, toml_kinds
 from potash.cli.drive.common import Decorator
 from potash.configuration import (
@@ -20,7 +19,7 @@ from potash.configuration import (
     NamespaceSection,
 )
 from potash.units import Parsed, Size, human
-from potash_device.media.shapes import MEMORY_UNIT, NamespaceShape
+from potash_device.media.shapes import DEFAULT_ZONE_SIZE, MEMORY_UNIT, NamespaceShape
 
 DEFAULTS = Configuration()
 
@@ -85,6 +84,23 @@ def _memory_size(text: str) -> int:
 MEMORY_SIZE = Parsed("SIZE", _memory_size)
 """Whole pages, as much as a memory namespace may have."""
 
+
+def _zoned(text: str) -> NamespaceShape:
+    size, *zone = text.split(":")
+    if len(zone) > 2:
+        raise ValueError(f"{text!r} is not SIZE:ZONE:CAPACITY")
+    return NamespaceShape.zoned(Size().parse(size), *map(Size().parse, zone))
+
+
+zoned_namespace_option: Decorator = click.option(
+    "--zoned-namespace",
+    "zoned_namespaces",
+    type=Parsed("SIZE[:ZONE[:CAPACITY]]", _zoned),
+    multiple=True,
+    help="Size of a zoned namespace of a new drive, of its zones (a power of two, default: "
+    f"{human(DEFAULT_ZONE_SIZE)}), and how much of each can be written (default: all); may be "
+    "repeated. It comes after those of --namespace. The media store it.",
+)
 memory_namespace_option: Decorator = click.option(
     "--memory-namespace",
     "memory_namespaces",
@@ -130,8 +146,8 @@ def computational(
 
 
 def blocks_alone(shapes: tuple[NamespaceShape, ...]) -> tuple[NamespaceShape, ...]:
-    """Those of the NVM command set."""
-    return tuple(one for one in shapes if one.csi == CommandSet.NVM)
+    """Those with logical blocks."""
+    return tuple(one for one in shapes if one.has_blocks)
 
 
 def given() -> Configuration:
@@ -142,20 +158,30 @@ def given() -> Configuration:
 
 
 def wanted_namespaces(
-    namespaces: tuple[NamespaceShape, ...], size: int | None
+    namespaces: tuple[NamespaceShape, ...],
+    size: int | None,
+    zoned: tuple[NamespaceShape, ...] = (),
 ) -> tuple[NamespaceShape, ...]:
-    """What `--namespace` and its short form `--size` come to."""
-    if size is None:
-        return namespaces
+    """What `--namespace`, its short form `--size`, and `--zoned-namespace` come to."""
     source = click.get_current_context().get_parameter_source("namespaces")
+    if size is None:
+        named = not zoned or source is ParameterSource.COMMANDLINE
+        return (namespaces if named else ()) + zoned
     if source is ParameterSource.COMMANDLINE:
         raise click.UsageError("--size is short for --namespace; give one of them")
-    return (NamespaceShape(size),)
+    return (NamespaceShape(size), *zoned)
 
 
 def sections(namespaces: tuple[NamespaceShape, ...]) -> tuple[NamespaceSection, ...]:
     """Namespaces as a configuration has them."""
     return tuple(
-        NamespaceSection(one.size, one.block_size, one.metadata.size, one.metadata.protection)
+        NamespaceSection(
+            one.zones * one.zone_size or one.size,
+            one.block_size,
+            one.metadata.size,
+            one.metadata.protection,
+            one.zone_size or None,
+            one.zone_capacity or None,
+        )
         for one in namespaces
     )

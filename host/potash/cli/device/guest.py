@@ -18,6 +18,7 @@ from potash.cli.device.configured import (
     memory_bar_option,
     memory_namespace_option,
     print_option,
+    zoned_namespace_option,
 )
 from potash.cli.device.fault_options import fault_options, faults_of
 from potash.cli.device.mirror import mirror_option
@@ -103,8 +104,9 @@ def running_guest(
                 _devices(drives, socket, monitor, verbose)
             )
             options = list(drives[0]) if drives else []
+            with_blocks = options.count("--namespace") + options.count("--zoned-namespace")
             computes = options.count("--memory-namespace") + options.count("--compute-namespace")
-            count = max(1, options.count("--namespace")) + computes
+            count = max(1, with_blocks) + computes
             guest = stack.enter_context(
                 Guest(
                     found,
@@ -154,6 +156,7 @@ def running_guest(
     multiple=True,
     help="A namespace of a new drive, as for potash serve; may be repeated.",
 )
+@zoned_namespace_option
 @memory_namespace_option
 @memory_bar_option
 @compute_namespace_option
@@ -247,6 +250,7 @@ def guest(
     devices: int | None,
     media: tuple[Path, ...],
     namespaces: tuple[NamespaceShape, ...],
+    zoned_namespaces: tuple[NamespaceShape, ...],
     memory_namespaces: tuple[int, ...],
     memory_bar: bool,
     compute_namespaces: int,
@@ -283,7 +287,7 @@ def guest(
         raise click.UsageError(
             f"the guest's memory is whole MiB, and at least {short(LEAST_GUEST)}"
         )
-    namespaces = configured.wanted_namespaces(namespaces, size)
+    namespaces = configured.wanted_namespaces(namespaces, size, zoned_namespaces)
     wanted_time = time_section(time_mode, modelled_drive, policies, time_factor, still_limit)
     if print_config:
         found = configured.given()
@@ -316,7 +320,12 @@ def guest(
     shared += passed_on(wanted_time)
     shared += ["--profile", profile, *(["--allow-faults"] if allow_faults else [])]
     for namespace in namespaces:
-        shared += ["--namespace", namespace_option(namespace)]
+        zone_size, capacity = namespace.zone_size, namespace.zone_capacity
+        if zone_size:
+            size_of_all = namespace.zones * zone_size
+            shared += ["--zoned-namespace", f"{size_of_all}:{zone_size}:{capacity}"]
+        else:
+            shared += ["--namespace", namespace_option(namespace)]
     for memory_size in memory_namespaces:
         shared += ["--memory-namespace", str(memory_size)]
     shared += ["--compute-namespace"] * compute_namespaces

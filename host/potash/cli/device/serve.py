@@ -24,6 +24,7 @@ from potash.cli.device.configured import (
     memory_bar_option,
     memory_namespace_option,
     print_option,
+    zoned_namespace_option,
 )
 from potash.cli.device.fault_options import fault_options, faults_of
 from potash.cli.device.moving import Moving, load_state, moving_options, save_state
@@ -134,6 +135,7 @@ def qemu_device(socket: Path) -> str:
     help="Maximum total size of all namespaces, for hosts that create some (default: their total "
     "size). The media store it.",
 )
+@zoned_namespace_option
 @memory_namespace_option
 @click.option(
     "--memory-capacity",
@@ -240,6 +242,7 @@ def serve(
     namespaces: tuple[NamespaceShape, ...],
     size: int | None,
     capacity: int | None,
+    zoned_namespaces: tuple[NamespaceShape, ...],
     memory_namespaces: tuple[int, ...],
     memory_capacity: int | None,
     memory_bar: bool,
@@ -279,7 +282,9 @@ def serve(
             socket, media, capacity, read_only, profile, range_unit, range_count, engine, trace,
             log_level, cmb,
         ),
-        namespaces=configured.sections(configured.wanted_namespaces(namespaces, size)),
+        namespaces=configured.sections(
+            configured.wanted_namespaces(namespaces, size, zoned_namespaces)
+        ),
         accelerators=tuple(AcceleratorSection(*one) for one in accelerators)
         or DEFAULTS.accelerators,
         **configured.computational(

@@ -74,6 +74,7 @@ def copy(controller: Controller, command: Command) -> Result:
 
     def readable() -> None:
         for one in listed:
+            namespace.require_readable(one.slba, one.blocks)
             require_correctable(namespace, one.slba, one.blocks)
 
     read = _reading(namespace.media, sources, dulbe=namespace.dulbe)
@@ -185,7 +186,8 @@ def _write(
         heal = heals(controller, namespace, fields.sdlba, blocks)
         durable = heal or fields.fua or namespace.write_through
         write = store or partial(namespace.media.write_from, offset=offset)
-        call = _copying(namespace.media, read, write, durable=durable)
+        namespace.claim(fields.sdlba, blocks)
+        call = _copying(namespace, read, write, durable=durable)
 
         def finish(future: "Future[MediaError | NvmeError | None]") -> Result:
             try:
@@ -255,7 +257,7 @@ def _storing_pairs(command: Command, namespace: Namespace, fields: Copy, blocks:
 
 
 def _copying(
-    media: Media, read: Read, write: Store, *, durable: bool
+    namespace: Namespace, read: Read, write: Store, *, durable: bool
 ) -> Callable[[], MediaError | NvmeError | None]:
     """The work of Copy; it gives the error of a source, or of protection information, and raises
     MediaError for the rest."""
@@ -265,12 +267,13 @@ def _copying(
             content = read()
         except (MediaError, NvmeError) as error:
             return error
+        namespace.store_claims()
         try:
             write(content)
         except NvmeError as error:
             return error
         if durable:
-            media.flush()
+            namespace.media.flush()
         return None
 
     return move

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.opcodes import IoOpcode
 from nvme_spec.queues import Fuse
 from nvme_spec.status import NvmeError, Status
@@ -52,7 +53,7 @@ def begin(controller: Controller, command: Command, run: Begin) -> Command | Non
     """
     queue, fuse = command.queue, command.entry.fuse
     first = _take(controller, queue)
-    if fuse is Fuse.SECOND and first is not None and _supported(first, command):
+    if fuse is Fuse.SECOND and first is not None and _supported(controller, first, command):
         pair = _CompareAndWrite(controller, first, command)
         run(first, pair.compare)
         run(command, pair.write)
@@ -75,7 +76,11 @@ def _take(controller: Controller, queue: SubmissionQueue) -> Command | None:
     return None if waiting is None else waiting.command
 
 
-def _supported(first: Command, second: Command) -> bool:
+def _supported(controller: Controller, first: Command, second: Command) -> bool:
+    # Zoned namespaces have no fused operations (Zoned Namespace Command Set 1.1, section 2.1.3).
+    namespace = controller.namespaces.attached.get(second.entry.nsid)
+    if namespace is not None and namespace.csi is CommandSet.ZONED:
+        return False
     return (first.entry.opcode, second.entry.opcode) == (IoOpcode.COMPARE, IoOpcode.WRITE)
 
 

@@ -1,0 +1,304 @@
+"""The commands of zoned namespaces: those on blocks with a look at the zone first, and zones' own.
+
+Source: NVM Express Zoned Namespace Command Set Specification 1.1, section 3.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nvme_spec.logs import CommandByte
+from nvme_spec.status import NvmeError, Status
+from nvme_spec.zoned import (
+    DESCRIPTOR_SIZE,
+    EXTENSION_UNIT,
+    REPORT_ALL,
+    REPORT_ATTRIBUTES,
+    REPORT_HEADER_SIZE,
+    REPORTED_STATES,
+    ZoneAttribute,
+    ZoneManagementReceive,
+    ZoneManagementSend,
+    ZoneReceiveAction,
+    ZoneSendAction,
+    encode_report,
+)
+from potash_device.media.errors import MediaError
+from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.command_sets.nvm import optional, read_write
+from potash_firmware.rpu.command_sets.nvm.blocks import (
+    Target,
+    after,
+    require_writable,
+    target,
+    write_error,
+)
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.dispatch import Handler
+from potash_firmware.rpu.namespaces.zoned import ZonedNamespace
+from potash_firmware.rpu.namespaces.zones import Zone
+from potash_firmware.rpu.transfer import MAX_TRANSFER
+
+if TYPE_CHECKING:  # it takes NumPy, as in the controller
+    from potash_firmware.rpu.timing.modelled import ModelledTime
+
+Charge = Callable[["ModelledTime", Target], int | None]
+"""When the modelled drive has done what a command asks for."""
+
+_CONTROLLER_ATTRIBUTES = (
+    ZoneAttribute.FINISHED_BY_CONTROLLER
+    | ZoneAttribute.FINISH_RECOMMENDED
+    | ZoneAttribute.RESET_RECOMMENDED
+)
+
+
+def _zoned(controller: Controller, command: Command) -> ZonedNamespace:
+    namespace = controller.namespaces.usable(command.entry.nsid)
+    assert isinstance(namespace, ZonedNamespace)  # the table of commands is that of zoned ones
+    return namespace
+
+
+# Commands of the NVM command set.
+
+
+def _reading(handler: Handler, *, moves_data: bool = True) -> Handler:
+    """A command that reads blocks, refused where a zone is offline."""
+
+    def run(controller: Controller, command: Command) -> Result:
+        blocks = target(controller, command, moves_data=moves_data)
+        blocks.namespace.require_readable(blocks.slba, blocks.blocks)
+        return handler(controller, command)
+
+    return run
+
+
+def _writing(handler: Handler, charge: Charge) -> Handler:
+    """A command that writes blocks, which begin at the write pointer of their zone."""
+
+    def run(controller: Controller, command: Command) -> Result:
+        return _write(controller, command, handler, charge)
+
+    return run
+
+
+def _write_time(timing: "ModelledTime", blocks: Target) -> int | None:
+    fua = blocks.fua or blocks.namespace.write_through
+    return timing.write(blocks.namespace.nsid, blocks.offset, blocks.length, fua=fua)
+
+
+def _trim_time(timing: "ModelledTime", blocks: Target) -> int | None:
+    return timing.trim(blocks.namespace.nsid, [(blocks.offset, blocks.length)])
+
+
+def _no_time(timing: "ModelledTime", blocks: Target) -> int | None:
+    return None
+
+
+def _write(controller: Controller, command: Command, handler: Handler, charge: Charge) -> Result:
+    """Claim the blocks, store the record of their zone, and then write them."""
+    moves_data = charge is _write_time
+    blocks = target(controller, command, moves_data=moves_data)
+    namespace = _zoned(controller, command)
+
+    def begin() -> Result:
+        wait = _after_reset(controller, namespace, blocks.slba, begin)
+        if wait is not None:
+            return wait
+        require_writable(controller, namespace)
+        if moves_data:  # memory that is not there is refused before the write pointer moves
+            controller.transfer.views(command, blocks.length, write=False)
+        namespace.claim(blocks.slba, blocks.blocks)
+        due = None if controller.timing is None else charge(controller.timing, blocks)
+        return _stored(
+            controller,
+            namespace,
+            lambda: controller.deadlines.keep(due, lambda: handler(controller, command)),
+        )
+
+    return begin()
+
+
+def zone_append(controller: Controller, command: Command) -> Result:
+    """Write at the write pointer of the zone; the first block that was written is the result."""
+    zslba = target(controller, command).slba
+    namespace = _zoned(controller, command)
+    zone = namespace.zones.starting(zslba)
+    wait = _after_reset(controller, namespace, zslba, lambda: zone_append(controller, command))
+    if wait is not None:
+        return wait
+    namespace.zones.require_writable(zone)
+    lba = zone.first + zone.pointer
+    entry = command.entry._replace(cdw10=lba & 0xFFFF_FFFF, cdw11=lba >> 32)
+    return _with_result(lambda: write(controller, replace(command, entry=entry)), lba)
+
+
+def _with_result(step: Callable[[], Result], value: int) -> Result:
+    """Take `step`; the command's result is `value` when it has succeeded."""
+    result = step()
+    if isinstance(result, Pending):
+        resume = result.resume
+        return replace(result, resume=lambda token: _with_result(lambda: resume(token), value))
+    return value
+
+
+def _after_reset(
+    controller: Controller, namespace: ZonedNamespace, lba: int, again: Callable[[], Result]
+) -> Pending | None:
+    """How to wait where the zone of a block is being reset; else None."""
+    first = namespace.zones.of(lba).first * namespace.block_size
+    return after(controller, namespace, ((first, 1),), again, writes=True)
+
+
+def _stored(
+    controller: Controller, namespace: ZonedNamespace, then: Callable[[], Result]
+) -> Result:
+    """Go on with `then` when the records of zones that have changed are stored."""
+    try:
+        if namespace.store_claims_at_once():
+            return then()
+    except MediaError as error:
+        raise write_error(controller, namespace, error) from None
+
+    def finish(future: "Future[None]") -> Result:
+        try:
+            future.result()
+        except MediaError as error:
+            raise write_error(controller, namespace, error) from None
+        return then()
+
+    return Pending(controller.media_work.submit(namespace.store_claims), finish)
+
+
+read = _reading(read_write.read)
+compare = _reading(optional.compare)
+verify = _reading(optional.verify, moves_data=False)
+write = _writing(read_write.write, _write_time)
+write_zeroes = _writing(optional.write_zeroes, _trim_time)
+write_uncorrectable = _writing(optional.write_uncorrectable, _no_time)
+
+
+# Commands of zones.
+
+
+def zone_management_send(controller: Controller, command: Command) -> Result:
+    """Open, close, finish, reset or offline a zone, or all of them; or set an extension."""
+    fields = ZoneManagementSend.decode(command.entry.cdws)
+    namespace = _zoned(controller, command)
+    zones = namespace.zones
+    try:
+        action = ZoneSendAction(fields.zsa)
+    except ValueError:
+        raise NvmeError(Status.INVALID_FIELD, f"there is no zone action {fields.zsa:#x}") from None
+    if action is ZoneSendAction.SET_EXTENSION and fields.select_all:
+        raise NvmeError(Status.INVALID_FIELD, "one zone gets an extension")
+    require_writable(controller, namespace)
+    if not fields.select_all:
+        zones.starting(fields.slba)
+        wait = _after_reset(
+            controller,
+            namespace,
+            fields.slba,
+            lambda: zone_management_send(controller, command),
+        )
+        if wait is not None:
+            return wait
+    selected = zones.selected(action, fields.slba, every=fields.select_all)
+    if action is ZoneSendAction.RESET:
+        return _reset(controller, namespace, selected) if selected else None
+    extension = None
+    if action is ZoneSendAction.SET_EXTENSION:
+        extension = bytes(controller.transfer.receive(command, EXTENSION_UNIT))
+    zones.take(action, selected)
+    if extension is not None:
+        selected[0].extension = extension
+        selected[0].attributes |= ZoneAttribute.EXTENSION_VALID
+    return _stored(controller, namespace, lambda: None)
+
+
+def _reset(controller: Controller, namespace: ZonedNamespace, zones: list[Zone]) -> Result:
+    """Deallocate zones, which are empty when that is durable."""
+    block_size, size = namespace.block_size, namespace.zones.size
+    ranges = tuple((zone.first * block_size, size * block_size) for zone in zones)
+    media = namespace.media
+
+    def erase() -> None:
+        for first, length in ranges:
+            media.punch(first, length)
+        namespace.store_claims()
+        media.flush()
+
+    def begin() -> Result:
+        wait = after(controller, namespace, ranges, begin, writes=True, alone=True)
+        if wait is not None:
+            return wait
+        # Other commands find the zones empty when this has ended.
+        namespace.zones.empty(zones)
+        work = controller.media_work.on_blocks(
+            namespace.in_flight, ranges, erase, writes=True, alone=True
+        )
+        return Pending(work, finish)
+
+    def finish(future: "Future[None]") -> Result:
+        try:
+            future.result()
+        except MediaError as error:
+            raise write_error(controller, namespace, error) from None
+        before = namespace.uncorrectable.ranges()
+        for zone in zones:
+            namespace.uncorrectable.remove(zone.first, size)
+        changed = namespace.uncorrectable.ranges() != before
+        return controller.uncorrectable.save() if changed else None
+
+    due = None
+    if controller.timing is not None:
+        due = controller.timing.trim(namespace.nsid, ranges)
+    return controller.deadlines.keep(due, begin)
+
+
+def zone_management_receive(controller: Controller, command: Command) -> Result:
+    """Report zones from that of the starting LBA on."""
+    fields = ZoneManagementReceive.decode(command.entry.cdws)
+    namespace = _zoned(controller, command)
+    zones = namespace.zones
+    if fields.zra not in set(ZoneReceiveAction):
+        raise NvmeError(Status.INVALID_FIELD, f"there is no zone report {fields.zra:#x}")
+    if fields.slba >= namespace.blocks:
+        raise NvmeError(
+            Status.LBA_OUT_OF_RANGE,
+            f"there is no block {fields.slba}",
+            location=CommandByte.CDW10,
+            lba=fields.slba,
+        )
+    if fields.length > MAX_TRANSFER:
+        raise NvmeError(Status.INVALID_FIELD, f"{fields.length} bytes are more than MDTS")
+    wanted = _wanted(fields.options)
+    extended = fields.zra == ZoneReceiveAction.EXTENDED_REPORT
+    step = DESCRIPTOR_SIZE + (EXTENSION_UNIT if extended else 0)
+    room = max(0, fields.length - REPORT_HEADER_SIZE) // step
+    matching = 0
+    listed: list[bytes] = []
+    for zone in zones.every[fields.slba // zones.size :]:
+        if not wanted(zone):
+            continue
+        matching += 1
+        if len(listed) < room:
+            extension = zone.extension.ljust(EXTENSION_UNIT, b"\0") if extended else b""
+            listed.append(zones.descriptor(zone) + extension)
+        elif fields.partial:
+            break
+    report = encode_report(len(listed) if fields.partial else matching, listed)
+    controller.transfer.send(command, report[: fields.length].ljust(fields.length, b"\0"))
+    return None
+
+
+def _wanted(options: int) -> Callable[[Zone], bool]:
+    """Whether reporting options select a zone. Raises NvmeError for reserved ones."""
+    if options == REPORT_ALL:
+        return lambda zone: True
+    if options == REPORT_ATTRIBUTES:
+        return lambda zone: bool(zone.attributes & _CONTROLLER_ATTRIBUTES)
+    state = REPORTED_STATES.get(options)
+    if state is None:
+        raise NvmeError(Status.INVALID_FIELD, f"reporting options {options:#x} are reserved")
+    return lambda zone: zone.state is state

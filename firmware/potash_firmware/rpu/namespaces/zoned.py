@@ -1,0 +1,137 @@
+"""A zoned namespace (CSI 02h): logical blocks in zones that are written in order.
+
+The media have a record of each zone behind the blocks. It is written before the blocks that it
+speaks of, so a flush covers both, and nothing that was flushed lies behind a write pointer.
+
+Source: NVM Express Zoned Namespace Command Set Specification 1.1.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from threading import Lock
+from typing import ClassVar
+
+from nvme_spec.identify.capabilities import CommandSet
+from potash_device.media.shapes import ZONE_RECORD
+from potash_firmware.rpu.namespaces.namespace import Namespace
+from potash_firmware.rpu.namespaces.zones import Zones
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class ZonedNamespace(Namespace):
+    """A namespace whose blocks are in zones."""
+
+    csi: ClassVar[CommandSet] = CommandSet.ZONED
+
+    def __post_init__(self) -> None:
+        self.changed_zones: set[int] = set()
+        """Zones that have changed without the host's doing since it has read the log page."""
+        self.zones = self._all_empty()
+        self._storing = Lock()
+
+    def _all_empty(self) -> Zones:
+        settings = self.settings
+        count = self.media.size // (settings.zone_size + ZONE_RECORD)
+        size, capacity = (
+            one // settings.block_size for one in (settings.zone_size, settings.zone_capacity)
+        )
+        return Zones(count, size, capacity)
+
+    @property
+    def blocks(self) -> int:
+        """Logical blocks of all zones, those included that cannot be written."""
+        return len(self.zones.every) * self.zones.size
+
+    @property
+    def capacity(self) -> int:
+        """Logical blocks that can be written."""
+        return len(self.zones.every) * self.zones.capacity
+
+    @property
+    def fast_path(self) -> tuple[bool, bool]:
+        """Every command has to ask its zone."""
+        return False, False
+
+    @property
+    def _records_at(self) -> int:
+        return len(self.zones.every) * self.settings.zone_size
+
+    def require_readable(self, lba: int, count: int) -> None:
+        """As `Zones.require_readable`."""
+        self.zones.require_readable(lba, count)
+
+    def claim(self, lba: int, count: int) -> None:
+        """As `Zones.claim`."""
+        self.zones.claim(lba, count)
+
+    def store_claims(self) -> None:
+        """Store the records of zones that have changed; waits. Raises MediaError."""
+        with self._storing:
+            for number in sorted(self.zones.unsaved):
+                self._store(number, self._write)
+
+    def store_claims_at_once(self) -> bool:
+        """As `store_claims`; False where that would have to wait. Raises MediaError."""
+        if not self._storing.acquire(blocking=False):
+            return False
+        try:
+            unsaved = sorted(self.zones.unsaved)
+            return all(self._store(number, self.media.write_at_once) for number in unsaved)
+        finally:
+            self._storing.release()
+
+    def _store(self, number: int, write: Callable[[list[memoryview], int], bool]) -> bool:
+        """Store one record, of the zone as it is now; it may change again meanwhile."""
+        zones, stored = self.zones, False
+        zones.unsaved.discard(number)
+        try:
+            record = memoryview(zones.every[number].encode())
+            stored = write([record], self._records_at + number * ZONE_RECORD)
+        finally:
+            if not stored:
+                zones.unsaved.add(number)
+        return stored
+
+    def _write(self, views: list[memoryview], offset: int) -> bool:
+        self.media.write_from(views, offset)
+        return True
+
+    def erased(self) -> None:
+        """Nothing is on the media any more, with the zones' records."""
+        self.zones = self._all_empty()
+        self.zones.unsaved = set(range(len(self.zones.every)))
+        self.changed_zones.clear()
+
+    def load(self) -> None:
+        """Remember the zones as the media have them; waits. Raises MediaError."""
+        records = bytearray(len(self.zones.every) * ZONE_RECORD)
+        self.media.read_into([memoryview(records)], self._records_at)
+        self.zones = self._all_empty()
+        damaged = self.zones.load(bytes(records))
+        if damaged:
+            log.error(
+                "namespace %d: the records of %d zones are damaged, which are read-only now: %s",
+                self.nsid, len(damaged), _shown(damaged),
+            )  # fmt: skip
+
+    def power_cycled(self, *, clean: bool) -> None:
+        """The power is back: zones are in their initial states; waits. Raises MediaError.
+
+        Unless the drive was shut down `clean`, what was written and not flushed may be there
+        without its record, and is deallocated: it lies behind its write pointer.
+        """
+        self.load()
+        self.zones.power_cycled()
+        if self.media.writable:
+            self.store_claims()
+            for lba, count in () if clean else self.zones.unwritten():
+                self.media.punch(lba * self.block_size, count * self.block_size)
+
+
+def _shown(numbers: Iterable[int]) -> str:
+    found = list(numbers)
+    more = f" and {len(found) - 8} more" if len(found) > 8 else ""
+    return ", ".join(map(str, found[:8])) + more

@@ -1,0 +1,296 @@
+"""The zones of one namespace: their states, write pointers, and limits of active and open zones.
+
+This is the state machine alone: it refuses what a zone does not take, and says which zones have
+changed, whose records are then to be stored.
+
+Source: NVM Express Zoned Namespace Command Set Specification 1.1, section 2.1.1.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from nvme_spec.status import NvmeError, Status
+from nvme_spec.zoned import (
+    EXTENSION_UNIT,
+    SEQUENTIAL_WRITE_REQUIRED,
+    ZoneAttribute,
+    ZoneDescriptor,
+    ZoneSendAction,
+    ZoneState,
+)
+from potash_device.media.shapes import ZONE_RECORD
+
+ACTIVE_LIMIT = 32
+OPEN_LIMIT = 16
+"""Zones of a namespace that can be active (MAR), and open (MOR), at once."""
+
+_RECORD = struct.Struct("<QBB2x")
+"""Write pointer from the zone's first block on, state, attributes."""
+_CHECKSUM = struct.Struct("<I")
+
+_NONE = ZoneAttribute(0)
+
+_OPENED = (ZoneState.IMPLICITLY_OPENED, ZoneState.EXPLICITLY_OPENED)
+_ACTIVE = (*_OPENED, ZoneState.CLOSED)
+_WRITABLE = (ZoneState.EMPTY, *_ACTIVE)
+
+_REFUSED = {
+    ZoneState.FULL: Status.ZONE_IS_FULL,
+    ZoneState.READ_ONLY: Status.ZONE_IS_READ_ONLY,
+    ZoneState.OFFLINE: Status.ZONE_IS_OFFLINE,
+}
+"""What a write to such a zone ends with."""
+
+_States = tuple[ZoneState, ...]
+
+TRANSITIONS: dict[ZoneSendAction, tuple[_States, ZoneState, _States]] = {
+    ZoneSendAction.CLOSE: ((*_OPENED, ZoneState.CLOSED), ZoneState.CLOSED, _OPENED),
+    ZoneSendAction.FINISH: ((*_WRITABLE, ZoneState.FULL), ZoneState.FULL, _ACTIVE),
+    ZoneSendAction.OPEN: (_WRITABLE, ZoneState.EXPLICITLY_OPENED, (ZoneState.CLOSED,)),
+    ZoneSendAction.RESET: (
+        (*_WRITABLE, ZoneState.FULL),
+        ZoneState.EMPTY,
+        (*_ACTIVE, ZoneState.FULL),
+    ),
+    ZoneSendAction.OFFLINE: (
+        (ZoneState.READ_ONLY, ZoneState.OFFLINE),
+        ZoneState.OFFLINE,
+        (ZoneState.READ_ONLY,),
+    ),
+    ZoneSendAction.SET_EXTENSION: ((ZoneState.EMPTY,), ZoneState.CLOSED, ()),
+}
+"""States in which a zone takes an action, the one that it is in then, and the states of the zones
+that the action is about when it is for all (section 3.4.3.1)."""
+
+
+@dataclass(eq=False, slots=True)
+class Zone:
+    """One zone; `pointer` counts from `first`, its first block."""
+
+    number: int
+    first: int
+    state: ZoneState = ZoneState.EMPTY
+    pointer: int = 0
+    attributes: ZoneAttribute = _NONE
+    extension: bytes = b""
+
+    def encode(self) -> bytes:
+        """Its record; zeroes are an empty zone."""
+        if self.state is ZoneState.EMPTY:
+            return bytes(ZONE_RECORD)
+        record = _RECORD.pack(self.pointer, self.state, self.attributes)
+        record += self.extension.ljust(EXTENSION_UNIT, b"\0")
+        return (record + _CHECKSUM.pack(zlib.crc32(record))).ljust(ZONE_RECORD, b"\0")
+
+    def decode(self, record: bytes, capacity: int) -> bool:
+        """Be as a record says; False, and read-only, where the record is damaged."""
+        size = _RECORD.size + EXTENSION_UNIT
+        if not any(record):
+            return True
+        pointer, state, attributes = _RECORD.unpack_from(record)
+        (checksum,) = _CHECKSUM.unpack_from(record, size)
+        known = checksum == zlib.crc32(record[:size]) and state in set(ZoneState)
+        if not known or pointer > capacity:
+            self.state = ZoneState.READ_ONLY
+            return False
+        self.pointer, self.state = pointer, ZoneState(state)
+        self.attributes = ZoneAttribute(attributes)
+        self.extension = bytes(record[_RECORD.size : size])
+        return True
+
+
+class Zones:
+    """`count` zones of `size` blocks, of which `capacity` can be written."""
+
+    def __init__(self, count: int, size: int, capacity: int) -> None:
+        self.size, self.capacity = size, capacity
+        self.every = [Zone(number, number * size) for number in range(count)]
+        self.active_limit = min(ACTIVE_LIMIT, count)
+        self.open_limit = min(OPEN_LIMIT, count)
+        self.unsaved: set[int] = set()
+        """Zones whose records are to be stored before anything else happens in them."""
+        self._active: set[int] = set()
+        self._implicit: dict[int, None] = {}
+        """Those that are implicitly opened, the one that was written longest ago first."""
+        self._explicit: set[int] = set()
+
+    @property
+    def active(self) -> int:
+        """How many zones are active."""
+        return len(self._active)
+
+    @property
+    def opened(self) -> int:
+        """How many zones are open."""
+        return len(self._implicit) + len(self._explicit)
+
+    def of(self, lba: int) -> Zone:
+        """The zone that a block is in."""
+        return self.every[lba // self.size]
+
+    def starting(self, lba: int) -> Zone:
+        """The zone that begins with a block. Raises NvmeError where none does."""
+        number, offset = divmod(lba, self.size)
+        if offset or number >= len(self.every):
+            raise NvmeError(Status.INVALID_FIELD, f"no zone begins with block {lba}")
+        return self.every[number]
+
+    def become(self, zone: Zone, state: ZoneState) -> None:
+        """Have a zone in a state, whatever the one before."""
+        zone.state = state
+        for among in (self._active, self._explicit):
+            among.discard(zone.number)
+        self._implicit.pop(zone.number, None)
+        if state in _ACTIVE:
+            self._active.add(zone.number)
+        if state is ZoneState.IMPLICITLY_OPENED:
+            self._implicit[zone.number] = None
+        elif state is ZoneState.EXPLICITLY_OPENED:
+            self._explicit.add(zone.number)
+        self.unsaved.add(zone.number)
+
+    # Reading and writing.
+
+    def require_readable(self, lba: int, count: int) -> None:
+        """Raise NvmeError where some of the blocks are in a zone that is offline."""
+        for number in range(lba // self.size, (lba + count - 1) // self.size + 1):
+            if self.every[number].state is ZoneState.OFFLINE:
+                raise NvmeError(
+                    Status.ZONE_IS_OFFLINE,
+                    f"zone {number} is offline",
+                    lba=max(lba, number * self.size),
+                )
+
+    def claim(self, lba: int, count: int) -> None:
+        """`count` blocks from `lba` are about to be written: open the zone and move its pointer.
+
+        A write that fails leaves the pointer behind its blocks (section 2.1.1.2.1.1, b). Raises
+        NvmeError where the zone does not take them; nothing has changed then.
+        """
+        zone = self.of(lba)
+        self.require_writable(zone)
+        if lba != zone.first + zone.pointer:
+            raise NvmeError(
+                Status.ZONE_INVALID_WRITE,
+                f"the write pointer is at {zone.first + zone.pointer}, not at {lba}",
+                lba=lba,
+            )
+        if zone.pointer + count > self.capacity:
+            raise NvmeError(
+                Status.ZONE_BOUNDARY_ERROR,
+                f"{count} blocks from {lba} on leave zone {zone.number}",
+                lba=lba,
+            )
+        if zone.state not in _OPENED:
+            self._make_room(zone, ZoneState.IMPLICITLY_OPENED)
+            self.become(zone, ZoneState.IMPLICITLY_OPENED)
+        elif zone.state is ZoneState.IMPLICITLY_OPENED:
+            self._implicit[zone.number] = self._implicit.pop(zone.number)
+        zone.pointer += count
+        self.unsaved.add(zone.number)
+        if zone.pointer == self.capacity:
+            self.become(zone, ZoneState.FULL)
+
+    def require_writable(self, zone: Zone) -> None:
+        """Raise NvmeError for a zone that takes no writes."""
+        refused = _REFUSED.get(zone.state)
+        if refused is not None:
+            raise NvmeError(refused, f"zone {zone.number} is {zone.state.name}", lba=zone.first)
+
+    def _make_room(self, zone: Zone, state: ZoneState) -> None:
+        """Have resources for `zone` to become active or open; the controller may close another
+        zone for that. Raises NvmeError where there are none (section 2.1.1.4.1)."""
+        if zone.state not in _ACTIVE and self.active >= self.active_limit:
+            raise NvmeError(
+                Status.TOO_MANY_ACTIVE_ZONES, f"{self.active} zones are active", dnr=False
+            )
+        opens = state in _OPENED and zone.state not in _OPENED
+        if opens and self.opened >= self.open_limit:
+            if not self._implicit:
+                raise NvmeError(
+                    Status.TOO_MANY_OPEN_ZONES, f"{self.opened} zones are open", dnr=False
+                )
+            self.become(self.every[next(iter(self._implicit))], ZoneState.CLOSED)
+
+    # Zone Management Send.
+
+    def selected(self, action: ZoneSendAction, slba: int, *, every: bool) -> list[Zone]:
+        """The zones that an action changes. Raises NvmeError where it cannot be taken."""
+        taken, after, chosen = TRANSITIONS[action]
+        if every:
+            return [zone for zone in self.every if zone.state in chosen]
+        zone = self.starting(slba)
+        if zone.state not in taken:
+            raise NvmeError(
+                Status.INVALID_ZONE_STATE_TRANSITION,
+                f"zone {zone.number} is {zone.state.name}, which {action.name} is not for",
+                lba=slba,
+            )
+        return [] if zone.state is after else [zone]
+
+    def take(self, action: ZoneSendAction, zones: Iterable[Zone]) -> None:
+        """Take an action but Reset on `selected` zones. Raises NvmeError; nothing has changed."""
+        found, state = list(zones), TRANSITIONS[action][1]
+        if action is ZoneSendAction.OPEN and len(found) > 1:
+            room = self.open_limit - len(self._explicit)
+            if len(found) > room:
+                raise NvmeError(
+                    Status.TOO_MANY_OPEN_ZONES, f"{len(found)} zones cannot be opened", dnr=False
+                )
+        for zone in found:
+            if state in _ACTIVE:
+                self._make_room(zone, state)
+            self.become(zone, state)
+
+    def empty(self, zones: Iterable[Zone]) -> None:
+        """These are reset, and hold nothing any more."""
+        for zone in zones:
+            zone.pointer, zone.attributes, zone.extension = 0, _NONE, b""
+            self.become(zone, ZoneState.EMPTY)
+
+    def write_protected(self) -> None:
+        """The namespace takes no writes any more: active zones become full (section 2.1.1.4.1)."""
+        for number in sorted(self._active):
+            self.become(self.every[number], ZoneState.FULL)
+
+    # Power cycles.
+
+    def load(self, records: bytes) -> list[int]:
+        """Be as the records say; the numbers of zones whose record is damaged."""
+        damaged = []
+        for zone in self.every:
+            at = zone.number * ZONE_RECORD
+            if not zone.decode(records[at : at + ZONE_RECORD], self.capacity):
+                damaged.append(zone.number)
+            self.become(zone, zone.state)
+        self.unsaved = set()
+        return damaged
+
+    def power_cycled(self) -> None:
+        """Zones that were open are in their initial state (section 2.1.1.3)."""
+        for number in [*self._implicit, *sorted(self._explicit)]:
+            zone = self.every[number]
+            used = zone.pointer or zone.attributes & ZoneAttribute.EXTENSION_VALID
+            self.become(zone, ZoneState.CLOSED if used else ZoneState.EMPTY)
+
+    def unwritten(self) -> Iterator[tuple[int, int]]:
+        """First block and number of the blocks behind each write pointer."""
+        for zone in self.every:
+            if zone.state in _WRITABLE and zone.pointer < self.size:
+                yield zone.first + zone.pointer, self.size - zone.pointer
+
+    def descriptor(self, zone: Zone) -> bytes:
+        """Its zone descriptor; a write pointer that is not valid is all ones."""
+        writable = zone.state in _WRITABLE
+        return bytes(
+            ZoneDescriptor(
+                zt=SEQUENTIAL_WRITE_REQUIRED,
+                zs=zone.state,
+                za=zone.attributes,
+                zcap=self.capacity,
+                zslba=zone.first,
+                wp=zone.first + zone.pointer if writable else (1 << 64) - 1,
+            )
+        )
