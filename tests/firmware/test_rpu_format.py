@@ -71,12 +71,11 @@ def test_all_attached_namespaces_are_formatted_by_the_broadcast_value(ses: int) 
 @pytest.mark.parametrize(
     ("nsid", "dword10", "status"),
     [
-        (1, 2, 0x10A),  # No such LBA format.
+        (1, 14, 0x10A),  # No such LBA format.
         (1, 15, 0x10A),
         (1, 1 << 12, 0x10A),  # LBAFU.
-        (1, 1 | 1 << 4, 0x10A),  # Metadata setting.
-        (1, 1 | 1 << 5, 0x10A),  # Protection information.
-        (1, 1 | 1 << 8, 0x10A),  # Its location.
+        (1, 1 | 1 << 5, 0x10A),  # Protection information without metadata.
+        (1, 8, 0x10A),  # An extended format, which the host has not enabled.
         (1, 1 | 2 << 9, 0x002),  # Cryptographic erase.
         (1, 1 | 3 << 9, 0x002),
         (0, 1, 0x00B),

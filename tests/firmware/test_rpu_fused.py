@@ -151,7 +151,7 @@ def test_each_queue_has_halves_of_its_own(host: Host, queue: Queue) -> None:
         ({}, {"prp1": 1 << 40}, (0, 0x004)),
         ({}, {"prp1": DATA + 2}, (0, 0x013)),
         ({}, {"flags": SECOND | 3 << 6}, (0, 0x002)),
-        ({}, {"cdws": (0, 0, 1 << 26)}, (0, 0x002)),
+        ({}, {"cdws": (0, 0, 1 << 20)}, (0, 0x002)),
         ({"prp1": DATA + PAGE}, {"prp1": 1 << 40}, (0x285, 0x009)),
     ],
 )
