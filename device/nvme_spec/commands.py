@@ -310,8 +310,8 @@ class ReadWrite(NamedTuple):
     """Read, Write, Compare, Verify, Write Zeroes and Write Uncorrectable.
 
     CDW10 and CDW11 SLBA; CDW12 NLB (15:0), DTYPE (23:20), STC (24), DEAC (25, Write Zeroes only),
-    PRINFO (29:26), FUA (30), LR (31); CDW13 DSM (7:0). Taken apart by hand, as it is asked for
-    most.
+    PRINFO (29:26), FUA (30), LR (31); CDW13 DSM (7:0), DSPEC (31:16). Taken apart by hand, as it is
+    asked for most.
     """
 
     slba: int
@@ -323,6 +323,7 @@ class ReadWrite(NamedTuple):
     dtype: int = 0
     dsm: int = 0
     stc: bool = False
+    dspec: int = 0
 
     @property
     def blocks(self) -> int:
@@ -333,7 +334,8 @@ class ReadWrite(NamedTuple):
         slba = _put(self.slba, 0, 64)
         dw12 = _put(self.nlb_z, 0, 16) | _put(self.dtype, 20, 4) | _put(self.prinfo, 26, 4)
         dw12 |= self.stc << 24 | self.deac << 25 | self.fua << 30 | self.lr << 31
-        return (slba & 0xFFFF_FFFF, slba >> 32, dw12, _put(self.dsm, 0, 8), 0, 0)
+        dw13 = _put(self.dsm, 0, 8) | _put(self.dspec, 16, 16)
+        return (slba & 0xFFFF_FFFF, slba >> 32, dw12, dw13, 0, 0)
 
     @classmethod
     def decode(cls, cdws: Sequence[int]) -> ReadWrite:
@@ -348,6 +350,7 @@ class ReadWrite(NamedTuple):
             dw12 >> 20 & 0xF,
             cdws[3] & 0xFF,
             bool(dw12 & STORAGE_TAG_CHECK_BIT),
+            cdws[3] >> 16,
         )
 
 

@@ -69,8 +69,10 @@ from potash_firmware.mailbox.device_programs import DESCRIPTIONS
 from potash_firmware.naming import command_name
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS, identify, identify_controller
+from potash_firmware.rpu.admin.directives import PLACEMENT_ADMIN
 from potash_firmware.rpu.admin.log_pages import PAGES
 from potash_firmware.rpu.command_sets import COMMANDS, IO_COMMANDS
+from potash_firmware.rpu.command_sets.nvm.placement import PLACEMENT_IO
 from potash_firmware.rpu.dispatch import Row
 from potash_firmware.rpu.dispatch import Table as Commands
 from potash_firmware.rpu.features.table import FEATURES
@@ -79,6 +81,7 @@ from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 
 YES, NO = "yes", "–"
 IF_ALLOWED = "with `--allow-faults`"
+IF_PLACED = "with `--fdp`"
 IF_THERE = {
     CommandSet.MEMORY: "with memory namespaces",
     CommandSet.COMPUTE: "with compute namespaces",
@@ -147,6 +150,7 @@ ABBREVIATIONS = {
     "crc": "CRC",
     "uuid": "UUID",
     "id": "ID",
+    "fdp": "FDP",
 }
 FIELD_NAMES = {
     "format_index": "FLBAS",
@@ -198,6 +202,7 @@ def _parts(stack: ExitStack) -> Iterator[str]:
         (
             *_commands(
                 ADMIN_COMMANDS,
+                PLACEMENT_ADMIN,
                 (AdminOpcode, csd_spec.opcodes.AdminOpcode),
                 "OACS",
                 FIRST_VENDOR_ADMIN_OPCODE,
@@ -210,7 +215,11 @@ def _parts(stack: ExitStack) -> Iterator[str]:
         "Any other opcode is refused in the same way.",
         ("opcode", "command", "state", "namespace", "announced by"),
         _commands(
-            IO_COMMANDS, (IoOpcode, csd_spec.opcodes.IoOpcode), "ONCS", FIRST_VENDOR_IO_OPCODE
+            IO_COMMANDS,
+            PLACEMENT_IO,
+            (IoOpcode, csd_spec.opcodes.IoOpcode),
+            "ONCS",
+            FIRST_VENDOR_IO_OPCODE,
         ),
     )
     for title, csi in OTHER_COMMANDS.items():
@@ -364,14 +373,19 @@ def _line(cells: Cells) -> str:
 
 
 def _commands(
-    table: Commands, opcodes: Iterable[type[IntEnum]], field: str, first_vendor: int
+    table: Commands,
+    placement: Commands,
+    opcodes: Iterable[type[IntEnum]],
+    field: str,
+    first_vendor: int,
 ) -> Iterator[Cells]:
     for opcode in (one for names in opcodes for one in names):
-        row = table.get(opcode)
+        placed = placement.get(opcode)
+        row = placed or table.get(opcode)
         yield (
             f"{opcode:02X}h",
             words(opcode.name) + (" (accelerators)" if opcode >= first_vendor else ""),
-            _state(row, Status.INVALID_OPCODE),
+            IF_PLACED if placed else _state(row, Status.INVALID_OPCODE),
             NO if row is None else row.namespace.value,
             NO if row is None else _announced(row, field),
         )
@@ -394,6 +408,8 @@ def _announced(row: Row, field: str) -> str:
 
 
 def _state(row: object | None, otherwise: Status) -> str:
+    if getattr(row, "placement", False):
+        return IF_PLACED
     needed = getattr(row, "command_set", CommandSet.NVM)
     if needed in IF_THERE:
         return IF_THERE[needed]

@@ -37,6 +37,7 @@ from potash_firmware.boot import PROFILES, DeviceSettings
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.log_components import LEVELS
 from potash_firmware.mailbox.execution import MAX_RANGES
+from potash_firmware.rpu.placement import PlacementSettings
 from potash_firmware.rpu.settings import ComputeSettings, RpuSettings
 
 LARGEST_FILE = 1 << 20
@@ -85,6 +86,7 @@ class DeviceSection:
     trace: Annotated[Path | None, kinds.PATH] = None
     log_level: Annotated[str, kinds.choice(LEVELS)] = "info"
     cmb: Annotated[CmbSettings | None, kinds.CMB] = None
+    fdp: Annotated[PlacementSettings | None, kinds.PLACEMENT] = None
 
 
 @dataclass(frozen=True)

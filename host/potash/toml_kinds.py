@@ -15,6 +15,7 @@ from potash.sdk.errors import PotashError
 from potash.units import human, parse_size, short
 from potash_device.controller.cmb import EVERY_USE, CmbSettings
 from potash_device.timing.profile import PROFILES
+from potash_firmware.rpu.placement import PlacementSettings
 
 
 class ConfigurationError(PotashError):
@@ -148,6 +149,29 @@ def _read_cmb(value: object, folder: Path) -> CmbSettings:
         raise Refused(f'must be as "64M" or "64M:sqs,rds,wds": {error}') from None
 
 
+def parse_placement(described: str) -> PlacementSettings:
+    """Reclaim unit handles and their units from HANDLES[:SIZE]. Raises ValueError."""
+    handles, colon, size = described.partition(":")
+    if not handles.isdecimal():
+        raise ValueError(f"{handles!r} is no number of reclaim unit handles")
+    unit = parse_size(size) if colon else PlacementSettings.unit
+    return PlacementSettings(int(handles), unit)
+
+
+def describe_placement(settings: PlacementSettings) -> str:
+    """What `parse_placement` reads as the same."""
+    return f"{settings.handles}:{short(settings.unit)}"
+
+
+def _read_placement(value: object, folder: Path) -> PlacementSettings:
+    try:
+        return parse_placement(_read_text(value, folder))
+    except Refused:
+        raise
+    except ValueError as error:
+        raise Refused(f'must be as "8" or "8:64M": {error}') from None
+
+
 def _read_drive(value: object, folder: Path) -> str:
     """A profile's name, or the path of a file."""
     name = _read_text(value, folder)
@@ -169,6 +193,7 @@ def _placed(policy: str, folder: Path) -> str:
 FLAG = Kind(_read_flag, lambda value: "true" if value else "false")
 TEXT = Kind(_read_text, text)
 CMB = Kind(_read_cmb, lambda settings: text(describe_cmb(settings)))
+PLACEMENT = Kind(_read_placement, lambda settings: text(describe_placement(settings)))
 DRIVE = Kind(_read_drive, lambda name: text(_written_drive(name)))
 POLICIES = Kind(
     _read_policies,

@@ -58,6 +58,7 @@ class Ctratt(IntFlag):
     SQ_ASSOCIATIONS = 1 << 8
     UUID_LIST = 1 << 9
     EXTENDED_LBA_FORMATS = 1 << 15
+    FLEXIBLE_DATA_PLACEMENT = 1 << 19
 
 
 class Crcap(IntFlag):

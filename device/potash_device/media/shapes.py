@@ -33,6 +33,9 @@ LEAST_ZONE_SIZE = 64 << 10
 
 MOST_NAMESPACES = 64
 
+MOST_HANDLES = 128
+"""Reclaim unit handles of a drive."""
+
 LARGEST = 1 << 62
 """Bytes; more than a file may have."""
 
@@ -135,6 +138,10 @@ class NamespaceShape(NamedTuple):
     zone_size: int = 0
     """Bytes of a zone of a zoned namespace, and how many of them can be written."""
     zone_capacity: int = 0
+    handles: tuple[int, ...] = ()
+    """The reclaim unit handles of its placement handles; none means all that the drive has."""
+    chosen: bool = False
+    """The drive has chosen its handle, as the host has named none."""
 
     @property
     def format(self) -> BlockFormat:
@@ -271,6 +278,8 @@ def _toml(value: object) -> str:
         return "{" + ", ".join(f"{name} = {_toml(one)}" for name, one in changed.items()) + "}"
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, tuple):
+        return str(list(value))
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
@@ -297,6 +306,7 @@ def _shape(table: Mapping[str, Any]) -> NamespaceShape:
     """One entry of the list. Raises ValueError, TypeError or KeyError."""
     metadata = Metadata(**table.get("metadata", {}))
     shape = NamespaceShape(**{**table, "metadata": metadata})
+    shape = shape._replace(handles=tuple(shape.handles))
     if not {*_ALWAYS} <= set(table) or shape.format not in FORMATS:
         raise ValueError
     if metadata.protection not in range(4) or metadata.protection_size > metadata.size:
@@ -305,8 +315,10 @@ def _shape(table: Mapping[str, Any]) -> NamespaceShape:
         raise ValueError
     if isinstance(shape.formats, bool) or not 0 <= shape.formats < 1 << 32:
         raise ValueError
-    flags = (shape.attached, shape.shared, shape.erase, metadata.extended, metadata.first)
-    if not all(isinstance(one, bool) for one in flags):
+    flags = (shape.attached, shape.shared, shape.erase, shape.chosen)
+    if not all(isinstance(one, bool) for one in (*flags, metadata.extended, metadata.first)):
+        raise ValueError
+    if not all(type(one) is int and 0 <= one < MOST_HANDLES for one in shape.handles):
         raise ValueError
     if shape.uuid:
         uuid.UUID(shape.uuid)

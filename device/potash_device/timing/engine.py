@@ -77,6 +77,10 @@ def serve(s: State, request: Any) -> Flag:
     if op == state.FORMAT:
         format_drive(s)
         return True
+    if op == state.CLOSE:
+        r[state.END] = max(r[state.END], pad(s, stream, r[state.READY]))
+        close(s, stream)
+        return True
     ready = r[state.READY]
     while r[state.STEP] < count:
         page = first + r[state.STEP]
@@ -298,12 +302,20 @@ def program(s: State, frontier: Number) -> Number:
         if settings[state.BUFFER]:
             push(s, done)
     if s.filled[frontier] == settings[state.SUPERBLOCK]:
+        close(s, frontier)
+    return done
+
+
+@inlined
+def close(s: State, frontier: Number) -> None:
+    """Fill no more of a superblock; the places that are left stay empty."""
+    r, block = s.registers, s.open[frontier]
+    if block >= 0:
         s.status[block] = state.IS_CLOSED
         s.closed_at[block] = r[state.FILLED]
         r[state.FILLED] += 1
         r[state.CLOSED] += 1
         s.open[frontier] = -1
-    return done
 
 
 @compiled

@@ -114,6 +114,9 @@ class Reference:
                 end = self._flush(ready)
             case Op.FORMAT:
                 end = self._format(ready)
+            case Op.CLOSE:
+                end = max(ready, self._pad(stream, ready))
+                self._close(stream)
         return end if end == WORN else end + self.profile.completion_ns
 
     def _firmware(self, time: int, op: Op, count: int) -> int:
@@ -296,10 +299,17 @@ class Reference:
             if profile.buffer_bytes:
                 heapq.heappush(self.programs, done)
         if len(superblock.owners) == profile.superblock_pages:
+            self._close(frontier)
+        return done
+
+    def _close(self, frontier: int) -> None:
+        """Fill no more of a superblock; the places that are left stay empty."""
+        superblock = self.open[frontier]
+        if superblock is not None:
+            superblock.owners += [-1] * (self.profile.superblock_pages - len(superblock.owners))
             superblock.state, superblock.closed_at = "closed", self.closed
             self.closed += 1
             self.open[frontier] = None
-        return done
 
     def _pad(self, stream: int, ready: int) -> int:
         """Program a stream's unit that is not full; when that is done, 0 if there is none."""

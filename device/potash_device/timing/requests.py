@@ -11,13 +11,14 @@ from potash_device.timing.profile import Profile
 
 class Op(IntEnum):
     """Kinds of requests. Write Zeroes is a TRIM, as the drive deallocates; FORMAT is also what
-    Sanitize by block or crypto erase comes to."""
+    Sanitize by block or crypto erase comes to; CLOSE has a stream begin another superblock."""
 
     READ = 0
     WRITE = 1
     TRIM = 2
     FLUSH = 3
     FORMAT = 4
+    CLOSE = 5
 
 
 REQUEST = np.dtype(
@@ -31,7 +32,7 @@ REQUEST = np.dtype(
     ]
 )
 """Nanoseconds at which the doorbell rings, in ascending order; an `Op`; the first logical page and
-how many, 0 for FLUSH and FORMAT; the stream of a WRITE; whether it has FUA."""
+how many, 0 for FLUSH, FORMAT and CLOSE; the stream of a WRITE or CLOSE; whether it has FUA."""
 COLUMNS = 6
 """Of these."""
 
@@ -93,7 +94,7 @@ def problem_of(
     profile: Profile, now: int, time: int, op: int, first: int, count: int, stream: int
 ) -> str | None:
     """As `check`, of one request: why the drive cannot have it, or None."""
-    if not Op.READ <= op <= Op.FORMAT:
+    if not Op.READ <= op <= Op.CLOSE:
         return "is of no kind that a drive knows"
     if time < now:
         return "comes before the one before it"
@@ -112,9 +113,9 @@ def problem_of(
 def check(profile: Profile, requests: NDArray[np.void], now: int) -> None:
     """Raises RequestError for the first kind of request that the drive cannot have."""
     op, first, count = requests["op"], requests["first"], requests["count"]
-    whole = (op == Op.FLUSH) | (op == Op.FORMAT)
+    whole = op >= Op.FLUSH
     for wrong, problem in (
-        ((op < Op.READ) | (op > Op.FORMAT), "is of no kind that a drive knows"),
+        ((op < Op.READ) | (op > Op.CLOSE), "is of no kind that a drive knows"),
         (np.diff(requests["time"], prepend=now) < 0, "comes before the one before it"),
         (requests["time"] > LATEST, "comes in more than 146 years"),
         (~whole & ((count < 1) | (first < 0)), "has no pages"),

@@ -41,7 +41,7 @@ mapping, CLOCK's hand; how far the request has come; when the write buffer last 
 
 IS_FREE, IS_OPEN, IS_CLOSED, IS_RETIRED = range(4)
 NEVER = np.iinfo(np.int64).max
-READ, WRITE, TRIM, FLUSH, FORMAT = map(int, Op)
+READ, WRITE, TRIM, FLUSH, FORMAT, CLOSE = map(int, Op)
 
 
 class State(NamedTuple):

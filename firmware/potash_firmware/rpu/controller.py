@@ -54,6 +54,7 @@ from potash_firmware.rpu.operations.self_tests import SelfTests
 from potash_firmware.rpu.operations.tasks import Tasks
 from potash_firmware.rpu.operations.thermal import Thermal
 from potash_firmware.rpu.outstanding import Outstanding
+from potash_firmware.rpu.placement import Placement
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.statistics import Statistics
 from potash_firmware.rpu.telemetry_areas import Source, collect
@@ -111,7 +112,8 @@ class Controller:
             ),
             clock,
         )
-        self.namespaces = Namespaces(settings.namespaces, board, self.features)
+        handles = settings.placement.handles if settings.placement else 0
+        self.namespaces = Namespaces(settings.namespaces, board, self.features, handles)
         self.reachability = Reachability(self.namespaces)
         self.uncorrectable = UncorrectableRecord(board.sidecar, self.namespaces, self.media_work)
 
@@ -146,6 +148,12 @@ class Controller:
                 self.alerts.health,
             )
             self.namespaces.on_change = self._place_namespaces
+        self.placement: Placement | None = None
+        """The reclaim unit handles of a drive with flexible data placement."""
+        if settings.placement is not None:
+            self.placement = Placement(
+                settings.placement, self.timing, self.namespaces.handles, self.timestamp
+            )
         self.faults = Faults(
             settings.faults,
             lambda: self.namespaces.blocks.values(),
@@ -222,6 +230,7 @@ class Controller:
             self.persistent_events,
             self.telemetry,
             self.lba_status,
+            self.placement,
             self.smart_log,
             self.began,
             clock,

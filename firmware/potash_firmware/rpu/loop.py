@@ -16,6 +16,7 @@ from nvme_spec.features import (
     FeatureId,
     InterruptCoalescing,
 )
+from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.logs import ErrorEvent
 from nvme_spec.registers import (
     DOORBELL_BASE,
@@ -36,8 +37,10 @@ from potash_firmware.mailbox.job_time import JobBegan, JobCounted, JobLeft
 from potash_firmware.mailbox.messages import JobEnded, ReadCheck, ResetDone, WriteBack
 from potash_firmware.rpu.accelerators.apu_link import Answer, ApuLink, Grant
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS
+from potash_firmware.rpu.admin.directives import PLACEMENT_ADMIN
 from potash_firmware.rpu.arbitration import PASS_TIME, Arbiter
 from potash_firmware.rpu.command_sets import COMMANDS
+from potash_firmware.rpu.command_sets.nvm.placement import PLACEMENT_IO
 from potash_firmware.rpu.commands import Commands
 from potash_firmware.rpu.compute.engine import Engine
 from potash_firmware.rpu.compute.runs import Turn
@@ -80,7 +83,11 @@ class Rpu:
     ) -> None:
         engine = engine or apu.engines
         admin = {**ADMIN_COMMANDS, **(FAULT_COMMANDS if settings.allow_faults else {})}
-        self.controller = Controller(board, settings, apu, engine, support(admin, COMMANDS), clock)
+        commands = COMMANDS
+        if settings.placement is not None:
+            admin |= PLACEMENT_ADMIN
+            commands = {**COMMANDS, CommandSet.NVM: COMMANDS[CommandSet.NVM] | PLACEMENT_IO}
+        self.controller = Controller(board, settings, apu, engine, support(admin, commands), clock)
         self._engine = engine
         self._compute = self.controller.compute
         self.lifecycle = Lifecycle(self.controller, on_reset=self._session_ended, clock=clock)
@@ -95,11 +102,10 @@ class Rpu:
         self._clock = clock
         self._polling = Polling(clock)
         self._interrupts = Interrupts(board, self.controller.faults, clock)
-        commands = COMMANDS
         if settings.time is not None:
             from potash_firmware.rpu.command_sets.timed import timed  # NumPy, as in the controller
 
-            commands = timed(COMMANDS)
+            commands = timed(commands)
         self._commands = Commands(
             self.controller,
             self.lifecycle,

@@ -10,6 +10,7 @@ from csd_spec.faults import Fault
 from nvme_spec.identify.capabilities import CommandSet
 from potash_device.media.shapes import NO_METADATA, Metadata, NamespaceShape
 from potash_firmware import __version__
+from potash_firmware.rpu.placement import PlacementSettings
 
 if TYPE_CHECKING:
     from potash_firmware.rpu.timing.modelled import TimeSettings
@@ -54,6 +55,10 @@ class NamespaceSettings:
     zone_size: int = 0
     """Bytes of a zone of a zoned namespace, and how many of them can be written."""
     zone_capacity: int = 0
+    handles: tuple[int, ...] = ()
+    """Reclaim unit handles by placement identifier; none means all that the drive has."""
+    chosen: bool = False
+    """The drive has chosen the handle."""
     host_addressable: bool = False
     """A host maps the memory, through the board's memory BAR of the same size."""
 
@@ -71,6 +76,8 @@ class NamespaceSettings:
             shape.metadata,
             shape.zone_size,
             shape.zone_capacity,
+            shape.handles,
+            shape.chosen,
         )
 
 
@@ -101,5 +108,7 @@ class RpuSettings:
     """Injected from the start."""
     allow_faults: bool = False
     """A host may inject faults, and clear them."""
+    placement: PlacementSettings | None = None
+    """Of a drive with flexible data placement."""
     time: TimeSettings | None = None
     """The drive whose time is modelled; without one, commands end as soon as they can."""

@@ -157,6 +157,26 @@ def _sustained_writes() -> tuple[float, float]:
     return rate * 1000, drive.profile.total_dies / each * 1000
 
 
+def _placement(streams: int) -> float:
+    """Write amplification where three of four writes overwrite random pages of an eighth of the
+    drive, and one goes on overwriting the rest sequentially, in a stream of its own or not."""
+    profile = replace(PLAIN, capacity=int(PLAIN.blocks * PLAIN.superblock_pages / 1.28) * PAGE)
+    drive, rng = Drive(replace(profile, streams=2)), np.random.default_rng(5)
+    pages = profile.logical_pages
+    hot, cold = pages // 8, pages - pages // 8
+    drive.run(_requests(Op.WRITE, range(pages)))
+    for _ in range(2):  # to a steady state, then to measure
+        drive.rest()
+        random = rng.integers(0, hot, 6 * pages)
+        sequential = hot + np.arange(2 * pages) % cold
+        turns = np.arange(8 * pages) % 4 == 3
+        asked = _requests(Op.WRITE, np.where(turns, 0, 1))
+        asked["first"][turns], asked["first"][~turns] = sequential, random
+        asked["stream"] = turns & (streams > 1)
+        drive.run(asked)
+    return drive.counters.write_amplification
+
+
 CHECKS: Sequence[Check] = (
     *(
         Check(name, "latency", "ns", against, 0.0, partial(_idle, profile, op, expected))
@@ -191,7 +211,8 @@ CHECKS: Sequence[Check] = (
           _sustained_writes),
 )  # fmt: skip
 REPEATED, ENGINES, READING, SIMULATING = "repeated", "engines", "trace-reading", "simulate"
-NAMES = (*(check.name for check in CHECKS), REPEATED, ENGINES, READING, SIMULATING)
+PLACED = "placement"
+NAMES = (*(check.name for check in CHECKS), PLACED, REPEATED, ENGINES, READING, SIMULATING)
 
 
 def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Result]:
@@ -200,6 +221,10 @@ def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Re
     for done, check in enumerate(wanted):
         progress(check.name, done / len(names))
         yield paired(check.name, check.metric, check.unit, check.against, [check.run()])
+    if PLACED in names:
+        progress(PLACED, len(wanted) / len(names))
+        placed = _placement(2), _placement(1)
+        yield paired(PLACED, "write amplification", "", "without placement", [placed])
     if not {REPEATED, ENGINES, READING, SIMULATING} & set(names):
         return
     progress("sample trace", len(wanted) / len(names))

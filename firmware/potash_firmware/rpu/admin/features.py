@@ -12,6 +12,7 @@ from nvme_spec.persistent_events import TimestampChanged
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
+from potash_firmware.rpu.admin import placement_features as placement
 from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.features.table import Feature, row
@@ -23,7 +24,7 @@ def set_features(controller: Controller, command: Command) -> Result:
     """Store a feature's value; one that is saved is on stable storage when the command ends."""
     fields = SetFeatures.decode(command.entry.cdws)
     features = controller.features
-    feature = row(fields.fid)
+    feature = _row(controller, fields.fid)
     if fields.save and not feature.saveable:
         raise NvmeError(
             Status.FEATURE_NOT_SAVEABLE, f"feature {fields.fid:#x} outlives no power cycle"
@@ -34,6 +35,8 @@ def set_features(controller: Controller, command: Command) -> Result:
         raise NvmeError(
             Status.FEATURE_NOT_NAMESPACE_SPECIFIC, "the feature is the whole controller's"
         )
+    if feature.placement:
+        return placement.set_feature(controller, command)
     nsids = _namespaces(controller, feature, nsid, all_allowed=True)
     length = feature.taken(fields.value)
     data = bytes(controller.transfer.receive(command, length)) if length else b""
@@ -94,16 +97,26 @@ def _kept(future: "Future[None]", result: int) -> int:
 def get_features(controller: Controller, command: Command) -> Result:
     """Give a feature's value in dword 0, and its data structure if it has one."""
     fields = GetFeatures.decode(command.entry.cdws)
-    feature = row(fields.fid)
+    feature = _row(controller, fields.fid)
     if fields.select not in list(Select):
         raise NvmeError(Status.INVALID_FIELD, f"select {fields.select} is reserved")
     (nsid,) = _namespaces(controller, feature, command.entry.nsid, all_allowed=False)
     if fields.select == Select.SUPPORTED_CAPABILITIES:
         return feature.capabilities
+    if feature.placement:
+        return placement.get_feature(controller, command)
     value = controller.features.read(fields.select, fields.fid, fields.value, nsid)
     if value.data:
         controller.transfer.send(command, value.data)
     return value.dword
+
+
+def _row(controller: Controller, fid: int) -> Feature:
+    """Raises NvmeError where there is no such feature."""
+    feature = row(fid)
+    if feature.placement and controller.placement is None:
+        raise NvmeError(Status.INVALID_FIELD, f"there is no feature {fid:#x}")
+    return feature
 
 
 def _namespaces(

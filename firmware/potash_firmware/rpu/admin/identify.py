@@ -64,6 +64,7 @@ from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.reachability import GROUP
 from potash_firmware.rpu.namespaces.zoned import ZonedNamespace
+from potash_firmware.rpu.placement import GROUP as ENDURANCE_GROUP
 
 Which = Callable[[Controller], Mapping[int, AnyNamespace]]
 
@@ -86,7 +87,7 @@ def identify(controller: Controller, command: Command) -> Result:
     """Give the structure that CNS names."""
     fields = Identify.decode(command.entry.cdws)
     structure = STRUCTURES.get(fields.cns)
-    if structure is None:
+    if structure is None or (structure.placement and controller.placement is None):
         raise NvmeError(Status.INVALID_FIELD, detail=f"CNS {fields.cns:#x} is not supported")
     if structure.of_no_namespace and command.entry.nsid:
         raise NvmeError(Status.INVALID_FIELD, detail=f"CNS {fields.cns:#x} is of no namespace")
@@ -133,6 +134,7 @@ def namespace_structure(namespace: Namespace) -> IdentifyNamespace:
         fpi=FPI_SUPPORTED | namespace.unformatted,
         nvmcap=namespace.size,
         nsattr=_nsattr(namespace),
+        endgid=ENDURANCE_GROUP if namespace.placed else 0,
         **(_ZONE_FORMATS if namespace.settings.zone_size else _FORMATS),
         **namespace_fields(namespace),
     )
@@ -293,6 +295,7 @@ def _independent(controller: Controller, command: Command, fields: Identify, whi
             nsfeat=0 if blocks else NSFEAT_NO_WRITE_CACHE,
             nmic=NMIC_SHARED if namespace.settings.shared else 0,
             nsattr=_nsattr(namespace) if isinstance(namespace, Namespace) else 0,
+            endgid=ENDURANCE_GROUP if isinstance(namespace, Namespace) and namespace.placed else 0,
             nstat=NSTAT_READY,
             rgrpid=GROUP if CommandSet.MEMORY in controller.namespaces.enabled else 0,
         )
@@ -331,6 +334,8 @@ class Answer:
     takes: str
     of_no_namespace: bool = False
     """The namespace identifier has nothing to do with it, and must be 0."""
+    placement: bool = False
+    """Only a drive with flexible data placement has it."""
 
 
 _INACTIVE = "an inactive namespace is zeroes"
@@ -372,6 +377,13 @@ STRUCTURES: dict[int, Answer] = {
     Cns.CONTROLLER_LIST: Answer(
         lambda controller, command, fields: _controllers_from(fields, [CONTROLLER_ID]),
         "controllers from CNTID on",
+    ),
+    Cns.ENDURANCE_GROUP_LIST: Answer(
+        lambda controller, command, fields: encode_controller_list(
+            [ENDURANCE_GROUP] if fields.cnssid <= ENDURANCE_GROUP else []
+        ),
+        "endurance groups from CNS specific identifier on",
+        placement=True,
     ),
     Cns.COMMAND_SET_ALLOCATED_NAMESPACE_LIST: Answer(
         partial(_list, which=_allocated, by_command_set=True), f"{_CSI}; {_ABOVE}"

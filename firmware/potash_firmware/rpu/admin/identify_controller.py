@@ -50,6 +50,7 @@ from potash_firmware.rpu.logs.async_events import REQUEST_LIMIT
 from potash_firmware.rpu.logs.errors import ERROR_LOG_ENTRIES
 from potash_firmware.rpu.namespaces.inventory import CONTROLLER_ID
 from potash_firmware.rpu.operations.sanitize import ACTIONS
+from potash_firmware.rpu.placement import GROUP
 from potash_firmware.rpu.transfer import MAX_TRANSFER_SHIFT
 
 ABORT_LIMIT = 4
@@ -126,6 +127,9 @@ def controller_structure(controller: Controller) -> IdentifyController:
         psd=(PowerStateDescriptor(mp=2500),),
         **CONTROLLER_FIELDS,
     )
+    if controller.placement is not None:
+        says.ctratt |= Ctratt.ENDURANCE_GROUPS | Ctratt.FLEXIBLE_DATA_PLACEMENT
+        says.endgidmax = GROUP
     if controller.board.dma.remote and not controller.board.queues.submissions[0].is_mapped:
         says.oacs &= ~Oacs.DOORBELL_BUFFER_CONFIG  # nobody polls a page by messages
     if CommandSet.MEMORY in controller.namespaces.enabled:

@@ -38,6 +38,7 @@ from nvme_spec.persistent_events import (
 )
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
+from potash_firmware.rpu.admin import placement_logs as placement
 from potash_firmware.rpu.command import Command, Pending, Result, finished
 from potash_firmware.rpu.command_sets import compute
 from potash_firmware.rpu.controller import Controller
@@ -82,13 +83,20 @@ class Page:
     specific: int = 0
     command_set: CommandSet = CommandSet.NVM
     """There is no such page while this is not enabled."""
+    placement: bool = False
+    """Only a drive with flexible data placement has it."""
+
+    def is_there(self, controller: Controller) -> bool:
+        return self.command_set in controller.namespaces.enabled and not (
+            self.placement and controller.placement is None
+        )
 
 
 def get_log_page(controller: Controller, command: Command) -> Result:
     """Give a part of a log page; unless the host retains it, the page's event may come again."""
     fields = GetLogPage.decode(command.entry.cdws)
     page = PAGES.get(fields.lid)
-    if page is None or page.command_set not in controller.namespaces.enabled:
+    if page is None or not page.is_there(controller):
         raise NvmeError(
             Status.INVALID_LOG_PAGE, detail=f"log page {fields.lid:#x} is not supported"
         )
@@ -149,7 +157,7 @@ def _supported(controller: Controller, command: Command, fields: GetLogPage) -> 
             | (LogPageSupport.IOS if page.entry_size else 0)
             | page.specific << LOG_PAGE_SPECIFIC_SHIFT
             for lid, page in PAGES.items()
-            if page.command_set in controller.namespaces.enabled
+            if page.is_there(controller)
         }
     )
 
@@ -258,6 +266,10 @@ def _compute_page(make: Make) -> Page:
     return Page(make, any_nsid=True, command_set=CommandSet.COMPUTE)
 
 
+def _endurance_page(make: Make) -> Page:
+    return Page(make, any_nsid=True, placement=True)
+
+
 PAGES: dict[int, Page] = {
     LogPage.SUPPORTED_LOG_PAGES: Page(_supported, Lpa.SUPPORTED_LOG_PAGES),
     LogPage.ERROR_INFORMATION: Page(lambda controller, *_: controller.errors.encode()),
@@ -280,9 +292,18 @@ PAGES: dict[int, Page] = {
         _persistent_events, Lpa.PERSISTENT_EVENT, specific=ESTABLISH_AND_READ_HEADER
     ),
     LogPage.LBA_STATUS: Page(_lba_status),
+    LogPage.ENDURANCE_GROUP: _endurance_page(placement.endurance_group),
+    LogPage.FDP_CONFIGURATIONS: _endurance_page(placement.configurations),
+    LogPage.RECLAIM_UNIT_HANDLE_USAGE: _endurance_page(placement.usage),
+    LogPage.FDP_STATISTICS: _endurance_page(placement.statistics),
+    LogPage.FDP_EVENTS: _endurance_page(placement.events),
     LogPage.FEATURE_IDENTIFIERS_SUPPORTED_AND_EFFECTS: Page(
         lambda controller, *_: encode_dword_log(
-            {fid: _feature_effect(row) for fid, row in FEATURES.items()}
+            {
+                fid: _feature_effect(row)
+                for fid, row in FEATURES.items()
+                if not (row.placement and controller.placement is None)
+            }
         )
     ),
     LogPage.REACHABILITY_GROUPS: Page(

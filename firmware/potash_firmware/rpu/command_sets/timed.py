@@ -26,6 +26,14 @@ Charge = Callable[[Controller, ModelledTime, Command], int]
 """When a command completes. Raises NvmeError, as the handler would, for one that is ill formed."""
 
 
+def _write(controller: Controller, timing: ModelledTime, command: Command) -> int:
+    blocks = target(controller, command)
+    nsid, fua = blocks.namespace.nsid, blocks.fua or blocks.namespace.write_through
+    placement = controller.placement
+    stream = 0 if placement is None else placement.stream(nsid, blocks.placement)
+    return timing.write(nsid, blocks.offset, blocks.length, fua=fua, stream=stream)
+
+
 def _blocks(charge: Callable[[ModelledTime, Target], int], *, moves_data: bool = True) -> Charge:
     """Of a command with the fields of Read."""
     return lambda controller, timing, command: charge(
@@ -35,11 +43,6 @@ def _blocks(charge: Callable[[ModelledTime, Target], int], *, moves_data: bool =
 
 def _read(timing: ModelledTime, blocks: Target) -> int:
     return timing.read(blocks.namespace.nsid, blocks.offset, blocks.length)
-
-
-def _write(timing: ModelledTime, blocks: Target) -> int:
-    fua = blocks.fua or blocks.namespace.write_through
-    return timing.write(blocks.namespace.nsid, blocks.offset, blocks.length, fua=fua)
 
 
 def _trim(timing: ModelledTime, blocks: Target) -> int:
@@ -70,7 +73,7 @@ _BLOCKS: dict[int, Charge] = {
     AcceleratorOpcode.READ_FIRMWARE: _buffers,
     IoOpcode.FLUSH: lambda controller, timing, command: timing.flush(),
     IoOpcode.READ: _blocks(_read),
-    IoOpcode.WRITE: _blocks(_write),
+    IoOpcode.WRITE: _write,
     IoOpcode.COMPARE: _blocks(_read),
     IoOpcode.VERIFY: _blocks(_read, moves_data=False),
     IoOpcode.WRITE_ZEROES: _blocks(_trim, moves_data=False),

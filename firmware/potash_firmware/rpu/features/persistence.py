@@ -28,6 +28,7 @@ from potash_firmware.rpu.logs.health import SAMPLE, Health
 from potash_firmware.rpu.logs.namespaces import LbaStatus
 from potash_firmware.rpu.logs.persistent_events import PersistentEvents
 from potash_firmware.rpu.logs.telemetry import Telemetry
+from potash_firmware.rpu.placement import Placement
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ SNAPSHOT_INTERVAL = 24 * 3600.0
 HEALTH = "health"
 FEATURES = "features"
 LBA_STATUS = "lba_status"
+PLACEMENT = "placement"
 SHUTDOWN = "shutdown"
 """Sections of the sidecar."""
 
@@ -62,6 +64,7 @@ class Persistence:
     events: PersistentEvents
     telemetry: Telemetry
     lba_status: LbaStatus
+    placement: Placement | None
     smart: Callable[[], SmartLog]
     began: Callable[[], None]
     clock: Callable[[], float]
@@ -78,6 +81,8 @@ class Persistence:
         self.events.restore()
         self.telemetry.restore()
         self.lba_status.restore(self.sidecar.get(LBA_STATUS))
+        if self.placement is not None:
+            self.placement.restore(self.sidecar.get(PLACEMENT))
 
     def power_on(self) -> bool:
         """Remember, and count this power cycle; whether the last one ended as it should."""
@@ -189,6 +194,8 @@ class Persistence:
         self._due = self.clock() + INTERVAL
         self.sidecar.put(HEALTH, self.health.state(self.errors))
         self.sidecar.put(LBA_STATUS, self.lba_status.generation)
+        if self.placement is not None:
+            self.sidecar.put(PLACEMENT, self.placement.state())
 
     def _start_saving(self) -> None:
         if self._saving is None:

@@ -129,6 +129,8 @@ class Feature:
     saveable: bool = False
     persistent: bool = False
     takes: str = "any"
+    placement: bool = False
+    """Only a drive with flexible data placement has it, and keeps its value."""
 
     @property
     def mask(self) -> int:
@@ -359,6 +361,15 @@ FEATURES: dict[int, Feature] = {
         taken=_host_identifier_size,
         given=_host_identifier_size,
         takes="64 or 128 bits",
+    ),
+    FeatureId.FLEXIBLE_DATA_PLACEMENT: Feature(
+        placement=True, persistent=True, takes="no other than it has: enabled, configuration 0"
+    ),
+    FeatureId.FDP_EVENTS: Feature(
+        placement=True,
+        persistent=True,
+        namespace_specific=True,
+        takes="events 0 and 3, for each placement handle",
     ),
     FeatureId.NAMESPACE_WRITE_PROTECTION: Feature(
         NamespaceWriteProtection,

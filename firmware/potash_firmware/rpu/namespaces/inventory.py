@@ -6,7 +6,7 @@ Source: NVM Express Base Specification 2.0, section 3.2.1 (namespaces), 8.12 (ma
 3.1.3.5 (CC.CSS).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -38,11 +38,17 @@ class Namespaces:
     """The namespaces of one drive."""
 
     def __init__(
-        self, settings: Iterable[NamespaceSettings], board: Board, features: Features
+        self,
+        settings: Iterable[NamespaceSettings],
+        board: Board,
+        features: Features,
+        handles: int = 0,
     ) -> None:
         self._drive = board.drive
         self._memory_bar = board.memory_bar
         self._features = features
+        self.handle_count = handles
+        """Reclaim unit handles of the drive; 0 without data placement."""
         self.version = 0
         """Changes with the namespaces with blocks that there are, and with their block sizes."""
         self.on_change: Callable[[], None] = lambda: None
@@ -82,9 +88,16 @@ class Namespaces:
             case CommandSet.COMPUTE:
                 return ComputeNamespace(settings)
         assert media is not None
-        if settings.csi is CommandSet.ZONED:
-            return ZonedNamespace(settings, media, self._features, formats=formats)
-        return Namespace(settings, media, self._features, formats=formats)
+        kind = ZonedNamespace if settings.csi is CommandSet.ZONED else Namespace
+        placed = bool(self.handle_count)
+        return kind(settings, media, self._features, formats=formats, placed=placed)
+
+    def handles(self, nsid: int) -> Sequence[int]:
+        """The reclaim unit handles of a namespace with blocks, by placement identifier."""
+        listed = self.blocks[nsid].settings.handles
+        # A drive that was made with more handles has namespaces that list those.
+        known = listed and max(listed) < self.handle_count
+        return listed if known else range(self.handle_count)
 
     def add(self, namespace: AnyNamespace) -> None:
         """There is a new namespace, which is not attached."""

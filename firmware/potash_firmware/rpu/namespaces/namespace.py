@@ -33,6 +33,8 @@ class Namespace:
     """Per cent of a format that are still to be done."""
     formats: int = 0
     """Formats in its life."""
+    placed: bool = False
+    """What is written goes to reclaim units, which are counted."""
 
     def __post_init__(self) -> None:
         self.in_flight.writes_alone = self.settings.metadata.size > 0
@@ -127,7 +129,7 @@ class Namespace:
             or (features.dulbe and self.dulbe)
         ):
             return False, False
-        return True, not features.write_through
+        return True, not (features.write_through or self.placed)
 
     def require_readable(self, lba: int, count: int) -> None:
         """Raise NvmeError where some of these blocks have no data to give."""
@@ -210,4 +212,6 @@ def shape_of(settings: NamespaceSettings, size: int, formats: int = 0) -> Namesp
         metadata=settings.metadata,
         zone_size=settings.zone_size,
         zone_capacity=settings.zone_capacity,
+        handles=settings.handles,
+        chosen=settings.chosen,
     )

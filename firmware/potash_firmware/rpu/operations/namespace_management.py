@@ -9,6 +9,7 @@ Management) and 8.12; NVM Command Set Specification 1.0, section 4.1.6.
 """
 
 import errno
+import struct
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -23,6 +24,7 @@ from nvme_spec.identify.structures import IdentifyNamespace
 from nvme_spec.logs import NO_PARAMETER_ERROR_LOCATION, SelfTestResult
 from nvme_spec.memory_commands import MemoryNamespace as MemoryStructure
 from nvme_spec.persistent_events import NamespaceChanged
+from nvme_spec.placement import MANAGEMENT_HANDLE_LIST_AT, MANAGEMENT_HANDLES_AT, MAX_HANDLES
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
 from potash_device.board import Board
@@ -42,6 +44,7 @@ from potash_firmware.rpu.operations.format import require_writable
 from potash_firmware.rpu.operations.sanitize import Sanitizing
 from potash_firmware.rpu.operations.self_tests import SelfTests
 from potash_firmware.rpu.operations.tasks import Tasks
+from potash_firmware.rpu.placement import GROUP
 from potash_firmware.rpu.settings import NamespaceSettings
 
 
@@ -86,6 +89,8 @@ class Management:
             raise NvmeError(
                 Status.NAMESPACE_IDENTIFIER_UNAVAILABLE, detail=f"there are {most} namespaces"
             )
+        if csi == CommandSet.NVM:
+            settings = replace(settings, **self._handles(wanted))
         settings = replace(settings, nsid=nsid, uuid=str(uuid4()))
         # What may still be stored of another one of that identifier must not become this one's.
         yield from self._forget([nsid])
@@ -114,6 +119,36 @@ class Management:
             )
         )
         return nsid
+
+    def _handles(self, wanted: bytes) -> dict[str, Any]:
+        """The reclaim unit handles of a new namespace: those of the host's list, or else one that
+        no namespace has. Raises NvmeError."""
+        if not self.namespaces.handle_count:
+            if IdentifyNamespace(wanted).endgid:
+                raise NvmeError(Status.INVALID_FIELD, detail="there is no endurance group")
+            return {}
+        count = int.from_bytes(wanted[MANAGEMENT_HANDLES_AT:][:2], "little")
+        end = MANAGEMENT_HANDLE_LIST_AT + 2 * min(count, MAX_HANDLES)
+        listed = tuple(
+            one for (one,) in struct.iter_unpack("<H", wanted[MANAGEMENT_HANDLE_LIST_AT:end])
+        )
+        every = self.namespaces.blocks
+        used = {handle for nsid in every for handle in self.namespaces.handles(nsid)}
+        chosen = {one.settings.handles[0] for one in every.values() if one.settings.chosen}
+        there = set(range(self.namespaces.handle_count))
+        if not count:
+            if not there - used:
+                raise NvmeError(
+                    Status.INVALID_PLACEMENT_HANDLE_LIST, detail="no reclaim unit handle is unused"
+                )
+            return {"handles": (min(there - used),), "chosen": True}
+        if count > MAX_HANDLES or len(set(listed)) < count or not set(listed) <= there - chosen:
+            raise NvmeError(
+                Status.INVALID_PLACEMENT_HANDLE_LIST,
+                detail="a reclaim unit handle is not there, listed twice, or chosen by the drive",
+                location=NO_PARAMETER_ERROR_LOCATION,
+            )
+        return {"handles": listed}
 
     def delete(self, nsid: int) -> Steps:
         """Take a namespace away, or all, with what it holds."""
@@ -247,7 +282,7 @@ def _wanted_blocks(data: bytes, extended_formats: bool) -> tuple[NamespaceSettin
     _require_capacity(wanted.nsze, wanted.ncap)
     if wanted.lbstm and metadata.storage_tag and wanted.lbstm != (1 << metadata.storage_tag) - 1:
         raise NvmeError(Status.INVALID_FIELD, detail="no bit of a storage tag can be masked")
-    if wanted.nmic & ~NMIC_SHARED or wanted.anagrpid or wanted.nvmsetid or wanted.endgid:
+    if wanted.nmic & ~NMIC_SHARED or wanted.anagrpid or wanted.nvmsetid or wanted.endgid > GROUP:
         raise NvmeError(
             Status.INVALID_FIELD, detail="there are no groups and sets for a namespace to be in"
         )

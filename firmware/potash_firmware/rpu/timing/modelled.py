@@ -105,10 +105,17 @@ class ModelledTime:
         return self._layout.pieces
 
     def charge(
-        self, nsid: int, op: Op, offset: int, length: int, at: int | None = None, fua: bool = False
+        self,
+        nsid: int,
+        op: Op,
+        offset: int,
+        length: int,
+        at: int | None = None,
+        fua: bool = False,
+        stream: int = 0,
     ) -> int:
         """When a request for `length` bytes from `offset` of a namespace completes that comes `at`
-        (default: now).
+        (default: now); a write goes to the superblock of a stream.
 
         Bytes are extended to pages, or for TRIM reduced to them. A request of the future is served
         as if it came now, and completes as much later. Raises NvmeError where the drive is worn
@@ -122,16 +129,23 @@ class ModelledTime:
         if op is not Op.TRIM:
             first = min(first, end - 1)
         pieces = self._layout.find(nsid, first, max(0, end - first))
-        return self._submit(op, pieces, at, fua=fua)
+        return self._submit(op, pieces, at, fua=fua, stream=stream)
 
     def read(self, nsid: int, offset: int, length: int) -> int:
         return self.charge(nsid, Op.READ, offset, length)
 
     def write(
-        self, nsid: int, offset: int, length: int, *, after: int | None = None, fua: bool = False
+        self,
+        nsid: int,
+        offset: int,
+        length: int,
+        *,
+        after: int | None = None,
+        fua: bool = False,
+        stream: int = 0,
     ) -> int:
         """As `charge`, of a write that begins when what is read before it is there, at `after`."""
-        return self.charge(nsid, Op.WRITE, offset, length, after, fua)
+        return self.charge(nsid, Op.WRITE, offset, length, after, fua, stream)
 
     def copy(
         self,
@@ -141,10 +155,11 @@ class ModelledTime:
         length: int,
         *,
         fua: bool = False,
+        stream: int = 0,
     ) -> int:
         """As `charge`, of a write that has to read blocks first."""
         read = max((self.read(nsid, first, size) for first, size in sources), default=None)
-        return self.write(nsid, offset, length, after=read, fua=fua)
+        return self.write(nsid, offset, length, after=read, fua=fua, stream=stream)
 
     def memory(self, touched: int, sent: int = 0, after: int | None = None) -> int:
         """When a command on memory namespaces completes that comes now.
@@ -174,8 +189,42 @@ class ModelledTime:
             return self._submit(Op.FORMAT, [(0, 0)], self.clock.now())
         return max(self.trim(nsid, [(0, self._layout.pages(nsid) * PAGE)]) for nsid in nsids)
 
+    # Streams, which are the reclaim unit handles of data placement.
+
+    @property
+    def superblock(self) -> int:
+        """Bytes of a superblock."""
+        return self.drive.profile.superblock_pages * PAGE
+
+    def filled(self, stream: int) -> int:
+        """Bytes of the superblock that a stream fills."""
+        state = self.drive.state
+        return int(state.filled[stream]) * PAGE if state.open[stream] >= 0 else 0
+
+    def close(self, stream: int) -> int:
+        """When a stream has begun another superblock."""
+        return self._submit(Op.CLOSE, [(0, 0)], self.clock.now(), stream=stream)
+
+    @property
+    def programmed(self) -> int:
+        """Bytes written to flash since the start, for the host or by the drive itself."""
+        counts = self.drive.counters
+        pages = counts.host + counts.relocated + counts.translation + counts.padding
+        return pages * PAGE
+
+    @property
+    def erased(self) -> int:
+        """Bytes, since the start."""
+        return self.drive.counters.erased * self.superblock
+
     def _submit(
-        self, op: Op, pieces: Iterable[tuple[int, int]], at: int, *, fua: bool = False
+        self,
+        op: Op,
+        pieces: Iterable[tuple[int, int]],
+        at: int,
+        *,
+        fua: bool = False,
+        stream: int = 0,
     ) -> int:
         """When all of first page and number of the drive's are done, of a request that came `at`.
 
@@ -185,7 +234,7 @@ class ModelledTime:
         arrival = max(-(-min(at, self.clock.now()) // factor), self.drive.now)
         later = max(0, at - arrival * factor)
         for first, count in pieces:
-            done = self.drive.submit(arrival, op, first, count, fua=fua)
+            done = self.drive.submit(arrival, op, first, count, stream, fua)
             if done == WORN:
                 raise NvmeError(Status.NAMESPACE_WRITE_PROTECTED, "the drive's flash is worn out")
             if done == FAILED:

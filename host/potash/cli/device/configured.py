@@ -132,6 +132,14 @@ cmb_option: Decorator = click.option(
 )
 
 
+fdp_option: Decorator = click.option(
+    "--fdp",
+    type=Parsed("HANDLES[:SIZE]", toml_kinds.parse_placement),
+    help="Flexible data placement: the number of reclaim unit handles (1 to 128), and the size of "
+    "a reclaim unit (default: 64M), which with --time modelled is that of a superblock.",
+)
+
+
 def computational(
     memory: tuple[int, ...], capacity: int | None, bar: bool, compute: int
 ) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from potash.cli.device.configured import (
     cmb_option,
     compute_namespace_option,
     config_option,
+    fdp_option,
     memory_bar_option,
     memory_namespace_option,
     print_option,
@@ -41,6 +42,7 @@ from potash.vm.terminal import descriptor_sink
 from potash_device.controller.cmb import CmbSettings
 from potash_device.media.shapes import NamespaceShape
 from potash_firmware.boot import PROFILES
+from potash_firmware.rpu.placement import PlacementSettings
 
 SHARE = "/share"
 MEBIBYTE = 1 << 20
@@ -161,6 +163,7 @@ def running_guest(
 @memory_bar_option
 @compute_namespace_option
 @cmb_option
+@fdp_option
 @click.option(
     "--size", type=Size(), help="Short form for one --namespace of this size (default: 1 GiB)."
 )
@@ -255,6 +258,7 @@ def guest(
     memory_bar: bool,
     compute_namespaces: int,
     cmb: CmbSettings | None,
+    fdp: PlacementSettings | None,
     size: int | None,
     shares: tuple[Path, ...],
     collected: tuple[tuple[str, Path], ...],
@@ -291,7 +295,8 @@ def guest(
     wanted_time = time_section(time_mode, modelled_drive, policies, time_factor, still_limit)
     if print_config:
         found = configured.given()
-        device = replace(found.device, media=media[0] if media else None, profile=profile, cmb=cmb)
+        medium = media[0] if media else None
+        device = replace(found.device, media=medium, profile=profile, cmb=cmb, fdp=fdp)
         machine = GuestSection(memory, cpus, debian_mirror)
         named = configured.sections(namespaces)
         others = configured.computational(
@@ -302,7 +307,7 @@ def guest(
         )
         click.echo(configuration.write(found), nl=False)
         return
-    computes = memory_namespaces or memory_bar or compute_namespaces or cmb
+    computes = memory_namespaces or memory_bar or compute_namespaces or cmb or fdp
     its_drive = media or namespaces or computes or devices is not None or config_file is not None
     its_drive = its_drive or wanted_time.mode == MODELLED
     if served is not None and (its_drive or faults or fault_files or allow_faults or recorded):
@@ -331,6 +336,7 @@ def guest(
     shared += ["--compute-namespace"] * compute_namespaces
     shared += ["--memory-bar" if memory_bar else "--no-memory-bar"]
     shared += ["--cmb", toml_kinds.describe_cmb(cmb)] if cmb else []
+    shared += ["--fdp", toml_kinds.describe_placement(fdp)] if fdp else []
     for fault in faults_of(faults, fault_files):
         shared += ["--fault", sdk_faults.describe(fault)]
     drives = [

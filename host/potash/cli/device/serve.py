@@ -21,6 +21,7 @@ from potash.cli.device.configured import (
     cmb_option,
     compute_namespace_option,
     config_option,
+    fdp_option,
     memory_bar_option,
     memory_namespace_option,
     print_option,
@@ -60,6 +61,7 @@ from potash_firmware.boot import PROFILES, Device, DeviceSettings, StopSignals, 
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.confinement import be_undumpable
 from potash_firmware.log_components import COMPONENTS, FORMATS, LEVELS, TEXT, LogSettings
+from potash_firmware.rpu.placement import PlacementSettings
 from potash_firmware.rpu.settings import NamespaceSettings
 
 PROCESS = "potash"
@@ -146,6 +148,7 @@ def qemu_device(socket: Path) -> str:
 @memory_bar_option
 @compute_namespace_option
 @cmb_option
+@fdp_option
 @click.option("--read-only/--read-write", help="Open the media read-only, or for writing.")
 @click.option(
     "--profile",
@@ -248,6 +251,7 @@ def serve(
     memory_bar: bool,
     compute_namespaces: int,
     cmb: CmbSettings | None,
+    fdp: PlacementSettings | None,
     read_only: bool,
     profile: str,
     serial: str | None,
@@ -280,7 +284,7 @@ def serve(
     wanted = Configuration(
         device=DeviceSection(
             socket, media, capacity, read_only, profile, range_unit, range_count, engine, trace,
-            log_level, cmb,
+            log_level, cmb, fdp,
         ),
         namespaces=configured.sections(
             configured.wanted_namespaces(namespaces, size, zoned_namespaces)
@@ -334,7 +338,9 @@ def _serve(
         namespaces = tuple(
             NamespaceSettings.of(nsid, shape) for nsid, shape in drive.shapes.items()
         )
-        settings = replace(settings, rpu=replace(settings.rpu, time=modelled(wanted.time, drive)))
+        settings = replace(
+            settings, rpu=replace(settings.rpu, time=modelled(wanted.time, drive, section.fdp))
+        )
         trace = section.trace
         if trace is not None and trace.suffix in TRACES:
             progress = stack.enter_context(showing(steps=True))
@@ -385,6 +391,7 @@ def device_settings(wanted: Configuration) -> DeviceSettings:
             profile.rpu,
             compute=wanted.described_compute,
             copy_formats_enabled=wanted.memory.copy_formats,
+            placement=section.fdp,
         ),
         accelerators=wanted.described_accelerators,
         engine=Engine(section.engine),

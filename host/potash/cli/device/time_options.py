@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from potash_device.timing.drive import Drive
+    from potash_firmware.rpu.placement import PlacementSettings
     from potash_firmware.rpu.timing.modelled import ModelledTime, TimeSettings
 
 MODELLED = TIME_MODES[1]
@@ -120,8 +122,12 @@ def standing(section: TimeSection) -> Callable[[Clock], Standstill] | None:
     return partial(Standstill, monitor, limit=section.still_limit)
 
 
-def modelled(section: TimeSection, media: MediaDrive) -> TimeSettings | None:
+def modelled(
+    section: TimeSection, media: MediaDrive, placement: PlacementSettings | None = None
+) -> TimeSettings | None:
     """The drive whose time a device with these media takes; None in mode `fast`.
+
+    It has a stream for each reclaim unit handle of `placement`.
 
     Raises PotashError for a drive that cannot be had.
     """
@@ -132,7 +138,7 @@ def modelled(section: TimeSection, media: MediaDrive) -> TimeSettings | None:
 
     pieces: tuple[tuple[int, int, int], ...] = ()
     try:
-        drive = _drive(section, _pages(media) * PAGE)
+        drive = _drive(section, _pages(media) * PAGE, placement.handles if placement else 1)
         if media.time_state is not None and media.time_state.exists():
             drive, pieces = _kept(media.time_state, drive)
     except (ProfileError, timing.PolicyError) as error:
@@ -188,13 +194,21 @@ def _processor(drive: str) -> CoreProfile:
     return DEFAULT if Path(drive).suffix == ".npz" else named.cores(drive)
 
 
-def _drive(section: TimeSection, capacity: int) -> Drive:
+def _drive(section: TimeSection, capacity: int, streams: int) -> Drive:
     from potash import timing
 
     policies = timing.policies(section.policies)
     if Path(section.drive).suffix != ".npz":
-        return timing.Drive(scaled(timing.profile(section.drive), capacity), policies)
+        profile = timing.profile(section.drive)
+        if more := max(0, streams - profile.streams):
+            # Each stream has a superblock open, which is no part of the spare.
+            profile = replace(profile, streams=streams, blocks=profile.blocks + more)
+        return timing.Drive(scaled(profile, capacity), policies)
     drive = timing.restored(Path(section.drive), policies)
+    if drive.profile.streams < streams:
+        raise ProfileError(
+            f"it has {drive.profile.streams} streams, fewer than reclaim unit handles ({streams})"
+        )
     if drive.profile.capacity < capacity:
         raise ProfileError(
             f"it has {drive.profile.capacity} bytes, and the namespaces have {capacity}"

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from nvme_spec.commands import ReadWrite
 from nvme_spec.logs import CommandByte, parameter_error_location
+from nvme_spec.opcodes import IoOpcode
+from nvme_spec.placement import DATA_PLACEMENT
 from nvme_spec.queues import FLAGS_PSDT_SHIFT, Psdt
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
@@ -42,6 +44,8 @@ class Target(NamedTuple):
     deac: bool
     wanted: Wanted | None = None
     """What is wanted of metadata; None of blocks without."""
+    placement: int = 0
+    """Placement identifier, of a drive that has them."""
 
     @property
     def offset(self) -> int:
@@ -59,8 +63,8 @@ def target(controller: Controller, command: Command, *, moves_data: bool = True)
     """
     namespace = controller.namespaces.usable(command.entry.nsid)
     fields = ReadWrite.decode(command.entry.cdws)
-    if fields.dtype:
-        raise NvmeError(Status.INVALID_FIELD, "the device has no directives")
+    if fields.dtype and not _places(controller, command, fields):
+        raise NvmeError(Status.INVALID_FIELD, "the command takes no such directive here")
     if moves_data:
         check_size(fields.blocks * namespace.block_size)
     namespace.byte_range(fields.slba, fields.blocks, location=CommandByte.CDW10)
@@ -69,7 +73,17 @@ def target(controller: Controller, command: Command, *, moves_data: bool = True)
         require_known_format(controller, namespace)
         wanted = Wanted.of(namespace.metadata, fields.prinfo, fields.stc, Tags.of(command.entry))
         wanted.require_valid(fields.slba)
-    return Target(namespace, fields.slba, fields.blocks, fields.fua, fields.deac, wanted)
+    placement = fields.dspec if fields.dtype else 0
+    return Target(namespace, fields.slba, fields.blocks, fields.fua, fields.deac, wanted, placement)
+
+
+def _places(controller: Controller, command: Command, fields: ReadWrite) -> bool:
+    """Whether a command is a write with a placement identifier, on a drive that has them."""
+    return (
+        controller.placement is not None
+        and fields.dtype == DATA_PLACEMENT
+        and command.entry.opcode == IoOpcode.WRITE
+    )
 
 
 def require_known_format(controller: Controller, namespace: Namespace) -> None:

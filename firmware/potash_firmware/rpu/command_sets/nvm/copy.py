@@ -185,6 +185,8 @@ def _write(
         readable()
         heal = heals(controller, namespace, fields.sdlba, blocks)
         durable = heal or fields.fua or namespace.write_through
+        if controller.placement is not None:
+            controller.placement.write(namespace.nsid, 0, length)
         write = store or partial(namespace.media.write_from, offset=offset)
         namespace.claim(fields.sdlba, blocks)
         call = _copying(namespace, read, write, durable=durable)
@@ -209,7 +211,11 @@ def _write(
     due = None
     if controller.timing is not None:
         fua = fields.fua or namespace.write_through
-        due = controller.timing.copy(namespace.nsid, sources, offset, length, fua=fua)
+        placement = controller.placement
+        stream = 0 if placement is None else placement.stream(namespace.nsid, 0)
+        due = controller.timing.copy(
+            namespace.nsid, sources, offset, length, fua=fua, stream=stream
+        )
     return controller.deadlines.keep(due, begin)
 
 

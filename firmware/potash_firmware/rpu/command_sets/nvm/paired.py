@@ -194,6 +194,8 @@ def write(controller: Controller, command: Command, blocks: Target) -> Result:
         return wait
     heal = heals(controller, namespace, blocks.slba, blocks.blocks)
     durable = heal or blocks.fua or namespace.write_through
+    if controller.placement is not None:
+        controller.placement.write(namespace.nsid, blocks.placement, blocks.length)
     require_writable(controller, namespace)
     buffers.receive(controller.transfer, command)
     buffers.protect()

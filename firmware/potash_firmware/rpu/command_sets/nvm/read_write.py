@@ -118,6 +118,8 @@ def write(controller: Controller, command: Command) -> Result:
         return wait
     heal = heals(controller, namespace, blocks.slba, blocks.blocks)
     durable = heal or blocks.fua or namespace.write_through
+    if controller.placement is not None:
+        controller.placement.write(namespace.nsid, blocks.placement, length)
     try:
         media.require_whole()
         if not durable and controller.transfer.at_once(

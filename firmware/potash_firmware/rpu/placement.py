@@ -1,0 +1,192 @@
+"""Reclaim unit handles of the drive's one endurance group, which has one reclaim group.
+
+Each handle fills a reclaim unit with what is written by its placement identifiers. Where the time
+of flash is modelled, a handle is a stream of the modelled drive and a unit is a superblock; else
+bytes are counted, and none is ever moved.
+
+Source: NVM Express Base Specification 2.1, section 8.1.10 (Flexible Data Placement).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nvme_spec.placement import (
+    EVENTS_IN_LOG,
+    MAX_HANDLES,
+    Event,
+    EventType,
+    HandleStatus,
+    Statistics,
+)
+from nvme_spec.status import NvmeError, Status
+
+if TYPE_CHECKING:
+    from potash_firmware.rpu.timing.modelled import ModelledTime
+
+GROUP = 1
+"""Identifier of the endurance group."""
+
+LARGEST_COUNT = 1 << 63
+"""Of bytes that are believed when a drive is started again."""
+
+
+@dataclass(frozen=True)
+class PlacementSettings:
+    """How a drive is divided for data placement. Raises ValueError for what no drive has."""
+
+    handles: int = 8
+    unit: int = 64 << 20
+    """Bytes of a reclaim unit; those of a modelled drive are its superblocks."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.handles <= MAX_HANDLES:
+            raise ValueError(f"a drive has 1 to {MAX_HANDLES} reclaim unit handles")
+        if self.unit < 1 << 20 or self.unit % 4096:
+            raise ValueError("a reclaim unit has at least 1M, in whole pages of 4096 bytes")
+
+
+class Placement:
+    """The reclaim unit handles of one drive.
+
+    `lists` gives the placement handles of a namespace: the reclaim unit handle of each placement
+    identifier. `timestamp` is that of events.
+    """
+
+    def __init__(
+        self,
+        settings: PlacementSettings,
+        timing: ModelledTime | None,
+        lists: Callable[[int], Sequence[int]],
+        timestamp: Callable[[], int],
+    ) -> None:
+        self.handles = settings.handles
+        self.unit = settings.unit if timing is None else timing.superblock
+        self._timing = timing
+        self._lists = lists
+        self._timestamp = timestamp
+        self._written = 0
+        self._moved = self._erased = 0
+        """Bytes that a modelled drive has written and erased before this start."""
+        self._used = [0] * settings.handles
+        """Bytes in the reclaim unit of each handle, where nothing is modelled."""
+        self.enabled: list[set[EventType]] = [set() for _ in range(settings.handles)]
+        """The events of each handle that the host wants to know of."""
+        self.host_events: deque[Event] = deque(maxlen=EVENTS_IN_LOG)
+
+    def handle(self, nsid: int, identifier: int) -> int | None:
+        """The reclaim unit handle of a placement identifier; None for one that is invalid."""
+        listed = self._lists(nsid)
+        return listed[identifier] if identifier < len(listed) else None
+
+    def stream(self, nsid: int, identifier: int) -> int:
+        """The handle whose unit a write goes to: an invalid identifier is the first one."""
+        handle = self.handle(nsid, identifier)
+        return self._lists(nsid)[0] if handle is None else handle
+
+    def write(self, nsid: int, identifier: int, length: int) -> None:
+        """A host writes so many bytes."""
+        handle = self.stream(nsid, identifier)
+        if self.handle(nsid, identifier) is None:
+            self._note(EventType.INVALID_PLACEMENT_IDENTIFIER, nsid, identifier, handle)
+        self._written += length
+        self._used[handle] = (self._used[handle] + length) % self.unit
+
+    def available(self, handle: int) -> int:
+        """Bytes that a handle's reclaim unit still takes."""
+        used = self._used[handle] if self._timing is None else self._timing.filled(handle)
+        return self.unit - used
+
+    def update(self, nsid: int, identifiers: Sequence[int]) -> int | None:
+        """Have handles begin other reclaim units; when a modelled drive has done that.
+
+        Raises NvmeError for identifiers that the namespace does not have.
+        """
+        handles = [self.handle(nsid, one) for one in identifiers]
+        if None in handles:
+            raise NvmeError(Status.INVALID_FIELD, "a placement identifier is not the namespace's")
+        due = None
+        for identifier, handle in zip(identifiers, handles, strict=True):
+            assert handle is not None
+            if self.available(handle) < self.unit:
+                self._note(EventType.UNIT_NOT_FULLY_WRITTEN, nsid, identifier, handle)
+            self._used[handle] = 0
+            if self._timing is not None:
+                due = self._timing.close(handle)
+        return due
+
+    def status(self, nsid: int, block_size: int) -> list[HandleStatus]:
+        """Of each placement identifier of a namespace."""
+        return [
+            HandleStatus(identifier, handle, self.available(handle) // block_size)
+            for identifier, handle in enumerate(self._lists(nsid))
+        ]
+
+    @property
+    def statistics(self) -> Statistics:
+        return Statistics(hbmw=self._written, mbmw=self.media_written, mbe=self.erased)
+
+    @property
+    def written(self) -> int:
+        """Bytes that the host has written."""
+        return self._written
+
+    @property
+    def media_written(self) -> int:
+        """Bytes that went to the media, those that the drive has moved included."""
+        return self._written if self._timing is None else self._moved + self._timing.programmed
+
+    @property
+    def erased(self) -> int:
+        """Bytes."""
+        return 0 if self._timing is None else self._erased + self._timing.erased
+
+    def _note(self, kind: EventType, nsid: int, identifier: int, handle: int) -> None:
+        if kind in self.enabled[handle]:
+            self.host_events.append(Event(kind, identifier, self._timestamp(), nsid, handle))
+
+    # What outlives a power cycle.
+
+    def state(self) -> dict[str, Any]:
+        """For `restore`."""
+        return {
+            "written": self._written,
+            "moved": self.media_written,
+            "erased": self.erased,
+            "used": self._used,
+            "enabled": [sorted(one) for one in self.enabled],
+            "events": [list(one) for one in self.host_events],
+        }
+
+    def restore(self, state: Any) -> None:
+        """Go on from what was remembered, as far as that makes sense."""
+        match state:
+            case {"written": int(written), "moved": int(moved), "erased": int(erased)} if (
+                0 <= written < LARGEST_COUNT
+                and 0 <= moved < LARGEST_COUNT
+                and 0 <= erased < LARGEST_COUNT
+            ):
+                self._written, self._moved, self._erased = written, moved, erased
+        if not isinstance(state, Mapping):
+            return
+        for handle, used in enumerate(_list(state, "used")[: self.handles]):
+            if isinstance(used, int) and 0 <= used < self.unit:
+                self._used[handle] = used
+        for handle, enabled in enumerate(_list(state, "enabled")[: self.handles]):
+            known = enabled if isinstance(enabled, list) else []
+            self.enabled[handle] = {one for one in EventType if one in known}
+        for event in _list(state, "events"):
+            with suppress(TypeError, struct.error):
+                found = Event(*event)
+                found.encode()
+                self.host_events.append(found)
+
+
+def _list(state: Mapping[str, Any], name: str) -> list[Any]:
+    found = state.get(name)
+    return found if isinstance(found, list) else []

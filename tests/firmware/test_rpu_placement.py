@@ -1,0 +1,362 @@
+"""Flexible data placement, by the bytes of NVM Express Base 2.1, figures 279 to 289."""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from potash_device.media.drive import Drive
+from potash_device.media.file import FileMedia
+from potash_device.media.memory import MemoryMedia
+from potash_device.media.shapes import NamespaceShape
+from potash_device.media.sidecar import SIDECAR_SIZE
+from potash_device.timing.drive import Drive as ModelledDrive
+from potash_device.timing.requests import Op
+from potash_firmware.rpu.placement import PlacementSettings
+from potash_firmware.rpu.settings import RpuSettings
+from potash_firmware.rpu.timing.modelled import TimeSettings
+from support.modelled_time import PROFILE, completions
+from support.nvme_host import DATA, PAGE, Cqe, Host, Queue
+
+WRITE, READ, WRITE_ZEROES, COPY = 1, 2, 8, 0x19
+MANAGEMENT_RECEIVE, MANAGEMENT_SEND = 0x12, 0x1D
+GET_LOG, IDENTIFY, SET_FEATURES, GET_FEATURES, MANAGE = 2, 6, 9, 0xA, 0xD
+DIRECTIVE_SEND, DIRECTIVE_RECEIVE = 0x19, 0x1A
+CONFIGURATIONS, USAGE, STATISTICS, EVENTS = 0x20, 0x21, 0x22, 0x23
+PLACEMENT, PLACEMENT_EVENTS = 0x1D, 0x1E
+NOT_FULLY_WRITTEN, INVALID_IDENTIFIER = 0, 3
+INVALID_OPCODE, INVALID_FIELD, SEQUENCE_ERROR, INVALID_LIST = 0x01, 0x02, 0x0C, 0x2A
+INVALID_LOG_PAGE = 0x109
+UNIT = 1 << 20
+SETTINGS = RpuSettings(placement=PlacementSettings(3, UNIT))
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with Host({1: MemoryMedia.create(4 << 20)}, SETTINGS) as host:
+        host.enable()
+        host.create_io_queue()
+        yield host
+
+
+@pytest.fixture
+def queue(host: Host) -> Queue:
+    return host.io[1]
+
+
+def write(host: Host, queue: Queue, lba: int, identifier: int | None = None, count: int = 1) -> Cqe:
+    cdw12, cdw13 = count - 1, 0
+    if identifier is not None:
+        cdw12, cdw13 = cdw12 | 2 << 20, identifier << 16
+    prp2 = DATA + PAGE if count == 2 else 0
+    return host.command(queue, WRITE, nsid=1, prp2=prp2, cdws=(lba, 0, cdw12, cdw13))
+
+
+def status(host: Host, queue: Queue, nsid: int = 1) -> list[tuple[int, int, int, int]]:
+    """Placement identifier, handle, time and blocks of each descriptor."""
+    answer = host.command(queue, MANAGEMENT_RECEIVE, nsid=nsid, cdws=(1, 127))
+    assert answer.status == 0
+    data = host.data(512)
+    (count,) = struct.unpack_from("<H", data, 14)
+    return [struct.unpack_from("<HHIQ", data, 16 + 32 * one) for one in range(count)]
+
+
+def update(host: Host, queue: Queue, *identifiers: int) -> int:
+    host.put(struct.pack(f"<{len(identifiers)}H", *identifiers))
+    mos = len(identifiers) - 1
+    return host.command(queue, MANAGEMENT_SEND, nsid=1, cdws=(mos << 16 | 1,)).status
+
+
+def log(host: Host, lid: int, size: int, group: int = 1, lsp: int = 0) -> bytes:
+    numd = size // 4 - 1
+    cdws = (numd << 16 | lsp << 8 | lid, group << 16)
+    assert host.command(host.admin, GET_LOG, cdws=cdws).status == 0
+    return host.data(size)
+
+
+def statistics(host: Host) -> tuple[int, int, int]:
+    page = log(host, STATISTICS, 64)
+    return tuple(int.from_bytes(page[at : at + 16], "little") for at in (0, 16, 32))  # type: ignore[return-value]  # three
+
+
+def enable(host: Host, identifier: int, *events: int, on: bool = True) -> int:
+    host.put(bytes(events))
+    cdws = (PLACEMENT_EVENTS, len(events) << 16 | identifier, int(on))
+    return host.command(host.admin, SET_FEATURES, nsid=1, cdws=cdws).status
+
+
+def events(host: Host) -> list[tuple[int, int, int, int, int]]:
+    """Type, flags, placement identifier, namespace and handle of each of the host's."""
+    page = log(host, EVENTS, 4096, lsp=1)
+    (count,) = struct.unpack_from("<I", page)
+    found = []
+    for at in range(64, 64 + 64 * count, 64):
+        kind, flags, identifier, _, nsid = struct.unpack_from("<BBHQI", page, at)
+        found.append((kind, flags, identifier, nsid, page[at + 34]))
+    return found
+
+
+def test_a_controller_says_what_it_has(host: Host) -> None:
+    assert host.command(host.admin, IDENTIFY, cdws=(1,)).status == 0
+    page = host.data(4096)
+    (ctratt,) = struct.unpack_from("<I", page, 96)
+    assert ctratt & (1 << 19 | 1 << 4) == 1 << 19 | 1 << 4
+    assert struct.unpack_from("<H", page, 340) == (1,)
+    assert struct.unpack_from("<H", page, 256)[0] & 1 << 5
+    assert host.command(host.admin, IDENTIFY, nsid=1, cdws=(0,)).status == 0
+    assert struct.unpack_from("<H", host.data(104), 102) == (1,)
+    assert host.command(host.admin, IDENTIFY, cdws=(0x19,)).status == 0
+    assert struct.unpack_from("<3H", host.data(6)) == (1, 1, 0)
+    feature = host.command(host.admin, GET_FEATURES, cdws=(PLACEMENT, 1))
+    assert (feature.status, feature.dw0) == (0, 1)
+
+
+def test_configurations_and_usage(host: Host) -> None:
+    page = log(host, CONFIGURATIONS, 96)
+    assert struct.unpack_from("<HBxI", page) == (0, 0, 16 + 80)
+    size, attributes, vendor, groups, handles, most, namespaces, unit, limit = struct.unpack_from(
+        "<HBBIHHIQI", page, 16
+    )
+    assert (size, attributes, vendor, groups, handles, most) == (80, 0x90, 0, 1, 3, 2)
+    assert (namespaces, unit, limit) == (64, UNIT, 0)
+    assert page[80:92] == b"\1\0\0\0" * 3
+    assert log(host, USAGE, 32) == struct.pack("<H6x", 3) + b"\1\0\0\0\0\0\0\0" * 3
+
+
+def test_writes_fill_the_units_of_their_handles(host: Host, queue: Queue) -> None:
+    whole = UNIT // PAGE
+    assert status(host, queue) == [(one, one, 0, whole) for one in range(3)]
+    assert write(host, queue, 0).status == 0
+    assert write(host, queue, 1, 0).status == 0
+    assert write(host, queue, 2, 2, count=2).status == 0
+    assert [one[3] for one in status(host, queue)] == [whole - 2, whole, whole - 2]
+    for lba in range(whole - 2):
+        assert write(host, queue, lba, 2).status == 0
+    assert [one[3] for one in status(host, queue)] == [whole - 2, whole, whole]
+    assert statistics(host) == ((whole + 2) * PAGE, (whole + 2) * PAGE, 0)
+
+
+def test_reads_and_zeroes_take_no_room_and_copies_do(host: Host, queue: Queue) -> None:
+    assert host.command(queue, READ, nsid=1).status == 0
+    assert host.command(queue, WRITE_ZEROES, nsid=1).status == 0
+    assert statistics(host)[0] == 0
+    host.put(struct.pack("<8xQH14x", 3, 0))
+    assert host.command(queue, COPY, nsid=1, cdws=(7, 0, 0)).status == 0
+    assert statistics(host)[0] == PAGE
+
+
+@pytest.mark.parametrize("opcode", [READ, WRITE_ZEROES, COPY])
+def test_other_commands_and_directives_are_refused(host: Host, queue: Queue, opcode: int) -> None:
+    assert host.command(queue, opcode, nsid=1, cdws=(0, 0, 2 << 20)).status == INVALID_FIELD
+    assert host.command(queue, WRITE, nsid=1, cdws=(0, 0, 1 << 20)).status == INVALID_FIELD
+
+
+def test_an_update_begins_other_units(host: Host, queue: Queue) -> None:
+    whole = UNIT // PAGE
+    for identifier in range(3):
+        assert write(host, queue, identifier, identifier).status == 0
+    assert update(host, queue, 0, 2) == 0
+    assert [one[3] for one in status(host, queue)] == [whole, whole - 1, whole]
+    for wrong in ((3,), (0, 1, 2, 0)):
+        assert update(host, queue, *wrong) == INVALID_FIELD
+    for operation in (0, 2, 0xFF):
+        for opcode in (MANAGEMENT_RECEIVE, MANAGEMENT_SEND):
+            answer = host.command(queue, opcode, nsid=1, cdws=(operation, 15))
+            assert answer.status == INVALID_FIELD
+
+
+def test_events_come_for_the_handles_that_the_host_wants(host: Host, queue: Queue) -> None:
+    assert write(host, queue, 0, 9).status == 0  # to the first handle
+    assert [one[3] for one in status(host, queue)] == [UNIT // PAGE - 1, *[UNIT // PAGE] * 2]
+    assert events(host) == []
+    assert enable(host, 0, INVALID_IDENTIFIER, NOT_FULLY_WRITTEN) == 0
+    assert write(host, queue, 0, 9).status == 0
+    assert write(host, queue, 0, 1).status == 0
+    assert update(host, queue, 0, 1) == 0
+    assert update(host, queue, 0) == 0
+    expected = [(INVALID_IDENTIFIER, 7, 9, 1, 0), (NOT_FULLY_WRITTEN, 7, 0, 1, 0)]
+    assert events(host) == expected
+    assert log(host, EVENTS, 4096) == bytes(4096)  # the controller's
+    assert enable(host, 0, INVALID_IDENTIFIER, on=False) == 0
+    assert write(host, queue, 0, 9).status == 0
+    assert events(host) == expected
+    answer = host.command(host.admin, GET_FEATURES, nsid=1, cdws=(PLACEMENT_EVENTS, 4 << 16))
+    assert (answer.status, answer.dw0) == (0, 2)
+    assert host.data(8) == bytes((NOT_FULLY_WRITTEN, 1, INVALID_IDENTIFIER, 0, 0, 0, 0, 0))
+    assert enable(host, 3, INVALID_IDENTIFIER) == INVALID_FIELD
+    assert enable(host, 0, 1) == INVALID_FIELD
+
+
+def test_the_newest_events_are_kept(host: Host, queue: Queue) -> None:
+    assert enable(host, 0, INVALID_IDENTIFIER) == 0
+    for identifier in range(10, 80):
+        assert write(host, queue, 0, identifier).status == 0
+    assert [one[2] for one in events(host)] == list(range(17, 80))
+
+
+def test_directives(host: Host) -> None:
+    answer = host.command(host.admin, DIRECTIVE_RECEIVE, nsid=1, cdws=(1023, 1))
+    assert answer.status == 0
+    page = host.data(4096)
+    assert [page[at] for at in (0, 32, 64)] == [0b101] * 3
+    assert not any(page[at] for at in range(4096) if at not in (0, 32, 64))
+    for cdw11 in (0x0101, 0x0201, 0x0002):
+        refused = host.command(host.admin, DIRECTIVE_RECEIVE, nsid=1, cdws=(1023, cdw11))
+        assert refused.status == INVALID_FIELD
+    assert host.command(host.admin, DIRECTIVE_SEND, nsid=1, cdws=(0, 1)).status == INVALID_FIELD
+
+
+def test_what_names_another_group_or_changes_the_drive_is_refused(host: Host) -> None:
+    for lid in (9, CONFIGURATIONS, USAGE, STATISTICS, EVENTS):
+        for group in (0, 2):
+            cdws = (15 << 16 | lid, group << 16)
+            assert host.command(host.admin, GET_LOG, cdws=cdws).status == INVALID_FIELD
+    cases: tuple[tuple[tuple[int, ...], int], ...] = (
+        ((PLACEMENT, 1, 1), 0),
+        ((PLACEMENT, 1, 0), SEQUENCE_ERROR),
+        ((PLACEMENT, 1, 0x101), SEQUENCE_ERROR),
+        ((PLACEMENT, 2, 1), INVALID_FIELD),
+    )
+    for feature, expected in cases:
+        assert host.command(host.admin, SET_FEATURES, cdws=feature).status == expected
+
+
+def test_the_endurance_group_counts_in_billions_of_bytes(host: Host, queue: Queue) -> None:
+    assert write(host, queue, 0).status == 0
+    page = log(host, 9, 512)
+    assert page[3] == 100
+    assert int.from_bytes(page[64:80], "little") == 1
+    assert int.from_bytes(page[112:128], "little") == 1
+    assert int.from_bytes(page[160:176], "little") == 4 << 20
+
+
+def test_a_drive_without_placement_has_none_of_it() -> None:
+    with Host() as host:
+        host.enable()
+        queue = host.create_io_queue()
+        for opcode in (DIRECTIVE_RECEIVE, DIRECTIVE_SEND):
+            assert host.command(host.admin, opcode, nsid=1).status == INVALID_OPCODE
+        for opcode in (MANAGEMENT_RECEIVE, MANAGEMENT_SEND):
+            assert host.command(queue, opcode, nsid=1, cdws=(1,)).status == INVALID_OPCODE
+        assert write(host, queue, 0, 0).status == INVALID_FIELD
+        for lid in (9, CONFIGURATIONS, USAGE, STATISTICS, EVENTS):
+            answer = host.command(host.admin, GET_LOG, cdws=(15 << 16 | lid, 1 << 16))
+            assert answer.status == INVALID_LOG_PAGE
+        for fid in (PLACEMENT, PLACEMENT_EVENTS):
+            for opcode in (GET_FEATURES, SET_FEATURES):
+                answer = host.command(host.admin, opcode, nsid=1, cdws=(fid, 1, 1))
+                assert answer.status == INVALID_FIELD
+        assert host.command(host.admin, IDENTIFY, cdws=(0x19,)).status == INVALID_FIELD
+
+
+def create(host: Host, *handles: int, count: int | None = None) -> Cqe:
+    data = bytearray(4096)
+    struct.pack_into("<QQ", data, 0, 256, 256)
+    struct.pack_into("<H", data, 392, len(handles) if count is None else count)
+    struct.pack_into(f"<{len(handles)}H", data, 512, *handles)
+    host.put(bytes(data))
+    return host.command(host.admin, MANAGE)
+
+
+def test_namespaces_get_the_handles_that_the_host_lists(tmp_path: Path) -> None:
+    (tmp_path / "drive").mkdir()
+
+    shapes = (NamespaceShape(1 << 20, handles=(1,)),)
+    path = tmp_path / "drive"
+    with (
+        Drive.open(path, shapes, capacity=8 << 20) as drive,
+        Host(settings=SETTINGS, drive=drive) as host,
+    ):
+        host.enable()
+        for wrong in ((3,), (0, 0), (2, 200)):
+            assert create(host, *wrong).status == INVALID_LIST
+        assert create(host, count=129).status == INVALID_LIST
+        made = create(host, 2, 1)
+        assert (made.status, made.dw0) == (0, 2)
+        made = create(host)
+        assert (made.status, made.dw0) == (0, 3)
+        assert create(host).status == INVALID_LIST  # none is left for the drive to choose
+        assert create(host, 0).status == INVALID_LIST  # which it has chosen for itself
+    with Drive.open(path) as drive, Host(settings=SETTINGS, drive=drive) as host:
+        host.enable()
+        page = log(host, USAGE, 32)
+        assert [page[at] for at in (8, 16, 24)] == [2, 1, 1]
+        for nsid in (2, 3):
+            host.put(struct.pack("<HH", 1, 0))
+            assert host.command(host.admin, 0x15, nsid=nsid).status == 0
+        queue = host.create_io_queue()
+        assert [one[:2] for one in status(host, queue, 2)] == [(0, 2), (1, 1)]
+        assert [one[:2] for one in status(host, queue, 3)] == [(0, 0)]
+
+
+def test_what_was_counted_outlives_a_power_cycle(tmp_path: Path) -> None:
+    def start() -> Host:
+        media = {1: FileMedia.open(tmp_path / "1", 4 << 20)}
+        return Host(media, SETTINGS, sidecar=FileMedia.open(tmp_path / "s", SIDECAR_SIZE))
+
+    with start() as host:
+        host.enable()
+        queue = host.create_io_queue()
+        assert enable(host, 0, INVALID_IDENTIFIER) == 0
+        assert write(host, queue, 0, 5).status == 0
+        assert write(host, queue, 0, 2).status == 0
+        before = statistics(host), status(host, queue), events(host)
+        host.rpu.power_off(clean=True)
+    with start() as host:
+        host.enable()
+        queue = host.create_io_queue()
+        assert (statistics(host), status(host, queue), events(host)) == before
+        assert write(host, queue, 0, 6).status == 0
+        assert [one[2] for one in events(host)] == [5, 6]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        [], {"written": -1, "moved": 0, "erased": 0}, {"used": [UNIT, "a", -1]}, {"enabled": [7]},
+        {"enabled": [[9, "x"]], "events": [[1], ["a"] * 5, [1 << 70] * 5, 3], "used": 1},
+    ],
+)  # fmt: skip
+def test_a_record_that_makes_no_sense_is_left_out(host: Host, queue: Queue, state: object) -> None:
+    placement = host.rpu.controller.placement
+    assert placement is not None
+    placement.restore(state)
+    assert statistics(host) == (0, 0, 0)
+    assert events(host) == []
+    assert status(host, queue) == [(one, one, 0, UNIT // PAGE) for one in range(3)]
+
+
+def test_a_handle_of_a_modelled_drive_is_a_stream() -> None:
+    profile = replace(PROFILE, streams=3, blocks=PROFILE.blocks + 2)
+    drive, expected = ModelledDrive(profile), ModelledDrive(profile)
+    settings = RpuSettings(placement=PlacementSettings(3, UNIT), time=TimeSettings(drive))
+    unit = profile.superblock_pages
+    with Host({1: MemoryMedia.create(1 << 20)}, settings) as host:
+        host.enable()
+        queue = host.create_io_queue()
+
+        def timed(cid: int, opcode: int, *cdws: int) -> int:
+            began = round(host.now * 1e9)
+            host.place(queue, opcode, cid, nsid=1, cdws=cdws)
+            host.ring(queue)
+            host.service()
+            return completions(host, queue)[cid] - began
+
+        for page, identifier in enumerate((2, 2, 0, 9)):
+            now = round(host.now * 1e9)
+            stream = identifier if identifier < 3 else 0
+            due = expected.submit(now, Op.WRITE, page, 1, stream) - now
+            assert timed(page, WRITE, page, 0, 2 << 20, identifier << 16) == due
+        assert drive.state.filled.tolist() == [2, 0, 2, 0, 0]
+        assert [one[3] for one in status(host, queue)] == [unit - 2, unit, unit - 2]
+        host.put(struct.pack("<H", 2))
+        now = round(host.now * 1e9)
+        assert timed(11, MANAGEMENT_SEND, 1) == expected.submit(now, Op.CLOSE, stream=2) - now
+        assert drive.state.open[2] == -1
+        placement = host.rpu.controller.placement
+        assert placement is not None
+        assert placement.statistics.hbmw == 4 * PAGE
+        assert placement.statistics.mbmw == 4 * PAGE
+        assert placement.unit == unit * PAGE
