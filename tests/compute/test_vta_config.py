@@ -85,9 +85,12 @@ def test_it_does_not_change() -> None:
         ({"LOG_WGT_BUFF_SIZE": 31}, "must be 8 to 30"),
         ({"LOG_INP_BUFF_SIZE": 21}, "131072 elements are more than an SRAM address"),
         # 14 + 15 bits of micro-op numbers: 4 + 3 + 1 + 29 + 28 = 65.
-        ({"LOG_UOP_BUFF_SIZE": 16}, "word 0 of the gemm encoding would need 65 bits and has 64"),
+        ({"LOG_UOP_BUFF_SIZE": 16}, "would need 65 bits and has 64; reduce LOG_UOP_BUFF_SIZE"),
         # 12 + 11 + 10 bits of indices; and twice that in factors.
-        ({"LOG_ACC_BUFF_SIZE": 18}, "word 1 of the gemm encoding would need 66 bits and has 64"),
+        (
+            {"LOG_ACC_BUFF_SIZE": 18},
+            "has 64; reduce LOG_ACC_BUFF_SIZE or LOG_INP_BUFF_SIZE or LOG_WGT_BUFF_SIZE",
+        ),
         # 2 * 12 + 2 * 11 + 3 + 1 + 16 = 66 although 12 + 11 + 9 fits 32.
         (
             {"LOG_ACC_BUFF_SIZE": 18, "LOG_WGT_BUFF_SIZE": 17},

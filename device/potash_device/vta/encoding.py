@@ -203,6 +203,15 @@ def layouts(depths: Depths) -> Layouts:
     return Layouts(**{kind: _place(kind, words) for kind, words in _table(depths).items()})
 
 
+_BUFFERS: Mapping[str, str] = {
+    "uop": "LOG_UOP_BUFF_SIZE",
+    "dst": "LOG_ACC_BUFF_SIZE",
+    "src": "LOG_INP_BUFF_SIZE",
+    "wgt": "LOG_WGT_BUFF_SIZE",
+}
+"""The keys of the configuration on which fields depend, by how their names begin."""
+
+
 def _place(kind: str, words: _Words) -> Layout:
     limit = MICRO_OP_BITS if kind == "micro_op" else WORD_BITS
     fields = []
@@ -214,8 +223,13 @@ def _place(kind: str, words: _Words) -> Layout:
             low += width
         used = low - number * WORD_BITS
         if used > limit:
+            buffers = [
+                key
+                for prefix, key in _BUFFERS.items()
+                if any(name.startswith(prefix) for name, _ in word)
+            ]
             raise InstructionError(
                 f"these buffers are too deep: word {number} of the {kind} encoding "
-                f"would need {used} bits and has {limit}"
+                f"would need {used} bits and has {limit}; reduce {' or '.join(buffers)}"
             )
     return Layout(kind, tuple(fields))
