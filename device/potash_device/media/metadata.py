@@ -15,8 +15,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
-
 from potash_device.media.errors import MediaError
 from potash_device.media.memory import MemoryMedia
 from potash_device.media.shapes import NamespaceShape
@@ -48,7 +46,7 @@ class Pairs:
         self.media = media
         self._file = file
         self._block_size, self._size = shape.block_size, shape.metadata.size
-        self._unwritten = np.frombuffer(shape.metadata.unwritten, np.uint8)
+        self._unwritten = shape.metadata.unwritten
         self._recorded = not isinstance(file, MemoryMedia)
         self._record = threading.Lock()
         media.beside = self
@@ -162,8 +160,10 @@ class Pairs:
 
     def _change(self, metadata: memoryview) -> None:
         """From what is stored to what is meant, or back."""
-        rows = np.frombuffer(metadata, np.uint8).reshape(-1, self._size)
-        np.bitwise_xor(rows, self._unwritten, out=rows)
+        # As one number: a device that has no use for NumPy starts without it.
+        pattern = self._unwritten * (len(metadata) // self._size)
+        changed = int.from_bytes(metadata) ^ int.from_bytes(pattern)
+        metadata[:] = changed.to_bytes(len(metadata))
 
     @contextmanager
     def _of_blocks(self) -> Iterator[None]:

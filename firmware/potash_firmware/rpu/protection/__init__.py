@@ -1,1 +1,1 @@
-"""End-to-end data protection: the guard, the tags and their checks."""
+"""Protection information: its guards, how it is made and how it is checked."""

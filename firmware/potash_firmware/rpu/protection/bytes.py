@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from nvme_spec.commands import PRACT
 from potash_firmware.rpu.namespaces.namespace import Namespace
-from potash_firmware.rpu.protection.information import Wanted, insert
+from potash_firmware.rpu.protection.deferred import insert
+from potash_firmware.rpu.protection.wanted import Wanted
 
 
 def write_bytes(namespace: Namespace, first: int, content: memoryview) -> None:

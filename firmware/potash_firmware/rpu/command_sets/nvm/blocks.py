@@ -20,7 +20,7 @@ from potash_device.media.store import Media
 from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.namespace import Namespace
-from potash_firmware.rpu.protection.information import Tags, Wanted
+from potash_firmware.rpu.protection.wanted import Tags, Wanted
 from potash_firmware.rpu.transfer import check_size
 
 STEP = 4 << 20

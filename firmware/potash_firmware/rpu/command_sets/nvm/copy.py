@@ -42,7 +42,7 @@ from potash_firmware.rpu.command_sets.nvm.paired import Buffers
 from potash_firmware.rpu.command_sets.sources import source_memory
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.namespace import Namespace
-from potash_firmware.rpu.protection.information import Tags, Wanted
+from potash_firmware.rpu.protection.wanted import Tags, Wanted
 
 
 def copy(controller: Controller, command: Command) -> Result:

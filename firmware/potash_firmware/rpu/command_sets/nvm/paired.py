@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 
-import numpy as np
-
 from nvme_spec.commands import PRACT
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
@@ -35,8 +33,8 @@ from potash_firmware.rpu.command_sets.nvm.blocks import (
 )
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.namespace import Namespace
-from potash_firmware.rpu.protection.guards import Bytes
-from potash_firmware.rpu.protection.information import CHECKS, check, insert
+from potash_firmware.rpu.protection.deferred import check, insert
+from potash_firmware.rpu.protection.wanted import CHECKS
 from potash_firmware.rpu.transfer import Transfer
 
 
@@ -68,9 +66,17 @@ class Buffers:
             return data, []
         return data, transfer.metadata_views(command, len(self.metadata), write=write)
 
-    def _extended(self, buffer: memoryview) -> tuple[Bytes, int]:
-        rows = np.frombuffer(buffer, np.uint8).reshape(self.blocks.blocks, -1)
-        return rows, self.namespace.block_size
+    def _places(self) -> Iterator[tuple[memoryview, memoryview, slice, slice]]:
+        """Each block and its metadata, and where they are where the host has them together."""
+        size, kept = self.namespace.block_size, self.wanted.metadata.size
+        for number in range(self.blocks.blocks):
+            at = number * (size + kept)
+            yield (
+                self.data[number * size : (number + 1) * size],
+                self.metadata[number * kept : (number + 1) * kept],
+                slice(at, at + size),
+                slice(at + size, at + size + kept),
+            )
 
     def receive(self, transfer: Transfer, command: Command) -> None:
         """Fill the buffers from the host, with metadata of zeroes where it has none."""
@@ -82,9 +88,8 @@ class Buffers:
             return
         both = memoryview(bytearray(len(self.data) + len(self.metadata)))
         transfer.gather(command, data, both)
-        rows, size = self._extended(both)
-        self.data = memoryview(rows[:, :size].tobytes())
-        self.metadata = memoryview(bytearray(rows[:, size:].tobytes()))
+        for block, kept, of_block, of_metadata in self._places():
+            block[:], kept[:] = both[of_block], both[of_metadata]
 
     def send(self, transfer: Transfer, command: Command) -> None:
         """Give the host what is in the buffers."""
@@ -95,9 +100,8 @@ class Buffers:
                 transfer.scatter(command, metadata, self.metadata)
             return
         both = memoryview(bytearray(len(self.data) + len(self.metadata)))
-        rows, size = self._extended(both)
-        rows[:, :size] = np.frombuffer(self.data, np.uint8).reshape(self.blocks.blocks, -1)
-        rows[:, size:] = np.frombuffer(self.metadata, np.uint8).reshape(self.blocks.blocks, -1)
+        for block, kept, of_block, of_metadata in self._places():
+            both[of_block], both[of_metadata] = block, kept
         transfer.scatter(command, data, both)
 
     def check(self) -> None:
@@ -127,17 +131,17 @@ class Buffers:
 
     def unlike(self, stored: "Buffers") -> int | None:
         """The first byte of the first block that differs but for its protection information."""
-        count, kept = self.blocks.blocks, self.wanted.metadata
-        different = np.zeros(count, np.bool_)
-        for mine, other in ((self.data, stored.data), (self.metadata, stored.metadata)):
-            rows = np.frombuffer(mine, np.uint8).reshape(count, -1)
-            unlike = rows != np.frombuffer(other, np.uint8).reshape(count, -1)
-            if mine is self.metadata:
-                unlike[:, kept.protection_at : kept.protection_at + kept.protection_size] = False
-            different |= unlike.any(axis=1)
-        if not different.any():
-            return None
-        return self.blocks.offset + int(different.argmax()) * self.namespace.block_size
+        kept = self.wanted.metadata
+        end = kept.protection_at + kept.protection_size
+        for number, (mine, other) in enumerate(zip(self._places(), stored._places(), strict=True)):
+            block, metadata = mine[:2]
+            if (
+                block != other[0]
+                or metadata[: kept.protection_at] != other[1][: kept.protection_at]
+                or metadata[end:] != other[1][end:]
+            ):
+                return self.blocks.offset + number * self.namespace.block_size
+        return None
 
 
 def read(controller: Controller, command: Command, blocks: Target) -> Result:
