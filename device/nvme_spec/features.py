@@ -194,6 +194,7 @@ class AsyncEventConfiguration(Word):
     reachability_associations = field(17)
     reachability_groups = field(18)
     allocated_namespace_attributes = field(19)
+    zone_descriptors = field(27)
 
 
 class TimestampOrigin(IntEnum):

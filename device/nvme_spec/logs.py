@@ -400,6 +400,7 @@ class NoticeEvent(IntEnum):
     REACHABILITY_GROUP_CHANGE = 0x07
     REACHABILITY_ASSOCIATION_CHANGE = 0x08
     ALLOCATED_NAMESPACE_ATTRIBUTE_CHANGED = 0x09
+    ZONE_DESCRIPTOR_CHANGED = 0xEF
 
 
 class IoCommandSetEvent(IntEnum):
@@ -409,8 +410,11 @@ class IoCommandSetEvent(IntEnum):
 
 
 class AsyncEvent(Word):
-    """Dword 0 of an Asynchronous Event Request's completion."""
+    """Dwords 0 and 1 of an Asynchronous Event Request's completion."""
 
+    WIDTH = 8
     type = field(0, 2)
     info = field(8, 15)
     log_page = field(16, 23)
+    nsid = field(32, 63)
+    """Of an event of zones (Zoned Namespace Command Set 1.1, figure 43)."""

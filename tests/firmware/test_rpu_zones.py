@@ -1,5 +1,6 @@
 """Zoned namespaces: the figures of the Zoned Namespace Command Set 1.1, by literal bytes."""
 
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,7 @@ from support.zones import (
     OPEN,
     OUT_OF_RANGE,
     READ,
+    READ_ONLY,
     RECEIVE,
     RESET,
     TOO_MANY_ACTIVE,
@@ -344,6 +346,95 @@ def test_zones_outlive_a_power_cycle(tmp_path: Path) -> None:
         assert [read(host, at)[0] for at in range(4)] == [1, 1, 9, 0]
 
 
+def changed_zones(host: Host, nsid: int = 1, *, retain: bool = False) -> list[int]:
+    """The Changed Zone List without its unused entries: their number, and first blocks."""
+    done = host.command(
+        host.admin, 2, nsid=nsid, prp1=DATA, cdws=(1023 << 16 | retain << 15 | 0xBF,)
+    )
+    assert done.status == 0, hex(done.status)
+    count, *zones = struct.unpack("<512Q", host.data(4096))
+    used = 0 if count == 0xFFFF else count
+    assert not any(zones[used:])
+    return [count, *zones[:used]]
+
+
+def protect(host: Host, state: int) -> None:
+    """Set the feature Namespace Write Protection Config."""
+    assert host.command(host.admin, 9, nsid=1, cdws=(0x84, state)).status == 0
+
+
+def events(host: Host) -> list[tuple[int, int]]:
+    """Dwords 0 and 1 of the events that the drive has for the host; no request is left."""
+    host.place(host.admin, 0xC, 0x77)
+    host.ring(host.admin)
+    host.service()
+    found = [(one.dw0, one.dw1) for one in host.reap(host.admin)]
+    if not found:
+        host.place(host.admin, 8, 1, cdws=(0x77 << 16,))  # Abort
+        host.ring(host.admin)
+        host.service()
+        assert len(host.reap(host.admin)) == 2
+    return found
+
+
+ZONES_CHANGED = 0xBF << 16 | 0xEF << 8 | 2
+CONFIGURE = (0x0B, 1 << 27)
+
+
+def test_changed_zones_are_listed_and_are_an_event_of_their_namespace(host: Host) -> None:
+    assert struct.unpack_from("<I", identify(host, 0x01), 92)[0] >> 27 & 1  # OAES
+    assert changed_zones(host) == [0]
+    write(host, BLOCKS)
+    send(host, OPEN, 3 * BLOCKS)
+    send(host, FINISH, 4 * BLOCKS)
+    assert changed_zones(host) == [0]  # all by commands on these zones
+    protect(host, 1)
+    assert [one.state for one in report(host)[1]][1:5] == [FULL, EMPTY, FULL, FULL]
+    assert changed_zones(host, retain=True) == [2, BLOCKS, 3 * BLOCKS]
+    assert events(host) == []
+    assert host.command(host.admin, 9, cdws=CONFIGURE).status == 0
+    assert events(host) == [(ZONES_CHANGED, 1)]
+    assert changed_zones(host) == [2, BLOCKS, 3 * BLOCKS]
+    assert changed_zones(host) == [0]
+    assert host.command(host.admin, 9, cdws=CONFIGURE).status == 0
+    assert events(host) == []
+
+
+def test_the_changed_zone_list_is_of_one_zoned_namespace(host: Host) -> None:
+    for nsid, status in ((0, 0xB), (2, INVALID_FIELD), (0xFFFF_FFFF, 0xB)):
+        done = host.command(host.admin, 2, nsid=nsid, cdws=(15 << 16 | 0xBF,))
+        assert done.status == status
+
+
+def test_more_changed_zones_than_the_list_holds() -> None:
+    with powered(zones=512) as host:
+        (namespace,) = host.rpu.controller.namespaces.zoned
+        namespace.changed_zones = set(range(511))
+        assert changed_zones(host) == [511, *range(0, 511 * BLOCKS, BLOCKS)]
+        namespace.changed_zones = set(range(512))
+        assert changed_zones(host) == [0xFFFF]
+
+
+def test_zones_of_media_that_have_lost_writes_are_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with powered(tmp_path / "drive") as host:
+        assert host.command(host.admin, 9, cdws=CONFIGURE).status == 0
+        write(host, 0, fill=3)
+
+        def fails(_: int) -> None:
+            raise OSError(5, "Input/output error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", fails)
+            assert asked(host, FLUSH, 0).status == 0x280
+        assert states(host) == [READ_ONLY] * 8
+        assert (ZONES_CHANGED, 1) in events(host)
+        assert changed_zones(host) == [8, *range(0, 8 * BLOCKS, BLOCKS)]
+        assert write(host, 1).status != 0
+        assert read(host, 0) == b"\x03" * BLOCK
+
+
 def test_a_damaged_record_makes_its_zone_read_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -357,6 +448,7 @@ def test_a_damaged_record_makes_its_zone_read_only(
     with powered(path) as host:
         assert "the records of 1 zones are damaged" in caplog.text
         assert zone(host, 0)[:4] == (0xD, CAPACITY, 0, NO_POINTER)
+        assert changed_zones(host) == [1, 0]  # one zone, whose first block is 0
         assert read(host, 0) == b"\x03" * BLOCK
         assert write(host, 1).status == 0x1BA
         assert send(host, RESET) == INVALID_TRANSITION

@@ -446,6 +446,12 @@ class Controller:
         self.changed_namespaces.add(nsid)
         self.alerts.notice(NoticeEvent.NAMESPACE_ATTRIBUTE_CHANGED)
 
+    def zones_changed(self) -> None:
+        """Notify the host of the zones that it has not read of."""
+        for namespace in self.namespaces.zoned:
+            if namespace.changed_zones and namespace.nsid in self.namespaces.attached:
+                self.alerts.notice(NoticeEvent.ZONE_DESCRIPTOR_CHANGED, namespace.nsid)
+
     def internal_fault(self, reason: str) -> None:
         """The firmware has failed: capture its state for whoever looks for the mistake."""
         if self.telemetry.capture(reason):
@@ -463,6 +469,10 @@ class Controller:
     def _media_lost(self) -> None:
         self.persistent_events.add(HardwareError(code=HardwareErrorCode.CRITICAL_WARNING))
         self.alerts.health()
+        for namespace in self.namespaces.zoned:
+            if namespace.media.lost is not None:
+                namespace.lost()
+        self.zones_changed()
 
     def _threshold(self, kind: ThresholdType) -> int:
         choice = TemperatureThreshold(thsel=kind).encode()

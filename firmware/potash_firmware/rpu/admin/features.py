@@ -143,11 +143,17 @@ def _keep_alive(controller: Controller) -> None:
 def _protect(controller: Controller) -> None:
     for nsid in controller.namespaces.protect():
         controller.namespace_changed(nsid)
+    controller.zones_changed()
+
+
+def _configure_events(controller: Controller) -> None:
+    controller.alerts.configured()
+    controller.zones_changed()
 
 
 _AFTER: dict[int, Callable[[Controller], None]] = {
     FeatureId.TEMPERATURE_THRESHOLD: lambda controller: controller.alerts.health(),
-    FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION: lambda controller: controller.alerts.configured(),
+    FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION: _configure_events,
     FeatureId.IO_COMMAND_SET_PROFILE: lambda controller: controller.select_command_sets(),
     FeatureId.KEEP_ALIVE_TIMER: _keep_alive,
     FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT: lambda controller: controller.thermal.update(),

@@ -83,7 +83,7 @@ def controller_structure(controller: Controller) -> IdentifyController:
         cntlid=CONTROLLER_ID,
         ver=VERSION_2_0,
         rtd3e=controller.board.settings.ready_timeout * MICROSECONDS // 2,
-        oaes=OPTIONAL_EVENTS & ~Oaes.REACHABILITY,
+        oaes=OPTIONAL_EVENTS & ~(Oaes.REACHABILITY | Oaes.ZONE_DESCRIPTOR),
         cntrltype=ControllerType.IO,
         ctratt=_if_there(FeatureId.HOST_IDENTIFIER, Ctratt.HOST_IDENTIFIER_128)
         | Ctratt.EXTENDED_LBA_FORMATS,
@@ -132,6 +132,8 @@ def controller_structure(controller: Controller) -> IdentifyController:
         says.endgidmax = GROUP
     if controller.board.dma.remote and not controller.board.queues.submissions[0].is_mapped:
         says.oacs &= ~Oacs.DOORBELL_BUFFER_CONFIG  # nobody polls a page by messages
+    if CommandSet.ZONED in controller.namespaces.enabled:
+        says.oaes |= Oaes.ZONE_DESCRIPTOR
     if CommandSet.MEMORY in controller.namespaces.enabled:
         says.oaes |= Oaes.REACHABILITY
         says.crcap = Crcap.REPORTING | Crcap.GROUPS_FIXED

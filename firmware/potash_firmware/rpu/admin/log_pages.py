@@ -5,7 +5,8 @@ is kept only of pages that the standard freezes between two reads. A row of `PAG
 that the device reports about a page: whether it is supported, which fields of the command apply,
 and which bit of Identify Controller announces it.
 
-Source: NVM Express Base Specification 2.0, section 5.16.
+Source: NVM Express Base Specification 2.0, section 5.16; Zoned Namespace Command Set Specification
+1.1, section 4.1.4.
 """
 
 from collections.abc import Callable
@@ -38,6 +39,7 @@ from nvme_spec.persistent_events import (
 )
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
+from nvme_spec.zoned import encode_changed_zones
 from potash_firmware.rpu.admin import placement_logs as placement
 from potash_firmware.rpu.command import Command, Pending, Result, finished
 from potash_firmware.rpu.command_sets import compute
@@ -60,7 +62,7 @@ Make = Callable[[Controller, Command, GetLogPage], bytes | Pending | None]
 """Gives the whole page, `Pending` where the data reaches the host by another way, None for none."""
 
 
-def _nothing(controller: Controller) -> None:
+def _nothing(controller: Controller, nsid: int) -> None:
     """Reading the page changes nothing but its event."""
 
 
@@ -70,15 +72,15 @@ class Page:
 
     `attribute` is its bit in LPA of Identify Controller, where it has one. `entry_size` is that of
     the structures that an offset may count instead of bytes, 0 where it may not. `after_reading` is
-    called when the host has the data and did not ask to retain the page's event (RAE). `any_nsid`
-    is for a page that ignores the namespace identifier. `specific` is what the page of
-    supported pages says beside that.
+    called, with the command's namespace identifier, when the host has the data and did not ask to
+    retain the page's event (RAE). `any_nsid` is for a page that ignores that identifier, or is of
+    one namespace. `specific` is what the page of supported pages says beside that.
     """
 
     make: Make
     attribute: Lpa = NO_ATTRIBUTE
     entry_size: int = 0
-    after_reading: Callable[[Controller], None] = _nothing
+    after_reading: Callable[[Controller, int], None] = _nothing
     any_nsid: bool = False
     specific: int = 0
     command_set: CommandSet = CommandSet.NVM
@@ -103,7 +105,7 @@ def get_log_page(controller: Controller, command: Command) -> Result:
     if fields.uuid_index:
         raise NvmeError(Status.INVALID_FIELD, detail="there is no list of UUIDs to choose from")
     offset = _offset(page, fields)
-    # Every page is the whole controller's, so the identifier is none or all (section 5.16.1).
+    # Such a page is the whole controller's, so the identifier is none or all (section 5.16.1).
     if not page.any_nsid and command.entry.nsid not in (0, BROADCAST_NSID):
         raise NvmeError(Status.INVALID_FIELD, detail="the log page is the whole controller's")
     # Memory that is not there is refused before anything is made, or changes by being read.
@@ -122,8 +124,8 @@ def get_log_page(controller: Controller, command: Command) -> Result:
     def read() -> None:
         """The page has reached the host: its event is over, unless the host retains it."""
         if not fields.rae:
-            page.after_reading(controller)
-            controller.events.log_was_read(fields.lid)
+            page.after_reading(controller, command.entry.nsid)
+            controller.events.log_was_read(fields.lid, command.entry.nsid)
 
     return finished(send, read)
 
@@ -255,6 +257,17 @@ def _host_addressable(controller: Controller, command: Command, fields: GetLogPa
     )
 
 
+def _changed_zones(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    namespace = controller.namespaces.zoned_one(command.entry.nsid)
+    return encode_changed_zones(
+        namespace.zones.every[one].first for one in sorted(namespace.changed_zones)
+    )
+
+
+def _zones_were_read(controller: Controller, nsid: int) -> None:
+    controller.namespaces.zoned_one(nsid).changed_zones.clear()
+
+
 def _feature_effect(row: Feature) -> int:
     one = row.namespace_specific
     return FeatureEffects.FSUPP | (
@@ -277,7 +290,7 @@ PAGES: dict[int, Page] = {
     LogPage.FIRMWARE_SLOT: Page(_firmware_slots),
     LogPage.CHANGED_NAMESPACE_LIST: Page(
         lambda controller, *_: controller.changed_namespaces.encode(),
-        after_reading=lambda controller: controller.changed_namespaces.clear(),
+        after_reading=lambda controller, _: controller.changed_namespaces.clear(),
     ),
     LogPage.COMMANDS_SUPPORTED_AND_EFFECTS: Page(_effects, Lpa.COMMANDS_SUPPORTED_AND_EFFECTS),
     LogPage.DEVICE_SELF_TEST: Page(lambda controller, *_: controller.self_tests.encode()),
@@ -286,7 +299,7 @@ PAGES: dict[int, Page] = {
     LogPage.TELEMETRY_CONTROLLER: Page(
         _telemetry_controller,
         Lpa.TELEMETRY,
-        after_reading=lambda controller: controller.telemetry.release(),
+        after_reading=lambda controller, _: controller.telemetry.release(),
     ),
     LogPage.PERSISTENT_EVENT: Page(
         _persistent_events, Lpa.PERSISTENT_EVENT, specific=ESTABLISH_AND_READ_HEADER
@@ -318,6 +331,12 @@ PAGES: dict[int, Page] = {
     LogPage.PROGRAM_LIST: _compute_page(compute.program_list),
     LogPage.DOWNLOADABLE_PROGRAM_TYPES: _compute_page(compute.program_types),
     LogPage.MEMORY_RANGE_SETS: _compute_page(compute.range_set_list),
+    LogPage.CHANGED_ZONE_LIST: Page(
+        _changed_zones,
+        after_reading=_zones_were_read,
+        any_nsid=True,
+        command_set=CommandSet.ZONED,
+    ),
     csd_spec.opcodes.TIMING_LOG_PAGE: Page(
         lambda controller, *_: timing_log(controller.timing).encode()
     ),

@@ -1,7 +1,8 @@
 """Notifications: which log page each asynchronous event refers to, which bit of the Asynchronous
 Event Configuration lets it through, and which bit of Identify Controller announces it.
 
-Source: NVM Express Base Specification 2.0, section 5.2.1, 5.27.1.8 and figure 275 (OAES)."""
+Source: NVM Express Base Specification 2.0, section 5.2.1, 5.27.1.8 and figure 275 (OAES);
+Zoned Namespace Command Set Specification 1.1, figures 42 to 44."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -52,11 +53,17 @@ NOTICES = {
     NoticeEvent.TELEMETRY_LOG_CHANGED: Notice(
         AsyncEventConfiguration.telemetry.mask, LogPage.TELEMETRY_CONTROLLER
     ),
+    NoticeEvent.ZONE_DESCRIPTOR_CHANGED: Notice(
+        AsyncEventConfiguration.zone_descriptors.mask,
+        LogPage.CHANGED_ZONE_LIST,
+        Oaes.ZONE_DESCRIPTOR,
+    ),
 }
 """The notices that the device gives; it cannot give another one."""
 
 OPTIONAL_EVENTS = reduce(or_, (notice.announced_by for notice in NOTICES.values()))
-"""OAES of Identify Controller; that of reachability is for a drive with memory namespaces."""
+"""OAES of Identify Controller; those of reachability and zones are for drives with such
+namespaces."""
 
 _HEALTH = {
     CriticalWarning.SPARE_BELOW_THRESHOLD: SmartEvent.SPARE_BELOW_THRESHOLD,
@@ -91,14 +98,16 @@ class Alerts:
         """Go on from what the host was notified of."""
         self._warned = CriticalWarning(warned & CriticalWarning(-1))
 
-    def notice(self, what: NoticeEvent) -> bool:
-        """Something happened that the host may want to know. Raises KeyError for what never
-        does."""
+    def notice(self, what: NoticeEvent, nsid: int = 0) -> bool:
+        """Something happened that the host may want to know, in a namespace if it is about one.
+
+        Raises KeyError for what never does.
+        """
         notice = NOTICES[what]
         if not self.configuration() & notice.configured_by:
             return False
         return self.events.add(
-            AsyncEvent(type=AsyncEventType.NOTICE, info=what, log_page=notice.log_page)
+            AsyncEvent(type=AsyncEventType.NOTICE, info=what, log_page=notice.log_page, nsid=nsid)
         )
 
     def error(self, what: ErrorEvent, status: int | None = None) -> bool:

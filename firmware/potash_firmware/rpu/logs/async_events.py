@@ -25,7 +25,8 @@ class AsyncEvents:
     def __init__(self) -> None:
         self._requests: deque[object] = deque()
         self._events: deque[AsyncEvent] = deque()
-        self._silent: dict[int, int] = {}
+        self._silent: dict[int, AsyncEvent] = {}
+        """The event of each type whose log page the host has to read first."""
 
     def clear(self) -> None:
         self._requests.clear()
@@ -38,13 +39,14 @@ class AsyncEvents:
         return len(self._requests)
 
     def save(self) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
-        """The queued events as dwords, and the log pages that types are silent for."""
-        return tuple(one.encode() for one in self._events), tuple(self._silent.items())
+        """The queued events as numbers, and the events that types are silent for."""
+        silent = tuple((kind, event.encode()) for kind, event in self._silent.items())
+        return tuple(one.encode() for one in self._events), silent
 
     def load(self, events: Iterable[int], silent: Iterable[tuple[int, int]]) -> None:
         """Have these events and no others, whatever requests wait."""
         self._events = deque(map(AsyncEvent, tuple(events)[:QUEUE_LIMIT]))
-        self._silent = dict(silent)
+        self._silent = {kind: AsyncEvent(event) for kind, event in silent}
 
     def request(self) -> object:
         """A new request's token. Raises NvmeError when too many wait already."""
@@ -72,18 +74,23 @@ class AsyncEvents:
         """Forget the events that wait and that the host does not want."""
         self._events = deque(event for event in self._events if not unwanted(event))
 
-    def log_was_read(self, log_page: int) -> None:
-        """The host has read a log page without asking to retain its event."""
-        self._silent = {type_: page for type_, page in self._silent.items() if page != log_page}
-        self._events = deque(event for event in self._events if event.log_page != log_page)
+    def log_was_read(self, log_page: int, nsid: int) -> None:
+        """The host has read a log page, or that of a namespace, without retaining its event."""
+
+        def is_over(event: AsyncEvent) -> bool:
+            return event.log_page == log_page and event.nsid in (0, nsid)
+
+        self._silent = {kind: one for kind, one in self._silent.items() if not is_over(one)}
+        self.drop(is_over)
 
     def deliver(self) -> Iterator[tuple[object, int]]:
-        """Requests that can be answered now, each with dword 0 of its completion."""
+        """Requests that can be answered now, each with dwords 0 and 1 of its
+        completion."""
         for event in list(self._events):
             if not self._requests:
                 return
             if event.type in self._silent:
                 continue
             self._events.remove(event)
-            self._silent[event.type] = event.log_page
+            self._silent[event.type] = event
             yield self._requests.popleft(), event.encode()

@@ -78,6 +78,8 @@ class SavedDrive:
     errors: tuple[bytes, ...]
     health: tuple[tuple[str, int], ...]
     changed_namespaces: tuple[int, ...]
+    changed_zones: tuple[tuple[int, tuple[int, ...]], ...]
+    """Numbers of zones, by namespace."""
     keep_alive: tuple[int, int]
     active_slot: int
     next_slot: int | None
@@ -113,6 +115,9 @@ def save(
         errors=controller.errors.save(),
         health=tuple(health.items()),
         changed_namespaces=controller.changed_namespaces.save(),
+        changed_zones=tuple(
+            (one.nsid, tuple(sorted(one.changed_zones))) for one in controller.namespaces.zoned
+        ),
         keep_alive=controller.keep_alive.save(),
         active_slot=controller.firmware.active,
         next_slot=controller.firmware.next,
@@ -193,6 +198,10 @@ class Loadable:
         controller.events.load(drive.events, drive.silent)
         controller.errors.load(drive.errors)
         controller.changed_namespaces.load(drive.changed_namespaces)
+        changed_zones = dict(drive.changed_zones)
+        for zoned in controller.namespaces.zoned:
+            known = range(len(zoned.zones.every))
+            zoned.changed_zones = {*changed_zones.get(zoned.nsid, ())} & {*known}
         controller.keep_alive.load(*drive.keep_alive)
         controller.thermal.update()
 

@@ -138,7 +138,7 @@ class Namespaces:
             wanted = bool(self._features.get(FeatureId.NAMESPACE_WRITE_PROTECTION, nsid=nsid))
             if wanted != one.media.protected:
                 if wanted and isinstance(one, ZonedNamespace):
-                    one.zones.write_protected()
+                    one.write_protected()
                     one.store_claims_at_once()
                 one.media.protected = wanted
                 changed.append(nsid)
@@ -207,6 +207,13 @@ class Namespaces:
                 Status.INVALID_NAMESPACE,
                 detail=f"namespace {nsid} is not of command set {kind.csi.name}",
             )
+        return namespace
+
+    def zoned_one(self, nsid: int) -> ZonedNamespace:
+        """The attached zoned namespace of an identifier. Raises NvmeError."""
+        namespace = self.active(nsid)
+        if not isinstance(namespace, ZonedNamespace):
+            raise NvmeError(Status.INVALID_NAMESPACE, detail=f"namespace {nsid} has no zones")
         return namespace
 
     def usable(self, nsid: int) -> Namespace:

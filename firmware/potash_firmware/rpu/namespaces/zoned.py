@@ -28,7 +28,8 @@ class ZonedNamespace(Namespace):
 
     def __post_init__(self) -> None:
         self.changed_zones: set[int] = set()
-        """Zones that have changed without the host's doing since it has read the log page."""
+        """Numbers of zones that no command on zones or blocks has changed, since the host has read
+        the log page (section 4.1.4.1)."""
         self.zones = self._all_empty()
         self._storing = Lock()
 
@@ -66,6 +67,14 @@ class ZonedNamespace(Namespace):
     def claim(self, lba: int, count: int) -> None:
         """As `Zones.claim`."""
         self.zones.claim(lba, count)
+
+    def write_protected(self) -> None:
+        """As `Zones.write_protected`."""
+        self.changed_zones.update(self.zones.write_protected())
+
+    def lost(self) -> None:
+        """As `Zones.lost`."""
+        self.changed_zones.update(self.zones.lost())
 
     def store_claims(self) -> None:
         """Store the records of zones that have changed; waits. Raises MediaError."""
@@ -111,6 +120,7 @@ class ZonedNamespace(Namespace):
         self.media.read_into([memoryview(records)], self._records_at)
         self.zones = self._all_empty()
         damaged = self.zones.load(bytes(records))
+        self.changed_zones.update(damaged)
         if damaged:
             log.error(
                 "namespace %d: the records of %d zones are damaged, which are read-only now: %s",

@@ -250,10 +250,23 @@ class Zones:
             zone.pointer, zone.attributes, zone.extension = 0, _NONE, b""
             self.become(zone, ZoneState.EMPTY)
 
-    def write_protected(self) -> None:
-        """The namespace takes no writes any more: active zones become full (section 2.1.1.4.1)."""
-        for number in sorted(self._active):
-            self.become(self.every[number], ZoneState.FULL)
+    def write_protected(self) -> list[int]:
+        """The namespace takes no writes any more: active zones become full (section 2.1.1.4.1).
+
+        Gives their numbers.
+        """
+        return self._all_become(ZoneState.FULL, _ACTIVE)
+
+    def lost(self) -> list[int]:
+        """The media have lost writes: zones are read-only. Gives the numbers of those that were
+        not."""
+        return self._all_become(ZoneState.READ_ONLY, (*_WRITABLE, ZoneState.FULL))
+
+    def _all_become(self, state: ZoneState, before: _States) -> list[int]:
+        changed = [zone for zone in self.every if zone.state in before]
+        for zone in changed:
+            self.become(zone, state)
+        return [zone.number for zone in changed]
 
     # Power cycles.
 
@@ -265,7 +278,7 @@ class Zones:
             if not zone.decode(records[at : at + ZONE_RECORD], self.capacity):
                 damaged.append(zone.number)
             self.become(zone, zone.state)
-        self.unsaved = set()
+        self.unsaved = set(damaged)
         return damaged
 
     def power_cycled(self) -> None:
