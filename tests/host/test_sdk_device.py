@@ -51,7 +51,8 @@ def test_the_smart_log_is_that_of_the_whole_controller() -> None:
 
 def test_each_namespace_has_blocks_of_its_own() -> None:
     answers = [data(struct.pack("<II", 1, 3)), data(namespace(9, 9)), data(controller(5))]
-    opened, transport = device(*answers, Completion(0), data(namespace(9, 9)))
+    again = data(namespace(9, 9))
+    opened, transport = device(*answers, again, Completion(0), again)
     first, third = opened.namespaces()
     assert (first.nsid, third.nsid) == (1, 3)
     third.write(2, bytes(512))
@@ -111,9 +112,10 @@ def test_a_transfer_is_as_long_as_both_controller_and_transport_allow(
 
 def test_a_read_goes_out_in_pieces_of_max_transfer() -> None:
     content = bytes(range(256)) * 48
-    opened, transport = device(*identified(), data(content[:8192]), data(content[8192:]))
+    pieces = data(content[:8192]), data(content[8192:])
+    opened, transport = device(*identified(), identified()[0], *pieces)
     assert opened.read(0x1_0000_0005, 3) == content
-    assert transport.requests[2:] == [
+    assert transport.requests[3:] == [
         Request(IO, 0x02, 1, (5, 1, 1, 0, 0, 0), None, 8192),
         Request(IO, 0x02, 1, (7, 1, 0, 0, 0, 0), None, 4096),
     ]
@@ -121,9 +123,9 @@ def test_a_read_goes_out_in_pieces_of_max_transfer() -> None:
 
 def test_a_write_goes_out_in_pieces_of_max_transfer() -> None:
     content = bytes(range(256)) * 48
-    opened, transport = device(*identified())
+    opened, transport = device(*identified(), identified()[0])
     opened.write(5, memoryview(content))
-    assert transport.requests[2:] == [
+    assert transport.requests[3:] == [
         Request(IO, 0x01, 1, (5, 0, 1, 0, 0, 0), content[:8192], 0),
         Request(IO, 0x01, 1, (7, 0, 0, 0, 0, 0), content[8192:], 0),
     ]

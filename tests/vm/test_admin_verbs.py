@@ -58,7 +58,7 @@ def test_the_identify_verbs_agree(linux: Guest) -> None:
     independent = nvme(linux, "cmdset-ind-id-ns", NAMESPACE)
     assert (independent["nstat"], independent["nsattr"]) == (1, 0)
     assert nvme(linux, "nvm-id-ctrl", DRIVE)["vsl"] >= 0
-    assert nvme(linux, "nvm-id-ns", NAMESPACE)["pic"] == 0
+    assert nvme(linux, "nvm-id-ns", NAMESPACE)["pic"] == 3
     assert "0x1" in said(linux, "nvme", "id-iocs", DRIVE, "-v")
     assert nvme(linux, "list-ns", DRIVE, "--csi=0")["nsid_list"] == [{"nsid": 1}]
     described = nvme(linux, "ns-descs", NAMESPACE)["ns-descs"]
@@ -124,8 +124,9 @@ def test_what_can_be_done_with_a_feature_is_said(linux: Guest) -> None:
 
 
 def test_features_that_do_not_apply_are_refused(linux: Guest) -> None:
-    for fid in (0x0C, 0x0D, 0x11, 0x12, 0x18, 0x82, 0x84):
+    for fid in (0x0C, 0x0D, 0x11, 0x12, 0x18, 0x1D, 0x82):
         assert "Invalid Field" in refused(linux, "get-feature", DRIVE, "-f", hex(fid))
+    assert "Invalid Namespace" in refused(linux, "get-feature", DRIVE, "-f", "0x84")
     set_feature = ("set-feature", DRIVE, "-f")
     assert "(0x410d)" in refused(linux, *set_feature, "2", "-V", "0", "-s")
     on_namespace = ("set-feature", NAMESPACE, "-n", "1", "-f", "6", "-V", "1")
