@@ -52,6 +52,9 @@ def policy(folder: Path, body: str, method: str = "victim(self, superblocks)") -
     return f"{path}:Mine"
 
 
+WRITING = "os.write(int(sys.argv[1]), {}); time.sleep(1000)"
+"""To the socket by which the process answers."""
+
 LEAST = "return min(superblocks.candidates, key=superblocks.valid.__getitem__)"
 
 
@@ -71,6 +74,9 @@ LEAST = "return min(superblocks.candidates, key=superblocks.valid.__getitem__)"
             "took more than 0.3 s of processor time to decide",
         ),
         ("time.sleep(1000)", "took more than 4 s to decide"),
+        (WRITING.format(b"\0\0\0\x09{"), "took more than 4 s to decide"),
+        (WRITING.format(b"answer: 3\n"), "answered nonsense"),
+        (WRITING.format(b"[1]\n"), "answered nonsense"),
         ("os._exit(3)", "ended its process with code 3"),
         ("os.abort()", "ended its process with SIGABRT"),
         ("sys.exit(0)", "raised SystemExit"),

@@ -18,6 +18,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 import weakref
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe
@@ -36,6 +37,8 @@ LONGEST = 4.0
 serves nobody, and who waits for one of its registers gives up after 5 s."""
 MOST_MEMORY = 4 << 30
 """Bytes of the process's address space."""
+MOST_ANSWER = 1 << 20
+"""Bytes, of an order of all dies that a drive may have."""
 LOADING = 10
 """Times the limits of a decision."""
 
@@ -84,18 +87,34 @@ class Isolated(Foreign):
 
     def _answer(self, doing: str, times: int) -> Any:
         try:
-            if not self._connection.poll(LONGEST * times):
-                self._end()
-                raise PolicyError(
-                    self._kind,
-                    f"the policy {self.name} took more than {LONGEST * times:g} s to {doing}",
-                )
-            said = json.loads(self._connection.recv_bytes())
+            line = self._line(LONGEST * times)
         except (EOFError, OSError):
             raise PolicyError(self._kind, self._ended(doing, times)) from None
-        if "error" in said:
-            raise PolicyError(self._kind, said["error"])
-        return said["answer"]
+        if line is None:
+            self._end()
+            most = f"{LONGEST * times:g} s"
+            raise PolicyError(
+                self._kind, f"the policy {self.name} took more than {most} to {doing}"
+            )
+        match _decoded(line):
+            case {"error": str(error)}:
+                raise PolicyError(self._kind, error)
+            case {"answer": answer}:
+                return answer
+        self._end()  # the policy has written to its process's socket itself
+        raise PolicyError(self._kind, f"the policy {self.name} answered nonsense")
+
+    def _line(self, seconds: float) -> bytes | None:
+        """What comes up to the end of a line; None where that takes longer. Raises EOFError."""
+        deadline, line = time.monotonic() + seconds, b""
+        while not line.endswith(b"\n"):
+            if not self._connection.poll(max(0.0, deadline - time.monotonic())):
+                return None
+            piece = os.read(self._connection.fileno(), MOST_ANSWER)
+            line += piece
+            if not piece or len(line) > MOST_ANSWER:
+                raise EOFError
+        return line
 
     def _ended(self, doing: str, times: int) -> str:
         """Why there is no answer."""
@@ -116,6 +135,13 @@ def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def _decoded(line: bytes) -> object:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
 
 
 def loaded(kind: str, name: str) -> object:
@@ -158,7 +184,7 @@ def main(
         except (PolicyError, ProfileError) as error:
             said = {"error": str(error)}
         signal.setitimer(signal.ITIMER_PROF, 0)
-        connection.send_bytes(json.dumps(said).encode())
+        os.write(connection.fileno(), json.dumps(said).encode() + b"\n")
         question = pickle.loads(connection.recv_bytes())
 
 
