@@ -138,6 +138,22 @@ def test_what_has_no_schedule_is_said_and_not_dropped() -> None:
     assert (large.cycles, large.front) == (100, True)
 
 
+def test_a_depthwise_layer_takes_equal_blocks() -> None:
+    shape = replace(SMALL, depthwise=True)
+    equal, fewer, more = points.swept(
+        cores("buffers=1/4", "block_out=16,8,32"),
+        [Network("depthwise", {shape: 1}, {})],
+        ["sram"],
+        serially,
+        silent,
+    )
+    assert equal.cycles == carry_out(Task(shape, PYNQ_CORE, PYNQ)).cycles
+    assert equal.network.operations == 2 * 64 * 16 * 9
+    for point in (fewer, more):
+        assert point.cycles is None
+        assert "blocks of as many input as output channels" in point.reason
+
+
 def test_no_layer_is_timed_twice_on_a_core() -> None:
     seen: list[Task] = []
 

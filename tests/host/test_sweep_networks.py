@@ -88,6 +88,17 @@ def convolution(stride: tuple[int, int], dilation: tuple[int, int], padding: int
     return options
 
 
+def depthwise(
+    stride: tuple[int, int], dilation: tuple[int, int], padding: int, multiplier: int
+) -> Any:
+    options = schema.DepthwiseConv2DOptionsT()
+    options.strideH, options.strideW = stride
+    options.dilationHFactor, options.dilationWFactor = dilation
+    options.padding, options.depthMultiplier = padding, multiplier
+    return options
+
+
+@pytest.mark.parametrize("multiplier", [None, 1, 2])
 @pytest.mark.parametrize("padding", [schema.Padding.SAME, schema.Padding.VALID])
 @pytest.mark.parametrize(
     ("size", "taps", "stride", "dilation"),
@@ -106,9 +117,17 @@ def test_a_convolution_has_the_output_that_litert_gives_it(
     taps: tuple[int, int],
     stride: tuple[int, int],
     dilation: tuple[int, int],
+    multiplier: int | None,
 ) -> None:
+    """As a depthwise one where it has a multiplier."""
     model = Model((2, *size, 3))
-    model.add(Code.CONV_2D, (5, *taps, 3), (1, 1, 1, 5), convolution(stride, dilation, padding))
+    if multiplier is None:
+        options = convolution(stride, dilation, padding)
+        model.add(Code.CONV_2D, (5, *taps, 3), (1, 1, 1, 5), options)
+    else:
+        outputs = 3 * multiplier
+        options = depthwise(stride, dilation, padding, multiplier)
+        model.add(Code.DEPTHWISE_CONV_2D, (1, *taps, outputs), (1, 1, 1, outputs), options)
     path = model.write(tmp_path / "m.tflite")
     interpreter = Interpreter(str(path))
     interpreter.allocate_tensors()
@@ -118,6 +137,7 @@ def test_a_convolution_has_the_output_that_litert_gives_it(
     assert [shape.images, shape.out_height, shape.out_width, shape.out_channels] == expected
     assert (shape.height, shape.width, shape.in_channels) == (*size, 3)
     assert (shape.kernel, shape.stride, shape.dilation) == (taps, stride, dilation)
+    assert shape.depthwise is (multiplier is not None)
 
 
 def test_layers_are_counted_and_what_has_no_schedule_is_named(tmp_path: Path) -> None:
@@ -128,15 +148,18 @@ def test_layers_are_counted_and_what_has_no_schedule_is_named(tmp_path: Path) ->
     model.add(Code.CONV_2D, (16, 3, 3, 4), (1, 8, 8, 16), same)
     model.add(Code.RELU, None, (1, 8, 8, 16))
     model.add(Code.RELU, None, (1, 8, 8, 16))
-    model.add(Code.FULLY_CONNECTED, (10, 512), (2, 10), schema.FullyConnectedOptionsT())
+    its_own = depthwise((2, 2), (1, 1), schema.Padding.SAME, 1)
+    model.add(Code.DEPTHWISE_CONV_2D, (1, 3, 3, 16), (1, 4, 4, 16), its_own)
+    model.add(Code.FULLY_CONNECTED, (10, 128), (2, 10), schema.FullyConnectedOptionsT())
     found = network(str(model.write(tmp_path / "net.tflite")))
     assert found.name == "net.tflite"
     assert dict(found.shapes) == {
         Conv2d(1, 16, 8, 8, 16, (3, 3), padding=(1, 1, 1, 1)): 3,
-        Conv2d(2, 512, 1, 1, 10, (1, 1)): 1,
+        Conv2d(1, 16, 8, 8, 16, (3, 3), (2, 2), (0, 1, 0, 1), depthwise=True): 1,
+        Conv2d(2, 128, 1, 1, 10, (1, 1)): 1,
     }
     assert dict(found.left_out) == {"CONV_2D": 1, "RELU": 2}
-    assert found.operations == 2 * (3 * 64 * 16 * 16 * 9 + 2 * 10 * 512)
+    assert found.operations == 2 * (3 * 64 * 16 * 16 * 9 + 16 * 16 * 9 + 2 * 10 * 128)
 
 
 def refusal(path: Path) -> str:

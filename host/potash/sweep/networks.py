@@ -103,16 +103,39 @@ def of_model(name: str, model: bytes) -> Network:
 
 def _convolution(graph: Any, operator: Any) -> Conv2d | None:
     """CONV_2D: an image of NHWC and kernels of OHWI. None where its channels are grouped."""
+    image, (out_channels, *taps, depth) = _image_and_kernels(graph, operator)
+    if depth != image[3]:
+        return None
+    return _windows(operator, schema.Conv2DOptions(), image, taps, out_channels)
+
+
+def _depthwise(graph: Any, operator: Any) -> Conv2d:
+    """DEPTHWISE_CONV_2D: an image of NHWC and kernels of 1HWO."""
+    image, (_, *taps, out_channels) = _image_and_kernels(graph, operator)
+    options = schema.DepthwiseConv2DOptions()
+    return _windows(operator, options, image, taps, out_channels, depthwise=True)
+
+
+def _image_and_kernels(graph: Any, operator: Any) -> Sequence[tuple[int, ...]]:
     image, kernels = _extents(graph, operator, 2)
     if len(image) != 4 or len(kernels) != 4:
         raise ModelError(f"a convolution of {image} with {kernels} is none")
-    options = schema.Conv2DOptions()
+    return image, kernels
+
+
+def _windows(
+    operator: Any,
+    options: Any,
+    image: Sequence[int],
+    taps: Sequence[int],
+    out_channels: int,
+    *,
+    depthwise: bool = False,
+) -> Conv2d:
+    """A convolution with the stride, the dilation and the padding in its options."""
     table = operator.BuiltinOptions()
     options.Init(table.Bytes, table.Pos)
     images, height, width, channels = image
-    out_channels, *taps, depth = kernels
-    if depth != channels:
-        return None
     stride = (options.StrideH(), options.StrideW())
     dilation = (options.DilationHFactor(), options.DilationWFactor())
     padding = (0, 0, 0, 0)
@@ -120,8 +143,9 @@ def _convolution(graph: Any, operator: Any) -> Conv2d | None:
         down = same_padding(height, taps[0], stride[0], dilation[0])
         across = same_padding(width, taps[1], stride[1], dilation[1])
         padding = (*down, *across)
+    kernel = taps[0], taps[1]
     return Conv2d(
-        images, channels, height, width, out_channels, (taps[0], taps[1]), stride, padding, dilation
+        images, channels, height, width, out_channels, kernel, stride, padding, dilation, depthwise
     )
 
 
@@ -148,6 +172,7 @@ def _extents(graph: Any, operator: Any, count: int) -> Sequence[tuple[int, ...]]
 
 _READERS: Mapping[int, Callable[[Any, Any], Conv2d | None]] = {
     schema.BuiltinOperator.CONV_2D: _convolution,
+    schema.BuiltinOperator.DEPTHWISE_CONV_2D: _depthwise,
     schema.BuiltinOperator.FULLY_CONNECTED: _product,
 }
 

@@ -61,6 +61,11 @@ class Convolution:
     epilogue: Epilogue = NOTHING
 
     def __post_init__(self) -> None:
+        if self.shape.depthwise and self.config.block_in != self.config.block_out:
+            # A block of outputs would see several blocks of inputs, or a part of one.
+            raise ScheduleError(
+                "depthwise convolutions need blocks of as many input as output channels"
+            )
         if not fits(self.shape, self.tile, self.epilogue, self.config):
             raise ScheduleError(f"{self.tile} does not fit into the core's buffers")
 
