@@ -304,7 +304,7 @@ def test_a_copy_goes_to_a_write_pointer(host: Host) -> None:
 def test_other_commands(host: Host) -> None:
     assert asked(host, FLUSH, 0).status == 0
     host.put(struct.pack("<IIQ", 0, 1, 0))
-    assert asked(host, DEALLOCATE, 0, 4).status == 0
+    assert asked(host, DEALLOCATE, 4 << 32).status == 0
 
 
 def test_there_are_no_fused_operations(host: Host) -> None:
@@ -455,6 +455,8 @@ def test_a_damaged_record_makes_its_zone_read_only(
         assert send(host, OFFLINE) == send(host, OFFLINE) == 0
         assert asked(host, READ, 0, 0).status == write(host, 1).status == 0x1BB
         assert copy(host, BLOCKS + 1, (0, 1)) == 0x1BB
+        host.put(struct.pack("<IIQIIQ", 0, 1, BLOCKS, 0, 1, 0))
+        assert [asked(host, DEALLOCATE, ad << 32 | 1).status for ad in (0, 4)] == [0x1BB] * 2
         assert zone(host, 1).pointer == BLOCKS + 1
         assert host.command(host.admin, 0x80, nsid=1, cdws=(0,)).status == 0  # Format, 512 bytes
         assert report(host)[1][0] == Zone(EMPTY, 96, 0, 0, 0)

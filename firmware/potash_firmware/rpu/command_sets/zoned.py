@@ -5,6 +5,7 @@ Source: NVM Express Zoned Namespace Command Set Specification 1.1, section 3.
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -108,12 +109,25 @@ def _write(controller: Controller, command: Command, handler: Handler, charge: C
         require_writable(controller, namespace)
         if moves_data:  # memory that is not there is refused before the write pointer moves
             controller.transfer.views(command, blocks.length, write=False)
+        zones, zone = namespace.zones, namespace.zones.of(blocks.slba)
         namespace.claim(blocks.slba, blocks.blocks)
+        resets = zone.resets
+
+        def carry_out() -> Result:
+            if namespace.zones is not zones or zone.resets != resets:
+                # Behind the write pointer now: as if the zone had been reset first.
+                raise NvmeError(
+                    Status.ZONE_INVALID_WRITE,
+                    f"zone {zone.number} was reset before block {blocks.slba} was written",
+                    lba=blocks.slba,
+                )
+            return handler(controller, command)
+
         due = None if controller.timing is None else charge(controller.timing, blocks)
         return _stored(
             controller,
             namespace,
-            lambda: controller.deadlines.keep(due, lambda: handler(controller, command)),
+            lambda: controller.deadlines.keep(due, carry_out),
         )
 
     return begin()
@@ -232,6 +246,7 @@ def _reset(controller: Controller, namespace: ZonedNamespace, zones: list[Zone])
         wait = after(controller, namespace, ranges, begin, writes=True, alone=True)
         if wait is not None:
             return wait
+        require_writable(controller, namespace)
         # Other commands find the zones empty when this has ended.
         namespace.zones.empty(zones)
         work = controller.media_work.on_blocks(
@@ -243,7 +258,11 @@ def _reset(controller: Controller, namespace: ZonedNamespace, zones: list[Zone])
         try:
             future.result()
         except MediaError as error:
-            raise write_error(controller, namespace, error) from None
+            failed = write_error(controller, namespace, error)
+            namespace.zones.not_emptied(zones)
+            with suppress(MediaError):
+                namespace.store_claims_at_once()
+            raise failed from None
         before = namespace.uncorrectable.ranges()
         for zone in zones:
             namespace.uncorrectable.remove(zone.first, size)

@@ -75,6 +75,8 @@ class Zone:
     pointer: int = 0
     attributes: ZoneAttribute = _NONE
     extension: bytes = b""
+    resets: int = 0
+    """How often it was reset since the power came."""
 
     def encode(self) -> bytes:
         """Its record; zeroes are an empty zone."""
@@ -248,7 +250,17 @@ class Zones:
         """These are reset, and hold nothing any more."""
         for zone in zones:
             zone.pointer, zone.attributes, zone.extension = 0, _NONE, b""
+            zone.resets += 1
             self.become(zone, ZoneState.EMPTY)
+
+    def not_emptied(self, zones: Iterable[Zone]) -> None:
+        """Their reset has failed: what is left in them can be read, and they can be reset again.
+
+        They take no writes, so nothing lies behind a write pointer.
+        """
+        for zone in zones:
+            if zone.state is ZoneState.EMPTY:
+                self.become(zone, ZoneState.FULL)
 
     def write_protected(self) -> list[int]:
         """The namespace takes no writes any more: active zones become full (section 2.1.1.4.1).

@@ -161,8 +161,10 @@ def dataset_management(controller: Controller, command: Command) -> Result:
     fields = DatasetManagement.decode(command.entry.cdws)
     namespace = controller.namespaces.usable(command.entry.nsid)
     media = namespace.media
-    listed = DatasetRange.decode_list(controller.transfer.receive(command, fields.length))
+    listed = [*DatasetRange.decode_list(controller.transfer.receive(command, fields.length))]
     ranges = [namespace.byte_range(one.slba, one.blocks) for one in listed]
+    for one in listed:
+        namespace.require_readable(one.slba, one.blocks)
     if not fields.ad:
         return None
     require_writable(controller, namespace)
