@@ -12,7 +12,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, groupby
 from types import MappingProxyType
@@ -40,7 +40,6 @@ from potash_firmware.apu.pool import Pool, Worker, contents_of
 from potash_firmware.mailbox.counters import Word, add
 from potash_firmware.mailbox.job_time import JobBegan, JobCounted, JobDue, JobLeft, JobOverdue
 from potash_firmware.mailbox.messages import (
-    MAX_RANGES,
     JobEnded,
     ReadCheck,
     ReadChecked,
@@ -427,7 +426,7 @@ class Jobs:
         accelerator.log.add(
             LogEntryType.JOB_FINISHED,
             f"returned {_signed(outcome.value)} after {outcome.instructions} instructions, "
-            f"{outcome.length} bytes of output{_besides(job.gathered)}",
+            f"{outcome.length} bytes of output{ranges.besides(job.gathered)}",
         )
         self._fire(accelerator, Event.RETURNED)
         output = ranges.first_bytes(
@@ -435,8 +434,8 @@ class Jobs:
         )
         plan = accelerator.config.plan
         portions = [
-            *_portions(plan.output_offset, output),
-            *_portions(plan.writes_offset, job.gathered),
+            *ranges.portions(plan.output_offset, output),
+            *ranges.portions(plan.writes_offset, job.gathered),
         ]
         if not portions:
             self._write_ended(accelerator, 0)
@@ -487,21 +486,6 @@ class Jobs:
             accelerator.log.add(LogEntryType.JOB_FINISHED, ENDED_BY_HOST[before])
         if now is State.FAILED and before is not State.FAILED:
             self._ended(accelerator)
-
-
-def _portions(
-    source: int, parts: Sequence[ByteRange]
-) -> Iterator[tuple[int, tuple[ByteRange, ...]]]:
-    """Where in the arena the bytes of as many ranges begin as one message holds, and the ranges."""
-    for first in range(0, len(parts), MAX_RANGES):
-        pieces = tuple(parts[first : first + MAX_RANGES])
-        yield source, pieces
-        source += sum(piece.length for piece in pieces)
-
-
-def _besides(gathered: Sequence[ByteRange]) -> str:
-    total = sum(item.length for item in gathered)
-    return f", {total} bytes written to granted blocks" if total else ""
 
 
 def _signed(value: int) -> int:

@@ -3,13 +3,14 @@
 Alkali CSD platform documentation, section 4.3.2 (Use local storage as accelerator input, output).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from csd_spec.fields import LocalStorage
 from csd_spec.opcodes import PAGE_SIZE
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.apu.config import NamespaceConfig, RangeBlocks, RangeUnit
 from potash_firmware.apu.model import ByteRange, Grant
+from potash_firmware.mailbox.messages import MAX_RANGES
 
 Namespaces = Mapping[int, NamespaceConfig]
 
@@ -85,3 +86,19 @@ def is_granted(granted: Sequence[Grant], nsid: int, lba: int, count: int, *, wri
             return False
         lba = reach
     return True
+
+
+def portions(
+    source: int, parts: Sequence[ByteRange]
+) -> Iterator[tuple[int, tuple[ByteRange, ...]]]:
+    """Where in the arena the bytes of as many ranges begin as one message holds, and the ranges."""
+    for first in range(0, len(parts), MAX_RANGES):
+        pieces = tuple(parts[first : first + MAX_RANGES])
+        yield source, pieces
+        source += sum(piece.length for piece in pieces)
+
+
+def besides(gathered: Sequence[ByteRange]) -> str:
+    """For the log: what a program has written to granted blocks, if it has."""
+    total = sum(item.length for item in gathered)
+    return f", {total} bytes written to granted blocks" if total else ""

@@ -1,9 +1,7 @@
 """`potash serve`: a device by itself, for whatever client comes."""
 
 import errno
-import json
 import os
-import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -30,8 +28,9 @@ from potash.cli.device.configured import (
 from potash.cli.device.fault_options import fault_options, faults_of
 from potash.cli.device.moving import Moving, load_state, moving_options, save_state
 from potash.cli.device.namespace_options import NAMESPACE
+from potash.cli.device.serve_reports import announce
 from potash.cli.device.time_options import keep, modelled, standing, time_options, time_section
-from potash.cli.drive.common import json_option, say
+from potash.cli.drive.common import json_option
 from potash.cli.progress import showing
 from potash.configuration import (
     LARGEST_BUFFER,
@@ -93,14 +92,6 @@ def _serial(text: str) -> str:
     if not (text.strip() and text.isascii() and text.isprintable() and len(text) <= 20):
         raise ValueError(f"{text!r} is not up to 20 printable ASCII characters")
     return text
-
-
-def qemu_device(socket: Path) -> str:
-    """The `-device` argument that gives QEMU the device behind `socket`."""
-    return json.dumps(
-        {"driver": "vfio-user-pci", "socket": {"type": "unix", "path": str(socket)}},
-        separators=(",", ":"),
-    )
 
 
 @click.command()
@@ -372,7 +363,7 @@ def _serve(
         be_undumpable()
         if moving.load is not None:
             load_state(device, moving.load)
-        _announce(path, section.media, drive, address)
+        announce(path, section.media, drive, address)
         run_until(device, stop)
         if moving.save is not None:
             save_state(device, moving.save)
@@ -454,37 +445,6 @@ def _drive(wanted: Configuration, *, locked: bool = True) -> Drive:
         raise PotashError(str(error)) from None
     except MediaError as error:
         raise PotashError(error.strerror) from None
-
-
-def _announce(socket: Path, media: Path | None, drive: Drive, metrics: str | None) -> None:
-    device = qemu_device(socket)
-    namespaces = [
-        serve_reports.Namespace(nsid, one.size, drive.block_sizes[nsid], one.read_only)
-        for nsid, one in drive.namespaces.items()
-    ]
-    report = serve_reports.Serving(
-        socket=str(socket),
-        media=str(media) if media else None,
-        size=sum(one.size for one in namespaces),
-        capacity=drive.capacity,
-        namespaces=namespaces,
-        qemu_device=device,
-        metrics=metrics,
-    )
-    where = f"in {media}" if media else "in memory, gone when this ends"
-    what = " and ".join(human(one.size) for one in namespaces) or "no namespace yet"
-    if drive.memory_allocated:
-        what += f", with {human(drive.memory_allocated)} of memory"
-    lines = [
-        f"A drive of {what}, {where}, listens at {socket}",
-        "QEMU (10.1.1 or later) takes it with:",
-        f"  -device {shlex.quote(device)}",
-        "and guest memory that can be shared:",
-        "  -object memory-backend-memfd,id=m0,size=1G,share=on -M q35,memory-backend=m0",
-    ]
-    if metrics is not None:
-        lines.append(f"Prometheus finds its metrics at {metrics}")
-    say(report, [*lines, f"Without QEMU: potash run vfio-user:{socket} PROGRAM INPUT OUTPUT"])
 
 
 @contextmanager

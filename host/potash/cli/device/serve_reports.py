@@ -1,10 +1,16 @@
-"""What `potash serve` reports as JSON."""
+"""What `potash serve` reports of its device."""
 
+import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
+from potash.cli.drive.common import say
 from potash.schema import Count, Form, Positive
+from potash.units import human
+from potash_device.media.drive import Drive
 
 
 @dataclass(frozen=True)
@@ -30,3 +36,43 @@ class Serving:
     namespaces: Annotated[Sequence[Namespace], "All namespaces."]
     qemu_device: Annotated[str, "Value of QEMU's -device option that attaches the drive."]
     metrics: Annotated[str | None, "URL of the metrics for Prometheus; null without --metrics."]
+
+
+def qemu_device(socket: Path) -> str:
+    """The `-device` argument that gives QEMU the device behind `socket`."""
+    return json.dumps(
+        {"driver": "vfio-user-pci", "socket": {"type": "unix", "path": str(socket)}},
+        separators=(",", ":"),
+    )
+
+
+def announce(socket: Path, media: Path | None, drive: Drive, metrics: str | None) -> None:
+    """Say where the drive is that listens now, and how it is used."""
+    device = qemu_device(socket)
+    namespaces = [
+        Namespace(nsid, one.size, drive.block_sizes[nsid], one.read_only)
+        for nsid, one in drive.namespaces.items()
+    ]
+    report = Serving(
+        socket=str(socket),
+        media=str(media) if media else None,
+        size=sum(one.size for one in namespaces),
+        capacity=drive.capacity,
+        namespaces=namespaces,
+        qemu_device=device,
+        metrics=metrics,
+    )
+    where = f"in {media}" if media else "in memory, gone when this ends"
+    what = " and ".join(human(one.size) for one in namespaces) or "no namespace yet"
+    if drive.memory_allocated:
+        what += f", with {human(drive.memory_allocated)} of memory"
+    lines = [
+        f"A drive of {what}, {where}, listens at {socket}",
+        "QEMU (10.1.1 or later) takes it with:",
+        f"  -device {shlex.quote(device)}",
+        "and guest memory that can be shared:",
+        "  -object memory-backend-memfd,id=m0,size=1G,share=on -M q35,memory-backend=m0",
+    ]
+    if metrics is not None:
+        lines.append(f"Prometheus finds its metrics at {metrics}")
+    say(report, [*lines, f"Without QEMU: potash run vfio-user:{socket} PROGRAM INPUT OUTPUT"])
