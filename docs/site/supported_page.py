@@ -85,6 +85,7 @@ IF_PLACED = "with `--fdp`"
 IF_THERE = {
     CommandSet.MEMORY: "with memory namespaces",
     CommandSet.COMPUTE: "with compute namespaces",
+    CommandSet.ZONED: "with zoned namespaces",
 }
 """Of what needs another command set than NVM."""
 
