@@ -177,11 +177,18 @@ def drive(tmp_path: Path) -> Iterator[Drive]:
         made = Drive(device, process.pid)
         made.prepare()
         yield made
-        # Whatever has died, the same configuration runs one more job on each.
+        # Whatever has died, the same configuration runs one more job on each. The last job of a
+        # worker may have ended before it was killed; the next one can be sent to it before its
+        # death is noticed, and fails.
+        failed = 0
         for accelerator in made.accelerators:
             assert made.start(accelerator, 0x0102_0304_0506_0708)
-            assert made.end(accelerator) == StatusId.DONE
+            if made.end(accelerator) == StatusId.FAILED:
+                failed += 1
+                assert made.start(accelerator, 0x0102_0304_0506_0708)
+                assert made.end(accelerator) == StatusId.DONE
             assert made.content(accelerator) == 0x0102_0304_0506_0708
+        assert failed <= 1
 
 
 def test_accelerators_are_as_many_and_as_large_as_asked_for(drive: Drive) -> None:

@@ -29,11 +29,15 @@ WAITING = "potash: waiting for another process that prepares the guest\n"
 """What a command may say first on standard error, where another test prepares one."""
 
 FORKED = """#!/bin/sh
-mkfifo /tmp/potash.$$ && echo $$ > /tmp/potash && read code < /tmp/potash.$$
+mkfifo /tmp/potash.$$ && (echo $$ > /tmp/potash) && read code < /tmp/potash.$$
 rm /tmp/potash.$$
 exit $code
 """
-"""What is `potash` in a guest that `fork_commands` has prepared."""
+"""What is `potash` in a guest that `fork_commands` has prepared.
+
+It asks from a process of its own: `echo` would make the pipe the shell's standard output for a
+moment, and who is asked takes over that of the shell.
+"""
 
 FORKING = """
 import ctypes, os, signal, sys
