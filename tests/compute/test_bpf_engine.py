@@ -6,7 +6,7 @@ import pytest
 
 from potash_firmware.bpf import engine as engines
 from potash_firmware.bpf.engine import Engine, execute, unavailable, usable
-from potash_firmware.bpf.errors import EngineUnavailable, Fault, FaultKind
+from potash_firmware.bpf.errors import Fault, FaultKind
 from support.bpf import arena, exit_, load, mov
 
 
@@ -29,19 +29,12 @@ def test_a_fault_passes_through() -> None:
 def test_what_is_missing_is_replaced_with_a_word_in_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(engines, "unavailable", lambda engine: "there is no libubpf")
+    monkeypatch.setattr(engines, "unavailable", lambda engine: "there is no LLVM")
     with caplog.at_level(logging.WARNING):
-        assert usable(Engine.UBPF) is Engine.INTERPRETER
-    assert "there is no libubpf" in caplog.text
+        assert usable(Engine.NATIVE) is Engine.INTERPRETER
+    assert "there is no LLVM" in caplog.text
 
 
 def test_the_interpreter_is_always_there() -> None:
     assert unavailable(Engine.INTERPRETER) is None
     assert usable(Engine.INTERPRETER) is Engine.INTERPRETER
-
-
-def test_an_engine_that_is_not_there_says_so_before_anything_happens() -> None:
-    missing = [engine for engine in Engine if unavailable(engine)]
-    for engine in missing:
-        with pytest.raises(EngineUnavailable):
-            execute(engine, exit_, 0, arena(), {}, (), 10)

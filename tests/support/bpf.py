@@ -86,16 +86,6 @@ def engines() -> list[ParameterSet]:
     return found
 
 
-def known(engine: Engine, code: bytes) -> bool:
-    """Whether an engine has all instructions of some code: libubpf has no pointers to functions.
-
-    It refuses LDDW with the source CODE_ADDRESS (4), and CALLX.
-    """
-    starts = range(0, len(code), 8)
-    pointers = any(code[at] == 0x8D or (code[at], code[at + 1] >> 4) == (0x18, 4) for at in starts)
-    return engine is not Engine.UBPF or not pointers
-
-
 class Result(NamedTuple):
     """r0, and the arena as the program left it."""
 

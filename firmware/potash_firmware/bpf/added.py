@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 GROUP = "potash.helpers"
 
 NUMBERS = range(32, 64)
-"""Numbers for added helpers: Potash's own are below, and libubpf knows none above."""
+"""Numbers for added helpers: Potash's own are below."""
 
 OWN_NAMES = frozenset(helper.name.lower() for helper in OwnHelper)
 

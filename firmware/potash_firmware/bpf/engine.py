@@ -2,16 +2,14 @@
 
 The interpreter is always available and is the specification. Compiled programs give the same value,
 the same memory and the same fault (kind, instruction, address); only the instruction at which a
-program exceeds its limit may differ. `ubpf` lists the differences of an installed libubpf.
+program exceeds its limit may differ.
 """
 
-import importlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from functools import partial
-from typing import Any
 
+from potash_firmware.bpf import interpreter
 from potash_firmware.bpf.arena import Arena
 from potash_firmware.bpf.interpreter import Execution, Helper
 from potash_firmware.bpf.tally import Tally
@@ -24,23 +22,10 @@ class Engine(Enum):
 
     INTERPRETER = "interpreter"
     NATIVE = "native"
-    UBPF = "ubpf"
 
 
 Execute = Callable[[bytes, int, Arena, Mapping[int, Helper], Sequence[int], int], Execution]
 """See `execute`, whose arguments but for the engine and the tally these are."""
-
-
-_MODULES = {
-    Engine.INTERPRETER: "potash_firmware.bpf.interpreter",
-    Engine.NATIVE: "potash_firmware.bpf.native.engine",
-    Engine.UBPF: "potash_firmware.bpf.ubpf",
-}
-
-
-def _module(engine: Engine) -> Any:
-    """Loaded by who uses it: LLVM takes its time, and may not be there."""
-    return importlib.import_module(_MODULES[engine])
 
 
 def execute(
@@ -57,10 +42,9 @@ def execute(
 
     `arguments` are the entry function's, r1 first. What is executed is counted in `tally`, if
     there is one, also when the program faults. Raises Fault, and EngineUnavailable before anything
-    has happened when the engine is not there, cannot take the program, or cannot count.
+    has happened when the engine is not there or cannot take the program.
     """
-    run: Execute = partial(_module(engine).execute, tally=tally)
-    return run(code, entry, arena, helpers, arguments, instruction_limit)
+    return prepare(engine, code, entry, arena, helpers, instruction_limit, tally)(arguments)
 
 
 Run = Callable[[Sequence[int]], Execution]
@@ -77,17 +61,22 @@ def prepare(
 ) -> Run:
     """As `execute`, for a program whose data is in its arena, and that runs more than once."""
     if engine is Engine.NATIVE:
+        # LLVM takes its time to load, and may not be there.
         from potash_firmware.bpf.native.engine import Machine
 
         return Machine(code, entry, arena, helpers, instruction_limit, tally).run
-    run: Execute = partial(_module(engine).execute, tally=tally)
-    return lambda arguments: run(code, entry, arena, helpers, arguments, instruction_limit)
+    return lambda arguments: interpreter.execute(
+        code, entry, arena, helpers, arguments, instruction_limit, tally
+    )
 
 
 def unavailable(engine: Engine) -> str | None:
     """Why an engine cannot be used here, in one sentence; None where it can."""
-    reason: str | None = _module(engine).unavailable()
-    return reason
+    if engine is Engine.INTERPRETER:
+        return None
+    from potash_firmware.bpf.native import engine as native
+
+    return native.unavailable()
 
 
 def usable(engine: Engine) -> Engine:

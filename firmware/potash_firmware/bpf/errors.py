@@ -45,7 +45,6 @@ class FaultKind(Enum):
     OUTSIDE_PROGRAM = "jump outside the program"
     UNKNOWN_HELPER = "unknown helper"
     HELPER_FAILED = "helper failed"
-    STOPPED = "stopped"
 
 
 class Fault(Exception):

@@ -29,11 +29,6 @@ class Execution(NamedTuple):
     executed: int
 
 
-def unavailable() -> str | None:
-    """Never: this engine is always there."""
-    return None
-
-
 def execute(
     code: bytes,
     entry: int,
