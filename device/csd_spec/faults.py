@@ -89,10 +89,18 @@ class FaultKind(IntEnum):
     """The application processor is gone; the device starts another one."""
     UNREACHABLE = 8
     """Namespaces do not reach each other, as long as the fault is there."""
+    RESET_RECOMMENDED = 9
+    """The drive recommends to reset zones that are full, as long as the fault is there."""
+    FINISH_RECOMMENDED = 10
+    """The drive recommends to finish zones that are open or closed, as long as the fault is
+    there."""
 
 
 COMMAND_KINDS = frozenset({FaultKind.STATUS, FaultKind.DELAY, FaultKind.LOST})
 MEDIA_KINDS = frozenset({FaultKind.MEDIA_ERROR, FaultKind.MEDIA_DELAY})
+ZONE_KINDS = frozenset({FaultKind.RESET_RECOMMENDED, FaultKind.FINISH_RECOMMENDED})
+LASTING = ZONE_KINDS | {FaultKind.UNREACHABLE}
+"""What is so until the fault is cleared, and is not triggered."""
 DELAYS = frozenset({FaultKind.DELAY, FaultKind.MEDIA_DELAY})
 
 
@@ -160,8 +168,8 @@ class Fault(NamedTuple):
             raise DescriptorError("the range of blocks ends behind the last one that can be named")
         if self.admin and self.blocks:
             raise DescriptorError("Admin commands have no blocks")
-        if self.kind is FaultKind.UNREACHABLE and (self.times or self.after):
-            raise DescriptorError("namespaces are out of reach until the fault is cleared")
+        if self.kind in LASTING and (self.times or self.after):
+            raise DescriptorError("a fault of this kind lasts until it is cleared")
         if FaultFlags.AT_ONCE in self.flags and (self.after or self.times != 1):
             raise DescriptorError("the APU dies now once")
         if FaultFlags.AT_ONCE | FaultFlags.AT_START in self.flags:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from csd_spec.faults import Fault, FaultKind
 from support.memory import asked as identified
 from support.memory import identify
 from support.nvme_host import DATA, Host
@@ -400,6 +401,74 @@ def test_changed_zones_are_listed_and_are_an_event_of_their_namespace(host: Host
     assert events(host) == []
 
 
+RECOMMEND_FINISH, RECOMMEND_RESET = 1 << 1, 1 << 2
+
+
+def attributes(host: Host) -> list[int]:
+    return [one.attributes for one in report(host)[1]]
+
+
+def test_a_reset_of_full_zones_is_recommended_until_it_is_done_or_no_longer_needed(
+    host: Host,
+) -> None:
+    assert host.command(host.admin, 9, cdws=CONFIGURE).status == 0
+    for number in range(4):
+        write(host, number * BLOCKS)
+    send(host, FINISH, 0)
+    send(host, FINISH, BLOCKS)
+    faults = host.rpu.controller.faults
+    fault = faults.add(Fault(FaultKind.RESET_RECOMMENDED, lba=BLOCKS + 3, blocks=2 * BLOCKS))
+    assert attributes(host) == [0, RECOMMEND_RESET, 0, 0, 0, 0, 0, 0]
+    assert events(host) == [(ZONES_CHANGED, 1)]
+    assert changed_zones(host) == [1, BLOCKS]
+    # A zone that becomes full is one of them, too.
+    send(host, FINISH, 2 * BLOCKS)
+    assert events(host) == [(ZONES_CHANGED, 1)]
+    assert changed_zones(host) == [1, 2 * BLOCKS]
+    assert attributes(host) == [0, RECOMMEND_RESET, RECOMMEND_RESET, 0, 0, 0, 0, 0]
+    assert [one.first for one in report(host, options=9)[1]] == [BLOCKS, 2 * BLOCKS]
+    # The host follows the recommendation for one, and the drive does not need it for the other.
+    send(host, RESET, BLOCKS)
+    assert attributes(host) == [0, 0, RECOMMEND_RESET, 0, 0, 0, 0, 0]
+    assert events(host) == []
+    faults.clear(fault)
+    assert attributes(host) == [0] * 8
+    assert events(host) == [(ZONES_CHANGED, 1)]
+    assert changed_zones(host) == [1, 2 * BLOCKS]
+    assert report(host, options=9)[0] == 0
+
+
+def test_finishing_active_zones_is_recommended(host: Host) -> None:
+    write(host, 0)
+    send(host, OPEN, BLOCKS)
+    write(host, 2 * BLOCKS)
+    send(host, CLOSE, 2 * BLOCKS)
+    write(host, 3 * BLOCKS)
+    send(host, FINISH, 3 * BLOCKS)
+    host.rpu.controller.faults.add(Fault(FaultKind.FINISH_RECOMMENDED, nsid=1))
+    assert attributes(host) == [RECOMMEND_FINISH] * 3 + [0] * 5
+    assert changed_zones(host) == [3, 0, BLOCKS, 2 * BLOCKS]
+    for first in range(0, 3 * BLOCKS, BLOCKS):
+        send(host, FINISH, first)
+    assert attributes(host) == [0] * 8
+    assert host.command(host.admin, 0x80, nsid=1, cdws=(1,)).status == 0  # Format
+    write(host, BLOCKS)
+    assert attributes(host) == [0, RECOMMEND_FINISH] + [0] * 6
+    assert changed_zones(host) == [1, BLOCKS]
+
+
+def test_recommendations_are_not_on_the_media(tmp_path: Path) -> None:
+    path = tmp_path / "drive"
+    with powered(path) as host:
+        write(host, 0)
+        send(host, FINISH, 0)
+        host.rpu.controller.faults.add(Fault(FaultKind.RESET_RECOMMENDED))
+        assert attributes(host)[0] == RECOMMEND_RESET
+    with powered(path) as host:
+        assert zone(host, 0)[0] == FULL
+        assert attributes(host) == [0] * 8
+
+
 def test_the_changed_zone_list_is_of_one_zoned_namespace(host: Host) -> None:
     for nsid, status in ((0, 0xB), (2, INVALID_FIELD), (0xFFFF_FFFF, 0xB)):
         done = host.command(host.admin, 2, nsid=nsid, cdws=(15 << 16 | 0xBF,))
@@ -409,9 +478,9 @@ def test_the_changed_zone_list_is_of_one_zoned_namespace(host: Host) -> None:
 def test_more_changed_zones_than_the_list_holds() -> None:
     with powered(zones=512) as host:
         (namespace,) = host.rpu.controller.namespaces.zoned
-        namespace.changed_zones = set(range(511))
+        namespace.zones.changed = set(range(511))
         assert changed_zones(host) == [511, *range(0, 511 * BLOCKS, BLOCKS)]
-        namespace.changed_zones = set(range(512))
+        namespace.zones.changed = set(range(512))
         assert changed_zones(host) == [0xFFFF]
 
 

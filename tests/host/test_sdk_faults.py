@@ -45,6 +45,8 @@ LINES = {
     "interrupt": Fault(FaultKind.INTERRUPT),
     "apu": Fault(FaultKind.APU_DEATH, times=1),
     "reachability": Fault(FaultKind.UNREACHABLE),
+    "zone reset lba=16..31 nsid=2": Fault(FaultKind.RESET_RECOMMENDED, nsid=2, lba=16, blocks=16),
+    "zone finish": Fault(FaultKind.FINISH_RECOMMENDED),
     "apu at=now": Fault(FaultKind.APU_DEATH, FaultFlags.AT_ONCE, times=1),
     "apu at=start count=2": Fault(FaultKind.APU_DEATH, FaultFlags.AT_START, times=2),
 }

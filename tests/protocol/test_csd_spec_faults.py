@@ -86,6 +86,7 @@ def test_the_commands_dwords() -> None:
         Fault(FaultKind.APU_DEATH, FaultFlags.AT_ONCE, times=2),
         Fault(FaultKind.UNREACHABLE, times=1),
         Fault(FaultKind.UNREACHABLE, after=1),
+        Fault(FaultKind.RESET_RECOMMENDED, times=1),
         Fault(FaultKind.APU_DEATH, FaultFlags.AT_ONCE, times=1, after=1),
         Fault(FaultKind.APU_DEATH, FaultFlags.AT_ONCE | FaultFlags.AT_START, times=1),
     ],

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from csd_spec.faults import Fault, FaultKind
 from nvme_spec.features import (
     FeatureId,
     HostControlledThermalManagement,
@@ -159,7 +160,7 @@ class Controller:
             lambda: self.namespaces.blocks.values(),
             self.deadlines,
             apu.end,
-            self._associate,
+            self._lasting_faults,
         )
         self.firmware = FirmwareSlots(board.flash, settings.identity.firmware_revision)
         self.keep_alive = KeepAlive(clock)
@@ -365,10 +366,15 @@ class Controller:
         every = self.namespaces.every.values()
         return [namespace for namespace in every if isinstance(namespace, MemoryNamespace)]
 
-    def _associate(self, associated: bool) -> None:
-        """Namespaces reach each other, or no longer."""
-        if self.reachability.associate(associated) and len(self.namespaces.supported) > 1:
+    def _lasting_faults(self, faults: list[Fault]) -> None:
+        """These are the faults that last: whether namespaces reach each other, and what the drive
+        recommends to do with zones."""
+        reachable = not any(one.kind is FaultKind.UNREACHABLE for one in faults)
+        if self.reachability.associate(reachable) and len(self.namespaces.supported) > 1:
             self.alerts.notice(NoticeEvent.REACHABILITY_ASSOCIATION_CHANGE)
+        for namespace in self.namespaces.zoned:
+            namespace.recommend(one for one in faults if one.nsid in (0, namespace.nsid))
+        self.zones_changed()
 
     def _namespace_sizes(self) -> dict[int, int]:
         return {nsid: one.media.size for nsid, one in self.namespaces.blocks.items()}
@@ -449,7 +455,7 @@ class Controller:
     def zones_changed(self) -> None:
         """Notify the host of the zones that it has not read of."""
         for namespace in self.namespaces.zoned:
-            if namespace.changed_zones and namespace.nsid in self.namespaces.attached:
+            if namespace.zones.changed and namespace.nsid in self.namespaces.attached:
                 self.alerts.notice(NoticeEvent.ZONE_DESCRIPTOR_CHANGED, namespace.nsid)
 
     def internal_fault(self, reason: str) -> None:

@@ -15,6 +15,7 @@ from csd_spec.faults import (
     ALL_FAULTS,
     ANY,
     COMMAND_KINDS,
+    LASTING,
     MEDIA_KINDS,
     MOST_FAULTS,
     Fault,
@@ -112,7 +113,7 @@ class Faults:
         namespaces: gives every namespace that there is.
         deadlines: where a delay is waited for.
         end_apu: ends the application processor, now.
-        associate: has namespaces reach each other, or no longer.
+        lasting: told the faults that are so until they are cleared.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class Faults:
         namespaces: Callable[[], Iterable[Namespace]],
         deadlines: Deadlines,
         end_apu: Callable[[], None],
-        associate: Callable[[bool], None],
+        lasting: Callable[[list[Fault]], None],
     ) -> None:
         self.io: tuple[_Armed, ...] = ()
         """Those that an I/O command may trigger; the fast path is off while there are any."""
@@ -131,7 +132,7 @@ class Faults:
         self._namespaces = namespaces
         self._deadlines = deadlines
         self._end_apu = end_apu
-        self._associate = associate
+        self._lasting = lasting
         self._kept: dict[int, _Armed] = {}
         self._last = 0
         # The media executor's threads ask, too, and a trigger may be the last of a fault.
@@ -186,7 +187,7 @@ class Faults:
             self.io = (*(one for one in commands if not one.fault.admin), *deaths)
             self.interrupts = tuple(one for one in armed if one.fault.kind is FaultKind.INTERRUPT)
             self._impair([one for one in armed if one.fault.kind in MEDIA_KINDS])
-            self._associate(not any(one.fault.kind is FaultKind.UNREACHABLE for one in armed))
+            self._lasting([one.fault for one in armed if one.fault.kind in LASTING])
 
     def release(self) -> None:
         """The device ends: nobody is to wait any longer."""

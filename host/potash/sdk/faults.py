@@ -14,9 +14,10 @@ A line is the fault's kind, and words for the rest:
     media read|write|any        [delay=TIME] [nsid=N] [lba=...]
     interrupt                   [vector=N]
     apu                         [at=now|start|job]
+    zone reset|finish           [nsid=N] [lba=...]
     reachability
 
-each but the last with [count=N] [after=N]. A device that was not started with `potash serve
+each but the last two with [count=N] [after=N]. A device that was not started with `potash serve
 --allow-faults` refuses them with Invalid Command Opcode.
 """
 
@@ -62,6 +63,10 @@ _ACCESSES = {
     "write": FaultFlags.WRITES,
     "any": FaultFlags.READS | FaultFlags.WRITES,
 }
+_ADVICE = {
+    "reset": FaultKind.RESET_RECOMMENDED,
+    "finish": FaultKind.FINISH_RECOMMENDED,
+}
 _MOMENTS = {
     "now": FaultFlags.AT_ONCE,
     "start": FaultFlags.AT_START,
@@ -71,7 +76,7 @@ _STATUSES: tuple[type[IntEnum], ...] = (Status, csd_spec.status.VendorStatus)
 _SECONDS = {"us": 1, "ms": 1_000, "s": 1_000_000}
 """Microseconds of each unit."""
 
-_HEADS = {"io": 2, "admin": 2, "media": 2, "interrupt": 1, "apu": 1, "reachability": 1}
+_HEADS = {"io": 2, "admin": 2, "media": 2, "interrupt": 1, "apu": 1, "zone": 2, "reachability": 1}
 """Words that name each kind of fault."""
 
 _BARE = frozenset({"lost", "dnr"})
@@ -166,7 +171,8 @@ def _parse(head: list[str], rest: dict[str, str]) -> Fault:
     what = head[0] if head else ""
     if len(head) != _HEADS.get(what, -1):
         raise ValueError(
-            "it begins with io OPCODE, admin OPCODE, media ACCESS, interrupt, apu or reachability"
+            "it begins with io OPCODE, admin OPCODE, media ACCESS, interrupt, apu, zone ACTION or "
+            "reachability"
         )
     times = _number(rest, "count", 1 if what == "apu" else 0)
     after = _number(rest, "after", 0)
@@ -182,6 +188,9 @@ def _parse(head: list[str], rest: dict[str, str]) -> Fault:
             return Fault(FaultKind.INTERRUPT, queue=vector, times=times, after=after)
     nsid = _number(rest, "nsid", 0)
     lba, blocks = _range(rest.pop("lba", None))
+    if what == "zone":
+        advice = _chosen(_ADVICE, head[1], "an action")
+        return Fault(advice, nsid=nsid, lba=lba, blocks=blocks, times=times, after=after)
     if what == "media":
         delay = _time(rest)
         return Fault(
@@ -227,6 +236,9 @@ def _described(fault: Fault) -> Iterable[str]:
             yield f"at={next(name for name, flags in _MOMENTS.items() if flags == known)}"
         case FaultKind.UNREACHABLE:
             yield "reachability"
+        case FaultKind.RESET_RECOMMENDED | FaultKind.FINISH_RECOMMENDED:
+            yield "zone"
+            yield next(name for name, kind in _ADVICE.items() if kind is fault.kind)
         case FaultKind.INTERRUPT:
             yield "interrupt"
             if fault.queue != ANY:

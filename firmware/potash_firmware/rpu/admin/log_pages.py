@@ -260,12 +260,12 @@ def _host_addressable(controller: Controller, command: Command, fields: GetLogPa
 def _changed_zones(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     namespace = controller.namespaces.zoned_one(command.entry.nsid)
     return encode_changed_zones(
-        namespace.zones.every[one].first for one in sorted(namespace.changed_zones)
+        namespace.zones.every[one].first for one in sorted(namespace.zones.changed)
     )
 
 
 def _zones_were_read(controller: Controller, nsid: int) -> None:
-    controller.namespaces.zoned_one(nsid).changed_zones.clear()
+    controller.namespaces.zoned_one(nsid).zones.changed.clear()
 
 
 def _feature_effect(row: Feature) -> int:

@@ -38,7 +38,7 @@ from potash_firmware.rpu.command_sets.nvm.blocks import (
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import Handler
 from potash_firmware.rpu.namespaces.zoned import ZonedNamespace
-from potash_firmware.rpu.namespaces.zones import Zone
+from potash_firmware.rpu.namespaces.zones import Zone, Zones
 from potash_firmware.rpu.transfer import MAX_TRANSFER
 
 if TYPE_CHECKING:  # it takes NumPy, as in the controller
@@ -168,6 +168,8 @@ def _stored(
     controller: Controller, namespace: ZonedNamespace, then: Callable[[], Result]
 ) -> Result:
     """Go on with `then` when the records of zones that have changed are stored."""
+    if namespace.zones.changed:  # by a recommendation for the state that the zone is in now
+        controller.zones_changed()
     try:
         if namespace.store_claims_at_once():
             return then()
@@ -291,7 +293,7 @@ def zone_management_receive(controller: Controller, command: Command) -> Result:
         )
     if fields.length > MAX_TRANSFER:
         raise NvmeError(Status.INVALID_FIELD, f"{fields.length} bytes are more than MDTS")
-    wanted = _wanted(fields.options)
+    wanted = _wanted(zones, fields.options)
     extended = fields.zra == ZoneReceiveAction.EXTENDED_REPORT
     step = DESCRIPTOR_SIZE + (EXTENSION_UNIT if extended else 0)
     room = max(0, fields.length - REPORT_HEADER_SIZE) // step
@@ -311,12 +313,12 @@ def zone_management_receive(controller: Controller, command: Command) -> Result:
     return None
 
 
-def _wanted(options: int) -> Callable[[Zone], bool]:
+def _wanted(zones: Zones, options: int) -> Callable[[Zone], bool]:
     """Whether reporting options select a zone. Raises NvmeError for reserved ones."""
     if options == REPORT_ALL:
         return lambda zone: True
     if options == REPORT_ATTRIBUTES:
-        return lambda zone: bool(zone.attributes & _CONTROLLER_ATTRIBUTES)
+        return lambda zone: bool(zones.attributes(zone) & _CONTROLLER_ATTRIBUTES)
     state = REPORTED_STATES.get(options)
     if state is None:
         raise NvmeError(Status.INVALID_FIELD, f"reporting options {options:#x} are reserved")

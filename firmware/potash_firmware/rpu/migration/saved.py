@@ -116,7 +116,7 @@ def save(
         health=tuple(health.items()),
         changed_namespaces=controller.changed_namespaces.save(),
         changed_zones=tuple(
-            (one.nsid, tuple(sorted(one.changed_zones))) for one in controller.namespaces.zoned
+            (one.nsid, tuple(sorted(one.zones.changed))) for one in controller.namespaces.zoned
         ),
         keep_alive=controller.keep_alive.save(),
         active_slot=controller.firmware.active,
@@ -201,7 +201,7 @@ class Loadable:
         changed_zones = dict(drive.changed_zones)
         for zoned in controller.namespaces.zoned:
             known = range(len(zoned.zones.every))
-            zoned.changed_zones = {*changed_zones.get(zoned.nsid, ())} & {*known}
+            zoned.zones.changed = {*changed_zones.get(zoned.nsid, ())} & {*known}
         controller.keep_alive.load(*drive.keep_alive)
         controller.thermal.update()
 

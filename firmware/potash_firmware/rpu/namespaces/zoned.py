@@ -12,12 +12,19 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import ClassVar
 
+from csd_spec.faults import ZONE_KINDS, Fault, FaultKind
 from nvme_spec.identify.capabilities import CommandSet
+from nvme_spec.zoned import ZoneAttribute
 from potash_device.media.shapes import ZONE_RECORD
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.zones import Zones
 
 log = logging.getLogger(__name__)
+
+_ADVICE = {
+    FaultKind.RESET_RECOMMENDED: ZoneAttribute.RESET_RECOMMENDED,
+    FaultKind.FINISH_RECOMMENDED: ZoneAttribute.FINISH_RECOMMENDED,
+}
 
 
 @dataclass(eq=False)
@@ -27,9 +34,6 @@ class ZonedNamespace(Namespace):
     csi: ClassVar[CommandSet] = CommandSet.ZONED
 
     def __post_init__(self) -> None:
-        self.changed_zones: set[int] = set()
-        """Numbers of zones that no command on zones or blocks has changed, since the host has read
-        the log page (section 4.1.4.1)."""
         self.zones = self._all_empty()
         self._storing = Lock()
 
@@ -68,13 +72,24 @@ class ZonedNamespace(Namespace):
         """As `Zones.claim`."""
         self.zones.claim(lba, count)
 
+    def recommend(self, faults: Iterable[Fault]) -> None:
+        """Recommend to reset or to finish the zones that `faults` name, and no others."""
+        advice: dict[ZoneAttribute, set[int]] = {}
+        for fault in faults:
+            if fault.kind in ZONE_KINDS:
+                first, length = fault.lba, fault.blocks or self.blocks
+                last = min(first + length, self.blocks) - 1
+                numbers = range(first // self.zones.size, last // self.zones.size + 1)
+                advice.setdefault(_ADVICE[fault.kind], set()).update(numbers)
+        self.zones.recommend(advice)
+
     def write_protected(self) -> None:
         """As `Zones.write_protected`."""
-        self.changed_zones.update(self.zones.write_protected())
+        self.zones.write_protected()
 
     def lost(self) -> None:
         """As `Zones.lost`."""
-        self.changed_zones.update(self.zones.lost())
+        self.zones.lost()
 
     def store_claims(self) -> None:
         """Store the records of zones that have changed; waits. Raises MediaError."""
@@ -110,17 +125,18 @@ class ZonedNamespace(Namespace):
 
     def erased(self) -> None:
         """Nothing is on the media any more, with the zones' records."""
-        self.zones = self._all_empty()
+        advice, self.zones = self.zones.advice, self._all_empty()
+        self.zones.recommend(advice)
         self.zones.unsaved = set(range(len(self.zones.every)))
-        self.changed_zones.clear()
 
     def load(self) -> None:
         """Remember the zones as the media have them; waits. Raises MediaError."""
         records = bytearray(len(self.zones.every) * ZONE_RECORD)
         self.media.read_into([memoryview(records)], self._records_at)
-        self.zones = self._all_empty()
+        before, self.zones = self.zones, self._all_empty()
+        self.zones.changed = before.changed
         damaged = self.zones.load(bytes(records))
-        self.changed_zones.update(damaged)
+        self.zones.recommend(before.advice)
         if damaged:
             log.error(
                 "namespace %d: the records of %d zones are damaged, which are read-only now: %s",

@@ -8,7 +8,7 @@ Source: NVM Express Zoned Namespace Command Set Specification 1.1, section 2.1.1
 
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from nvme_spec.status import NvmeError, Status
@@ -35,6 +35,12 @@ _NONE = ZoneAttribute(0)
 _OPENED = (ZoneState.IMPLICITLY_OPENED, ZoneState.EXPLICITLY_OPENED)
 _ACTIVE = (*_OPENED, ZoneState.CLOSED)
 _WRITABLE = (ZoneState.EMPTY, *_ACTIVE)
+
+_ADVISED = {
+    ZoneAttribute.RESET_RECOMMENDED: (ZoneState.FULL,),
+    ZoneAttribute.FINISH_RECOMMENDED: _ACTIVE,
+}
+"""States of zones that a recommendation is for."""
 
 _REFUSED = {
     ZoneState.FULL: Status.ZONE_IS_FULL,
@@ -111,6 +117,12 @@ class Zones:
         self.every = [Zone(number, number * size) for number in range(count)]
         self.active_limit = min(ACTIVE_LIMIT, count)
         self.open_limit = min(OPEN_LIMIT, count)
+        self.advice: Mapping[ZoneAttribute, Container[int]] = {}
+        """Numbers of zones that the drive recommends to reset when they are full, or to finish when
+        they are active (sections 5.4 and 5.5)."""
+        self.changed: set[int] = set()
+        """Numbers of zones that the drive has changed, or changed its recommendation for, since the
+        host has read the log page (section 4.1.4.1)."""
         self.unsaved: set[int] = set()
         """Zones whose records are to be stored before anything else happens in them."""
         self._active: set[int] = set()
@@ -141,7 +153,10 @@ class Zones:
 
     def become(self, zone: Zone, state: ZoneState) -> None:
         """Have a zone in a state, whatever the one before."""
+        before = self._recommended(zone)
         zone.state = state
+        if self._recommended(zone) & ~before:
+            self.changed.add(zone.number)
         for among in (self._active, self._explicit):
             among.discard(zone.number)
         self._implicit.pop(zone.number, None)
@@ -152,6 +167,26 @@ class Zones:
         elif state is ZoneState.EXPLICITLY_OPENED:
             self._explicit.add(zone.number)
         self.unsaved.add(zone.number)
+
+    def attributes(self, zone: Zone) -> ZoneAttribute:
+        """Its attributes, with what is recommended as long as it is in such a state."""
+        return zone.attributes | self._recommended(zone)
+
+    def _recommended(self, zone: Zone) -> ZoneAttribute:
+        for advice, numbers in self.advice.items():
+            if zone.state in _ADVISED[advice] and zone.number in numbers:
+                return advice
+        return _NONE
+
+    def recommend(self, advice: Mapping[ZoneAttribute, Container[int]]) -> None:
+        """Have another `advice`."""
+        before = [self._recommended(zone) for zone in self.every]
+        self.advice = advice
+        self.changed.update(
+            zone.number
+            for zone, earlier in zip(self.every, before, strict=True)
+            if self._recommended(zone) != earlier
+        )
 
     # Reading and writing.
 
@@ -262,23 +297,19 @@ class Zones:
             if zone.state is ZoneState.EMPTY:
                 self.become(zone, ZoneState.FULL)
 
-    def write_protected(self) -> list[int]:
-        """The namespace takes no writes any more: active zones become full (section 2.1.1.4.1).
+    def write_protected(self) -> None:
+        """The namespace takes no writes any more: active zones become full (section 2.1.1.4.1)."""
+        self._all_become(ZoneState.FULL, _ACTIVE)
 
-        Gives their numbers.
-        """
-        return self._all_become(ZoneState.FULL, _ACTIVE)
+    def lost(self) -> None:
+        """The media have lost writes: zones are read-only."""
+        self._all_become(ZoneState.READ_ONLY, (*_WRITABLE, ZoneState.FULL))
 
-    def lost(self) -> list[int]:
-        """The media have lost writes: zones are read-only. Gives the numbers of those that were
-        not."""
-        return self._all_become(ZoneState.READ_ONLY, (*_WRITABLE, ZoneState.FULL))
-
-    def _all_become(self, state: ZoneState, before: _States) -> list[int]:
-        changed = [zone for zone in self.every if zone.state in before]
-        for zone in changed:
-            self.become(zone, state)
-        return [zone.number for zone in changed]
+    def _all_become(self, state: ZoneState, before: _States) -> None:
+        for zone in self.every:
+            if zone.state in before:
+                self.become(zone, state)
+                self.changed.add(zone.number)
 
     # Power cycles.
 
@@ -291,6 +322,7 @@ class Zones:
                 damaged.append(zone.number)
             self.become(zone, zone.state)
         self.unsaved = set(damaged)
+        self.changed.update(damaged)
         return damaged
 
     def power_cycled(self) -> None:
@@ -313,7 +345,7 @@ class Zones:
             ZoneDescriptor(
                 zt=SEQUENTIAL_WRITE_REQUIRED,
                 zs=zone.state,
-                za=zone.attributes,
+                za=self.attributes(zone),
                 zcap=self.capacity,
                 zslba=zone.first,
                 wp=zone.first + zone.pointer if writable else (1 << 64) - 1,
