@@ -72,6 +72,18 @@ def in_guest(guest: Guest) -> bytes:
     sh(f"dd if=/tmp/data of=/dev/nvme0n1 bs=64k seek={KEPT * 64} oflag=direct conv=fsync")
     assert zones()[KEPT]["wp"] == KEPT * ZONE + 16
 
+    # blkzone names zones by sectors of 512 bytes, and so does what it prints.
+    fourth = f"--offset {4 * ZONE * 8} --count 1 /dev/nvme0n1"
+    for action, state in (
+        ("reset", "em"),
+        ("open", "oe"),
+        ("close", "em"),
+        ("finish", "fu"),
+        ("reset", "em"),
+    ):
+        sh(f"blkzone {action} {fourth}")
+        assert f"({state})" in sh(f"blkzone report {fourth}")
+
     last = f"/dev/nvme0n1 -s {APPENDED * ZONE}"
     sh(f"nvme zns zone-append {last} -z 4096 -d /tmp/data")
     assert zones()[APPENDED]["wp"] == APPENDED * ZONE + 1

@@ -73,6 +73,7 @@ GUEST = Closure(
         "nvme-cli",
         "fio",
         "e2fsprogs",
+        "util-linux",
         "python3.13",
         "zstd",
     ),

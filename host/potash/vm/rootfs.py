@@ -1,9 +1,10 @@
 """The guest's file system, as two archives: a base of Debian's programs, an overlay of our own.
 
-The base is busybox, nvme-cli, fio, e2fsprogs and Python with the shared libraries that their own
-loader names; the overlay is the SDK, the light commands and the agent. Python's modules come with
-bytecode that is never checked against its source (PEP 552, unchecked hash-based), compiled by the
-guest's own Python: finding and compiling sources is what an emulated processor is slowest at.
+The base is busybox, nvme-cli, fio, e2fsprogs, blkzone and Python with the shared libraries that
+their own loader names; the overlay is the SDK, the light commands and the agent. Python's modules
+come with bytecode that is never checked against its source (PEP 552, unchecked hash-based),
+compiled by the guest's own Python: finding and compiling sources is what an emulated processor is
+slowest at.
 """
 
 import importlib.util
@@ -28,6 +29,7 @@ PROGRAMS = (
     "usr/bin/fio",
     "usr/sbin/mke2fs",
     "usr/sbin/e2fsck",
+    "usr/sbin/blkzone",
     f"usr/bin/{PYTHON}",
 )
 FILE_SYSTEMS = {f"mkfs.ext{n}": "mke2fs" for n in (2, 3, 4)} | {
@@ -114,7 +116,7 @@ def base(tree: Path, scratch: Path) -> Archive:
     _applets(archive, tree)
     binaries = [tree / name for name in PROGRAMS]
     binaries += _python(archive, tree, scratch)
-    for name, source in sorted(_libraries(tree, binaries)):
+    for name, source in sorted(libraries(tree, binaries)):
         archive.copy(source, f"{LIBRARIES}/{name}", 0o755)
     return archive
 
@@ -213,7 +215,7 @@ def _add_tree(archive: Archive, root: Path) -> None:
             archive.file(str(path.relative_to(root)), path.read_bytes())
 
 
-def _libraries(tree: Path, binaries: Sequence[Path]) -> set[tuple[str, Path]]:
+def libraries(tree: Path, binaries: Sequence[Path]) -> set[tuple[str, Path]]:
     """The shared libraries that some programs need: name and file, as the tree's loader says."""
     needed: set[tuple[str, Path]] = set()
     loader = guest_command(tree, "")[:3]

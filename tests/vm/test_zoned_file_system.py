@@ -1,0 +1,138 @@
+"""A file system made for zones: written, crashed, checked.
+
+The guest's Linux has such file systems as modules only, which `potash guest` leaves out; this
+downloads them, and the tools for one. Run it with
+
+    pytest -m slow tests/vm/test_zoned_file_system.py
+"""
+
+from __future__ import annotations
+
+import lzma
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from potash.sdk.progress import silent
+from potash.vm import cpio, kernel
+from potash.vm.drive import device_process
+from potash.vm.errors import GuestTimeout, PackagesUnavailable
+from potash.vm.guest import Guest
+from potash.vm.images import GuestImages, zstd
+from potash.vm.packages import RELEASE, Archive, Closure
+from potash.vm.rootfs import LIBRARIES, libraries
+
+pytestmark = pytest.mark.slow
+
+TOOLS = Closure(
+    "Linux's modules and the tools for Btrfs",
+    RELEASE,
+    ("linux-image-cloud-amd64", "btrfs-progs"),
+    ("./usr/share/doc",),
+)
+DRIVE = ["--zoned-namespace", "1G:16M"]
+
+SETUP = "cat /modules/order | while read module; do insmod /modules/$module || exit 1; done"
+WRITE = """
+mkdir /mnt/zoned
+mount -t btrfs /dev/nvme0n1 /mnt/zoned
+for each in 1 2 3 4 5 6 7 8; do
+    head -c 4194304 /dev/urandom > /mnt/zoned/kept$each
+    rm -f /mnt/zoned/kept$((each - 3))
+done
+(cd /mnt/zoned && sha256sum kept*) > /tmp/sums
+cp /tmp/sums /mnt/zoned/sums
+sync
+(while true; do head -c 1048576 /dev/urandom >> /mnt/zoned/unfinished; done) > /dev/null 2>&1 &
+sleep 2
+cat /tmp/sums
+"""
+
+
+def test_btrfs_on_zones_outlives_a_kill(images: GuestImages, tmp_path: Path) -> None:
+    try:
+        with images.cache.locked(silent), Archive(images.cache, None, silent) as archive:
+            tree = archive.tree(TOOLS)
+    except PackagesUnavailable as error:
+        pytest.skip(str(error))
+    images = with_file_system(images, tree, tmp_path)
+    media, socket = tmp_path / "drive", tmp_path / "socket"
+
+    with (
+        suppress(GuestTimeout),  # it cannot write any more what it holds for the drive
+        device_process(socket, "--media", str(media), *DRIVE) as process,
+        Guest(images, socket) as guest,
+    ):
+        sh(guest, SETUP)
+        sh(guest, "mkfs.btrfs -q -O zoned -d single -m single /dev/nvme0n1")
+        sums = sh(guest, WRITE)
+        process.kill()
+        process.wait()
+    assert len(sums.splitlines()) == 3
+
+    with (
+        device_process(socket, "--media", str(media), *DRIVE),
+        Guest(images, socket) as guest,
+    ):
+        sh(guest, SETUP)
+        sh(guest, "btrfs check --readonly /dev/nvme0n1")
+        sh(guest, "mkdir /mnt/zoned && mount -t btrfs /dev/nvme0n1 /mnt/zoned")
+        assert sh(guest, "cd /mnt/zoned && cat sums && sha256sum -c sums").startswith(sums)
+        assert "no errors found" in sh(guest, "btrfs scrub start -B /mnt/zoned")
+        sh(guest, "head -c 1048576 /dev/urandom > /mnt/zoned/more && sync && umount /mnt/zoned")
+
+
+def with_file_system(images: GuestImages, tree: Path, folder: Path) -> GuestImages:
+    """The guest with the tree's kernel, its modules of Btrfs, and the tools."""
+    (packed,) = tree.glob("boot/vmlinuz-*")
+    with_zstd = next(images.cache.root.glob("trees/*/usr/bin/zstd")).parents[2]
+    linux = folder / "vmlinux"
+    linux.write_bytes(kernel.vmlinux(packed.read_bytes(), lambda data: zstd(with_zstd, data)))
+    archive = cpio.Archive()
+    order = list(modules(tree, "btrfs"))
+    for name, content in order:
+        archive.file(f"modules/{name}.ko", content)
+    archive.file("modules/order", "".join(f"{name}.ko\n" for name, _ in order).encode())
+    tools = [tree / "usr/bin/btrfs", tree / "usr/sbin/mkfs.btrfs"]
+    for tool in tools:
+        archive.copy(tool, f"usr/bin/{tool.name}", 0o755)
+    for name, library in sorted(libraries(tree, tools)):
+        archive.copy(library, f"{LIBRARIES}/{name}", 0o755)
+    initrd = folder / "initrd"
+    shutil.copyfile(images.initrd, initrd)
+    with initrd.open("ab") as stream:
+        archive.write(stream)
+    return replace(images, kernel=linux, initrd=initrd)
+
+
+def modules(tree: Path, name: str) -> Iterator[tuple[str, bytes]]:
+    """A module after those that it needs, in the order in which they are loaded."""
+    files = {
+        path.name.split(".")[0].replace("-", "_"): path
+        for path in tree.glob("usr/lib/modules/*/kernel/**/*.ko.xz")
+    }
+    loaded: set[str] = set()
+
+    def load(one: str) -> Iterator[tuple[str, bytes]]:
+        if one in loaded or one not in files:  # not a file: built in
+            return
+        loaded.add(one)
+        content = lzma.decompress(files[one].read_bytes())
+        said = re.findall(rb"\0(?:depends|softdep)=(?:pre: )?([^\0]*)", content)
+        for needed in re.split(r"[, ]+", b" ".join(said).decode()):
+            yield from load(needed.replace("-", "_"))
+        yield one, content
+
+    return load(name)
+
+
+def sh(guest: Guest, script: str) -> str:
+    guest.await_drive("/dev/nvme0n1")
+    done = guest.capture(["sh", "-e", "-c", script])
+    assert done.code == 0, (script, done)
+    return done.stdout.decode()
