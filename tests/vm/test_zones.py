@@ -77,7 +77,7 @@ def in_guest(guest: Guest) -> bytes:
     for action, state in (
         ("reset", "em"),
         ("open", "oe"),
-        ("close", "em"),
+        ("close", "cl"),
         ("finish", "fu"),
         ("reset", "em"),
     ):
