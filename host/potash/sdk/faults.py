@@ -26,6 +26,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
+from typing import TypeVar
 
 import csd_spec.opcodes
 import csd_spec.status
@@ -83,6 +84,8 @@ _BARE = frozenset({"lost", "dnr"})
 """Words without a value."""
 
 _MOST = (1 << 32) - 1
+
+_Choice = TypeVar("_Choice", FaultFlags, FaultKind)
 
 
 def add(device: Commands, fault: Fault | str) -> int:
@@ -298,7 +301,7 @@ def _name(names: Iterable[type[IntEnum]], number: int) -> str:
     return f"{number:#x}"
 
 
-def _chosen(choices: Mapping[str, FaultFlags], text: str, what: str) -> FaultFlags:
+def _chosen(choices: Mapping[str, _Choice], text: str, what: str) -> _Choice:
     if text not in choices:
         raise ValueError(f"{text} is not {what}: {', '.join(choices)}")
     return choices[text]
