@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from csd_spec.faults import Fault, FaultKind
+from potash_device.media.drive import Drive
 from support.memory import asked as identified
 from support.memory import identify
+from support.migration import moved
 from support.nvme_host import DATA, Host
 from support.zones import (
     APPEND,
@@ -53,6 +55,7 @@ from support.zones import (
     read,
     report,
     send,
+    shape,
     write,
     zone,
 )
@@ -345,6 +348,27 @@ def test_zones_outlive_a_power_cycle(tmp_path: Path) -> None:
         assert host.data(192)[128:] == b"extension".ljust(64)
         assert write(host, 2, fill=9).status == 0
         assert [read(host, at)[0] for at in range(4)] == [1, 1, 9, 0]
+
+
+def test_zones_move_with_the_drive_as_they_are(host: Host) -> None:
+    write(host, 0, fill=3)
+    send(host, OPEN, BLOCKS)
+    write(host, 2 * BLOCKS)
+    send(host, CLOSE, 2 * BLOCKS)
+    write(host, 3 * BLOCKS)
+    protect(host, 1)
+    protect(host, 0)
+    write(host, 4 * BLOCKS)
+    send(host, OPEN, 5 * BLOCKS)
+    before = report(host)
+    with Drive.open(None, (shape(),)) as drive, Host(drive=drive) as other:
+        moved(host, other)
+        assert report(other) == before
+        assert [one.state for one in before[1]][:6] == [FULL] * 4 + [IMPLICIT, EXPLICIT]
+        assert changed_zones(other) == [4, 0, BLOCKS, 2 * BLOCKS, 3 * BLOCKS]
+        assert read(other, 0) == b"\x03" * BLOCK
+        assert write(other, 4 * BLOCKS + 1).status == 0
+        assert write(other, 5 * BLOCKS + 1).status == INVALID_WRITE
 
 
 def changed_zones(host: Host, nsid: int = 1, *, retain: bool = False) -> list[int]:

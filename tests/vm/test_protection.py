@@ -44,6 +44,12 @@ def test_linux_and_the_drive_check_each_other(images: GuestImages, tmp_path: Pat
         assert sh(guest, "dd if=/dev/nvme0n1 bs=4k skip=9 count=1 iflag=direct | head -c 5") == (
             "drive"
         )
+        # Where Linux does not make and check it itself, it has the drive do that.
+        sh(guest, f"for one in write_generate read_verify; do echo 0 > {INTEGRITY}/$one; done")
+        sh(guest, fio)
+        sh(guest, "nvme verify /dev/nvme0n1 -s 0 -c 255 --prinfo=5 --ref-tag=0")
+        sh(guest, f"for one in write_generate read_verify; do echo 1 > {INTEGRITY}/$one; done")
+        sh(guest, "dd if=/dev/nvme0n1 of=/dev/null bs=64k count=16 iflag=direct")
         # Other formats, by number, and back.
         formatted(guest, "--lbaf=8 --pi=1", "EXT-DIF-TYPE1-CRC64", 4096)
         sh(guest, fio)
