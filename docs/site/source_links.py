@@ -32,7 +32,7 @@ _MARK = "potash-line-"
 
 
 class Link(NamedTuple):
-    """A link that leaves the documentation: its text, and a path from the top of the repository."""
+    """A link to a source file: its text, and a path from the top of the repository."""
 
     text: str
     path: str
@@ -53,14 +53,15 @@ def pages() -> list[Path]:
 
 
 def links(page: str, text: str) -> Iterator[tuple[re.Match[str], Link]]:
-    """The links of a page, which is named from the top of `docs`, that leave the documentation."""
+    """The links of a page, which is named from the top of `docs`, to source files: outside the
+    documentation, and in its labs."""
     code = [found.span() for found in _FENCE.finditer(text)]
     for found in _LINK.finditer(text):
         target = found["target"]
         if "://" in target or any(first <= found.start() < end for first, end in code):
             continue
         path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), target))
-        if not path.startswith("docs/"):
+        if not path.startswith("docs/") or posixpath.splitext(path)[1] in LANGUAGES:
             yield found, Link(found["text"], path)
 
 
