@@ -33,6 +33,7 @@ SECTIONS = {
     },
     "Use a drive": {
         "run": Entry("potash.cli.drive.run", "Run a program on a drive's accelerator."),
+        "query": Entry("potash.cli.drive.query", "Query a table that is stored on a drive."),
         "acc": Entry("potash.cli.drive.acc", "Send single commands to a drive's accelerators."),
         "fw": Entry(
             "potash.cli.drive.fw", "Send programs to a drive's accelerators and read them."

@@ -182,6 +182,14 @@ def _mounted(number: int, proc: Path) -> tuple[str, str]:
     return "", ""
 
 
+def drive_of(path: Path, *, sysfs: Path = Path("/sys")) -> str | None:
+    """The NVMe block device that a file is on, such as /dev/nvme0n1; None if it is elsewhere."""
+    folder = Path(os.path.realpath(sysfs / "dev" / "block" / _text(os.stat(path).st_dev)))
+    if (folder / "partition").exists():
+        folder = folder.parent
+    return f"/dev/{folder.name}" if folder.name.startswith("nvme") else None
+
+
 def mounts_of(
     block_device: int, *, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")
 ) -> Iterator[str]:

@@ -50,6 +50,7 @@ LIGHT_PACKAGES = ("nvme_spec", "csd_spec", "pyvfio_user", "click", "rich")
 LIGHT_PATTERNS = (
     "*.py",
     "sdk/**/*.py",
+    "columns/*.py",
     "cli/*.py",
     "cli/drive/**/*.py",
     "vm/__init__.py",

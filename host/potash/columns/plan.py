@@ -1,0 +1,134 @@
+"""What a program is to do: a condition for rows, and what becomes of those that it selects.
+
+The state of aggregates is defined here, for the program that counts and for the host that reads it:
+words of 64 bits for each group and each column, which add up over jobs. Sums are exact. Those of
+integers are the sums of their low and high halves. A float is an integer of 53 bits at one of 2 098
+places; it is added to three of the words that each stand for 32 of these places, and the host puts
+the words together and rounds once. So no sum depends on the order or the number of jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from potash.columns.conditions import Condition
+from potash.columns.expressions import Aggregate
+from potash.columns.schema import Column
+from potash.columns.types import DataType, TypeId
+
+WORD = 8
+ROWS = 0
+"""The word of a group that counts its rows."""
+GROUP_HEADER = 1
+
+COUNT, SEEN, LEAST, GREATEST, SUMS = 0, 1, 2, 3, 4
+"""Words of a column: values, values that are not NaN, the least and greatest key, and the sum."""
+LOW, HIGH = SUMS, SUMS + 1
+NAN, INFINITY, MINUS_INFINITY, LIMBS = SUMS, SUMS + 1, SUMS + 2, SUMS + 3
+LIMB_BITS = 32
+
+MANTISSA = {16: 10, 32: 23, 64: 52}
+"""Bits of a float's mantissa in memory."""
+
+
+class State(NamedTuple):
+    """The words of one column, from `at` on in its group."""
+
+    column: Column
+    at: int
+    sums: bool
+    """Whether there is a sum."""
+    extremes: bool
+    """Whether there are least and greatest."""
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The selected rows themselves: of each, these columns."""
+
+    columns: tuple[Column, ...]
+
+    def offsets(self, nullable: frozenset[str]) -> list[tuple[Column, int, int | None]]:
+        """Of each column, where in a record its value is, and the byte that says if it is valid."""
+        found, at = [], 0
+        for column in self.columns:
+            valid = at if column.name in nullable else None
+            at += valid is not None
+            found.append((column, at, valid))
+            at += size_of(column.stored)
+        return found
+
+    def record(self, nullable: frozenset[str]) -> int:
+        """Bytes of a row in the output."""
+        return sum(size_of(column.stored) + (column.name in nullable) for column in self.columns)
+
+
+@dataclass(frozen=True)
+class Aggregated:
+    """Aggregates of the selected rows, for each value of a column or for all of them."""
+
+    aggregates: tuple[Aggregate, ...]
+    states: tuple[State, ...]
+    by: Column | None = None
+    values: int = 0
+    """How many different values `by` can have; null is one more group."""
+
+    @property
+    def groups(self) -> int:
+        return 1 if self.by is None else self.values + 1
+
+    @property
+    def stride(self) -> int:
+        """Words of a group."""
+        if not self.states:
+            return GROUP_HEADER
+        last = self.states[-1]
+        return last.at + words(last.column.stored, last.sums)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the output."""
+        return self.groups * self.stride * WORD
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A query on one file."""
+
+    condition: Condition | None
+    result: Selected | Aggregated
+    columns: tuple[Column, ...]
+    """All columns that the program reads."""
+    nullable: frozenset[str]
+    """Those of them that have nulls."""
+
+
+def states_of(aggregates: Sequence[Aggregate], columns: dict[str, Column]) -> tuple[State, ...]:
+    """One state for each column that aggregates name."""
+    found, at = [], GROUP_HEADER
+    for column in columns.values():
+        functions = {one.function for one in aggregates if one.column == column.name}
+        sums, extremes = bool(functions & {"sum", "mean"}), bool(functions & {"min", "max"})
+        found.append(State(column, at, sums, extremes))
+        at += words(column.stored, sums)
+    return tuple(found)
+
+
+def words(kind: DataType, sums: bool) -> int:
+    """Words of a column's state."""
+    if not sums:
+        return SUMS
+    return LIMBS + limbs(kind.bits) if kind.id == TypeId.FLOAT else HIGH + 1
+
+
+def limbs(bits: int) -> int:
+    """Words for the sum of floats of a width: one for each 32 places, and two that carry over."""
+    places = (1 << (bits - MANTISSA[bits] - 1)) + MANTISSA[bits]
+    return places // LIMB_BITS + 2
+
+
+def size_of(kind: DataType) -> int:
+    """Bytes of a value in the output."""
+    return max(1, kind.bits // 8)

@@ -1,0 +1,225 @@
+"""A query on an Arrow file that is on a drive: from text to a result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from potash.columns import conditions, expressions
+from potash.columns.arrow import ArrowFile, Batch
+from potash.columns.conditions import Condition, require_computable
+from potash.columns.engines import Engine
+from potash.columns.errors import InvalidFile, InvalidQuery
+from potash.columns.expressions import Aggregate
+from potash.columns.generator import program
+from potash.columns.layout import jobs_of, nullable_of, output_room
+from potash.columns.plan import Aggregated, Plan, Selected, states_of
+from potash.columns.results import Groups, ResultColumn, Rows, columns_of, groups_of, rows_of
+from potash.columns.schema import Column
+from potash.columns.stored import Stored
+from potash.columns.types import TypeId, Value
+from potash.sdk.progress import Progress, silent
+
+MAX_GROUPS = 4096
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked. Raises InvalidQuery for an expression that is wrong in itself."""
+
+    expression: str
+    """A filter, whose rows are the result, or aggregates."""
+    where: str | None = None
+    """A filter of the rows that count."""
+    by: str | None = None
+    """Aggregates: a column, for each of whose values there is a row of the result."""
+    select: Sequence[str] = ()
+    """A filter: the columns of the result, all if there are none."""
+
+
+@dataclass
+class Result:
+    """The result of a query, and what it took."""
+
+    columns: list[ResultColumn]
+    held: int
+    """Bytes of the file."""
+    rows: int = 0
+    """Rows of the file."""
+    read: int = 0
+    """Bytes of the file that the drive read."""
+    moved: int = 0
+    """Bytes between host and drive: metadata, program, table and output."""
+    jobs: int = 0
+    groups: Groups | None = None
+    """The partial result of aggregates, to add to those of other files."""
+
+    def to_pydict(self) -> dict[str, list[Value | None]]:
+        """Values by column, as pyarrow's method of this name."""
+        return {column.name: list(column.values) for column in self.columns}
+
+
+class _Prepared:
+    """A request checked against a file."""
+
+    def __init__(self, request: Request, file: ArrowFile) -> None:
+        self._file = file
+        self._values: dict[str, list[Value | None]] = {}
+        used: dict[str, Column] = {}
+        parsed = expressions.parse_query(request.expression)
+        filters: list[expressions.Expression] = []
+        if request.where is not None:
+            filters.append(expressions.parse_filter(request.where))
+        if isinstance(parsed, expressions.Aggregates):
+            if request.select:
+                raise InvalidQuery("columns are chosen for rows, not for aggregates")
+            self.result: Selected | Aggregated = self._aggregated(parsed.of, request.by)
+            used |= {state.column.name: state.column for state in self.result.states}
+            if self.result.by is not None:
+                used[self.result.by.name] = self.result.by
+        else:
+            if request.by is not None:
+                raise InvalidQuery('rows are not grouped; ask for aggregates, such as "count()"')
+            filters.append(parsed)
+        bound: list[Condition] = []
+        for one in filters:
+            bound.append(conditions.bind(one, file.schema, self.values))
+            for name in _names(one):
+                used[name] = file.schema.column(name)
+        if not isinstance(parsed, expressions.Aggregates):
+            self.result = self._selected(request.select)
+            used |= {column.name: column for column in self.result.columns}
+        self.batches: list[Batch] = list(file.batches())
+        columns = tuple(used.values())
+        condition = None
+        if bound:
+            condition = bound[0] if len(bound) == 1 else conditions.All(tuple(bound))
+        nullable = nullable_of(columns, self.batches)
+        self.plan = Plan(condition, self.result, columns, nullable)
+
+    def values(self, column: Column) -> list[Value | None]:
+        """A column's dictionary, which is read once."""
+        if column.name not in self._values:
+            self._values[column.name] = self._file.dictionary(column)
+        return self._values[column.name]
+
+    def _selected(self, names: Sequence[str]) -> Selected:
+        schema = self._file.schema
+        columns = [schema.column(name) for name in names] or list(schema.columns.values())
+        for column in columns:
+            require_computable(column)
+            if column.dictionary is not None:
+                self.values(column)
+        return Selected(tuple(columns))
+
+    def _aggregated(self, aggregates: tuple[Aggregate, ...], by: str | None) -> Aggregated:
+        schema = self._file.schema
+        columns: dict[str, Column] = {}
+        for one in aggregates:
+            if one.column is None:
+                continue
+            column = schema.column(one.column)
+            require_computable(column)
+            if one.function != "count" and column.dictionary is not None:
+                raise InvalidQuery(f"{column} can be counted only")
+            if one.function in ("sum", "mean") and not (
+                column.type.is_number or column.type.id == TypeId.BOOL
+            ):
+                raise InvalidQuery(f"{column} has no {one.function}, as it has no numbers")
+            columns[one.column] = column
+        states = states_of(aggregates, columns)
+        if by is None:
+            return Aggregated(aggregates, states)
+        column = schema.column(by)
+        if column.dictionary is not None:
+            count = len(self.values(column))
+        elif column.type.id == TypeId.BOOL:
+            count = 2
+            self._values[column.name] = [False, True]
+        else:
+            raise InvalidQuery(f"{column} cannot group rows; write it as a dictionary")
+        if count > MAX_GROUPS:
+            raise InvalidQuery(f"{column} has {count} values; rows can have {MAX_GROUPS} groups")
+        return Aggregated(aggregates, states, column, count)
+
+    def groups(self, output: bytes) -> Groups:
+        assert isinstance(self.result, Aggregated)
+        by = self.result.by
+        return groups_of(self.result, output, [] if by is None else self.values(by))
+
+
+def query(
+    request: Request, stored: Stored, engine: Engine, *, progress: Progress = silent
+) -> Result:
+    """Run a query on a file where it is stored.
+
+    Args:
+        request: the filter or the aggregates.
+        stored: the file, a `StoredFile` or `StoredBlocks`.
+        engine: `OnAccelerator` or `InComputeNamespace`.
+        progress: called with the part of the rows that is done.
+
+    Raises:
+        InvalidFile: the file is no Arrow file, is compressed, or is damaged.
+        InvalidQuery: the expression is wrong, or does not fit the file's columns.
+        PotashError: any other failure, also a file that has changed meanwhile.
+    """
+    try:
+        file = ArrowFile(stored)
+        prepared = _Prepared(request, file)
+        plan = prepared.plan
+        rows = sum(batch.rows for batch in prepared.batches)
+        result = Result([], file.size, rows)
+        if isinstance(plan.result, Aggregated):
+            result.groups = prepared.groups(bytes(plan.result.size))
+        if not plan.columns:  # count() alone, which the metadata answer
+            assert result.groups is not None
+            result.groups.found[None].rows = rows
+        image = program(plan)
+        selected: list[Rows] = []
+        done = 0
+        batches = prepared.batches if plan.columns else []
+        try:
+            for job in jobs_of(plan, batches, stored.locate, engine.limits):
+                pages = [here for run in job.pages for here in stored.locate(run)]
+                output = engine.run(image, job, pages, output_room(plan, job.rows))
+                result.jobs += 1
+                result.read += job.size
+                result.moved += output.moved
+                if isinstance(plan.result, Selected):
+                    selected.append(rows_of(plan.result, plan.nullable, output.data))
+                else:
+                    assert result.groups is not None
+                    result.groups.add(prepared.groups(output.data))
+                done += job.rows
+                progress("querying", done / rows)
+        finally:
+            engine.close()
+        stored.confirm()
+    except InvalidFile as error:
+        raise InvalidFile(f"the file cannot be queried: {error}") from None
+    result.moved += stored.moved
+    if result.groups is not None:
+        result.columns = result.groups.columns()
+    else:
+        assert isinstance(plan.result, Selected)
+        dictionaries = {
+            column.name: prepared.values(column)
+            for column in plan.result.columns
+            if column.dictionary is not None
+        }
+        result.columns = columns_of(plan.result, selected, dictionaries)
+    return result
+
+
+def _names(expression: expressions.Expression) -> set[str]:
+    """The columns that a filter reads."""
+    match expression:
+        case expressions.And(parts) | expressions.Or(parts):
+            return {name for part in parts for name in _names(part)}
+        case expressions.Not(part):
+            return _names(part)
+        case expressions.IsNull(name) | expressions.Name(name):
+            return {name}
+    sides = (expression.left, expression.right)
+    return {side.column for side in sides if isinstance(side, expressions.Name)}

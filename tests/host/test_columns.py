@@ -1,0 +1,326 @@
+"""Queries of Arrow files: the same answers as Arrow's own compute gives, for any table."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from potash.columns import InvalidQuery
+from potash.columns.expressions import parse_query
+from potash.columns.layout import Limits
+from potash.columns.writer import arrow_file
+from support.columns import ask, raw, same, selected, written
+
+INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(),
+            pa.uint64()]  # fmt: skip
+FLOATS = [pa.float16(), pa.float32(), pa.float64()]
+TIMES = [pa.date32(), pa.date64(), pa.timestamp("s"), pa.timestamp("ns"), pa.time32("ms")]
+OPERATORS = ["<", "<=", ">", ">=", "==", "!="]
+WORDS = ["", "EU", "US", "ÄÖ", "a long one"]
+
+
+def limits_of(kind: pa.DataType) -> tuple[int, int]:
+    bits = kind.bit_width
+    if pa.types.is_unsigned_integer(kind):
+        return 0, (1 << bits) - 1
+    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+
+def values(kind: pa.DataType) -> st.SearchStrategy[Any]:
+    if kind in INTEGERS:
+        low, high = limits_of(kind)
+        return st.integers(low, high) | st.sampled_from([low, high, 0, 1])
+    if kind in FLOATS:
+        return st.floats(width=kind.bit_width) | st.sampled_from([0.0, -0.0, math.inf, math.nan])
+    if kind == pa.bool_():
+        return st.booleans()
+    return st.sampled_from(WORDS)
+
+
+def array(kind: pa.DataType, found: list[Any]) -> pa.Array:
+    if kind == pa.float16():
+        found = [None if one is None else np.float16(one) for one in found]
+    if pa.types.is_dictionary(kind):
+        return pa.array(found, pa.string()).dictionary_encode().cast(kind)
+    return pa.array(found, kind)
+
+
+KINDS = [*INTEGERS, *FLOATS, pa.bool_(), pa.dictionary(pa.int8(), pa.string()),
+         pa.dictionary(pa.int32(), pa.string())]  # fmt: skip
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> pa.Table:
+    """Three columns of any kinds, `k` to group by and `o` of truth values."""
+    rows = draw(st.integers(0, 40))
+    kinds = [draw(st.sampled_from(KINDS)) for _ in range(2)]
+    named = dict(zip("ab", kinds, strict=True))
+    named |= {"k": draw(st.sampled_from(KINDS[-2:])), "o": pa.bool_()}
+    columns = {}
+    for name, kind in named.items():
+        nulls = st.none() | values(kind) if draw(st.booleans()) else values(kind)
+        columns[name] = array(kind, draw(st.lists(nulls, min_size=rows, max_size=rows)))
+    return pa.table(columns)
+
+
+@st.composite
+def literals(draw: st.DrawFn, table: pa.Table, name: str) -> str:
+    """A value to compare a column with: one of its own, one near by, or any."""
+    kind = table[name].type
+    if pa.types.is_dictionary(kind):
+        return repr(draw(st.sampled_from([*WORDS, "M"])))
+    present = [one for one in table[name].to_pylist() if one is not None]
+    present = [float(one) if kind in FLOATS else one for one in present]
+    present = [one for one in present if math.isfinite(one)]
+    wanted: Any = st.integers(-(1 << 65), 1 << 65) | st.integers(-3, 3)
+    if kind in FLOATS:
+        wanted = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-9, 9)
+    if present:
+        wanted = st.sampled_from(present) | wanted
+    return repr(draw(wanted))
+
+
+@st.composite
+def filters(draw: st.DrawFn, table: pa.Table, depth: int = 2) -> str:
+    if depth and draw(st.booleans()):
+        first, second = draw(filters(table, depth - 1)), draw(filters(table, depth - 1))
+        return f"({first}) {draw(st.sampled_from('&|'))} ({second})"
+    if draw(st.integers(0, 4)) == 0:
+        return f"~({draw(filters(table, depth))})"
+    name = draw(st.sampled_from("abk"))
+    if table[name].type == pa.bool_() or draw(st.integers(0, 9)) == 0:
+        return "o" if table[name].type != pa.bool_() else name
+    if draw(st.integers(0, 9)) == 0:
+        return f"{name} is None"
+    both = [pa.types.is_integer(table[one].type) for one in "ab"]
+    if all(both) and draw(st.integers(0, 3)) == 0:
+        return f"a {draw(st.sampled_from(OPERATORS))} b"
+    if draw(st.integers(0, 9)) == 0 and pa.types.is_floating(table[name].type):
+        return f"{name} {draw(st.sampled_from(OPERATORS))} {name}"
+    return f"{name} {draw(st.sampled_from(OPERATORS))} {draw(literals(table, name))}"
+
+
+SETTINGS = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+
+
+@SETTINGS
+@given(st.data())
+def test_a_filter_selects_the_rows_that_arrow_selects(data: st.DataObject) -> None:
+    table = data.draw(tables())
+    text = data.draw(filters(table))
+    batch = data.draw(st.sampled_from([None, 7, 16]))
+    found = ask(table, text, batch=batch).to_pydict()
+    expected = selected(table, text)
+    for name in table.column_names:
+        rows = zip(found[name], raw(expected[name]), strict=True)
+        assert all(same(*pair) for pair in rows), (text, name, found[name], expected[name])
+
+
+@SETTINGS
+@given(st.data())
+def test_aggregates_are_those_of_arrow(data: st.DataObject) -> None:
+    table = data.draw(tables())
+    text = data.draw(filters(table, 0))
+    by = data.draw(st.sampled_from([None, "k", "o"]))
+    wanted = ["count()"]
+    for name in "ab":
+        numeric = not pa.types.is_dictionary(table[name].type)
+        functions = ["count", "min", "max", "sum", "mean"] if numeric else ["count"]
+        wanted += [f"{one}({name})" for one in functions]
+    found = ask(table, ", ".join(wanted), where=text, by=by, batch=7).to_pydict()
+    kept = selected(table, text)
+    if by is None:
+        groups: dict[Any, pa.Table] = {None: kept}
+    else:
+        keys = raw(kept[by])
+        groups = {key: kept.filter([one == key for one in keys]) for key in dict.fromkeys(keys)}
+        assert sorted(map(str, found[by])) == sorted(map(str, groups))
+    for row in range(len(found["count()"])):
+        rows = groups[found[by][row] if by else None]
+        assert found["count()"][row] == rows.num_rows
+        for one in wanted[1:]:
+            function, name = one[:-1].split("(")
+            _check(function, rows[name], found[one][row])
+
+
+def _check(function: str, column: Any, value: Any) -> None:
+    """A value beside that of Arrow's kernel; sums of floats beside the exact sum, too."""
+    present = [one for one in raw(column) if one is not None]
+    if function == "count":
+        assert value == pc.count(column).as_py()
+        return
+    if column.type == pa.float16():
+        column = column.cast(pa.float32())  # Arrow has no aggregates of it; every value fits
+    expected = getattr(pc, {"min": "min", "max": "max"}.get(function, function))(column).as_py()
+    if function in ("min", "max") or not present:
+        assert same(value, expected), (function, column, value)
+        return
+    if function == "sum" and not pa.types.is_floating(column.type):
+        assert value == expected  # which wraps as Arrow's does
+        return
+    divisor = len(present) if function == "mean" else 1
+    if not all(map(math.isfinite, present)):
+        assert same(value, expected), (function, column, value)
+        return
+    try:
+        exact = math.fsum(present)
+    except OverflowError:
+        return  # of intermediate sums; Potash's are exact
+    if pa.types.is_floating(column.type) and function == "sum":
+        assert value == exact
+    else:
+        assert value == pytest.approx(exact / divisor, rel=1e-15, abs=5e-324)
+
+
+def test_a_sum_of_floats_is_exact_whatever_the_order_and_the_batches() -> None:
+    numbers = [1e308, 1e308, -1e308, 5e-324, -1e308, 1.0, 1e-300, -1.0]
+    expected = math.fsum([5e-324, 1e-300])
+    for order in (numbers, numbers[::-1], sorted(numbers)):
+        for batch in (None, 1, 3):
+            found = ask(pa.table({"x": order}), "sum(x), mean(x)", batch=batch).to_pydict()
+            assert found == {"sum(x)": [expected], "mean(x)": [expected / 8]}
+
+
+@pytest.mark.parametrize("kind", TIMES, ids=str)
+def test_dates_and_times_compare_with_text(kind: pa.DataType) -> None:
+    if pa.types.is_time(kind):
+        column = pa.array([0, 43_200_000, 43_200_001, None], pa.int32()).cast(kind)
+        found = ask(pa.table({"t": column}), 't > "12:00:00"').to_pydict()
+        assert found == {"t": [43_200_001]}
+        return
+    days = pa.array(["1969-12-31", "1970-01-01", "2026-02-28", "2026-03-01", None])
+    column = days.cast(pa.date32()).cast(pa.timestamp("s")).cast(kind)
+    table = pa.table({"t": column})
+    for operator in OPERATORS:
+        text = f't {operator} "2026-02-28"'
+        assert ask(table, text).to_pydict()["t"] == raw(selected(table, text)["t"])
+    half = 't > "2026-02-28T12:00:00"'
+    assert ask(table, half).to_pydict()["t"] == raw(table["t"])[3:4]
+    (least,) = ask(table, "min(t)").columns
+    assert least.type.text(least.values[0] or 0).startswith("1969-12-31")
+
+
+def test_a_table_larger_than_a_buffer_takes_several_jobs() -> None:
+    source = np.random.default_rng(3)
+    table = pa.table(
+        {
+            "x": pa.array(source.integers(-9, 9, 3000), mask=source.random(3000) < 0.1),
+            "skipped": np.zeros(3000),
+            "y": source.random(3000) < 0.5,
+        }
+    )
+    small = Limits(64, 1 << 16, lambda read, made: read <= 16384 and made <= 9000)
+    for batch in (None, 100):
+        found = ask(table, "(x > 3) & y", select=("x", "y"), batch=batch, limits=small)
+        assert found.to_pydict()["x"] == raw(selected(table, "(x > 3) & y")["x"])
+        assert found.jobs > 2
+        counted = ask(table, "count(), sum(x)", where="y", batch=batch, limits=small)
+        assert counted.to_pydict()["sum(x)"] == [pc.sum(table.filter(table["y"])["x"]).as_py()]
+    whole = ask(table, "count()", where="y")
+    assert whole.jobs == 1 and whole.read <= 8192  # of one column's bitmap
+    everything = ask(table, "count()", limits=small)
+    assert (everything.to_pydict(), everything.jobs) == ({"count()": [3000]}, 0)
+
+
+def test_a_result_is_an_arrow_table() -> None:
+    table = pa.table(
+        {
+            "a": pa.array([1, None, 3], pa.int16()),
+            "k": pa.array(["x", None, "ÿz"]).dictionary_encode(),
+            "o": [True, False, None],
+            "f": pa.array([1.5, math.inf, None], pa.float32()),
+            "t": pa.array([1, None, -3], pa.timestamp("us", "UTC")),
+            "d": pa.array([1, None, 3], pa.date32()),
+        }
+    )
+    again = pa.ipc.open_file(arrow_file(ask(table, "(a > 0) | (a is None)").columns, 2)).read_all()
+    again.validate(full=True)
+    assert again.cast(table.schema).equals(table)
+    assert ask(written(again), "count()").to_pydict() == {"count()": [3]}
+
+
+def test_columns_that_programs_cannot_use_are_passed_over() -> None:
+    table = pa.table(
+        {
+            "text": ["a", "b", None],
+            "view": pa.array(["a", None, "a text that is longer than 12"], pa.string_view()),
+            "list": [[1], None, [2, 3]],
+            "struct": [{"a": 1, "b": "x"}, None, {"a": 2, "b": "y"}],
+            "nothing": pa.nulls(3),
+            "decimal": pa.array([1, 2, None], pa.decimal128(9, 2)),
+            "map": pa.array([[("a", 1)], None, []], pa.map_(pa.string(), pa.int8())),
+            "ends": pa.RunEndEncodedArray.from_arrays([1, 3], [5, 6]),
+            "union": pa.UnionArray.from_sparse(
+                pa.array([0, 1, 0], pa.int8()), [pa.array([1, 2, 3]), pa.array(["a", "b", "c"])]
+            ),
+            "x": [1, 2, 3],
+        }
+    )
+    assert ask(table, "x >= 2", select=("x",)).to_pydict() == {"x": [2, 3]}
+    with pytest.raises(InvalidQuery, match=r"text \(utf8\) has values .* \(dictionary_encode\)"):
+        ask(table, "x >= 2")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "is no expression"),
+        ("x >", "is no expression"),
+        ("x > 1 & y > 2", "put each comparison in parentheses"),
+        ("__import__('os').system('id')", "is no condition"),
+        ("x.real > 1", "neither a column nor a value"),
+        ("(lambda: 1)() > x", "neither a column nor a value"),
+        ("x > [1]", "neither a column nor a value"),
+        ("x > 1, count()", "is no aggregate"),
+        ("sum(x + 1)", "sum takes the name of a column"),
+        ("sum()", "sum takes the name of a column"),
+        ("median(x)", "is no condition"),
+        ("y > 1", "has no column 'y'; it has x, s, k"),
+        ("x", "is no condition; compare it"),
+        ("x == 'a'", "it has numbers"),
+        ("x == True", "but with numbers"),
+        ("k > 3", "but with strings"),
+        ("s == 'a'", "write it as a dictionary"),
+        ("k == x", "cannot be compared"),
+        ("1 < 2", "names no column"),
+        ("x is x", "for `COLUMN is None`"),
+        ("x in []", "is no list of values"),
+        ("sum(k)", "can be counted only"),
+        ("~" * 4000 + "x", "nested too deeply|is no expression"),
+        ("(" * 1500 + "x" + ")" * 1500, "nested too deeply|is no expression"),
+        ("x > 1" + " or x > 1" * 400, "more than 512 terms"),
+        ("x > " + "9" * 5000, "more than 4096 characters"),
+    ],
+)
+def test_an_expression_that_cannot_be_answered_says_why(text: str, reason: str) -> None:
+    table = pa.table({"x": [1], "s": ["a"], "k": pa.array(["a"]).dictionary_encode()})
+    with pytest.raises(InvalidQuery, match=reason):
+        ask(table, text)
+
+
+def test_only_a_small_dictionary_groups_rows() -> None:
+    table = pa.table({"x": [1], "k": pa.array(["a"]).dictionary_encode()})
+    with pytest.raises(InvalidQuery, match="cannot group rows; write it as a dictionary"):
+        ask(table, "count()", by="x")
+    with pytest.raises(InvalidQuery, match="rows are not grouped"):
+        ask(table, "x > 1", by="k")
+    large = pa.array([str(one) for one in range(5000)]).dictionary_encode()
+    with pytest.raises(InvalidQuery, match="has 5000 values; rows can have 4096 groups"):
+        ask(pa.table({"k": large}), "count()", by="k")
+
+
+def test_names_that_are_no_words_are_columns_too() -> None:
+    table = pa.table({"unit price": [1, 5], "class": [2, 1]})
+    assert ask(table, 'col("unit price") > col("class")').rows == 2
+    found = ask(table, 'sum(col("unit price"))', where='col("class") == 1').to_pydict()
+    assert found == {"sum(unit price)": [5]}
+    assert parse_query("1 < x <= 3") == parse_query("(1 < x) & (x <= 3)")
