@@ -1,4 +1,4 @@
 """The firmware of the board: the NVMe firmware, and that of the application processor."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 """Version of Potash, and revision of the built-in firmware."""

@@ -10,7 +10,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"  # that of potash_firmware, which is not in a guest
+__version__ = "1.0.0"  # that of potash_firmware, which is not in a guest
 
 if TYPE_CHECKING:
     from potash import sdk as sdk

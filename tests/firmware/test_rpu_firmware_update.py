@@ -13,6 +13,7 @@ from potash_device.media.errors import MediaError
 from potash_device.media.flash import Flash
 from potash_device.media.memory import MemoryMedia
 from potash_device.media.sidecar import SIDECAR_SIZE, Sidecar
+from potash_firmware import __version__
 from potash_firmware.rpu.operations.firmware_slots import Download
 from support.nvme_host import DATA, PAGE, Host
 
@@ -74,8 +75,8 @@ def test_a_bare_commit_puts_the_image_into_the_flash(host: Host, size: int) -> N
     stored = os.pread(host.flash.media.fd, len(image), 0)
     assert stored == image
     digest = hashlib.sha256(image).hexdigest()[:8]
-    assert slots(host) == (1, 0, ["0.1.0", digest, ""])
-    assert revision(host) == "0.1.0"
+    assert slots(host) == (1, 0, [__version__, digest, ""])
+    assert revision(host) == __version__
 
 
 def test_pieces_may_come_in_any_order(host: Host) -> None:
@@ -115,8 +116,8 @@ def test_a_second_beginning_is_that_of_another_image(host: Host) -> None:
 def test_a_stated_revision_is_active_after_a_reset_and_a_power_cycle(host: Host) -> None:
     send(host, b"PTSHFW1\0" + b"9.8.7\0\0\0" + bytes(100), 4096)
     assert commit(host, slot=3, action=1) == 0
-    assert slots(host) == (1, 3, ["0.1.0", "", "9.8.7"])
-    assert revision(host) == "0.1.0"
+    assert slots(host) == (1, 3, [__version__, "", "9.8.7"])
+    assert revision(host) == __version__
     host.disable()
     host.enable()
     assert revision(host) == "9.8.7"
@@ -133,7 +134,7 @@ def test_activation_at_once_needs_no_reset_and_slot_1_can_come_back(host: Host) 
     assert commit(host, slot=1, action=2) == 0
     host.disable()
     host.enable()
-    assert revision(host) == "0.1.0"
+    assert revision(host) == __version__
 
 
 @pytest.mark.parametrize(

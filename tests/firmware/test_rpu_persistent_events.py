@@ -9,11 +9,14 @@ import pytest
 from nvme_spec.persistent_events import FormatStarted
 from potash_device.media.file import FileMedia
 from potash_device.media.sidecar import SIDECAR_SIZE
+from potash_firmware import __version__
 from support.nvme_host import CC, DATA, PAGE, Host
 
 GET_LOG, SET_FEATURES, DOWNLOAD, COMMIT, IDENTIFY = 0x02, 0x09, 0x11, 0x10, 0x06
 READ, ESTABLISH, RELEASE, HEADER = 0, 1, 2, 3
 """Actions, bits 9:8 of CDW10."""
+
+REVISION = f"{__version__:8}".encode()
 
 SNAPSHOT, FIRMWARE, TIMESTAMP, RESET, HARDWARE, FORMAT, TELEMETRY = 1, 2, 3, 4, 5, 7, 0xC
 UNSAFE_SHUTDOWN, FATAL = 8, 9
@@ -96,7 +99,7 @@ def test_power_on_is_an_event_with_a_snapshot_and_first_use_is_none(host: Host) 
     assert (snapshot, reset) == (SNAPSHOT, RESET)
     assert (smart[1:3], smart[3]) == ((313).to_bytes(2, "little"), 100)
     assert int.from_bytes(smart[112:128], "little") == 1
-    assert how[:8] == b"0.1.0   "
+    assert how[:8] == REVISION
     assert struct.unpack_from("<HBB12xIQQ", how, 8) == (0, 0, 0, 1, 0, 0)
 
 
@@ -112,14 +115,14 @@ def test_a_reset_is_an_event_and_says_whether_it_activated_firmware(host: Host) 
     assert (reset, firmware) == (RESET, FIRMWARE)
     assert how[:8] == b"9.8.7   "
     assert struct.unpack_from("<HBB", how, 8) == (0, 1, 0)
-    assert committed == b"0.1.0   9.8.7   " + bytes([1, 3, 0, 0, 0, 0])
+    assert committed == REVISION + b"9.8.7   " + bytes([1, 3, 0, 0, 0, 0])
 
 
 def test_a_commit_that_fails_is_an_event_with_its_status(host: Host) -> None:
     assert host.command(host.admin, COMMIT, cdws=(2,)).status == 0x107
     kind, committed = events(host)[0]
     assert kind == FIRMWARE
-    assert committed == b"0.1.0   " + b" " * 8 + bytes([0, 2, 1, 7, 0, 0])
+    assert committed == REVISION + b" " * 8 + bytes([0, 2, 1, 7, 0, 0])
 
 
 def test_controller_fatal_status_is_an_event(host: Host) -> None:

@@ -83,7 +83,7 @@ def test_no_page_is_empty() -> None:
 TEXTS = sorted(
     [
         *(DOCS / page for page in PAGES),
-        *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING")),
+        *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING", "RELEASING")),
         *ROOT.glob("examples/*/README.md"),
     ]
 )

@@ -1,7 +1,6 @@
 """The wheel: what is in it, and that it works where there is no checkout."""
 
 import email
-import importlib.metadata
 import os
 import re
 import shutil
@@ -11,8 +10,10 @@ import venv
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+import yaml
 from hatchling.builders.wheel import WheelBuilder
 
 import potash
@@ -109,11 +110,16 @@ def test_the_metadata_says_whose_it_is_and_under_which_licence(
 def test_every_version_is_the_same(metadata: email.message.Message) -> None:
     version = potash_firmware.__version__
     assert re.fullmatch(r"\d+\.\d+\.\d+", version)
-    assert metadata["Version"] == importlib.metadata.version("potash") == version
+    assert metadata["Version"] == version
     assert potash.__version__ == version
     assert Identity().firmware_revision == version
     assert len(version) <= 8, "FR of Identify Controller has no more"
     assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
+    shown = ElementTree.parse(ROOT / "docs" / "pictures" / "terminal.svg").getroot()
+    assert re.search(rf"fr\s+:\s{re.escape(version)}\s", "".join(shown.itertext())), (
+        "record it again"
+    )
     assert f'"{version}"' not in (ROOT / "pyproject.toml").read_text()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from potash import __version__
 from potash.vm.drive import serving
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
@@ -68,7 +69,7 @@ def test_health_counts_what_the_guest_reads_and_writes(guest: Guest) -> None:
 
 def test_firmware_slots_and_changed_namespaces(guest: Guest) -> None:
     assert as_json(guest, "fw-log", DEVICE)["nvme0"]["Active Firmware Slot (afi)"] == 1
-    assert "(0.1.0...)" in nvme(guest, "fw-log", DEVICE)
+    assert f"({__version__}...)" in nvme(guest, "fw-log", DEVICE)
     assert as_json(guest, "changed-ns-list-log", DEVICE)["nvme0"] == {}
     assert "no ns changed" in nvme(guest, "changed-ns-list-log", DEVICE)
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import click
 
 from csd_spec.text import plain_lines
+from potash import __version__
 from potash.sdk.errors import PotashError
 
 
@@ -93,7 +94,7 @@ class LazyGroup(click.Group):
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--debug", is_flag=True, help="Show the traceback of an error (anywhere).")
-@click.version_option(package_name="potash")
+@click.version_option(__version__, prog_name="potash")
 def potash(debug: bool) -> None:
     """A computational storage device in software: an NVMe drive that runs programs."""
 

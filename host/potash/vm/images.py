@@ -129,7 +129,7 @@ def _initrd(cache: Cache, tree: Path, progress: Progress) -> Path:
 
     own = [name for path, name in rootfs.own_sources()]
     contents = [path.read_bytes() for path, name in rootfs.own_sources()]
-    image_key = key(base_key, own, contents, rootfs.init_script(), rootfs.own_version())
+    image_key = key(base_key, own, contents, rootfs.init_script())
     return cache.entry("images", f"{image_key}.cpio", build)
 
 

@@ -133,21 +133,7 @@ def overlay(tree: Path, scratch: Path) -> Archive:
     _add_tree(archive, scratch)
     archive.file("init", init_script(), 0o755)
     archive.file("usr/bin/potash", COMMAND.encode(), 0o755)
-    version = own_version()
-    metadata = f"Metadata-Version: 2.1\nName: potash\nVersion: {version}\n"
-    archive.file(f"{DIST}/potash-{version}.dist-info/METADATA", metadata.encode())
     return archive
-
-
-def own_version() -> str:
-    """What `potash --version` says in the guest."""
-    # Slow to import, and needed when an image is built only.
-    import importlib.metadata
-
-    try:
-        return importlib.metadata.version("potash")
-    except importlib.metadata.PackageNotFoundError:
-        return "0"
 
 
 def own_sources() -> Iterator[tuple[Path, str]]:
