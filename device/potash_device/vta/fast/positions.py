@@ -48,18 +48,18 @@ def lower_products(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink
     table = sink.pairs[pair : pair + most]
     rows = count // length
     stride = 1 if transposed else length
-    grouped = True
     for number in range(rows):
         word = np.int64(words[number * stride])
         table[number, 0] = word >> src_low & src_mask
         table[number, 1] = word >> wgt_low & wgt_mask
-        grouped &= (word & dst_mask) == (first & dst_mask)
 
-    if grouped and one[1] == 0 and rows * one[0] <= table.shape[0]:
-        rows = unroll(table, rows, one)
+    # Loops that stay at their accumulators are more products of each group of rows.
+    turns = 1
+    if one[1] == 0 and rows * one[0] <= table.shape[0]:
+        turns = unroll(table, words, stride, dst_mask, rows, turns, one)
         one = NO_LOOP
-    if grouped and other[1] == 0 and rows * other[0] <= table.shape[0]:
-        rows = unroll(table, rows, other)
+    if other[1] == 0 and rows * turns * other[0] <= table.shape[0]:
+        turns = unroll(table, words, stride, dst_mask, rows, turns, other)
         other = NO_LOOP
     if length == 1:
         # A loop that keeps its weights goes through the positions.
@@ -77,14 +77,10 @@ def lower_products(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink
     for iteration in range(one[0]):
         start = 0
         while start < rows:
-            if grouped:
-                end = rows
-                dst = first & dst_mask
-            else:
-                dst = np.int64(words[start * stride]) & dst_mask
-                end = start + 1
-                while end < rows and np.int64(words[end * stride]) & dst_mask == dst:
-                    end += 1
+            dst = np.int64(words[start * stride]) & dst_mask
+            end = start + 1
+            while end < rows and np.int64(words[end * stride]) & dst_mask == dst:
+                end += 1
             dst += iteration * one[1]
             waiting = s.take_zeroed(sink, dst, dst_step, length, other[1], other[0])
             if waiting == s.SOME:
@@ -97,11 +93,11 @@ def lower_products(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink
             step[s.SRC], step[s.SRC_STEP] = iteration * one[2], src_step
             step[s.SRC_BLOCK] = other[2]
             step[s.WGT], step[s.WGT_STEP] = iteration * one[3], other[3]
-            step[s.PAIR], step[s.PAIRS] = pair + start, end - start
+            step[s.PAIR], step[s.PAIRS] = pair + start * turns, (end - start) * turns
             step[s.BLOCKS], step[s.TOGETHER] = other[0], together
             step[s.FRESH] = waiting == s.ALL
             start = end
-    sink.filled[s.FILLED_PAIRS] += rows
+    sink.filled[s.FILLED_PAIRS] += rows * turns
 
 
 @compiled
@@ -120,13 +116,33 @@ def has_pairs(loop: Any, length: Number, dst_step: Number) -> Flag:
 
 
 @compiled
-def unroll(pairs: Any, rows: Number, loop: Any) -> Number:
-    """Write a loop's iterations after the first one; gives the number of pairs."""
-    for iteration in range(1, loop[0]):
-        for number in range(rows):
-            pairs[iteration * rows + number, 0] = pairs[number, 0] + iteration * loop[2]
-            pairs[iteration * rows + number, 1] = pairs[number, 1] + iteration * loop[3]
-    return rows * loop[0]
+def unroll(
+    pairs: Any,
+    words: Any,
+    stride: Number,
+    dst_mask: Number,
+    rows: Number,
+    turns: Number,
+    loop: Any,
+) -> Number:
+    """Put a loop's iterations one behind the other in each group of rows with the same
+    accumulators, from the last group on, as there is room behind it. A row begins at every
+    `stride`-th word, and has `turns` pairs; gives how many it has then."""
+    iterations = loop[0]
+    end = rows
+    while end:
+        start = end - 1
+        dst = words[start * stride] & dst_mask
+        while start and words[(start - 1) * stride] & dst_mask == dst:
+            start -= 1
+        size, source = (end - start) * turns, start * turns
+        for iteration in range(iterations - 1, -1, -1):
+            target = source * iterations + iteration * size
+            for number in range(size - 1, -1, -1):
+                pairs[target + number, 0] = pairs[source + number, 0] + iteration * loop[2]
+                pairs[target + number, 1] = pairs[source + number, 1] + iteration * loop[3]
+        end = start
+    return turns * iterations
 
 
 @compiled
