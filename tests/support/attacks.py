@@ -54,6 +54,7 @@ NUMBERS = {
     "recvfrom": (45, 207),
     "mmap": (9, 222),
     "personality": (135, 92),
+    "arch_prctl": (158, 158),  # x86 alone
 }
 SIGCHLD = 17
 
@@ -149,6 +150,21 @@ def _map_shared() -> None:
 
 def _dumpable() -> None:
     _raise(libc.prctl(4, 1, 0, 0, 0))
+
+
+def _arch_prctl(option: int, argument: int) -> None:
+    if os.uname().machine != "x86_64":
+        raise OSError(errno.EPERM, "only x86 has it")
+    raw("arch_prctl", option, argument)
+
+
+def _ask_for_tiles() -> None:
+    """The kernel's own answer comes back, where the processor has none."""
+    try:
+        _arch_prctl(0x1023, 18)
+    except OSError as error:
+        if os.uname().machine == "x86_64" and error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise
 
 
 def _regain() -> None:
@@ -249,6 +265,9 @@ ATTACKS: dict[str, Callable[[], object]] = {
     "keep capabilities": _regain,
     "be dumpable": _dumpable,
     "change personality": lambda: raw("personality", 0x0400000),
+    "move its thread's memory": lambda: _arch_prctl(0x1002, 0),
+    "ask for another component's registers": lambda: _arch_prctl(0x1023, 17),
+    "learn what registers it may use": lambda: _arch_prctl(0x1022, 0),
     "raise a limit": _raise_limit,
     "limit its parent": _limit_of_parent,
     "read what is typed": _read_terminal,
@@ -265,6 +284,7 @@ ATTACKS: dict[str, Callable[[], object]] = {
 
 ALLOWED: dict[str, Callable[[], object]] = {
     "start a thread": _thread,
+    "ask for the registers of AMX": _ask_for_tiles,
     "read a library": lambda: open(os.__file__, "rb").close(),
 }
 """What must."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from potash_device.vta.config import DRAM_BASE, Config, MemoryId
 from potash_device.vta.fast.compiling import cache_folder
+from potash_device.vta.fast.paths import available
 from potash_device.vta.fast.simulator import FastSimulator
 from potash_device.vta.isa import (
     Alu,
@@ -64,9 +65,11 @@ def _marker(config: Config) -> Path | None:
     folder = cache_folder()
     if folder is None:
         return None
-    # Compiled code is for a processor's features, and for a path that the configuration decides.
+    # Compiled code is for a processor's features, and for a path, which the configuration decides
+    # and whether the kernel grants AMX.
     from numba.core.registry import cpu_target
 
-    known = [config.to_mapping(), cpu_target.target_context.codegen().magic_tuple()]
+    path = available(config)[0]
+    known = [config.to_mapping(), path, cpu_target.target_context.codegen().magic_tuple()]
     digest = hashlib.sha256(json.dumps(known).encode()).hexdigest()
     return folder / f"warm-{digest[:16]}"

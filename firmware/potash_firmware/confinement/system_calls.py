@@ -189,11 +189,14 @@ _NOT_STANDARD = Other(0, (0, 1, 2))
 number."""
 _READING = ("read", "readv", "pread64", "preadv", "preadv2", "recvfrom", "recvmsg", "dup")
 
+_ASK_FOR_COMPONENT, _TILES = 0x1023, 18
+"""ARCH_REQ_XCOMP_PERM of asm/prctl.h, and XFEATURE_XTILEDATA."""
+
 _REFUSED = (
     *("creat", "mkdir", "mkdirat", "unlink", "unlinkat", "rename", "renameat", "renameat2"),
     *("utimensat", "ftruncate", "fallocate", "memfd_create", "pipe2", "socket", "connect"),
     *("sched_setaffinity", "setpriority", "setrlimit", "mlock"),
-    *("mbind", "get_mempolicy", "set_mempolicy", "arch_prctl"),
+    *("mbind", "get_mempolicy", "set_mempolicy"),
 )
 
 
@@ -218,6 +221,8 @@ def rules(pid: int) -> Mapping[str, Rule]:
         "rseq": ALLOWED,
         "pkey_alloc": MISSING,
         "prctl": Rule((OneOf(0, _PRCTL),)),
+        # The registers of AMX are for those who ask. Segment bases and CPUID stay as they are.
+        "arch_prctl": Rule((OneOf(0, (_ASK_FOR_COMPONENT,)), OneOf(1, (_TILES,)))),
         "prlimit64": Rule((OneOf(0, (0, pid)), Null(2))),
         # It may end itself, as abort(3) does.
         "tgkill": Rule((OneOf(0, (pid,)),)),

@@ -6,21 +6,182 @@ import numpy as np
 
 from potash_device.vta.fast import steps as s
 from potash_device.vta.fast.compiling import Flag, Number, compiled, implements
-from potash_device.vta.fast.paths import DIAGONAL, FIRST, FULL, Loops, Vnni256, Vnni512
-from potash_device.vta.fast.tiles import ACC_BYTES, PAIR_BYTES, tile, weights_of
+from potash_device.vta.fast.emitting import ACC_BYTES, PAIR_BYTES
+from potash_device.vta.fast.matrix import (
+    MOST_PAIRS,
+    MOST_ROWS,
+    configure,
+    multiply,
+    release_tiles,
+)
+from potash_device.vta.fast.paths import (
+    DIAGONAL,
+    FIRST,
+    FULL,
+    Amx,
+    AmxModel,
+    Loops,
+    Vnni256,
+    Vnni512,
+)
+from potash_device.vta.fast.tiles import tile, weights_of
 
 
-def accumulate(buffers: Any, step: Any, pairs: Any, lanes: Number, acc: Any) -> None:
-    """Execute a step of PRODUCTS."""
+def accumulate(
+    buffers: Any, step: Any, pairs: Any, lanes: Number, acc: Any, configured: Number
+) -> Number:
+    """Execute a step of PRODUCTS. `configured` is what this thread's tiles of AMX are configured
+    for, 0 for nothing; gives what they are then."""
     raise NotImplementedError("compiled code only")
 
 
 @implements(accumulate)
-def _accumulate(buffers: Any, step: Any, pairs: Any, lanes: Any, acc: Any) -> Any:
-    return in_loops if buffers.instance_class is Loops else in_tiles
+def _accumulate(buffers: Any, step: Any, pairs: Any, lanes: Any, acc: Any, configured: Any) -> Any:
+    def with_matrix(
+        buffers: Any, step: Any, pairs: Any, lanes: Number, acc: Any, configured: Number
+    ) -> Number:
+        return in_matrix(buffers, step, pairs, acc, configured)
+
+    def with_registers(
+        buffers: Any, step: Any, pairs: Any, lanes: Number, acc: Any, configured: Number
+    ) -> Number:
+        in_tiles(buffers, step, pairs, acc)
+        return configured
+
+    def with_loops(
+        buffers: Any, step: Any, pairs: Any, lanes: Number, acc: Any, configured: Number
+    ) -> Number:
+        in_loops(buffers, step, pairs, lanes, acc)
+        return configured
+
+    if buffers.instance_class is Loops:
+        return with_loops
+    return with_matrix if "signed" in buffers.fields else with_registers
 
 
-def in_tiles(buffers: Any, step: Any, pairs: Any, lanes: Number, acc: Any) -> None:
+def release(buffers: Any, configured: Number) -> None:
+    """Give up this thread's tiles of AMX. While they have contents, every switch to another thread
+    saves their 8 KiB, and the processor may not rest as deeply."""
+    raise NotImplementedError("compiled code only")
+
+
+@implements(release)
+def _release(buffers: Any, configured: Any) -> Any:
+    def tiles(buffers: Any, configured: Number) -> None:
+        if configured:
+            release_tiles(buffers)
+
+    def nothing(buffers: Any, configured: Number) -> None:
+        return
+
+    return tiles if "signed" in buffers.fields else nothing
+
+
+TILE_CYCLES, TILE_OVERHEAD, VECTOR_CYCLES = 16, 20, 2
+"""About what an instruction on tiles takes, what a tile takes around them more than vectors do, and
+what vpdpbusd takes for a row of inputs and a block of weights."""
+
+
+@compiled
+def in_matrix(buffers: Any, step: Any, pairs: Any, acc: Any, configured: Number) -> Number:
+    """In tiles of AMX, where there are enough products for them."""
+    blocks, length = np.int64(step[s.BLOCKS]), np.int64(step[s.COUNT])
+    dst_step, block_step = np.int64(step[s.DST_STEP]), np.int64(step[s.BLOCK_STEP])
+    src_step, wgt_step = np.int64(step[s.SRC_STEP]), np.int64(step[s.WGT_STEP])
+    table = pairs.ctypes.data + np.int64(step[s.PAIR]) * PAIR_BYTES
+    count, fresh = np.int64(step[s.PAIRS]), np.int64(step[s.FRESH])
+    others = (dst_step, block_step, src_step, np.int64(step[s.WGT]), wgt_step, table, count, fresh)
+    together = run_of(pairs, np.int64(step[s.PAIR]), count)
+    windows = (length + MOST_ROWS - 1) // MOST_ROWS
+    rows = length // windows
+    if (
+        TILE_CYCLES * (count // together) + TILE_OVERHEAD >= VECTOR_CYCLES * rows * count
+        or form_of(buffers.forms, False, others) != FULL
+    ):
+        in_tiles(buffers, step, pairs, acc)
+        return configured
+    shape = (rows, together)
+    if configured != rows * MOST_PAIRS + together:
+        configure(buffers, rows, together)
+    at = acc.ctypes.data + np.int64(step[s.TARGET]) * ACC_BYTES
+    src, done = np.int64(step[s.SRC]), windows * rows
+    block = 0
+    while block < blocks:
+        some, left = 1, blocks - block
+        if step[s.SRC_BLOCK] == 0 and left >= 2:
+            some = 4 if left >= 4 else 2
+        in_windows(buffers, some, windows, at, src, shape, others)
+        for number in range(some if done < length else 0):
+            rest = at + (done * dst_step + number * block_step) * ACC_BYTES
+            those = of_block(others, number)
+            in_registers(buffers, False, length - done, rest, src + done * src_step, those)
+        block += some
+        at += some * block_step * ACC_BYTES
+        src += some * np.int64(step[s.SRC_BLOCK])
+        others = of_block(others, some)
+    return rows * MOST_PAIRS + together
+
+
+@compiled
+def in_windows(
+    buffers: Any, some: Number, windows: Number, acc: Number, src: Number, shape: Any, others: Any
+) -> None:
+    """For `windows` times as many positions as a tile has rows, and one, two or four blocks. Four
+    tiles add up at once where there are as many, as an instruction waits for the one that added to
+    its tile before."""
+    dst_step, block_step, src_step = others[:3]
+    window = 0
+    while window < windows:
+        first = window * shape[0]
+        at, source = acc + first * dst_step * ACC_BYTES, src + first * src_step
+        left = windows - window
+        if left == 1:
+            if some == 4:
+                multiply(buffers, 1, 4, at, source, shape, others)
+            elif some == 2:
+                multiply(buffers, 1, 2, at, source, shape, others)
+            else:
+                multiply(buffers, 1, 1, at, source, shape, others)
+            return
+        two = left < 4 and some > 1
+        for number in range(0, some, 2 if two else 1):
+            place, those = at + number * block_step * ACC_BYTES, of_block(others, number)
+            if two:
+                multiply(buffers, 2, 2, place, source, shape, those)
+            elif left >= 4:
+                multiply(buffers, 4, 1, place, source, shape, those)
+            else:
+                multiply(buffers, 2, 1, place, source, shape, those)
+        window += 4 if left >= 4 else 2
+
+
+@compiled
+def of_block(others: Any, number: Number) -> Any:
+    """`tile`'s others for the block that comes so many blocks later."""
+    dst_step, block_step, src_step, wgt, wgt_step, table, count, fresh = others
+    later = wgt + number * wgt_step
+    return dst_step, block_step, src_step, later, wgt_step, table, count, fresh
+
+
+@compiled
+def run_of(pairs: Any, first: Number, count: Number) -> Number:
+    """How many pairs stand together all along, each the elements behind those of the one before."""
+    for together in range(MOST_PAIRS, 1, -1):
+        if count % together == 0:
+            fits = True
+            at = first
+            while fits and at < first + count:
+                for number in range(at + 1, at + together):
+                    fits &= pairs[number, 0] == pairs[number - 1, 0] + 1
+                    fits &= pairs[number, 1] == pairs[number - 1, 1] + 1
+                at += together
+            if fits:
+                return together
+    return 1
+
+
+@compiled
+def in_tiles(buffers: Any, step: Any, pairs: Any, acc: Any) -> None:
     """With one block of weights after the other, or two at once."""
     blocks = np.int64(step[s.BLOCKS])
     dst_step, block_step = np.int64(step[s.DST_STEP]), np.int64(step[s.BLOCK_STEP])
@@ -41,6 +202,7 @@ def in_tiles(buffers: Any, step: Any, pairs: Any, lanes: Number, acc: Any) -> No
         wgt += done * wgt_step
 
 
+@compiled
 def in_loops(buffers: Any, step: Any, pairs: Any, lanes: Number, acc: Any) -> None:
     """For a core of any shape."""
     batch, depth, height = buffers.batch, buffers.block_in, buffers.block_out
@@ -77,7 +239,7 @@ def in_registers(
 
 @implements(in_registers)
 def _in_registers(buffers: Any, two: Any, length: Any, acc: Any, src: Any, others: Any) -> Any:
-    if buffers.instance_class is Vnni512:
+    if buffers.instance_class in (Vnni512, Amx, AmxModel):
         return _in_many_registers
     return _in_few_registers if buffers.instance_class is Vnni256 else _in_few_registers_by_form
 

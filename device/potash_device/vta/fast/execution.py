@@ -7,7 +7,7 @@ import numpy as np
 from potash_device.vta.fast import layout
 from potash_device.vta.fast import steps as s
 from potash_device.vta.fast.compiling import entry
-from potash_device.vta.fast.cutting import accumulate
+from potash_device.vta.fast.cutting import accumulate, release
 from potash_device.vta.fast.pieces import elementwise
 from potash_device.vta.fast.transfer import load, store
 
@@ -23,11 +23,12 @@ def execute(
 ) -> None:
     """Execute steps of a stream, whose instructions are `rows`."""
     at = 0
+    configured = np.int64(0)
     while at < sink.filled[s.STEPS]:
         step = sink.steps[at]
         kind = step[s.KIND]
         if kind == s.PRODUCTS:
-            accumulate(buffers, step, sink.pairs, geometry.lanes, acc)
+            configured = accumulate(buffers, step, sink.pairs, geometry.lanes, acc, configured)
         elif kind == s.ELEMENTWISE:
             elementwise(buffers, sink.steps[at : at + step[s.MEMBERS]], acc)
             at += step[s.MEMBERS] - 1
@@ -41,3 +42,4 @@ def execute(
             else:
                 store(row, geometry, dram, acc)
         at += 1
+    release(buffers, configured)

@@ -5,7 +5,7 @@ other shape has loops that the compiler makes what it can of. Each kind of path 
 own, so that compiled code is for one of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import llvmlite.binding
@@ -14,11 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.fast.permission import amx_granted
 
 BLOCK = 16
 """Rows and columns of the weights that tiles multiply."""
 BIAS = 128
 """What is added to INP where products are of unsigned bytes."""
+
+REGISTER_FILE = 8 * 1024 + 64 + 8
+"""Bytes of a model of AMX's tile registers: of those, of their configuration, and a number."""
 
 FULL, FIRST, DIAGONAL = 0, 1, 2
 """What blocks of weights have in common: nothing, zeroes behind the weights of the first
@@ -41,6 +45,34 @@ class Vnni512(NamedTuple):
     correction: NDArray[np.int32]
     forms: NDArray[np.uint8]
     diagonal: NDArray[np.int32]
+
+
+class Amx(NamedTuple):
+    """tdpbssd on tiles of 16 rows of 64 bytes, and vpdpbusd where tiles do not pay.
+
+    Tiles multiply signed bytes, so INP is kept as it is, too.
+    """
+
+    inp: NDArray[np.uint8]
+    wgt: NDArray[np.int8]
+    correction: NDArray[np.int32]
+    forms: NDArray[np.uint8]
+    diagonal: NDArray[np.int32]
+    signed: NDArray[np.int8]
+
+
+class AmxModel(NamedTuple):
+    """The same with a model of the tiles' instructions, for processors that lack them."""
+
+    inp: NDArray[np.uint8]
+    wgt: NDArray[np.int8]
+    correction: NDArray[np.int32]
+    forms: NDArray[np.uint8]
+    diagonal: NDArray[np.int32]
+    signed: NDArray[np.int8]
+    registers: NDArray[np.uint8]
+    """Eight tiles, their configuration, and after how many instructions they lose their contents:
+    never where it is 0."""
 
 
 class Vnni256(NamedTuple):
@@ -79,7 +111,8 @@ class Loops(NamedTuple):
     block_out: int
 
 
-Path = Vnni512 | Vnni256 | Pairs16 | Pairs8 | Loops
+Biased = Vnni512 | Vnni256 | Amx | AmxModel
+Path = Biased | Pairs16 | Pairs8 | Loops
 
 
 class Offer(NamedTuple):
@@ -88,17 +121,22 @@ class Offer(NamedTuple):
     kind: type[Path]
     features: frozenset[str] = frozenset()
     tiles: bool = True
+    granted: Callable[[], bool] = lambda: True
+    """Whether the kernel allows it, where the processor has the features."""
 
 
+_VNNI512 = frozenset({"avx512f", "avx512vl", "avx512bw", "avx512vnni"})
 OFFERS: Mapping[str, Offer] = {
-    "vnni512": Offer(Vnni512, frozenset({"avx512f", "avx512vl", "avx512bw", "avx512vnni"})),
+    "amx": Offer(Amx, _VNNI512 | {"amx-tile", "amx-int8"}, granted=amx_granted),
+    "vnni512": Offer(Vnni512, _VNNI512),
     "vnni256": Offer(Vnni256, frozenset({"avx2", "avxvnni"})),
     "avx512": Offer(Pairs16, frozenset({"avx512f", "avx512vl", "avx512bw"})),
     "avx2": Offer(Pairs8, frozenset({"avx2"})),
     "portable": Offer(Pairs16),
+    "amx-model": Offer(AmxModel, _VNNI512),
     "loops": Offer(Loops, tiles=False),
 }
-"""The paths by name, best first."""
+"""The paths by name, best first; the model is for tests."""
 
 
 def processor_features() -> frozenset[str]:
@@ -125,7 +163,7 @@ def available(config: Config) -> tuple[str, ...]:
     return tuple(
         name
         for name, offer in OFFERS.items()
-        if offer.features <= features and (tiled or not offer.tiles)
+        if offer.features <= features and (tiled or not offer.tiles) and offer.granted()
     )
 
 
@@ -144,13 +182,18 @@ def make(name: str, config: Config) -> Path:
     kind = OFFERS[name].kind
     forms = aligned(wgt // BLOCK**2, np.uint8)
     forms[:] = FIRST | DIAGONAL
-    if kind is Vnni512 or kind is Vnni256:
+    if issubclass(kind, Biased):
         biased = aligned(inp, np.uint8)
         biased[:] = BIAS
         weights, correction = aligned(wgt, np.int8), aligned(wgt // BLOCK, np.int32)
         if kind is Vnni256:
             return Vnni256(biased, weights, correction)
-        return Vnni512(biased, weights, correction, forms, aligned(wgt // BLOCK, np.int32))
+        vnni = Vnni512(biased, weights, correction, forms, aligned(wgt // BLOCK, np.int32))
+        if kind is Amx:
+            return Amx(*vnni, aligned(inp, np.int8))
+        if kind is AmxModel:
+            return AmxModel(*vnni, aligned(inp, np.int8), aligned(REGISTER_FILE, np.uint8))
+        return vnni
     if kind is Pairs16 or kind is Pairs8:
         diagonal = aligned(wgt // BLOCK, np.int16)
         return kind(aligned(inp, np.int16), aligned(wgt, np.int16), forms, diagonal)
@@ -164,7 +207,7 @@ def make(name: str, config: Config) -> Path:
 def inp_of(path: Path, config: Config) -> NDArray[Any]:
     """INP as a core has it, of shape (elements, batch, block_in); a copy."""
     values: NDArray[Any] = path.inp
-    if isinstance(path, Vnni512 | Vnni256):
+    if isinstance(path, Biased):
         values = values ^ np.uint8(BIAS)
     dtype = np.dtype(f"<i{1 << config.log_inp_width - 3}")
     wide = values.view(np.int8) if values.dtype == np.uint8 else values
@@ -177,7 +220,7 @@ def wgt_of(path: Path, config: Config) -> NDArray[Any]:
     values = path.wgt.astype(dtype)
     if isinstance(path, Loops):
         return values.reshape(-1, config.block_out, config.block_in)
-    group = 4 if isinstance(path, Vnni512 | Vnni256) else 2
+    group = 4 if isinstance(path, Biased) else 2
     blocks = values.reshape(-1, BLOCK // group, BLOCK, group)
     return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)).reshape(-1, BLOCK, BLOCK)
 
@@ -188,7 +231,9 @@ def set_tensors(path: Path, inp: NDArray[Any], wgt: NDArray[Any]) -> None:
         path.inp[:] = inp.reshape(-1)
         path.wgt[:] = wgt.reshape(-1)
         return
-    if isinstance(path, Vnni512 | Vnni256):
+    if isinstance(path, Amx | AmxModel):
+        path.signed[:] = inp.reshape(-1)
+    if isinstance(path, Biased):
         path.inp[:] = inp.reshape(-1).view(np.uint8) ^ np.uint8(BIAS)
         path.correction[:] = (wgt.astype(np.int32).sum(axis=2) * -BIAS).reshape(-1)
         group = 4

@@ -9,8 +9,8 @@ from llvmlite import ir
 from numba.core import types
 
 from potash_device.vta.fast.compiling import Number, entry, intrinsic
+from potash_device.vta.fast.emitting import I32, I64
 from potash_device.vta.fast.paths import processor_features
-from potash_device.vta.fast.tiles import I32, I64
 
 REGISTERS = 12
 """Independent vectors, so that no instruction waits for the one before it."""

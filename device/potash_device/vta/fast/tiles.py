@@ -16,27 +16,40 @@ from llvmlite import ir
 from numba.core import types
 
 from potash_device.vta.fast.compiling import intrinsic
+from potash_device.vta.fast.emitting import (
+    ACC_BYTES,
+    I8,
+    I16,
+    I32,
+    I64,
+    LANES,
+    PAIR_BYTES,
+    Addresses,
+    Value,
+    integer,
+    load,
+    scaled,
+    shuffle,
+    store,
+    word,
+)
 from potash_device.vta.fast.paths import (
     BLOCK,
     DIAGONAL,
     FIRST,
     FIRST_INPUTS,
     FULL,
+    Amx,
+    AmxModel,
     Pairs8,
     Pairs16,
     Vnni256,
     Vnni512,
 )
 
-I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
-LANES = ir.VectorType(I32, BLOCK)
-ACC_BYTES = 4 * BLOCK
 GROUP_BYTES = 4 * BLOCK
-PAIR_BYTES = 8
-"""Of an entry of the table: two 32-bit numbers."""
 BIAS = 0x80808080
 """What INP has more than its values where products are of unsigned bytes, in four of them."""
-Value = Any
 
 
 @dataclass(frozen=True)
@@ -91,15 +104,18 @@ class Kind:
         return ACC_BYTES // self.halves
 
 
+_VNNI512 = Kind(
+    value_bytes=1,
+    halves=1,
+    product="vpdpbusd {weights}, {inputs}, {sums}",
+    weights_in_registers=True,
+    registers="v",
+    corrected=True,
+)
 KINDS = {
-    Vnni512: Kind(
-        value_bytes=1,
-        halves=1,
-        product="vpdpbusd {weights}, {inputs}, {sums}",
-        weights_in_registers=True,
-        registers="v",
-        corrected=True,
-    ),
+    Vnni512: _VNNI512,
+    Amx: _VNNI512,
+    AmxModel: _VNNI512,
     Vnni256: Kind(
         value_bytes=1,
         halves=2,
@@ -136,7 +152,7 @@ def tile(
     signature = types.void(buffers, form, positions, blocks, types.int64, types.int64, others)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        addresses = _Addresses(context, builder, signature.args[0], arguments[0])
+        addresses = Addresses(context, builder, signature.args[0], arguments[0])
         acc, source = arguments[4:6]
         position_step, block_step, source_step, weight, weight_step, table, count, fresh = (
             context.cast(builder, builder.extract_value(arguments[6], at), given, types.int64)
@@ -146,9 +162,9 @@ def tile(
             builder.add(
                 acc,
                 builder.mul(
-                    _int(ACC_BYTES),
+                    integer(ACC_BYTES),
                     builder.add(
-                        builder.mul(position_step, _int(x)), builder.mul(block_step, _int(y))
+                        builder.mul(position_step, integer(x)), builder.mul(block_step, integer(y))
                     ),
                 ),
             )
@@ -160,10 +176,10 @@ def tile(
         start = builder.block
         reading = builder.function.append_basic_block("read")
         beginning = builder.function.append_basic_block("begin")
-        builder.cbranch(builder.icmp_unsigned("==", fresh, _int(0)), reading, beginning)
+        builder.cbranch(builder.icmp_unsigned("==", fresh, integer(0)), reading, beginning)
         builder.position_at_end(reading)
         read = [
-            [_load(builder, place, half * size, kind.vector) for half in range(kind.halves)]
+            [load(builder, place, half * size, kind.vector) for half in range(kind.halves)]
             for place in places
         ]
         builder.branch(beginning)
@@ -179,22 +195,22 @@ def tile(
         builder.branch(loop)
         builder.position_at_end(loop)
         index = builder.phi(I64)
-        index.add_incoming(_int(0), before)
+        index.add_incoming(integer(0), before)
         sums = [[builder.phi(kind.vector) for _ in vectors] for vectors in first + corrections]
         _add_incoming(sums, first + corrections, before)
 
-        pair = builder.add(table, builder.mul(index, _int(PAIR_BYTES)))
-        src = builder.add(source, _word(builder, pair, 0))
-        wgt = builder.add(weight, _word(builder, pair, 4))
-        row = builder.add(addresses.inp, builder.mul(src, _int(kind.element_bytes)))
-        step = builder.mul(source_step, _int(kind.element_bytes))
-        numbers = [builder.add(wgt, builder.mul(weight_step, _int(y))) for y in range(down)]
+        pair = builder.add(table, builder.mul(index, integer(PAIR_BYTES)))
+        src = builder.add(source, word(builder, pair, 0))
+        wgt = builder.add(weight, word(builder, pair, 4))
+        row = builder.add(addresses.inp, builder.mul(src, integer(kind.element_bytes)))
+        step = builder.mul(source_step, integer(kind.element_bytes))
+        numbers = [builder.add(wgt, builder.mul(weight_step, integer(y))) for y in range(down)]
         if kind.form == DIAGONAL:
             packed, size_packed = addresses.diagonal, kind.diagonal_bytes
         else:
             packed, size_packed = addresses.wgt, kind.block_bytes
         weights = [
-            _Weights(builder, kind, builder.add(packed, _scaled(builder, n, size_packed)))
+            _Weights(builder, kind, builder.add(packed, scaled(builder, n, size_packed)))
             for n in numbers
         ]
         added = list(sums)
@@ -207,12 +223,12 @@ def tile(
             for at, number in enumerate(chosen):
                 added[number] = result[at * kind.halves : (at + 1) * kind.halves]
         for y in range(len(corrections)):
-            place = builder.add(addresses.correction, _scaled(builder, numbers[y], ACC_BYTES))
+            place = builder.add(addresses.correction, scaled(builder, numbers[y], ACC_BYTES))
             added[len(places) + y] = [
-                builder.add(vector, _load(builder, place, half * size, kind.vector))
+                builder.add(vector, load(builder, place, half * size, kind.vector))
                 for half, vector in enumerate(sums[len(places) + y])
             ]
-        following = builder.add(index, _int(1))
+        following = builder.add(index, integer(1))
         index.add_incoming(following, loop)
         _add_incoming(sums, added, loop)
         builder.cbranch(builder.icmp_signed("<", following, count), loop, after)
@@ -222,7 +238,7 @@ def tile(
             for half, vector in enumerate(added[number]):
                 if kind.corrected:
                     vector = builder.add(vector, added[len(places) + number // across][half])
-                _store(builder, vector, place, half * size)
+                store(builder, vector, place, half * size)
         return context.get_dummy_value()
 
     return signature, generate
@@ -235,7 +251,7 @@ def weights_of(typing: Any, pairs: Any, number: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pairs, number = arguments
-        return _word(builder, builder.add(pairs, _scaled(builder, number, PAIR_BYTES)), 4)
+        return word(builder, builder.add(pairs, scaled(builder, number, PAIR_BYTES)), 4)
 
     return signature, generate
 
@@ -247,26 +263,26 @@ def pack(typing: Any, buffers: Any, source: Any, number: Any) -> Any:
     signature = types.void(buffers, types.int64, types.int64)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        addresses = _Addresses(context, builder, signature.args[0], arguments[0])
+        addresses = Addresses(context, builder, signature.args[0], arguments[0])
         _, source, number = arguments
-        target = builder.add(addresses.wgt, _scaled(builder, number, kind.block_bytes))
+        target = builder.add(addresses.wgt, scaled(builder, number, kind.block_bytes))
         # Four outputs to a vector, each with four lanes of four weights.
-        quarters = [_load(builder, source, quarter * GROUP_BYTES) for quarter in range(4)]
+        quarters = [load(builder, source, quarter * GROUP_BYTES) for quarter in range(4)]
         groups = []
         for group in range(4):
             lanes = [4 * output + group for output in range(8)]
-            low = _shuffle(builder, quarters[0], quarters[1], lanes)
-            high = _shuffle(builder, quarters[2], quarters[3], lanes)
-            groups.append(_shuffle(builder, low, high, range(BLOCK)))
+            low = shuffle(builder, quarters[0], quarters[1], lanes)
+            high = shuffle(builder, quarters[2], quarters[3], lanes)
+            groups.append(shuffle(builder, low, high, range(BLOCK)))
         narrow = groups
         if kind.value_bytes == 2:
             groups = [half for group in groups for half in _widened(builder, group)]
         for group, vector in enumerate(groups):
-            _store(builder, vector, target, group * GROUP_BYTES)
+            store(builder, vector, target, group * GROUP_BYTES)
         if kind.corrected:
-            place = builder.add(addresses.correction, _scaled(builder, number, ACC_BYTES))
+            place = builder.add(addresses.correction, scaled(builder, number, ACC_BYTES))
             for half in range(kind.halves):
-                _store(
+                store(
                     builder,
                     _correction(builder, kind, groups, half),
                     place,
@@ -281,11 +297,11 @@ def pack(typing: Any, buffers: Any, source: Any, number: Any) -> Any:
                 form, diagonal = _form(builder, narrow)
                 builder.store(form, place)
                 size = kind.diagonal_bytes
-                place = builder.add(addresses.diagonal, _scaled(builder, number, size))
+                place = builder.add(addresses.diagonal, scaled(builder, number, size))
                 if kind.product is None:
                     values = builder.trunc(diagonal, ir.VectorType(I8, BLOCK))
                     diagonal = builder.sext(values, ir.VectorType(I16, BLOCK))
-                _store(builder, diagonal, place)
+                store(builder, diagonal, place)
         return context.get_dummy_value()
 
     return signature, generate
@@ -302,7 +318,7 @@ def _correction(builder: Any, kind: Kind, groups: Sequence[Value], half: int) ->
     code = ir.InlineAsm(called, line, "=x,x,x,0", False)
     added = zero
     for group in groups:
-        weights = _shuffle(builder, group, group, range(half * lanes, (half + 1) * lanes))
+        weights = shuffle(builder, group, group, range(half * lanes, (half + 1) * lanes))
         added = builder.call(code, [weights, inputs, added])
     return builder.sub(zero, added)
 
@@ -338,26 +354,13 @@ def _form(builder: Any, groups: Sequence[Value]) -> tuple[Value, Value]:
     return form, builder.lshr(diagonal, ir.Constant(LANES, shifts))
 
 
-class _Addresses:
-    def __init__(self, context: Any, builder: Any, kind: Any, buffers: Value) -> None:
-        self._of = {}
-        for number, (name, array) in enumerate(zip(kind.fields, kind.types, strict=True)):
-            made = context.make_array(array)(
-                context, builder, builder.extract_value(buffers, number)
-            )
-            self._of[name] = builder.ptrtoint(made.data, I64)
-
-    def __getattr__(self, name: str) -> Value:
-        return self._of[name]
-
-
 class _Weights:
     """A block: in registers, or its address."""
 
     def __init__(self, builder: Any, kind: Kind, address: Value) -> None:
         self.address = address
         self.loaded = (
-            [_load(builder, address, group * GROUP_BYTES) for group in range(kind.multiplied)]
+            [load(builder, address, group * GROUP_BYTES) for group in range(kind.multiplied)]
             if kind.weights_in_registers
             else []
         )
@@ -409,7 +412,7 @@ def _pair_products(
     if kind.form == DIAGONAL:
         for half in range(kind.halves):
             values = [
-                _load(builder, address, 2 * lanes * half, ir.VectorType(I16, lanes))
+                load(builder, address, 2 * lanes * half, ir.VectorType(I16, lanes))
                 for address in (row, weights[0].address)
             ]
             product = builder.mul(*(builder.sext(value, kind.vector) for value in values))
@@ -417,17 +420,17 @@ def _pair_products(
         return result
     pairs, wide = ir.VectorType(I16, 2 * lanes), ir.VectorType(I32, 2 * lanes)
     for group in range(kind.multiplied):
-        word = _load(builder, row, 4 * group, I32)
+        word = load(builder, row, 4 * group, I32)
         nothing = ir.Constant(kind.vector, ir.Undefined)
         one = builder.insert_element(nothing, word, ir.Constant(I32, 0))
-        inputs = builder.bitcast(_shuffle(builder, one, one, [0] * lanes), pairs)
+        inputs = builder.bitcast(shuffle(builder, one, one, [0] * lanes), pairs)
         for number in range(len(sums)):
             which, half = divmod(number, kind.halves)
             offset = group * GROUP_BYTES + half * kind.vector_bytes
-            values = _load(builder, weights[which].address, offset, pairs)
+            values = load(builder, weights[which].address, offset, pairs)
             products = builder.mul(builder.sext(inputs, wide), builder.sext(values, wide))
-            even = _shuffle(builder, products, products, range(0, 2 * lanes, 2))
-            odd = _shuffle(builder, products, products, range(1, 2 * lanes, 2))
+            even = shuffle(builder, products, products, range(0, 2 * lanes, 2))
+            odd = shuffle(builder, products, products, range(1, 2 * lanes, 2))
             result[number] = builder.add(result[number], builder.add(even, odd))
     return result
 
@@ -438,37 +441,7 @@ def _widened(builder: Any, group: Value) -> list[Value]:
     wide = builder.bitcast(
         builder.sext(values, ir.VectorType(I16, 4 * BLOCK)), ir.VectorType(I32, 2 * BLOCK)
     )
-    return [_shuffle(builder, wide, wide, range(half, 2 * BLOCK, 2)) for half in range(2)]
-
-
-def _int(value: int) -> Value:
-    return ir.Constant(I64, value)
-
-
-def _scaled(builder: Any, number: Value, size: int) -> Value:
-    return builder.mul(number, _int(size))
-
-
-def _word(builder: Any, address: Value, offset: int) -> Value:
-    return builder.sext(_load(builder, address, offset, I32), I64)
-
-
-def _load(builder: Any, address: Value, offset: int, kind: Value = LANES) -> Value:
-    where = builder.add(address, _int(offset))
-    value = builder.load(builder.inttoptr(where, kind.as_pointer()))
-    value.align = 1
-    return value
-
-
-def _store(builder: Any, vector: Value, address: Value, offset: int = 0) -> None:
-    where = builder.add(address, _int(offset))
-    builder.store(vector, builder.inttoptr(where, vector.type.as_pointer())).align = 1
-
-
-def _shuffle(builder: Any, one: Value, other: Value, lanes: Sequence[int]) -> Value:
-    return builder.shuffle_vector(
-        one, other, ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
-    )
+    return [shuffle(builder, wide, wide, range(half, 2 * BLOCK, 2)) for half in range(2)]
 
 
 def _add_incoming(

@@ -7,7 +7,7 @@ from numba.core import cgutils, types
 
 from potash_device.vta.fast import layout
 from potash_device.vta.fast.compiling import Number, compiled, implements, intrinsic, least, most
-from potash_device.vta.fast.paths import BIAS, BLOCK, DIAGONAL, FIRST, Loops, Vnni256, Vnni512
+from potash_device.vta.fast.paths import BIAS, BLOCK, DIAGONAL, FIRST, Biased, Loops
 from potash_device.vta.fast.tiles import pack
 
 BLOCK_BYTES = BLOCK * BLOCK
@@ -20,6 +20,7 @@ def load(row: Any, geometry: layout.Geometry, dram: Any, buffers: Any, acc: Any)
     if memory == layout.INP:
         values = buffers.inp.size // geometry.depths[layout.INP]
         load_values(row, geometry, dram, buffers.inp, values)
+        load_signed(row, geometry, dram, buffers, values)
     elif memory == layout.WGT:
         load_weights(row, geometry, dram, buffers)
     else:
@@ -54,6 +55,28 @@ def load_values(
         at += after
         source += stride
     target[at : at + row[layout.Y_PAD_1] * width] = zero
+
+
+def load_signed(
+    row: Any, geometry: layout.Geometry, dram: Any, buffers: Any, values: Number
+) -> None:
+    """Load elements of INP to where a path wants them as they are, besides."""
+    raise NotImplementedError("compiled code only")
+
+
+@implements(load_signed)
+def _load_signed(row: Any, geometry: Any, dram: Any, buffers: Any, values: Any) -> Any:
+    def signed(
+        row: Any, geometry: layout.Geometry, dram: Any, buffers: Any, values: Number
+    ) -> None:
+        load_values(row, geometry, dram, buffers.signed, values)
+
+    def nothing(
+        row: Any, geometry: layout.Geometry, dram: Any, buffers: Any, values: Number
+    ) -> None:
+        return
+
+    return signed if "signed" in buffers.fields else nothing
 
 
 @compiled
@@ -172,7 +195,7 @@ def _clear_wgt(buffers: Any, at: Any, count: Any) -> Any:
         size = buffers.block_out * buffers.block_in
         buffers.wgt[at * size : (at + count) * size] = 0
 
-    return _chosen(buffers, formed if buffers.instance_class is Vnni512 else biased, paired, shaped)
+    return _chosen(buffers, formed if "forms" in buffers.fields else biased, paired, shaped)
 
 
 @implements(fill_wgt)
@@ -208,4 +231,4 @@ def widen(target: Any, data: Any) -> None:
 def _chosen(buffers: Any, biased: Any, plain: Any, shaped: Any) -> Any:
     if buffers.instance_class is Loops:
         return shaped
-    return biased if buffers.instance_class in (Vnni256, Vnni512) else plain
+    return biased if issubclass(buffers.instance_class, Biased) else plain

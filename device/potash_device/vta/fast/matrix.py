@@ -1,0 +1,397 @@
+"""Products in the tile registers of AMX.
+
+One instruction multiplies up to 16 rows of inputs by up to four blocks of weights, one below the
+other: INP elements that follow each other are a row, and WGT as it is packed is already what it
+wants. Of the eight tile registers, four add up products, two hold inputs and one holds weights. The
+last one is a guard: there are virtual machines that lose the contents of tiles, not their
+configuration, when another thread has the processor. So sums start from zero and go to a buffer,
+and are added to the accumulators only if the guard has its contents then; else all is done again.
+
+A processor may lack AMX, so the instructions can also be emitted as a model of themselves, with
+registers in memory: all that is around them is the same code.
+
+Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, "Programming with
+Intel Advanced Matrix Extensions", and the instructions LDTILECFG, TDPBSSD, TILELOADD, TILERELEASE,
+TILESTORED and TILEZERO.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+
+from potash_device.vta.fast.compiling import intrinsic
+from potash_device.vta.fast.emitting import (
+    ACC_BYTES,
+    I8,
+    I16,
+    I32,
+    I64,
+    LANES,
+    PAIR_BYTES,
+    Addresses,
+    Value,
+    integer,
+    load,
+    scaled,
+    shuffle,
+    store,
+    word,
+)
+from potash_device.vta.fast.paths import BLOCK, AmxModel
+
+MOST_ROWS = 16
+MOST_PAIRS = 4
+"""Pairs of INP and WGT elements whose products one instruction adds up."""
+SUMS, INPUTS, WEIGHTS, GUARD = (0, 1, 2, 3), (4, 5), 6, 7
+"""The registers for each, from 0."""
+GUARD_BYTES = 4
+REGISTERS, REGISTER_BYTES, ROW_BYTES = 8, 1024, 64
+CONFIGURATION_BYTES = 64
+PALETTE, BYTES_AT, ROWS_AT = 1, 16, 48
+"""Of a configuration: its first byte, where 16-bit numbers of bytes in a row begin, and 8-bit
+numbers of rows."""
+LOSS_AT = REGISTERS * REGISTER_BYTES + CONFIGURATION_BYTES
+ELEMENT_BYTES, BLOCK_BYTES = BLOCK, BLOCK * BLOCK
+
+
+class Assembly:
+    """The instructions."""
+
+    def __init__(self, builder: Any) -> None:
+        self._builder = builder
+
+    def configure(self, address: Value) -> None:
+        self._emit("ldtilecfg ($0)", address)
+
+    def release(self) -> None:
+        self._emit("tilerelease")
+
+    def zero(self, tile: int) -> None:
+        self._emit(f"tilezero %tmm{tile}")
+
+    def load(self, tile: int, address: Value, stride: Value) -> None:
+        self._emit(f"tileloadd ($0,$1,1), %tmm{tile}", address, stride)
+
+    def store(self, tile: int, address: Value, stride: Value) -> None:
+        self._emit(f"tilestored %tmm{tile}, ($0,$1,1)", address, stride)
+
+    def multiply(self, sums: int, inputs: int, weights: int) -> None:
+        self._emit(f"tdpbssd %tmm{weights}, %tmm{inputs}, %tmm{sums}")
+
+    def _emit(self, line: str, *operands: Value) -> None:
+        kind = ir.FunctionType(ir.VoidType(), [I64] * len(operands))
+        constraints = ",".join(["r"] * len(operands) + ["~{memory}"])
+        self._builder.call(ir.InlineAsm(kind, line, constraints, True), operands)
+
+
+class Model:
+    """The same by other instructions, with the registers at address `registers`, and behind them
+    their configuration. What the processor refuses does nothing. Behind the configuration, there is
+    a number of instructions after which the registers lose their contents, once."""
+
+    def __init__(self, builder: Any, registers: Value) -> None:
+        self._builder = builder
+        self._registers = registers
+
+    def configure(self, address: Value) -> None:
+        self._call("configure", self._configure, address)
+
+    def release(self) -> None:
+        self._call("release", self._release)
+
+    def zero(self, tile: int) -> None:
+        self._call("zero", self._zero, integer(tile))
+
+    def load(self, tile: int, address: Value, stride: Value) -> None:
+        self._call("load", self._load, integer(tile), address, stride)
+
+    def store(self, tile: int, address: Value, stride: Value) -> None:
+        self._call("store", self._store, integer(tile), address, stride)
+
+    def multiply(self, sums: int, inputs: int, weights: int) -> None:
+        self._call("multiply", self._multiply, *map(integer, (sums, inputs, weights)))
+
+    def _call(self, name: str, body: Callable[..., None], *operands: Value) -> None:
+        module, name = self._builder.module, f"potash_amx_{name}"
+        arguments = [self._registers, *operands]
+        function = module.globals.get(name)
+        if function is None:
+            kind = ir.FunctionType(ir.VoidType(), [I64] * len(arguments))
+            function = ir.Function(module, kind, name)
+            function.linkage = "internal"
+            function.attributes.add("noinline")
+            builder = ir.IRBuilder(function.append_basic_block("entry"))
+            self._lose(builder, function.args[0])
+            body(builder, *function.args)
+            builder.ret_void()
+        self._builder.call(function, arguments)
+
+    @staticmethod
+    def _lose(builder: Any, registers: Value) -> None:
+        left = load(builder, registers, LOSS_AT, I64)
+        left = builder.sub(left, integer(1))
+        store(builder, left, registers, LOSS_AT)
+        with builder.if_then(builder.icmp_signed("==", left, integer(0))):
+            place = _pointer(builder, registers)
+            size = integer(REGISTERS * REGISTER_BYTES)
+            cgutils.memset(builder, place, size, 0)  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _configure(cls, builder: Any, registers: Value, address: Value) -> None:
+        cls._release(builder, registers)
+        own = builder.add(registers, integer(REGISTERS * REGISTER_BYTES))
+        cgutils.raw_memcpy(  # type: ignore[no-untyped-call]
+            builder,
+            _pointer(builder, own),
+            _pointer(builder, address),
+            integer(CONFIGURATION_BYTES),
+            1,
+        )
+
+    @staticmethod
+    def _release(builder: Any, registers: Value) -> None:
+        size = REGISTERS * REGISTER_BYTES + CONFIGURATION_BYTES
+        cgutils.memset(builder, _pointer(builder, registers), integer(size), 0)  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def _zero(builder: Any, registers: Value, tile: Value) -> None:
+        place = _pointer(builder, _register(builder, registers, tile))
+        cgutils.memset(builder, place, integer(REGISTER_BYTES), 0)  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _load(
+        cls, builder: Any, registers: Value, tile: Value, address: Value, stride: Value
+    ) -> None:
+        cls._zero(builder, registers, tile)
+        for own, other, size in cls._rows(builder, registers, tile, address, stride):
+            cgutils.raw_memcpy(builder, own, other, size, 1)  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _store(
+        cls, builder: Any, registers: Value, tile: Value, address: Value, stride: Value
+    ) -> None:
+        for own, other, size in cls._rows(builder, registers, tile, address, stride):
+            cgutils.raw_memcpy(builder, other, own, size, 1)  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def _rows(builder: Any, registers: Value, tile: Value, address: Value, stride: Value) -> Any:
+        """Each row of a register, its place in memory and its size, in a loop."""
+        rows, size = _shape(builder, registers, tile)
+        with cgutils.for_range(builder, rows) as row:
+            own = _register(builder, registers, tile, row.index)
+            other = builder.add(address, builder.mul(row.index, stride))
+            yield _pointer(builder, own), _pointer(builder, other), size
+
+    @staticmethod
+    def _multiply(
+        builder: Any, registers: Value, sums: Value, inputs: Value, weights: Value
+    ) -> None:
+        shapes = [_shape(builder, registers, tile) for tile in (sums, inputs, weights)]
+        (rows, columns), (rows_of_inputs, depth), (quads, columns_of_weights) = shapes
+        fit = builder.and_(
+            builder.icmp_unsigned("==", rows, rows_of_inputs),
+            builder.and_(
+                builder.icmp_unsigned("==", columns, columns_of_weights),
+                builder.icmp_unsigned("==", depth, scaled(builder, quads, 4)),
+            ),
+        )
+        bytes64, wide = ir.VectorType(I8, 64), ir.VectorType(I32, 64)
+        with (
+            builder.if_then(fit),
+            cgutils.for_range(builder, rows) as row,
+            cgutils.for_range(builder, quads) as quad,
+        ):
+            place = _register(builder, registers, sums, row.index)
+            four = builder.add(
+                _register(builder, registers, inputs, row.index), scaled(builder, quad.index, 4)
+            )
+            one = builder.insert_element(
+                ir.Constant(LANES, ir.Undefined), load(builder, four, 0, I32), ir.Constant(I32, 0)
+            )
+            given = builder.bitcast(shuffle(builder, one, one, [0] * BLOCK), bytes64)
+            block = load(builder, _register(builder, registers, weights, quad.index), 0, bytes64)
+            products = builder.mul(builder.sext(given, wide), builder.sext(block, wide))
+            total = load(builder, place, 0)
+            for first in range(4):
+                quarter = shuffle(builder, products, products, range(first, 64, 4))
+                total = builder.add(total, quarter)
+            store(builder, total, place)
+
+
+def _register(builder: Any, registers: Value, tile: Value, row: Value | None = None) -> Value:
+    """The address of a register, or of a row of it."""
+    place = builder.add(registers, scaled(builder, tile, REGISTER_BYTES))
+    return place if row is None else builder.add(place, scaled(builder, row, ROW_BYTES))
+
+
+def _shape(builder: Any, registers: Value, tile: Value) -> tuple[Value, Value]:
+    """Rows of a register, and bytes of each; none where no configuration of palette 1 is loaded."""
+    own = builder.add(registers, integer(REGISTERS * REGISTER_BYTES))
+    rows = load(builder, builder.add(own, tile), ROWS_AT, I8)
+    size = load(builder, builder.add(own, scaled(builder, tile, 2)), BYTES_AT, I16)
+    palette = load(builder, own, 0, I8)
+    loaded = builder.icmp_unsigned("==", palette, ir.Constant(I8, PALETTE))
+    rows = builder.select(loaded, builder.zext(rows, I64), integer(0))
+    return rows, builder.zext(size, I64)
+
+
+def _pointer(builder: Any, address: Value) -> Value:
+    return builder.inttoptr(address, I8.as_pointer())
+
+
+def _instructions(
+    context: Any, builder: Any, kind: Any, buffers: Value
+) -> tuple[Assembly | Model, Addresses]:
+    addresses = Addresses(context, builder, kind, buffers)
+    if kind.instance_class is AmxModel:
+        return Model(builder, addresses.registers), addresses
+    return Assembly(builder), addresses
+
+
+def configuration(rows: Value, pairs: Value, builder: Any) -> Sequence[Value]:
+    """The eight words of a configuration for so many rows of inputs, and pairs for each."""
+    quads, bytes_of_inputs = scaled(builder, pairs, 4), scaled(builder, pairs, ELEMENT_BYTES)
+    bytes_of = dict.fromkeys((*SUMS, WEIGHTS), integer(ROW_BYTES))
+    bytes_of |= dict.fromkeys(INPUTS, bytes_of_inputs) | {GUARD: integer(GUARD_BYTES)}
+    rows_of = dict.fromkeys((*SUMS, *INPUTS), rows) | {WEIGHTS: quads, GUARD: integer(1)}
+    words = [integer(0)] * (CONFIGURATION_BYTES // 8)
+    words[0] = integer(PALETTE)
+    for at, size, values in ((BYTES_AT, 2, bytes_of), (ROWS_AT, 1, rows_of)):
+        for tile, value in values.items():
+            number, low = divmod(at + size * tile, 8)
+            words[number] = builder.or_(words[number], builder.shl(value, integer(8 * low)))
+    return words
+
+
+@intrinsic
+def configure(typing: Any, buffers: Any, rows: Any, pairs: Any) -> Any:
+    """Have this thread's registers hold so many rows of inputs, of so many pairs each."""
+    signature = types.void(buffers, types.int64, types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        buffers, rows, pairs = arguments
+        emit, _ = _instructions(context, builder, signature.args[0], buffers)
+        words = ir.ArrayType(I64, CONFIGURATION_BYTES // 8)
+        place = builder.ptrtoint(cgutils.alloca_once(builder, words), I64)  # type: ignore[no-untyped-call]
+        for number, value in enumerate(configuration(rows, pairs, builder)):
+            store(builder, value, place, 8 * number)
+        emit.configure(place)
+        emit.load(GUARD, place, integer(GUARD_BYTES))
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
+def release_tiles(typing: Any, buffers: Any) -> Any:
+    """Give up this thread's registers."""
+    signature = types.void(buffers)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        emit, _ = _instructions(context, builder, signature.args[0], arguments[0])
+        emit.release()
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
+def multiply(
+    typing: Any,
+    buffers: Any,
+    windows: Any,
+    blocks: Any,
+    acc: Any,
+    source: Any,
+    shape: Any,
+    others: Any,
+) -> Any:
+    """Add products to the accumulators of `windows` times as many positions as a register has rows,
+    and of `blocks` blocks.
+
+    `windows` and `blocks` are constants, at most four by one, two by two or one by four. `shape` is
+    what the registers are configured for, rows and pairs. Everything else is as for `tiles.tile`.
+    """
+    across, down = windows.literal_value, blocks.literal_value
+    signature = types.void(buffers, windows, blocks, types.int64, types.int64, shape, others)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        emit, addresses = _instructions(context, builder, signature.args[0], arguments[0])
+        acc, source = arguments[3:5]
+        rows, together = (
+            context.cast(builder, builder.extract_value(arguments[5], at), given, types.int64)
+            for at, given in enumerate(shape)
+        )
+        position_step, block_step, source_step, weight, weight_step, table, count, fresh = (
+            context.cast(builder, builder.extract_value(arguments[6], at), given, types.int64)
+            for at, given in enumerate(others)
+        )
+        inp_stride = scaled(builder, source_step, ELEMENT_BYTES)
+        tiles = range(across * down)
+        kind = ir.ArrayType(LANES, len(SUMS) * MOST_ROWS + 1)
+        buffer = builder.ptrtoint(cgutils.alloca_once(builder, kind), I64)  # type: ignore[no-untyped-call]
+        guard = builder.add(buffer, integer(len(SUMS) * REGISTER_BYTES))
+
+        again = builder.function.append_basic_block("again")
+        loop = builder.function.append_basic_block("tiles")
+        multiplied = builder.function.append_basic_block("multiplied")
+        lost = builder.function.append_basic_block("lost")
+        kept = builder.function.append_basic_block("kept")
+        builder.branch(again)
+        builder.position_at_end(again)
+        for tile in tiles:
+            emit.zero(SUMS[tile])
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        index = builder.phi(I64)
+        index.add_incoming(integer(0), again)
+        pair = builder.add(table, scaled(builder, index, PAIR_BYTES))
+        src = builder.add(source, word(builder, pair, 0))
+        wgt = builder.add(weight, word(builder, pair, 4))
+        for y in range(down):
+            number = builder.add(wgt, scaled(builder, weight_step, y))
+            block = builder.add(addresses.wgt, scaled(builder, number, BLOCK_BYTES))
+            emit.load(WEIGHTS, block, integer(ROW_BYTES))
+            for x in range(across):
+                own = INPUTS[x % len(INPUTS)]
+                if y == 0:
+                    first = builder.add(src, scaled(builder, builder.mul(rows, source_step), x))
+                    place = builder.add(addresses.signed, scaled(builder, first, ELEMENT_BYTES))
+                    emit.load(own, place, inp_stride)
+                emit.multiply(SUMS[y * across + x], own, WEIGHTS)
+        following = builder.add(index, together)
+        index.add_incoming(following, builder.block)
+        builder.cbranch(builder.icmp_signed("<", following, count), loop, multiplied)
+
+        builder.position_at_end(multiplied)
+        for tile in tiles:
+            place = builder.add(buffer, integer(tile * REGISTER_BYTES))
+            emit.store(SUMS[tile], place, integer(ROW_BYTES))
+        emit.store(GUARD, guard, integer(GUARD_BYTES))
+        found = load(builder, guard, 0, I32)
+        builder.cbranch(builder.icmp_unsigned("!=", found, ir.Constant(I32, 0)), kept, lost)
+        builder.position_at_end(lost)
+        store(builder, ir.Constant(I32, 1), guard)
+        emit.load(GUARD, guard, integer(GUARD_BYTES))
+        builder.branch(again)
+
+        builder.position_at_end(kept)
+        is_fresh = builder.icmp_unsigned("!=", fresh, integer(0))
+        zero = ir.Constant(LANES, [0] * BLOCK)
+        with cgutils.for_range(builder, rows) as row:
+            for tile in tiles:
+                y, x = divmod(tile, across)
+                position = builder.add(row.index, scaled(builder, rows, x))
+                element = builder.add(
+                    builder.mul(position, position_step), scaled(builder, block_step, y)
+                )
+                place = builder.add(acc, scaled(builder, element, ACC_BYTES))
+                before = builder.select(is_fresh, zero, load(builder, place, 0))
+                own = builder.add(buffer, scaled(builder, row.index, ROW_BYTES))
+                sums = load(builder, own, tile * REGISTER_BYTES)
+                store(builder, builder.add(before, sums), place)
+        return context.get_dummy_value()
+
+    return signature, generate

@@ -1,0 +1,30 @@
+"""Permission to use AMX, whose registers Linux saves for those who ask only.
+
+It is the process's, once and for all of its threads, and that of the processes that it forks.
+
+Source: Linux, Documentation/arch/x86/xstate.rst; arch/x86/include/uapi/asm/prctl.h.
+"""
+
+import ctypes
+import functools
+import os
+
+SWITCH = "POTASH_AMX"
+"""An environment variable: with `0`, AMX is not used where there is one."""
+
+ARCH_PRCTL = 158
+ARCH_REQ_XCOMP_PERM = 0x1023
+XFEATURE_XTILEDATA = 18
+
+
+def amx_granted() -> bool:
+    """Whether this process, on an x86-64 processor that has AMX, may use it; asks the kernel."""
+    return os.environ.get(SWITCH) != "0" and _ask()
+
+
+@functools.cache
+def _ask() -> bool:
+    library = ctypes.CDLL(None)
+    library.syscall.argtypes = [ctypes.c_long] * 3
+    library.syscall.restype = ctypes.c_long
+    return bool(library.syscall(ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0)
