@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import shutil
 import struct
@@ -10,6 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import potash.sdk
@@ -31,7 +34,7 @@ from potash.sdk.transport import PendingCommand, Request
 from potash.vm.drive import device_process
 from potash_firmware.bpf import Engine, load_program
 from support.bpf_compiler import NO_COMPILER, compile_program, compiler
-from support.docs import ROOT, SOCKET, run_python, run_shell
+from support.docs import ROOT, SOCKET, blocks, run_python, run_shell
 from support.reports import check
 
 EXAMPLES = ROOT / "examples"
@@ -55,7 +58,7 @@ def demo(capsys: pytest.CaptureFixture[str]) -> Callable[[str], Any]:
 
 def test_the_examples_are_known() -> None:
     assert example_names() == [
-        *("add", "checksum", "digits", "filter", "grep", "resnet18", "wake-word")
+        *("add", "checksum", "columns", "digits", "filter", "grep", "resnet18", "wake-word")
     ]
 
 
@@ -132,9 +135,35 @@ def test_a_demo_shows_what_was_found(capsys: pytest.CaptureFixture[str]) -> None
     assert "timed out" in lines[-3]
 
 
+def test_a_table_is_queried_where_it_is(
+    demo: Callable[[str], Any], socket: Path, tmp_path: Path
+) -> None:
+    report = demo("columns")
+    assert report["equal"] is True
+    assert report["input"] > report["moved_without"] > 100 * report["moved_with"]
+    shutil.copytree(EXAMPLES / "columns", tmp_path, dirs_exist_ok=True)
+    make, ask = blocks("../examples/columns/README.md", "sh")
+    script = tmp_path / make.split()[-1]
+    run_python(script.read_text().replace("__file__", repr(str(script))), cwd=tmp_path)
+    said = run_shell(ask.replace(SOCKET, str(socket)), cwd=tmp_path)
+    with pa.ipc.open_file(tmp_path / "sales.arrow") as file:
+        kept = file.read_all().filter(
+            (pc.field("price") > 10_000)
+            & (pc.field("region").cast(pa.string()) == "EU")
+            & (pc.field("day") >= datetime.date(2026, 3, 1))
+        )
+    kept = kept.set_column(0, "product", kept["product"].cast(pa.string()))
+    expected = kept.group_by("product").aggregate(
+        [([], "count_all"), ("quantity", "sum"), ("price", "max")]
+    )
+    assert [tuple(line.split()) for line in said.splitlines()[1:-1]] == sorted(
+        tuple(map(str, row.values())) for row in expected.to_pylist()
+    )
+
+
 def test_a_demo_that_there_is_not_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_app(["demo", "../add", "--embedded"]) == 2
-    names = "'add', 'checksum', 'digits', 'filter', 'grep', 'resnet18', 'wake-word'"
+    names = "'add', 'checksum', 'columns', 'digits', 'filter', 'grep', 'resnet18', 'wake-word'"
     assert names in capsys.readouterr().err
 
 
@@ -311,7 +340,7 @@ class Moved:
 
 
 @pytest.mark.parametrize(
-    "name", ["add", *FOUND, "digits", pytest.param("resnet18", marks=pytest.mark.slow)]
+    "name", ["add", *FOUND, "columns", "digits", pytest.param("resnet18", marks=pytest.mark.slow)]
 )
 def test_an_example_gives_the_same_by_start_and_by_execute(
     name: str, socket: Path, monkeypatch: pytest.MonkeyPatch

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from potash.programs.examples import Example, examples_folder
@@ -17,6 +18,7 @@ from potash.vm.drive import serving
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
 from support.checksums import crc32c_bitwise
+from support.columns import selected, written
 from support.compute_programs import SUM
 from support.docs import blocks
 from support.vm import each, fork_commands
@@ -99,6 +101,42 @@ def test_the_command_line_copies_a_file_and_runs_a_program_on_it(
     }  # fmt: skip
     linux.copy_out("/tmp/cli/output", tmp_path / "output")
     assert (tmp_path / "output").read_bytes() == example.expected
+
+
+def test_a_table_is_queried_in_its_file_system(linux: Guest, tmp_path: Path) -> None:
+    """By the file's name alone, on an accelerator and in a compute namespace."""
+    source = random.Random(7)
+    table = pa.table(
+        {
+            "price": [source.choice([None, 1.5, 99.5, 250.25]) for _ in range(30_000)],
+            "region": pa.array(source.choices(["EU", "US"], k=30_000)).dictionary_encode(),
+        }
+    )
+    (tmp_path / "t.arrow").write_bytes(written(table, 10_000))
+    (tmp_path / "t.parquet").write_bytes(b"PAR1" + bytes(5000) + b"PAR1")
+    linux.copy_in(tmp_path, "/tmp/table")
+    shell(linux, "mkfs.ext4 -q /dev/nvme0n1; mount /dev/nvme0n1 /mnt; cp /tmp/table/* /mnt")
+    ask = ("potash", "query", "/mnt/t.arrow", "sum(price)", "--where", "price > 50", "--by=region")
+    *asked, rows, refused, elsewhere = each(
+        linux,
+        (*ask, "--json"),
+        (*ask, "--json", "--execute"),
+        (*ask[:3], 'price is None & region == "EU"'),
+        ("potash", "query", "/mnt/t.parquet", "count()"),
+        ("potash", "query", "/tmp/table/t.arrow", "count()"),
+    )
+    shell(linux, "umount /mnt")
+    expected = selected(table, "price > 50").group_by("region").aggregate([("price", "sum")])
+    sums = {one["region"]: one["price_sum"] for one in expected.to_pylist()}
+    for one in asked:
+        assert one.code == 0, one.stderr
+        report = json.loads(one.stdout)
+        keys, values = (column["values"] for column in report["columns"])
+        assert dict(zip(keys, map(float, values), strict=True)) == sums  # quarters, so exact
+        assert report["held"] > 10 * report["moved"]
+    assert rows.code == 1 and b"put each comparison in parentheses" in rows.stderr
+    assert refused.code == 1 and b"it is a Parquet file; convert it with pyarrow" in refused.stderr
+    assert elsewhere.code == 1 and b"is not on a file system of an NVMe drive" in elsewhere.stderr
 
 
 def test_what_the_page_shows_works(linux: Guest, tmp_path: Path) -> None:

@@ -168,7 +168,10 @@ class _Filter:
         if isinstance(operator, ast.Is | ast.IsNot):
             name = _name(left)
             if name is None or not (isinstance(right, ast.Constant) and right.value is None):
-                raise InvalidQuery("`is` is for `COLUMN is None` and `COLUMN is not None` only")
+                raise InvalidQuery(
+                    f"`is` compares with None only, not with {_text(right)}; put each comparison in"
+                    " parentheses, as in (a is None) & (b == 2)"
+                )
             null = IsNull(name.column)
             return null if isinstance(operator, ast.Is) else Not(null)
         first = _operand(left)

@@ -17,7 +17,7 @@ from potash.columns.errors import InvalidFile
 from potash.columns.generator import ALL_VALID, entry_size
 from potash.columns.plan import Aggregated, Plan
 from potash.columns.schema import Column
-from potash.sdk.targets import Range
+from potash.sdk.targets import Range, pages_of
 
 MAX_ROWS = 1 << 28
 """Rows of a job, so that no word of a sum overflows."""
@@ -38,6 +38,9 @@ class Limits(NamedTuple):
     """Bytes of the table."""
     fits: Callable[[int, int], bool]
     """Whether so many bytes of input and of output are possible."""
+
+
+UNLIMITED = Limits(1 << 30, 1 << 30, lambda read, made: True)
 
 
 @dataclass
@@ -87,6 +90,18 @@ def jobs_of(plan: Plan, batches: Iterable[Batch], locate: Locate, limits: Limits
             waiting[:0] = [(first, middle), (middle, last)]
     if job.entries:
         yield job
+
+
+def whole_file(plan: Plan, batches: Iterable[Batch], size: int) -> Job:
+    """A job that has all pages of a file, and of them the query's columns in the table."""
+    pages = Range(0, pages_of(size))
+    job = Job([pages])
+    for batch in batches:
+        if batch.rows:
+            _add(
+                job, plan, list(_parts(plan, batch)), (0, batch.rows), lambda run: [run], UNLIMITED
+            )
+    return job
 
 
 class _Part(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from potash.columns import conditions, expressions
@@ -12,7 +12,15 @@ from potash.columns.engines import Engine
 from potash.columns.errors import InvalidFile, InvalidQuery
 from potash.columns.expressions import Aggregate
 from potash.columns.generator import program
-from potash.columns.layout import jobs_of, nullable_of, output_room
+from potash.columns.layout import (
+    Job,
+    Limits,
+    Locate,
+    jobs_of,
+    nullable_of,
+    output_room,
+    whole_file,
+)
 from potash.columns.plan import Aggregated, Plan, Selected, states_of
 from potash.columns.results import Groups, ResultColumn, Rows, columns_of, groups_of, rows_of
 from potash.columns.schema import Column
@@ -59,8 +67,8 @@ class Result:
         return {column.name: list(column.values) for column in self.columns}
 
 
-class _Prepared:
-    """A request checked against a file."""
+class Prepared:
+    """A request checked against a file. Raises InvalidFile and InvalidQuery."""
 
     def __init__(self, request: Request, file: ArrowFile) -> None:
         self._file = file
@@ -142,7 +150,21 @@ class _Prepared:
             raise InvalidQuery(f"{column} has {count} values; rows can have {MAX_GROUPS} groups")
         return Aggregated(aggregates, states, column, count)
 
+    def program(self) -> bytes:
+        """The program, an object file. Raises InvalidQuery if it would be too long."""
+        return program(self.plan)
+
+    def jobs(self, locate: Locate, limits: Limits) -> Iterator[Job]:
+        """The jobs of the query; none where the metadata answer it. Raises InvalidFile."""
+        batches = self.batches if self.plan.columns else []
+        return jobs_of(self.plan, batches, locate, limits)
+
+    def whole(self) -> Job:
+        """One job whose input is the whole file."""
+        return whole_file(self.plan, self.batches, self._file.size)
+
     def groups(self, output: bytes) -> Groups:
+        """What a job has found, by its output."""
         assert isinstance(self.result, Aggregated)
         by = self.result.by
         return groups_of(self.result, output, [] if by is None else self.values(by))
@@ -166,7 +188,7 @@ def query(
     """
     try:
         file = ArrowFile(stored)
-        prepared = _Prepared(request, file)
+        prepared = Prepared(request, file)
         plan = prepared.plan
         rows = sum(batch.rows for batch in prepared.batches)
         result = Result([], file.size, rows)
@@ -175,12 +197,11 @@ def query(
         if not plan.columns:  # count() alone, which the metadata answer
             assert result.groups is not None
             result.groups.found[None].rows = rows
-        image = program(plan)
+        image = prepared.program()
         selected: list[Rows] = []
         done = 0
-        batches = prepared.batches if plan.columns else []
         try:
-            for job in jobs_of(plan, batches, stored.locate, engine.limits):
+            for job in prepared.jobs(stored.locate, engine.limits):
                 pages = [here for run in job.pages for here in stored.locate(run)]
                 output = engine.run(image, job, pages, output_room(plan, job.rows))
                 result.jobs += 1

@@ -52,11 +52,11 @@ class Example:
         folder = examples_folder() / name
         try:
             described = tomllib.loads((folder / "example.toml").read_text())
-            program = (folder / described["program"]).read_bytes()
             make = _by_script if "script" in described else _from_files
-            return cls(
-                name=name, program=program, lba=int(described["lba"]), **make(folder, described)
-            )
+            made = make(folder, described)
+            if "program" in described:
+                made["program"] = (folder / described["program"]).read_bytes()
+            return cls(name=name, lba=int(described["lba"]), **made)
         except (OSError, KeyError, ValueError) as error:
             raise PotashError(f"the example {name} cannot be read: {error}") from None
 
@@ -71,6 +71,8 @@ def _by_script(folder: Path, described: dict[str, Any]) -> dict[str, Any]:
     script = runpy.run_path(str(folder / described["script"]))
     data = script["input_data"]()
     made = {"input": data, "expected": script["expected"](data)}
+    if "program" in script:
+        made["program"] = script["program"](data)
     made |= {"arguments": script["arguments"](data), "describe": script["describe"]}
     if "figures" in script:
         made["figures"] = script["figures"]

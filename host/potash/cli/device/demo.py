@@ -65,8 +65,9 @@ def demo() -> None:
     """Run an example on the drive that stores its input: `potash demo grep` runs grep.
 
     add adds two int8 vectors with a TensorFlow Lite model, grep finds the lines of a log that
-    contain a text, filter selects records by a field, checksum computes checksums of pages, digits
-    classifies images of handwritten digits, and resnet18 classifies a picture.
+    contain a text, filter selects records by a field, columns queries a table, checksum computes
+    checksums of pages, digits classifies images of handwritten digits, and resnet18 classifies a
+    picture.
     """
 
 

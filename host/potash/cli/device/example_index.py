@@ -59,13 +59,15 @@ def write_files(name: str, folder: Path) -> None:
     """
     example = Example.load(name)
     source = examples_folder() / name / SOURCE
-    try:
-        find_compiler()
-    except PotashError as error:
-        click.echo(f"{name}: the program is the one that comes with Potash, as {error}", err=True)
-        program = example.program
-    else:
-        program = compiled(source)
+    program = example.program
+    if source.exists():
+        try:
+            find_compiler()
+        except PotashError as error:
+            said = f"{name}: the program is the one that comes with Potash, as {error}"
+            click.echo(said, err=True)
+        else:
+            program = compiled(source)
     options = "".join(f"--arg\nhex:{argument.hex()}\n" for argument in example.arguments)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PROGRAM).write_bytes(program)
