@@ -25,6 +25,7 @@ from potash_device.media.sidecar import SIDECAR_SIZE, Sidecar
 from potash_device.media.store import Media
 from potash_device.pcie.config_space import PciIdentity
 from potash_device.trace import record
+from potash_device.vta.config import default_threads
 from potash_firmware.apu.config import (
     AcceleratorConfig,
     Config,
@@ -78,6 +79,9 @@ class DeviceSettings:
     """Whether an accelerator is done after a job that failed, as the platform has it."""
     limits: Limits = field(default_factory=Limits)
     """What programs and models may take."""
+    vta_threads: int | None = None
+    """Threads that execute a stream of the tensor accelerator; by default, as many as the number of
+    processors suggests."""
     count_cycles: bool = False
     """Whether the counters have the cycles of the tensor accelerator, which have to be modelled."""
 
@@ -403,6 +407,7 @@ class Device:
             ),
             range_blocks=settings.range_blocks,
             vta=settings.board.vta.to_mapping(),
+            vta_threads=settings.vta_threads or default_threads(),
             limits=settings.limits,
             engine=settings.engine,
             count_cycles=settings.count_cycles,

@@ -189,6 +189,8 @@ class Configuration:
     memory: MemorySection = field(default_factory=MemorySection)
     compute: ComputeSection = field(default_factory=ComputeSection)
     vta: Config = field(default_factory=Config.default)
+    vta_threads: int | None = None
+    """By the number of processors where it is not given."""
     limits: LimitsSection = field(default_factory=LimitsSection)
     guest: GuestSection = field(default_factory=GuestSection)
     time: TimeSection = field(default_factory=TimeSection)
@@ -234,7 +236,7 @@ SECTIONS: Mapping[str, type[Section]] = {
     "guest": GuestSection,
     "time": TimeSection,
 }
-"""Sections that there is one of; `[vta]` has the keys of `vta_config.json`."""
+"""Sections that there is one of; `[vta]` has the keys of `vta_config.json`, and `threads`."""
 
 NUMBERED: Mapping[str, tuple[type[NamespaceSection | AcceleratorSection], int, int]] = {
     "namespace": (NamespaceSection, 1, MOST_NAMESPACES),
@@ -242,7 +244,8 @@ NUMBERED: Mapping[str, tuple[type[NamespaceSection | AcceleratorSection], int, i
 }
 """Sections by number: what they are, the first number, how many there may be."""
 
-VTA = "vta"
+VTA, THREADS = "vta", "threads"
+MOST_THREADS = 16
 
 REMEMBERED = f"those that the media remembers, or one of {human(DEFAULT_SIZE)} on a new drive"
 """The namespaces where none is described."""
@@ -293,7 +296,7 @@ def parse(text: str, folder: Path) -> Configuration:
     return Configuration(
         namespaces=several["namespace"],
         accelerators=several["accelerator"] or Configuration.accelerators,
-        vta=_vta(content),
+        **_vta(content, folder),
         **single,
     )
 
@@ -307,7 +310,9 @@ def write(configuration: Configuration) -> str:
     parts += [_written(f"accelerator.{n}", o) for n, o in enumerate(configuration.accelerators)]
     parts.append(_written("memory", configuration.memory))
     parts.append(_written("compute", configuration.compute))
-    vta = configuration.vta.to_mapping()
+    vta = dict(configuration.vta.to_mapping())
+    if configuration.vta_threads is not None:
+        vta[THREADS] = configuration.vta_threads
     parts.append([f"[{VTA}]", *(f"{name} = {value}" for name, value in vta.items())])
     parts.append(_written("limits", configuration.limits))
     parts.append(_written("guest", configuration.guest))
@@ -363,12 +368,21 @@ def _numbered(
     return tuple(_section(kind, tables, f"{name}.{number}", folder) for number in numbers)
 
 
-def _vta(content: Mapping[str, Any]) -> Config:
+def _vta(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The core and how many threads execute its streams."""
     table = content.get(VTA, {})
     if not isinstance(table, dict):
         raise ConfigurationError(f"[{VTA}] must be a section")
+    core = {name: value for name, value in table.items() if name != THREADS}
+    threads = None
+    if THREADS in table:
+        try:
+            threads = kinds.count(1, MOST_THREADS).read(table[THREADS], folder)
+        except ValueError as error:
+            wrong = f"{THREADS} in [{VTA}] is {_shown(table[THREADS])}; it {error}"
+            raise ConfigurationError(wrong) from None
     try:
-        return Config.from_mapping(table)
+        return {"vta": Config.from_mapping(core), "vta_threads": threads}
     except ConfigError as error:
         raise ConfigurationError(f"[{VTA}]: {error}") from None
 

@@ -34,6 +34,7 @@ def test_a_configuration_survives_the_command_line() -> None:
         Limits(instructions=5, seconds=0.5),
         RangeBlocks(RangeUnit.LBA, zero_based=True),
         {"LOG_BATCH": 0},
+        2,
     )
     assert Config.from_json(config.to_json()) == config
 
@@ -53,6 +54,7 @@ def test_what_is_left_out_has_its_default() -> None:
         json.dumps(ONE | {"colour": 1}),
         json.dumps(ONE | {"limits": {"minutes": 1}}),
         json.dumps(ONE | {"limits": {"seconds": 0}}),
+        json.dumps(ONE | {"vta_threads": 0}),
         json.dumps(ONE | {"range_blocks": {"unit": "furlong"}}),
         json.dumps({"accelerators": ONE["accelerators"] * 2}),
         json.dumps({"accelerators": [{"id": 0, "input_size": "big", "output_size": 1}]}),

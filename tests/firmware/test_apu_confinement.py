@@ -27,9 +27,11 @@ from csd_spec.descriptors import LogEntryType, encode_arguments
 from csd_spec.opcodes import IoOpcode, Operation
 from csd_spec.status import StatusId, VendorStatus
 from nvme_spec.status import Status
+from potash.models import networks
 from potash.models.builder import GraphBuilder
 from potash_firmware import confinement
 from potash_firmware.apu import channel, workshop
+from potash_firmware.apu.config import AcceleratorConfig
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import ByteRange, Subsystem
 from potash_firmware.apu.orders import Exited
@@ -39,6 +41,7 @@ from potash_firmware.bpf.native.engine import name_of
 from potash_firmware.confinement import landlock, seccomp
 from potash_firmware.confinement.system_calls import NUMBERS
 from potash_firmware.mailbox.messages import Reply, ToRpu
+from potash_firmware.tflite.runtime import infer
 from support import attacks
 from support.apu import CONFIG, Board, board, program
 from support.bpf import call, exit_, insn, load, mov, store
@@ -212,6 +215,32 @@ def test_a_model_that_asks_for_too_much_memory_fails_its_job(apu: Board) -> None
     assert apu.wait().status == StatusId.FAILED
     reasons = [text for kind in (*LogEntryType,) for text in apu.log_texts(kind)]
     assert any("memory" in text for text in reasons), reasons
+
+
+def test_a_worker_executes_a_model_in_several_threads() -> None:
+    example = Path(__file__).parents[2] / "examples" / "add" / "program.o"
+    model = networks.make("resnet18-c9")
+    inputs = np.random.default_rng(9).integers(-128, 128, 14 * 14 * 256, np.int8).tobytes()
+    output = memoryview(bytearray(len(inputs)))
+    assert infer(model, inputs, output, delegate=None, reference=True) == len(output)
+    buffers = AcceleratorConfig(0, 1 << 20, 1 << 20)
+    lengths = [struct.pack("<I", length) for length in (len(model), len(output))]
+    with board(replace(CONFIG, accelerators=(buffers,), vta_threads=3)) as apu:
+        assert apu.enable() == 0
+        assert apu.send_firmware(example.read_bytes()) == 0
+        data = model + inputs
+        data += bytes(-len(data) % 4)
+        for at in range(0, len(data), 1 << 16):
+            assert apu.send_data(data[at : at + (1 << 16)], offset=at) == 0
+        threads = []
+        for _ in range(4):
+            assert apu.control(Operation.START, arguments=encode_arguments(lengths)) == 0
+            assert apu.wait().status == StatusId.DONE
+            assert apu.read_data(len(output)) == output
+            if os.geteuid() == 0:
+                threads.append(len(os.listdir(f"/proc/{apu.worker(0)}/task")))
+        # The readable simulator has run first, and then the fast one, which has divided it then.
+        assert [count - threads[1] for count in threads[1:]] == [0, 2, 2][: len(threads[1:])]
 
 
 def test_the_numbers_are_those_of_libseccomp() -> None:

@@ -78,6 +78,7 @@ ranges = 64
 [vta]
 LOG_BLOCK = 5
 LOG_WGT_BUFF_SIZE = 19
+threads = 3
 
 [limits]
 memory = "1G"
@@ -113,6 +114,7 @@ def test_every_key_is_read() -> None:
         memory=MemorySection((64 << 20, 4096), 1 << 30, copy_formats=False, bar=True),
         compute=ComputeSection(2, 4, 3, 8 << 20, 10, 64),
         vta=Config(log_block_in=5, log_block_out=5, log_wgt_buff_size=19),
+        vta_threads=3,
         limits=LimitsSection(1 << 30, 60, 768 << 20, 5),
         guest=GuestSection(1 << 30, 4, "http://debian.example/debian"),
     )
@@ -155,6 +157,7 @@ def test_nothing_is_what_a_device_is_without_options() -> None:
         ("[vta]\nLOG_BLOCKS = 4", "[vta]: 'LOG_BLOCKS' is not a key"),
         ("[vta]\nLOG_ACC_WIDTH = 4", "[vta]: LOG_ACC_WIDTH is 4"),
         ("vta = 4", "[vta] must be a section"),
+        ("[vta]\nthreads = 0", "threads in [vta] is 0; it must be a whole number, 1 to 16"),
         ("[memory]\nnamespaces = ['4K', 512]", "it must be 4 KiB to 1 TiB, in steps of 4 KiB"),
         ("[memory]\nnamespaces = '4K'", "it must be a list of at most 64 sizes"),
         ("[compute]\nnamespaces = 17", "it must be a whole number, 0 to 16"),
@@ -226,6 +229,7 @@ configurations = st.builds(
     ),
     compute=st.builds(ComputeSection, st.integers(0, 16), st.integers(1, 256)),
     vta=st.builds(Config, log_wgt_buff_size=st.integers(16, 18), log_batch=st.integers(0, 1)),
+    vta_threads=st.none() | st.integers(1, 16),
     guest=st.builds(
         GuestSection,
         st.integers(320, 1 << 20).map(lambda mebi: mebi << 20),

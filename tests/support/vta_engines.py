@@ -53,6 +53,7 @@ class Pair:
         micro_ops: Sequence[MicroOp] = (),
         order: Order = Order.TOKENS,
         step_limit: int = 1 << 15,
+        threads: int = 1,
     ) -> None:
         self.config = config
         random = np.random.default_rng(seed)
@@ -64,7 +65,8 @@ class Pair:
         readable, fast = self.drams
         limits: dict[str, Any] = {"order": order, "step_limit": step_limit}
         self.readable = Simulator(config, readable, BASE, **limits)
-        self.fast = FastSimulator(config, fast, BASE, path=path, **limits)
+        self.fast = FastSimulator(config, fast, BASE, path=path, threads=threads, **limits)
+        self.fast.worth = -(1 << 40)
         for name in BUFFERS:
             buffer = getattr(self.readable, name)
             buffer[...] = np.frombuffer(random.bytes(buffer.nbytes), buffer.dtype).reshape(

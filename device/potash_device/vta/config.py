@@ -7,6 +7,7 @@ widths in bits, of shapes in elements and of buffer sizes in bytes.
 import functools
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
@@ -265,3 +266,9 @@ def _without_repetitions(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(key for key in values if [name for name, _ in pairs].count(key) > 1)
         raise ConfigError(f"{twice!r} is in the VTA configuration twice")
     return values
+
+
+def default_threads() -> int:
+    """Threads that execute a stream if nothing is said: one, or two where there are two
+    processors."""
+    return min(2, len(os.sched_getaffinity(0)))

@@ -48,7 +48,8 @@ class Control(IntFlag):
 class Core:
     """A tensor accelerator whose DRAM is `dram`, writable bytes from physical address `base` on.
 
-    `engine` is one of `ENGINES`; it affects only the speed.
+    `engine` is one of `ENGINES`; it and the number of `threads`, of which some engines need only
+    one, affect only the speed.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Core:
         step_limit: int = STEP_LIMIT,
         engine: str = DEFAULT_ENGINE,
         order: Order = Order.TOKENS,
+        threads: int = 1,
     ) -> None:
         if engine not in ENGINES:
             raise ValueError(f"there is no VTA engine {engine!r}; there is {', '.join(ENGINES)}")
@@ -72,13 +74,17 @@ class Core:
         """Why the last stream failed; None when it did not."""
         self.observer: Callable[[bytes, float], None] | None = None
         """Called with each stream that has run to its end, and when it began (`time.monotonic`)."""
-        self._engine = ENGINES[engine](config, self.dram, base, step_limit=step_limit, order=order)
+        self._engine = ENGINES[engine](
+            config, self.dram, base, step_limit=step_limit, order=order, threads=threads
+        )
         self._registers = dict.fromkeys(Register, 0)
 
     @classmethod
-    def create(cls, config: Config, dram_bytes: int, *, engine: str = DEFAULT_ENGINE) -> "Core":
+    def create(
+        cls, config: Config, dram_bytes: int, *, engine: str = DEFAULT_ENGINE, threads: int = 1
+    ) -> "Core":
         """A core with a new DRAM."""
-        return cls(config, memoryview(bytearray(dram_bytes)), engine=engine)
+        return cls(config, memoryview(bytearray(dram_bytes)), engine=engine, threads=threads)
 
     @property
     def trace(self) -> Callable[[Event], None] | None:

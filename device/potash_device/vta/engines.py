@@ -41,17 +41,30 @@ class MakeEngine(Protocol):
     """Makes an engine for a configuration, a DRAM and its base."""
 
     def __call__(
-        self, config: Config, dram: memoryview, base: int, *, step_limit: int, order: Order
+        self,
+        config: Config,
+        dram: memoryview,
+        base: int,
+        *,
+        step_limit: int,
+        order: Order,
+        threads: int,
     ) -> Engine: ...
 
 
+def _readable(
+    config: Config, dram: memoryview, base: int, *, step_limit: int, order: Order, threads: int
+) -> Simulator:
+    return Simulator(config, dram, base, step_limit=step_limit, order=order)
+
+
 def _fast(
-    config: Config, dram: memoryview, base: int, *, step_limit: int, order: Order
+    config: Config, dram: memoryview, base: int, *, step_limit: int, order: Order, threads: int
 ) -> "FastSimulator":
     from potash_device.vta.fast.simulator import FastSimulator
 
     before_fast(config)
-    return FastSimulator(config, dram, base, step_limit=step_limit, order=order)
+    return FastSimulator(config, dram, base, step_limit=step_limit, order=order, threads=threads)
 
 
 class AutoSimulator:
@@ -65,10 +78,17 @@ class AutoSimulator:
     """Seconds that it takes for each of a micro-op's products."""
 
     def __init__(
-        self, config: Config, dram: memoryview, base: int, *, step_limit: int, order: Order
+        self,
+        config: Config,
+        dram: memoryview,
+        base: int,
+        *,
+        step_limit: int,
+        order: Order,
+        threads: int,
     ) -> None:
         self._load: Callable[[], FastSimulator] = lambda: _fast(
-            config, dram, base, step_limit=step_limit, order=order
+            config, dram, base, step_limit=step_limit, order=order, threads=threads
         )
         self._readable = Simulator(config, dram, base, step_limit=step_limit, order=order)
         self._engine: Engine = self._readable
@@ -105,7 +125,7 @@ class AutoSimulator:
         return cost + steps * self._step_cost
 
 
-ENGINES: Mapping[str, MakeEngine] = {"auto": AutoSimulator, "fast": _fast, "readable": Simulator}
+ENGINES: Mapping[str, MakeEngine] = {"auto": AutoSimulator, "fast": _fast, "readable": _readable}
 """The engines by name. `readable` is what the others are compared with."""
 
 DEFAULT_ENGINE = "auto"

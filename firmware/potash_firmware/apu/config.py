@@ -92,8 +92,9 @@ class RangeBlocks:
 class Config:
     """The whole.
 
-    `vta` is the accelerator hardware's configuration, its LOG_ names to numbers; `engine` is what
-    runs programs. With `count_cycles` a worker finds out how many cycles each stream would take.
+    `vta` is the accelerator hardware's configuration, its LOG_ names to numbers, and `vta_threads`
+    how many threads execute one of its streams; `engine` is what runs programs. With `count_cycles`
+    a worker finds out how many cycles each stream would take.
     `log` is what the APU and its workers say of themselves. With `platform_status` an accelerator
     is done after a job that failed, and failed when Start finds no program, as the platform has it.
     With a `processor`, jobs count what they do, and end when it would have ended on that.
@@ -104,6 +105,7 @@ class Config:
     limits: Limits = Limits()
     range_blocks: RangeBlocks = RangeBlocks()
     vta: Mapping[str, int] = field(default_factory=dict)
+    vta_threads: int = 1
     engine: Engine = Engine.NATIVE
     count_cycles: bool = False
     platform_status: bool = False
@@ -132,6 +134,7 @@ class Config:
                 Limits(**raw.pop("limits", {})),
                 RangeBlocks(**raw.pop("range_blocks", {})),
                 dict(raw.pop("vta", {})),
+                int(raw.pop("vta_threads", 1)),
                 Engine(raw.pop("engine", Engine.NATIVE)),
                 bool(raw.pop("count_cycles", False)),
                 bool(raw.pop("platform_status", False)),
@@ -157,6 +160,7 @@ def _check(config: Config, left: Mapping[str, Any]) -> None:
         *((f"accelerator {a.id}'s input_size", a.input_size) for a in config.accelerators),
         *((f"accelerator {a.id}'s output_size", a.output_size) for a in config.accelerators),
         *((f"namespace {n.nsid}'s block_size", n.block_size) for n in config.namespaces),
+        ("vta_threads", config.vta_threads),
         *dataclasses.asdict(config.limits).items(),
     ]
     for name, value in numbers:

@@ -49,7 +49,8 @@ class _Kept(NamedTuple):
 
 
 class Models:
-    """Runs models on the APU's own cores or on a tensor accelerator with configuration `vta`.
+    """Runs models on the APU's own cores, or on a tensor accelerator with configuration `vta`, each
+    of whose streams is executed by so many `threads`.
 
     A model that `infer_apu` or `infer_vta` has run stays loaded for the next time, unless it keeps
     something from one run to the next, so that nobody can tell but by the time that it takes.
@@ -63,8 +64,10 @@ class Models:
         vta: Mapping[str, int],
         meter: Meter | None = None,
         before_large: Callable[[bytes], None] = lambda _: None,
+        threads: int = 1,
     ) -> None:
         self._vta = vta
+        self._threads = threads
         self._meter = meter if meter is not None else Meter()
         self._delegate: VtaDelegate | None = None
         self._before_large = before_large
@@ -147,7 +150,7 @@ class Models:
     def _accelerated(self) -> VtaDelegate:
         if self._delegate is None:
             config = core_config(self._vta)
-            core = Core.create(config, DRAM_BYTES)
+            core = Core.create(config, DRAM_BYTES, threads=self._threads)
             self._meter.attach(core)
             self._delegate = VtaDelegate(Runtime(core))
         return self._delegate

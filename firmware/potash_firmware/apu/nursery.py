@@ -258,7 +258,7 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
         native.compile_elsewhere = workshop.program
         engines.before_fast = workshop.kernels
         meter = _meter(config, descriptors, places.get(accelerator))
-        models = Models(config.vta, meter, workshop.model)
+        models = Models(config.vta, meter, workshop.model, config.vta_threads)
         if accelerator == ENGINE:
             limit, row = config.limits.instructions, _engine_rows(config, descriptors)
             compute_worker.serve(channel, models, limit, engine, meter.ledger, row)

@@ -50,16 +50,22 @@ class Model:
     """A model that has been loaded; run it as often as there are inputs.
 
     `delegate` takes what it can, TensorFlow Lite's kernels the rest: the reference ones with
-    `reference`, else the fast ones, which round differently. Models that share a delegate run one
-    at a time. Raises ModelError for a model that cannot run.
+    `reference`, else the fast ones, which round differently and take as many `threads` as they want
+    if nothing is said. Models that share a delegate run one at a time. Raises ModelError for a
+    model that cannot run.
     """
 
     def __init__(
-        self, model: BytesLike, *, delegate: VtaDelegate | None, reference: bool = False
+        self,
+        model: BytesLike,
+        *,
+        delegate: VtaDelegate | None,
+        reference: bool = False,
+        threads: int | None = None,
     ) -> None:
         self._delegate = delegate
         self._contents = bytes(model)
-        self._load = functools.partial(_prepare, self._contents, delegate, reference)
+        self._load = functools.partial(_prepare, self._contents, delegate, reference, threads)
         self._interpreter = self._load()
         self._assigned = variables.assigned(self._contents)
         self._left: Left = {}
@@ -166,17 +172,23 @@ def infer(
 
 def inspect(model: BytesLike, delegate: VtaDelegate) -> tuple[NodeReport, ...]:
     """Which nodes of `model` the delegate takes, and why not the others. Raises ModelError."""
-    _prepare(bytes(model), delegate, reference=True)
+    _prepare(bytes(model), delegate, reference=True, threads=None)
     return tuple(itertools.chain(*delegate.decisions))
 
 
 def _prepare(
-    model: bytes, delegate: VtaDelegate | None, reference: bool, left: Left = MappingProxyType({})
+    model: bytes,
+    delegate: VtaDelegate | None,
+    reference: bool,
+    threads: int | None,
+    left: Left = MappingProxyType({}),
 ) -> Interpreter:
     resolver = OpResolverType.BUILTIN_REF if reference else OpResolverType.BUILTIN
 
     def make() -> Interpreter:
-        interpreter = Interpreter(model_content=model, experimental_op_resolver_type=resolver)
+        interpreter = Interpreter(
+            model_content=model, experimental_op_resolver_type=resolver, num_threads=threads
+        )
         if delegate is not None:
             delegate.apply(interpreter)
         interpreter.allocate_tensors()

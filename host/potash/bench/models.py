@@ -1,7 +1,8 @@
 """Whole models with the delegate, compared with TensorFlow Lite's own kernels.
 
-Everything runs in one thread. A model is loaded once by each contender; they run alternately on the
-same input. First, the delegate's output has to be bit-identical to that of the reference kernels.
+A model is loaded once by each contender; they run alternately on the same input, the delegate and
+XNNPACK in as many threads as are wanted, the reference kernels in one. First, the delegate's output
+has to be bit-identical to that of the reference kernels.
 Modelled cycles (`potash.vta.inference`) do not depend on this machine: they are at 100 MHz, with
 the parameters of the paper's PYNQ board.
 
@@ -86,6 +87,7 @@ def measure(
     pairs: int,
     progress: Progress,
     left_out: Callable[[str], None],
+    threads: int = 1,
 ) -> Iterator[Result]:
     """Measure what is named, `pairs` times each. `examples` is the folder of the examples.
 
@@ -108,7 +110,7 @@ def measure(
         except (PotashError, ModelError) as error:
             left_out(f"{name} is left out: {error}")
         else:
-            yield from _model(name, model, inputs, wanted, pairs)
+            yield from _model(name, model, inputs, wanted, pairs, threads)
 
 
 def _made(name: str, examples: Path) -> bytes:
@@ -117,17 +119,23 @@ def _made(name: str, examples: Path) -> bytes:
     return public.in_int8(name) if name in public.PUBLIC else networks.make(name)
 
 
-def _model(name: str, model: bytes, inputs: bytes, wanted: bytes, pairs: int) -> Iterator[Result]:
+def _model(
+    name: str, model: bytes, inputs: bytes, wanted: bytes, pairs: int, threads: int
+) -> Iterator[Result]:
     inference = infer(model, inputs)
     if inference.output != wanted:
         raise PotashError(f"{name} does not give what TensorFlow Lite's reference kernels do")
-    with Runtime(Core.create(Config.default(), DRAM_BYTES, engine="fast")) as runtime:
+    core = Core.create(Config.default(), DRAM_BYTES, engine="fast", threads=threads)
+    with Runtime(core) as runtime:
         delegate = VtaDelegate(runtime)
         nodes = [node.claimed for node in inspect(model, delegate)]
         yield paired(name, "nodes", "", ALL_NODES, [(sum(nodes), len(nodes))])
         yield paired(name, "load", "ms", XNNPACK, _loaded(model, delegate, pairs))
         yield paired(name, "repeated call", "ms", FIRST_CALL, _called(model, inputs, pairs))
-        yield from _compared(name, Model(model, delegate=delegate), model, inputs, pairs)
+        delegated = Model(model, delegate=delegate)
+        if _run(delegated, inputs) != wanted or _run(delegated, inputs) != wanted:
+            raise PotashError(f"{name} does not give the same again")
+        yield from _compared(name, delegated, model, inputs, pairs, threads)
     yield alone(name, "first load", "s", [first_load.measure(model)])
     modelled = inference.modelled
     yield alone(name, "cycles", "", [modelled.cycles])
@@ -165,11 +173,11 @@ def _called(model: bytes, inputs: bytes, pairs: int) -> list[tuple[float, float]
 
 
 def _compared(
-    name: str, delegated: Model, model: bytes, inputs: bytes, pairs: int
+    name: str, delegated: Model, model: bytes, inputs: bytes, pairs: int, threads: int
 ) -> Iterator[Result]:
     contenders = {
         "": delegated,
-        XNNPACK: Model(model, delegate=None),
+        XNNPACK: Model(model, delegate=None, threads=threads),
         REFERENCE: Model(model, delegate=None, reference=True),
     }
     found: dict[str, list[float]] = {baseline: [] for baseline in contenders}

@@ -139,6 +139,10 @@ OFFERS: Mapping[str, Offer] = {
 """The paths by name, best first; the model is for tests."""
 
 
+OF_INPUTS, OF_WEIGHTS = ("inp", "signed"), ("wgt", "correction", "forms", "diagonal")
+"""What paths keep of INP and WGT, one element after the other."""
+
+
 def processor_features() -> frozenset[str]:
     """The features that compiled code may use: those of this processor, or those in numba's
     settings."""
@@ -202,6 +206,18 @@ def make(name: str, config: Config) -> Path:
     return Loops(
         aligned(inp, value), aligned(wgt, value), config.batch, config.block_in, config.block_out
     )
+
+
+def copy_elements(
+    target: Path, source: Path, memory: MemoryId, begin: int, end: int, config: Config
+) -> None:
+    """Copy elements of INP or WGT between the buffers of two cores of the same path."""
+    depth = config.depth(memory)
+    for name in OF_INPUTS if memory is MemoryId.INP else OF_WEIGHTS:
+        values = getattr(source, name, None)
+        if values is not None:
+            each = values.size // depth
+            getattr(target, name)[begin * each : end * each] = values[begin * each : end * each]
 
 
 def inp_of(path: Path, config: Config) -> NDArray[Any]:

@@ -19,9 +19,11 @@ from potash_device.vta.encoding import INSTRUCTION_BYTES
 from potash_device.vta.fast import layout, paths
 from potash_device.vta.fast import steps as steps_
 from potash_device.vta.fast.admission import QUEUE, STAGES, admit
-from potash_device.vta.fast.execution import execute
+from potash_device.vta.fast.division import Division, divide
+from potash_device.vta.fast.execution import LINE, WHOLE, execute
 from potash_device.vta.fast.foresight import SURE, foresee, gather
 from potash_device.vta.fast.lowering import lower
+from potash_device.vta.fast.team import Team
 from potash_device.vta.isa import Alu, Gemm
 from potash_device.vta.simulator import STEP_LIMIT, Event, Simulator
 from potash_device.vta.stream import Order
@@ -34,6 +36,11 @@ MOST_PAIRS = 1 << 20
 """Of a stream whose steps are kept."""
 STEPS_AT_ONCE, PAIRS_AT_ONCE = 1 << 12, 1 << 16
 """Where they are not."""
+
+
+WORTH = 200_000
+"""Nanoseconds that several threads have to save of a stream, at least: about what it takes to have
+them begin, four times."""
 
 
 class Plan(NamedTuple):
@@ -58,13 +65,18 @@ class Program:
     plan: Plan | None = None
     is_long: bool = False
     """Whether it has too many steps to keep them."""
+    division: Division | None = None
+    """The plan's, once it has run before."""
+    runs: int = 0
+    """Of the plan."""
     loads: NDArray[np.int64] | None = None
     """The numbers of its loads of micro-ops, each different one once."""
 
     @property
     def size(self) -> int:
         """Instructions and steps."""
-        return self.order.size + (self.plan.steps.steps.shape[0] if self.plan else 0)
+        steps = self.plan.steps.steps.shape[0] if self.plan else 0
+        return self.order.size + steps + (self.division.size if self.division else 0)
 
     def micro_ops(self, geometry: layout.Geometry, dram: NDArray[np.uint8]) -> NDArray[np.uint32]:
         """Those that it loads, as they are in DRAM now."""
@@ -87,8 +99,11 @@ class FastSimulator:
 
     As `Simulator`; the attributes `uop`, `inp`, `wgt` and `acc` are copies of the buffers in its
     shapes. `path` is one of `paths.OFFERS`, by default the best one that the processor has.
-    Raises ValueError for one that it has not.
+    A stream that is executed again is divided among `threads`.
+    Raises ValueError for a path that the processor has not.
     """
+
+    worth = WORTH
 
     trace: Callable[[Event], None] | None = None
     """Called before each instruction, when set."""
@@ -102,6 +117,7 @@ class FastSimulator:
         step_limit: int = STEP_LIMIT,
         order: Order = Order.TOKENS,
         path: str | None = None,
+        threads: int = 1,
     ) -> None:
         self._readable = Simulator(config, dram, base, step_limit=step_limit, order=order)
         self.config = config
@@ -118,6 +134,9 @@ class FastSimulator:
         self._sink = steps_.sink(config, STEPS_AT_ONCE, PAIRS_AT_ONCE)
         self._programs: OrderedDict[bytes, Program] = OrderedDict()
         self._kept = 0
+        self.threads = threads
+        self._team: Team | None = None
+        self._progress = np.zeros(LINE, np.int64)
         self.reset()
 
     def reset(self) -> None:
@@ -159,7 +178,8 @@ class FastSimulator:
         if plan is None:
             self._interpret(stream, program)
             return
-        self._execute_steps(plan.steps, program)
+        if self.threads == 1 or not self._execute_divided(stream, program, plan):
+            self._execute_steps(plan.steps, program)
         np.copyto(self._uop, plan.after, where=plan.written)
 
     def adopt(self, other: Simulator) -> None:
@@ -194,11 +214,15 @@ class FastSimulator:
             self._refuse(stream, failed, self._foreseen)
         plan = self._record(program, loaded) if failed == SURE and not program.is_long else None
         before = program.size
-        program.plan = plan
-        if self.keeps(stream):
-            self._kept += program.size - before
-            self._drop()
+        program.plan, program.division, program.runs = plan, None, 0
+        self._grow(stream, program.size - before)
         return plan
+
+    def _grow(self, stream: bytes, by: int) -> None:
+        """A stream has more or fewer steps than before, if it is kept."""
+        if self.keeps(stream):
+            self._kept += by
+            self._drop()
 
     def _record(self, program: Program, loaded: NDArray[np.uint32]) -> Plan | None:
         """The steps of a stream whose micro-ops are known."""
@@ -243,7 +267,28 @@ class FastSimulator:
 
     def _execute_steps(self, sink: steps_.Sink, program: Program) -> None:
         where = self._geometry, self._dram
-        execute(sink, program.rows, *where, self._buffers, self._acc)
+        own = self._buffers, self._acc
+        execute(sink, program.rows, *where, *own, WHOLE, 0, 0, self._progress)
+
+    def _execute_divided(self, stream: bytes, program: Program, plan: Plan) -> bool:
+        """Execute a stream's steps in several threads. False where that is not worth it."""
+        program.runs += 1
+        if program.runs == 2:
+            program.division = divide(
+                plan.steps, program.rows, self._geometry, self.config, self.threads, self.worth
+            )
+            self._grow(stream, program.division.size if program.division else 0)
+        if program.division is None:
+            return False
+        if self._team is None or not self._team.is_whole:
+            try:
+                self._team = Team(self.threads, self.path, self.config)
+            except RuntimeError:
+                self.threads = 1
+                return False
+        where = program.rows, self._geometry, self._dram
+        self._team.execute(program.division, plan.steps, *where, self._buffers, self._acc)
+        return True
 
     def _refuse(self, stream: bytes, index: int, micro_ops: NDArray[np.uint32]) -> None:
         """Raise StreamError for an instruction that `micro_ops` lead out of a buffer."""

@@ -14,6 +14,7 @@ from potash.bench.report import Report, document, table
 from potash.cli.device.mirror import mirror_option
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
+from potash.configuration import MOST_THREADS
 from potash.programs.examples import examples_folder
 from potash.vm import images
 
@@ -145,13 +146,20 @@ def bpf(patterns: tuple[str, ...], pairs: int) -> None:
 @bench.command()
 @_only
 @_pairs("Number of measurements of the delegate and of each baseline.")
+@click.option(
+    "--threads",
+    type=click.IntRange(1, MOST_THREADS),
+    default=1,
+    show_default=True,
+    help="Threads of the tensor accelerator's simulator, and of XNNPACK.",
+)
 @json_option(Report)
-def model(patterns: tuple[str, ...], pairs: int) -> None:
+def model(patterns: tuple[str, ...], pairs: int, threads: int) -> None:
     """Measure models with the delegate, compared with TensorFlow Lite's own kernels.
 
     The names are those of `potash model list`, resnet18-c1 to -c12, digits and callback. Five
     public networks are among those that are measured by default; one that cannot be downloaded is
-    left out, and the reason is printed. Everything runs in one thread, after a first run. The
+    left out, and the reason is printed. Everything is measured after a first run. The
     baselines are XNNPACK and the reference kernels, to which the delegate must be bit-identical. A
     ratio is Potash's time divided by the baseline's.
 
@@ -168,7 +176,9 @@ def model(patterns: tuple[str, ...], pairs: int) -> None:
     left_out: list[str] = []
     with showing(steps=True) as progress:
         examples = examples_folder()
-        results = list(model_bench.measure(chosen, examples, pairs, progress, left_out.append))
+        results = list(
+            model_bench.measure(chosen, examples, pairs, progress, left_out.append, threads)
+        )
     for reason in left_out:
         click.echo(reason, err=True)
     say(document(results), table(results), indent=2)

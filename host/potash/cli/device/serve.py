@@ -286,6 +286,7 @@ def serve(
             memory_namespaces, memory_capacity, memory_bar, compute_namespaces
         ),
         vta=configured.given().vta,
+        vta_threads=configured.given().vta_threads,
         limits=configured.given().limits,
         guest=configured.given().guest,
         time=time_section(
@@ -387,6 +388,7 @@ def device_settings(wanted: Configuration) -> DeviceSettings:
         accelerators=wanted.described_accelerators,
         engine=Engine(section.engine),
         limits=wanted.described_limits,
+        vta_threads=wanted.vta_threads,
         range_blocks=RangeBlocks(
             RangeUnit(section.range_unit), section.range_count == "zero-based"
         ),

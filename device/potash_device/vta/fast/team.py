@@ -1,0 +1,97 @@
+"""Threads that execute a stream together.
+
+The first one is the caller, and its buffers are the core's. The others wait for work in Python, and
+execute it without the GIL.
+"""
+
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+
+import numpy as np
+from numpy.typing import NDArray
+
+from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.fast import layout, paths
+from potash_device.vta.fast import steps as steps_
+from potash_device.vta.fast.division import Division
+from potash_device.vta.fast.execution import LINE, execute
+
+PAUSE = 50e-6
+"""Seconds for which a thread sleeps that waits for one that has not come further for a while."""
+
+_Work = SimpleQueue[Callable[[], None] | None]
+
+
+class Team:
+    """`threads` of them, for a core with this path.
+
+    Raises RuntimeError where there cannot be so many threads.
+    """
+
+    def __init__(self, threads: int, path: str, config: Config) -> None:
+        self._config = config
+        lanes = config.batch * config.block_out
+        accumulators = config.depth(MemoryId.ACC) * lanes
+        self._buffers = [paths.make(path, config) for _ in range(threads - 1)]
+        self._accs = [paths.aligned(accumulators, np.int32) for _ in range(threads - 1)]
+        self._progress = paths.aligned(threads * LINE, np.int64)
+        self._threads: list[threading.Thread] = []
+        self._work: list[_Work] = []
+        for _ in range(threads - 1):
+            work: _Work = SimpleQueue()
+            thread = threading.Thread(target=_serve, args=(work,), name="potash-vta", daemon=True)
+            thread.start()
+            weakref.finalize(self, work.put, None)
+            self._work.append(work)
+            self._threads.append(thread)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all threads are there: after a fork, they are not."""
+        return all(thread.is_alive() for thread in self._threads)
+
+    def execute(
+        self,
+        division: Division,
+        sink: steps_.Sink,
+        rows: NDArray[np.int64],
+        geometry: layout.Geometry,
+        dram: NDArray[np.uint8],
+        buffers: paths.Path,
+        acc: NDArray[np.int32],
+    ) -> None:
+        """Execute the steps of `sink`, divided in so many parts."""
+        config = self._config
+        progress = self._progress
+        progress[:] = 0
+
+        def execute_part(thread: int, buffers: paths.Path, acc: NDArray[np.int32]) -> None:
+            part, place = division.parts[thread], 0
+            while True:
+                place = execute(
+                    sink, rows, geometry, dram, buffers, acc, part, place, thread, progress
+                )
+                if place > part.steps.size:
+                    return
+                time.sleep(PAUSE)
+
+        others = list(zip(self._buffers, self._accs, strict=True))
+        for number, work in enumerate(self._work):
+            work.put(partial(execute_part, number + 1, *others[number]))
+        execute_part(0, buffers, acc)
+        lanes = config.batch * config.block_out
+        for memory, thread, begin, end in division.left:
+            its_buffers, its_acc = others[thread - 1]
+            if memory is MemoryId.ACC:
+                acc[begin * lanes : end * lanes] = its_acc[begin * lanes : end * lanes]
+            else:
+                paths.copy_elements(buffers, its_buffers, memory, begin, end, config)
+
+
+def _serve(work: _Work) -> None:
+    while (task := work.get()) is not None:
+        task()
