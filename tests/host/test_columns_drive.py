@@ -19,6 +19,7 @@ from potash.columns import InComputeNamespace, OnAccelerator, Request, StoredBlo
 from potash.sdk.errors import PotashError
 from potash.vm.drive import device_process
 from support.columns import raw, selected, written
+from support.docs import SOCKET, blocks, run_python, run_shell
 from support.reports import check
 
 ROWS = 40_000
@@ -158,3 +159,19 @@ def test_blocks_that_begin_no_page_are_refused() -> None:
 
     with pytest.raises(PotashError, match="choose a multiple of 8"):
         StoredBlocks(Small(), 7, 100)  # type: ignore[arg-type]  # what it uses of a namespace
+
+
+def test_what_the_page_shows_works(socket: Path, tmp_path: Path) -> None:
+    write, ask = blocks("columns.md", "python")
+    _, in_guest, over_socket = blocks("columns.md", "sh")
+    shown = blocks("columns.md", "text")[0]
+    run_python(write, cwd=tmp_path)
+    said = run_shell(over_socket.replace(SOCKET, str(socket)), cwd=tmp_path).splitlines()
+    assert said[-3:-1] == shown.splitlines()[:2]
+    made = pyarrow.feather.read_table(tmp_path / "expensive.arrow")
+    assert made["price"].to_pylist() == [120.0, 250.25] * 5000
+    printed = run_python(ask, cwd=tmp_path, replace={SOCKET: str(socket)})
+    assert (
+        "{'region': ['EU', 'US'], 'count()': [5000, 5000], 'mean(price)': [9.5, 120.0]}" in printed
+    )
+    assert in_guest.startswith("potash guest --share sales.arrow")  # as tests/vm does it
