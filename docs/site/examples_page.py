@@ -45,6 +45,7 @@ With `--embedded --execute`, a demo uses the standard's own commands, on a memor
 namespace ([computational.md](computational.md)). [`examples/c/execute.c`](../examples/c/execute.c)
 is a host program in C that does the same on any such drive, through Linux's driver:
 
+<!-- tested by tests/vm/test_computational_hosts.py -->
 ```sh
 cc -o execute examples/c/execute.c
 ./execute /dev/nvme0 /dev/ng0n2 /dev/ng0n3 program.o input.bin output.bin 1024 $((1024 << 32 | 520))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 
-import click
 import pytest
 
-from potash.cli.app import potash
 from support.docs import ROOT
 
 PAGE = (
@@ -42,27 +40,6 @@ def test_a_quoted_sentence_is_one_that_is_said(sentence: str, source: str) -> No
     assert any(len(piece.strip()) >= 10 for piece in pieces)
     for piece in pieces:
         assert piece in source, piece
-
-
-OTHER_COMMANDS = {"apt", "apt-get", "df", "dmesg", "make", "nvme", "rm", "sudo"}
-
-
-def test_the_commands_that_help_are_commands() -> None:
-    rows = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("| ")]
-    quoted = [words.split() for row in rows for words in re.findall(r"`(\w[^`:]*)`", row[-1])]
-    ours = [words for words in quoted if words and words[0] not in OTHER_COMMANDS]
-    assert len(ours) > 10
-    for program, *words in ours:
-        assert program == "potash", program
-        command: click.Command | None = potash
-        for word in words:
-            if isinstance(command, click.Group):
-                # A group such as `demo` runs one of its commands if none is named.
-                name = "run" if word.startswith("--") else word
-                command = command.get_command(click.Context(command), name)
-                assert command is not None, words
-        options = {word for word in words if word.startswith("--")}
-        assert options <= {name for one in getattr(command, "params", ()) for name in one.opts}
 
 
 def test_there_are_many() -> None:

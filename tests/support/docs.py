@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
+
+from potash.vm.guest import Guest
+from support.shell import commands
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [str(ROOT / name) for name in ("device", "firmware", "host")]
@@ -21,6 +26,50 @@ def blocks(page: str, language: str) -> list[str]:
     """The blocks of one language on a page of `docs`, from the top."""
     text = (ROOT / "docs" / page).read_text()
     return [block.partition("\n```")[0] for block in text.split(f"```{language}\n")[1:]]
+
+
+def documents() -> list[Path]:
+    """Every page, inside and outside of `docs`."""
+    pages = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*/README.md")]
+    return sorted(pages) + [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "RELEASING")]
+
+
+class Block(NamedTuple):
+    """A block of shell commands: its page, from the root, and the comment before it."""
+
+    page: str
+    mark: str | None
+    script: str
+
+    def __str__(self) -> str:
+        return f"{self.page}: {self.script.splitlines()[0]}"
+
+    @property
+    def in_guests(self) -> list[tuple[str, ...]]:
+        """Commands of nvme-cli that any guest can run."""
+        return [
+            tuple(words[3:])
+            for words in commands(self.script)
+            if words[:4] == ["potash", "guest", "--", "nvme"]
+        ]
+
+
+def typed(guest: Guest, script: str) -> None:
+    """Type the lines of a block in a guest: each must succeed, but for those that the page says
+    fail."""
+    for line in script.replace("\\\n", "").splitlines():
+        done = guest.capture(["sh", "-c", line])
+        assert (done.code != 0) == line.endswith("# fails"), (line, done)
+
+
+def shell_blocks() -> list[Block]:
+    """The blocks of every page."""
+    fence = re.compile(r"(?:^<!-- ([^\n]*?) -->\n)?^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    return [
+        Block(path.relative_to(ROOT).as_posix(), found[1], found[2])
+        for path in documents()
+        for found in fence.finditer(path.read_text())
+    ]
 
 
 def environment() -> dict[str, str]:

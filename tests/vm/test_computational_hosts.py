@@ -51,10 +51,11 @@ def test_a_host_in_c_runs_a_program(linux: Guest, tmp_path: Path) -> None:
     (tmp_path / "input").write_bytes(example.input)
     linux.copy_in(tmp_path, "/tmp/c")
     first, second = (int.from_bytes(one, "little") for one in example.arguments)
+    execute = "./execute /dev/nvme0 /dev/ng0n2 /dev/ng0n3 program.o"
+    assert execute in blocks("examples.md", "sh")[-1]
     said = shell(
         linux,
-        "cd /tmp/c; ./execute /dev/nvme0 /dev/ng0n2 /dev/ng0n3 program.o input output"
-        f" {len(example.expected)} {second << 32 | first}",
+        f"cd /tmp/c; {execute} input output {len(example.expected)} {second << 32 | first}",
     )
     assert said == "returned 0\n"
     linux.copy_out("/tmp/c/output", tmp_path / "output")

@@ -5,6 +5,7 @@ from pathlib import Path
 from potash.vm.drive import serving
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
+from support.docs import blocks, typed
 
 INTEGRITY = "/sys/block/nvme0n1/integrity"
 AWAIT = "for i in $(seq 200); do {} && exit 0; sleep 0.05; done; exit 1"
@@ -58,6 +59,7 @@ def test_linux_and_the_drive_check_each_other(images: GuestImages, tmp_path: Pat
         formatted(guest, "--lbaf=1", "none", 4096)
         sh(guest, fio)
         formatted(guest, "--lbaf=5 --pi=1", "T10-DIF-TYPE1-CRC", 4096)
+        typed(guest, blocks("protection.md", "sh")[2])
         sh(guest, "dd if=/bin/busybox of=/dev/nvme0n1 bs=64k count=16 oflag=direct")
         # A bit of the file turns under the running drive.
         with media.open("r+b") as file:
