@@ -14,12 +14,14 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from potash.cli.app import run_app
-from potash.models import networks
+from potash.models import folding, networks
 from potash.models.builder import FusedActivation, GraphBuilder
 from potash.models.quantizing import quantize
 from potash.sdk.errors import PotashError
+from potash_firmware.tflite.writer import ModelBuilder
 from support.model_fuzz import packed, unpacked
 from support.tflite import bench, reference
+from support.tflite_shapes import flatten, multiply, opened
 
 pytest.importorskip("ai_edge_quantizer", reason="the package ai-edge-quantizer is not installed")
 
@@ -250,6 +252,64 @@ def test_what_takes_int8_is_not_left_in_float32() -> None:
         for index, part in zip(quantized.outputs, (slice(144), slice(144, None)), strict=True):
             expected = exact[part]
             assert np.abs(real(index, results[part]) - expected).max() < 0.06 * np.ptp(expected)
+
+
+def of_an_open_batch(kind: type, x: tuple[int, ...] = (1, 4, 4, 8)) -> bytes:
+    """A product of what a Flatten gives; its shape is not in the file."""
+    graph = ModelBuilder()
+    made = graph.tensor("x", x, kind)
+    image, flat = graph.tensor("image", x, np.float32), graph.tensor("flat", (1, 1), np.float32)
+    if kind is np.float32:
+        graph.operator(schema.BuiltinOperator.RELU, (made,), (image,))
+    else:
+        graph.operator(schema.BuiltinOperator.CAST, (made,), (image,))
+    weights = graph.tensor("weights", (6, 128), np.float32, data=reals(6, 128))
+    output = graph.tensor("output", (1, 6), np.float32)
+    flatten(graph, image, flat)
+    multiply(graph, flat, weights, output)
+    return opened(graph.build((made,), (output,)), b"x", b"image", b"flat", b"output")
+
+
+def test_shapes_of_an_open_batch_are_computed_once() -> None:
+    model, images = of_an_open_batch(np.float32), reals(4, 1, 4, 4, 8)
+    once = folding.packed(folding.folded(model))
+    assert len(unpacked(once).subgraphs[0].operators) == 3
+    for image in images:
+        assert reference(once, (image,)) == reference(model, (image,))
+    made = quantize(model, [("samples", images.tobytes())])
+    assert (made.operators, made.float_operators) == (3, 0)
+    whole = RANDOM.integers(-128, 128, images[0].shape, np.int8)
+    with bench() as vta:
+        assert vta.infer(made.model, (whole,), 6) == reference(made.model, (whole,))
+        assert vta.reasons == [None] * 3
+
+
+def test_shapes_that_may_depend_on_values_are_left() -> None:
+    # That a CAST gives no shape is not looked at.
+    model = of_an_open_batch(np.int32)
+    assert len(folding.folded(model).subgraphs[0].operators) == 6
+
+
+def test_a_divisor_that_is_nearly_0_does_not_become_0() -> None:
+    graph = GraphBuilder()
+    x, d = graph.tensor((1, 6), name="x"), graph.tensor((1, 6), name="d")
+    options = schema.DivOptionsT()
+    y = graph.operator(schema.BuiltinOperator.DIV, (x, d), graph.tensor((1, 6)), options)
+    samples = np.array([[1] * 6, [1, 2, 4, -4, 3, 0.001]], np.float32)
+    made = quantize(graph.finish((x, d), (y,)), [("samples", samples.tobytes())]).model
+    graph_made = unpacked(made).subgraphs[0]
+    ones, divisors, quotients = (
+        graph_made.tensors[at].quantization for at in (*graph_made.inputs, *graph_made.outputs)
+    )
+    whole = [
+        np.clip(np.rint(row / its.scale[0]) + its.zeroPoint[0], -128, 127).astype(np.int8)
+        for row, its in zip(samples[:, None], (ones, divisors), strict=True)
+    ]
+    assert whole[1][0, 5] == divisors.zeroPoint[0]
+    found = np.frombuffer(reference(made, tuple(whole)), np.int8)[:5]
+    real = (found.astype(float) - quotients.zeroPoint[0]) * quotients.scale[0]
+    # The scale is that of the largest quotient, 1000.
+    assert np.abs(real - 1 / samples[1, :5]).max() <= quotients.scale[0]
 
 
 def test_what_the_quantizer_cannot_do_stays_float_and_is_told() -> None:

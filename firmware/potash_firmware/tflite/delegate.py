@@ -8,7 +8,7 @@ an exception is kept in the session, the callback reports an error, and the inte
 calls `VtaDelegate.raise_failure`, since TensorFlow Lite itself only reports that something failed.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -19,10 +19,12 @@ from potash_device.vta.config import Config
 from potash_firmware.tflite.capi import (
     INIT_FAILED,
     OPERATOR_NAMES,
+    Allocation,
     BuiltinOperator,
     CData,
     Node,
     Status,
+    TensorType,
     callback,
     ffi,
     read_execution_plan,
@@ -47,6 +49,10 @@ UNPREPARED = "failed to prepare"
 """TensorFlow Lite says so of a node that it refuses; a delegate must not hide that."""
 NO_ROOM = "the VTA's memory has no room for it"
 OTHER_SHAPES = "its tensors have other shapes when it runs than in the file"
+
+_INTEGERS = frozenset({TensorType.INT32, TensorType.INT64})
+"""Of shapes."""
+_CONSTANT = frozenset({Allocation.MMAP_RO, Allocation.PERSISTENT_RO})
 
 
 class NodeReport(NamedTuple):
@@ -78,6 +84,8 @@ class Session:
     """The nodes that are claimed in the graph that is being decided about, by their numbers."""
     left: dict[tuple[int, int], str] = field(default_factory=dict)
     """Nodes that are not to be claimed, by their graphs and numbers, and why."""
+    unsure: set[tuple[int, int]] = field(default_factory=set)
+    """Nodes that probably find other shapes than those in the file, likewise, if any do."""
     record: Record = field(default_factory=Record)
     """What is known of the model."""
     names: dict[int, str] = field(default_factory=dict)
@@ -130,6 +138,7 @@ class VtaDelegate:
         self._native = ffi.new("TfLiteDelegate *")
         self._native.data_ = self._handle
         self._native.Prepare = _prepare_delegate
+        self._dynamic = False
 
     def _get_native_delegate_pointer(self) -> int:
         # What ai_edge_litert.interpreter.Interpreter asks of a delegate.
@@ -150,7 +159,7 @@ class VtaDelegate:
         except RuntimeError as error:
             if self._session.decisions or self._session.failure or UNPREPARED in str(error):
                 raise
-            self._native.flags = ALLOW_DYNAMIC_TENSORS
+            self._native.flags, self._dynamic = ALLOW_DYNAMIC_TENSORS, True
             try:
                 interpreter._interpreter.ModifyGraphWithDelegate(self._pointer)
             finally:
@@ -187,6 +196,15 @@ class VtaDelegate:
         why: `begin` takes them for the next one."""
         return self._session.left
 
+    @property
+    def unsure(self) -> tuple[Mapping[tuple[int, int], str], ...]:
+        """Where shapes depend on values: nodes that may find others than those in the file, as
+        `left` names them; those that probably do, and all."""
+        if not self._dynamic:
+            return ()
+        every = {(graph, node.node) for graph, nodes in enumerate(self.decisions) for node in nodes}
+        return tuple(dict.fromkeys(nodes, OTHER_SHAPES) for nodes in (self._session.unsure, every))
+
     @contextmanager
     def recalled(self, model: bytes) -> Iterator[bool]:
         """A context for loading a model, which uses what is kept of it on disk, and keeps there
@@ -205,6 +223,8 @@ class VtaDelegate:
         not claimed."""
         self._session.left = dict(left)
         self._session.decisions.clear()
+        self._session.unsure.clear()
+        self._dynamic = False
         self._session.failure = None
 
     def raise_failure(self) -> None:
@@ -224,6 +244,7 @@ def _claim(session: Session, context: CData, delegate: CData) -> int:
     graph = session.graph(context)
     nodes = [read_node(context, index) for index in read_execution_plan(context)]
     left = [node.index for node in nodes if (graph, node.index) in session.left]
+    session.unsure |= {(graph, node.index) for node in _behind_shapes(nodes)}
     session.names[graph] = name = name_of_graph(nodes, left)
     known = session.record.reasons(name)
     reasons: dict[int, str | None] = {}
@@ -260,6 +281,17 @@ def _claim(session: Session, context: CData, delegate: CData) -> int:
         return int(replace(context, _REGISTRATION[0], chosen, delegate))
     finally:
         session.lowered = {}
+
+
+def _behind_shapes(nodes: Sequence[Node]) -> Sequence[Node]:
+    """The nodes behind the first one whose output probably has a shape that depends on values:
+    TensorFlow Lite prepares none of them before it is known."""
+    for at, node in enumerate(nodes):
+        if any(one and one.allocation == Allocation.DYNAMIC for one in node.outputs) or any(
+            one and one.type in _INTEGERS and one.allocation not in _CONSTANT for one in node.inputs
+        ):
+            return nodes[at + 1 :]
+    return ()
 
 
 def _make_partition(session: Session, context: CData, params: CData) -> CData:

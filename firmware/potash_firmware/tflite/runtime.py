@@ -33,6 +33,10 @@ Left: TypeAlias = Mapping[tuple[int, int], str]
 """Nodes that are not claimed, as `VtaDelegate.begin` takes them."""
 
 
+class RefusedError(ModelError):
+    """TensorFlow Lite says no."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorReport:
     """An input or an output of a model as it is now, in bytes as in shape."""
@@ -126,10 +130,26 @@ class Model:
             except ShapeError as error:
                 # Where shapes depend on values, those in the file may be others: then fewer nodes
                 # are claimed. Later on, a new interpreter would have lost the variables.
-                if self._has_run or self._delegate is None:
+                if not self._reloaded():
                     raise ModelError(str(error)) from None
-                self._left = {**self._left, **self._delegate.left}
-                self._interpreter = self._load(self._left)
+            except RefusedError:
+                # TensorFlow Lite may have refused a node that reads what a partition gives, which
+                # has the file's shape.
+                if not self._reloaded():
+                    raise
+
+    def _reloaded(self) -> bool:
+        """Load it again where it has not run yet, with fewer nodes that are claimed: whether there
+        are any to leave."""
+        if self._has_run or self._delegate is None:
+            return False
+        for unsure in (*self._delegate.unsure, {}):
+            left = {**self._left, **self._delegate.left, **unsure}
+            if len(left) > len(self._left):
+                self._left = left
+                self._interpreter = self._load(left)
+                return True
+        return False
 
     def _run(self, inputs: BytesLike, output: memoryview) -> int:
         interpreter = self._interpreter
@@ -217,7 +237,7 @@ def _native(action: Callable[[], Result], delegate: VtaDelegate | None) -> Resul
     except (RuntimeError, ValueError) as error:
         if delegate is not None:
             delegate.raise_failure()
-        raise ModelError(f"TensorFlow Lite refuses the model: {_sentence(error)}") from None
+        raise RefusedError(f"TensorFlow Lite refuses the model: {_sentence(error)}") from None
     if delegate is not None:
         delegate.raise_failure()
     return result

@@ -1,7 +1,9 @@
 """Models as ai-edge-quantizer takes them, whichever converter wrote them.
 
 Weights in float16, or without their zeroes, are made float32 by an operator each, which is run here
-once for all. Operator codes of older files are in a field of a byte.
+once for all. So are operators that compute shapes from shapes, as of a batch that the file leaves
+open; then all shapes behind them are written into the file, too. Operator codes of older files are
+in a field of a byte.
 """
 
 from typing import Any
@@ -15,7 +17,25 @@ from potash_firmware.tflite.writer import FILE_IDENTIFIER
 
 OPTIONAL = -1
 """In place of a tensor that is left out."""
-_FOLDED = frozenset({schema.BuiltinOperator.DEQUANTIZE, schema.BuiltinOperator.DENSIFY})
+_Code = schema.BuiltinOperator
+_FOLDED = frozenset({_Code.DEQUANTIZE, _Code.DENSIFY})
+_SHAPES = frozenset({_Code.SHAPE, _Code.RANK})
+"""Operators whose results depend on their input's shape alone."""
+_SELECTIONS = frozenset({_Code.WHERE, _Code.UNIQUE, _Code.CUSTOM})
+"""Operators that may give as many values as there are of a kind."""
+_POSSIBLE_SHAPES = frozenset(
+    {schema.TensorType.INT32, schema.TensorType.INT64, schema.TensorType.STRING}
+)
+_FUNCTIONS = frozenset(
+    {
+        *(_Code.ADD, _Code.CAST, _Code.CONCATENATION, _Code.DIV, _Code.EXPAND_DIMS, _Code.FILL),
+        *(_Code.FLOOR_DIV, _Code.FLOOR_MOD, _Code.GATHER, _Code.MAXIMUM, _Code.MINIMUM, _Code.MUL),
+        *(_Code.PACK, _Code.RANGE, _Code.REDUCE_MAX, _Code.REDUCE_MIN, _Code.REDUCE_PROD),
+        *(_Code.RESHAPE, _Code.SLICE, _Code.SPLIT, _Code.SPLIT_V, _Code.SQUEEZE),
+        *(_Code.STRIDED_SLICE, _Code.SUB, _Code.SUM, _Code.TILE, _Code.UNPACK, *_SHAPES),
+    }
+)
+"""Operators that compute shapes."""
 
 
 def unpacked(model: bytes) -> Any:
@@ -35,6 +55,8 @@ def folded(model: bytes) -> Any:
     tables = unpacked(model)
     for graph in tables.subgraphs:
         _fold(tables, graph)
+    if len(tables.subgraphs) == 1:
+        _fold_shapes(tables)
     used = {tensor.buffer for graph in tables.subgraphs for tensor in graph.tensors}
     used |= {entry.buffer for entry in tables.metadata or ()}
     for at in set(range(len(tables.buffers))) - used:
@@ -51,28 +73,77 @@ def packed(tables: Any) -> bytes:
 
 def _fold(tables: Any, graph: Any) -> None:
     """Replace what makes float32 of constants by what it makes."""
-    known = {
+    known, folded = _constants(tables, graph), []
+    for operator in graph.operators:
+        if _code(tables, operator) in _FOLDED and known.issuperset(operator.inputs):
+            folded.append(operator)
+            known.update(operator.outputs)
+    made = [int(operator.outputs[0]) for operator in folded]
+    if made:
+        interpreter = _run(_part(tables, graph, folded, made))
+        _replace(tables, graph, folded, {at: interpreter.get_tensor(at) for at in made})
+
+
+def _fold_shapes(tables: Any) -> None:
+    """Replace what computes shapes from shapes by what it computes, and write the shapes that come
+    of it, where no shape depends on an input's values."""
+    (graph,) = tables.subgraphs
+    codes = [_code(tables, operator) for operator in graph.operators]
+    if not _SHAPES.intersection(codes):
+        return
+    known, folded = _constants(tables, graph), []
+    for operator, code in zip(graph.operators, codes, strict=True):
+        unknown = set(operator.inputs) - known - {OPTIONAL}
+        if code in _SHAPES or (code in _FUNCTIONS and not unknown):
+            folded.append(operator)
+            known.update(operator.outputs)
+        elif code in _SELECTIONS or any(
+            graph.tensors[index].type in _POSSIBLE_SHAPES for index in unknown
+        ):
+            # A shape may depend on values.
+            return
+    interpreter = _run(packed(tables), preserved=True)
+    made = {int(index) for operator in folded for index in operator.outputs}
+    values = {index: interpreter.get_tensor(index) for index in made}
+    for index, tensor in enumerate(graph.tensors):
+        if index not in known:
+            tensor.shape = interpreter._get_tensor_details(index, 0)["shape"]
+            tensor.shapeSignature = None
+    _replace(tables, graph, folded, values)
+
+
+def _code(tables: Any, operator: Any) -> int:
+    return int(tables.operatorCodes[operator.opcodeIndex].builtinCode)
+
+
+def _constants(tables: Any, graph: Any) -> set[int]:
+    """The tensors whose values are in the file."""
+    return {
         at
         for at, tensor in enumerate(graph.tensors)
         if tensor.buffer and tables.buffers[tensor.buffer].data is not None
     }
-    left, folded = [], []
-    for operator in graph.operators:
-        code = tables.operatorCodes[operator.opcodeIndex].builtinCode
-        if code in _FOLDED and known.issuperset(operator.inputs):
-            folded.append(operator)
-            known.update(operator.outputs)
-        else:
-            left.append(operator)
-    made = [int(operator.outputs[0]) for operator in folded]
-    for index, values in zip(made, _values(tables, graph, folded, made), strict=True):
+
+
+def _replace(tables: Any, graph: Any, folded: list[Any], values: dict[int, Any]) -> None:
+    """Leave operators out, whose results are constants now."""
+    for index, its in values.items():
         buffer = schema.BufferT()
-        buffer.data = np.frombuffer(values.tobytes(), np.uint8)
+        buffer.data = np.frombuffer(its.tobytes(), np.uint8)
         tables.buffers.append(buffer)
-        graph.tensors[index].buffer = len(tables.buffers) - 1
-    graph.operators = left
-    read = {index for operator in left for index in operator.inputs} | set(graph.outputs)
-    _drop(tables, graph, {index for one in folded for index in one.inputs} - read)
+        tensor = graph.tensors[index]
+        tensor.buffer, tensor.shape, tensor.shapeSignature = (
+            len(tables.buffers) - 1,
+            its.shape,
+            None,
+        )
+    gone = {id(operator) for operator in folded}
+    graph.operators = [one for one in graph.operators if id(one) not in gone]
+    read = {index for operator in graph.operators for index in operator.inputs}
+    read |= {*graph.inputs, *graph.outputs}
+    touched = {index for one in folded for index in (*one.inputs, *one.outputs)}
+    made = {index for operator in graph.operators for index in operator.outputs}
+    _drop(tables, graph, touched - read - made - {OPTIONAL})
 
 
 def _drop(tables: Any, graph: Any, unused: set[int]) -> None:
@@ -98,10 +169,8 @@ def _drop(tables: Any, graph: Any, unused: set[int]) -> None:
                 entry.tensorIndex = numbers[entry.tensorIndex]
 
 
-def _values(tables: Any, graph: Any, operators: list[Any], outputs: list[int]) -> list[Any]:
-    """What operators on constants give."""
-    if not operators:
-        return []
+def _part(tables: Any, graph: Any, operators: list[Any], outputs: list[int]) -> bytes:
+    """A model of some operators on constants."""
     part = schema.ModelT()
     part.version, part.operatorCodes, part.buffers = (
         tables.version,
@@ -111,9 +180,16 @@ def _values(tables: Any, graph: Any, operators: list[Any], outputs: list[int]) -
     its = schema.SubGraphT()
     its.tensors, its.operators, its.inputs, its.outputs = graph.tensors, operators, [], outputs
     part.subgraphs = [its]
+    return packed(part)
+
+
+def _run(model: bytes, preserved: bool = False) -> Interpreter:
+    """A model after a run on zeroes."""
     interpreter = Interpreter(
-        model_content=packed(part), experimental_op_resolver_type=OpResolverType.BUILTIN_REF
+        model_content=model,
+        experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
+        experimental_preserve_all_tensors=preserved,
     )
     interpreter.allocate_tensors()
     interpreter.invoke()
-    return [interpreter.get_tensor(index) for index in outputs]
+    return interpreter

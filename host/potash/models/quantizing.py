@@ -20,6 +20,9 @@ from potash.sdk.errors import PotashError
 from potash_firmware.tflite.runtime import Model, TensorReport
 from potash_firmware.tflite.writer import SIGNATURE
 
+_IN_FLOAT = {"regex": ".*", "operation": "DIV", "algorithm_key": "no_quantize"}
+"""A part of the recipe: in int8, small divisors would become 0, for which the kernel fails."""
+
 
 @dataclass(frozen=True)
 class Quantized:
@@ -58,7 +61,7 @@ def quantize(model: bytes, calibration: Sequence[tuple[str, bytes]]) -> Quantize
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            work = quantizer.Quantizer(bytearray(signed), recipe.static_wi8_ai8())
+            work = quantizer.Quantizer(bytearray(signed), [*recipe.static_wi8_ai8(), _IN_FLOAT])
             ranges: dict[str, dict[str, Any]] = {}
             for sample in named:
                 _widen(ranges, work.calibrate({key: [sample]}, num_threads=1))
