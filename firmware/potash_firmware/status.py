@@ -10,20 +10,22 @@ import logging
 import os
 import socket
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, Self
 
 from csd_spec.status import StatusId
+from csd_spec.text import plain
 from nvme_spec.status import describe
 from potash_device.board import Board
 from potash_firmware.apu_process import ApuProcess
+from potash_firmware.log_components import component_of
 from potash_firmware.mailbox.counters import Counters, Row, Word
 from potash_firmware.naming import command_name
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
+from potash_firmware.rpu.histogram import BOUNDS, Histogram
 from potash_firmware.rpu.logs.timing import timing_log
 from potash_firmware.rpu.loop import Rpu
-from potash_firmware.rpu.timing.counts import BOUNDS
 from pyvfio_user.server import Server
 from pyvfio_user.socket_path import listen, unlink
 
@@ -42,6 +44,10 @@ BACKLOG = 8
 
 BUFFER = 1 << 20
 """Bytes of a snapshot that a client need not have read yet; one has 10 KiB or so."""
+
+LINES = 64
+LINE = 400
+"""Lines of the log that a snapshot has, and characters of each."""
 
 NANOSECONDS = 1e9
 
@@ -63,18 +69,39 @@ class Running(Protocol):
     """The place of each accelerator's row among the counters."""
 
 
+class RecentLines(logging.Handler):
+    """Keeps the last lines that this process has logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: deque[Snapshot] = deque(maxlen=LINES)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(
+            {
+                "time": record.created,
+                "level": record.levelname.lower(),
+                "component": component_of(record.name),
+                "message": plain(record.getMessage())[:LINE],
+            }
+        )
+
+
 class StatusSocket:
     """Listens at `path` as long as the block lasts; the one who waits for it calls `answer`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
+        self._recent = RecentLines()
 
     def __enter__(self) -> Self:
         """Raises OSError as `pyvfio_user.server.Server` does."""
         self._listener, self._identity = listen(self.path, BACKLOG)
+        logging.getLogger().addHandler(self._recent)
         return self
 
     def __exit__(self, *_: object) -> None:
+        logging.getLogger().removeHandler(self._recent)
         self._listener.close()
         unlink(self.path, self._identity)
 
@@ -92,7 +119,8 @@ class StatusSocket:
             client.setblocking(False)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
             try:
-                data = json.dumps(snapshot(), separators=(",", ":")).encode() + b"\n"
+                known = {**snapshot(), "log": list(self._recent.lines)}
+                data = json.dumps(known, separators=(",", ":")).encode() + b"\n"
                 client.send(data, socket.MSG_NOSIGNAL)
             except OSError as error:
                 log.debug("a snapshot was not taken: %s", error)
@@ -123,6 +151,11 @@ def snapshot(device: Running) -> Snapshot:
             for nsid, one in core.namespaces.attached_blocks.items()
         ],
         "queues": _queues(rpu),
+        "latencies": {
+            "read": _histogram(core.statistics.reads),
+            "write": _histogram(core.statistics.writes),
+            "other": _histogram(core.statistics.others),
+        },
         "errors": [
             {"status": status, "meaning": describe(status), "commands": count}
             for status, count in sorted(core.statistics.errors.items())
@@ -141,23 +174,13 @@ def snapshot(device: Running) -> Snapshot:
 
 
 def _modelled(timing: ModelledTime) -> Snapshot:
-    log, lateness = timing_log(timing), timing.lateness
+    log = timing_log(timing)
     scale = timing.factor / NANOSECONDS
     return {
         "factor": log.factor,
         "guest_seconds": log.guest_ns / NANOSECONDS,
         "frozen_seconds": log.frozen_ns / NANOSECONDS,
-        "lateness": {
-            "commands": log.commands,
-            "seconds": log.late_ns / NANOSECONDS,
-            "p50": log.late_p50_ns / NANOSECONDS,
-            "p99": log.late_p99_ns / NANOSECONDS,
-            "most": log.late_most_ns / NANOSECONDS,
-            "buckets": [
-                {"most": most / NANOSECONDS, "commands": count}
-                for most, count in zip(BOUNDS, lateness.buckets, strict=False)
-            ],
-        },
+        "lateness": _histogram(timing.lateness),
         "pages": {
             "host": log.host,
             "relocated": log.relocated,
@@ -194,6 +217,20 @@ def _modelled(timing: ModelledTime) -> Snapshot:
                 "most": log.erases_most,
             },
         },
+    }
+
+
+def _histogram(times: Histogram) -> Snapshot:
+    return {
+        "commands": times.count,
+        "seconds": times.total / NANOSECONDS,
+        "p50": times.percentile(0.5) / NANOSECONDS,
+        "p99": times.percentile(0.99) / NANOSECONDS,
+        "most": times.largest / NANOSECONDS,
+        "buckets": [
+            {"most": most / NANOSECONDS, "commands": count}
+            for most, count in zip(BOUNDS, times.buckets, strict=False)
+        ],
     }
 
 

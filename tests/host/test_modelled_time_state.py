@@ -14,8 +14,8 @@ from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
 from potash_device.timing.saving import save
 from potash_device.trace import Trace
+from potash_firmware.rpu.histogram import Histogram
 from potash_firmware.rpu.timing.clock import GuestClock
-from potash_firmware.rpu.timing.counts import Lateness
 from potash_firmware.rpu.timing.modelled import ModelledTime
 
 MIB = 1 << 20
@@ -28,7 +28,7 @@ def started(media: Drive, section: TimeSection = TLC) -> ModelledTime:
     settings = modelled(section, media)
     assert settings is not None
     sizes = {nsid: one.size for nsid, one in media.namespaces.items()}
-    return ModelledTime(settings, sizes, GuestClock(), Lateness(), Trace(), lambda: None)
+    return ModelledTime(settings, sizes, GuestClock(), Histogram(), Trace(), lambda: None)
 
 
 def used(path: Path) -> list[int]:

@@ -14,10 +14,12 @@ from potash_device.controller.queues import SubmissionQueue
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """An entry under way and the queue that it was fetched from."""
+    """An entry under way, the queue that it was fetched from, and when: nanoseconds of guest
+    time."""
 
     entry: SubmissionEntry
     queue: SubmissionQueue
+    fetched: int = 0
 
     @property
     def key(self) -> tuple[int, int]:

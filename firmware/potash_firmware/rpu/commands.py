@@ -78,19 +78,24 @@ class Commands:
 
     def begin(self, queue: SubmissionQueue) -> None:
         """Fetch the next command of a queue and take its first step. Raises AccessFault."""
-        command = Command(queue.fetch(), queue)
-        entry, qid = command.entry, queue.qid
-        namespace = self.controller.namespaces.attached.get(entry.nsid) if qid else None
-        csi = namespace.csi if namespace is not None else CommandSet.NVM
+        command = Command(queue.fetch(), queue, self.controller.deadlines.clock.now())
+        entry, qid, csi = command.entry, queue.qid, self._command_set(command)
         self.controller.statistics.commands[qid, csi, entry.opcode] += 1
         self._note("rpu.fetch", command, entry)
         if self._trace.sink is not None:
             self._trace.sink("rpu.fetch", {"qid": qid, "csi": int(csi), **entry._asdict()})
         self._start(command)
 
+    def _command_set(self, command: Command) -> CommandSet:
+        """That of the namespace that a command names."""
+        if not command.queue.qid:
+            return CommandSet.NVM
+        namespace = self.controller.namespaces.attached.get(command.entry.nsid)
+        return namespace.csi if namespace is not None else CommandSet.NVM
+
     def begin_again(self, queue: SubmissionQueue, entry: SubmissionEntry) -> None:
         """Take the first step of a command that was fetched before its state was moved here."""
-        self._start(Command(entry, queue))
+        self._start(Command(entry, queue, self.controller.deadlines.clock.now()))
 
     def _start(self, command: Command) -> None:
         entry, qid = command.entry, command.queue.qid
@@ -113,11 +118,8 @@ class Commands:
         """Look the command up and call its handler. Raises NvmeError."""
         entry = command.entry
         namespaces = self.controller.namespaces
-        if command.queue.qid:
-            namespace = namespaces.attached.get(entry.nsid)
-            row = self.io[namespace.csi if namespace else CommandSet.NVM].get(entry.opcode)
-        else:
-            row = self.admin.get(entry.opcode)
+        table = self.io[self._command_set(command)] if command.queue.qid else self.admin
+        row = table.get(entry.opcode)
         if row is None or row.command_set not in namespaces.enabled:
             raise NvmeError(Status.INVALID_OPCODE, f"opcode {entry.opcode:#04x} is not supported")
         if entry.fuse is not Fuse.NORMAL:
@@ -176,7 +178,7 @@ class Commands:
                 while self._outstanding.aborted:  # answered before the command that has ended them
                     self._refuse(*self._outstanding.aborted.pop(0))
                 self._note("rpu.complete", command, (Status.SUCCESS, result or 0))
-                self._complete(command.queue, command.entry.cid, result=result or 0)
+                self._end(command, result=result or 0)
 
     def _note(self, point: str, command: Command, what: tuple[int, ...]) -> None:
         """Record what was asked, or answered, for telemetry; the fast path does not."""
@@ -199,7 +201,15 @@ class Commands:
             self.controller.errors.add(command, error)
         self.controller.statistics.errors[error.status] += 1
         self._note("rpu.complete", command, (error.status, 0))
-        self._complete(command.queue, command.entry.cid, error.status, error.dnr)
+        self._end(command, error.status, error.dnr)
+
+    def _end(self, command: Command, status: int = 0, dnr: bool = False, result: int = 0) -> None:
+        """Answer a command, and count how long it has taken."""
+        queue, entry = command.queue, command.entry
+        self._complete(queue, entry.cid, status, dnr, result)
+        if queue.qid:
+            took = self.controller.deadlines.clock.now() - command.fetched
+            self.controller.statistics.ended(self._command_set(command), entry.opcode, took)
 
     def _complete(
         self, queue: SubmissionQueue, cid: int, status: int = 0, dnr: bool = False, result: int = 0

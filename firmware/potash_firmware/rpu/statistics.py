@@ -5,6 +5,19 @@ Nothing here is seen by a host, whose own counters are the health log's.
 
 from collections import defaultdict
 
+from nvme_spec.identify.capabilities import CommandSet
+from nvme_spec.memory_commands import MemoryOpcode
+from nvme_spec.opcodes import IoOpcode
+from potash_firmware.rpu.histogram import Histogram
+
+_BLOCKS = (int(IoOpcode.READ), int(IoOpcode.WRITE))
+_READ_AND_WRITE = {
+    int(CommandSet.NVM): _BLOCKS,
+    int(CommandSet.ZONED): _BLOCKS,
+    int(CommandSet.MEMORY): (int(MemoryOpcode.MEMORY_READ), int(MemoryOpcode.MEMORY_WRITE)),
+}
+"""The opcodes of the commands that read and write, by command set."""
+
 
 class Statistics:
     def __init__(self) -> None:
@@ -12,5 +25,26 @@ class Statistics:
         """Commands that were fetched, by queue, command set and opcode."""
         self.errors: defaultdict[int, int] = defaultdict(int)
         """Commands that ended with an error, by status (SCT << 8 | SC)."""
+        self.reads = Histogram()
+        self.writes = Histogram()
+        self.others = Histogram()
+        """Times from the fetch of I/O commands to their completion, as the guest sees them: of Read
+        and Write, whatever the command set, and of all others."""
         self.resets = 0
         """Ends of a host's session, whatever the kind of reset."""
+
+    def executed(self, qid: int, csi: int, reads: int, writes: int, nanoseconds: int) -> None:
+        """Reads and writes that were fetched together, and have ended together so much later."""
+        read, write = _READ_AND_WRITE[csi]
+        if reads:
+            self.commands[qid, csi, read] += reads
+            self.reads.add(nanoseconds, reads)
+        if writes:
+            self.commands[qid, csi, write] += writes
+            self.writes.add(nanoseconds, writes)
+
+    def ended(self, csi: int, opcode: int, nanoseconds: int) -> None:
+        """An I/O command has ended so long after its fetch."""
+        read, write = _READ_AND_WRITE.get(csi, (None, None))
+        one = self.reads if opcode == read else self.writes if opcode == write else self.others
+        one.add(nanoseconds)

@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from potash.observing.snapshot import AcceleratorState, ModelledTime, Snapshot
+from potash.observing.snapshot import AcceleratorState, Histogram, ModelledTime, Snapshot
 
 __all__ = ["CONTENT_TYPE", "METRICS", "text"]
 
@@ -44,6 +44,7 @@ METRICS = (
     Metric("potash_session_ends_total", "counter", "Sessions that a reset has ended."),
     Metric("potash_interrupts_total", "counter", "Interrupts that the host was sent."),
     Metric("potash_commands_total", "counter", "Commands fetched, by queue and kind."),
+    Metric("potash_latency_seconds", "histogram", "How long I/O commands took, by kind."),
     Metric("potash_command_errors_total", "counter", "Commands that ended with an error status."),
     Metric(
         "potash_read_bytes_total", "counter", "Bytes that hosts have read, in the drive's life."
@@ -136,19 +137,29 @@ def _samples(given: Snapshot) -> Iterator[Sample]:
         yield Sample("potash_namespace_bytes", {"nsid": namespace["nsid"]}, namespace["bytes"])
     for accelerator in given["accelerators"]:
         yield from _of_accelerator(accelerator)
+    for kind, latency in (
+        ("read", given["latencies"]["read"]),
+        ("write", given["latencies"]["write"]),
+        ("other", given["latencies"]["other"]),
+    ):
+        yield from _of_histogram("potash_latency_seconds", {"kind": kind}, latency)
     if given["modelled"] is not None:
         yield from _of_modelled(given["modelled"])
 
 
-def _of_modelled(given: ModelledTime) -> Iterator[Sample]:
-    late, wear = given["lateness"], given["wear"]
+def _of_histogram(name: str, labels: Labels, given: Histogram) -> Iterator[Sample]:
     below = 0
-    for bucket in late["buckets"]:
+    for bucket in given["buckets"]:
         below += bucket["commands"]
-        yield Sample("potash_lateness_seconds_bucket", {"le": bucket["most"]}, below)
-    yield Sample("potash_lateness_seconds_bucket", {"le": "+Inf"}, late["commands"])
-    yield Sample("potash_lateness_seconds_sum", {}, late["seconds"])
-    yield Sample("potash_lateness_seconds_count", {}, late["commands"])
+        yield Sample(f"{name}_bucket", {**labels, "le": bucket["most"]}, below)
+    yield Sample(f"{name}_bucket", {**labels, "le": "+Inf"}, given["commands"])
+    yield Sample(f"{name}_sum", labels, given["seconds"])
+    yield Sample(f"{name}_count", labels, given["commands"])
+
+
+def _of_modelled(given: ModelledTime) -> Iterator[Sample]:
+    wear = given["wear"]
+    yield from _of_histogram("potash_lateness_seconds", {}, given["lateness"])
     yield Sample("potash_frozen_seconds_total", {}, given["frozen_seconds"])
     free, retired, erases = wear["free"], wear["retired"], wear["erases"]
     states = {"free": free, "used": wear["superblocks"] - free - retired, "retired": retired}

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from potash.observing.snapshot import ModelledTime, Rates, Snapshot
+from potash.observing.snapshot import Bucket, Histogram, ModelledTime, Rates, Snapshot
 
 
 def between(before: Snapshot, after: Snapshot) -> Rates:
@@ -33,7 +33,38 @@ def between(before: Snapshot, after: Snapshot) -> Rates:
             one: min(1.0, max(0.0, (busy - busy_before.get(one, 0.0)) / seconds))
             for one, busy in busy_after.items()
         },
+        "latencies": {
+            "read": since(before["latencies"]["read"], after["latencies"]["read"]),
+            "write": since(before["latencies"]["write"], after["latencies"]["write"]),
+            "other": since(before["latencies"]["other"], after["latencies"]["other"]),
+        },
         "busy": _shares(before["modelled"], after["modelled"]),
+    }
+
+
+def since(before: Histogram, after: Histogram) -> Histogram:
+    """The times that have come to a histogram; percentiles and the greatest are upper bounds."""
+    buckets: list[Bucket] = [
+        {"most": one["most"], "commands": max(0, one["commands"] - then["commands"])}
+        for one, then in zip(after["buckets"], before["buckets"], strict=True)
+    ]
+    commands = max(0, after["commands"] - before["commands"])
+
+    def bound(share: float) -> float:
+        found = 0
+        for bucket in buckets:
+            found += bucket["commands"]
+            if found >= share * commands:
+                return bucket["most"]
+        return after["most"]
+
+    return {
+        "commands": commands,
+        "seconds": max(0.0, after["seconds"] - before["seconds"]),
+        "p50": bound(0.5) if commands else 0.0,
+        "p99": bound(0.99) if commands else 0.0,
+        "most": bound(1.0) if commands else 0.0,
+        "buckets": buckets,
     }
 
 

@@ -110,22 +110,39 @@ class AcceleratorState(TypedDict):
     vta: Annotated[Vta, "The tensor accelerator."]
 
 
-class LatenessBucket(TypedDict):
-    """Commands that were later than the bucket before allows."""
+class Bucket(TypedDict):
+    """Commands whose time is above the most of the bucket before."""
 
-    most: Annotated[Amount, "Seconds that they were late at most."]
+    most: Annotated[Amount, "Their time in seconds, at most."]
     commands: Annotated[Count, "Number of commands."]
 
 
-class Lateness(TypedDict):
-    """How much later than at their modelled times commands were completed; in seconds."""
+class Histogram(TypedDict):
+    """Times of commands, in seconds."""
 
-    commands: Annotated[Count, "Number of commands with a modelled time."]
+    commands: Annotated[Count, "Number of commands."]
     seconds: Annotated[Amount, "Sum of all."]
     p50: Annotated[Amount, "Median, as the upper bound of its bucket."]
     p99: Annotated[Amount, "99th percentile, likewise."]
     most: Annotated[Amount, "The greatest."]
-    buckets: Annotated[Sequence[LatenessBucket], "Histogram; still later ones are in none."]
+    buckets: Annotated[Sequence[Bucket], "Histogram; still longer ones are in none."]
+
+
+class Latencies(TypedDict):
+    """From the fetch of an I/O command to its completion, in the guest's time."""
+
+    read: Annotated[Histogram, "Commands that read blocks, or a memory namespace."]
+    write: Annotated[Histogram, "Commands that write them."]
+    other: Annotated[Histogram, "All other I/O commands."]
+
+
+class LogLine(TypedDict):
+    """A line that the device's process has logged."""
+
+    time: Annotated[Amount, "Seconds since 1970."]
+    level: Annotated[str, "Its level."]
+    component: Annotated[str, "The component that has logged it."]
+    message: Annotated[str, "The text."]
 
 
 class Pages(TypedDict):
@@ -198,7 +215,9 @@ class ModelledTime(TypedDict):
     factor: Annotated[Positive, "By which modelled times are multiplied."]
     guest_seconds: Annotated[Amount, "The guest's clock."]
     frozen_seconds: Annotated[Amount, "Time that the guest stood still."]
-    lateness: Annotated[Lateness, "How late completions were."]
+    lateness: Annotated[
+        Histogram, "How much later than at their modelled times commands were completed."
+    ]
     pages: Annotated[Pages, "Pages programmed."]
     write_amplification: Annotated[Amount, "Pages programmed for each that hosts wrote."]
     operations: Annotated[Operations, "Operations of the flash."]
@@ -217,6 +236,7 @@ class Snapshot(TypedDict):
     bytes: Annotated[Moved, "Data transferred by reads and writes, over the drive's life."]
     namespaces: Annotated[Sequence[NamespaceSize], "All attached namespaces."]
     queues: Annotated[Sequence[Queue], "All queues, including deleted ones."]
+    latencies: Annotated[Latencies, "How long I/O commands took."]
     errors: Annotated[Sequence[Errors], "Each status with which commands failed."]
     media: Annotated[Media, "The media executor."]
     mailbox: Annotated[Mailbox, "The mailbox between RPU and APU."]
@@ -224,6 +244,7 @@ class Snapshot(TypedDict):
     modelled: Annotated[
         ModelledTime | None, "With --time modelled, the modelled drive; otherwise null."
     ]
+    log: Annotated[Sequence[LogLine], "The last lines that the device's process has logged."]
 
 
 class Rates(TypedDict):
@@ -238,6 +259,9 @@ class Rates(TypedDict):
     errors: Annotated[Amount, "Commands that failed."]
     jobs: Annotated[Amount, "Jobs started."]
     queues: Annotated[Mapping[int, Amount], "Commands by queue identifier."]
+    latencies: Annotated[
+        Latencies, "How long I/O commands took that ended since; all but sums are upper bounds."
+    ]
     accelerators: Annotated[
         Mapping[int, Share], "Share of the time in which it ran a job, by accelerator ID."
     ]

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from nvme_spec.status import NvmeError
 from potash_firmware.rpu.command import Pending, Result, nothing_to_undo
+from potash_firmware.rpu.histogram import Histogram
 from potash_firmware.rpu.timing.clock import GuestClock
-from potash_firmware.rpu.timing.counts import Lateness
 
 POLLED = 300_000
 """Nanoseconds before a deadline from which on the loop does not sleep: a timer wakes it late."""
@@ -34,7 +34,7 @@ class Deadlines:
 
     def __init__(self, clock: GuestClock, holds: Callable[[object], bool]) -> None:
         self.clock = clock
-        self.lateness = Lateness()
+        self.lateness = Histogram()
         """Of the commands that `keep` has kept, and of jobs."""
         self._holds = holds
         self._heap: list[tuple[int, int, object]] = []

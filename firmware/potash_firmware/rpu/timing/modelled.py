@@ -18,8 +18,8 @@ from potash_device.timing.policies import Policies, PolicyError
 from potash_device.timing.profile import PAGE, Rate
 from potash_device.timing.requests import FAILED, WORN, Op
 from potash_device.trace import Trace
+from potash_firmware.rpu.histogram import Histogram
 from potash_firmware.rpu.timing.clock import GuestClock
-from potash_firmware.rpu.timing.counts import Lateness
 from potash_firmware.rpu.timing.layout import Layout, Piece
 
 if TYPE_CHECKING:  # it takes numba, which a drive without a model has no use for
@@ -56,7 +56,7 @@ class ModelledTime:
         settings: TimeSettings,
         sizes: Mapping[int, int],
         clock: GuestClock,
-        lateness: Lateness,
+        lateness: Histogram,
         trace: Trace,
         retired: Callable[[], None],
     ) -> None:

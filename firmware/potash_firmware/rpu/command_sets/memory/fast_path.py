@@ -4,6 +4,8 @@ As that of the NVM command set (`command_sets.nvm.fast_path`): what is unusual a
 entry of a queue, be it a flag, an address or an error, is left in the queue for the slow path.
 """
 
+from time import perf_counter_ns
+
 from nvme_spec.commands import READ_WRITE_ENTRY
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.memory_commands import MEMORY_GRANULARITY, MemoryOpcode
@@ -34,6 +36,7 @@ class MemoryFastPath:
         Raises AccessFault when the queue's memory is gone.
         """
         controller = self._controller
+        began = perf_counter_ns()
         namespaces, views_of = controller.namespaces.attached, controller.board.dma.views
         staging = None
         if controller.board.dma.remote:
@@ -82,12 +85,9 @@ class MemoryFastPath:
         if cids:
             queue.head = head
             reads = len(cids) - writes
-            commands = controller.statistics.commands
-            if reads:
-                commands[queue.qid, _CSI, _READ] += reads
-            if writes:
-                commands[queue.qid, _CSI, _WRITE] += writes
             self._complete(queue, cids)
+            took = perf_counter_ns() - began
+            controller.statistics.executed(queue.qid, _CSI, reads, writes, took)
         return len(cids)
 
 

@@ -7,6 +7,7 @@ the queue for the slow path. What a namespace asks beyond moving data is behind
 `Namespace.fast_path`."""
 
 from collections.abc import Callable, Sequence
+from time import perf_counter_ns
 
 from nvme_spec.commands import NLB_MASK, READ_WRITE_ENTRY
 from nvme_spec.identify.capabilities import CommandSet
@@ -78,6 +79,7 @@ class FastPath:
         Raises AccessFault when the queue's memory is gone.
         """
         controller = self._controller
+        began = perf_counter_ns()
         namespaces, views_of = controller.namespaces.attached, controller.board.dma.views
         staging = None
         if controller.board.dma.remote:
@@ -134,12 +136,9 @@ class FastPath:
             reads = len(cids) - writes
             controller.health.count_read(bytes_read, reads)
             controller.health.count_write(bytes_written, writes)
-            commands = controller.statistics.commands
-            if reads:
-                commands[queue.qid, _CSI, _READ] += reads
-            if writes:
-                commands[queue.qid, _CSI, _WRITE] += writes
             self._complete(queue, cids)
+            took = perf_counter_ns() - began
+            controller.statistics.executed(queue.qid, _CSI, reads, writes, took)
         return len(cids)
 
 

@@ -1,4 +1,4 @@
-"""How much later than its deadline a command was completed: what the host adds to modelled time."""
+"""Times in buckets: how long commands took, and how late they were in modelled time."""
 
 from bisect import bisect_left
 
@@ -6,13 +6,13 @@ BOUNDS: tuple[int, ...] = tuple(digit * 10**power for power in range(3, 9) for d
 """Upper bounds of the buckets in nanoseconds: 1 µs to 500 ms."""
 
 
-class Lateness:
+class Histogram:
     """A histogram of nanoseconds."""
 
     def __init__(self) -> None:
         self.buckets = [0] * (len(BOUNDS) + 1)
-        """Commands that were at most as late as each of `BOUNDS`, but later than the one before;
-        the last ones were later than all."""
+        """Times that were at most each of `BOUNDS`, but above the one before; the last ones were
+        above all."""
         self.total = 0
         self.largest: int = 0
 
@@ -20,14 +20,15 @@ class Lateness:
     def count(self) -> int:
         return sum(self.buckets)
 
-    def add(self, late: int) -> None:
-        self.buckets[bisect_left(BOUNDS, late)] += 1
-        self.total += late
-        self.largest = max(self.largest, late)
+    def add(self, time: int, count: int = 1) -> None:
+        """`count` times of as many nanoseconds."""
+        self.buckets[bisect_left(BOUNDS, time)] += count
+        self.total += time * count
+        self.largest = max(self.largest, time)
 
     def percentile(self, share: float) -> int:
-        """Nanoseconds that this share of commands, 0 to 1, was not later than, as an upper bound;
-        0 where there are none."""
+        """Nanoseconds that this share of times, 0 to 1, is not above, as an upper bound; 0 where
+        there are none."""
         wanted, found = share * self.count, 0
         for bound, count in zip(BOUNDS, self.buckets, strict=False):
             found += count
