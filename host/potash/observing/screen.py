@@ -14,17 +14,22 @@ MOST_USED = 4
 """Commands of a queue that are named, those that came most often."""
 
 
+def microseconds(seconds: float) -> str:
+    """A latency for people."""
+    return f"{_scaled(seconds * 1e6, 1000, (' µs', ' ms', ' s'))}"
+
+
 def lines(place: Path, snapshot: Snapshot, rates: Rates) -> list[str]:
     """The screen as text, for a terminal of any width."""
     shown = [
         f"{place}  process {snapshot['pid']}",
-        *_summary(snapshot, rates),
+        *summary(snapshot, rates),
         "",
-        *columns(list(_queues(snapshot, rates)), ">>>>>><"),
+        *columns(list(queues(snapshot, rates)), ">>>>>><"),
         "",
-        *columns(list(_accelerators(snapshot, rates)), ">>>>>>>>><"),
-        *_modelled(snapshot, rates),
-        *_errors(snapshot),
+        *columns(list(accelerators(snapshot, rates)), ">>>>>>>>><"),
+        *modelled(snapshot, rates),
+        *errors(snapshot),
     ]
     return [plain(line) for line in shown]
 
@@ -46,7 +51,8 @@ def _scaled(value: float, step: int, units: Sequence[str]) -> str:
     return f"{value:.{1 if power else 0}f}{units[power]}"
 
 
-def _summary(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
+def summary(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
+    """The device as a whole, a few lines."""
     controller, mailbox = snapshot["controller"], snapshot["mailbox"]
     host = "a host is attached" if controller["host_attached"] else "no host"
     shadow = ", shadow doorbells" if controller["shadow_doorbells"] else ""
@@ -58,6 +64,12 @@ def _summary(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
         f"   written {human_rate(rates['written_bytes'])}"
         f"   {number(rates['interrupts'])} interrupts/s   {number(rates['errors'])} errors/s"
     )
+    read, write = rates["latencies"]["read"], rates["latencies"]["write"]
+    yield (
+        f"latency of reads {microseconds(read['p50'])} (median),"
+        f" {microseconds(read['p99'])} (99 %);"
+        f" of writes {microseconds(write['p50'])}, {microseconds(write['p99'])}"
+    )
     yield (
         f"APU {'runs' if mailbox['apu_running'] else 'is down'}"
         f" (started {mailbox['apu_starts']} times), {number(rates['messages'])} messages/s,"
@@ -66,7 +78,8 @@ def _summary(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
     )
 
 
-def _queues(snapshot: Snapshot, rates: Rates) -> Iterable[Row]:
+def queues(snapshot: Snapshot, rates: Rates) -> Iterable[Row]:
+    """A table's rows, the heads first."""
     yield "queue", "size", "waiting", "outstanding", "commands/s", "in all", "most"
     for queue in snapshot["queues"]:
         commands = sorted(queue["commands"].items(), key=lambda one: -one[1])
@@ -82,7 +95,8 @@ def _queues(snapshot: Snapshot, rates: Rates) -> Iterable[Row]:
         )
 
 
-def _accelerators(snapshot: Snapshot, rates: Rates) -> Iterable[Row]:
+def accelerators(snapshot: Snapshot, rates: Rates) -> Iterable[Row]:
+    """A table's rows, the heads first."""
     heads = ("accelerator", "state", "busy", "jobs", "done", "failed", "stopped")
     yield *heads, "models", "streams", "job"
     for one in snapshot["accelerators"]:
@@ -98,7 +112,8 @@ def _accelerators(snapshot: Snapshot, rates: Rates) -> Iterable[Row]:
         )
 
 
-def _modelled(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
+def modelled(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
+    """The modelled drive, if there is one."""
     found = snapshot["modelled"]
     if found is None:
         return
@@ -122,7 +137,8 @@ def _modelled(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
     )
 
 
-def _errors(snapshot: Snapshot) -> list[str]:
+def errors(snapshot: Snapshot) -> list[str]:
+    """Statuses with which commands have failed."""
     if not snapshot["errors"]:
         return []
     return ["", *(f"{one['commands']} × {one['meaning']}" for one in snapshot["errors"])]

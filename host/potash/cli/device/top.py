@@ -1,5 +1,6 @@
 """`potash top`: what a running device does, live."""
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -25,23 +26,42 @@ from potash.sdk.errors import DeviceNotFound, PotashError
     help="Refresh interval in seconds.",
 )
 @click.option("--once", is_flag=True, help="Show one interval, and exit.")
+@click.option(
+    "--web",
+    type=click.IntRange(0, 65535),
+    is_flag=False,
+    flag_value=0,
+    metavar="[PORT]",
+    help="Show the screen in a browser on this machine, at the address that is printed; at a free "
+    "port, where none is given.",
+)
 @json_option(Interval, "Print each interval as one line of JSON.")
-def top(device: str | None, interval: float, once: bool) -> None:
+def top(device: str | None, interval: float, once: bool, web: int | None) -> None:
     """Show the activity of a running device: queues, commands, accelerators and jobs.
 
     DEVICE is the socket of potash serve (or vfio-user:SOCKET); the default is the only device that
     another command (guest, demo, bench) runs. The command ends with the device, or by an interrupt.
     """
     socket = _status_socket(device)
-    intervals = _intervals(socket, interval)
-    if as_json() or once or not sys.stdout.isatty():
-        for snapshot, rates in intervals:
+    if web is not None:
+        if as_json() or once:
+            raise click.UsageError("--web shows a screen, which has no --json and no --once")
+        _serve(socket, interval, web)
+    elif as_json() or once or not _has_screen():
+        for snapshot, rates in _intervals(socket, interval):
             report: Interval = {**snapshot, "rates": rates}
             say(report, lines(socket, snapshot, rates))
             if once:
                 return
     else:
-        _show(socket, intervals)
+        _show(socket, interval)
+
+
+def _has_screen() -> bool:
+    """Whether there is a terminal, which Textual reads from and writes to as standard error, or a
+    browser."""
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    return "TEXTUAL_DRIVER" in os.environ or all(one.isatty() for one in streams)
 
 
 def _status_socket(device: str | None) -> Path:
@@ -67,15 +87,30 @@ def _intervals(socket: Path, interval: float) -> Iterator[tuple[Snapshot, Rates]
         before = after
 
 
-def _show(socket: Path, intervals: Iterator[tuple[Snapshot, Rates]]) -> None:
-    """On a terminal, each interval replaces the previous one."""
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
+def _show(socket: Path, interval: float) -> None:
+    """On a terminal, or in a browser by textual-serve, which has no terminal but its variable."""
+    from potash.observing.live import LiveScreen
 
-    with Live(Text("…"), console=Console(), screen=True, auto_refresh=False) as live:
-        try:
-            for snapshot, rates in intervals:
-                live.update(Text("\n".join(lines(socket, snapshot, rates))), refresh=True)
-        except DeviceNotFound:
-            raise PotashError("the device has ended") from None
+    live = LiveScreen(socket, interval)
+    live.run()
+    if live.interrupted:
+        raise KeyboardInterrupt
+    if live.ended is not None:
+        raise live.ended
+
+
+def _serve(socket: Path, interval: float, port: int) -> None:
+    ask(socket)  # where there is no device, nothing is served
+    try:
+        from potash.observing import web
+    except ImportError:
+        raise PotashError(
+            "the screen in a browser takes the package textual-serve; install potash[web]"
+        ) from None
+    try:
+        listener = web.listening(port)
+    except OSError as error:
+        raise PotashError(f"port {port} of 127.0.0.1: {error.strerror or error}") from None
+    found = web.server(socket, interval, listener)
+    click.echo(f"the screen is at {found.address} (Ctrl-C ends it)")
+    web.run(found, listener)

@@ -1,0 +1,216 @@
+"""The screen of `potash top`, in a terminal or a browser: a Textual application.
+
+It has what `screen` has as text, with the last minutes' rates as curves, the latencies of the last
+interval as bars, and the device's log.
+"""
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.widgets import DataTable, Footer, RichLog, Sparkline, Static
+from textual.worker import get_current_worker
+
+from csd_spec.text import plain
+from potash.observing import screen
+from potash.observing.rates import between
+from potash.observing.snapshot import Histogram, LogLine, Rates, Snapshot
+from potash.observing.status import ask
+from potash.sdk.errors import DeviceNotFound, PotashError
+
+KEPT = 120
+"""Intervals that the curves show."""
+
+BAR = 24
+"""Characters of the longest bar of a histogram."""
+
+CURVES = {
+    "commands": ("commands/s", screen.number),
+    "read_bytes": ("read", screen.human_rate),
+    "written_bytes": ("written", screen.human_rate),
+}
+
+
+class Curve(Vertical):
+    """A rate over the last intervals."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(id=f"curve-{key}", classes="panel")
+        self._key = key
+        self._values = [0.0] * KEPT
+
+    def compose(self) -> ComposeResult:
+        yield Sparkline(self._values, summary_function=max)
+
+    def show(self, rates: Rates) -> None:
+        title, describe = CURVES[self._key]
+        value = float(rates[self._key])  # type: ignore[literal-required]  # one of CURVES
+        self._values = [*self._values[1:], value]
+        self.border_title = f"{title} {describe(value)}"
+        self.query_one(Sparkline).data = self._values
+
+
+class Rows(DataTable[str]):
+    """A table of `screen`, whose first row are its heads."""
+
+    def show(self, rows: Iterable[screen.Row]) -> None:
+        heads, *body = rows
+        if not self.columns:
+            self.add_columns(*heads)
+        self.clear()
+        for row in body:
+            self.add_row(*(plain(cell) for cell in row))
+
+
+class LiveScreen(App[None]):
+    """The activity of the device whose status socket is `place`, every `interval` seconds.
+
+    It ends with the device; `ended` is the reason then.
+    """
+
+    TITLE = "potash top"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("q", "quit", "Quit"),
+        ("space", "pause", "Pause"),
+        Binding("ctrl+c", "interrupt", show=False, priority=True),
+    ]
+    CSS = """
+    .panel { border: round $primary; padding: 0 1; height: auto; }
+    #curves { height: 5; }
+    #curves Curve { width: 1fr; height: 5; }
+    Sparkline { height: 3; }
+    #tables { height: auto; }
+    #tables .panel { width: 1fr; }
+    DataTable { height: auto; max-height: 14; }
+    #latencies, #flash { width: 1fr; }
+    #log { height: 10; }
+    """
+
+    def __init__(self, place: Path, interval: float) -> None:
+        super().__init__()
+        self.ended: PotashError | None = None
+        self.interrupted = False
+        self.paused = False
+        self._place = place
+        self._interval = interval
+        self._logged = 0.0
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            yield Static(id="summary", classes="panel")
+            with Horizontal(id="curves"):
+                for key in CURVES:
+                    yield Curve(key)
+            with Horizontal(id="tables"):
+                yield Static(id="latencies", classes="panel")
+                yield Static(id="flash", classes="panel")
+            yield Rows(id="queues", classes="panel", show_cursor=False)
+            yield Rows(id="accelerators", classes="panel", show_cursor=False)
+            yield Static(id="errors", classes="panel")
+            yield RichLog(id="log", classes="panel", max_lines=1000)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        for widget, title in (
+            ("#summary", str(self._place.with_suffix(""))),
+            ("#latencies", "latency of this interval"),
+            ("#flash", "modelled flash"),
+            ("#queues", "queues"),
+            ("#accelerators", "accelerators"),
+            ("#errors", "errors"),
+            ("#log", "log"),
+        ):
+            self.query_one(widget).border_title = plain(title)
+        self.run_worker(self._watch, thread=True)
+
+    def action_interrupt(self) -> None:
+        """End as an interrupt does, which a terminal does not send while the screen is there."""
+        self.interrupted = True
+        self.exit()
+
+    def action_pause(self) -> None:
+        """Keep what is shown, or go on."""
+        self.paused = not self.paused
+
+    def _watch(self) -> None:
+        """Ask the device until it ends; in a thread, as it may take long to answer."""
+        worker = get_current_worker()
+        try:
+            before = ask(self._place)
+            while not worker.is_cancelled:
+                time.sleep(self._interval)
+                after = ask(self._place)
+                self.call_from_thread(self.show, after, between(before, after))
+                before = after
+        except DeviceNotFound:
+            self.ended = PotashError("the device has ended")
+        except PotashError as error:
+            self.ended = error
+        if self.ended is not None and not worker.is_cancelled:
+            self.call_from_thread(self.exit)
+
+    def show(self, snapshot: Snapshot, rates: Rates) -> None:
+        """Show a snapshot, and the rates since the one before."""
+        if self.paused:
+            return
+        self._text("#summary", screen.summary(snapshot, rates))
+        for curve in self.query(Curve):
+            curve.show(rates)
+        self._text("#latencies", latencies(rates))
+        self._text("#flash", screen.modelled(snapshot, rates))
+        self._text("#errors", screen.errors(snapshot))
+        self.query_one("#queues", Rows).show(screen.queues(snapshot, rates))
+        self.query_one("#accelerators", Rows).show(screen.accelerators(snapshot, rates))
+        for line in snapshot["log"]:
+            if line["time"] > self._logged:
+                self._logged = line["time"]
+                self.query_one(RichLog).write(Text(log_line(line)))
+
+    def _text(self, widget: str, lines: Iterable[str]) -> None:
+        """Put lines in a panel, which is not there without any."""
+        found = [plain(line) for line in lines if line]
+        panel = self.query_one(widget, Static)
+        panel.display = bool(found)
+        panel.update(Text("\n".join(found)))
+
+
+def latencies(rates: Rates) -> Iterable[str]:
+    """Histograms of how long commands took."""
+    found = rates["latencies"]
+    for kind, one in (
+        ("reads", found["read"]),
+        ("writes", found["write"]),
+        ("other commands", found["other"]),
+    ):
+        if one["commands"]:
+            yield (
+                f"{one['commands']} {kind}: {screen.microseconds(one['p50'])} (median), "
+                f"{screen.microseconds(one['p99'])} (99 %)"
+            )
+            yield from bars(one)
+    if not any(found[kind]["commands"] for kind in ("read", "write", "other")):
+        yield "no I/O commands"
+
+
+def bars(histogram: Histogram) -> Iterable[str]:
+    """A bar for each bucket from the first to the last that has commands."""
+    buckets = histogram["buckets"]
+    used = [index for index, one in enumerate(buckets) if one["commands"]]
+    if not used:
+        return
+    most = max(one["commands"] for one in buckets)
+    for one in buckets[used[0] : used[-1] + 1]:
+        bar = "█" * -(-BAR * one["commands"] // most)
+        yield f"{screen.microseconds(one['most']):>8} {bar} {one['commands'] or ''}"
+
+
+def log_line(line: LogLine) -> str:
+    """A line of the log as `potash serve` writes it."""
+    clock = time.strftime("%H:%M:%S", time.localtime(line["time"]))
+    return plain(f"{clock} {line['level']} {line['component']}: {line['message']}")
