@@ -8,7 +8,7 @@ import runpy
 
 import pytest
 
-from support.docs import ROOT
+from support.docs import ROOT, documents
 
 DOCS = ROOT / "docs"
 SITE = runpy.run_path(str(DOCS / "site" / "source_links.py"))
@@ -30,22 +30,24 @@ def test_links_into_the_source_are_true() -> None:
 
 
 def test_links_between_pages_are_true() -> None:
-    for page in PAGES:
-        place = DOCS / page
+    for place in [*documents(), ROOT / "CHANGELOG.md"]:
         text = re.sub(r"^```.*?^```", "", place.read_text(), flags=re.MULTILINE | re.DOTALL)
         for target in re.findall(r"\]\(([^)\s]+)\)", text):
             if "://" in target:
                 continue
             path, _, anchor = target.partition("#")
             other = (place.parent / path).resolve() if path else place
-            assert other.exists(), f"{page}: {target}"
+            assert other.exists(), f"{place.name}: {target}"
             if anchor:
-                assert anchor in anchors(other.read_text()), f"{page}: {target}"
+                assert anchor in anchors(other.read_text()), f"{place.name}: {target}"
 
 
-def test_the_readme_s_links_are_true() -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)\)", (ROOT / "README.md").read_text()):
-        assert "://" in target or (ROOT / target).exists(), target
+def test_the_readme_is_what_one_reads_at_once() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 110
+    table = lines[lines.index("## Compared with") :]
+    rows = [line.count("|") for line in table if line.startswith("| ")]
+    assert rows == [8] * 9, "the projects, and eight things about each"
 
 
 @pytest.mark.parametrize(
@@ -80,19 +82,10 @@ def test_no_page_is_empty() -> None:
         assert len((DOCS / page).read_text().splitlines()) > 3, page
 
 
-TEXTS = sorted(
-    [
-        *(DOCS / page for page in PAGES),
-        *(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING", "RELEASING")),
-        *ROOT.glob("examples/*/README.md"),
-    ]
-)
-
-
 def test_lines_have_at_most_100_columns() -> None:
     """Exempt are rows of tables, output of programs, and single words such as long links."""
     found = []
-    for path in TEXTS:
+    for path in [*documents(), ROOT / "CHANGELOG.md"]:
         text = re.sub(r"^```text\n.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
         lines = [line for line in text.splitlines() if len(line) > 100 and not line.startswith("|")]
         found += [(path.name, line) for line in lines if " " in line.strip().lstrip("-* ")]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from potash.cli.app import run_app
 from support.docs import ROOT, Block, documents, shell_blocks
 from support.shell import commands, problem
 
@@ -61,6 +62,29 @@ def invalid(block: Block, words: Sequence[str]) -> str | None:
         gone = [one for one in files if not any((place / one).exists() for place in places)]
         return None if block.mark or not gone else f"there is no {gone}"
     return None if block.mark or program in ORDINARY else "nobody tests it, and nothing says why"
+
+
+CHEAP = {("demo", "list"), ("drive", "info"), ("vta", "info"), ("vta", "roofline"), ("vta", "time")}
+"""Commands that take no time, and no files."""
+
+
+@pytest.mark.parametrize(
+    "words",
+    sorted(
+        {
+            tuple(words[1:])
+            for block in BLOCKS
+            for words in commands(block.script)
+            if words[:1] == ["potash"] and tuple(words[1:3]) in CHEAP and "--insns" not in words
+        }
+    ),
+    ids=" ".join,
+)
+def test_what_is_cheap_is_run(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_app(words) == 0
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.mark], ids=str)

@@ -7,6 +7,7 @@ Those that build it take half a minute and the extra `docs`:
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import runpy
@@ -18,6 +19,8 @@ import pytest
 import yaml
 
 from support.docs import ROOT
+
+PAGES = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
 
 LIMIT = 300
 
@@ -94,6 +97,19 @@ def test_the_reference_has_what_the_docstrings_say(site: Path) -> None:
 def test_an_example_s_readme_is_a_page(site: Path) -> None:
     page = html(site / "source" / "examples" / "grep" / "README.md.html")
     assert "<h1" in page and "Find lines in a log" in page and "<strong>Teaches:</strong>" in page
+
+
+@pytest.mark.slow
+def test_the_search_finds_every_page(site: Path) -> None:
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    pages = {entry["location"].partition("#")[0] for entry in index["docs"]}
+    wanted = {str(Path(page).with_suffix(".html")) for page in PAGES}
+    wanted = {page.replace("README.html", "index.html") for page in wanted}
+    assert wanted <= pages
+    (victim,) = {
+        one["location"] for one in index["docs"] if one["title"] == "Lab 3: a garbage collector"
+    }
+    assert victim == "labs/garbage-collection.html"
 
 
 def test_a_readme_s_links_lead_to_pages_or_nowhere() -> None:
