@@ -109,7 +109,7 @@ def filters(draw: st.DrawFn, table: pa.Table, depth: int = 2) -> str:
 
 
 SETTINGS = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=90, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 
 
