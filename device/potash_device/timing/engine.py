@@ -5,17 +5,23 @@ Policies stay in Python: compiled code returns where it needs a victim, and goes
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from potash_device.cache import Store
 from potash_device.timing import state
 from potash_device.timing.engine_calendars import gap, interrupt, occupy, send, transfer
 from potash_device.timing.profile import ENTRIES, PAGE
 from potash_device.timing.requests import WORN
 from potash_device.timing.state import State
-from potash_device.vta.fast.compiling import Flag, Number, compiled, entry, inlined
+from potash_device.vta.fast import compiling
+from potash_device.vta.fast.compiling import Flag, Number, compiled, inlined
+
+STORE = Store("timing", [Path(__file__).parent, Path(compiling.__file__)], compiling.versions)
 
 
-@entry
+@partial(compiling.entry_of, STORE)
 def run(s: State, requests: Any, completions: Any, flying: Any, index: Number) -> Number:
     """Serve requests from `index` on; how many are done, fewer than all where a victim is needed.
 

@@ -2,7 +2,7 @@
 
 numba loads what it finds, so it is given a folder where nobody else can write. It looks at the file
 of the function that it compiles and not at those that it calls, so the folder's name is a digest of
-all sources of the packages that compile.
+all sources of a package that compiles.
 """
 
 import functools
@@ -45,7 +45,12 @@ def entry(function: _Function) -> _Function:
 
     The GIL is free while it runs, and nothing is checked in it.
     """
-    folder = cache_folder()
+    return entry_of(STORE, function)
+
+
+def entry_of(store: Store, function: _Function) -> _Function:
+    """As `entry`, for code that `store` keeps."""
+    folder = cache_folder(store)
     before = _settings.CACHE_DIR
     _settings.CACHE_DIR = str(folder or "")
     try:
@@ -166,19 +171,18 @@ def implements(function: Callable[..., Any]) -> Callable[[_Function], _Function]
     return result
 
 
-_DEVICE = Path(__file__).parents[2]
-STORE = Store(
-    "vta",
-    [_DEVICE / "vta", _DEVICE / "timing"],
-    lambda: (numba.__version__, llvmlite.__version__),
-)
-"""What numba keeps, which tells processors apart itself."""
+def versions() -> tuple[str, ...]:
+    """What compiled code depends on beside sources; numba tells processors apart itself."""
+    return numba.__version__, llvmlite.__version__
+
+
+STORE = Store("vta", [Path(__file__).parents[1]], versions)
 
 
 @functools.cache
-def cache_folder() -> Path | None:
+def cache_folder(store: Store = STORE) -> Path | None:
     """Where compiled code is kept; None where there is no place that is the user's alone."""
-    folder = STORE.directory()
+    folder = store.directory()
     if folder is not None:
         try:
             os.utime(folder)
