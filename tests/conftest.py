@@ -9,6 +9,7 @@ would inherit that.
 import gc
 import signal
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,10 +27,36 @@ settings.load_profile("potash")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+SHARED_GUEST = frozenset(
+    f"tests/vm/test_{name}.py"
+    for name in ("acc_cli", "accelerator_lines", "admin_verbs", "drive", "io_verbs")
+)
+"""Files whose tests run in one guest (`vm/conftest.py`), and so in one worker."""
+
+LONG = ("vm", "host")
+"""Folders whose files take long; the others follow."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Guests first, as workers take one file after the other, and the last one had better be
     short."""
-    items.sort(key=lambda item: item.path.parent.name != "vm")
+    order = {name: number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: order.get(item.path.parent.name, len(LONG)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """As `--dist loadfile`, but files that share a guest are one unit."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "the shared guest" if file in SHARED_GUEST else file
+
+    return Scheduling(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -41,6 +41,7 @@ moment, and who is asked takes over that of the shell.
 
 FORKING = """
 import ctypes, os, signal, sys
+import potash.cli.app
 from potash.cli.drive import acc, cp, fault, fw, run, slm
 from potash.cli.main import main
 from potash.sdk import ioctl

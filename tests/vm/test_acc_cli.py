@@ -14,17 +14,14 @@ from typing import Any
 
 import pytest
 
-from potash.vm.drive import serving
 from potash.vm.guest import Captured, Guest
-from potash.vm.images import GuestImages
 from support.apu import program
 from support.bpf import ADD as PLUS
 from support.bpf import ALU64, JA, JGE, JMP, MOV, STX, XOR, B, K, X, call, exit_, insn, load
 from support.docs import blocks
-from support.vm import each, fork_commands
+from support.vm import each
 
 ADD = Path(__file__).parents[2] / "examples" / "add"
-SIZE = 64 << 20
 PAGE = 4096
 DISK = "/dev/nvme0n1"
 MOUNT = "/mnt/disk"
@@ -73,13 +70,10 @@ os.fsync(filler)
 """Leaves free blocks on a file system only here and there."""
 
 
-@pytest.fixture(scope="module")
-def linux(images: GuestImages) -> Iterator[Guest]:
-    with serving("--size", str(SIZE)) as socket, Guest(images, socket) as guest:
-        put(guest, "/tmp/xor.o", XORED)
-        put(guest, "/tmp/forever.o", FOREVER)
-        fork_commands(guest)
-        yield guest
+@pytest.fixture(scope="module", autouse=True)
+def programs(linux: Guest) -> None:
+    put(linux, "/tmp/xor.o", XORED)
+    put(linux, "/tmp/forever.o", FOREVER)
 
 
 @pytest.fixture

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
 from csd_spec.descriptors import AcceleratorStatus, LogEntryType, LogPage
 from csd_spec.opcodes import AdminOpcode, IoOpcode, Operation
 from csd_spec.status import StatusId
-from potash.vm.drive import serving
 from potash.vm.guest import Guest
-from potash.vm.images import GuestImages
 from support.accelerator_flow import (
     EXAMPLE,
     IDENTIFY,
@@ -28,11 +25,9 @@ WORK = "/share/work"
 EXPECTED = (EXAMPLE / "expected.bin").read_bytes()
 
 
-@pytest.fixture(scope="module")
-def linux(images: GuestImages) -> Iterator[Guest]:
-    with serving("--size", "64M") as socket, Guest(images, socket) as guest:
-        guest.copy_in(EXAMPLE, WORK)
-        yield guest
+@pytest.fixture(scope="module", autouse=True)
+def work(linux: Guest) -> None:
+    linux.copy_in(EXAMPLE, WORK)
 
 
 def sh(guest: Guest, line: str) -> bytes:

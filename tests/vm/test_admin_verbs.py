@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from potash.vm.drive import serving
 from potash.vm.guest import Guest
-from potash.vm.images import GuestImages
 
 SIZE = 64 << 20
 DRIVE, NAMESPACE = "/dev/nvme0", "/dev/nvme0n1"
-
-
-@pytest.fixture(scope="module")
-def linux(images: GuestImages) -> Iterator[Guest]:
-    with serving("--size", str(SIZE)) as socket, Guest(images, socket) as guest:
-        yield guest
 
 
 def said(guest: Guest, *argv: str, stdin: bytes | None = None) -> str:

@@ -16,7 +16,7 @@ from potash.vm.drive import serving
 from potash.vm.errors import GuestError, GuestTimeout
 from potash.vm.guest import DRIVE, Guest
 from potash.vm.images import GuestImages
-from support.vm import fork_commands, processes_with
+from support.vm import processes_with
 
 SIZE = 64 << 20
 BLOCK = 4096
@@ -24,12 +24,6 @@ ADDRESS = "0000:01:00.0"
 PCI = f"/sys/bus/pci/devices/{ADDRESS}"
 BOUND = "/sys/bus/pci/drivers/nvme"
 ADD = Path(__file__).parents[2] / "examples" / "add"
-
-
-@pytest.fixture(scope="module")
-def linux(images: GuestImages) -> Iterator[Guest]:
-    with serving("--size", str(SIZE)) as socket, Guest(images, socket) as guest:
-        yield guest
 
 
 def said(guest: Guest, *argv: str, stdin: bytes | None = None) -> str:
@@ -197,7 +191,6 @@ def test_bus_mastering_that_pauses_loses_no_interrupt(linux: Guest) -> None:
 
 def test_the_host_application_gets_the_sum_from_the_drive(linux: Guest) -> None:
     linux.copy_in(ADD, "/share/add")
-    fork_commands(linux)
     run = ("potash", "run", "/dev/nvme0n1", "/share/add/program.o", "/share/add/input.bin")
     for where in ((), ("--lba", "0"), ("--lba", "16:64")):
         said(linux, *run, "/tmp/sum", "--arg", "520", "--arg", "1024", *where)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import potash.sdk
+from potash.cli.app import run_app
 from potash.vm.drive import device_process
 
 LIMIT = 120.0
@@ -60,9 +61,8 @@ def test_a_device_that_has_a_client_is_busy_and_nothing_is_booted(tmp_path: Path
 
 @pytest.mark.parametrize("option", [("--size", "1G"), ("--media", "x"), ("--namespace", "1G")])
 def test_a_device_that_is_there_has_its_drive_already(
-    tmp_path: Path, option: tuple[str, str]
+    tmp_path: Path, option: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = potash_guest("--socket", str(tmp_path / "s"), *option)
-    assert done.returncode == 2 and "give its options to `potash serve`" in " ".join(
-        done.stderr.split()
-    )
+    assert run_app(["guest", "--socket", str(tmp_path / "s"), *option]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "give its options to `potash serve`" in said

@@ -14,9 +14,9 @@ FIO = [
     "--verify_fatal=1", "--verify_state_save=0",
 ]  # fmt: skip
 JOBS = [
-    ["--name=small", "--rw=randrw", "--bs=4k", "--iodepth=32", "--size=8M"],
-    ["--name=large", "--rw=write", "--bs=384k", "--iodepth=4", "--size=12M", "--offset=8M"],
-    ["--name=odd", "--rw=randwrite", "--bsrange=4k-128k", "--iodepth=8", "--size=6M",
+    ["--name=small", "--rw=randrw", "--bs=4k", "--iodepth=32", "--size=4M"],
+    ["--name=large", "--rw=write", "--bs=384k", "--iodepth=4", "--size=6M", "--offset=8M"],
+    ["--name=odd", "--rw=randwrite", "--bsrange=4k-128k", "--iodepth=8", "--size=3M",
      "--offset=24M"],
 ]  # fmt: skip
 RESETS = "for n in 1 2 3; do sleep 0.3; nvme reset /dev/nvme0 || exit 1; done"
