@@ -51,12 +51,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    class Scheduling(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
-            return "the shared guest" if file in SHARED_GUEST else file
+    def unit(nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "the shared guest" if file in SHARED_GUEST else file
 
-    return Scheduling(config, log)
+    scheduling: Any = LoadFileScheduling(config, log)
+    scheduling._split_scope = unit
+    return scheduling
 
 
 @pytest.hookimpl(wrapper=True)
