@@ -256,12 +256,15 @@ def _in_many_registers(
         _of_diagonals(buffers, length, acc, src, others)
         return
     dst_step, src_step, done = others[0], others[2], 0
-    while two and done + 8 <= length:
-        tile(buffers, FULL, 8, 2, acc, src, others)
-        acc, src, done = acc + 8 * dst_step * ACC_BYTES, src + 8 * src_step, done + 8
+    # Seven positions at a time leave none of 14, eight would leave six.
+    sevens = length % 7 == 0 and length % 8 != 0
     while two and done + 7 <= length:
-        tile(buffers, FULL, 7, 2, acc, src, others)
-        acc, src, done = acc + 7 * dst_step * ACC_BYTES, src + 7 * src_step, done + 7
+        if sevens or done + 7 == length:
+            tile(buffers, FULL, 7, 2, acc, src, others)
+            acc, src, done = acc + 7 * dst_step * ACC_BYTES, src + 7 * src_step, done + 7
+        else:
+            tile(buffers, FULL, 8, 2, acc, src, others)
+            acc, src, done = acc + 8 * dst_step * ACC_BYTES, src + 8 * src_step, done + 8
     while two and done + 4 <= length:
         tile(buffers, FULL, 4, 2, acc, src, others)
         acc, src, done = acc + 4 * dst_step * ACC_BYTES, src + 4 * src_step, done + 4

@@ -50,7 +50,7 @@ def lower(
             else:
                 if s.room(sink) < 1:
                     break
-                if memory != layout.INP and memory != layout.WGT:
+                if memory != layout.INP and memory != layout.WGT and waits(row, sink):
                     s.zero_waiting(sink)
                 at = s.new_step(sink, s.TRANSFER)
                 sink.steps[at, s.TARGET] = order[place]
@@ -69,6 +69,20 @@ def load_micro_ops(row: Any, geometry: layout.Geometry, dram: Any, uop: Any, loa
     width = row[layout.X_PAD_0] + row[layout.X_SIZE] + row[layout.X_PAD_1]
     height = row[layout.Y_PAD_0] + row[layout.Y_SIZE] + row[layout.Y_PAD_1]
     loaded[begin : begin + width * height] = True
+
+
+@compiled
+def waits(row: Any, sink: s.Sink) -> Flag:
+    """Whether a transfer meets accumulators that wait to be zeroed."""
+    if sink.filled[s.ZEROED] == 0:
+        return False
+    width = row[layout.X_PAD_0] + row[layout.X_SIZE] + row[layout.X_PAD_1]
+    height = row[layout.Y_PAD_0] + row[layout.Y_SIZE] + row[layout.Y_PAD_1]
+    begin = row[layout.SRAM_BASE]
+    for at in range(begin, begin + width * height):
+        if sink.zeroed[at]:
+            return True
+    return False
 
 
 @compiled
