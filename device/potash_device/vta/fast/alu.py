@@ -12,11 +12,11 @@ import numpy as np
 from potash_device.vta.fast import layout
 from potash_device.vta.fast import steps as s
 from potash_device.vta.fast.compiling import Flag, Number, compiled, least, most
-from potash_device.vta.fast.lanes import SHIFT_MASK, SHL
+from potash_device.vta.fast.lanes import MOST_OPERATIONS, SHIFT_MASK, SHL
 from potash_device.vta.isa import AluOpcode
 
 SHR = int(AluOpcode.SHR)
-MOST_MEMBERS = 64
+MOST_MEMBERS = MOST_OPERATIONS
 
 
 @compiled

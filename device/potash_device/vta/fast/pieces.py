@@ -10,13 +10,24 @@ import numpy as np
 
 from potash_device.vta.fast import steps as s
 from potash_device.vta.fast.compiling import Number, compiled, implements, least, most
-from potash_device.vta.fast.lanes import LANES, MOVING, NUMBER, SHIFT_MASK, SHL, STILL, with_lanes
+from potash_device.vta.fast.lanes import (
+    LANES,
+    MOVING,
+    NEXT,
+    NUMBER,
+    SHIFT_MASK,
+    SHL,
+    STILL,
+    new_chain,
+    put_link,
+    run_chain,
+)
 from potash_device.vta.fast.paths import Loops
 from potash_device.vta.isa import AluOpcode
 
 MIN, MAX, ADD, SHR, MUL = (int(opcode) for opcode in AluOpcode)
-PIECE = 64
-"""Elements: 4 KiB."""
+PIECE = 56
+"""Elements: 3.5 KiB."""
 
 
 @compiled
@@ -28,59 +39,80 @@ def elementwise(buffers: Any, members: Any, acc: Any) -> None:
     number = 0
     while begin < total:
         for within in range(0, cut, PIECE):
-            count = least(cut - within, PIECE)
-            for at in range(members.shape[0]):
-                step = members[at]
-                operand = np.int64(step[s.OPERAND])
-                stride = np.int64(step[s.STRIDE])
-                kind = NUMBER
-                if not step[s.IMMEDIATE]:
-                    if step[s.CUT] == total:
-                        operand += (begin + within) * stride
-                    else:
-                        operand += number * np.int64(step[s.JUMP]) + within * stride
-                    kind = STILL if stride == 0 and step[s.SIMPLE] else MOVING
-                first = np.int64(step[s.TARGET]) + begin + within
-                operation = (kind, np.int64(step[s.OPCODE]), first, operand, stride, count)
-                operate(buffers, operation, acc)
+            piece = (begin + within, least(cut - within, PIECE), number, within)
+            on_piece(buffers, members, piece, acc)
         begin += cut
         number += 1
 
 
-def operate(buffers: Any, operation: Any, acc: Any) -> None:
-    """One operation: an operand's kind, the opcode, the first element, the operand, its stride in
-    elements, and the number of elements."""
+def on_piece(buffers: Any, members: Any, piece: Any, acc: Any) -> None:
+    """Execute a group of steps on a piece: its first element, how many there are, the number of the
+    cut that it is in, and the element that it begins with there."""
     raise NotImplementedError("compiled code only")
 
 
-@implements(operate)
-def _operate(buffers: Any, operation: Any, acc: Any) -> Any:
-    def any_core(buffers: Any, operation: Any, acc: Any) -> None:
+@implements(on_piece)
+def _on_piece(buffers: Any, members: Any, piece: Any, acc: Any) -> Any:
+    def any_core(buffers: Any, members: Any, piece: Any, acc: Any) -> None:
         lanes = buffers.batch * buffers.block_out
         if lanes == LANES:
-            of_16(operation, acc)
+            in_chains(members, piece, acc)
         else:
-            of_any_size(operation, lanes, acc)
+            for at in range(members.shape[0]):
+                of_any_size(members, at, piece, lanes, acc)
 
     if buffers.instance_class is Loops:
         return any_core
-    return lambda buffers, operation, acc: of_16(operation, acc)
+    return lambda buffers, members, piece, acc: in_chains(members, piece, acc)
 
 
 @compiled
-def of_16(operation: Any, acc: Any) -> None:
-    """On elements of 16 values."""
-    kind, opcode, first, operand, stride, count = operation
+def operand_of(members: Any, at: Number, piece: Any) -> Any:
+    """What a step's operand is, the number or its first element in a piece, and its stride."""
+    operand, stride = np.int64(members[at, s.OPERAND]), np.int64(members[at, s.STRIDE])
+    if members[at, s.IMMEDIATE]:
+        return NUMBER, operand, np.int64(0)
+    first, _, number, within = piece
+    if members[at, s.CUT] == members[at, s.COUNT]:
+        operand += first * stride
+    else:
+        operand += number * np.int64(members[at, s.JUMP]) + within * stride
+    if stride == 1:
+        return NEXT, operand, stride
+    return STILL if stride == 0 and members[at, s.SIMPLE] else MOVING, operand, stride
+
+
+@compiled
+def in_chains(members: Any, piece: Any, acc: Any) -> None:
+    """On elements of 16 values: steps with one target, one behind the other, are a chain."""
+    chain = new_chain()
     base, size = acc.ctypes.data, LANES * acc.itemsize
-    if kind != NUMBER:
-        operand = base + operand * size
-    with_lanes(kind, opcode, base + first * size, operand, stride, count)
+    first, count = piece[:2]
+    at = 0
+    while at < members.shape[0]:
+        target, abreast = np.int64(members[at, s.TARGET]), np.int64(members[at, s.SIMPLE])
+        operations = 0
+        while at < members.shape[0] and members[at, s.TARGET] == target:
+            kind, operand, stride = operand_of(members, at, piece)
+            if kind != NUMBER:
+                # Those before it have not written the target yet.
+                if operations and members[at, s.OPERAND] == target:
+                    break
+                operand = base + operand * size
+                if kind == MOVING:
+                    abreast = np.int64(0)
+            put_link(chain, operations, kind, np.int64(members[at, s.OPCODE]), operand, stride)
+            operations += 1
+            at += 1
+        run_chain(chain, operations, base + (target + first) * size, count, abreast)
 
 
 @compiled
-def of_any_size(operation: Any, lanes: Number, acc: Any) -> None:
+def of_any_size(members: Any, at: Number, piece: Any, lanes: Number, acc: Any) -> None:
     """On elements of `lanes` values."""
-    kind, opcode, first, operand, stride, count = operation
+    kind, operand, stride = operand_of(members, at, piece)
+    opcode, count = members[at, s.OPCODE], piece[1]
+    first = members[at, s.TARGET] + piece[0]
     if kind == NUMBER:
         target = acc[first * lanes : (first + count) * lanes]
         if opcode == SHL:
