@@ -59,8 +59,12 @@ def test_the_session_of_the_lab_about_debugging_shows_the_bug(tmp_path: Path) ->
     assert second.splitlines()[-1].split()[1:9] == ["01", *["00"] * 7]
 
 
-def test_the_command_says_solved_or_what_is_missing() -> None:
-    check = f"python {FOLDER / 'check.py'} schedule {FOLDER / 'schedule'}"
-    assert run_shell(f"{check}/solution.py", cwd=ROOT) == "solved\n"
-    assert "times the best" in run_shell(f"! {check}/start.py", cwd=ROOT)
-    assert "usage: " in run_shell(f"! {check}/none.py", cwd=ROOT)
+def test_the_command_says_solved_or_what_is_missing(tmp_path: Path) -> None:
+    check = f"python {FOLDER / 'check.py'} debugger"
+    assert "usage: " in run_shell(f"! {check} none.c", cwd=ROOT)
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    (typed,) = blocks("labs/README.md", "sh")
+    said = run_shell(f"! {{ {typed}\n}}", cwd=tmp_path)
+    assert said == blocks("labs/schedule.md", "text")[0] + "\n"
+    solved = typed.replace("start.py", "solution.py")
+    assert solved != typed and run_shell(solved, cwd=tmp_path) == "solved\n"

@@ -12,7 +12,7 @@ from potash import timing
 SPARE, HOT, SHARE = 0.12, 0.1, 0.9
 """The spare flash; nine of ten writes of the skewed load go to a tenth of the pages."""
 MOST_SKEWED, MOST_UNIFORM = 6.0, 9.0
-"""Write amplification; a greedy collector has 7.5 and 8.5."""
+"""Write amplification; a greedy collector has 7.6 and 8.5."""
 
 Numbers = NDArray[np.int64]
 
@@ -38,9 +38,9 @@ def amplification(policy: Any, pages: Callable[[int, int], Numbers]) -> float:
         drive.run(requests)
 
     write(np.arange(capacity))
-    write(pages(capacity, 4 * capacity))
+    write(pages(capacity, 3 * capacity))
     before = drive.counters
-    write(pages(capacity, 6 * capacity))
+    write(pages(capacity, 3 * capacity))
     return float(drive.counters.since(before).write_amplification)
 
 
