@@ -13,9 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from potash.columns import InvalidQuery, Request, query
+from potash.columns.engines import Output
 from potash.columns.expressions import parse_query
 from potash.columns.layout import Limits
 from potash.columns.writer import arrow_file
+from potash.sdk.errors import DeviceMisbehaved
 from potash.sdk.targets import Range
 from support.columns import InMemory, InProcess, ask, raw, same, selected, written
 
@@ -109,7 +111,7 @@ def filters(draw: st.DrawFn, table: pa.Table, depth: int = 2) -> str:
 
 
 SETTINGS = settings(
-    max_examples=90, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 
 
@@ -352,3 +354,15 @@ def test_names_that_are_no_words_are_columns_too() -> None:
     found = ask(table, 'sum(col("unit price"))', where='col("class") == 1').to_pydict()
     assert found == {"sum(unit price)": [5]}
     assert parse_query("1 < x <= 3") == parse_query("(1 < x) & (x <= 3)")
+
+
+@pytest.mark.parametrize("text", ["x > 1", "count(), sum(x)"])
+def test_a_drive_that_gives_half_an_output_is_noticed(text: str) -> None:
+    class Broken(InProcess):
+        def run(self, *given: Any) -> Output:
+            output = super().run(*given)
+            return output._replace(data=output.data[:-1])
+
+    data = written(pa.table({"x": [1, 2, 3]}))
+    with pytest.raises(DeviceMisbehaved, match="for a query with"):
+        query(Request(text), InMemory(data), Broken(data))

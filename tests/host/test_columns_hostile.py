@@ -96,7 +96,7 @@ def test_a_damaged_file_gives_an_answer_or_one_sentence() -> None:
     source = random.Random(25)
     ended = {"answer": 0, "sentence": 0}
     start, length = footer_of(GOOD)
-    for number in range(800):
+    for number in range(500):
         data = bytearray(GOOD)
         for _ in range(source.choice((1, 1, 2, 8))):
             # Mostly in the footer and in the messages' metadata, which the reader goes through.
@@ -111,7 +111,7 @@ def test_a_damaged_file_gives_an_answer_or_one_sentence() -> None:
         except PotashError as error:
             assert "\n" not in str(error)
             ended["sentence"] += 1
-    assert min(ended.values()) > 50, ended
+    assert min(ended.values()) > 30, ended
 
 
 def test_a_file_that_is_cut_off_anywhere_is_refused() -> None:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from csd_spec.opcodes import PAGE_SIZE
 from potash.columns import Request, Result, query
-from potash.columns.engines import Output, _require_done
+from potash.columns.engines import Output, require_done
 from potash.columns.layout import Job, Limits
 from potash.programs.execution import execute
 from potash.sdk.targets import Range
@@ -76,7 +76,7 @@ class InProcess:
             engine=Engine.INTERPRETER,
             show=lambda text: None,
         )
-        _require_done(ran.return_value)
+        require_done(ran.return_value)
         assert ran.return_value == len(ran.output) <= room
         return Output(ran.output, 0)
 

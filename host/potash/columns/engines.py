@@ -16,7 +16,7 @@ from potash.columns.layout import Job, Limits
 from potash.sdk.accelerator import Accelerator
 from potash.sdk.accelerator_commands import AcceleratorCommands
 from potash.sdk.compute_namespace import ComputeNamespace
-from potash.sdk.errors import InvalidRequest, PotashError
+from potash.sdk.errors import PotashError
 from potash.sdk.memory_namespace import LARGEST_COPY, Blocks, Bytes, MemoryNamespace
 from potash.sdk.namespace import Namespace
 from potash.sdk.progress import Progress, silent
@@ -102,7 +102,7 @@ class OnAccelerator:
             timeout=self._timeout,
             progress=self._progress,
         )
-        _require_done(result.status.return_value & BAD_INDEX)
+        require_done(result.status.return_value & BAD_INDEX)
         described = len(pages) * COMMAND
         moved = len(program) + len(table) + described + len(result.output)
         return Output(result.output, moved)
@@ -156,7 +156,7 @@ class InComputeNamespace:
             Bytes(memory.nsid, size + made, _whole(len(table))),
         ]
         length = compute.execute(self._index, ranges, timeout=self._timeout)
-        _require_done(length)
+        require_done(length)
         if length > made:
             raise PotashError(f"the program says that it made {length} bytes of {made}")
         output = memory.read(size, length)
@@ -172,11 +172,12 @@ class InComputeNamespace:
             self._index = None
 
 
-def _require_done(value: int) -> None:
+def require_done(value: int) -> None:
+    """Raises InvalidQuery for what a program returns that is no length."""
     if value == BAD_INDEX:
         raise InvalidQuery("a row has a value that is not in its column's dictionary")
     if value > BAD_INDEX >> 1:
-        raise InvalidRequest(f"the program of the query ended with {value:#x}")
+        raise InvalidQuery(f"the program of the query ended with {value:#x}")
 
 
 def _whole(size: int) -> int:

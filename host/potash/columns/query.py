@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from potash.columns import conditions, expressions
@@ -26,6 +27,7 @@ from potash.columns.results import Groups, ResultColumn, Rows, columns_of, group
 from potash.columns.schema import Column
 from potash.columns.stored import Stored
 from potash.columns.types import TypeId, Value
+from potash.sdk.errors import DeviceMisbehaved, PotashError
 from potash.sdk.progress import Progress, silent
 
 MAX_GROUPS = 4096
@@ -203,7 +205,9 @@ def query(
         try:
             for job in prepared.jobs(stored.locate, engine.limits):
                 pages = [here for run in job.pages for here in stored.locate(run)]
-                output = engine.run(image, job, pages, output_room(plan, job.rows))
+                room = output_room(plan, job.rows)
+                output = engine.run(image, job, pages, room)
+                _require_whole(plan, output.data, room)
                 result.jobs += 1
                 result.read += job.size
                 result.moved += output.moved
@@ -214,8 +218,11 @@ def query(
                     result.groups.add(prepared.groups(output.data))
                 done += job.rows
                 progress("querying", done / rows)
-        finally:
-            engine.close()
+        except BaseException:
+            with suppress(PotashError):  # what was raised first is the reason
+                engine.close()
+            raise
+        engine.close()
         stored.confirm()
     except InvalidFile as error:
         raise InvalidFile(f"the file cannot be queried: {error}") from None
@@ -231,6 +238,16 @@ def query(
         }
         result.columns = columns_of(plan.result, selected, dictionaries)
     return result
+
+
+def _require_whole(plan: Plan, output: bytes, room: int) -> None:
+    """Raises DeviceMisbehaved for an output that no program of the plan makes."""
+    if isinstance(plan.result, Selected):
+        whole = len(output) <= room and not len(output) % plan.result.record(plan.nullable)
+    else:
+        whole = len(output) == room
+    if not whole:
+        raise DeviceMisbehaved(f"the drive gives {len(output)} bytes for a query with {room}")
 
 
 def _names(expression: expressions.Expression) -> set[str]:
