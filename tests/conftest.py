@@ -29,7 +29,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED_GUEST = frozenset(
     f"tests/vm/test_{name}.py"
-    for name in ("acc_cli", "accelerator_lines", "admin_verbs", "drive", "io_verbs")
+    for name in (
+        "acc_cli",
+        "accelerator_lines",
+        "admin_verbs",
+        "docs_in_a_guest",
+        "drive",
+        "io_verbs",
+    )
 )
 """Files whose tests run in one guest (`vm/conftest.py`), and so in one worker."""
 

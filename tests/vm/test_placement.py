@@ -8,6 +8,7 @@ from typing import Any
 from potash.vm.drive import serving
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
+from support.docs import blocks, typed
 
 UNIT = 1 << 20
 BLOCKS = UNIT // 4096
@@ -48,3 +49,4 @@ def test_nvme_cli_places_data_and_reads_the_logs(images: GuestImages) -> None:
         events = fdp("events /dev/nvme0 -e 1 -E")["events"]
         assert [one["type"] for one in events] == [3, 0]
         assert events[0]["pid"] == 7
+        typed(guest, blocks("placement.md", "sh")[1])
