@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from potash.columns import InvalidQuery, Request, query
+from potash.columns import InvalidQuery, Request, merged, query
 from potash.columns.engines import Output
 from potash.columns.expressions import parse_query
 from potash.columns.layout import Limits
@@ -346,6 +346,30 @@ def test_only_a_small_dictionary_groups_rows() -> None:
     large = pa.array([str(one) for one in range(5000)]).dictionary_encode()
     with pytest.raises(InvalidQuery, match="has 5000 values; rows can have 4096 groups"):
         ask(pa.table({"k": large}), "count()", by="k")
+
+
+def test_results_of_several_files_add_up() -> None:
+    """Each file has a dictionary of its own."""
+    source = np.random.default_rng(6)
+    keys = source.choice(["a", "b", "c", "d"], 300)
+    table = pa.table({"k": keys, "x": source.normal(size=300), "i": source.integers(-9, 9, 300)})
+    parts = [table.slice(0, 120), table.slice(120, 0), table.slice(120, 1), table.slice(121)]
+    encoded = [part.set_column(0, "k", part["k"].dictionary_encode()) for part in parts]
+    for text, more in (
+        ("count(), sum(x), min(i), max(x), mean(i)", {"by": "k", "where": "i > -5"}),
+        ("sum(x), count()", {}),
+        ('(i > 2) & (k != "b")', {"select": ("k", "x")}),
+    ):
+        whole = ask(table.set_column(0, "k", table["k"].dictionary_encode()), text, **more)
+        several = [ask(part, text, **more) for part in encoded]
+        before = several[0].to_pydict()
+        found = merged(several)
+        assert found.to_pydict() == whole.to_pydict() and found.rows == 300
+        assert found.columns[0].type == whole.columns[0].type
+        assert several[0].to_pydict() == before
+    other = ask(pa.table({"x": [1]}), "sum(x)")
+    with pytest.raises(InvalidQuery, match="write them with one schema"):
+        merged([ask(pa.table({"x": [1.0]}), "sum(x)"), other])
 
 
 def test_names_that_are_no_words_are_columns_too() -> None:

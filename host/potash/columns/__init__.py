@@ -15,7 +15,7 @@ itself, and writes eBPF without a compiler.
 
 from potash.columns.engines import InComputeNamespace, OnAccelerator
 from potash.columns.errors import InvalidFile, InvalidQuery
-from potash.columns.query import Request, Result, query
+from potash.columns.query import Request, Result, merged, query
 from potash.columns.stored import StoredBlocks, StoredFile
 
 __all__ = [
@@ -27,5 +27,6 @@ __all__ = [
     "Result",
     "StoredBlocks",
     "StoredFile",
+    "merged",
     "query",
 ]

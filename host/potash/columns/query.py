@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from potash.columns import conditions, expressions
 from potash.columns.arrow import ArrowFile, Batch
@@ -238,6 +238,45 @@ def query(
         }
         result.columns = columns_of(plan.result, selected, dictionaries)
     return result
+
+
+def merged(parts: Sequence[Result]) -> Result:
+    """The result of a request on several files, from those of each, in their order.
+
+    Raises InvalidQuery where a column has not the same type in all files.
+    """
+    first, *others = parts
+    forms = {_form(one) for one in parts}
+    if len(forms) > 1:
+        raise InvalidQuery(
+            "the files have different types for a column; write them with one schema"
+        )
+    whole = Result(list(first.columns), first.held, first.rows, first.read, first.moved, first.jobs)
+    if first.groups is not None:
+        whole.groups = replace(first.groups, found={})
+        for one in parts:
+            assert one.groups is not None  # as of the first one, by their form
+            whole.groups.add(one.groups)
+        whole.columns = whole.groups.columns()
+    for one in others:
+        whole.held += one.held
+        whole.rows += one.rows
+        whole.read += one.read
+        whole.moved += one.moved
+        whole.jobs += one.jobs
+    if first.groups is None:
+        whole.columns = [
+            column._replace(values=[value for one in parts for value in one.columns[at].values])
+            for at, column in enumerate(first.columns)
+        ]
+    return whole
+
+
+def _form(result: Result) -> tuple[object, ...]:
+    """Names and types of a result, and of what was aggregated for it."""
+    shown = tuple((column.name, column.type) for column in result.columns)
+    groups = result.groups
+    return shown if groups is None else (*shown, *sorted(groups.types.items()))
 
 
 def _require_whole(plan: Plan, output: bytes, room: int) -> None:

@@ -113,10 +113,9 @@ class Groups:
     def add(self, other: Groups) -> None:
         """Add what another job or another drive has found."""
         for key, group in other.found.items():
-            if key in self.found:
-                self.found[key].add(group)
-            else:
-                self.found[key] = group
+            if key not in self.found:
+                self.found[key] = Group(0, {name: Sum() for name in group.sums})
+            self.found[key].add(group)
 
     def columns(self) -> list[ResultColumn]:
         """The result: a row for each group, or one row."""

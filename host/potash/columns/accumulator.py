@@ -1,0 +1,176 @@
+"""Code that adds the current row to the state of its group, in the program of a query.
+
+The group's state is at R4; `plan` says what its words are.
+"""
+
+from __future__ import annotations
+
+from potash.columns.assembly import R0, R1, R2, R3, R4, R5, R10, Code, Label, Register
+from potash.columns.plan import (
+    COUNT,
+    GREATEST,
+    HIGH,
+    INFINITY,
+    LEAST,
+    LIMB_BITS,
+    LIMBS,
+    LOW,
+    MANTISSA,
+    MINUS_INFINITY,
+    NAN,
+    SEEN,
+    WORD,
+    State,
+)
+from potash.columns.row import Row, jump_operator
+from potash.columns.types import TypeId
+
+_GROUP = -24
+"""Where on the stack R4 is kept."""
+
+
+class Accumulator:
+    """Counts values, adds them up, and keeps the least and the greatest."""
+
+    def __init__(self, code: Code, row: Row) -> None:
+        self._code = code
+        self._row = row
+
+    def count(self, state: State) -> None:
+        code, column = self._code, state.column
+        done = Label()
+        self._row.valid(column, done)
+        increment(code, state.at + COUNT)
+        if not (state.sums or state.extremes):
+            code.place(done)
+            return
+        self._row.value(column)
+        if column.stored.id == TypeId.FLOAT:
+            if state.sums:
+                self._add_float(state)
+                self._row.value(column)
+            self._row.key(column, R1, done)
+        elif state.sums:
+            self._add_integer(state)
+        if state.extremes:
+            self._extremes(state)
+        code.place(done)
+
+    def _extremes(self, state: State) -> None:
+        """The least and the greatest key, of which the first one is both."""
+        code, first, no_less, done = self._code, Label(), Label(), Label()
+        signed = state.column.stored.signed
+        least, greatest = (WORD * (state.at + word) for word in (LEAST, GREATEST))
+        increment(code, state.at + SEEN)
+        code.jump_if(R2, "==", 1, first)
+        code.load(R2, R4, least, WORD)
+        code.jump_if(R1, jump_operator(">=", signed), R2, no_less)
+        code.store(R4, least, R1, WORD)
+        code.place(no_less)
+        code.load(R2, R4, greatest, WORD)
+        code.jump_if(R1, jump_operator("<=", signed), R2, done)
+        code.store(R4, greatest, R1, WORD)
+        code.jump(done)
+        code.place(first)
+        code.store(R4, least, R1, WORD)
+        code.store(R4, greatest, R1, WORD)
+        code.place(done)
+
+    def _add_integer(self, state: State) -> None:
+        """Add the halves of R1, which stays; no sum of 2^31 halves overflows."""
+        code = self._code
+        code.alu("=", R2, R1)
+        _low_half(code, R2)
+        _add(code, R4, WORD * (state.at + LOW), R2)
+        code.alu("=", R2, R1)
+        code.alu("s>>" if state.column.stored.signed else ">>", R2, 32)
+        _add(code, R4, WORD * (state.at + HIGH), R2)
+
+    def _add_float(self, state: State) -> None:
+        """Add the float whose bits are in R1, which it uses, to three words of the sum.
+
+        Its mantissa is shifted to its place: by 0 to 31 bits within a word, and by whole words.
+        """
+        code, bits = self._code, state.column.stored.bits
+        mantissa = MANTISSA[bits]
+        largest = (1 << (bits - 1 - mantissa)) - 1
+        special, placed, done = Label(), Label(), Label()
+        code.alu("=", R3, R1)
+        code.alu(">>", R3, mantissa)
+        code.alu("&", R3, largest)  # the exponent
+        code.alu("=", R2, R1)
+        code.set(R5, (1 << mantissa) - 1)
+        code.alu("&", R2, R5)
+        code.jump_if(R3, "==", largest, special)
+        code.jump_if(R3, "==", 0, placed)  # a subnormal number
+        code.set(R5, 1 << mantissa)
+        code.alu("|", R2, R5)
+        code.alu("-", R3, 1)
+        code.place(placed)
+        code.store(R10, _GROUP, R4, WORD)
+        code.alu("=", R5, R3)
+        code.alu(">>", R5, 5)
+        code.alu("<<", R5, 3)
+        code.alu("+", R5, R4)  # the first word
+        code.alu("&", R3, LIMB_BITS - 1)  # the shift within it
+        code.alu("s>>", R1, 63)  # -1 for a negative number
+        code.alu("=", R0, R2)
+        _low_half(code, R0)
+        code.alu("<<", R0, R3)
+        code.alu(">>", R2, 32)
+        code.alu("<<", R2, R3)
+        for part in range(3):
+            # Bits 0 to 31 of R0 and of R2 << 32, then the next 32, and the last ones.
+            if part < 2:
+                code.alu("=", R3, R0)
+                _low_half(code, R3) if part == 0 else code.alu(">>", R3, 32)
+            if part == 1:
+                code.alu("=", R4, R2)
+                _low_half(code, R4)
+                code.alu("+", R3, R4)
+            if part == 2:
+                code.alu("=", R3, R2)
+                code.alu(">>", R3, 32)
+            code.alu("^", R3, R1)
+            code.alu("-", R3, R1)
+            place = WORD * (state.at + LIMBS + part)
+            code.load(R4, R5, place, WORD)
+            code.alu("+", R4, R3)
+            code.store(R5, place, R4, WORD)
+        code.load(R4, R10, _GROUP, WORD)
+        code.jump(done)
+        code.place(special)
+        self._count_special(state, done)
+        code.place(done)
+
+    def _count_special(self, state: State, done: Label) -> None:
+        """Count NaN or an infinity: its bits are in R1, its mantissa in R2."""
+        code, infinite, positive = self._code, Label(), Label()
+        code.jump_if(R2, "==", 0, infinite)
+        increment(code, state.at + NAN)
+        code.jump(done)
+        code.place(infinite)
+        code.jump_if(R1, "s>=", 0, positive)
+        increment(code, state.at + MINUS_INFINITY)
+        code.jump(done)
+        code.place(positive)
+        increment(code, state.at + INFINITY)
+
+
+def _low_half(code: Code, register: Register) -> None:
+    code.alu("<<", register, 32)
+    code.alu(">>", register, 32)
+
+
+def increment(code: Code, word: int) -> None:
+    """Add 1 to a word of the group; it is in R2 then."""
+    code.load(R2, R4, WORD * word, WORD)
+    code.alu("+", R2, 1)
+    code.store(R4, WORD * word, R2, WORD)
+
+
+def _add(code: Code, base: Register, offset: int, value: Register) -> None:
+    """Add a register, which it uses, to a word."""
+    code.load(R5, base, offset, WORD)
+    code.alu("+", R5, value)
+    code.store(base, offset, R5, WORD)
