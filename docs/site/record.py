@@ -48,9 +48,13 @@ def output(command: str, folder: str) -> str:
 
 def private(text: str) -> list[str]:
     """What a recording must not have: paths of this machine, and its user's and its own name."""
-    names = {getpass.getuser(), os.uname().nodename, str(Path.home()), tempfile.gettempdir()}
-    words = [name for name in names if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text)]
-    return words + re.findall(r"(?<![\w.])/(?!dev/|share/)\w\S*", text)  # but for the guest's
+    names = {getpass.getuser(), os.uname().nodename}
+    return paths(text) + [name for name in names if re.search(rf"\b{re.escape(name)}\b", text)]
+
+
+def paths(text: str) -> list[str]:
+    """Absolute paths, but for those of a guest."""
+    return re.findall(r"(?<![\w.])/(?!dev/|share/)\w\S*", text)
 
 
 def picture(lines: list[tuple[str, str]]) -> str:

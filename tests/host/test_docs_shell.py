@@ -12,8 +12,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+import record
 
 from potash.cli.app import run_app
 from support.docs import ROOT, Block, documents, shell_blocks
@@ -108,6 +110,19 @@ def test_commands_in_running_text_are_valid() -> None:
                     wrong.append((path.name, quoted, said))
     assert wrong == []
     assert checked > 200
+
+
+def test_the_recorded_terminal_shows_commands_that_there_are_and_no_machine() -> None:
+    picture = (ROOT / "docs" / "pictures" / "terminal.svg").read_text()
+    assert not re.search(r"url\((?!#)|href|@import", picture), "it loads something"
+    text = "".join(ElementTree.fromstring(picture).itertext()).replace("\xa0", " ")
+    shown = re.findall(r"\$ (potash .*)$", text, re.MULTILINE)
+    assert [line.strip() for line in shown] == list(record.COMMANDS)
+    for command in record.COMMANDS:
+        block = Block("docs/README.md", "not run: docs/site/record.py does", command)
+        assert not any(invalid(block, words) for words in commands(command))
+    assert record.paths(text) == []
+    assert record.paths("/home/x and /opt/y, but /dev/nvme0 and /share/z") == ["/home/x", "/opt/y,"]
 
 
 @pytest.mark.parametrize(
