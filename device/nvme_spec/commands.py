@@ -354,7 +354,7 @@ class ReadWrite(NamedTuple):
         )
 
 
-READ_WRITE_ENTRY = struct.Struct("<BBHI16xQQQI")
+READ_WRITE_ENTRY = struct.Struct("<BBHI16xQQQI12x")
 """What a plain Read or Write says, straight from its 64-byte entry: opcode, flags, command
 identifier, namespace, PRP 1 and 2, starting LBA, command dword 12."""
 NLB_MASK = 0xFFFF

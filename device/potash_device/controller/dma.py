@@ -6,6 +6,7 @@ stopped engine gives nothing out, so a controller that is not ready touches no g
 
 Source: NVM Express Base Specification 2.0, section 4.1.1 (Physical Region Page entry and list)."""
 
+import functools
 import logging
 import struct
 from collections.abc import Iterable, Sequence
@@ -27,6 +28,7 @@ PAGE_LISTS = 256
 again, and finding 32 pages takes two thirds of the time of moving them."""
 
 PRP_ENTRY_SIZE = 8
+ADDRESSES = 1 << 8 * PRP_ENTRY_SIZE
 PRP_ALIGNMENT = 4
 """The two low bits of every PRP entry are reserved and zero (figure 86)."""
 
@@ -49,7 +51,8 @@ class DmaEngine:
         self.by_messages = False
         """A queue of this host's is in memory that is reached by messages."""
 
-        self._single_pages: dict[tuple[int, int, bool], list[memoryview]] = {}
+        self.known_views: dict[tuple[int, int, bool], list[memoryview]] = {}
+        """The views of transfers within a page, by PRP 1, length and whether they are written."""
         self._page_lists: dict[tuple[int, int, bool, bytes], list[memoryview]] = {}
         """The views of transfers, by what names their pages."""
 
@@ -93,7 +96,7 @@ class DmaEngine:
 
     def forget(self) -> None:
         """Hold no memory that the host may have taken back."""
-        self._single_pages.clear()
+        self.known_views.clear()
         self._page_lists.clear()
         self.remote |= self._connected is not None and self._connected.remote > 0
 
@@ -190,7 +193,7 @@ class DmaEngine:
         Raises NvmeError: Invalid PRP Offset for an entry that is not aligned as it must be, and as
         `transfer_error` says.
         """
-        found = self._single_pages.get((prp1, length, write))
+        found = self.known_views.get((prp1, length, write))
         if found is not None:
             return found
         memory = self._memory
@@ -202,9 +205,9 @@ class DmaEngine:
                 found = [memory.view(prp1, length, write=write)]
                 if memory.copies != copies:
                     return found
-                if len(self._single_pages) >= SINGLE_PAGES:
-                    self._single_pages.clear()
-                self._single_pages[prp1, length, write] = found
+                if len(self.known_views) >= SINGLE_PAGES:
+                    self.known_views.clear()
+                self.known_views[prp1, length, write] = found
                 return found
             entries = self._entries_behind(prp1, prp2, length)
             key = (prp1, length, write, entries)
@@ -258,9 +261,10 @@ def _pieces(prp1: int, length: int, entries: bytes) -> list[tuple[int, int]]:
     _require_alignment(prp1, PRP_ALIGNMENT, CommandByte.PRP1)
     start, end = prp1, prp1 + min(length, PAGE_SIZE - prp1 % PAGE_SIZE)
     count = len(entries) // PRP_ENTRY_SIZE
-    pages = struct.unpack(f"<{count}Q", entries)
-    if pages == tuple(range(end, end + count * PAGE_SIZE, PAGE_SIZE)):
+    ones, distances = _side_by_side(count)
+    if prp1 + length < ADDRESSES and (int.from_bytes(entries, "little") == end * ones + distances):
         return [(prp1, length)]
+    pages = struct.unpack(f"<{count}Q", entries)
     pieces = []
     left = length - (end - start)
     for page in pages:
@@ -272,6 +276,15 @@ def _pieces(prp1: int, length: int, entries: bytes) -> list[tuple[int, int]]:
         left -= PAGE_SIZE
     pieces.append((start, end - start))
     return pieces
+
+
+@functools.cache
+def _side_by_side(count: int) -> tuple[int, int]:
+    """Two numbers with a field of 64 bits for each page: with ones, and with the distances of pages
+    that lie side by side from the first. A list of 32 pages is so compared in a fifth of the time
+    that it takes to look at each."""
+    fields = [1 << 8 * PRP_ENTRY_SIZE * at for at in range(count)]
+    return sum(fields), sum(at * PAGE_SIZE * field for at, field in enumerate(fields))
 
 
 def _first(pieces: Sequence[tuple[int, bytes]]) -> tuple[int, int]:

@@ -140,11 +140,14 @@ class QueueSet:
         """
         freed: list[CompletionQueue] = []
         errors: list[InvalidDoorbell] = []
-        if self.shadow is None or not self.shadow.changed():
+        shadow = self.shadow
+        if shadow is None or not shadow.changed():
             return freed, errors
-        for submission in self._io(self.submissions):
-            tail = self.shadow.tail(submission)
-            if tail in (submission.tail, submission.refused):
+        for qid, submission in self.submissions.items():
+            if not qid:
+                continue
+            tail = shadow.tail(submission)
+            if tail == submission.tail or tail == submission.refused:
                 continue
             try:
                 submission.move_tail(tail)
@@ -152,9 +155,11 @@ class QueueSet:
             except InvalidDoorbell as error:
                 submission.refused = tail
                 errors.append(error)
-        for completion in self._io(self.completions):
-            head = self.shadow.head(completion) if completion.blocked else completion.head
-            if head in (completion.head, completion.refused):
+        for qid, completion in self.completions.items():
+            if not qid or not completion.blocked:
+                continue
+            head = shadow.head(completion)
+            if head == completion.head or head == completion.refused:
                 continue
             try:
                 if completion.move_head(head):
@@ -187,11 +192,10 @@ class QueueSet:
 
     def room(self, queue: CompletionQueue, wanted: int) -> int:
         """Completions that `queue` can store now, up to `wanted`. Raises AccessFault."""
-        room = queue.room
-        if room < wanted:
-            self._take_head(queue)
-            room = queue.room
-        return min(room, wanted)
+        if queue.room >= wanted:
+            return wanted
+        self._take_head(queue)
+        return min(queue.room, wanted)
 
     def store(self) -> bool:
         """Have the host get the completions that are staged for messages; whether it has them all.
@@ -236,12 +240,16 @@ class QueueSet:
     @property
     def ready(self) -> list[SubmissionQueue]:
         """The queues with something to fetch."""
-        if not self._filled:
+        filled = self._filled
+        if not filled:
             return []
-        for queue in list(self._filled.values()):
+        ready = []
+        for queue in list(filled.values()):
             if queue.head == queue.tail:
-                del self._filled[queue.qid]
-        return [queue for queue in self._filled.values() if queue.ready]
+                del filled[queue.qid]
+            elif queue.ready:
+                ready.append(queue)
+        return ready
 
     def round_robin(self) -> list[SubmissionQueue]:
         """The queues with something to fetch, round robin: behind the one served last.

@@ -110,7 +110,7 @@ class CompletionQueue:
     @property
     def room(self) -> int:
         """Completions that can be stored now."""
-        return 0 if self._backlog else self.size - 1 - self.occupied
+        return 0 if self._backlog else self.size - 1 - (self.tail - self.head) % self.size
 
     def post_successes(self, source: SubmissionQueue, cids: Sequence[int]) -> None:
         """Store completions of commands that have succeeded, of which there are at most `room`.

@@ -10,6 +10,7 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from os import preadv, pwritev
 from typing import Protocol
 
 from potash_device.media.errors import MediaError
@@ -117,11 +118,12 @@ class Media:
 
         Raises MediaError.
         """
-        flags = self._read_flags
-        if flags is None or len(views) > IOV_MAX:
+        flags, count = self._read_flags, len(views)
+        if flags is None or count > IOV_MAX:
             return False
         try:
-            return os.preadv(self.fd, views, offset, flags) == _length(views)
+            moved = preadv(self.fd, views, offset, flags)
+            return moved == (len(views[0]) if count == 1 else _length(views))
         except OSError as error:
             self._read_flags = _flags_after(error, flags, "reading", offset)
             return False
@@ -133,11 +135,12 @@ class Media:
         caller's to see, once for all that it writes in a row. Raises MediaError.
         """
         self.require_writable()
-        flags = self._write_flags
-        if flags is None or len(views) > IOV_MAX:
+        flags, count = self._write_flags, len(views)
+        if flags is None or count > IOV_MAX:
             return False
         try:
-            return os.pwritev(self.fd, views, offset, flags) == _length(views)
+            moved = pwritev(self.fd, views, offset, flags)
+            return moved == (len(views[0]) if count == 1 else _length(views))
         except OSError as error:
             self._write_flags = _flags_after(error, flags, "writing", offset)
             return False

@@ -99,7 +99,12 @@ class Arbiter:
     def _serve_burst(self, queue: SubmissionQueue, burst: int) -> int:
         """Execute up to `burst` commands of a queue; how many there were."""
         executed = 0
-        while executed < burst and self.may_fetch(queue) and self._lifecycle.serving:
+        while (
+            executed < burst
+            and queue.head != queue.tail
+            and self.may_fetch(queue)
+            and self._lifecycle.serving
+        ):
             if (
                 queue.qid
                 and not self._faults.io

@@ -74,43 +74,50 @@ class FastPath:
         self._complete = complete
 
     def run(self, queue: SubmissionQueue, limit: int) -> int:
-        """Execute up to `limit` commands from the head of `queue`; how many there were.
+        """Execute up to `limit` commands from the head of `queue` to the last entry of the ring at
+        most; how many there were.
 
         Raises AccessFault when the queue's memory is gone.
         """
         controller = self._controller
         began = perf_counter_ns()
-        namespaces, views_of = controller.namespaces.attached, controller.board.dma.views
-        staging = None
-        if controller.board.dma.remote:
-            staging = Staging(controller.board.dma)
-            views_of = staging.views
+        namespaces, dma = controller.namespaces.attached, controller.board.dma
+        views_of, known_views, staging = dma.views, dma.known_views, None
+        if dma.remote:
+            staging = Staging(dma)
+            views_of, known_views = staging.views, {}
         waiting = controller.outstanding.identifiers(queue.qid)
-        limit = controller.board.queues.room(queue.completions, min(limit, BATCH))
-        unpack = READ_WRITE_ENTRY.unpack_from
-        entries, size, tail, head = queue.entries, queue.size, queue.tail, queue.head
+        limit = controller.board.queues.room(queue.completions, min(BATCH, limit))
+        head, tail = queue.head, queue.tail
+        end = min(tail if head <= tail else queue.size, head + limit)
+        entries = queue.entries[head * SUBMISSION_ENTRY_SIZE : end * SUBMISSION_ENTRY_SIZE]
         cids: list[int] = []
         writes = bytes_read = bytes_written = 0
-        known = whole = None
+        known = counted = whole = None
         try:
-            while head != tail and len(cids) < limit:
-                opcode, flags, cid, nsid, prp1, prp2, slba, dword12 = unpack(
-                    entries, head * SUBMISSION_ENTRY_SIZE
-                )
-                if flags or dword12 > NLB_MASK or cid in waiting:
+            for (
+                opcode, flags, cid, nsid, prp1, prp2, slba, dword12
+            ) in READ_WRITE_ENTRY.iter_unpack(entries):  # fmt: skip
+                if flags or cid in waiting:
                     break
                 if nsid != known:
                     namespace = namespaces.get(nsid)
                     if not isinstance(namespace, Namespace):
                         break
                     reads_here, writes_here = namespace.fast_path
-                    known, media = nsid, namespace.media
+                    known, counted, media = nsid, None, namespace.media
                     blocks, block_size = namespace.blocks, namespace.block_size
-                length = (dword12 + 1) * block_size
-                if slba + dword12 >= blocks or length > MAX_TRANSFER:
+                if dword12 != counted:
+                    length = (dword12 + 1) * block_size
+                    if dword12 > NLB_MASK or length > MAX_TRANSFER:
+                        break
+                    counted = dword12
+                if slba + dword12 >= blocks:
                     break
                 if opcode == _READ and reads_here:
-                    views = views_of(prp1, prp2, length, write=True)
+                    views = known_views.get((prp1, length, True)) or views_of(
+                        prp1, prp2, length, write=True
+                    )
                     if not media.read_at_once(views, slba * block_size):
                         break
                     bytes_read += length
@@ -125,21 +132,23 @@ class FastPath:
                     writes += 1
                 else:
                     break
-                head = head + 1 if head + 1 < size else 0
                 cids.append(cid)
         except (NvmeError, MediaError):
             pass  # of the command that is the head now
         if staging is not None and not staging.store(len(cids) - writes):
             return 0
-        if cids:
-            queue.head = head
-            reads = len(cids) - writes
-            controller.health.count_read(bytes_read, reads)
-            controller.health.count_write(bytes_written, writes)
+        done = len(cids)
+        if done:
+            queue.head = (head + done) % queue.size
             self._complete(queue, cids)
+            # After the host has its answers.
             took = perf_counter_ns() - began
-            controller.statistics.executed(queue.qid, _CSI, reads, writes, took)
-        return len(cids)
+            controller.statistics.executed(queue.qid, _CSI, done - writes, writes, took)
+            if done > writes:
+                controller.health.count_read(bytes_read, done - writes)
+            if writes:
+                controller.health.count_write(bytes_written, writes)
+        return done
 
 
 class NoFastPath(FastPath):
