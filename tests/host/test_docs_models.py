@@ -9,7 +9,7 @@ from support.docs import ROOT, blocks, run_python, run_shell
 
 
 def test_the_session_prints_what_the_page_says(tmp_path: Path) -> None:
-    (session,) = blocks("models.md", "sh")
+    session = blocks("models.md", "sh")[0]
     said = run_shell(session, cwd=tmp_path).splitlines()
     shown = blocks("models.md", "text")[0].strip().splitlines()
     assert len(said) == len(shown)

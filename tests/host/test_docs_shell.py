@@ -99,6 +99,21 @@ def test_a_mark_is_true(block: Block) -> None:
         assert Path(block.page).name in tests
 
 
+def test_commands_are_in_blocks_of_shell() -> None:
+    """Not in those of another language, or of a name for shell that nothing here looks for."""
+    other = []
+    for path in documents():
+        for language, text in re.findall(
+            r"^ *```([^\n`]*)\n(.*?)^ *```", path.read_text(), re.MULTILINE | re.DOTALL
+        ):
+            known = language in ("", "c", "diff", "python", "sh", "text", "toml", "yaml")
+            hidden = language in ("", "text") and re.search(
+                r"^ *(\$ |potash [\w-]+( \S|$))", text, re.M
+            )
+            other += [] if known and not hidden else [(path.name, language, text)]
+    assert other == []
+
+
 def test_commands_in_running_text_are_valid() -> None:
     wrong, checked = [], 0
     for path in documents():
