@@ -46,6 +46,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     metadata = {"metadata": {"path": str(folder)}}
     client = NotebookClient(tour, km=manager, timeout=LIMIT, resources=metadata)
     client.execute(env={**environment(), "TMPDIR": str(folder)})
+    assert list(folder.glob("potash-*")) == []
     return [
         [one.get("text") or one["data"]["image/svg+xml"] for one in cell.outputs]
         for cell in tour.cells
@@ -55,7 +56,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 
 def test_every_cell_shows_what_it_says(outputs: list[Any]) -> None:
     texts = ["".join(found) for found in outputs]
-    boot, built, ran, moved, asked, digits, roof, fault, trace, times = texts
+    boot, built, ran, moved, asked, digits, roof, fault, trace, times, last = texts
     assert "64 MiB in blocks of 4096 bytes" in boot
     assert "bytes of object file" in built
     assert ran.splitlines() == ["['bytes counted: 16777216']", "as Python counts: True"]
@@ -65,4 +66,5 @@ def test_every_cell_shows_what_it_says(outputs: list[Any]) -> None:
     assert "worker 0: job" in trace
     for picture in (moved, roof, times):
         assert xml.fromstring(picture).tag == "{http://www.w3.org/2000/svg}svg"
+    assert last == ""
     assert "16 777 216 bytes" in moved and "the job, modelled" in times

@@ -26,8 +26,6 @@ MAX_RANGES = 64
 """Runs of pages that a job of an accelerator can have."""
 MAX_TABLE = 64 << 10
 """Bytes of the table, which is an argument of Start."""
-COMMAND = 64
-"""Bytes of a command, which describes a run of pages."""
 
 
 class Output(NamedTuple):
@@ -103,9 +101,7 @@ class OnAccelerator:
             progress=self._progress,
         )
         require_done(result.status.return_value & BAD_INDEX)
-        described = len(pages) * COMMAND
-        moved = len(program) + len(table) + described + len(result.output)
-        return Output(result.output, moved)
+        return Output(result.output, len(program) + len(table) + len(result.output))
 
     def close(self) -> None:
         pass
