@@ -1,4 +1,4 @@
-"""Memory of a client's that a device may map."""
+"""Memory that processes share by its descriptor: a memfd of a size that nobody can change."""
 
 from __future__ import annotations
 
@@ -7,16 +7,29 @@ import mmap
 import os
 from typing import Self
 
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+"""The last one, too: who is given the memory could else have it refuse what clears it."""
+
+
+def sealed_memfd(size: int, name: str) -> int:
+    """A memfd of `size` zeroes; the caller closes it. Raises OSError when there is no memory."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
 
 class SealedMemory:
-    """`size` bytes that can be shared: a memfd that cannot change its size any more, mapped
-    here."""
+    """`size` bytes, mapped here: those of the memfd `fd`, which is owned from then on, or new
+    ones."""
 
-    def __init__(self, size: int) -> None:
-        self.fd = os.memfd_create("vfio-user memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    def __init__(self, size: int, name: str = "vfio-user memory", *, fd: int | None = None) -> None:
+        self.fd = sealed_memfd(size, name) if fd is None else fd
         try:
-            os.ftruncate(self.fd, size)
-            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
             self._mapped = mmap.mmap(self.fd, size)
         except BaseException:
             os.close(self.fd)

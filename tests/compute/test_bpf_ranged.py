@@ -20,7 +20,7 @@ LIMIT = 1000
 
 @pytest.fixture
 def memory() -> Iterator[SharedMemory]:
-    made = SharedMemory.create("memory", 8 * PAGE)
+    made = SharedMemory(8 * PAGE, "memory")
     for page in range(8):
         made.view[page * PAGE] = page + 1
     yield made

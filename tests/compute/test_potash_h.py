@@ -265,7 +265,7 @@ def test_the_same_source_runs_on_memory_ranges(
     build: Callable[[str], bytes], engine: Engine
 ) -> None:
     program = load_program(build(SEES))
-    memory = [SharedMemory.create(f"range{index}", 4096) for index in range(3)]
+    memory = [SharedMemory(4096, f"range{index}") for index in range(3)]
     memory[2].view[:8] = struct.pack("<Q", 1 << 63)
     services = Services(lambda _: None, lambda *_: 0, lambda *_: 0)
     window = Window(Space())

@@ -369,7 +369,7 @@ def test_a_range_outside_its_memory_is_refused(
 
 
 def test_more_than_an_arena_reaches_is_refused(native: EngineBoard) -> None:
-    memory = SharedMemory.create("large", 4 << 30)
+    memory = SharedMemory(4 << 30, "large")
     with closing(memory):
         _, small = native.memory()
         from potash_firmware.mailbox.execution import ShareMemory

@@ -58,7 +58,7 @@ def test_shared_memory_cannot_be_resized() -> None:
 def test_memory_of_another_size_or_unsealed_is_not_adopted() -> None:
     fd = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
     reader, writer = os.pipe()
-    memory = SharedMemory.create("sealed", 4096)
+    memory = SharedMemory(4096, "sealed")
     try:
         os.ftruncate(fd, 4096)
         with pytest.raises(MailboxError, match="sealed"):
@@ -74,7 +74,7 @@ def test_memory_of_another_size_or_unsealed_is_not_adopted() -> None:
 
 
 def test_discarded_bytes_are_zero_and_their_neighbours_stay() -> None:
-    memory = SharedMemory.create("discard", 3 * 4096)
+    memory = SharedMemory(3 * 4096, "discard")
     try:
         memory.view[:] = b"\xaa" * len(memory.view)
         memory.discard(4096, 4096)

@@ -70,8 +70,7 @@ class Board:
         self.config = config
         self.buffers = SharedBuffers.create({item.id: item.plan for item in config.accelerators})
         self.media = {
-            item.nsid: SharedMemory.create(f"media{item.nsid}", item.size)
-            for item in config.namespaces
+            item.nsid: SharedMemory(item.size, f"media{item.nsid}") for item in config.namespaces
         }
         self.counters = Counters.create(config.rows)
         """Shared with the APU where time is modelled."""

@@ -49,7 +49,7 @@ class EngineBoard(Board):
     def memory(self, contents: bytes = b"", pages: int = 1) -> tuple[SharedMemory, int]:
         """Shared memory and its serial number."""
         size = max(pages * PAGE, -(-len(contents) // PAGE) * PAGE)
-        memory = SharedMemory.create("memory", size)
+        memory = SharedMemory(size, "memory")
         memory.view[: len(contents)] = contents
         serial = next(self._serials)
         self.port.send(ShareMemory(serial, size, memory.fd))

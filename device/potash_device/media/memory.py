@@ -1,15 +1,12 @@
 """Media in memory: gone when the device ends, for tests and first steps."""
 
-import fcntl
 import mmap
 import os
 from typing import Self
 from weakref import finalize
 
 from potash_device.media.store import Media
-
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-"""The last one, too: who is given the memory could else have it refuse what clears it."""
+from pyvfio_user.sealed_memory import sealed_memfd
 
 
 class MemoryMedia(Media):
@@ -18,10 +15,7 @@ class MemoryMedia(Media):
     @classmethod
     def create(cls, size: int) -> Self:
         """Make the memory. Raises OSError when the system has none left."""
-        fd = os.memfd_create("potash-media", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(fd, size)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-        return cls(fd, size)
+        return cls(sealed_memfd(size, "potash-media"), size)
 
 
 class SharedMemory:

@@ -198,7 +198,7 @@ class Desk:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._mine, self.its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        memory = SharedMemory.create("potash-exchange", EXCHANGE)
+        memory = SharedMemory(EXCHANGE, "potash-exchange")
         self.exchange = os.dup(memory.fd)
         # Mapped in the nursery, it would be in every worker that is forked from now on.
         memory.close()

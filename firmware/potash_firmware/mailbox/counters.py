@@ -72,7 +72,7 @@ class Counters:
     @classmethod
     def create(cls, accelerators: int) -> Self:
         """New rows, all zero. Raises OSError."""
-        return cls(SharedMemory.create("potash-counters", _size(accelerators)))
+        return cls(SharedMemory(_size(accelerators), "potash-counters"))
 
     @classmethod
     def adopt(cls, fd: int, accelerators: int) -> Self:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from potash_firmware.mailbox.errors import MailboxError
+from pyvfio_user.sealed_memory import SealedMemory
 
 SLOTS = 16
 """Vendor commands that can be in flight, each with a slot of its own."""
@@ -72,27 +73,8 @@ class ArenaPlan:
         return self.writes_offset + _pages(self.writes_size)
 
 
-class SharedMemory:
-    """One sealed memfd and its mapping, which this object owns both."""
-
-    def __init__(self, fd: int, mapping: mmap.mmap) -> None:
-        self.fd = fd
-        self._mapping = mapping
-        self.size = len(mapping)
-        self.view = memoryview(mapping)
-
-    @classmethod
-    def create(cls, name: str, size: int) -> Self:
-        """New memory of `size` zero bytes. Raises OSError when the system refuses."""
-        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
-            os.ftruncate(fd, size)
-            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
-            return cls(fd, mmap.mmap(fd, size))
-        except BaseException:
-            os.close(fd)
-            raise
+class SharedMemory(SealedMemory):
+    """Memory that the device's processes share."""
 
     @classmethod
     def adopt(cls, fd: int, size: int) -> Self:
@@ -109,24 +91,12 @@ class SharedMemory:
             raise MailboxError(f"the memory of descriptor {fd} is not sealed against shrinking")
         if present != size:
             raise MailboxError(f"descriptor {fd} has {present} bytes where {size} were expected")
-        return cls(fd, mmap.mmap(fd, size))
-
-    def close(self) -> None:
-        """Release descriptor and mapping; views still held elsewhere keep the mapping alive."""
-        if self.fd < 0:
-            return
-        os.close(self.fd)
-        self.fd = -1
-        self.view.release()
-        try:
-            self._mapping.close()
-        except BufferError:
-            pass  # the last view that somebody holds lets the mapping go
+        return cls(size, fd=fd)
 
     def discard(self, offset: int, size: int) -> None:
         """Make `size` bytes from page `offset` on zero by giving their pages back."""
         if size:
-            self._mapping.madvise(mmap.MADV_REMOVE, offset, size)
+            self._mapped.madvise(mmap.MADV_REMOVE, offset, size)
 
 
 class SharedBuffers:
@@ -145,7 +115,7 @@ class SharedBuffers:
         with ExitStack() as undo:
 
             def make(name: str, size: int) -> SharedMemory:
-                memory = SharedMemory.create(name, size)
+                memory = SharedMemory(size, name)
                 undo.callback(memory.close)
                 return memory
 

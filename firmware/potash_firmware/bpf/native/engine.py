@@ -129,19 +129,6 @@ def place(contents: bytes, entry: int) -> Loaded:
     return Loaded(functions[entry], functions, owner)
 
 
-def execute(
-    code: bytes,
-    entry: int,
-    arena: Arena,
-    helpers: Mapping[int, Helper],
-    arguments: Sequence[int],
-    instruction_limit: int,
-    tally: Tally | None = None,
-) -> Execution:
-    """See `potash_firmware.bpf.engine.execute`."""
-    return Machine(code, entry, arena, helpers, instruction_limit, tally).run(arguments)
-
-
 def _pointed_at(arena: Arena, count: int) -> list[int]:
     """The functions of a program of `count` instructions that its data has pointers to."""
     layout = arena.layout
