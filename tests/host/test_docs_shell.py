@@ -1,8 +1,8 @@
 """Every command that the documentation shows, in a block of shell or in running text, is one that
 there is.
 
-Those of `potash` are parsed by its own command line; scripts, tests and targets of `make` have to
-exist. Any other command needs a comment before its block, `MARKS`, that says who tests it or why
+Those of `potash` are parsed by its own command line; scripts, tests, targets of `make` and extras
+for `pip` have to exist. Any other command needs a comment before its block, `MARKS`, that says who tests it or why
 nobody does; but for those of a plain `potash guest -- nvme …`, which
 `tests/vm/test_docs_in_a_guest.py` runs.
 """
@@ -10,6 +10,7 @@ nobody does; but for those of a plain `potash guest -- nvme …`, which
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
@@ -30,6 +31,8 @@ ORDINARY = frozenset(
 TARGETS = frozenset(
     re.findall(r"^([\w/-]+):(?!=)", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
 )
+
+EXTRAS = {*tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]}
 
 BLOCKS = shell_blocks()
 PAGES = sorted({block.page for block in BLOCKS})
@@ -57,6 +60,10 @@ def invalid(block: Block, words: Sequence[str]) -> str | None:
         case ["make", target, *_]:
             return None if target in TARGETS else f"make has no {target}"
     program = words[0].rpartition("/")[2]
+    if program == "pip":
+        named = re.findall(r"(?:potash|\.)\[([\w,-]+)\]", " ".join(words))
+        extras = {extra for one in named for extra in one.split(",")} - EXTRAS
+        return f"there is no extra {extras}" if extras else None
     if program in ("python", "python3", "pytest"):
         few = len(words) if program == "pytest" else 2
         files = [word for word in words[1:few] if "/" in word or word.endswith(".py")]
@@ -108,7 +115,7 @@ def test_commands_are_in_blocks_of_shell() -> None:
         ):
             known = language in ("", "c", "diff", "python", "sh", "text", "toml", "yaml")
             hidden = language in ("", "text") and re.search(
-                r"^ *(\$ |potash [\w-]+( \S|$))", text, re.M
+                r"^ *(\$ |potash [\w-]+( \S|$))", text, re.MULTILINE
             )
             other += [] if known and not hidden else [(path.name, language, text)]
     assert other == []
@@ -155,6 +162,7 @@ def test_the_recorded_terminal_shows_commands_that_there_are_and_no_machine() ->
         ("potash serve --size many", "many"),
         ("make tset", "make has no tset"),
         ("python docs/labs/chekc.py", "there is no"),
+        ("pip install 'potash[sweeep]'", "there is no extra"),
         ("nvme smart-log /dev/nvme0", "nobody tests it"),
         ("qemu-system-x86_64 -m 1G", "nobody tests it"),
     ],
