@@ -407,15 +407,6 @@ class Session:
         self._features.reset()
         return done(pending, bytes)
 
-    def _feature(self, message: Message) -> bytes | Later:
-        return self._features.feature(message.payload)
-
-    def _migration_read(self, message: Message) -> bytes:
-        return self._features.read(message.payload)
-
-    def _migration_write(self, message: Message) -> bytes:
-        return self._features.write(message.payload)
-
 
 _Handler = Callable[[Session, Message], bytes | Later]
 
@@ -433,9 +424,9 @@ _NEGOTIATED: Mapping[int, _Handler] = {
     Command.REGION_WRITE: Session._region_write,
     Command.DEVICE_RESET: Session._reset,
     Command.REGION_WRITE_MULTI: Session._region_write_multi,
-    Command.DEVICE_FEATURE: Session._feature,
-    Command.MIG_DATA_READ: Session._migration_read,
-    Command.MIG_DATA_WRITE: Session._migration_write,
+    Command.DEVICE_FEATURE: lambda self, message: self._features.feature(message.payload),
+    Command.MIG_DATA_READ: lambda self, message: self._features.read(message.payload),
+    Command.MIG_DATA_WRITE: lambda self, message: self._features.write(message.payload),
 }
 
 _HARMLESS = frozenset(

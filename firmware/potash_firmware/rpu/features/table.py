@@ -178,10 +178,6 @@ def _check_ranges(value: Value, nsid: int, limits: Limits) -> None:
             raise NvmeError(Status.OVERLAPPING_RANGE, detail=f"two ranges have block {one.slba}")
 
 
-def _whole_namespace(nsid: int, limits: Limits) -> bytes:
-    return bytes(LbaRange(type=RangeType.GENERAL_PURPOSE, nlb=limits.blocks(nsid)))
-
-
 def _check_threshold(value: Value, nsid: int, limits: Limits) -> None:
     _check_thermometer(value.dword, (COMPOSITE_TEMPERATURE, ALL_TEMPERATURES))
 
@@ -277,7 +273,9 @@ FEATURES: dict[int, Feature] = {
     ),
     FeatureId.LBA_RANGE_TYPE: Feature(
         LbaRangeType,
-        default_data=_whole_namespace,
+        default_data=lambda nsid, limits: bytes(
+            LbaRange(type=RangeType.GENERAL_PURPOSE, nlb=limits.blocks(nsid))
+        ),
         check=_check_ranges,
         taken=lambda dword: (LbaRangeType(dword).num_z + 1) * LbaRange.SIZE,
         given=lambda dword: MAX_LBA_RANGES * LbaRange.SIZE,

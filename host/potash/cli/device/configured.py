@@ -32,7 +32,7 @@ def _use(ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path
         values: dict[str, Any] = {
             **vars(found.device),
             **dataclasses.asdict(found.guest),
-            "namespaces": blocks_alone(found.shapes),
+            "namespaces": tuple(one for one in found.shapes if one.has_blocks),
             "accelerators": tuple((a.input_size, a.output_size) for a in found.accelerators),
             "memory_namespaces": found.memory.namespaces,
             "memory_capacity": found.memory.capacity,
@@ -151,11 +151,6 @@ def computational(
         "memory": dataclasses.replace(found.memory, namespaces=memory, capacity=capacity, bar=bar),
         "compute": dataclasses.replace(found.compute, namespaces=compute),
     }
-
-
-def blocks_alone(shapes: tuple[NamespaceShape, ...]) -> tuple[NamespaceShape, ...]:
-    """Those with logical blocks."""
-    return tuple(one for one in shapes if one.has_blocks)
 
 
 def given() -> Configuration:

@@ -53,7 +53,7 @@ def info(profile: str) -> None:
         profile=profile,
         profiles=list(PROFILES),
         capacity=found.capacity,
-        spare=_spare(found),
+        spare=found.blocks * found.superblock_pages / found.logical_pages - 1,
         dies=found.total_dies,
         superblocks=found.blocks,
         superblock=found.superblock_pages * PAGE,
@@ -72,10 +72,6 @@ def info(profile: str) -> None:
         ("profiles", ", ".join(PROFILES)),
     ]
     say(report, columns(rows, "<<"))
-
-
-def _spare(profile: Profile) -> float:
-    return profile.blocks * profile.superblock_pages / profile.logical_pages - 1
 
 
 def _idle_reads(profile: Profile) -> list[int]:

@@ -109,8 +109,9 @@ class Controller:
         if remaining <= 0:
             return False
         interrupt = self._admin_eventfd if admin else self._io_eventfd
-        if not interrupt.wait(min(remaining, LIVENESS_POLL)):
-            self._require_health()
+        heard = interrupt.wait(min(remaining, LIVENESS_POLL))
+        if not heard and ControllerStatus(self._read(Register.CSTS)).cfs:
+            raise DeviceMisbehaved("the controller reports a fatal status; reset it")
         return True
 
     def await_event(self, timeout: float) -> int | None:
@@ -210,10 +211,6 @@ class Controller:
         self._event_requested = False
         if entry is not None and not entry.status:
             self._events.append(entry.dw0)
-
-    def _require_health(self) -> None:
-        if ControllerStatus(self._read(Register.CSTS)).cfs:
-            raise DeviceMisbehaved("the controller reports a fatal status; reset it")
 
     def _await(
         self,
