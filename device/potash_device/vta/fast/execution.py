@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from potash_device.vta.fast import layout
 from potash_device.vta.fast import steps as s
-from potash_device.vta.fast.compiling import Flag, Number, compiled, entry, intrinsic
+from potash_device.vta.fast.compiling import Flag, Number, compiled, entry, inlined, intrinsic
 from potash_device.vta.fast.cutting import accumulate, release
 from potash_device.vta.fast.pieces import elementwise
 from potash_device.vta.fast.transfer import load, store
@@ -52,22 +52,26 @@ def execute(
     the step before which each thread has done all of its own, at every `LINE`th number.
     """
     configured = np.int64(0)
-    if part.waits.shape[1] == 0:
-        while place < sink.filled[s.STEPS]:
-            place, configured = execute_step(
-                sink, place, rows, geometry, dram, buffers, acc, configured
-            )
+    alone = part.waits.shape[1] == 0
+    own = progress.ctypes.data + thread * LINE * progress.itemsize
+    end = sink.filled[s.STEPS] if alone else np.int64(part.steps.size)
+    # There is one call of `execute_step`, as each is a copy of it: calls with all that it is given
+    # take longer than many steps do.
+    while place < end:
+        step = np.int64(place)
+        if not alone:
+            step = np.int64(part.steps[place])
+            publish(own, step)
+            if not may_begin(part.waits[place], progress):
+                release(buffers, configured)
+                return place
+        following, configured = execute_step(
+            sink, step, rows, geometry, dram, buffers, acc, configured
+        )
+        place = following if alone else place + 1
+    if alone:
         release(buffers, configured)
         return place
-    own = progress.ctypes.data + thread * LINE * progress.itemsize
-    while place < part.steps.size:
-        step = np.int64(part.steps[place])
-        publish(own, step)
-        if not may_begin(part.waits[place], progress):
-            release(buffers, configured)
-            return place
-        _, configured = execute_step(sink, step, rows, geometry, dram, buffers, acc, configured)
-        place += 1
     release(buffers, configured)
     publish(own, np.int64(sink.filled[s.STEPS]))
     if thread == 0:
@@ -99,7 +103,7 @@ def is_past(progress: Any, thread: Number, step: Number) -> Flag:
     return False
 
 
-@compiled
+@inlined
 def execute_step(
     sink: s.Sink,
     at: Number,
