@@ -96,7 +96,7 @@ def in_matrix(buffers: Any, step: Any, pairs: Any, acc: Any, configured: Number)
     rows = length // windows
     if (
         TILE_CYCLES * (count // together) + TILE_OVERHEAD >= VECTOR_CYCLES * rows * count
-        or form_of(buffers.forms, False, others) != FULL
+        or form_of(buffers, False, step[s.CONSECUTIVE], others) != FULL
     ):
         in_tiles(buffers, step, pairs, acc)
         return configured
@@ -114,7 +114,7 @@ def in_matrix(buffers: Any, step: Any, pairs: Any, acc: Any, configured: Number)
         for number in range(some if done < length else 0):
             rest = at + (done * dst_step + number * block_step) * ACC_BYTES
             those = of_block(others, number)
-            in_registers(buffers, False, length - done, rest, src + done * src_step, those)
+            in_registers(buffers, False, FULL, length - done, rest, src + done * src_step, those)
         block += some
         at += some * block_step * ACC_BYTES
         src += some * np.int64(step[s.SRC_BLOCK])
@@ -194,7 +194,8 @@ def in_tiles(buffers: Any, step: Any, pairs: Any, acc: Any) -> None:
     while block < blocks:
         two = step[s.TOGETHER] != 0 and block + 1 < blocks
         others = (dst_step, block_step, src_step, wgt, wgt_step, table, count, fresh)
-        in_registers(buffers, two, np.int64(step[s.COUNT]), at, src, others)
+        form = form_of(buffers, two, step[s.CONSECUTIVE], others)
+        in_registers(buffers, two, form, np.int64(step[s.COUNT]), at, src, others)
         done = 2 if two else 1
         block += done
         at += done * block_step * ACC_BYTES
@@ -230,25 +231,26 @@ def in_loops(buffers: Any, step: Any, pairs: Any, lanes: Number, acc: Any) -> No
 
 
 def in_registers(
-    buffers: Any, two: Flag, length: Number, acc: Number, src: Number, others: Any
+    buffers: Any, two: Flag, form: Number, length: Number, acc: Number, src: Number, others: Any
 ) -> None:
-    """Add up products for `length` positions, with one block of weights or with `two`; `others` are
-    `tile`'s."""
+    """Add up products for `length` positions, with one block of weights or with `two`, all of which
+    have this form; `others` are `tile`'s."""
     raise NotImplementedError("compiled code only")
 
 
 @implements(in_registers)
-def _in_registers(buffers: Any, two: Any, length: Any, acc: Any, src: Any, others: Any) -> Any:
+def _in_registers(
+    buffers: Any, two: Any, form: Any, length: Any, acc: Any, src: Any, others: Any
+) -> Any:
     if buffers.instance_class in (Vnni512, Amx, AmxModel):
         return _in_many_registers
     return _in_few_registers if buffers.instance_class is Vnni256 else _in_few_registers_by_form
 
 
 def _in_many_registers(
-    buffers: Any, two: Flag, length: Number, acc: Number, src: Number, others: Any
+    buffers: Any, two: Flag, form: Number, length: Number, acc: Number, src: Number, others: Any
 ) -> None:
     """With 32 registers of 16 lanes."""
-    form = form_of(buffers.forms, two, others)
     if form & FIRST:
         _of_first_inputs(buffers, two, length, acc, src, others)
         return
@@ -314,15 +316,14 @@ _few_full, _few_first, _few_diagonal = _few(FULL), _few(FIRST), _few(DIAGONAL)
 
 
 def _in_few_registers(
-    buffers: Any, two: Flag, length: Number, acc: Number, src: Number, others: Any
+    buffers: Any, two: Flag, form: Number, length: Number, acc: Number, src: Number, others: Any
 ) -> None:
     _few_full(buffers, two, length, acc, src, others)
 
 
 def _in_few_registers_by_form(
-    buffers: Any, two: Flag, length: Number, acc: Number, src: Number, others: Any
+    buffers: Any, two: Flag, form: Number, length: Number, acc: Number, src: Number, others: Any
 ) -> None:
-    form = form_of(buffers.forms, two, others)
     if form & FIRST:
         _few_first(buffers, two, length, acc, src, others)
     elif form & DIAGONAL and not two:
@@ -372,16 +373,41 @@ def _of_diagonals(buffers: Any, length: Number, acc: Number, src: Number, others
         acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
 
 
+def form_of(buffers: Any, two: Flag, consecutive: Flag, others: Any) -> Number:
+    """What all blocks that are multiplied have in common; those of `consecutive` pairs follow each
+    other."""
+    raise NotImplementedError("compiled code only")
+
+
+@implements(form_of)
+def _form_of(buffers: Any, two: Any, consecutive: Any, others: Any) -> Any:
+    def unknown(buffers: Any, two: Flag, consecutive: Flag, others: Any) -> Number:
+        return FULL
+
+    def known(buffers: Any, two: Flag, consecutive: Flag, others: Any) -> Number:
+        form = form_of_blocks(buffers.forms, np.int64(0), consecutive, others)
+        if two and form:
+            form &= form_of_blocks(buffers.forms, others[4], consecutive, others)
+        return form
+
+    return known if "forms" in buffers.fields else unknown
+
+
 @compiled
-def form_of(forms: Any, two: Flag, others: Any) -> Number:
-    """What all blocks that are multiplied have in common."""
-    wgt, wgt_step, pairs, count = others[3:7]
-    form = FIRST | DIAGONAL
-    at = 0
-    while form and at < count:
-        number = wgt + weights_of(pairs, at)
-        form &= forms[number]
-        if two:
-            form &= forms[number + wgt_step]
-        at += 1
+def form_of_blocks(forms: Any, step: Number, consecutive: Flag, others: Any) -> Number:
+    """The same for the blocks that are `step` elements from those of the pairs."""
+    wgt, _, pairs, count = others[3:7]
+    first = wgt + step + weights_of(pairs, 0)
+    form = np.int64(forms[first])
+    if form == FULL:
+        return form
+    if consecutive:
+        # Without a way out, which LLVM makes vectors of.
+        same = forms[first : first + count]
+        common = np.uint8(FIRST | DIAGONAL)
+        for number in range(same.size):
+            common &= same[number]
+        return np.int64(common)
+    for at in range(1, count):
+        form &= forms[wgt + step + weights_of(pairs, at)]
     return form

@@ -61,6 +61,12 @@ def lower_products(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink
     if other[1] == 0 and rows * turns * other[0] <= table.shape[0]:
         turns = unroll(table, words, stride, dst_mask, rows, turns, other)
         other = NO_LOOP
+    consecutive = True
+    for number in range(1, rows * turns):
+        if table[number, 1] != table[number - 1, 1] + 1:
+            row_of = number // turns
+            other_dst = (words[row_of * stride] ^ words[(row_of - 1) * stride]) & dst_mask
+            consecutive &= number % turns == 0 and other_dst != 0
     if length == 1:
         # A loop that keeps its weights goes through the positions.
         if has_positions(one) and not (has_positions(other) and other[0] > one[0]):
@@ -95,7 +101,7 @@ def lower_products(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink
             step[s.WGT], step[s.WGT_STEP] = iteration * one[3], other[3]
             step[s.PAIR], step[s.PAIRS] = pair + start * turns, (end - start) * turns
             step[s.BLOCKS], step[s.TOGETHER] = other[0], together
-            step[s.FRESH] = waiting == s.ALL
+            step[s.FRESH], step[s.CONSECUTIVE] = waiting == s.ALL, consecutive
             start = end
     sink.filled[s.FILLED_PAIRS] += rows * turns
 

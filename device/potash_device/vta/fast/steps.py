@@ -24,9 +24,10 @@ TRANSFER, ZERO, PRODUCTS, ELEMENTWISE = range(4)
 ACC, the first of `COUNT`."""
 
 DST_STEP, BLOCK_STEP, SRC, SRC_STEP, SRC_BLOCK, WGT, WGT_STEP = range(3, 10)
-PAIR, PAIRS, BLOCKS, TOGETHER, FRESH = range(10, 15)
+PAIR, PAIRS, BLOCKS, TOGETHER, FRESH, CONSECUTIVE = range(10, 16)
 """Of PRODUCTS: for so many positions and blocks, the pairs of INP and WGT elements from number PAIR
-on. Two blocks may be multiplied TOGETHER. FRESH accumulators are zero, whatever they hold."""
+on. Two blocks may be multiplied TOGETHER. FRESH accumulators are zero, whatever they hold. The WGT
+elements of CONSECUTIVE pairs follow each other."""
 
 OPCODE, IMMEDIATE, OPERAND, STRIDE, CUT, JUMP, MEMBERS, PIECES, SIMPLE = range(3, 12)
 """Of ELEMENTWISE: the operand is the number itself where it is IMMEDIATE, else an element of ACC,
