@@ -137,6 +137,30 @@ def test_a_stream_with_more_steps_than_there_is_room_for(
             assert pair.check(finished(instruction, instruction)).refusal is None
 
 
+def test_what_is_before_an_instruction_for_which_there_is_no_room_is_executed() -> None:
+    # 64 x 250 steps, as no two of the elements are adjacent; there is room for all micro-ops, all
+    # accumulators, and one more. As in a network of 120 000 instructions.
+    first = Alu(
+        alu_opcode=AluOpcode.ADD, use_imm=True, imm=5, uop_end=1, iter_in=600, dst_factor_in=1
+    )
+    many = Alu(
+        alu_opcode=AluOpcode.MAX,
+        use_imm=True,
+        imm=-7,
+        uop_bgn=1,
+        uop_end=65,
+        iter_in=250,
+        dst_factor_in=3,
+    )
+    micro_ops = [MicroOp(0), *(MicroOp(700 + x * 37 % 64 * 9) for x in range(64))]
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("MOST_STEPS", "STEPS_AT_ONCE"):
+            patch.setattr(f"potash_device.vta.fast.simulator.{name}", 1)
+        pair = Pair(DEFAULT, micro_ops=micro_ops)
+        for _ in range(2):
+            assert pair.check(finished(first, many, first)).refusal is None
+
+
 def test_a_stream_with_more_pairs_than_there_is_room_for() -> None:
     # Of each of these, 64 x 200 pairs.
     gemm = Gemm(uop_end=64, iter_in=200, src_factor_in=1)

@@ -101,9 +101,11 @@ def lower_instruction(
         if words.size * iterations <= s.room(sink):
             lower_words(row, words, geometry, sink)
             return True
-        # There may be fewer steps than micro-ops.
+        # There may be fewer steps than micro-ops. If not, those before are lost.
         s.zero_waiting(sink)
         before, pairs = sink.filled[s.STEPS], sink.filled[s.FILLED_PAIRS]
+        if before and not recording:
+            return False
         lower_words(row, words, geometry, sink)
         if not sink.filled[s.OVERFLOW] and s.room(sink) >= 0:
             return True
@@ -111,7 +113,7 @@ def lower_instruction(
         sink.filled[s.GROUP], sink.filled[s.OVERFLOW] = -1, 0
         sink.filled[s.ZEROED] = 0
         sink.zeroed[:] = 0
-        if recording or before:
+        if recording:
             return False
     while sink.filled[s.ITERATION] < iterations:
         if words.size > s.room(sink) or not has_pairs(sink, geometry):
