@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +17,11 @@ import pytest
 from potash.models.builder import GraphBuilder
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
+from potash_firmware.tflite import partition
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.runtime import Model
-from potash_firmware.vta_runtime import Runtime
+from potash_firmware.vta_runtime import Runtime, VtaMemoryError
 from support.tflite import reference
 from support.tflite_graphs import Network, network
 from support.tflite_values import SMALL, spread
@@ -79,6 +81,25 @@ def test_random_networks_give_the_references_bytes(config: Config) -> None:
 def test_with_little_memory_they_give_the_same(log_bytes: int) -> None:
     for seed in range(log_bytes, log_bytes + 3):
         check(seed, CONFIGS[seed % 2], 1 << log_bytes)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=["1x16x16", "2x8x8"])
+def test_tensors_that_are_never_needed_together_share_memory(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With margins, in several streams, run again, and relocated: whatever the memory held."""
+    assembled, tried = partition._assembled, Counter[bool]()
+
+    def without_room(*arguments: Any, shared: bool) -> Any:
+        tried[shared] += 1
+        if not shared:
+            raise VtaMemoryError
+        return assembled(*arguments, shared=True)
+
+    monkeypatch.setattr(partition, "_assembled", without_room)
+    for seed in range(200 + CONFIGS.index(config), 212, 2):
+        check(seed, config)
+    assert tried[True] == tried[False] > 8
 
 
 @pytest.mark.slow

@@ -352,6 +352,36 @@ def test_what_raises_while_it_is_placed_or_compiled_leaves_nothing(
         assert bytes(output[:length]) == reference(chain(), [data()])
 
 
+def images(layers: int) -> bytes:
+    """Convolutions of padded images one behind the other, and the sum of the first and the last."""
+    random = np.random.default_rng(layers)
+    graph = GraphBuilder()
+    x = y = graph.tensor((1, 30, 30, 16), 0.05, -7)
+    outputs = []
+    for number in range(layers):
+        w = graph.constant(random.integers(-9, 10, (16, 3, 3, 16)).astype(np.int8), 0.02)
+        y = graph.conv2d(y, w, None, 0.05, number - 5, padding=Padding.SAME)
+        outputs.append(y)
+    return graph.finish([x], [graph.add(outputs[0], y, 0.06, 3)])
+
+
+def test_more_tensors_than_the_memory_holds_are_one_stream(own_cache: Path) -> None:
+    # Each of twelve takes 16 KiB, and of those three are needed at once.
+    model = images(11)
+    for seed in range(2):
+        values = np.random.default_rng(seed).integers(-128, 128, (1, 30, 30, 16), np.int8)
+        # The second time from what was kept.
+        with Runtime(Core.create(Config.default(), 1 << 17)) as runtime:
+            delegate = VtaDelegate(runtime)
+            loaded = Model(model, delegate=delegate)
+            assert all(one.claimed for one in delegate.decisions[0]) and len(delegate.streams) == 1
+            for _ in range(2):
+                output = bytearray(values.size)
+                loaded(values.tobytes(), memoryview(output))
+                assert output == reference(model, [values])
+            del loaded
+
+
 def test_what_was_tried_and_had_no_room_is_gone_at_once() -> None:
     gc.disable()
     try:

@@ -21,8 +21,8 @@ from potash_device.vta.timing.parameters import CHISEL, PYNQ, PYNQ_CORE
 from potash_device.vta.timing.result import Facts, Moments, Timing
 from potash_firmware.tflite.capi import BuiltinOperator, Node
 from potash_firmware.tflite.delegate import VtaDelegate
-from potash_firmware.tflite.partition import Mark
 from potash_firmware.tflite.runtime import Model, inspect
+from potash_firmware.tflite.streams import Mark
 from potash_firmware.vta_runtime import Runtime
 from support.docs import ROOT
 

@@ -34,13 +34,14 @@ from potash_firmware.tflite.capi import (
 )
 from potash_firmware.tflite.lowering import Lowering, Refusal, Rounding, Settings
 from potash_firmware.tflite.operators import OPERATORS, lower, lower_later
-from potash_firmware.tflite.partition import Partition, ShapeError, Stream, build
+from potash_firmware.tflite.partition import Partition, ShapeError, build
 from potash_firmware.tflite.partition_cache import (
     Record,
     name_of_graph,
     name_of_model,
     name_of_partition,
 )
+from potash_firmware.tflite.streams import Stream
 from potash_firmware.vta_runtime import Runtime, VtaMemoryError
 
 Result = TypeVar("Result")

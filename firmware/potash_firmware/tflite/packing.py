@@ -106,6 +106,18 @@ class Layout:
         return whole.grown(-top, -bottom, -left, -right)
 
 
+def around(surface: Surface, margin: Margin) -> tuple[Surface, ...]:
+    """The margin of a surface: the rows above and below it, and the columns at both sides."""
+    top, bottom, left, right = margin
+    whole, (height, width) = surface.grown(*margin), (surface.height, surface.width)
+    return (
+        whole.grown(0, -bottom - height, 0, 0),
+        whole.grown(-top - height, 0, 0, 0),
+        surface.grown(0, 0, left, -width),
+        surface.grown(0, 0, -width, right),
+    )
+
+
 def pack(values: Array, sizes: Sizes, surface: Surface, config: Config) -> None:
     """Put a tensor's values into its surface."""
     for place, image in _pairs(values.reshape(sizes), sizes, surface, config):

@@ -4,7 +4,8 @@ Three passes make it. Forwards, each node decides about the layouts of its tenso
 two nodes want differently has both layouts, and is converted from the first to the other.
 Backwards, the margins that readers want add up. Forwards again, memory is allocated. Then the nodes
 append their instructions, unless those were cached earlier. The streams, with their constants, stay
-in the accelerator's memory.
+in the accelerator's memory. Where there is no room for all tensors at once, those that are never
+needed together share memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ import numpy as np
 
 from potash_device.trace import COMPUTE
 from potash_device.vta.config import Config
+from potash_firmware.tflite import memory
 from potash_firmware.tflite.capi import OPERATOR_NAMES, Array, Node, Tensor
 from potash_firmware.tflite.lowering import (
     Alias,
@@ -26,7 +28,16 @@ from potash_firmware.tflite.lowering import (
     Lowering,
     Placement,
 )
-from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin, Sizes, moved, pack, unpack
+from potash_firmware.tflite.packing import (
+    NO_MARGIN,
+    Layout,
+    Margin,
+    Sizes,
+    around,
+    moved,
+    pack,
+    unpack,
+)
 from potash_firmware.tflite.partition_cache import (
     Compiled,
     Layouts,
@@ -35,8 +46,9 @@ from potash_firmware.tflite.partition_cache import (
     Span,
     Streams,
 )
-from potash_firmware.vta_runtime import Runtime, VtaMemoryError, splitting
-from potash_firmware.vta_runtime.schedules import Surface, move
+from potash_firmware.tflite.streams import Stream, streams_of
+from potash_firmware.vta_runtime import Buffer, Runtime, Share, VtaMemoryError
+from potash_firmware.vta_runtime.schedules import Surface, fill, move
 
 Lowered: TypeAlias = tuple[Node, Lowering]
 
@@ -51,21 +63,6 @@ class Copy(NamedTuple):
     tensor: int
     sizes: Sizes
     spread: tuple[int, ...] | None = None
-
-
-class Mark(NamedTuple):
-    """A node's instructions in a stream: from `first` on, before `end`."""
-
-    node: Node
-    first: int
-    end: int
-
-
-class Stream(NamedTuple):
-    """Instructions that run in one call of the core."""
-
-    code: bytes
-    marks: tuple[Mark, ...]
 
 
 class Job(NamedTuple):
@@ -193,13 +190,30 @@ def _build(
     for (node, lowering), its in zip(lowered, layouts, strict=True):
         draft.add(node, lowering, its)
     draft.spread_margins()
-    builder = Builder(runtime)
+    nodes = [node for node, _ in lowered]
+    with suppress(VtaMemoryError, _UnusableError):
+        return _assembled(draft, Builder(runtime), nodes, inputs, outputs, kept, shared=False)
+    # The core has to fill margins then, so that this is not the first thing that is tried.
+    return _assembled(draft, Builder(runtime), nodes, inputs, outputs, kept, shared=True)
+
+
+def _assembled(
+    draft: "_Draft",
+    builder: Builder,
+    nodes: Sequence[Node],
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+    kept: Compiled | None,
+    *,
+    shared: bool,
+) -> tuple[Partition, Compiled]:
+    """Raises _UnusableError, VtaMemoryError."""
     try:
-        assembly = _Assembly(draft, builder)
-        partition = assembly.finish([node for node, _ in lowered], inputs, outputs, kept)
+        assembly = _Assembly(draft, builder, shared)
+        partition = assembly.finish(nodes, inputs, outputs, kept)
         return partition, assembly.compiled
     except BaseException:
-        runtime.close()
+        builder.runtime.close()
         builder.close()
         raise
 
@@ -265,9 +279,11 @@ class _Draft:
 class _Assembly:
     """The third pass."""
 
-    def __init__(self, draft: _Draft, builder: Builder) -> None:
+    def __init__(self, draft: _Draft, builder: Builder, shared: bool) -> None:
         self._draft = draft
         self._builder = builder
+        self._shared = shared
+        """Whether tensors that are never needed together share memory."""
         self._surfaces: dict[Copy, Surface] = {}
         self._steps: list[tuple[Job, ...] | Arrangement] = []
         self._jobs: list[Job] = []
@@ -286,15 +302,18 @@ class _Assembly:
             if index in self._draft.layouts and self._draft.tensors[index].constant is None
         ]
         for copy in entries:
-            self._make(copy)
+            self._make(nodes[0], copy)
         for node, placement in self._draft.placements:
             self._add(node, placement)
         self._end_stream()
+        exits = [self._home(index) for index in outputs]
+        memory.settle(
+            self._buffers(entries, exits), self._builder.allocate, self._builder.config.alignment
+        )
         streams = iter(self._streams(kept))
         steps: list[Stream | Arrangement] = []
         for step in self._steps:
             steps += [step] if isinstance(step, Arrangement) else next(streams)
-        exits = [self._home(index) for index in outputs]
         return Partition(
             nodes=tuple(nodes),
             runtime=self._builder.runtime,
@@ -303,6 +322,18 @@ class _Assembly:
             outputs=tuple(map(self._port, exits)),
             steps=tuple(steps),
         )
+
+    def _buffers(self, entries: Sequence[Copy], exits: Sequence[Copy]) -> Iterator[list[Buffer]]:
+        """What is needed for each step: before the first one the inputs, after the last one the
+        outputs."""
+        yield [self._surfaces[copy].buffer for copy in entries]
+        for step in self._steps:
+            if isinstance(step, Arrangement):
+                yield [step.target.buffer, *(source.surface.buffer for source in step.sources)]
+            else:
+                for job in step:
+                    yield [one.buffer for one in (*job.inputs, *job.outputs) if one is not None]
+        yield [self._surfaces[copy].buffer for copy in exits]
 
     def _add(self, node: Node, placement: Placement) -> None:
         inputs = [
@@ -316,7 +347,8 @@ class _Assembly:
         ]
         match placement.work:
             case Compute(emit):
-                self._jobs.append(Job(node, emit, inputs, [self._make(copy) for copy in copies]))
+                outputs = [self._make(node, copy) for copy in copies]
+                self._jobs.append(Job(node, emit, inputs, outputs))
             case Alias(surface):
                 (source,) = (one for one in inputs if one is not None)
                 self._surfaces[copies[0]] = surface(source)
@@ -328,7 +360,7 @@ class _Assembly:
                     )
                     if tensor and layout and surface
                 )
-                target = self._make(copies[0])
+                target = self._make(node, copies[0])
                 self._arrange(Arrangement(sources, arrange, target, copies[0].sizes))
 
     def _home(self, index: int) -> Copy:
@@ -337,16 +369,26 @@ class _Assembly:
     def _port(self, copy: Copy) -> Port:
         return Port(self._draft.tensors[copy.tensor], self._surfaces[copy], copy.sizes)
 
-    def _make(self, copy: Copy) -> Surface:
-        """Memory for a copy, its margin filled."""
-        config = self._builder.config
+    def _make(self, node: Node, copy: Copy) -> Surface:
+        """Memory for a copy, its margin filled; that of a share by the core, each time."""
+        config, tensor = self._builder.config, self._draft.tensors[copy.tensor]
         layout = Layout(copy.sizes, self._draft.margin(copy))
-        buffer = self._builder.allocate(layout.bytes(config))
-        if layout.margin != NO_MARGIN:
-            zero_point = self._draft.tensors[copy.tensor].zero_point
-            np.frombuffer(buffer.view, np.int8)[:] = zero_point
-        self._surfaces[copy] = layout.surface(buffer, config)
-        return self._surfaces[copy]
+        size = layout.bytes(config)
+        if self._shared and tensor.constant is None:
+            surface = layout.surface(Share(size), config)
+            if margin := [one for one in around(surface, layout.margin) if one.extent.elements]:
+
+                def emit(builder: Builder, _inputs: object, _outputs: object) -> None:
+                    fill(builder.runtime, margin, tensor.zero_point)
+
+                self._jobs.append(Job(node, emit, (), (surface,)))
+        else:
+            buffer = self._builder.allocate(size)
+            if layout.margin != NO_MARGIN:
+                np.frombuffer(buffer.view, np.int8)[:] = tensor.zero_point
+            surface = layout.surface(buffer, config)
+        self._surfaces[copy] = surface
+        return surface
 
     def _reach(self, node: Node, tensor: Tensor, layout: Layout) -> Surface:
         """A tensor's surface in a layout, to which it is converted where it has no copy in it
@@ -360,7 +402,7 @@ class _Assembly:
 
             if tensor.constant is not None:
                 values = spread(tensor.constant)
-                pack(values, copy.sizes, self._make(copy), self._builder.config)
+                pack(values, copy.sizes, self._make(node, copy), self._builder.config)
             else:
                 self._convert(node, tensor, copy, spread)
         return self._surfaces[copy]
@@ -370,7 +412,7 @@ class _Assembly:
     ) -> None:
         """Make a copy of a tensor from its first layout: on the VTA where whole elements move."""
         home, config = self._home(tensor.index), self._builder.config
-        source, target = self._surfaces[home], self._make(copy)
+        source, target = self._surfaces[home], self._make(node, copy)
         axes = None if copy.spread else moved(source, home.sizes, target, copy.sizes, config)
         if axes is None:
             whole = Source(source, home.sizes, tensor.shape)
@@ -400,11 +442,8 @@ class _Assembly:
         streams = self.compiled.streams if kept is None else self._relocated(kept, groups)
         runtime = self._builder.runtime
         return [
-            [
-                Stream(piece.code, tuple(_within(_marks(jobs, counts), piece)))
-                for piece in splitting.split(code, runtime.config, runtime.core.step_limit)
-            ]
-            for jobs, (code, counts) in zip(groups, streams, strict=True)
+            list(streams_of([job.node for job in jobs], *one, runtime))
+            for jobs, one in zip(groups, streams, strict=True)
         ]
 
     def _compiled(self, groups: Sequence[Sequence[Job]]) -> Compiled:
@@ -447,22 +486,6 @@ class _Assembly:
         if streams is None:
             raise _UnusableError
         return streams
-
-
-def _marks(jobs: Sequence[Job], counts: Sequence[int]) -> Iterator[Mark]:
-    first = 0
-    for job, count in zip(jobs, counts, strict=True):
-        yield Mark(job.node, first, first + count)
-        first += count
-
-
-def _within(marks: Iterator[Mark], piece: splitting.Piece) -> Iterator[Mark]:
-    """What a piece of a stream has of each node."""
-    for node, first, end in marks:
-        if first < piece.end and end > piece.first:
-            yield Mark(
-                node, max(first, piece.first) - piece.first, min(end, piece.end) - piece.first
-            )
 
 
 def _rearrange(step: Arrangement, config: Config) -> None:

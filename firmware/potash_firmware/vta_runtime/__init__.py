@@ -6,7 +6,7 @@ Source: the VTA project's runtime (`vta/runtime.h`), whose functions docs/vta.md
 from potash_device.vta.config import MemoryId
 from potash_device.vta.isa import AluOpcode, MicroOp, Stage
 from potash_device.vta.stream import StreamError
-from potash_firmware.vta_runtime.buffers import Buffer, VtaMemoryError
+from potash_firmware.vta_runtime.buffers import Buffer, Share, VtaMemoryError
 from potash_firmware.vta_runtime.kernels import AluKernel, GemmKernel, Loop
 from potash_firmware.vta_runtime.runtime import Runtime
 
@@ -19,6 +19,7 @@ __all__ = [
     "MemoryId",
     "MicroOp",
     "Runtime",
+    "Share",
     "Stage",
     "StreamError",
     "VtaMemoryError",

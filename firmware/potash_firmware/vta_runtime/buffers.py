@@ -72,6 +72,25 @@ class Buffer:
             self._heap.release(self)
 
 
+class Share(Buffer):
+    """A piece of another buffer, in which it gets its place later on. Others may have the same
+    bytes at other times; freeing it does nothing."""
+
+    def __init__(self, size: int) -> None:
+        self.physical = 0
+        self.size = size
+        self._view = None
+
+    def place(self, whole: Buffer, offset: int) -> None:
+        """Be the bytes of `whole` from `offset` on."""
+        self.physical = whole.physical + offset
+        self._view = whole.view[offset : offset + self.size]
+
+    def free(self) -> None:
+        """Have no bytes any more."""
+        self._view = None
+
+
 class Heap:
     """Allocates buffers in a core's DRAM.
 

@@ -20,8 +20,8 @@ from potash_device.vta.timing.result import Moments, Timing
 from potash_firmware.apu.models import DRAM_BYTES
 from potash_firmware.tflite.capi import Node
 from potash_firmware.tflite.delegate import VtaDelegate
-from potash_firmware.tflite.partition import Mark
 from potash_firmware.tflite.runtime import Model
+from potash_firmware.tflite.streams import Mark
 from potash_firmware.vta_runtime import Runtime
 
 OUTPUT_BYTES = 1 << 24

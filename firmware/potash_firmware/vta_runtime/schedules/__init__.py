@@ -6,7 +6,7 @@ stream for a core of any configuration.
 
 from potash_firmware.vta_runtime.schedules.conv2d import Convolution
 from potash_firmware.vta_runtime.schedules.elementwise import Elementwise, elementwise
-from potash_firmware.vta_runtime.schedules.moves import MovedAxis, between, common_axes, move
+from potash_firmware.vta_runtime.schedules.moves import MovedAxis, between, common_axes, fill, move
 from potash_firmware.vta_runtime.schedules.pool import Pool2d, Pooling, Sweep, pool2d
 from potash_firmware.vta_runtime.schedules.search import conv2d, fewest_steps
 from potash_firmware.vta_runtime.schedules.shapes import Conv2d, ScheduleError
@@ -37,6 +37,7 @@ __all__ = [
     "conv2d",
     "elementwise",
     "fewest_steps",
+    "fill",
     "move",
     "pool2d",
 ]

@@ -1,4 +1,5 @@
-"""Moves of elements from one surface to another, loaded in one order and stored in another.
+"""Moves of elements from one surface to another, loaded in one order and stored in another; and
+surfaces that are filled with a number.
 
 The core stores what the ALU has computed, so 0 is added to each element in between. The values in
 an element keep their order; only a host can permute those.
@@ -79,6 +80,27 @@ def move(runtime: Runtime, source: Surface, target: Surface, axes: Iterable[Move
             runtime.push_alu(kernel)
         target_axes = [Axis(axis.extent, axis.target) for axis in piece]
         store(runtime, target, acc, target.first + end, target_axes)
+
+
+def fill(runtime: Runtime, pieces: Iterable[Surface], value: int) -> None:
+    """Append stores of a number of 8 bits to all values of some surfaces of one buffer; what
+    follows in the stream may use them. Raises ValueError where a buffer is too small,
+    VtaMemoryError."""
+    threads = min(2, runtime.config.depth(MemoryId.ACC))
+    share = Share.of(runtime.config, threads, NOTHING)
+    # Whatever a value was.
+    constant = (Step(AluOpcode.MIN, value), Step(AluOpcode.MAX, value))
+    cut = [
+        (surface, begin, piece)
+        for surface in pieces
+        for begin, _, piece in _pieces(between(surface, surface), share.acc)
+    ]
+    for (surface, begin, piece), acc in tiles_in_acc(runtime, cut, threads, share.acc):
+        count = math.prod(axis.extent for axis in piece)
+        for kernel in steps.kernels(constant, acc, acc, 1, count, share.micro_ops):
+            runtime.push_alu(kernel)
+        axes = [Axis(axis.extent, axis.target) for axis in piece]
+        store(runtime, surface, acc, surface.first + begin, axes)
 
 
 def _best(axes: Iterable[MovedAxis]) -> list[MovedAxis]:
