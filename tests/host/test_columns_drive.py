@@ -164,7 +164,11 @@ def test_a_file_that_is_on_no_drive_says_what_to_do(
 ) -> None:
     (tmp_path / "t.arrow").write_bytes(DATA)
     assert run_app(["query", str(tmp_path / "t.arrow"), "count()"]) == 1
-    assert "name the drive by --device" in capsys.readouterr().err
+    assert "name the drive by --device, and use --lba" in capsys.readouterr().err
+    assert run_app(["query", "lba:0:4096", "count()"]) == 1
+    assert capsys.readouterr().err == (
+        "potash: lba:0:4096 is on a drive; name the drive by --device\n"
+    )
 
 
 def test_blocks_that_begin_no_page_are_refused() -> None:

@@ -39,7 +39,9 @@ BLOCKS = "lba:"
 @click.command()
 @click.argument("file")
 @click.argument("expression")
-@click.option("--device", help="The drive (default: the one on which FILE is stored).")
+@click.option(
+    "--device", metavar="DEVICE", help="The drive (default: the one on which FILE is stored)."
+)
 @click.option("--where", metavar="FILTER", help="Aggregates: count only rows like these.")
 @click.option("--by", metavar="COLUMN", help="Aggregates: one row for each value of this column.")
 @click.option(
@@ -116,7 +118,9 @@ def query(
 
 
 def _device_of(file: str) -> str:
-    found = None if file.startswith(BLOCKS) else drive_of(Path(file))
+    if file.startswith(BLOCKS):
+        raise InvalidRequest(f"{file} is on a drive; name the drive by --device")
+    found = drive_of(Path(file))
     if found is None:
         raise InvalidRequest(
             f"{file} is not on a file system of an NVMe drive; name the drive by --device, and use"
