@@ -13,6 +13,7 @@ from potash_device.vta.core import Core
 from potash_device.vta.fast.division import Division
 from potash_device.vta.fast.paths import available
 from potash_device.vta.fast.simulator import FastSimulator
+from potash_device.vta.fast.team import Pace
 from potash_device.vta.isa import Alu, AluOpcode, Gemm, Instruction, Load, MicroOp, Store
 from potash_device.vta.stream import Order
 from potash_firmware.apu.models import DRAM_BYTES
@@ -277,3 +278,17 @@ def test_a_layer_of_a_network() -> None:
     assert division is not None
     sizes = sorted(part.steps.size for part in division.parts)
     assert sizes[0] > sizes[1] * 0.7
+
+
+def test_threads_that_take_longer_are_tried_more_rarely() -> None:
+    pace, divided = Pace(), 0
+    pace.took(1.0, divided=False)
+    for _ in range(300):
+        one = not pace.rests()
+        divided += one
+        pace.took(2.0 if one else 1.0, divided=one)
+    assert 6 <= divided <= 10
+    while pace.rests():
+        pass
+    pace.took(0.5, divided=True)
+    assert not any(pace.rests() for _ in range(100))

@@ -6,9 +6,10 @@ micro-ops are the same. Where a stream may change them itself, they are checked 
 they are executed. Where a stream is refused, or traced, the readable simulator takes over.
 """
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from potash_device.vta.fast.division import Division, divide
 from potash_device.vta.fast.execution import LINE, WHOLE, execute
 from potash_device.vta.fast.foresight import SURE, foresee, gather
 from potash_device.vta.fast.lowering import lower
-from potash_device.vta.fast.team import Team
+from potash_device.vta.fast.team import Pace, Team
 from potash_device.vta.isa import Alu, Gemm
 from potash_device.vta.simulator import STEP_LIMIT, Event, Simulator
 from potash_device.vta.stream import Order
@@ -69,6 +70,7 @@ class Program:
     """The plan's, once it has run before."""
     runs: int = 0
     """Of the plan."""
+    pace: Pace = field(default_factory=Pace)
     loads: NDArray[np.int64] | None = None
     """The numbers of its loads of micro-ops, each different one once."""
 
@@ -99,11 +101,12 @@ class FastSimulator:
 
     As `Simulator`; the attributes `uop`, `inp`, `wgt` and `acc` are copies of the buffers in its
     shapes. `path` is one of `paths.OFFERS`, by default the best one that the processor has.
-    A stream that is executed again is divided among `threads`.
+    A stream that is executed again is divided among `threads`, unless it was slower so.
     Raises ValueError for a path that the processor has not.
     """
 
     worth = WORTH
+    """Tests have streams divided that are not worth it."""
 
     trace: Callable[[Event], None] | None = None
     """Called before each instruction, when set."""
@@ -178,8 +181,11 @@ class FastSimulator:
         if plan is None:
             self._interpret(stream, program)
             return
-        if self.threads == 1 or not self._execute_divided(stream, program, plan):
+        began = time.perf_counter()
+        divided = self.threads > 1 and self._execute_divided(stream, program, plan)
+        if not divided:
             self._execute_steps(plan.steps, program)
+        program.pace.took(time.perf_counter() - began, divided=divided)
         np.copyto(self._uop, plan.after, where=plan.written)
 
     def adopt(self, other: Simulator) -> None:
@@ -278,7 +284,7 @@ class FastSimulator:
                 plan.steps, program.rows, self._geometry, self.config, self.threads, self.worth
             )
             self._grow(stream, program.division.size if program.division else 0)
-        if program.division is None:
+        if program.division is None or (program.pace.rests() and self.worth > 0):
             return False
         if self._team is None or not self._team.is_whole:
             try:

@@ -4,10 +4,12 @@ The first one is the caller, and its buffers are the core's. The others wait for
 execute it without the GIL.
 """
 
+import math
 import threading
 import time
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 
@@ -22,6 +24,41 @@ from potash_device.vta.fast.execution import LINE, execute
 
 PAUSE = 50e-6
 """Seconds for which a thread sleeps that waits for one that has not come further for a while."""
+
+LONGEST_REST = 63
+"""Runs of a stream in one thread before several are tried again."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """Whether several threads are faster than one for a stream, by how long its last runs took.
+
+    They are not where other work has the processors: whoever waits for a thread that has none
+    waits for a time slice.
+    """
+
+    alone: float = math.inf
+    """Seconds of the last run in one thread."""
+    rest: int = 0
+    """Runs in one thread before the next one in several."""
+    slower: int = 0
+    """Runs in several threads that took longer, since the last one that did not."""
+
+    def rests(self) -> bool:
+        """Whether the next run is to be in one thread."""
+        self.rest -= self.rest > 0
+        return self.rest > 0
+
+    def took(self, seconds: float, *, divided: bool) -> None:
+        """A run in one thread, or a `divided` one, took so long."""
+        if not divided:
+            self.alone = seconds
+        elif seconds <= self.alone:
+            self.slower = 0
+        else:
+            self.slower += 1
+            self.rest = min(1 << self.slower, LONGEST_REST + 1)
+
 
 _Work = SimpleQueue[Callable[[], None] | None]
 
