@@ -21,7 +21,7 @@ from potash_firmware.vta_runtime import Runtime
 
 NAME, MODULE = "RELU_0_TO_1", "potash_lab_operator"
 SHAPE = (1, 16, 16, 1)
-ALIKE = ((0.02, 0, 0), (0.02, -128, -100), (0.0078125, 3, -128), (0.5, -5, 9))
+ALIKE = ((0.02, 0, 0), (0.02, -128, -100), (0.0078125, 3, -128), (0.5, -5, 9), (2.0, 0, 1))
 """Scales, and zero points of input and output."""
 
 

@@ -1,5 +1,7 @@
 """Lab 6, solved: RELU_0_TO_1 is a change of the zero point, a maximum and a minimum."""
 
+import math
+
 from potash_device.vta.isa import AluOpcode
 from potash_firmware.tflite.arithmetic.requantization import Steps
 from potash_firmware.tflite.capi import Node
@@ -12,7 +14,8 @@ def lower(node: Node, settings: Settings) -> Lowering | Refusal:
     (source,), output = elementwise.tensors(node, settings, 1, "a rectifier from 0 to 1")
     if source.scale != output.scale:
         return Refusal("the scales of the rectifier differ")
-    zero, one = output.zero_point, output.zero_point + round(1 / output.scale)
+    zero = output.zero_point
+    one = zero + math.floor(1 / output.scale + 0.5)  # std::round, of what is above 0
 
     def emit(steps: Steps, first: object, other: object) -> None:
         steps.add(AluOpcode.ADD, zero - source.zero_point)
