@@ -26,7 +26,8 @@ def test_a_log_on_the_drive_is_searched_in_the_guest() -> None:
     assert "/share/grep/output.bin; the program returned 0" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["digits", pytest.param("resnet18", marks=pytest.mark.slow)])
+@pytest.mark.slow  # what differs from a search, `tests/host/test_examples.py` has without a guest
+@pytest.mark.parametrize("name", ["digits", "resnet18"])
 def test_a_model_runs_next_to_images_on_the_drive_in_the_guest(name: str) -> None:
     command = [sys.executable, "-m", "potash.cli.main", "demo", name, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)

@@ -30,7 +30,7 @@ def formatted(guest: Guest, options: str, kind: str, block: int) -> None:
 def test_linux_and_the_drive_check_each_other(images: GuestImages, tmp_path: Path) -> None:
     media = tmp_path / "drive"
     fio = (
-        "fio --name=t --filename=/dev/nvme0n1 --direct=1 --rw=randwrite --bs=4k --size=2M"
+        "fio --name=t --filename=/dev/nvme0n1 --direct=1 --rw=randwrite --bs=4k --size=1M"
         " --verify=crc32c --do_verify=1 --output=/dev/null"
     )
     options = ("--media", str(media), "--namespace", "32M:4096+8:1")
