@@ -166,7 +166,7 @@ def test_reports_of_a_device_that_runs(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "media", [(), ("--metrics", "0"), ("--media", "drive", "--namespace", "1M:512")]
+    "media", [(), ("--metrics", "0", "--media", "drive", "--namespace", "1M:512")]
 )
 def test_a_device_announces_itself(tmp_path: Path, media: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "potash.cli", "serve", "--socket", "s", "--json", *media]
