@@ -57,11 +57,11 @@ REQUESTS_AT_ONCE = 64
 CHECK_INTERVAL = 0.1
 """Seconds after which timeouts are checked, however busy the engines are."""
 
-PREPARE_AFTER = 2.0
+PREPARE_AFTER = 10.0
 """Seconds after which accelerators have their workers though no command has come for one.
 
-What workers import takes more than the rest of a device's start together, and would slow a guest
-that boots beside it."""
+What workers import takes more than the rest of a device's start together. It would slow a guest
+that boots beside it, and a drive that is used for seconds alone does without."""
 
 EXECUTIONS = get_args(execution.ToApu)
 
