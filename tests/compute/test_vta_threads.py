@@ -260,20 +260,21 @@ def test_threads_that_cannot_be_started_are_done_without(monkeypatch: pytest.Mon
 
 
 def test_a_layer_of_a_network() -> None:
-    model = networks.make("resnet18-c9")
-    inputs = np.random.default_rng(9).integers(-128, 128, 14 * 14 * 256, np.int8).tobytes()
+    model = networks.make("resnet18-c2")
+    inputs = np.random.default_rng(9).integers(-128, 128, 56 * 56 * 64, np.int8).tobytes()
 
     def outputs(model: Model) -> bytes:
-        output = memoryview(bytearray(1 << 17))
+        output = memoryview(bytearray(1 << 18))
         return bytes(output[: model(inputs, output)])
 
     wanted = outputs(Model(model, delegate=None, reference=True))
     core = Core.create(DEFAULT, DRAM_BYTES, engine="fast", threads=2)
+    assert isinstance(core._engine, FastSimulator)
+    core._engine.worth = 1
     with Runtime(core) as runtime:
         delegated = Model(model, delegate=VtaDelegate(runtime))
         for _ in range(4):
             assert outputs(delegated) == wanted
-    assert isinstance(core._engine, FastSimulator)
     division = division_of(core._engine)
     assert division is not None
     sizes = sorted(part.steps.size for part in division.parts)

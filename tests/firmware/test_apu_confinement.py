@@ -219,9 +219,9 @@ def test_a_model_that_asks_for_too_much_memory_fails_its_job(apu: Board) -> None
 
 def test_a_worker_executes_a_model_in_several_threads() -> None:
     example = Path(__file__).parents[2] / "examples" / "add" / "program.o"
-    model = networks.make("resnet18-c9")
-    inputs = np.random.default_rng(9).integers(-128, 128, 14 * 14 * 256, np.int8).tobytes()
-    output = memoryview(bytearray(len(inputs)))
+    model = networks.make("resnet18-c1")
+    inputs = np.random.default_rng(9).integers(-128, 128, 224 * 224 * 3, np.int8).tobytes()
+    output = memoryview(bytearray(112 * 112 * 64))
     assert infer(model, inputs, output, delegate=None, reference=True) == len(output)
     buffers = AcceleratorConfig(0, 1 << 20, 1 << 20)
     lengths = [struct.pack("<I", length) for length in (len(model), len(output))]
@@ -233,14 +233,16 @@ def test_a_worker_executes_a_model_in_several_threads() -> None:
         for at in range(0, len(data), 1 << 16):
             assert apu.send_data(data[at : at + (1 << 16)], offset=at) == 0
         threads = []
-        for _ in range(4):
+        for _ in range(3):
             assert apu.control(Operation.START, arguments=encode_arguments(lengths)) == 0
             assert apu.wait().status == StatusId.DONE
-            assert apu.read_data(len(output)) == output
+            for at in range(0, len(output), 1 << 16):
+                piece = output[at : at + (1 << 16)]
+                assert apu.read_data(len(piece), offset=at) == piece
             if os.geteuid() == 0:
                 threads.append(len(os.listdir(f"/proc/{apu.worker(0)}/task")))
-        # The readable simulator has run first, and then the fast one, which has divided it then.
-        assert [count - threads[1] for count in threads[1:]] == [0, 2, 2][: len(threads[1:])]
+        # The stream is divided when it runs again.
+        assert not threads or threads[-1] - threads[0] >= 2
 
 
 def test_the_numbers_are_those_of_libseccomp() -> None:

@@ -236,7 +236,7 @@ def _relate_products(
                 if writer != before:
                     count = _use(chains, at, writer, count)
                     before = writer
-    chains.cost[at] = 20 + positions * step[s.BLOCKS] * (2 + np.int64(step[s.PAIRS])) // 2
+    chains.cost[at] = 10 + positions * step[s.BLOCKS] * (2 + np.int64(step[s.PAIRS])) // 4
     return count
 
 
@@ -257,7 +257,7 @@ def _relate_elementwise(
             operand += within * np.int64(step[s.STRIDE])
             count = _use(chains, at, writers.acc[operand], count)
         writers.acc[target + element] = at
-    chains.cost[at] += 10 + total
+    chains.cost[at] += 5 + total // 2
     return count
 
 
@@ -277,10 +277,10 @@ def _relate_transfer(
     if row[layout.OPCODE] == layout.STORE:
         for element in range(begin, end):
             count = _use(chains, at, writers.acc[element], count)
-        chains.cost[at] = 20 + 2 * width * height
+        chains.cost[at] = 10 + width * height
         return count
     chains.shared[at] = 1
-    chains.cost[at] = 20 + width * height * (25 if memory == layout.WGT else 2)
+    chains.cost[at] = 10 + width * height * (12 if memory == layout.WGT else 1)
     if memory == layout.INP:
         writers.inp[begin:end] = at
     elif memory == layout.WGT:
