@@ -270,7 +270,7 @@ def test_a_layer_of_a_network() -> None:
     wanted = outputs(Model(model, delegate=None, reference=True))
     core = Core.create(DEFAULT, DRAM_BYTES, engine="fast", threads=2)
     assert isinstance(core._engine, FastSimulator)
-    core._engine.worth = 1
+    core._engine.worth, core._engine.divided_at = 1, 2
     with Runtime(core) as runtime:
         delegated = Model(model, delegate=VtaDelegate(runtime))
         for _ in range(4):

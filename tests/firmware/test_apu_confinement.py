@@ -29,6 +29,7 @@ from csd_spec.status import StatusId, VendorStatus
 from nvme_spec.status import Status
 from potash.models import networks
 from potash.models.builder import GraphBuilder
+from potash_device.vta.fast.simulator import DIVIDED_AT
 from potash_firmware import confinement
 from potash_firmware.apu import channel, workshop
 from potash_firmware.apu.config import AcceleratorConfig
@@ -233,7 +234,7 @@ def test_a_worker_executes_a_model_in_several_threads() -> None:
         for at in range(0, len(data), 1 << 16):
             assert apu.send_data(data[at : at + (1 << 16)], offset=at) == 0
         threads = []
-        for _ in range(3):
+        for _ in range(DIVIDED_AT + 1):
             assert apu.control(Operation.START, arguments=encode_arguments(lengths)) == 0
             assert apu.wait().status == StatusId.DONE
             for at in range(0, len(output), 1 << 16):
@@ -241,7 +242,7 @@ def test_a_worker_executes_a_model_in_several_threads() -> None:
                 assert apu.read_data(len(piece), offset=at) == piece
             if os.geteuid() == 0:
                 threads.append(len(os.listdir(f"/proc/{apu.worker(0)}/task")))
-        # The stream is divided when it runs again.
+        # The stream is divided when it has run for some times.
         assert not threads or threads[-1] - threads[0] >= 2
 
 

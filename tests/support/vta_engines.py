@@ -66,7 +66,7 @@ class Pair:
         limits: dict[str, Any] = {"order": order, "step_limit": step_limit}
         self.readable = Simulator(config, readable, BASE, **limits)
         self.fast = FastSimulator(config, fast, BASE, path=path, threads=threads, **limits)
-        self.fast.worth = -(1 << 40)
+        self.fast.worth, self.fast.divided_at = -(1 << 40), 2
         for name in BUFFERS:
             buffer = getattr(self.readable, name)
             buffer[...] = np.frombuffer(random.bytes(buffer.nbytes), buffer.dtype).reshape(

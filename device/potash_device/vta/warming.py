@@ -39,7 +39,7 @@ def warm(config: Config) -> None:
     """Run each kind of instruction, which has all compiled code made and kept. The second time,
     they are divided among threads."""
     fast = FastSimulator(config, memoryview(bytearray(DRAM_BYTES)), threads=2)
-    fast.worth = -(1 << 40)
+    fast.worth, fast.divided_at = -(1 << 40), 2
     stream = encode_stream(instructions(config), config)
     for _ in range(2):
         fast.execute(stream)

@@ -25,6 +25,7 @@ from potash.sdk.progress import Progress
 from potash.vta.inference import Inference, infer
 from potash_device.vta.config import Config
 from potash_device.vta.core import Control, Core, Register
+from potash_device.vta.fast.simulator import DIVIDED_AT
 from potash_device.vta.timing.parameters import PYNQ_CORE
 from potash_firmware.apu.models import DRAM_BYTES, Models
 from potash_firmware.tflite.capi import BuiltinOperator
@@ -133,7 +134,8 @@ def _model(
         yield paired(name, "load", "ms", XNNPACK, _loaded(model, delegate, pairs))
         yield paired(name, "repeated call", "ms", FIRST_CALL, _called(model, inputs, pairs))
         delegated = Model(model, delegate=delegate)
-        if _run(delegated, inputs) != wanted or _run(delegated, inputs) != wanted:
+        # The last time, several threads have divided the stream.
+        if any(_run(delegated, inputs) != wanted for _ in range(DIVIDED_AT)):
             raise PotashError(f"{name} does not give the same again")
         yield from _compared(name, delegated, model, inputs, pairs, threads)
     yield alone(name, "first load", "s", [first_load.measure(model)])

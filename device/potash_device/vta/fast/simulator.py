@@ -44,6 +44,10 @@ WORTH = 300_000
 until a thread that slept begins."""
 
 
+DIVIDED_AT = 5
+"""The run of a stream in which it is divided. That takes as long as four runs of ResNet-18 do."""
+
+
 class Plan(NamedTuple):
     """The steps of a stream with certain micro-ops, none of which leads out of its buffer."""
 
@@ -67,7 +71,7 @@ class Program:
     is_long: bool = False
     """Whether it has too many steps to keep them."""
     division: Division | None = None
-    """The plan's, once it has run before."""
+    """The plan's, once it has run for some times."""
     runs: int = 0
     """Of the plan."""
     pace: Pace = field(default_factory=Pace)
@@ -101,12 +105,12 @@ class FastSimulator:
 
     As `Simulator`; the attributes `uop`, `inp`, `wgt` and `acc` are copies of the buffers in its
     shapes. `path` is one of `paths.OFFERS`, by default the best one that the processor has.
-    A stream that is executed again is divided among `threads`, unless it was slower so.
+    A stream that is executed again and again is divided among `threads`, unless it was slower so.
     Raises ValueError for a path that the processor has not.
     """
 
-    worth = WORTH
-    """Tests have streams divided that are not worth it."""
+    worth, divided_at = WORTH, DIVIDED_AT
+    """Tests have streams divided at once that are not worth it."""
 
     trace: Callable[[Event], None] | None = None
     """Called before each instruction, when set."""
@@ -279,7 +283,7 @@ class FastSimulator:
     def _execute_divided(self, stream: bytes, program: Program, plan: Plan) -> bool:
         """Execute a stream's steps in several threads. False where that is not worth it."""
         program.runs += 1
-        if program.runs == 2:
+        if program.runs == self.divided_at:
             program.division = divide(
                 plan.steps, program.rows, self._geometry, self.config, self.threads, self.worth
             )
