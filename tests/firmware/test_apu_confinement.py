@@ -242,6 +242,9 @@ def test_a_worker_executes_a_model_in_several_threads() -> None:
                 assert apu.read_data(len(piece), offset=at) == piece
             if os.geteuid() == 0:
                 threads.append(len(os.listdir(f"/proc/{apu.worker(0)}/task")))
+                limits = Path(f"/proc/{apu.worker(0)}/limits").read_text().splitlines()
+                (line,) = (one for one in limits if one.startswith("Max cpu time"))
+                assert int(line.split()[3]) == 3 * int(2 * CONFIG.limits.seconds)
         # The stream is divided when it has run for some times.
         assert not threads or threads[-1] - threads[0] >= 2
 

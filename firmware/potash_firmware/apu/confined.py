@@ -21,7 +21,8 @@ CACHES = ("bpf", "models", "schedules", "vta")
 """Folders of what was compiled, which confined processes read."""
 
 CPU_FACTOR = 2
-"""A worker may take so many times the seconds of a job: one that a job has left behind ends."""
+"""A worker may take so many times the seconds of a job, with each thread that executes the tensor
+accelerator's streams: one that a job has left behind ends."""
 
 OPEN_FILES = 192
 """Descriptors: a job's namespaces are at most 64."""
@@ -29,13 +30,14 @@ OPEN_FILES = 192
 STANDARD_INPUT, STANDARD_OUTPUT, STANDARD_ERROR = 0, 1, 2
 
 
-def confine_worker(limits: Limits, keep: Collection[int]) -> None:
-    """Confine this process, a worker, which needs the descriptors `keep`. Raises OSError."""
+def confine_worker(limits: Limits, threads: int, keep: Collection[int]) -> None:
+    """Confine this process, a worker, which needs the descriptors `keep` and has so many `threads`
+    for the tensor accelerator. Raises OSError."""
     close_others(keep)
     confinement.confine(
         confinement.Bounds(
             memory=limits.memory,
-            seconds=CPU_FACTOR * max(1, int(limits.seconds)),
+            seconds=CPU_FACTOR * threads * max(1, int(limits.seconds)),
             open_files=OPEN_FILES,
             readable=confinement.libraries(),
             unlisted=_caches(),

@@ -254,7 +254,8 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
         if config.processor is not None:
             mine.add("counters")
         keep = [fd for key, fd in descriptors.items() if key in mine]
-        confine_worker(config.limits, [channel.fileno(), *workshop.descriptors, *keep])
+        kept = [channel.fileno(), *workshop.descriptors, *keep]
+        confine_worker(config.limits, config.vta_threads, kept)
         native.compile_elsewhere = workshop.program
         engines.before_fast = workshop.kernels
         meter = _meter(config, descriptors, places.get(accelerator))
