@@ -1,5 +1,7 @@
 """Streams whose steps several threads execute: the same bits, in DRAM and in every buffer."""
 
+import gc
+import threading
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,20 @@ from potash.models import networks
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.core import Core
 from potash_device.vta.fast.division import Division
+from potash_device.vta.fast.execution import execute
 from potash_device.vta.fast.paths import available
 from potash_device.vta.fast.simulator import FastSimulator
 from potash_device.vta.fast.team import Pace
-from potash_device.vta.isa import Alu, AluOpcode, Gemm, Instruction, Load, MicroOp, Store
+from potash_device.vta.isa import (
+    Alu,
+    AluOpcode,
+    Gemm,
+    Instruction,
+    Load,
+    MicroOp,
+    Store,
+    encode_stream,
+)
 from potash_device.vta.stream import Order
 from potash_firmware.apu.models import DRAM_BYTES
 from potash_firmware.tflite.delegate import VtaDelegate
@@ -257,6 +269,37 @@ def test_threads_that_cannot_be_started_are_done_without(monkeypatch: pytest.Mon
     stream = finished(*[one for number in range(6) for one in tile(number)])
     for _ in range(3):
         pair.check(stream)
+
+
+def test_after_an_interrupt_there_are_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that waited for the one that was interrupted end."""
+    pair = Pair(DEFAULT, micro_ops=MICRO_OPS, order=Order.PROGRAM, threads=2)
+    stream = [one for number in range(4) for one in tile(number)]
+    for number in range(4):
+        stored = BASE // 16 + 200 + 9 * (3 - number)
+        its = Load(memory_type=MemoryId.INP, dram_base=stored, y_size=1, x_size=9)
+        stream += [its, *tile(8 + number)[1:]]
+    for _ in range(2):
+        pair.check(finished(*stream))
+    assert pair.fast._team is not None
+    (other,) = pair.fast._team._threads
+
+    def interrupted(*arguments: Any) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        return execute(*arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("potash_device.vta.fast.team.execute", interrupted)
+        pair.fast.execute(encode_stream(finished(*stream), DEFAULT))
+    gc.collect()
+    other.join(10)
+    assert not other.is_alive()
+    pair.drams[1][:] = pair.drams[0]
+    pair.fast.adopt(pair.readable)
+    for _ in range(3):
+        pair.check(finished(*stream))
+    assert pair.fast._team is not None
 
 
 def test_a_layer_of_a_network() -> None:

@@ -297,7 +297,9 @@ class FastSimulator:
                 self.threads = 1
                 return False
         where = program.rows, self._geometry, self._dram
-        self._team.execute(program.division, plan.steps, *where, self._buffers, self._acc)
+        team, self._team = self._team, None
+        team.execute(program.division, plan.steps, *where, self._buffers, self._acc)
+        self._team = team  # but where it was interrupted
         return True
 
     def _refuse(self, stream: bytes, index: int, micro_ops: NDArray[np.uint32]) -> None:

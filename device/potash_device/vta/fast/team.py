@@ -101,7 +101,8 @@ class Team:
         buffers: paths.Path,
         acc: NDArray[np.int32],
     ) -> None:
-        """Execute the steps of `sink`, divided in so many parts."""
+        """Execute the steps of `sink`, divided in so many parts. When this is interrupted, the team
+        is not to be used again, and what is left is undefined."""
         config = self._config
         progress = self._progress
         progress[:] = 0
@@ -119,7 +120,11 @@ class Team:
         others = list(zip(self._buffers, self._accs, strict=True))
         for number, work in enumerate(self._work):
             work.put(partial(execute_part, number + 1, *others[number]))
-        execute_part(0, buffers, acc)
+        try:
+            execute_part(0, buffers, acc)
+        except BaseException:  # as an interrupt
+            progress[:] = np.iinfo(np.int64).max  # nobody waits any more
+            raise
         lanes = config.batch * config.block_out
         for memory, thread, begin, end in division.left:
             its_buffers, its_acc = others[thread - 1]
