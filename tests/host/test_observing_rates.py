@@ -9,6 +9,11 @@ from potash.observing import rates, screen
 from potash.observing.snapshot import Snapshot
 
 
+NO_TIMES = {
+    "commands": 0, "seconds": 0.0, "p50": 0.0, "p99": 0.0, "most": 0.0, "buckets": [],
+}  # fmt: skip
+
+
 def snapshot(moment: float, **changes: Any) -> Snapshot:
     found = {
         "pid": 1,
@@ -25,8 +30,10 @@ def snapshot(moment: float, **changes: Any) -> Snapshot:
         "media": {"work_in_flight": 0},
         "queues": [],
         "errors": [],
+        "latencies": dict.fromkeys(("read", "write", "other"), NO_TIMES),
         "accelerators": [],
         "modelled": None,
+        "log": [],
     }  # fmt: skip
     return cast(Snapshot, found | changes)
 
@@ -71,6 +78,17 @@ def test_another_device_at_the_same_place_has_no_rates_yet() -> None:
         snapshot(1.0, pid=2, queues=[queue(1, read=7)]),
     )
     assert found["commands"] == 0.0
+
+
+def test_times_of_commands_are_those_that_have_come_since() -> None:
+    def times(fast: int, slow: int, seconds: float) -> Any:
+        buckets = [{"most": 1e-5, "commands": fast}, {"most": 1e-3, "commands": slow}]
+        return {**NO_TIMES, "commands": fast + slow, "seconds": seconds, "buckets": buckets}
+
+    found = rates.since(times(100, 7, 1.0), times(103, 8, 1.5))
+    assert (found["commands"], found["seconds"]) == (4, 0.5)
+    assert [one["commands"] for one in found["buckets"]] == [3, 1]
+    assert (found["p50"], found["p99"], found["most"]) == (1e-5, 1e-3, 1e-3)
 
 
 def test_the_screen_says_what_the_snapshot_says() -> None:
