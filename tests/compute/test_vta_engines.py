@@ -191,6 +191,25 @@ class TestAlu:
         if -(2**15) <= amount < 2**15:
             pair.check(finished(Alu(alu_opcode=opcode, uop_end=1, use_imm=True, imm=amount)))
 
+    @pytest.mark.parametrize("count", [1, 13, 14, 40, 57])
+    def test_a_chain_of_operations_sees_its_own_results(self, count: int) -> None:
+        """Numbers, the elements themselves, others, and those with one that went through a chain."""
+        pair = Pair(DEFAULT, micro_ops=[MicroOp(0, 0), MicroOp(0, 100), MicroOp(100, 0)])
+        add, multiply = AluOpcode.ADD, AluOpcode.MUL
+        numbers: dict[str, Any] = {"iter_in": count, "dst_factor_in": 1, "use_imm": True, "imm": 3}
+        elements: dict[str, Any] = {"iter_in": count, "dst_factor_in": 1, "src_factor_in": 1}
+        each: list[dict[str, Any]] = [{"uop_bgn": at, "uop_end": at + 1} for at in range(3)]
+        own, other, back = each
+        chain = [
+            Alu(alu_opcode=add, **own, **numbers),
+            Alu(alu_opcode=add, **own, **elements),
+            Alu(alu_opcode=multiply, **own, **elements),
+            Alu(alu_opcode=add, **other, **elements),
+            Alu(alu_opcode=multiply, **back, **elements),
+            Alu(alu_opcode=add, **other, **elements),
+        ]
+        assert pair.check(finished(*chain)).refusal is None
+
     def test_fields_that_come_to_their_ends_are_no_contiguous_elements(self) -> None:
         # 2047 and 0 in ACC, whose words grow by what one element more in both makes
         pair = Pair(DEFAULT, micro_ops=[MicroOp(2047, 0), MicroOp(0, 2)])
