@@ -314,13 +314,13 @@ def test_without_dask_a_sentence_says_what_to_install(
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert run_app(["sweep", "C5", "--scheduler", "tcp://127.0.0.1:1"]) == 1
     assert capsys.readouterr().err == (
-        "potash: --scheduler needs the Python package distributed: pip install 'potash[sweep]'\n"
+        "potash: --scheduler needs the Python package distributed: pip install 'potash[fleet]'\n"
     )
 
 
 def test_a_dask_cluster_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    distributed = pytest.importorskip("distributed", reason="the extra `sweep` is not installed")
-    monkeypatch.setattr(workers, "CONNECT_LIMIT", "1s")
+    distributed = pytest.importorskip("distributed", reason="the extra `fleet` is not installed")
+    monkeypatch.setattr("potash.fleet.cluster.CONNECT_LIMIT", "1s")
     nobody = "tcp://127.0.0.1:1"
     refused = pytest.raises(PotashError, match=f"no Dask scheduler answers at {nobody}")
     with refused, workers.cluster(nobody):

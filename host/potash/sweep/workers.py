@@ -5,8 +5,6 @@ ends, whatever ends it.
 """
 
 import ctypes
-import importlib
-import logging
 import multiprocessing
 import os
 import signal
@@ -15,17 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import Any
 
+from potash.fleet.cluster import completed, connected
 from potash.sdk.errors import PotashError
 from potash.signals import handling
 from potash.sweep.work import Outcome, Task, carry_out
 
 Outcomes = Iterator[tuple[int, Outcome]]
 Workers = Callable[[Sequence[Task]], Outcomes]
-
-CONNECT_LIMIT = "10s"
-"""How long a scheduler may take to answer."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -90,37 +85,18 @@ def cluster(address: str) -> Iterator[Workers]:
 
     Raises PotashError where there is no such scheduler, or no Dask.
     """
-    try:
-        distributed: Any = importlib.import_module("distributed")
-    except ImportError:
-        raise PotashError(
-            "--scheduler needs the Python package distributed: pip install 'potash[sweep]'"
-        ) from None
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    try:
-        client = distributed.Client(address, timeout=CONNECT_LIMIT, set_as_default=False)
-    except (OSError, ValueError) as error:
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise PotashError(f"no Dask scheduler answers at {address}: {said}") from None
+    with connected(address) as client:
 
-    def work(tasks: Sequence[Task]) -> Outcomes:
-        if not client.scheduler_info()["workers"]:
-            raise PotashError(f"the Dask scheduler at {address} has no workers; start one")
-        futures = client.map(carry_out, tasks, pure=False)
-        numbers = {future.key: at for at, future in enumerate(futures)}
-        try:
-            for future in distributed.as_completed(futures, loop=client.loop):
+        def work(tasks: Sequence[Task]) -> Outcomes:
+            if not client.nthreads():
+                raise PotashError(f"the Dask scheduler at {address} has no workers; start one")
+            for at, future in completed(client, client.map(carry_out, tasks, pure=False)):
                 try:
-                    yield numbers[future.key], future.result()
-                except Exception as error:  # whatever went wrong over there
-                    if isinstance(error, OSError | ImportError):
-                        why = f"{type(error).__name__}: {error}"
-                        raise PotashError(f"a worker of {address} failed: {why}") from None
-                    raise
-        finally:
-            client.cancel(futures)
+                    yield at, future.result()
+                except (OSError, ImportError) as error:
+                    why = f"{type(error).__name__}: {error}"
+                    raise PotashError(f"a worker of {address} failed: {why}") from None
 
-    with client:
         yield work
 
 

@@ -1,0 +1,90 @@
+"""The way to a Dask cluster: the user's, or one within this process.
+
+What is within this process has no socket that another user could connect to: scheduler, worker and
+client pass objects to each other (Dask's `inproc` transport).
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from potash.sdk.errors import PotashError
+
+Client = Any
+"""A `distributed.Client`, which is imported when one is needed."""
+
+CONNECT_LIMIT = "10s"
+"""How long a scheduler may take to answer."""
+
+
+@contextmanager
+def connected(address: str) -> Iterator[Client]:
+    """A client of the scheduler at `address`; where that needs TLS, Dask's configuration has it.
+
+    Raises PotashError where there is no such scheduler, or no Dask.
+    """
+    distributed = _distributed("--scheduler needs")
+    try:
+        client = distributed.Client(address, timeout=CONNECT_LIMIT, set_as_default=False)
+    except (OSError, ValueError, TypeError) as error:
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise PotashError(f"no Dask scheduler answers at {address}: {said}") from None
+    with client:
+        yield client
+
+
+@contextmanager
+def within(threads: int) -> Iterator[Client]:
+    """A client of a cluster in this process, whose worker does `threads` tasks at once.
+
+    Raises PotashError where there is no Dask.
+    """
+    distributed = _distributed("a fleet needs")
+    import dask
+
+    # Its HTTP servers cannot be left out. They get loopback, and nothing to show.
+    quiet: dict[str, list[str]] = {
+        "distributed.scheduler.http.routes": [],
+        "distributed.worker.http.routes": [],
+    }
+    with (
+        dask.config.set(quiet),
+        distributed.LocalCluster(
+            processes=False,
+            n_workers=1,
+            threads_per_worker=threads,
+            dashboard_address="127.0.0.1:0",
+            worker_dashboard_address="127.0.0.1:0",
+            silence_logs=logging.CRITICAL,
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def completed(client: Client, futures: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    """The number of each future with the future, as they are done or cancelled; those that are left
+    when the iterator is closed are cancelled."""
+    distributed: Any = importlib.import_module("distributed")
+    numbers = {future.key: at for at, future in enumerate(futures)}
+    try:
+        for future in distributed.as_completed(futures, loop=client.loop):
+            yield numbers[future.key], future
+    finally:
+        client.cancel(list(futures))
+
+
+def _distributed(who: str) -> Any:
+    """The package, which says nothing on the terminal. Raises PotashError without it."""
+    try:
+        distributed = importlib.import_module("distributed")
+    except ImportError:
+        raise PotashError(
+            f"{who} the Python package distributed: pip install 'potash[fleet]'"
+        ) from None
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    return distributed

@@ -1,0 +1,126 @@
+"""The drives of a fleet, as a TOML file describes them (docs/fleet.md)."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from potash.sdk.errors import PotashError
+
+MOST_DRIVES = 10_000
+LARGEST_FILE = 16 << 20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_TEXTS = ("name", "media", "size", "worker")
+
+
+@dataclass(frozen=True)
+class Drive:
+    """A drive of a fleet.
+
+    Attributes:
+        name: what it is called.
+        media: where its blocks are kept, as the worker sees it; None in the worker's memory.
+        size: bytes of a new drive, as text with a unit.
+        worker: the only worker that can serve it: its name, or its host's address.
+        shared: whether any worker can reach `media`.
+        options: further options of `potash serve`.
+    """
+
+    name: str
+    media: str | None = None
+    size: str | None = None
+    worker: str | None = None
+    shared: bool = False
+    options: tuple[str, ...] = ()
+
+    @property
+    def moves(self) -> bool:
+        """Whether another worker can serve it with all that it holds."""
+        return self.media is not None and self.worker is None
+
+    def words(self) -> list[str]:
+        """The options of `potash serve`."""
+        words = ["--media", self.media] if self.media is not None else []
+        return [*words, *(["--size", self.size] if self.size is not None else []), *self.options]
+
+
+@dataclass(frozen=True)
+class FleetFile:
+    """What a file says of a fleet; `scheduler` is the address of a Dask cluster."""
+
+    drives: tuple[Drive, ...]
+    scheduler: str | None = None
+
+
+def read_fleet(path: Path) -> FleetFile:
+    """Read a file. Relative paths in it begin at its folder. Raises PotashError."""
+    try:
+        with path.open("rb") as file:
+            said = file.read(LARGEST_FILE + 1)
+        if len(said) > LARGEST_FILE:
+            raise PotashError(f"{path} is larger than the description of any fleet")
+        found = tomllib.loads(said.decode())
+    except OSError as error:
+        raise PotashError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise PotashError(f"{path} is no TOML: {error}") from None
+    try:
+        return _fleet(found, path.absolute().parent)
+    except ValueError as error:
+        raise PotashError(f"{path}: {error}") from None
+
+
+def require_distinct(drives: Sequence[Drive]) -> None:
+    """Raises ValueError for no drives, too many, or two of the same name or media."""
+    if not 1 <= len(drives) <= MOST_DRIVES:
+        raise ValueError(f"a fleet has 1 to {MOST_DRIVES} drives, not {len(drives)}")
+    names = [drive.name for drive in drives]
+    places = [(drive.worker, drive.media) for drive in drives if drive.media is not None]
+    for what, values in (("name", names), ("media", places)):
+        if len(set(values)) < len(values):
+            raise ValueError(f"two drives have the same {what}; give each one of its own")
+
+
+def _fleet(found: Mapping[str, Any], folder: Path) -> FleetFile:
+    _require_known("a fleet", found, ("drive", "scheduler"))
+    scheduler = found.get("scheduler")
+    if scheduler is not None and (not isinstance(scheduler, str) or not scheduler):
+        raise ValueError('scheduler must be a text, as "tcp://127.0.0.1:8786"')
+    tables = found.get("drive", [])
+    if not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):
+        raise ValueError("drives are [[drive]] tables")
+    drives = tuple(_drive(one, folder) for one in tables)
+    require_distinct(drives)
+    for drive in drives:
+        if scheduler is None and drive.media is None:
+            raise ValueError(f"drive {drive.name} has no media; say in which file it is kept")
+    return FleetFile(drives, scheduler)
+
+
+def _drive(table: Mapping[str, Any], folder: Path) -> Drive:
+    _require_known("a drive", table, (*_TEXTS, "shared", "options"))
+    for key in _TEXTS:
+        if not isinstance(table.get(key), str | None) or table.get(key) == "":
+            raise ValueError(f"{key} of a drive must be a text that is not empty")
+    name = table.get("name", "")
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of a drive; use letters, digits, dots and hyphens")
+    options, shared = table.get("options", []), table.get("shared", False)
+    if not isinstance(options, list) or not all(isinstance(one, str) for one in options):
+        raise ValueError(f"options of drive {name} must be a list of texts")
+    if shared is not True and shared is not False:
+        raise ValueError(f"shared of drive {name} must be true or false")
+    if shared and "worker" in table:
+        raise ValueError(f"drive {name} is of one worker and shared; choose one of them")
+    drive = Drive(**{**table, "options": tuple(options)})
+    return drive if drive.media is None else replace(drive, media=str(folder / drive.media))
+
+
+def _require_known(what: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
+    for key in table:
+        if key not in known:
+            raise ValueError(f"{what} has no {key!r}; it has {', '.join(known)}")

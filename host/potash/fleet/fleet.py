@@ -1,0 +1,454 @@
+"""A fleet as a program uses it.
+
+from potash.fleet import Fleet, read_fleet
+
+with Fleet(read_fleet(path).drives) as fleet:
+    fleet.put("logs", paths)
+    for result in fleet.map(program, "logs", [INPUT_LENGTH, b"timed out"]):
+        print(result.name, result.output)
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from potash.fleet import cluster
+from potash.fleet.directory import File, require_name
+from potash.fleet.drives import Drive, require_distinct
+from potash.fleet.placement import Placement
+from potash.sdk.accelerator import Argument
+from potash.sdk.errors import InvalidRequest, PotashError
+from potash.sdk.progress import Progress, silent
+from potash.sdk.targets import Content, content_of
+
+if TYPE_CHECKING:
+    from potash.fleet.serving import Seen
+    from potash.fleet.work import Done
+
+PATIENCE = 10.0
+"""Seconds in which a drive may come back on another worker."""
+RETRIES = 3
+"""How often a job is run again whose drive's device has died under it; Dask counts dead workers
+itself."""
+FAN_IN = 16
+"""Outputs that one task of `reduce` combines."""
+
+Combine = Callable[[list[bytes]], bytes]
+"""Makes one output of several, in the order of their shards; it is associative."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A list of files that are spread over drives: for each its drive, in the order of shards.
+
+    `missing` has the shards, from 0 on, that no drive has which is served.
+    """
+
+    name: str
+    shards: Sequence[tuple[str, File]]
+    missing: Sequence[int]
+
+    @property
+    def held(self) -> int:
+        """Bytes of all shards that are there."""
+        return sum(file.size for _, file in self.shards)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one shard. `drive` and the size are unknown of one that was missing before."""
+
+    name: str
+    index: int
+    drive: str | None
+    held: int | None
+    output: bytes = b""
+    produced: int = 0
+    return_value: int | None = None
+    printed: Sequence[str] = ()
+    seconds: float = 0.0
+    moved: int = 0
+    worker: str | None = None
+    error: str = ""
+    missing: bool = False
+
+
+@dataclass
+class Totals:
+    """The sum of some results: shards by what came of them, and bytes."""
+
+    done: int = 0
+    failed: int = 0
+    missing: int = 0
+    held: int = 0
+    moved: int = 0
+
+    def add(self, result: Result) -> None:
+        """Count one more."""
+        self.missing += result.missing
+        self.failed += bool(result.error) and not result.missing
+        self.done += not result.error
+        self.held += result.held or 0
+        self.moved += result.moved
+
+    @property
+    def shards(self) -> int:
+        """All of them."""
+        return self.done + self.failed + self.missing
+
+
+class Fleet:
+    """Drives on the workers of a Dask cluster, while a `with` block lasts.
+
+    Drives that are served already are used as they are. Those that this fleet has had served end
+    with it.
+
+    Args:
+        drives: its drives.
+        scheduler: the address of a Dask scheduler; without one, the drives are processes of this
+            machine, and the cluster is within this process.
+        patience: seconds in which a drive may come back on another worker.
+
+    Raises, when the block begins, PotashError where no drive can be served.
+    """
+
+    def __init__(
+        self,
+        drives: Sequence[Drive],
+        *,
+        scheduler: str | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        try:
+            require_distinct(drives)
+        except ValueError as error:
+            raise InvalidRequest(str(error)) from None
+        if scheduler is not None:
+            for drive in drives:
+                if drive.media is not None and drive.worker is None and not drive.shared:
+                    raise InvalidRequest(
+                        f"drive {drive.name} has media, and nobody knows where: say which worker"
+                        ' has them (worker = "NAME"), or that all reach them (shared = true)'
+                    )
+        self._drives = drives
+        self._scheduler = scheduler
+        self._patience = patience
+        self._owned = ExitStack()
+        self._client: cluster.Client = None
+        self._placement: Placement | None = None
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._client = stack.enter_context(
+                cluster.within(len(self._drives) + 1)
+                if self._scheduler is None
+                else cluster.connected(self._scheduler)
+            )
+            self._placement = Placement(self._client, self._drives, self._patience)
+            stack.callback(self._placement.close)
+            self._placement.open()
+            self._owned = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the drives that this fleet has had served, and leave the cluster."""
+        self._owned.close()
+
+    @property
+    def placement(self) -> Placement:
+        """Where the drives are."""
+        if self._placement is None:
+            raise InvalidRequest("the fleet is not open; use it in a with block")
+        return self._placement
+
+    def seen(self) -> Mapping[str, Seen]:
+        """The drives that are served, and what is on them."""
+        from potash.fleet.serving import about
+
+        places = self.placement.places
+        found = self._client.run(about, on_error="ignore")
+        return {
+            name: one
+            for worker in found.values()
+            for name, one in worker.drives.items()
+            if name in places
+        }
+
+    def datasets(self) -> list[Dataset]:
+        """All data sets, by name."""
+        seen = self.seen()
+        names = {file.dataset for one in seen.values() for file in one.files}
+        return [_dataset(name, seen) for name in sorted(names)]
+
+    def dataset(self, name: str) -> Dataset:
+        """A data set. Raises PotashError where no drive has any of it."""
+        return _dataset(name, self.seen())
+
+    def put(
+        self, dataset: str, paths: Iterable[str | Path], *, progress: Progress = silent
+    ) -> Dataset:
+        """Copy files to the drives, in turn, as the shards of a data set; an older one of that
+        name is removed.
+
+        Raises PotashError where a drive is missing or has no room, and OSError for files that
+        cannot be read.
+        """
+        files = [Path(path) for path in paths]
+        names = [f"{dataset}/{path.name}" for path in files]
+        for name in names:
+            require_name(name)
+        if not files or len(set(names)) < len(names):
+            raise InvalidRequest("a data set is one or more files, each with another name")
+        for place in self.placement.places.values():
+            if place.worker is None:
+                raise PotashError(
+                    place.reason or f"drive {place.drive.name} is being moved; try again"
+                )
+        self.remove(dataset)
+        from potash.fleet import work
+
+        drives = list(self.placement.places)
+        for start in range(0, len(files), len(drives)):
+            batch = range(start, min(start + len(drives), len(files)))
+            futures = []
+            for at in batch:
+                drive = drives[at % len(drives)]
+                data = files[at].read_bytes()
+                file = File(names[at], 0, len(data), at, len(files))
+                home = self.placement.places[drive].worker
+                (sent,) = self._client.scatter([data], workers=home, hash=False)
+                futures.append(self._submit(drive, work.put_file, file, sent))
+            for number, future in self._finished(futures):
+                self._value(future)
+                progress("copying files to drives", (start + number + 1) / len(files))
+        return self.dataset(dataset)
+
+    def get(self, dataset: str, folder: str | Path, *, progress: Progress = silent) -> int:
+        """Copy the files of a data set to a folder; their bytes.
+
+        Raises PotashError where shards are missing, and OSError where they cannot be written.
+        """
+        from potash.fleet import work
+
+        found = self.dataset(dataset)
+        if found.missing:
+            raise PotashError(f"shards of {dataset} are missing: {numbered(found.missing)}")
+        futures = [self._submit(drive, work.get_file, file) for drive, file in found.shards]
+        for done, (at, future) in enumerate(self._finished(futures), 1):
+            file = found.shards[at][1]
+            (Path(folder) / file.name.partition("/")[2]).write_bytes(self._value(future))
+            progress("copying files from drives", done / len(futures))
+        return found.held
+
+    def remove(self, dataset: str) -> int:
+        """Remove a data set from the drives; how many files that were."""
+        from potash.fleet import work
+
+        futures = [
+            self._submit(name, work.remove_files, dataset)
+            for name, one in self.seen().items()
+            if any(file.dataset == dataset for file in one.files)
+        ]
+        return sum(self._value(future) for _, future in self._finished(futures))
+
+    def map(
+        self,
+        program: Content,
+        dataset: str | Dataset,
+        args: Sequence[Argument] = (),
+        *,
+        keep: str | None = None,
+        timeout: float | None = None,
+        progress: Progress = silent,
+    ) -> Iterator[Result]:
+        """Run a program on every shard, on the drive that has it; results in any order.
+
+        What the death of a worker or a device interrupts is run again. Closing the iterator stops
+        the jobs that run.
+
+        Args:
+            program: an object file: its bytes or its path.
+            dataset: a data set, or its name.
+            args: the program's arguments; INPUT_LENGTH becomes the shard's length.
+            keep: leave outputs on the drives, as shards of a data set of this name.
+            timeout: seconds after which a job is stopped.
+            progress: called with the share of shards that are done.
+
+        Raises PotashError where there is no such data set.
+        """
+        found = self._found(dataset, keep)
+        with self._running(program, found, args, keep, timeout) as futures:
+            count = len(found.shards) + len(found.missing)
+            done = 0
+            for index in found.missing:
+                done += 1
+                yield _missing(found, index)
+            for at, future in cluster.completed(self._client, futures):
+                drive, file = found.shards[at]
+                result = self._result(drive, file, future)
+                futures[at].release()
+                done += 1
+                progress(f"{done} of {count} shards done", done / count)
+                yield result
+
+    def reduce(
+        self,
+        program: Content,
+        dataset: str | Dataset,
+        combine: Combine,
+        args: Sequence[Argument] = (),
+        *,
+        timeout: float | None = None,
+        progress: Progress = silent,
+    ) -> tuple[bytes, Totals]:
+        """Run a program on every shard, and combine the outputs on the workers, as a tree.
+
+        Only the last output comes here. Arguments are as of `map`. Raises PotashError for a shard
+        that fails or is missing: of some shards, it would be another result.
+        """
+        from potash.fleet.work import Part, combined
+
+        found = self._found(dataset, None)
+        if found.missing:
+            raise PotashError(f"shards of {found.name} are missing: {numbered(found.missing)}")
+        with self._running(program, found, args, None, timeout) as futures:
+            tasks, level = list(futures), futures
+            while len(level) > 1 or level is futures:
+                groups = [level[at : at + FAN_IN] for at in range(0, len(level), FAN_IN)]
+                level = [
+                    self._client.submit(combined, combine, group, pure=False) for group in groups
+                ]
+                tasks += level
+            part = Part(b"", 0)
+            for done, (at, future) in enumerate(self._finished(tasks), 1):
+                if future.status == "cancelled":
+                    lost = map(self.placement.missing, (drive for drive, _ in found.shards))
+                    raise PotashError(next(filter(None, lost), "it was cancelled"))
+                if future.status != "finished" or at == len(tasks) - 1:
+                    part = self._value(future)
+                progress(f"{done} of {len(tasks)} tasks done", done / len(tasks))
+        return part.output, Totals(done=len(futures), held=found.held, moved=part.moved)
+
+    def _found(self, dataset: str | Dataset, keep: str | None) -> Dataset:
+        found = self.dataset(dataset) if isinstance(dataset, str) else dataset
+        if keep is not None:
+            require_name(f"{keep}/x")
+            if keep == found.name:
+                raise InvalidRequest("the outputs would replace their inputs; use another name")
+        return found
+
+    @contextmanager
+    def _running(
+        self,
+        program: Content,
+        found: Dataset,
+        args: Sequence[Argument],
+        keep: str | None,
+        timeout: float | None,
+    ) -> Iterator[list[Any]]:
+        """A future for each shard, which are cancelled when the block ends."""
+        from potash.fleet import work
+
+        image = bytes(content_of(program))
+        if not image:
+            raise InvalidRequest("the program is an empty file; build it first")
+        # As a task's result, and not as data: what a dead worker had of it is made again.
+        sent = self._client.submit(bytes, image, pure=False)
+        job = work.Job(tuple(args), keep, timeout)
+        futures = [
+            self._submit(drive, work.run_job, file, sent, job) for drive, file in found.shards
+        ]
+        try:
+            yield futures
+        finally:
+            self._client.cancel([*futures, sent])
+
+    def _submit(self, drive: str, function: Callable[..., Any], *args: Any) -> Any:
+        """A task on a drive, which is cancelled when the drive is lost for good."""
+        from potash.fleet.serving import resource
+
+        future = self._client.submit(
+            function,
+            drive,
+            *args,
+            key=f"potash-{function.__name__}-{drive}-{secrets.token_hex(8)}",
+            resources={resource(drive): 1},
+            retries=RETRIES,
+            pure=False,
+        )
+        self.placement.wait_for(drive, [future])
+        return future
+
+    def _finished(self, futures: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        return cluster.completed(self._client, futures)
+
+    def _value(self, future: Any) -> Any:
+        """What a task gave. Raises PotashError for one that failed."""
+        if future.status == "cancelled":
+            raise PotashError("a drive was lost meanwhile; see potash fleet status")
+        try:
+            return future.result()
+        except PotashError:
+            raise
+        except Exception as error:  # whatever went wrong over there
+            raise PotashError(f"a worker has failed: {type(error).__name__}: {error}") from error
+
+    def _result(self, drive: str, file: File, future: Any) -> Result:
+        missing = self.placement.missing(drive)
+        error = ""
+        if future.status != "cancelled":
+            try:
+                done: Done = self._value(future)
+            except PotashError as failed:
+                error = str(failed)
+            else:
+                return Result(file.name, file.shard, drive, file.size, **vars(done))
+        return Result(
+            file.name,
+            file.shard,
+            drive,
+            file.size,
+            error=missing or error or "it was cancelled",
+            missing=bool(missing),
+        )
+
+
+def _dataset(name: str, seen: Mapping[str, Seen]) -> Dataset:
+    shards = sorted(
+        (
+            (drive, file)
+            for drive, one in seen.items()
+            for file in one.files
+            if file.dataset == name
+        ),
+        key=lambda one: one[1].shard,
+    )
+    if not shards:
+        raise PotashError(f"no drive that is served has a data set {name!r}")
+    there = [file.shard for _, file in shards]
+    counts = {file.of for _, file in shards}
+    if len(counts) > 1 or len(set(there)) < len(there):
+        raise PotashError(
+            f"the drives have parts of two data sets {name!r}, as a drive was not there when one"
+            " was removed; remove it, and put it again"
+        )
+    return Dataset(name, shards, sorted(set(range(counts.pop())) - set(there)))
+
+
+def _missing(dataset: Dataset, index: int) -> Result:
+    error = f"no drive that is served has shard {index} of {dataset.name}"
+    return Result(f"{dataset.name}/?", index, None, None, error=error, missing=True)
+
+
+def numbered(indices: Sequence[int], most: int = 10) -> str:
+    """Numbers of shards, not too many."""
+    said = ", ".join(map(str, indices[:most]))
+    return said if len(indices) <= most else f"{said} and {len(indices) - most} more"

@@ -1,0 +1,223 @@
+"""Which worker serves which drive, from the first one to those that take over from dead ones."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import potash
+from potash.fleet.cluster import Client
+from potash.fleet.drives import Drive
+from potash.sdk.errors import PotashError
+
+INTERVAL = 0.5
+"""Seconds between two looks at which workers there are."""
+ROUNDS = 10
+"""Looks after which the workers are asked what they serve: a drive may have been ended by whoever
+had it served."""
+
+
+@dataclass
+class Place:
+    """Where a drive is served: the worker's address, or why it is not."""
+
+    drive: Drive
+    worker: str | None = None
+    reason: str = ""
+    since: float = field(default_factory=time.monotonic)
+    """Since when it has no worker."""
+    ours: bool = False
+    """Whether this client has had it served."""
+    opened: int = 0
+    gone: bool = False
+    """Whether nothing more is waited for."""
+
+
+class Placement:
+    """Keeps drives served while it is open, from a thread of its own."""
+
+    def __init__(self, client: Client, drives: Sequence[Drive], patience: float) -> None:
+        self._client = client
+        self._patience = patience
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._rounds = 0
+        self._waiting: dict[str, set[Any]] = {}
+        self.places = {drive.name: Place(drive) for drive in drives}
+        self._thread = threading.Thread(target=self._tend_on, name="placement", daemon=True)
+
+    def open(self) -> None:
+        """Have every drive served that can be. Raises PotashError where none can."""
+        seen = _seen(self._client)
+        _require_potash(seen)
+        while not self._settled():
+            self._tend()
+            if not self._settled():
+                time.sleep(INTERVAL)
+        if not any(one.worker for one in self.places.values()):
+            raise PotashError(next(iter(self.places.values())).reason)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the drives that were started here."""
+        from potash.fleet.serving import close_drives
+
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if names := [name for name, one in self.places.items() if one.ours]:
+            self._client.run(close_drives, names, on_error="ignore")
+
+    @property
+    def moves(self) -> int:
+        """How often a drive has come back elsewhere."""
+        return sum(max(0, one.opened - 1) for one in self.places.values())
+
+    def missing(self, drive: str) -> str:
+        """Why a drive is not to be waited for; nothing for one that is served, or may be soon."""
+        place = self.places[drive]
+        return place.reason if place.gone else ""
+
+    def wait_for(self, drive: str, futures: Iterable[Any]) -> None:
+        """Cancel these when the drive is lost for good."""
+        with self._lock:
+            self._waiting.setdefault(drive, set()).update(futures)
+
+    def done(self, drive: str, future: Any) -> None:
+        """This one need not be cancelled any more."""
+        with self._lock:
+            self._waiting.get(drive, set()).discard(future)
+
+    def _settled(self) -> bool:
+        return all(one.worker or one.gone for one in self.places.values())
+
+    def _tend_on(self) -> None:
+        while not self._over.wait(INTERVAL):
+            try:
+                self._tend()
+            except (OSError, RuntimeError) as error:  # the scheduler has gone
+                for place in self.places.values():
+                    place.worker, place.gone = None, True
+                    place.reason = f"the Dask scheduler is gone: {error}"
+                self._cancel()
+                return
+
+    def _tend(self) -> None:
+        alive: Mapping[str, Any] = self._client.nthreads()
+        self._rounds = (self._rounds + 1) % ROUNDS
+        seen = {} if self._rounds else _seen(self._client)
+        for place in self.places.values():
+            if place.worker is None:
+                continue
+            known = seen.get(place.worker)
+            ended = isinstance(known, tuple) and place.drive.name not in known.drives
+            if ended or place.worker not in alive:
+                place.worker, place.since, place.reason = None, time.monotonic(), ""
+        homeless = [one for one in self.places.values() if one.worker is None and not one.gone]
+        if homeless:
+            self._settle(homeless)
+        self._cancel()
+
+    def _settle(self, homeless: Sequence[Place]) -> None:
+        from potash.fleet.serving import open_drives
+
+        seen = {at: one for at, one in _seen(self._client).items() if isinstance(one, tuple)}
+        load: Counter[str] = Counter({at: len(one.drives) for at, one in seen.items()})
+        wanted: dict[str, list[Drive]] = {}
+        for place in homeless:
+            name = place.drive.name
+            serving = next((at for at, one in seen.items() if name in one.drives), None)
+            if serving is not None:
+                self._served(place, serving, seen[serving].drives[name].drive)
+                continue
+            allowed = [at for at, one in seen.items() if _may(place.drive, at, one.name)]
+            if place.opened and place.drive.media is None:
+                self._lost(place, "it was in the memory of a worker that is gone")
+            elif allowed:
+                home = min(allowed, key=lambda at: load[at])
+                load[home] += 1
+                wanted.setdefault(home, []).append(place.drive)
+            elif not place.reason:
+                which = place.drive.worker
+                place.reason = (
+                    "there is no worker that serves it"
+                    if which is None
+                    else f"worker {which}, which alone has its media, is not there"
+                )
+        if wanted:
+            for name in (drive.name for drives in wanted.values() for drive in drives):
+                self.places[name].ours = True  # also if this is interrupted
+            opened = self._client.run(open_drives, wanted, workers=list(wanted), on_error="return")
+            for home, drives in wanted.items():
+                reasons = opened.get(home, {})
+                for drive in drives:
+                    place = self.places[drive.name]
+                    if isinstance(reasons, Exception):
+                        place.reason = f"worker {home} has failed: {reasons}"
+                    elif drive.name in reasons:
+                        place.reason = reasons[drive.name]
+                    else:
+                        place.worker = home
+                        place.opened += 1
+        for place in homeless:
+            if place.worker is None and time.monotonic() - place.since > self._patience:
+                self._lost(place, place.reason)
+
+    def _served(self, place: Place, worker: str, drive: Drive) -> None:
+        if drive != place.drive:
+            self._lost(place, "it is served with other settings")
+            return
+        place.worker, place.ours = worker, False
+        place.opened += 1
+
+    def _lost(self, place: Place, reason: str) -> None:
+        place.gone, place.reason = True, f"drive {place.drive.name} is not served: {reason}"
+
+    def _cancel(self) -> None:
+        """What waits for drives that are lost for good."""
+        with self._lock:
+            lost = [
+                future
+                for name, place in self.places.items()
+                if place.gone
+                for future in self._waiting.pop(name, ())
+            ]
+        if lost:
+            self._client.cancel(lost)
+
+
+def _seen(client: Client) -> Mapping[str, Any]:
+    """What each worker says of itself, or its exception."""
+    from potash.fleet.serving import about
+
+    found: Mapping[str, Any] = client.run(about, on_error="return")
+    return found
+
+
+def _require_potash(seen: Mapping[str, Any]) -> None:
+    """Raises PotashError for no workers, and for those without this Potash."""
+    if not seen:
+        raise PotashError("the Dask scheduler has no workers; start one")
+    for address, one in seen.items():
+        if isinstance(one, Exception) and "ModuleNotFoundError" in repr(one):
+            raise PotashError(
+                f"worker {address} has no Potash that serves drives; install"
+                f" potash[fleet] {potash.__version__} there"
+            )
+        if isinstance(one, Exception):
+            raise PotashError(f"worker {address} has failed: {type(one).__name__}: {one}")
+        if one.version != potash.__version__:
+            raise PotashError(
+                f"worker {address} has Potash {one.version}, and this is {potash.__version__};"
+                " install the same"
+            )
+
+
+def _may(drive: Drive, address: str, name: str) -> bool:
+    """Whether a worker can serve a drive."""
+    host = address.partition("://")[2].rpartition(":")[0].strip("[]")
+    return drive.worker is None or drive.worker in (name, host, address)

@@ -1,0 +1,203 @@
+"""Tasks of Dask: a job on a drive, and moving a file to or from it.
+
+Each runs on the worker that has the drive, while nothing else uses the drive.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from distributed import get_worker
+
+from csd_spec.opcodes import PAGE_SIZE
+from potash.fleet.directory import Directory, File, require_name
+from potash.fleet.serving import ServedDrive, drives_of
+from potash.sdk.accelerator import INPUT_LENGTH, Argument
+from potash.sdk.accelerator_commands import AcceleratorCommands, argument_bytes
+from potash.sdk.errors import DeviceGone, InvalidRequest, JobFailed, PotashError
+from potash.sdk.targets import (
+    Range,
+    Reporter,
+    Sink,
+    Source,
+    require_fit,
+    room_for,
+    use_input,
+    use_output,
+)
+
+
+class NotWanted(Exception):
+    """The client has cancelled the task, or is gone."""
+
+
+class Job(NamedTuple):
+    """What is done to every shard; `keep` names the data set that the outputs become, if any."""
+
+    args: Sequence[Argument] = ()
+    keep: str | None = None
+    timeout: float | None = None
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of a job: its output, or the `error` of one that failed.
+
+    `moved` counts the bytes of program, arguments and output between worker and drive.
+    """
+
+    output: bytes = b""
+    produced: int = 0
+    return_value: int | None = None
+    printed: Sequence[str] = ()
+    seconds: float = 0.0
+    moved: int = 0
+    worker: str = ""
+    error: str = ""
+
+
+class StoredSource(Source):
+    """A file on the drive as a job's input."""
+
+    def __init__(self, file: File, nsid: int) -> None:
+        self._file = file
+        self._nsid = nsid
+
+    @property
+    def size(self) -> int:
+        return self._file.size
+
+    def prepare(self, accelerator: AcceleratorCommands) -> None:
+        require_fit(accelerator, self.size)
+
+    def attach(self, accelerator: AcceleratorCommands, reporter: Reporter) -> None:
+        use_input(accelerator, [self._file.range], self._nsid, reporter)
+
+    def confirm(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class StoredSink(Sink):
+    """A new file on the drive for a job's output, with as much room as the input has."""
+
+    def __init__(self, directory: Directory, file: File, nsid: int) -> None:
+        self._directory = directory
+        self._file = file
+        self._nsid = nsid
+        self._range = Range(0, 0)
+
+    def prepare(self, accelerator: AcceleratorCommands, input_size: int) -> None:
+        require_name(self._file.name)
+        room = room_for(accelerator, None, input_size)
+        self._range = self._directory.reserve(room * PAGE_SIZE)
+
+    def attach(self, accelerator: AcceleratorCommands, reporter: Reporter) -> None:
+        use_output(accelerator, [self._range], self._nsid, reporter)
+
+    def collect(self, accelerator: AcceleratorCommands, produced: int, reporter: Reporter) -> bytes:
+        if produced:
+            self._directory.add(self._file._replace(page=self._range.page, size=produced))
+        return b""
+
+
+def run_job(drive: str, file: File, image: bytes, job: Job) -> Done:
+    """Run a program on a file. Raises what is worth a retry: the drive's device has died."""
+    served, wanted = _served(drive), _wanted()
+    if served.directory.files.get(file.name) != file:
+        return Done(error=f"{file.name} is not on drive {drive} any more")
+    nsid = served.device.nsid
+    sink = Sink()
+    if job.keep is not None:
+        name = f"{job.keep}/{file.name.partition('/')[2]}"
+        sink = StoredSink(served.directory, file._replace(name=name), nsid)
+
+    def progress(_label: str, _fraction: float | None) -> None:
+        if not wanted():
+            raise NotWanted
+
+    began = time.monotonic()
+    try:
+        result = served.accelerator.run(
+            image,
+            StoredSource(file, nsid),
+            args=job.args,
+            output=sink,
+            timeout=job.timeout,
+            progress=progress,
+        )
+    except DeviceGone:
+        served.again()
+        raise
+    except JobFailed as error:
+        return Done(error=str(error), printed=error.printed, worker=get_worker().address)
+    except PotashError as error:
+        return Done(error=str(error), worker=get_worker().address)
+    values = [file.size if one is INPUT_LENGTH else one for one in job.args]
+    given = len(image) + sum(len(argument_bytes(one)) for one in values)
+    return Done(
+        output=result.output,
+        produced=result.status.produced,
+        return_value=result.status.return_value,
+        printed=result.printed,
+        seconds=time.monotonic() - began,
+        moved=given + len(result.output),
+        worker=get_worker().address,
+    )
+
+
+class Part(NamedTuple):
+    """Several outputs as one, and the bytes that they have moved."""
+
+    output: bytes
+    moved: int
+
+
+def combined(combine: Callable[[list[bytes]], bytes], parts: Sequence[Done | Part]) -> Part:
+    """Outputs as one. Raises PotashError for a job that failed."""
+    for one in parts:
+        if isinstance(one, Done) and one.error:
+            raise PotashError(one.error)
+    return Part(combine([one.output for one in parts]), sum(one.moved for one in parts))
+
+
+def put_file(drive: str, file: File, data: bytes) -> None:
+    """Store a file, whose page is not known yet. Raises PotashError."""
+    directory = _served(drive).directory
+    if not data:
+        raise InvalidRequest(f"{file.name} is empty, and a job needs at least one byte")
+    pages = directory.reserve(len(data))
+    directory.write(pages, data)
+    directory.add(file._replace(page=pages.page, size=len(data)))
+
+
+def get_file(drive: str, file: File) -> bytes:
+    """The bytes of a file."""
+    return _served(drive).directory.read(file)
+
+
+def remove_files(drive: str, dataset: str) -> int:
+    """Remove a data set from a drive; how many files that were."""
+    return _served(drive).directory.remove(dataset)
+
+
+def _served(drive: str) -> ServedDrive:
+    served = drives_of(get_worker()).get(drive)
+    if served is None:
+        raise PotashError(f"drive {drive} is not served here any more")
+    return served
+
+
+def _wanted() -> Callable[[], bool]:
+    """Whether the task that runs is still wanted: Dask does not interrupt one."""
+    worker = get_worker()
+    key = worker.get_current_task()
+
+    def wanted() -> bool:
+        task = worker.state.tasks.get(key)
+        return task is not None and task.state != "cancelled"
+
+    return wanted
