@@ -41,6 +41,7 @@ SECTIONS = {
         ),
         "slm": Entry("potash.cli.drive.slm", "Use a drive's memory namespaces."),
         "cp": Entry("potash.cli.drive.cp", "Run programs on a drive's memory namespaces."),
+        "fleet": Entry("potash.cli.device.fleet", "Use many drives as one, on a Dask cluster."),
         "fault": Entry("potash.cli.drive.fault", "Inject faults into a drive and clear them."),
     },
     "Programs, models and the tensor accelerator": {

@@ -11,7 +11,7 @@ with Fleet(read_fleet(path).drives) as fleet:
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +64,7 @@ class Result:
     """What came of one shard. `drive` and the size are unknown of one that was missing before."""
 
     name: str
-    index: int
+    shard: int
     drive: str | None
     held: int | None
     output: bytes = b""
@@ -231,8 +231,8 @@ class Fleet:
                 progress("copying files to drives", (start + number + 1) / len(files))
         return self.dataset(dataset)
 
-    def get(self, dataset: str, folder: str | Path, *, progress: Progress = silent) -> int:
-        """Copy the files of a data set to a folder; their bytes.
+    def get(self, dataset: str, folder: str | Path, *, progress: Progress = silent) -> Dataset:
+        """Copy the files of a data set to a folder.
 
         Raises PotashError where shards are missing, and OSError where they cannot be written.
         """
@@ -246,7 +246,7 @@ class Fleet:
             file = found.shards[at][1]
             (Path(folder) / file.name.partition("/")[2]).write_bytes(self._value(future))
             progress("copying files from drives", done / len(futures))
-        return found.held
+        return found
 
     def remove(self, dataset: str) -> int:
         """Remove a data set from the drives; how many files that were."""
@@ -268,7 +268,7 @@ class Fleet:
         keep: str | None = None,
         timeout: float | None = None,
         progress: Progress = silent,
-    ) -> Iterator[Result]:
+    ) -> Generator[Result, None, None]:
         """Run a program on every shard, on the drive that has it; results in any order.
 
         What the death of a worker or a device interrupts is run again. Closing the iterator stops

@@ -107,6 +107,8 @@ class Placement:
                 return
 
     def _tend(self) -> None:
+        from potash.fleet.serving import About
+
         alive: Mapping[str, Any] = self._client.nthreads()
         self._rounds = (self._rounds + 1) % ROUNDS
         seen = {} if self._rounds else _seen(self._client)
@@ -114,7 +116,7 @@ class Placement:
             if place.worker is None:
                 continue
             known = seen.get(place.worker)
-            ended = isinstance(known, tuple) and place.drive.name not in known.drives
+            ended = isinstance(known, About) and place.drive.name not in known.drives
             if ended or place.worker not in alive:
                 place.worker, place.since, place.reason = None, time.monotonic(), ""
         homeless = [one for one in self.places.values() if one.worker is None and not one.gone]
@@ -123,9 +125,9 @@ class Placement:
         self._cancel()
 
     def _settle(self, homeless: Sequence[Place]) -> None:
-        from potash.fleet.serving import open_drives
+        from potash.fleet.serving import About, open_drives
 
-        seen = {at: one for at, one in _seen(self._client).items() if isinstance(one, tuple)}
+        seen = {at: one for at, one in _seen(self._client).items() if isinstance(one, About)}
         load: Counter[str] = Counter({at: len(one.drives) for at, one in seen.items()})
         wanted: dict[str, list[Drive]] = {}
         for place in homeless:

@@ -13,6 +13,7 @@ from potash.cli.drive import reports
 from potash.cli.drive.common import (
     FIRMWARE_LIMIT,
     SECONDS,
+    Decorator,
     accelerator_option,
     as_json,
     input_file,
@@ -52,6 +53,18 @@ def _argument(text: str) -> Argument:
     return INPUT_LENGTH if text == LENGTH else program_argument(text, f'"{LENGTH}", hex:BYTES')
 
 
+def program_argument_option(input: str) -> Decorator:
+    """`--arg`, for a program that runs on what `input` names."""
+    return click.option(
+        "--arg",
+        "arguments",
+        type=Parsed("VALUE", _argument),
+        multiple=True,
+        help="An argument of the program: a 32-bit number, hex:BYTES, or "
+        f'"{LENGTH}" for the length of {input} in bytes; may be repeated.',
+    )
+
+
 @click.command()
 @click.argument("device")
 @program_file
@@ -72,14 +85,7 @@ def _argument(text: str) -> Argument:
     type=Size(),
     help="Size of the output on the drive (default: that of the input).",
 )
-@click.option(
-    "--arg",
-    "arguments",
-    type=Parsed("VALUE", _argument),
-    multiple=True,
-    help="An argument of the program: a 32-bit number, hex:BYTES, or "
-    f'"{LENGTH}" for the length of INPUT in bytes; may be repeated.',
-)
+@program_argument_option("INPUT")
 @accelerator_option
 @click.option(
     "--firmware",

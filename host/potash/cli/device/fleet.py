@@ -1,0 +1,290 @@
+"""`potash fleet`: many drives, and programs next to each part of the data."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from csd_spec.text import plain
+from potash.cli.device import fleet_reports as reports
+from potash.cli.drive.common import (
+    SECONDS,
+    Decorator,
+    json_option,
+    returned,
+    say,
+    together,
+)
+from potash.cli.drive.program import program_file, program_of
+from potash.cli.drive.run import program_argument_option
+from potash.cli.progress import showing, ticking
+from potash.fleet import Dataset, Fleet, FleetFile, Result, Totals, read_fleet
+from potash.fleet.fleet import PATIENCE, numbered
+from potash.sdk.accelerator import Argument
+from potash.sdk.errors import PotashError
+from potash.tables import columns
+from potash.units import Parsed
+
+SHOWN = 20
+"""Shards that are shown; `--json` has them all."""
+
+
+def _read(text: str) -> FleetFile:
+    try:
+        return read_fleet(Path(text))
+    except PotashError as error:
+        raise ValueError(str(error)) from None
+
+
+_fleet: Decorator = together(
+    click.argument("fleet", type=Parsed("FLEET", _read)),
+    click.option(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="Use the Dask cluster of the scheduler at this address (default: that of FLEET; "
+        "without one, the drives run on this machine while the command lasts).",
+    ),
+    click.option(
+        "--patience",
+        type=SECONDS,
+        default=PATIENCE,
+        show_default=True,
+        help="Seconds in which a drive may come back on another worker.",
+    ),
+)
+_dataset = click.argument("dataset")
+_folder = click.Path(exists=True, file_okay=False, writable=True, path_type=Path)
+
+
+@click.group()
+def fleet() -> None:
+    """Use many drives as one, on the workers of a Dask cluster.
+
+    FLEET is a TOML file that describes the drives (docs/fleet.md). A data set is a list of files
+    that are spread over the drives; each file is a shard.
+    """
+
+
+@contextlib.contextmanager
+def _opened(fleet: FleetFile, scheduler: str | None, patience: float) -> Iterator[Fleet]:
+    found = Fleet(fleet.drives, scheduler=scheduler or fleet.scheduler, patience=patience)
+    with contextlib.ExitStack() as stack:
+        with ticking(f"starting {len(fleet.drives)} drives"):
+            stack.enter_context(found)
+        yield found
+
+
+@fleet.command()
+@_fleet
+@json_option(reports.FleetStatus)
+def status(fleet: FleetFile, scheduler: str | None, patience: float) -> None:
+    """Show the drives and the data sets of FLEET."""
+    with _opened(fleet, scheduler, patience) as opened:
+        report = _status(opened, scheduler or fleet.scheduler)
+    say(report, _described(report))
+
+
+@fleet.command()
+@_fleet
+def serve(fleet: FleetFile, scheduler: str | None, patience: float) -> None:
+    """Serve the drives of FLEET on a Dask cluster until interrupted.
+
+    Other commands find them there, and need not start them. A drive whose worker dies comes back on
+    another one that reaches its media.
+    """
+    if not (scheduler or fleet.scheduler):
+        raise click.UsageError("serve needs a Dask cluster: --scheduler ADDRESS")
+    with _opened(fleet, scheduler, patience) as opened:
+        shown: dict[str, str] = {}
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                for place in opened.placement.places.values():
+                    line = f"{place.drive.name}: {place.worker or place.reason or 'is being moved'}"
+                    if shown.get(place.drive.name) != line:
+                        shown[place.drive.name] = line
+                        click.echo(plain(line))
+                time.sleep(0.5)
+
+
+@fleet.command()
+@_fleet
+@_dataset
+@click.argument(
+    "files",
+    nargs=-1,
+    required=True,
+    metavar="FILE...",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+)
+@json_option(reports.FleetCopied)
+def put(
+    fleet: FleetFile, scheduler: str | None, patience: float, dataset: str, files: Sequence[Path]
+) -> None:
+    """Copy files to the drives, in turn, as the shards of DATASET; an older one is removed."""
+    with _opened(fleet, scheduler, patience) as opened, showing() as progress:
+        made = opened.put(dataset, files, progress=progress)
+    report = reports.FleetCopied(dataset, len(made.shards), made.held)
+    say(report, [f"{len(made.shards)} files, {made.held} bytes, are {dataset} now"])
+
+
+@fleet.command()
+@_fleet
+@_dataset
+@click.argument("folder", type=_folder)
+@json_option(reports.FleetCopied)
+def get(
+    fleet: FleetFile, scheduler: str | None, patience: float, dataset: str, folder: Path
+) -> None:
+    """Copy the files of DATASET from the drives to FOLDER."""
+    with _opened(fleet, scheduler, patience) as opened, showing() as progress:
+        found = opened.get(dataset, folder, progress=progress)
+    report = reports.FleetCopied(dataset, len(found.shards), found.held)
+    say(report, [f"{len(found.shards)} files, {found.held} bytes, are in {folder}"])
+
+
+@fleet.command()
+@_fleet
+@_dataset
+@json_option(reports.FleetCopied)
+def remove(fleet: FleetFile, scheduler: str | None, patience: float, dataset: str) -> None:
+    """Remove DATASET from the drives."""
+    with _opened(fleet, scheduler, patience) as opened:
+        count = opened.remove(dataset)
+    say(reports.FleetCopied(dataset, count, None), [f"{count} files removed"])
+
+
+@fleet.command("map")
+@_fleet
+@program_file
+@_dataset
+@program_argument_option("each shard")
+@click.option(
+    "--output", "folder", type=_folder, help="Write the output of each shard to this directory."
+)
+@click.option(
+    "--keep",
+    metavar="NAME",
+    help="Leave the outputs on the drives, as the data set NAME.",
+)
+@click.option("--timeout", type=SECONDS, help="Stop a job after this time (default: never).")
+@json_option(reports.FleetMapped)
+def map_(
+    fleet: FleetFile,
+    scheduler: str | None,
+    patience: float,
+    program: Path,
+    dataset: str,
+    arguments: tuple[Argument, ...],
+    folder: Path | None,
+    keep: str | None,
+    timeout: float | None,
+) -> None:
+    """Run PROGRAM next to each shard of DATASET.
+
+    PROGRAM is an object file, or a program in C, which is built first. What the death of a worker
+    interrupts is run again. The exit code is 0 only if every shard has a result.
+    """
+    if folder is not None and keep is not None:
+        raise click.UsageError("--output and --keep exclude each other")
+    image = program_of(program)
+    totals = Totals()
+    results: list[Result] = []
+    with _opened(fleet, scheduler, patience) as opened, showing() as progress:
+        began = time.monotonic()
+        found = opened.map(image, dataset, arguments, keep=keep, timeout=timeout, progress=progress)
+        with contextlib.closing(found):
+            for result in found:
+                totals.add(result)
+                if folder is not None and not result.error:
+                    (folder / result.name.partition("/")[2]).write_bytes(result.output)
+                results.append(result)
+        took = time.monotonic() - began
+        moves = opened.placement.moves
+    results.sort(key=lambda one: one.shard)
+    report = reports.FleetMapped(
+        dataset, **vars(totals), moves=moves, seconds=took, shards=[*map(_shard, results)]
+    )
+    say(report, _shown(report))
+    if totals.done < totals.shards:
+        raise click.exceptions.Exit(1)
+
+
+def _shard(one: Result) -> reports.FleetShard:
+    return reports.FleetShard(
+        name=one.name,
+        shard=one.shard,
+        drive=one.drive,
+        worker=one.worker,
+        held=one.held,
+        produced=one.produced,
+        moved=one.moved,
+        return_value=one.return_value,
+        printed=one.printed,
+        seconds=one.seconds,
+        error=one.error,
+        missing=one.missing,
+    )
+
+
+def _shown(report: reports.FleetMapped) -> list[str]:
+    rows: list[Sequence[str]] = [("shard", "drive", "bytes", "output", "returned", "ms")]
+    for one in report.shards[:SHOWN]:
+        value = "" if one.return_value is None else returned(one.return_value)
+        held = "" if one.held is None else str(one.held)
+        rows.append(
+            (one.name, one.drive or "?", held, str(one.produced), value, f"{one.seconds * 1e3:.0f}")
+        )
+    lines = columns(rows, "<<>")
+    if len(report.shards) > SHOWN:
+        lines.append(f"… and {len(report.shards) - SHOWN} more; --json has them all")
+    lines += [f"{one.name}: {one.error}" for one in report.shards if one.error][:SHOWN]
+    lines.append(
+        f"{report.done} of {len(report.shards)} shards done, {report.failed} failed,"
+        f" {report.missing} missing, in {report.seconds:.2f} s"
+    )
+    lines.append(f"moved between drives and workers: {report.moved} bytes, programs included;"
+                 f" held: {report.held}")  # fmt: skip
+    if report.moves:
+        lines.append(f"drives that have come back on another worker: {report.moves}")
+    return lines
+
+
+def _status(opened: Fleet, scheduler: str | None) -> reports.FleetStatus:
+    seen = opened.seen()
+    drives = []
+    for name, place in opened.placement.places.items():
+        one = seen.get(name)
+        drives.append(
+            reports.FleetDrive(
+                name,
+                place.worker,
+                place.reason,
+                None if one is None else len(one.files),
+                None if one is None else sum(file.size for file in one.files),
+                None if one is None else one.room,
+            )
+        )
+    datasets = [*map(_set, opened.datasets())]
+    return reports.FleetStatus(scheduler, drives, datasets)
+
+
+def _set(one: Dataset) -> reports.FleetDataset:
+    return reports.FleetDataset(one.name, len(one.shards), one.held, one.missing)
+
+
+def _described(report: reports.FleetStatus) -> list[str]:
+    rows: list[Sequence[str]] = [("drive", "files", "bytes", "room", "worker")]
+    for drive in report.drives:
+        numbers = ("" if one is None else str(one) for one in (drive.files, drive.held, drive.room))
+        rows.append((drive.name, *numbers, drive.worker or drive.reason))
+    lines = columns(rows, "<>>><")
+    for one in report.datasets:
+        line = f"{one.name}: {one.shards} shards, {one.held} bytes"
+        if one.missing:
+            line += f"; missing: {numbered(one.missing)}"
+        lines.append(line)
+    return lines
