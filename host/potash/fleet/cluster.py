@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -47,12 +48,12 @@ def within(threads: int) -> Iterator[Client]:
     import dask
 
     # Its HTTP servers cannot be left out. They get loopback, and nothing to show.
-    quiet: dict[str, list[str]] = {
-        "distributed.scheduler.http.routes": [],
-        "distributed.worker.http.routes": [],
+    routes: dict[str, list[str]] = {
+        f"distributed.{who}.http.routes": [] for who in ("scheduler", "worker")
     }
     with (
-        dask.config.set(quiet),
+        tempfile.TemporaryDirectory(prefix="potash-") as folder,
+        dask.config.set({**routes, "temporary-directory": folder}),
         distributed.LocalCluster(
             processes=False,
             n_workers=1,

@@ -52,8 +52,7 @@ class Placement:
 
     def open(self) -> None:
         """Have every drive served that can be. Raises PotashError where none can."""
-        seen = _seen(self._client)
-        _require_potash(seen)
+        _require_potash(self._client)
         while not self._settled():
             self._tend()
             if not self._settled():
@@ -200,8 +199,17 @@ def _seen(client: Client) -> Mapping[str, Any]:
     return found
 
 
-def _require_potash(seen: Mapping[str, Any]) -> None:
-    """Raises PotashError for no workers, and for those without this Potash."""
+def _require_potash(client: Client) -> None:
+    """Raises PotashError for no workers, and for a scheduler or workers without this Potash."""
+    from potash.fleet.serving import version
+
+    try:
+        client.run_on_scheduler(version)
+    except Exception as error:
+        raise PotashError(
+            f"the Dask scheduler cannot import Potash ({error}); install potash[fleet] there, too"
+        ) from error
+    seen = _seen(client)
     if not seen:
         raise PotashError("the Dask scheduler has no workers; start one")
     for address, one in seen.items():

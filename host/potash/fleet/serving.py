@@ -126,6 +126,11 @@ def drives_of(dask_worker: Worker) -> dict[str, ServedDrive]:
     return {name: drive for name, drive in drives.items() if drive.ready}
 
 
+def version() -> str:
+    """The version of Potash."""
+    return potash.__version__
+
+
 async def about(dask_worker: Worker) -> About:
     """What the worker is and serves."""
     seen = {name: drive.seen() for name, drive in drives_of(dask_worker).items()}

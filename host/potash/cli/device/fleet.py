@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -210,7 +211,7 @@ def map_(
     )
     say(report, _shown(report))
     if totals.done < totals.shards:
-        raise click.exceptions.Exit(1)
+        sys.exit(1)
 
 
 def _shard(one: Result) -> reports.FleetShard:

@@ -1,0 +1,271 @@
+"""Fleets within this process, the file that describes one, and `potash fleet`."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from potash.cli.app import run_app
+from potash.fleet import Drive, Fleet, Totals, cluster, read_fleet
+from potash.sdk import InvalidRequest
+from potash.sdk.errors import PotashError
+from support.fleet import FOREVER, LOOPING, SHARDS, Grep, counted, drives
+from support.processes import descendants, name
+from support.reports import check
+
+pytest.importorskip("distributed", reason="the extra `fleet` is not installed")
+
+LIMIT = 60
+FEW = 2
+
+
+@pytest.fixture(scope="module")
+def grep(tmp_path_factory: pytest.TempPathFactory) -> Grep:
+    return Grep(tmp_path_factory.mktemp("grep"))
+
+
+@pytest.fixture(scope="module")
+def fleet(grep: Grep, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    with Fleet(drives(tmp_path_factory.mktemp("media"), FEW)) as fleet:
+        fleet.put("logs", grep.paths)
+        yield fleet
+
+
+def test_outputs_come_here_or_stay_as_a_data_set(fleet: Fleet, grep: Grep, tmp_path: Path) -> None:
+    grep.check(fleet.map(grep.program, "logs", grep.args))
+    kept = list(fleet.map(grep.program, "logs", grep.args, keep="found"))
+    assert [one.output for one in kept] == [b""] * SHARDS
+    assert sum(one.moved for one in kept) == SHARDS * (len(grep.program) + 4 + len(grep.text))
+    found = fleet.get("found", tmp_path)
+    assert found.held == sum(one.produced for one in kept)
+    for at, path in enumerate(grep.paths):
+        assert (tmp_path / path.name).read_bytes() == grep.expected(at)
+    assert [one.name for one in fleet.datasets()] == ["found", "logs"]
+    assert fleet.remove("found") == SHARDS
+    with pytest.raises(PotashError, match="no drive that is served has a data set 'found'"):
+        fleet.dataset("found")
+    output, totals = fleet.reduce(grep.program, "logs", counted, grep.args)
+    assert output == counted([grep.expected(at) for at in range(SHARDS)])
+    assert totals.done == SHARDS
+
+
+def test_a_device_that_dies_is_started_again_and_its_job_repeated(fleet: Fleet, grep: Grep) -> None:
+    devices = [pid for pid in descendants(os.getpid()) if "serve" in command_line(pid)]
+    assert len(devices) == FEW
+    os.kill(devices[0], signal.SIGKILL)
+    grep.check(fleet.map(grep.program, "logs", grep.args))
+
+
+def command_line(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0") if name(pid) else []
+
+
+def test_jobs_that_fail_are_results(fleet: Fleet, grep: Grep) -> None:
+    results = {one.shard: one for one in fleet.map(LOOPING, "logs", timeout=1)}
+    stopped = results.pop(SHARDS - 1)
+    assert grep.contents[SHARDS - 1].startswith(FOREVER)
+    assert stopped.error == "the job was stopped after 1 s" and not stopped.missing
+    assert {one.return_value for one in results.values()} == {7}
+    totals = Totals()
+    for one in (stopped, *results.values()):
+        totals.add(one)
+    assert (totals.done, totals.failed, totals.missing) == (SHARDS - 1, 1, 0)
+    with pytest.raises(PotashError, match="the job was stopped after 1 s"):
+        fleet.reduce(LOOPING, "logs", counted, timeout=1)
+
+
+def test_what_cannot_be_done_is_refused(fleet: Fleet, grep: Grep, tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    large.write_bytes(bytes(16 << 20))
+    with pytest.raises(PotashError, match="no room for 16777216 bytes in one piece"):
+        fleet.put("large", [large])
+    large.write_bytes(bytes(1 << 20))
+    fleet.put("large", [large])
+    (one,) = fleet.map(LOOPING, "large")
+    assert one.error == "the input has 1048576 bytes, but the accelerator takes 524288"
+    assert fleet.remove("large") == 1
+    for dataset, paths in ("..", grep.paths), ("a/b", grep.paths), ("same", grep.paths[:1] * 2):
+        with pytest.raises(PotashError):
+            fleet.put(dataset, paths)
+    with pytest.raises(InvalidRequest, match="would replace their inputs"):
+        list(fleet.map(LOOPING, "logs", keep="logs"))
+    with pytest.raises(InvalidRequest, match="the program is an empty file"):
+        list(fleet.map(b"", "logs"))
+
+
+def test_a_drive_with_other_contents_is_left_alone(tmp_path: Path) -> None:
+    media = tmp_path / "other"
+    media.write_bytes(bytes(4096) + b"a file system" + bytes((8 << 20) - 4109))
+    before = media.read_bytes()
+    with pytest.raises(PotashError, match="drive d0 is not served: .*something else in its first"):
+        Fleet([Drive("d0", str(media))], patience=0).__enter__()
+    assert media.read_bytes() == before
+
+
+def test_nothing_listens_that_others_can_reach() -> None:
+    with cluster.within(1) as client:
+        assert client.submit(int, "7").result() == 7
+        listening = _listening()
+    assert all(address == "0100007F" for address in listening), listening
+
+
+def _listening() -> list[str]:
+    """The addresses at which this process accepts TCP connections, as proc(5) has them."""
+    mine = {os.readlink(one) for one in Path("/proc/self/fd").iterdir() if os.path.lexists(one)}
+    rows = [
+        row.split()
+        for table in ("tcp", "tcp6")
+        for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+    ]
+    return [
+        row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in mine
+    ]
+
+
+DESCRIBED = """
+scheduler = "tls://10.0.0.1:8786"
+[[drive]]
+name = "a"
+media = "a.img"
+size = "1G"
+shared = true
+options = ["--accelerator", "1M"]
+[[drive]]
+name = "b"
+media = "/srv/b"
+worker = "node1"
+"""
+
+
+def test_a_file_describes_a_fleet(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text(DESCRIBED)
+    found = read_fleet(path)
+    assert found.scheduler == "tls://10.0.0.1:8786"
+    assert found.drives == (
+        Drive("a", str(tmp_path / "a.img"), "1G", None, True, ("--accelerator", "1M")),
+        Drive("b", "/srv/b", worker="node1"),
+    )
+    assert found.drives[0].words() == [
+        "--media", str(tmp_path / "a.img"), "--size", "1G", "--accelerator", "1M"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("drive = 1", r"drives are \[\[drive\]\] tables"),
+        ("", "a fleet has 1 to 10000 drives, not 0"),
+        ("[[drive]]\nname = 'a'", "drive a has no media"),
+        ("[[drive]]\nname = 'a/b'\nmedia = 'x'", "'a/b' is no name of a drive"),
+        ("[[drive]]\nname = 'a'\nmedium = 'x'", "a drive has no 'medium'; it has name, media"),
+        ("[[drive]]\nname = 'a'\nmedia = 'x'\n[[drive]]\nname = 'a'\nmedia = 'y'", "the same name"),
+        ("[[drive]]\nname = 'a'\nmedia = 'x'\n[[drive]]\nname = 'b'\nmedia = 'x'", "the same media"),
+        ("[[drive]]\nname = 'a'\nmedia = 3", "media of a drive must be a text"),
+        ("[[drive]]\nname = 'a'\nshared = 1", "shared of drive a must be true or false"),
+        ("[[drive]]\nname = 'a'\nshared = true\nworker = 'w'", "is of one worker and shared"),
+        ("[[drive]]\nname = 'a'\noptions = 'x'", "options of drive a must be a list of texts"),
+        ("scheduler = 1", "scheduler must be a text"),
+        ("[", "is no TOML"),
+        ("x = '\xff'", "is no TOML"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_a_file_are_sentences(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(PotashError, match=said):
+        read_fleet(path)
+
+
+def described(folder: Path) -> Path:
+    file = folder / "fleet.toml"
+    file.write_text(
+        '[[drive]]\nname = "d0"\nmedia = "d0"\nsize = "8M"\noptions = ["--accelerator", "512K"]\n'
+    )
+    return file
+
+
+def test_the_commands_report(
+    grep: Grep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, program = described(tmp_path), tmp_path / "program.o"
+    program.write_bytes(LOOPING)
+
+    def run(command: str, *rest: object, code: int = 0) -> Any:
+        with pytest.raises(SystemExit, match=str(code)) if code else contextlib.nullcontext():
+            run_app(["fleet", command, str(file), *map(str, rest), "--json"])
+        report = json.loads(capsys.readouterr().out)
+        check(f"fleet {command}", report)
+        return report
+
+    put = run("put", "logs", *grep.paths[-2:])
+    assert put == {"dataset": "logs", "files": 2, "size": sum(map(len, grep.contents[-2:]))}
+    mapped = run("map", program, "logs", "--timeout", 0.5, code=1)
+    assert [one["return_value"] for one in mapped["shards"]] == [7, None]
+    assert (mapped["done"], mapped["failed"], mapped["missing"]) == (1, 1, 0)
+    status = run("status")
+    assert [one["files"] for one in status["drives"]] == [2]
+    assert run_app(["fleet", "status", str(file)]) == 0
+    assert f"logs: 2 shards, {put['size']} bytes" in capsys.readouterr().out
+
+
+def test_an_interrupt_leaves_nothing_behind(grep: Grep, tmp_path: Path) -> None:
+    file, program = described(tmp_path), tmp_path / "program.o"
+    program.write_bytes(LOOPING)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    command = [sys.executable, "-m", "potash.cli", "fleet"]
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+    subprocess.run([*command, "put", file, "logs", grep.paths[-1]], check=True, env=environment,
+                   stdout=subprocess.DEVNULL)  # fmt: skip
+    with subprocess.Popen(
+        [*command, "map", file, program, "logs"], env=environment, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, start_new_session=True,
+    ) as process:  # fmt: skip
+        deadline = time.monotonic() + LIMIT
+        # The device, its firmware's processes, and a worker that runs the program.
+        while len(found := descendants(process.pid)) < 4:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        said, wrong = process.communicate(timeout=LIMIT)
+    assert (process.returncode, said, wrong) == (130, b"", b"\npotash: interrupted\n")
+    while left := [name(pid) for pid in found if name(pid)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["status", "fleet.toml", "--scheduler", "tcp://127.0.0.1:1"], 1, "shared = true"),
+        (["serve", "fleet.toml"], 2, "serve needs a Dask cluster: --scheduler ADDRESS"),
+        (["status", "none.toml"], 2, "none.toml cannot be read: No such file or directory"),
+    ],
+)
+def test_mistakes_are_sentences(
+    arguments: list[str], code: int, said: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    described(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert run_app(["fleet", *arguments]) == code
+    assert said in capsys.readouterr().err
+
+
+def test_no_scheduler_and_no_dask_are_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "CONNECT_LIMIT", "1s")
+    with pytest.raises(PotashError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:1"):
+        Fleet([Drive("d0")], scheduler="tcp://127.0.0.1:1").__enter__()
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(PotashError, match=r"a fleet needs .* pip install 'potash\[fleet\]'"):
+        Fleet([Drive("d0")]).__enter__()
