@@ -62,8 +62,9 @@ class Cluster:
             time.sleep(0.02)
 
     def end(self) -> None:
+        """Killed, as a worker may wait for a scheduler that ends; no drive is served any more."""
         for process in (*self.workers.values(), self.scheduler):
-            process.terminate()
+            process.kill()
         for process in (*self.workers.values(), self.scheduler):
             process.wait(LIMIT)
 
