@@ -8,7 +8,6 @@ import pytest
 from potash.observing import rates, screen
 from potash.observing.snapshot import Snapshot
 
-
 NO_TIMES = {
     "commands": 0, "seconds": 0.0, "p50": 0.0, "p99": 0.0, "most": 0.0, "buckets": [],
 }  # fmt: skip
