@@ -204,6 +204,25 @@ def drive(patterns: tuple[str, ...], pairs: int) -> None:
     say(document(results), table(results), indent=2)
 
 
+@bench.command()
+@_only
+@_pairs("Number of measurements of each.")
+@json_option(Report)
+def fleet(patterns: tuple[str, ...], pairs: int) -> None:
+    """Measure a fleet on this machine.
+
+    `grep` searches the same eight shards on 1, 2, 4 and 8 drives. `task` is the time of a task of
+    Dask that does nothing: client, scheduler and worker together, in one process. `fleet-1000` is
+    calculated from it: how long a job must be so that the scheduler keeps 1000 drives busy.
+    """
+    from potash.bench import fleet as fleet_bench
+
+    chosen = _chosen(patterns, fleet_bench.NAMES)
+    with showing(steps=True) as progress:
+        results = list(fleet_bench.measure(chosen, pairs, progress))
+    say(document(results), table(results), indent=2)
+
+
 def _chosen(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
     """The names that match any of the patterns, all of them when there is none."""
     for pattern in patterns:
