@@ -9,6 +9,7 @@ import sys
 import venv
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -20,6 +21,7 @@ import potash
 import potash_firmware
 from potash_firmware.rpu.settings import Identity
 from support.docs import ROOT
+from support.vm import guest_images
 
 PACKAGES = {
     "csd_spec": "device",
@@ -123,45 +125,118 @@ def test_every_version_is_the_same(metadata: email.message.Message) -> None:
     assert f'"{version}"' not in (ROOT / "pyproject.toml").read_text()
 
 
-def test_an_installed_wheel_runs_its_examples_far_from_any_checkout(
-    wheel: Path, tmp_path: Path
-) -> None:
-    """Installed alone; what it depends on is that of this interpreter."""
-    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
-    python = tmp_path / "venv" / "bin" / "python"
-    installing = [sys.executable, "-m", "pip", "--python", str(python), "install"]
-    installing += ["--no-deps", "--no-index", "--quiet", "--no-compile", str(wheel)]
-    subprocess.run(installing, check=True, capture_output=True, timeout=60)
-    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
-    ours = {"_potash.pth", *PACKAGES}
-    for found in Path(pip_folder()).iterdir():
-        if found.name not in ours and not found.name.startswith(("potash-", "__editable__")):
-            target = site / found.name
-            if not target.exists():
-                target.symlink_to(found)
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+GUARD = """
+import os, sys
+CHECKOUT, VENV = {checkout!r}, {venv!r}
 
-    def potash(*arguments: str) -> str:
-        return subprocess.run(
-            [str(tmp_path / "venv" / "bin" / "potash"), *arguments],
-            cwd=tmp_path,
-            env=environment,
+def refuse(event, arguments):
+    if event in ("open", "os.listdir", "os.scandir") and isinstance(arguments[0], (str, bytes)):
+        path = os.path.abspath(os.fsdecode(arguments[0]))
+        if path.startswith(CHECKOUT) and not path.startswith(VENV):
+            raise PermissionError("taken from the checkout: " + path)
+
+sys.addaudithook(refuse)
+"""
+"""A `sitecustomize` that keeps every process of an environment away from the checkout."""
+
+
+class Installed:
+    """The wheel in an environment of its own; what it depends on is that of this interpreter."""
+
+    def __init__(self, wheel: Path, folder: Path) -> None:
+        self.folder = folder
+        venv.create(folder / "venv", with_pip=False, symlinks=True)
+        self.python = folder / "venv" / "bin" / "python"
+        installing = [sys.executable, "-m", "pip", "--python", str(self.python), "install"]
+        installing += ["--no-deps", "--no-index", "--quiet", "--no-compile", str(wheel)]
+        subprocess.run(installing, check=True, capture_output=True, timeout=60)
+        (self.site,) = (folder / "venv").glob("lib/python*/site-packages")
+        ours = {"_potash.pth", *PACKAGES}
+        for found in pip_folder().iterdir():
+            if found.name not in ours and not found.name.startswith(("potash-", "__editable__")):
+                target = self.site / found.name
+                if not target.exists():
+                    target.symlink_to(found)
+        guard = GUARD.format(checkout=f"{ROOT}/", venv=f"{sys.prefix}/")
+        (self.site / "sitecustomize.py").write_text(guard)
+        self.environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+
+    def command(self, *arguments: object) -> list[str]:
+        return [str(self.folder / "venv" / "bin" / "potash"), *map(str, arguments)]
+
+    def potash(self, *arguments: object) -> str:
+        """What the installed command prints."""
+        done = subprocess.run(
+            self.command(*arguments),
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            check=True,
-            timeout=60,
-        ).stdout
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
-    assert potash("--version") == f"potash, version {potash_firmware.__version__}\n"
-    assert potash("demo", "--embedded").splitlines()[-1] == "equal"
-    where = [str(python), "-c", "import potash, potash_firmware; print(potash.__file__)"]
-    said = subprocess.run(where, env=environment, capture_output=True, text=True, check=True)
-    assert Path(said.stdout.strip()).is_relative_to(site)
+    @contextmanager
+    def serving(self, socket: Path) -> Iterator[None]:
+        """A device of it, until the block ends."""
+        with subprocess.Popen(
+            self.command("serve", "--json", "--size", "16M", "--socket", socket),
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+        ) as served:
+            try:
+                assert served.stdout is not None and served.stdout.readline()
+                yield
+            finally:
+                served.terminate()
+        assert served.returncode == 0 and not socket.exists()
 
 
-def pip_folder() -> str:
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return Installed(wheel, tmp_path_factory.mktemp("installed"))
+
+
+def test_the_installed_command_runs_an_example_far_from_any_checkout(installed: Installed) -> None:
+    assert installed.potash("--version") == f"potash, version {potash_firmware.__version__}\n"
+    assert installed.potash("demo", "--embedded").splitlines()[-1] == "equal"
+
+
+def test_the_installed_command_is_kept_from_the_checkout(installed: Installed) -> None:
+    """The test of the tests here: nothing of the checkout can be opened, or comes from it."""
+    code = "import potash, potash_firmware; print(potash.__file__, potash_firmware.__file__)"
+    done = subprocess.run(
+        [installed.python, "-c", f"{code}; open({str(ROOT / 'pyproject.toml')!r})"],
+        env=installed.environment,
+        capture_output=True,
+        text=True,
+    )
+    assert all(Path(path).is_relative_to(installed.site) for path in done.stdout.split())
+    assert len(done.stdout.split()) == 2
+    assert done.stderr.endswith(f"taken from the checkout: {ROOT}/pyproject.toml\n")
+
+
+def test_an_installed_device_serves_installed_programs_and_guests(installed: Installed) -> None:
+    socket, folder = installed.folder / "s", installed.folder / "add"
+    installed.potash("demo", "write", "add", folder)
+    job = ["program.o", "input.bin", "output.bin"]
+    lengths = (folder / "arguments").read_text().split()
+    with installed.serving(socket):
+        installed.potash("run", f"vfio-user:{socket}", *(folder / name for name in job), *lengths)
+        assert (folder / "output.bin").read_bytes() == (folder / "expected.bin").read_bytes()
+        images = guest_images()
+        if isinstance(images, str):
+            pytest.skip(images)
+        listed = installed.potash("guest", "--socket", socket, "--", "nvme", "list")
+    assert "/dev/nvme0n1" in listed
+
+
+def pip_folder() -> Path:
     """Where this interpreter's packages are."""
-    return str(Path(pytest.__file__).parents[1])
+    return Path(pytest.__file__).parents[1]
 
 
 def test_the_module_is_the_command() -> None:
