@@ -174,6 +174,7 @@ class Installed:
             capture_output=True,
             text=True,
             timeout=120,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -213,6 +214,7 @@ def test_the_installed_command_is_kept_from_the_checkout(installed: Installed) -
         env=installed.environment,
         capture_output=True,
         text=True,
+        check=False,
     )
     assert all(Path(path).is_relative_to(installed.site) for path in done.stdout.split())
     assert len(done.stdout.split()) == 2
