@@ -80,7 +80,7 @@ def mirror(option: str | None = None, *options: str) -> str:
     archive = debian_archive(read(*options))
     if archive is None:
         raise PackagesUnavailable(
-            "this machine's apt configuration names no Debian archive: give one with "
-            f"--debian-mirror or {ENVIRONMENT}"
+            "this machine's apt configuration names no Debian archive (Ubuntu's does not): set "
+            f"{ENVIRONMENT}, or --debian-mirror, to the address of one"
         )
     return archive
