@@ -11,9 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.feather
 import pytest
 
 from potash.cli.app import run_app
+from potash.columns import Request
 from potash.fleet import Drive, Fleet, Totals, cluster, read_fleet
 from potash.sdk import InvalidRequest
 from potash.sdk.errors import PotashError
@@ -269,3 +274,45 @@ def test_no_scheduler_and_no_dask_are_sentences(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(PotashError, match=r"a fleet needs .* pip install 'potash\[fleet\]'"):
         Fleet([Drive("d0")]).__enter__()
+
+
+def test_a_table_in_shards_is_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each shard has a dictionary of its own; a drive that has none takes no part."""
+    source = np.random.default_rng(9)
+    table = pa.table(
+        {
+            "key": source.choice(["a", "b", "c"], 4000),
+            "x": source.normal(size=4000),
+            "n": source.integers(-9, 9, 4000),
+        }
+    )
+    paths = [tmp_path / f"{at}.arrow" for at in range(3)]
+    for at, path in enumerate(paths):
+        part = table.slice(at * 1500, 1500)
+        part = part.set_column(0, "key", part["key"].dictionary_encode())
+        pyarrow.feather.write_feather(part, path, compression="uncompressed")
+    described = tmp_path / "fleet.toml"
+    described.write_text(
+        "".join(f'[[drive]]\nname = "d{at}"\nmedia = "d{at}.img"\nsize = "8M"\n' for at in "01")
+    )
+    with Fleet(read_fleet(described).drives) as fleet:
+        fleet.put("sales", paths)
+        fleet.put("notes", [described])
+        rows = fleet.query("sales", Request("x > 2", select=("key", "x")))
+        expected = table.filter(pc.greater(table["x"], 2)).select(["key", "x"])
+        assert rows.to_pydict() == expected.to_pydict()
+        with pytest.raises(PotashError, match="notes/fleet.toml: .* it is not an Arrow file"):
+            fleet.query("notes", Request("count()"))
+        with pytest.raises(PotashError, match="sales/.*: the file has no column 'y'"):
+            fleet.query("sales", Request("y > 2"))
+    asked = ("sum(n), count()", "--where", "x > 0", "--by", "key", "--json")
+    assert run_app(["fleet", "query", str(described), "sales", *asked]) == 0
+    report = json.loads(capsys.readouterr().out)
+    check("fleet query", report)
+    kept = table.filter(pc.greater(table["x"], 0)).group_by("key")
+    sums = kept.aggregate([("n", "sum"), ([], "count_all")]).sort_by("key").to_pydict()
+    assert [one["values"] for one in report["columns"]] == [
+        list(map(str, sums[name])) for name in ("key", "n_sum", "count_all")
+    ]
+    assert report["held"] == sum(path.stat().st_size for path in paths)
+    assert (report["file_rows"], report["jobs"]) == (4000, 3)

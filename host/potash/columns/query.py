@@ -46,6 +46,11 @@ class Request:
     select: Sequence[str] = ()
     """A filter: the columns of the result, all if there are none."""
 
+    def __post_init__(self) -> None:
+        expressions.parse_query(self.expression)
+        if self.where is not None:
+            expressions.parse_filter(self.where)
+
 
 @dataclass
 class Result:

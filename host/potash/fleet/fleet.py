@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from potash.columns import Request, merged
+from potash.columns import Result as Answer
 from potash.fleet import cluster
 from potash.fleet.directory import File, require_name
 from potash.fleet.drives import Drive, require_distinct
@@ -28,7 +30,7 @@ from potash.sdk.targets import Content, content_of
 
 if TYPE_CHECKING:
     from potash.fleet.serving import Seen
-    from potash.fleet.work import Done
+    from potash.fleet.work import Asked, Done
 
 PATIENCE = 10.0
 """Seconds in which a drive may come back on another worker."""
@@ -336,6 +338,36 @@ class Fleet:
                     part = self._value(future)
                 progress(f"{done} of {len(tasks)} tasks done", done / len(tasks))
         return part.output, Totals(done=len(futures), held=found.held, moved=part.moved)
+
+    def query(
+        self,
+        dataset: str | Dataset,
+        request: Request,
+        *,
+        timeout: float | None = None,
+        progress: Progress = silent,
+    ) -> Answer:
+        """Query every shard, each a table of the same columns, and add up the results.
+
+        Raises PotashError for a shard that is missing, or that cannot be queried.
+        """
+        from potash.fleet import work
+
+        found = self._found(dataset, None)
+        if found.missing:
+            raise PotashError(f"shards of {found.name} are missing: {numbered(found.missing)}")
+        futures = [
+            self._submit(drive, work.run_query, file, request, timeout)
+            for drive, file in found.shards
+        ]
+        parts: dict[int, Answer] = {}
+        for done, (at, future) in enumerate(self._finished(futures), 1):
+            asked: Asked = self._value(future)
+            if asked.result is None:
+                raise PotashError(asked.error)
+            parts[at] = asked.result
+            progress(f"{done} of {len(futures)} shards queried", done / len(futures))
+        return merged([parts[at] for at in range(len(futures))])
 
     def _found(self, dataset: str | Dataset, keep: str | None) -> Dataset:
         found = self.dataset(dataset) if isinstance(dataset, str) else dataset

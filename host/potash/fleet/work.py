@@ -13,6 +13,7 @@ from typing import NamedTuple
 from distributed import get_worker
 
 from csd_spec.opcodes import PAGE_SIZE
+from potash.columns import OnAccelerator, Request, Result, StoredBlocks, query
 from potash.fleet.directory import Directory, File, require_name
 from potash.fleet.serving import ServedDrive, drives_of
 from potash.sdk.accelerator import INPUT_LENGTH, Argument
@@ -147,6 +148,35 @@ def run_job(drive: str, file: File, image: bytes, job: Job) -> Done:
         moved=given + len(result.output),
         worker=get_worker().address,
     )
+
+
+class Asked(NamedTuple):
+    """What came of a query of one shard, or why there is nothing."""
+
+    result: Result | None
+    error: str = ""
+
+
+def run_query(drive: str, file: File, request: Request, timeout: float | None) -> Asked:
+    """Query a file, which is a table. Raises what is worth a retry, as `run_job`."""
+    served, wanted = _served(drive), _wanted()
+    if served.directory.files.get(file.name) != file:
+        return Asked(None, f"{file.name} is not on drive {drive} any more")
+
+    def progress(_label: str, _fraction: float | None) -> None:
+        if not wanted():
+            raise NotWanted
+
+    namespace = served.device.namespace()
+    stored = StoredBlocks(namespace, file.page * PAGE_SIZE // namespace.block_size, file.size)
+    engine = OnAccelerator(served.accelerator, timeout=timeout, progress=progress)
+    try:
+        return Asked(query(request, stored, engine))
+    except DeviceGone:
+        served.again()
+        raise
+    except PotashError as error:
+        return Asked(None, f"{file.name}: {error}")
 
 
 class Part(NamedTuple):

@@ -21,6 +21,8 @@ from potash.cli.drive.common import (
     together,
 )
 from potash.cli.drive.program import program_file, program_of
+from potash.cli.drive.query import question_options, request_of, show
+from potash.cli.drive.reports import QueryAnswered
 from potash.cli.drive.run import program_argument_option
 from potash.cli.progress import showing, ticking
 from potash.fleet import Dataset, Fleet, FleetFile, Result, Totals, read_fleet
@@ -212,6 +214,32 @@ def map_(
     say(report, _shown(report))
     if totals.done < totals.shards:
         sys.exit(1)
+
+
+@fleet.command()
+@_fleet
+@_dataset
+@click.argument("expression")
+@question_options
+@click.option("--timeout", type=SECONDS, help="Stop a job after this time (default: never).")
+@json_option(QueryAnswered)
+def query(
+    fleet: FleetFile,
+    scheduler: str | None,
+    patience: float,
+    dataset: str,
+    expression: str,
+    where: str | None,
+    by: str | None,
+    columns: str | None,
+    output: Path | None,
+    timeout: float | None,
+) -> None:
+    """Query DATASET, whose shards are tables (`potash query` describes EXPRESSION)."""
+    request = request_of(expression, where, by, columns)
+    with _opened(fleet, scheduler, patience) as opened, showing() as progress:
+        result = opened.query(dataset, request, timeout=timeout, progress=progress)
+    show(result, output)
 
 
 def _shard(one: Result) -> reports.FleetShard:

@@ -12,10 +12,12 @@ from csd_spec.opcodes import PAGE_SIZE
 from potash.cli.drive import reports
 from potash.cli.drive.common import (
     SECONDS,
+    Decorator,
     accelerator_option,
     json_option,
     opened,
     say,
+    together,
     write_output,
 )
 from potash.cli.progress import showing
@@ -36,23 +38,37 @@ SHOWN = 20
 BLOCKS = "lba:"
 
 
+question_options: Decorator = together(
+    click.option("--where", metavar="FILTER", help="Aggregates: count only rows like these."),
+    click.option(
+        "--by", metavar="COLUMN", help="Aggregates: one row for each value of this column."
+    ),
+    click.option(
+        "--columns", metavar="NAME,…", help="Rows: show only these columns (default: all columns)."
+    ),
+    click.option(
+        "-o",
+        "--output",
+        type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+        help="Write the result as an Arrow file.",
+    ),
+)
+"""Options of commands that ask about tables."""
+
+
+def request_of(expression: str, where: str | None, by: str | None, columns: str | None) -> Request:
+    """What is asked. Raises InvalidQuery."""
+    select = tuple(one.strip() for one in columns.split(",")) if columns else ()
+    return Request(expression, where, by, select)
+
+
 @click.command()
 @click.argument("file")
 @click.argument("expression")
 @click.option(
     "--device", metavar="DEVICE", help="The drive (default: the one on which FILE is stored)."
 )
-@click.option("--where", metavar="FILTER", help="Aggregates: count only rows like these.")
-@click.option("--by", metavar="COLUMN", help="Aggregates: one row for each value of this column.")
-@click.option(
-    "--columns", metavar="NAME,…", help="Rows: show only these columns (default: all columns)."
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
-    help="Write the result as an Arrow file.",
-)
+@question_options
 @click.option(
     "--lba", type=click.IntRange(0), help="First write FILE to the drive, from this block on."
 )
@@ -95,8 +111,7 @@ def query(
     It becomes an eBPF program, which the drive runs on the columns that it needs. Only the program,
     the file's metadata and the result are transferred.
     """
-    select = tuple(one.strip() for one in columns.split(",")) if columns else ()
-    request = Request(expression, where, by, select)
+    request = request_of(expression, where, by, columns)
     if device is None:
         device = _device_of(file)
     with (
@@ -112,6 +127,11 @@ def query(
             chosen = drive.accelerator(accelerator)
             engine = OnAccelerator(chosen, timeout=timeout, progress=progress)
         result = run_query(request, stored, engine, progress=progress)
+    show(result, output)
+
+
+def show(result: Result, output: Path | None) -> None:
+    """Report a result, and write it to a file."""
     if output is not None:
         write_output(output, arrow_file(result.columns))
     say(_report(result), _lines(result), aside=output == STREAM)
