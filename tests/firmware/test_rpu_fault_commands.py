@@ -73,7 +73,7 @@ def test_no_fault_keeps_a_host_from_clearing_it(host: Host) -> None:
 @pytest.mark.parametrize(
     "at_and_value",
     [
-        (2, "<B", 0), (2, "<B", 9), (12, "<H", 0), (12, "<H", 0x800), (16, "<Q", 1),
+        (2, "<B", 0), (2, "<B", 11), (12, "<H", 0), (12, "<H", 0x800), (16, "<Q", 1),
     ],
 )  # fmt: skip
 def test_what_is_no_fault_is_refused(host: Host, at_and_value: tuple[int, str, int]) -> None:

@@ -2,8 +2,8 @@
 there is.
 
 Those of `potash` are parsed by its own command line; scripts, tests, targets of `make` and extras
-for `pip` have to exist. Any other command needs a comment before its block, `MARKS`, that says who tests it or why
-nobody does; but for those of a plain `potash guest -- nvme …`, which
+for `pip` have to exist. Any other command needs a comment before its block, `MARKS`, that says who
+tests it or why nobody does; but for those of a plain `potash guest -- nvme …`, which
 `tests/vm/test_docs_in_a_guest.py` runs.
 """
 

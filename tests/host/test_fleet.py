@@ -20,6 +20,7 @@ import pytest
 from potash.cli.app import run_app
 from potash.columns import Request
 from potash.fleet import Drive, Fleet, Totals, cluster, read_fleet
+from potash.fleet.serving import ServedDrive
 from potash.sdk import InvalidRequest
 from potash.sdk.errors import PotashError
 from support.fleet import FOREVER, LOOPING, SHARDS, Grep, counted, drives
@@ -316,3 +317,12 @@ def test_a_table_in_shards_is_one_table(tmp_path: Path, capsys: pytest.CaptureFi
     ]
     assert report["held"] == sum(path.stat().st_size for path in paths)
     assert (report["file_rows"], report["jobs"]) == (4000, 3)
+
+
+def test_a_drive_that_was_ended_is_not_started_again_by_its_last_job() -> None:
+    served = ServedDrive(Drive("d0", size="8M"))
+    served.start()
+    served.stop()
+    with pytest.raises(PotashError, match="it was ended"):
+        served.again()
+    assert not served.ready

@@ -1,4 +1,5 @@
-"""Fleets on a Dask cluster that Dask's own commands have started, whose workers are killed."""
+"""Fleets on a Dask cluster that Dask's own commands have started, as fleet.md shows, and whose workers
+are killed."""
 
 import json
 import os
@@ -17,7 +18,7 @@ from potash.fleet import Drive, Fleet, Totals
 from potash.sdk.errors import PotashError
 from support.docs import ROOT
 from support.fleet import LOOPING, SHARDS, Grep, counted, drives
-from support.processes import descendants
+from support.processes import descendants, runs
 
 distributed: Any = pytest.importorskip("distributed", reason="needs the extra `fleet`")
 
@@ -57,7 +58,7 @@ class Cluster:
         worker.kill()
         worker.wait()
         deadline = time.monotonic() + LIMIT
-        while any(Path(f"/proc/{pid}/exe").exists() for pid in below):
+        while any(map(runs, below)):
             assert time.monotonic() < deadline
             time.sleep(0.02)
 

@@ -27,6 +27,14 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def runs(pid: int) -> bool:
+    """Whether the process is there and has not ended: no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except GONE:
+        return False
+
+
 def name(pid: int) -> str:
     """What the process is called; nothing for one that is gone."""
     try:

@@ -17,7 +17,7 @@ BASH = Parser(Language(tree_sitter_bash.language()))
 UNKNOWN = "…"
 """Stands in a command for what a reader knows."""
 CAPITALS = re.compile(r"[A-Z:…]+")
-NO_FILE = "is no file"
+NO_FILE = re.compile(r"is no file|No such file or directory")
 
 
 def commands(script: str) -> Iterator[list[str]]:
@@ -118,5 +118,5 @@ def _check(
         try:
             param.type.convert(value, param, context)
         except click.BadParameter as error:
-            if NO_FILE not in error.message:
+            if not NO_FILE.search(error.message):
                 raise

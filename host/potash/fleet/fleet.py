@@ -361,12 +361,15 @@ class Fleet:
             for drive, file in found.shards
         ]
         parts: dict[int, Answer] = {}
-        for done, (at, future) in enumerate(self._finished(futures), 1):
-            asked: Asked = self._value(future)
-            if asked.result is None:
-                raise PotashError(asked.error)
-            parts[at] = asked.result
-            progress(f"{done} of {len(futures)} shards queried", done / len(futures))
+        try:
+            for done, (at, future) in enumerate(self._finished(futures), 1):
+                asked: Asked = self._value(future)
+                if asked.result is None:
+                    raise PotashError(asked.error)
+                parts[at] = asked.result
+                progress(f"{done} of {len(futures)} shards queried", done / len(futures))
+        finally:
+            self._client.cancel(futures)
         return merged([parts[at] for at in range(len(futures))])
 
     def _found(self, dataset: str | Dataset, keep: str | None) -> Dataset:

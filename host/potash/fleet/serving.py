@@ -58,11 +58,19 @@ class ServedDrive:
     def __init__(self, drive: Drive) -> None:
         self.drive = drive
         self.ready = False
+        self._ended = False
+        self._changing = threading.Lock()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Raises PotashError where there is no such drive."""
+        with self._changing:
+            self._start()
+
+    def _start(self) -> None:
+        if self._ended:
+            raise PotashError("it was ended")
         known = threading.Event()
         errors: list[Exception] = []
 
@@ -91,16 +99,23 @@ class ServedDrive:
             raise PotashError(str(errors[0]) if errors else "it was ended")
 
     def stop(self) -> None:
-        """End the device process; what was written stays on its media."""
+        """End the device process for good; what was written stays on its media."""
+        self._ended = True  # first: a job that finds the device gone is not to start another one
+        self._over.set()
+        with self._changing:
+            self._end()
+
+    def _end(self) -> None:
         self._over.set()
         if self._thread is not None:
             self._thread.join()
 
     def again(self) -> None:
         """After a device that has died. Raises PotashError where it does not start."""
-        self.stop()
-        self._over.clear()
-        self.start()
+        with self._changing:
+            self._end()
+            self._over.clear()
+            self._start()
 
     def seen(self) -> Seen:
         """What is on it, without asking it."""
