@@ -27,6 +27,24 @@ from support.tflite_graphs import Network, network
 from support.tflite_values import SMALL, spread
 
 CONFIGS = (Config.default(), SMALL)
+BUFFERS = {"LOG_INP_BUFF_SIZE": 13, "LOG_WGT_BUFF_SIZE": 15, "LOG_ACC_BUFF_SIZE": 14}
+OTHERS = {
+    "wider outputs": {"LOG_BLOCK_IN": 3, "LOG_BLOCK_OUT": 4, **BUFFERS},
+    "wider inputs": {"LOG_BLOCK_IN": 4, "LOG_BLOCK_OUT": 3, **BUFFERS},
+    "16 bits": {"LOG_INP_WIDTH": 4},
+    "outputs of 32 bits": {"LOG_OUT_WIDTH": 5},
+    "all of it": {
+        "LOG_BATCH": 1,
+        "LOG_BLOCK_IN": 3,
+        "LOG_BLOCK_OUT": 2,
+        "LOG_INP_WIDTH": 4,
+        "LOG_WGT_WIDTH": 4,
+        "LOG_OUT_WIDTH": 5,
+        **BUFFERS,
+        "LOG_WGT_BUFF_SIZE": 14,
+    },
+}
+"""Cores whose outputs are not inputs as they are."""
 SLOW, AT_ONCE = 20_000, 500
 
 
@@ -77,6 +95,14 @@ def test_random_networks_give_the_references_bytes(config: Config) -> None:
     assert taken[True] > 4 * taken[False] > 0
 
 
+@pytest.mark.parametrize("keys", OTHERS.values(), ids=OTHERS)
+def test_other_cores_give_the_same(keys: dict[str, int]) -> None:
+    taken: Counter[bool] = Counter()
+    for seed in range(300, 303):
+        taken += check(seed + 10 * list(OTHERS.values()).index(keys), Config.from_mapping(keys))
+    assert taken[True] > 4 * taken[False]
+
+
 @pytest.mark.parametrize("log_bytes", [10, 12, 14, 16])
 def test_with_little_memory_they_give_the_same(log_bytes: int) -> None:
     for seed in range(log_bytes, log_bytes + 3):
@@ -106,7 +132,9 @@ def test_tensors_that_are_never_needed_together_share_memory(
 @pytest.mark.parametrize("first", range(1000, 1000 + SLOW, AT_ONCE))
 def test_many_random_networks(first: int) -> None:
     for seed in range(first, first + AT_ONCE):
-        check(seed, CONFIGS[seed % 2], 1 << (22 if seed % 5 else 15))
+        others = [Config.from_mapping(keys) for keys in OTHERS.values()]
+        config = others[seed % len(others)] if seed % 3 == 0 else CONFIGS[seed % 2]
+        check(seed, config, 1 << (22 if seed % 5 else 15))
 
 
 def test_models_that_share_a_delegate_come_and_go() -> None:

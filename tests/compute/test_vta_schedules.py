@@ -77,7 +77,7 @@ def put(runtime: Runtime, values: Array) -> Buffer:
 
 def unpacked(plan: Convolution, output: Buffer) -> Array:
     shape, config = plan.shape, plan.config
-    packed = np.frombuffer(output.view, layouts.output_type(config)).reshape(
+    packed = np.frombuffer(output.view, layouts.value_type(config, MemoryId.OUT)).reshape(
         shape.groups(config),
         shape.out_blocks(config),
         shape.out_height,
@@ -319,7 +319,7 @@ def test_an_elementwise_operation(
         ]
         plan.emit(vta, packed, output)
         vta.synchronize()
-        found = np.frombuffer(output.view, layouts.output_type(config))[:count]
+        found = np.frombuffer(output.view, layouts.value_type(config, MemoryId.OUT))[:count]
     np.testing.assert_array_equal(found, np.clip(sum(tensors) * 181 >> 8, -128, 127))
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from potash_device.vta.config import Config
+from potash_device.vta.config import Config, MemoryId
 from potash_firmware.tflite.capi import Array, Node
 from potash_firmware.tflite.packing import Layout, Margin
 from potash_firmware.vta_runtime import Buffer, Runtime
@@ -94,9 +94,14 @@ outputs'."""
 
 @dataclass(frozen=True)
 class Compute:
-    """Instructions."""
+    """Instructions. The packed inputs are read as elements of INP, or loaded for the ALU."""
 
     emit: Emit
+    multiplies: bool = False
+
+    def memory(self, config: Config) -> MemoryId:
+        """What the inputs are read as."""
+        return MemoryId.INP if self.multiplies else layouts.alu_memory(config)
 
 
 @dataclass(frozen=True)

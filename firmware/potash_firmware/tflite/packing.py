@@ -16,7 +16,7 @@ import numpy as np
 from potash_device.vta.config import Config, MemoryId
 from potash_firmware.tflite.capi import Array
 from potash_firmware.vta_runtime import Buffer
-from potash_firmware.vta_runtime.schedules import MovedAxis, Surface, common_axes
+from potash_firmware.vta_runtime.schedules import MovedAxis, Surface, common_axes, layouts
 from potash_firmware.vta_runtime.schedules.shapes import blocks
 from potash_firmware.vta_runtime.schedules.transfers import Axis
 
@@ -81,27 +81,29 @@ class Layout:
         """The same with another margin."""
         return replace(self, margin=margin)
 
-    def elements(self, config: Config) -> int:
-        """Elements that it takes, with its margin."""
+    def elements(self, config: Config, memory: MemoryId = MemoryId.OUT) -> int:
+        """Elements of that kind that it takes, with its margin."""
         images, height, width, channels = self.sizes
         top, bottom, left, right = self.margin
-        groups, deep = blocks(images, config.batch), blocks(channels, config.block_out)
+        block = config.element_shape(memory)[1]
+        groups, deep = blocks(images, config.batch), blocks(channels, block)
         return groups * deep * (height + top + bottom) * (width + left + right)
 
-    def bytes(self, config: Config) -> int:
+    def bytes(self, config: Config, memory: MemoryId = MemoryId.OUT) -> int:
         """Bytes that it takes, with its margin."""
-        return self.elements(config) * config.element_bytes(MemoryId.OUT)
+        return self.elements(config, memory) * config.element_bytes(memory)
 
-    def surface(self, buffer: Buffer, config: Config) -> Surface:
+    def surface(self, buffer: Buffer, config: Config, memory: MemoryId = MemoryId.OUT) -> Surface:
         """The surface of the tensor, inside its margin, in a buffer of that many bytes."""
         images, height, width, channels = self.sizes
         top, bottom, left, right = self.margin
         whole = Surface.dense(
             buffer,
             blocks(images, config.batch),
-            blocks(channels, config.block_out),
+            blocks(channels, config.element_shape(memory)[1]),
             height + top + bottom,
             width + left + right,
+            memory,
         )
         return whole.grown(-top, -bottom, -left, -right)
 
@@ -138,7 +140,8 @@ def _pairs(
     """Views of the surface, and of the images' values there: whole blocks of channels, and the
     rest of them."""
     images, height, width, channels = sizes
-    block, full = config.block_out, channels - channels % config.block_out
+    block = config.element_shape(surface.memory)[1]
+    full = channels - channels % block
     for group, first in zip(surface.values(config), range(0, images, config.batch), strict=True):
         image = values[first : first + config.batch]
         # [block][H][W][batch][lane], seen as [batch][H][W][block][lane].
@@ -159,7 +162,11 @@ def moved(
     source: Surface, sizes: Sizes, target: Surface, its_sizes: Sizes, config: Config
 ) -> list[MovedAxis] | None:
     """How the elements of a tensor come from one layout to another. None where its values change
-    places within the elements, which moving whole ones does not do."""
+    places within the elements, which moving whole ones does not do, or where elements are others.
+    """
+    loaded = layouts.alu_memory(config)
+    if not layouts.alike(source.memory, loaded, config) or target.memory != MemoryId.OUT:
+        return None
     whole = not (sizes.channels % config.block_out or its_sizes.channels % config.block_out)
     if sizes.channels != its_sizes.channels and not whole:
         return None

@@ -10,15 +10,16 @@ needed together share memory.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from potash_device.trace import COMPUTE
-from potash_device.vta.config import Config
+from potash_device.vta.config import Config, MemoryId
 from potash_firmware.tflite import memory
 from potash_firmware.tflite.capi import OPERATOR_NAMES, Array, Node, Tensor
+from potash_firmware.tflite.draft import Copy, Draft
 from potash_firmware.tflite.lowering import (
     Alias,
     Arrange,
@@ -31,7 +32,6 @@ from potash_firmware.tflite.lowering import (
 from potash_firmware.tflite.packing import (
     NO_MARGIN,
     Layout,
-    Margin,
     Sizes,
     around,
     moved,
@@ -48,21 +48,13 @@ from potash_firmware.tflite.partition_cache import (
 )
 from potash_firmware.tflite.streams import Stream, streams_of
 from potash_firmware.vta_runtime import Buffer, Runtime, Share, VtaMemoryError
-from potash_firmware.vta_runtime.schedules import Surface, fill, move
+from potash_firmware.vta_runtime.schedules import Surface, fill, layouts, move
 
 Lowered: TypeAlias = tuple[Node, Lowering]
 
 
 class ShapeError(Exception):
     """A tensor has another shape than when the partition was made; the message says which."""
-
-
-class Copy(NamedTuple):
-    """A tensor in one of its layouts. Aliases have their own."""
-
-    tensor: int
-    sizes: Sizes
-    spread: tuple[int, ...] | None = None
 
 
 class Job(NamedTuple):
@@ -185,7 +177,7 @@ def _build(
     kept: Compiled | None,
 ) -> tuple[Partition, Compiled]:
     """A partition from what was `kept`, or made anew where that is None. Raises _UnusableError."""
-    draft = _Draft()
+    draft = Draft(runtime.config)
     layouts = kept.layouts if kept else [None] * len(lowered)
     for (node, lowering), its in zip(lowered, layouts, strict=True):
         draft.add(node, lowering, its)
@@ -198,7 +190,7 @@ def _build(
 
 
 def _assembled(
-    draft: "_Draft",
+    draft: "Draft",
     builder: Builder,
     nodes: Sequence[Node],
     inputs: Sequence[int],
@@ -222,64 +214,10 @@ class _UnusableError(Exception):
     """What was kept is for other streams or tensors, or has no room in memory as it is now."""
 
 
-def _emitted_before(_: object, *__: object) -> None:
-    raise AssertionError("what was kept has these instructions")
-
-
-@dataclass
-class _Draft:
-    """The first two passes."""
-
-    placements: list[tuple[Node, Placement]] = field(default_factory=list)
-    tensors: dict[int, Tensor] = field(default_factory=dict)
-    layouts: dict[int, Layout] = field(default_factory=dict)
-    """Each tensor's first layout."""
-    margins: dict[Copy, Margin] = field(default_factory=dict)
-
-    def add(self, node: Node, lowering: Lowering, kept: Layouts | None) -> None:
-        """Place a node, in the layouts that were `kept` where its instructions were too."""
-        for tensor in (*node.inputs, *node.outputs):
-            if tensor is not None:
-                self.tensors[tensor.index] = tensor
-        given = [self.layouts.get(tensor.index) if tensor else None for tensor in node.inputs]
-        if kept is None:
-            placement = lowering.place(given)
-        else:
-            placement = Placement(kept.inputs, kept.outputs, Compute(_emitted_before))
-        for tensor, layout in zip(node.inputs, placement.inputs, strict=True):
-            if tensor is not None and layout is not None:
-                home = Layout.image(tensor.shape) if layout.spread else layout
-                self.layouts.setdefault(tensor.index, home)
-        for tensor, layout in zip(node.outputs, placement.outputs, strict=True):
-            assert tensor is not None
-            self.layouts[tensor.index] = layout
-        self.placements.append((node, placement))
-
-    def spread_margins(self) -> None:
-        """Give each copy a margin that is wide enough for all its readers."""
-        for node, placement in reversed(self.placements):
-            for tensor, layout in zip(node.inputs, placement.inputs, strict=True):
-                if tensor is None or layout is None:
-                    continue
-                margin = layout.margin
-                if isinstance(placement.work, Alias):
-                    (output,) = node.outputs
-                    assert output is not None
-                    margin = placement.work.margin(
-                        self.margin(Copy(output.index, placement.outputs[0].sizes))
-                    )
-                copy = Copy(tensor.index, layout.sizes, layout.spread)
-                self.margins[copy] = self.margin(copy).joined(margin)
-
-    def margin(self, copy: Copy) -> Margin:
-        """The margin of a copy."""
-        return self.margins.get(copy, NO_MARGIN)
-
-
 class _Assembly:
     """The third pass."""
 
-    def __init__(self, draft: _Draft, builder: Builder, shared: bool) -> None:
+    def __init__(self, draft: Draft, builder: Builder, shared: bool) -> None:
         self._draft = draft
         self._builder = builder
         self._shared = shared
@@ -336,8 +274,9 @@ class _Assembly:
         yield [self._surfaces[copy].buffer for copy in exits]
 
     def _add(self, node: Node, placement: Placement) -> None:
+        memory = self._draft.memory(placement)
         inputs = [
-            None if tensor is None or layout is None else self._reach(node, tensor, layout)
+            None if tensor is None or layout is None else self._reach(node, tensor, layout, memory)
             for tensor, layout in zip(node.inputs, placement.inputs, strict=True)
         ]
         copies = [
@@ -364,7 +303,8 @@ class _Assembly:
                 self._arrange(Arrangement(sources, arrange, target, copies[0].sizes))
 
     def _home(self, index: int) -> Copy:
-        return Copy(index, self._draft.layouts[index].sizes)
+        sizes, memory = self._draft.layouts[index].sizes, self._draft.memories[index]
+        return Copy(index, sizes, memory=memory)
 
     def _port(self, copy: Copy) -> Port:
         return Port(self._draft.tensors[copy.tensor], self._surfaces[copy], copy.sizes)
@@ -373,9 +313,11 @@ class _Assembly:
         """Memory for a copy, its margin filled; that of a share by the core, each time."""
         config, tensor = self._builder.config, self._draft.tensors[copy.tensor]
         layout = Layout(copy.sizes, self._draft.margin(copy))
-        size = layout.bytes(config)
-        if self._shared and tensor.constant is None:
-            surface = layout.surface(Share(size), config)
+        size = layout.bytes(config, copy.memory)
+        # The core stores elements of OUT alone.
+        fills = layout.margin == NO_MARGIN or copy.memory == MemoryId.OUT
+        if self._shared and tensor.constant is None and fills:
+            surface = layout.surface(Share(size), config, copy.memory)
             if margin := [one for one in around(surface, layout.margin) if one.extent.elements]:
 
                 def emit(builder: Builder, _inputs: object, _outputs: object) -> None:
@@ -385,15 +327,16 @@ class _Assembly:
         else:
             buffer = self._builder.allocate(size)
             if layout.margin != NO_MARGIN:
-                np.frombuffer(buffer.view, np.int8)[:] = tensor.zero_point
-            surface = layout.surface(buffer, config)
+                kind = layouts.value_type(config, copy.memory)
+                np.frombuffer(buffer.view, kind)[:] = tensor.zero_point
+            surface = layout.surface(buffer, config, copy.memory)
         self._surfaces[copy] = surface
         return surface
 
-    def _reach(self, node: Node, tensor: Tensor, layout: Layout) -> Surface:
+    def _reach(self, node: Node, tensor: Tensor, layout: Layout, memory: MemoryId) -> Surface:
         """A tensor's surface in a layout, to which it is converted where it has no copy in it
         yet."""
-        copy = Copy(tensor.index, layout.sizes, layout.spread)
+        copy = Copy(tensor.index, layout.sizes, layout.spread, memory)
         if copy not in self._surfaces:
             shape = layout.spread or tensor.shape
 
@@ -456,7 +399,9 @@ class _Assembly:
             tuple(Span(one.physical, one.size) for one in buffers[:begin]),
             tuple(Piece(one.physical, bytes(one.view)) for one in buffers[begin:]),
             tuple(
-                Layouts(its.inputs, its.outputs) if isinstance(its.work, Compute) else None
+                Layouts(its.inputs, its.outputs, its.work.multiplies)
+                if isinstance(its.work, Compute)
+                else None
                 for _, its in self._draft.placements
             ),
         )

@@ -67,6 +67,8 @@ class Layouts(NamedTuple):
 
     inputs: tuple[Layout | None, ...]
     outputs: tuple[Layout, ...]
+    multiplies: bool
+    """Whether it reads its inputs as elements of INP."""
 
     def fit(self, node: Node) -> bool:
         """Whether these have the sizes of the node's tensors."""
@@ -182,7 +184,13 @@ class Record:
             "pieces": [(piece.physical, len(piece.contents)) for piece in compiled.pieces],
             "layouts": [
                 one
-                and [[its and (its.sizes, its.margin, its.spread) for its in side] for side in one]
+                and [
+                    *(
+                        [its and (its.sizes, its.margin, its.spread) for its in side]
+                        for side in one[:2]
+                    ),
+                    one.multiplies,
+                ]
                 for one in compiled.layouts
             ],
         }
@@ -286,9 +294,11 @@ def _decoded(contents: bytes | memoryview) -> Compiled:
     return Compiled(streams, tensors, pieces, layouts)
 
 
-def _layouts(inputs: Sequence[Any], outputs: Sequence[Any]) -> Layouts:
+def _layouts(inputs: Sequence[Any], outputs: Sequence[Any], multiplies: object) -> Layouts:
+    if not isinstance(multiplies, bool):
+        raise TypeError("this is neither true nor false")
     read = [None if one is None else _layout(*one) for one in inputs]
-    return Layouts(tuple(read), tuple(_layout(*one) for one in outputs))
+    return Layouts(tuple(read), tuple(_layout(*one) for one in outputs), multiplies)
 
 
 def _layout(sizes: object, margin: object, spread: Any) -> Layout:

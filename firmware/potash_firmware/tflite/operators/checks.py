@@ -2,24 +2,21 @@
 
 from collections.abc import Container
 
-from potash_device.vta.config import Config, MemoryId
 from potash_firmware.tflite.capi import Allocation, Node, Options, Tensor, TensorType
-from potash_firmware.tflite.lowering import Refusal, Settings
+from potash_firmware.tflite.lowering import Refusal
 from potash_firmware.tflite.quantization import INT8_MAX, INT8_MIN
 
 
 def tensors(
     node: Node,
-    settings: Settings,
     counts: Container[int],
     what: str,
     activations: int | None = None,
 ) -> tuple[list[Tensor], Tensor]:
     """The first `activations` inputs of a node (all where it is not given), and its output: int8
-    with one scale each, on a core for int8. `counts` are the numbers of inputs that `what` may
+    with one scale each. `counts` are the numbers of inputs that `what` may
     have.
     """
-    _check_core(settings.config)
     if len(node.inputs) not in counts or len(node.outputs) != 1 or node.outputs[0] is None:
         raise Refusal(f"{what} has other inputs and outputs than it should")
     sources = [_quantized(tensor) for tensor in node.inputs[:activations]]
@@ -47,16 +44,6 @@ def options(node: Node, what: str) -> Options:
     if node.options is None:
         raise Refusal(f"{what} has no options")
     return node.options
-
-
-def _check_core(config: Config) -> None:
-    """Check that one operator's int8 outputs are the next one's inputs."""
-    if any(config.value_bits(memory) != 8 for memory in (MemoryId.INP, MemoryId.WGT)):
-        raise Refusal("the VTA's inputs and weights are not 8 bits wide")
-    if config.value_bits(MemoryId.OUT) != 8:
-        raise Refusal("the VTA's outputs are not 8 bits wide")
-    if config.block_in != config.block_out:
-        raise Refusal("the VTA's blocks of inputs and outputs differ")
 
 
 def _quantized(tensor: Tensor | None) -> Tensor:

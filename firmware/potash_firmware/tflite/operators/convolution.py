@@ -71,7 +71,7 @@ class Operands(NamedTuple):
 
 def operands(node: Node, settings: Settings, what: str) -> Operands:
     """A node's. Raises Refusal where they are not those of `what` on the VTA."""
-    (source,), output = checks.tensors(node, settings, (2, 3), what, 1)
+    (source,), output = checks.tensors(node, (2, 3), what, 1)
     weights, bias = (*node.inputs[1:], None)[:2]
     if weights is None:
         raise Refusal("the weights are left out")
@@ -228,7 +228,7 @@ def lowering(
 
     image, output = layouts
     inputs = (image.with_margin(margin), *[None] * (len(node.inputs) - 1))
-    return Lowering.fixed(inputs, (output,), Compute(run))
+    return Lowering.fixed(inputs, (output,), Compute(run, multiplies=True))
 
 
 def check_size(shape: Conv2d, steps: Steps, settings: Settings, what: str) -> None:
@@ -329,15 +329,17 @@ def _shape(options: Options, its: Operands, depthwise: bool) -> tuple[Conv2d, Ma
 
 
 def _pack_diagonal(weights: Array, shape: Conv2d, config: Config) -> Array:
-    """Depthwise weights [O][h][w] as those of a convolution that sees a block of channels.
+    """Depthwise weights [O][h][w] as those of a convolution that sees a block of channels, or some.
 
-    Output o sees channel o / multiplier, and in that channel's block its place there.
+    Output o sees channel o / multiplier, at its place in the blocks that o's block sees.
     """
     channels, height, width = weights.shape
-    block = config.block_in
-    whole = np.zeros((channels, block, height, width), weights.dtype)
+    seen = shape.depth(config) * config.block_in
+    whole = np.zeros((channels, seen, height, width), weights.dtype)
     outputs = np.arange(channels)
-    whole[outputs, outputs // shape.multiplier % block] = weights
+    firsts = [shape.first_block(config, at // config.block_out) for at in range(channels)]
+    first_channels = np.array(firsts) * config.block_in
+    whole[outputs, outputs // shape.multiplier - first_channels] = weights
     return layouts.pack_oihw(whole, config)
 
 

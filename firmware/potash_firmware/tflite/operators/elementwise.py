@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.config import Config
 from potash_firmware.tflite.arithmetic.ramps import Values
 from potash_firmware.tflite.arithmetic.requantization import Steps
 from potash_firmware.tflite.capi import Node, Tensor
@@ -37,6 +37,7 @@ from potash_firmware.vta_runtime.schedules import (
     ScheduleError,
     Surface,
     elementwise,
+    layouts,
 )
 
 WASTE = 2
@@ -69,7 +70,7 @@ class Quantization(NamedTuple):
 def tensors(node: Node, settings: Settings, inputs: int, what: str) -> tuple[list[Tensor], Tensor]:
     """The inputs of a node, of which there are so many, and its output. Raises Refusal where they
     are not for the VTA."""
-    sources, output = checks.tensors(node, settings, (inputs,), what)
+    sources, output = checks.tensors(node, (inputs,), what)
     if np.broadcast_shapes(*(tensor.shape for tensor in sources)) != output.shape:
         raise Refusal(f"{what} has another shape than its inputs give")
     return sources, output
@@ -191,7 +192,9 @@ def _images_or_flat(output: Tensor, config: Config) -> Layout:
 
 
 def _schedule(extent: Extent, operands: _Operands, steps: Steps, config: Config) -> Elementwise:
-    return elementwise(extent, config, (MemoryId.ACC_8BIT,) * len(operands.planes), steps.steps)
+    return elementwise(
+        extent, config, (layouts.alu_memory(config),) * len(operands.planes), steps.steps
+    )
 
 
 def _rows(surfaces: list[Surface], even: bool) -> list[Surface]:

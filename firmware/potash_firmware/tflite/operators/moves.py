@@ -34,7 +34,7 @@ def lower_concatenation(node: Node, settings: Settings) -> Lowering:
     """CONCATENATION: moves where the pieces begin with an element. Raises Refusal."""
     what = "a concatenation"
     counts = range(1, len(node.inputs) + 1)
-    sources, output = checks.tensors(node, settings, counts, what)
+    sources, output = checks.tensors(node, counts, what)
     options = checks.options(node, what)
     if options.activation != Activation.NONE:
         raise Refusal("the concatenation has a fused activation")
@@ -96,7 +96,7 @@ def _part(whole: Surface, inner: int, first: int, size: Surface) -> Surface:
 def lower_pad(node: Node, settings: Settings) -> Lowering:
     """PAD around images with the zero point, which is what a margin holds: the output is the
     input's surface with a part of its margin. Raises Refusal."""
-    (source,), output = checks.tensors(node, settings, (2,), "a padding", 1)
+    (source,), output = checks.tensors(node, (2,), "a padding", 1)
     checks.same_scale(source, output)
     numbers, pads = checks.numbers(node.inputs[1]), node.inputs[1]
     if pads is None or pads.shape != (len(source.shape), 2):
@@ -120,7 +120,7 @@ def lower_pad(node: Node, settings: Settings) -> Lowering:
 def lower_reshape(node: Node, settings: Settings) -> Lowering:
     """RESHAPE: a tensor of any shape may have a layout of images of any sizes, so that nothing is
     done until a node wants another layout. Raises Refusal."""
-    (source,), output = checks.tensors(node, settings, (1, 2), "a reshape", 1)
+    (source,), output = checks.tensors(node, (1, 2), "a reshape", 1)
     checks.same_scale(source, output)
     shape = node.inputs[1] if len(node.inputs) > 1 else None
     if shape and shape.allocation not in (Allocation.MMAP_RO, Allocation.PERSISTENT_RO):
@@ -157,7 +157,7 @@ def same_surface(output: Tensor) -> Lowering:
 def lower_transpose(node: Node, settings: Settings) -> Lowering:
     """TRANSPOSE: nothing where values stay in order, moves where channels stay last. Raises
     Refusal."""
-    (source,), output = checks.tensors(node, settings, (2,), "a transposition", 1)
+    (source,), output = checks.tensors(node, (2,), "a transposition", 1)
     checks.same_scale(source, output)
     rank, batch = len(source.shape), settings.config.batch
     order = [axis + rank if axis < 0 else axis for axis in checks.numbers(node.inputs[1])]

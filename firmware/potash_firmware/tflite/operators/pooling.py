@@ -120,7 +120,7 @@ class _Operands(NamedTuple):
 def _operands(node: Node, settings: Settings) -> _Operands:
     """Raises Refusal, and ScheduleError where the output has another shape."""
     what, config = "a pooling", settings.config
-    (source,), output = checks.tensors(node, settings, (1,), what)
+    (source,), output = checks.tensors(node, (1,), what)
     options = checks.options(node, what)
     if len(source.shape) != 4:
         raise Refusal("a pooling has images as input")
@@ -163,7 +163,7 @@ def _runs(sweep: Sweep) -> Iterator[tuple[int, Sweep, int]]:
 def lower_mean(node: Node, settings: Settings) -> Lowering:
     """MEAN over height, width or both, or over channels. Raises Refusal, QuantizationError,
     ScheduleError."""
-    (source,), output = checks.tensors(node, settings, (2,), "a mean", 1)
+    (source,), output = checks.tensors(node, (2,), "a mean", 1)
     rank, axes = len(source.shape), checks.numbers(node.inputs[1])
     reduced = {axis % rank for axis in axes} if rank else set()
     long = {axis for axis in reduced if source.shape[axis] > 1}

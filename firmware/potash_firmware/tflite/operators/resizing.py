@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.config import Config
 from potash_device.vta.isa import AluOpcode
 from potash_firmware.tflite.arithmetic.requantization import Steps
 from potash_firmware.tflite.capi import BuiltinOperator, Node, Options
@@ -34,6 +34,7 @@ from potash_firmware.vta_runtime.schedules import (
     Step,
     Surface,
     elementwise,
+    layouts,
     transfers,
 )
 from potash_firmware.vta_runtime.schedules.transfers import Axis
@@ -102,7 +103,7 @@ class Part(NamedTuple):
 def lower(node: Node, settings: Settings) -> Lowering:
     """RESIZE_BILINEAR and RESIZE_NEAREST_NEIGHBOR. Raises Refusal, ScheduleError."""
     what, config = "a resizing", settings.config
-    (source,), output = checks.tensors(node, settings, (2,), what, 1)
+    (source,), output = checks.tensors(node, (2,), what, 1)
     options = checks.options(node, what)
     if len(source.shape) != 4:
         raise Refusal("a resizing has images as input")
@@ -197,7 +198,7 @@ def _nearest(before: int, after: int, options: Options) -> list[Mix]:
 def _schedule(extent: Extent, part: Part, config: Config) -> Elementwise:
     """Raises ScheduleError."""
     taps = len(part.down.mix.weights) * len(part.across.mix.weights)
-    return elementwise(extent, config, (MemoryId.ACC_8BIT,) * taps, part.steps)
+    return elementwise(extent, config, (layouts.alu_memory(config),) * taps, part.steps)
 
 
 def _axes(surface: Surface, rows: Run, columns: Run) -> tuple[int, tuple[Axis, Axis, Axis]]:

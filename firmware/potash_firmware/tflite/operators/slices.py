@@ -26,7 +26,7 @@ from potash_firmware.vta_runtime.schedules import MovedAxis, Surface, move
 
 def lower_rank(node: Node, settings: Settings) -> Lowering:
     """EXPAND_DIMS and SQUEEZE: the output is the input. Raises Refusal."""
-    (source,), output = checks.tensors(node, settings, (1, 2), "a change of the rank", 1)
+    (source,), output = checks.tensors(node, (1, 2), "a change of the rank", 1)
     checks.same_scale(source, output)
     if source.size != output.size:
         raise Refusal("the output has another size than its input")
@@ -46,7 +46,7 @@ class _Taken(NamedTuple):
 def lower_strided_slice(node: Node, settings: Settings) -> Lowering:
     """STRIDED_SLICE: moves where the channels are whole blocks. Raises Refusal."""
     what = "a slice"
-    (source,), output = checks.tensors(node, settings, (4,), what, 1)
+    (source,), output = checks.tensors(node, (4,), what, 1)
     checks.same_scale(source, output)
     options = checks.options(node, what)
     if options.ellipsis_mask or options.new_axis_mask or options.offset:
@@ -136,7 +136,7 @@ def lower_split(node: Node, settings: Settings) -> Lowering:
     outputs = []
     for output in node.outputs:
         part = replace(node, inputs=(node.inputs[at],), outputs=(output,))
-        (source,), made = checks.tensors(part, settings, (1,), what)
+        (source,), made = checks.tensors(part, (1,), what)
         checks.same_scale(source, made)
         outputs.append(made)
     rank, numbers = len(source.shape), checks.numbers(node.inputs[along])
@@ -177,7 +177,7 @@ def lower_blocks(node: Node, settings: Settings) -> Lowering:
     """DEPTH_TO_SPACE and SPACE_TO_DEPTH: moves where the channels of a pixel of the larger image
     are whole blocks. Raises Refusal."""
     what = "a move between depth and space"
-    (source,), output = checks.tensors(node, settings, (1,), what)
+    (source,), output = checks.tensors(node, (1,), what)
     checks.same_scale(source, output)
     size = checks.options(node, what).block_size
     deep, wide = source.shape, output.shape

@@ -135,8 +135,8 @@ def lower_prelu(node: Node, settings: Settings) -> Lowering:
     """PRELU with a factor for each channel, or one for all: two lines, or as it is defined. Raises
     Refusal, QuantizationError."""
     what = "a rectifier with factors"
-    (source,), output = checks.tensors(node, settings, (2,), what, 1)
-    (_, factors), _ = checks.tensors(node, settings, (2,), what)
+    (source,), output = checks.tensors(node, (2,), what, 1)
+    (_, factors), _ = checks.tensors(node, (2,), what)
     channels = output.shape[-1] if output.shape else 1
     if source.shape != output.shape or factors.constant is None:
         raise Refusal("the rectifier's factors are no constants, or give another shape")

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from potash_device.vta.config import MemoryId
 from potash_firmware.tflite.capi import Array, Node, Padding
 from potash_firmware.tflite.lowering import Builder, Compute, Lowering, Refusal, Settings
 from potash_firmware.tflite.operators import checks, convolution
@@ -99,6 +100,8 @@ def lower(node: Node, settings: Settings) -> Lowering:
         (down.taps, across.taps),
     )
     convolution.check_size(convolved, steps, settings, what)
+    if not layouts.alike(MemoryId.OUT, layouts.alu_memory(config), config):
+        raise Refusal("the VTA's ALU cannot load what the VTA stores")
     results = Layout(Sizes(shape[0], convolved.out_height, convolved.out_width, len(products.bias)))
 
     def emit(
@@ -114,7 +117,9 @@ def lower(node: Node, settings: Settings) -> Lowering:
     margin = Margin(*(max(places, 0) for places in around))
     image = Layout.image(shape, margin)
     return Lowering.fixed(
-        (None, None, image, *[None] * len(bias)), (Layout.image(its.output.shape),), Compute(emit)
+        (None, None, image, *[None] * len(bias)),
+        (Layout.image(its.output.shape),),
+        Compute(emit, multiplies=True),
     )
 
 

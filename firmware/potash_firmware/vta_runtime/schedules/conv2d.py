@@ -61,11 +61,6 @@ class Convolution:
     epilogue: Epilogue = NOTHING
 
     def __post_init__(self) -> None:
-        if self.shape.depthwise and self.config.block_in != self.config.block_out:
-            # A block of outputs would see several blocks of inputs, or a part of one.
-            raise ScheduleError(
-                "depthwise convolutions need blocks of as many input as output channels"
-            )
         if not fits(self.shape, self.tile, self.epilogue, self.config):
             raise ScheduleError(f"{self.tile} does not fit into the core's buffers")
 
@@ -266,9 +261,8 @@ class _Emission:
         rows = transfers.span(top, step, height, shape.height)
         columns = transfers.span(left, 1, width, shape.width)
         image = self._image
-        block, blocks = part.in_block, part.in_blocks
-        if shape.depthwise:
-            block, blocks = at.blocks // shape.multiplier, size.blocks
+        block = shape.first_block(self._plan.config, at.blocks) + part.in_block
+        blocks = part.in_blocks * (size.blocks if shape.depthwise else 1)
         offset = image.place(at.groups, block, rows.start, 0)
         if not rows.padded and not columns.padded:
             axes = (Axis(blocks, image.plane), Axis(height, step * image.row), Axis(width, 1))

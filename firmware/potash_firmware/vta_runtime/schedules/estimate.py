@@ -56,7 +56,7 @@ def candidates(shape: Conv2d, config: Config, epilogue: Epilogue, threads: int) 
     axes = (
         sizes(shape.out_height),
         sizes(shape.out_width),
-        [1] if shape.depthwise and shape.multiplier > 1 else sizes(shape.out_blocks(config)),
+        [1] if shape.is_single(config) else sizes(shape.out_blocks(config)),
         sizes(shape.depth(config)),
         range(len(taps)),
         (0, 1),
@@ -69,7 +69,7 @@ def candidates(shape: Conv2d, config: Config, epilogue: Epilogue, threads: int) 
     height, width = _window(shape, found)
     elements = rows * columns * epilogue.planes + epilogue.vectors
     fitting = (
-        (height * width * (outs if shape.depthwise else ins) <= share.inp)
+        (height * width * (outs * ins if shape.depthwise else ins) <= share.inp)
         & (ins * outs * found.tap_rows * found.tap_columns <= share.wgt)
         & (elements * outs <= share.acc)
     )
@@ -168,7 +168,7 @@ def _image_load(
 ) -> Numbers:
     """Cycles for the inputs of a step."""
     height, width = _window(shape, found)
-    blocks = found.out_blocks if shape.depthwise else found.in_blocks
+    blocks = found.in_blocks * (found.out_blocks if shape.depthwise else 1)
     element = config.element_bytes(MemoryId.INP)
     if any(shape.padding):
         height, width = np.minimum(height, shape.height), np.minimum(width, shape.width)

@@ -58,9 +58,22 @@ def pack_channels(values: Array, config: Config) -> Array:
     return np.ascontiguousarray(np.broadcast_to(rows, (len(rows), config.batch, rows.shape[2])))
 
 
-def output_type(config: Config) -> np.dtype[Any]:
-    """What a value of OUT is in numpy."""
-    return _type(config, MemoryId.OUT)
+def alu_memory(config: Config) -> MemoryId:
+    """As what an output is loaded for the ALU: ACC where it has 32 bits, else ACC_8BIT, which is
+    what an output looks like only where it has 8 bits."""
+    return MemoryId.ACC if config.value_bits(MemoryId.OUT) == 32 else MemoryId.ACC_8BIT
+
+
+def alike(one: MemoryId, other: MemoryId, config: Config) -> bool:
+    """Whether elements of both are the same bytes in DRAM."""
+    return config.element_shape(one) == config.element_shape(other) and config.value_bits(
+        one
+    ) == config.value_bits(other)
+
+
+def value_type(config: Config, memory: MemoryId) -> np.dtype[Any]:
+    """What a value of an element is in numpy."""
+    return _type(config, memory)
 
 
 def _type(config: Config, memory: MemoryId) -> np.dtype[Any]:

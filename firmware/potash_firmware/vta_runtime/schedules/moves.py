@@ -13,7 +13,7 @@ from typing import NamedTuple
 from potash_device.vta.config import MemoryId
 from potash_device.vta.isa import AluOpcode
 from potash_firmware.vta_runtime.runtime import Runtime
-from potash_firmware.vta_runtime.schedules import steps, transfers
+from potash_firmware.vta_runtime.schedules import layouts, steps, transfers
 from potash_firmware.vta_runtime.schedules.pipeline import store, tiles_in_acc
 from potash_firmware.vta_runtime.schedules.steps import NOTHING, Step
 from potash_firmware.vta_runtime.schedules.surfaces import Surface
@@ -68,13 +68,11 @@ def move(runtime: Runtime, source: Surface, target: Surface, axes: Iterable[Move
     """
     threads = min(2, runtime.config.depth(MemoryId.ACC))
     share = Share.of(runtime.config, threads, NOTHING)
-    nothing = (Step(AluOpcode.ADD, 0),)
+    nothing, memory = (Step(AluOpcode.ADD, 0),), layouts.alu_memory(runtime.config)
     pieces = _pieces(_best(axes), share.acc)
     for (begin, end, piece), acc in tiles_in_acc(runtime, pieces, threads, share.acc):
         source_axes = [Axis(axis.extent, axis.source) for axis in piece]
-        transfers.load(
-            runtime, source.buffer, MemoryId.ACC_8BIT, acc, source.first + begin, source_axes
-        )
+        transfers.load(runtime, source.buffer, memory, acc, source.first + begin, source_axes)
         count = math.prod(axis.extent for axis in piece)
         for kernel in steps.kernels(nothing, acc, acc, 1, count, share.micro_ops):
             runtime.push_alu(kernel)

@@ -15,7 +15,7 @@ from potash_device.vta.config import MemoryId
 from potash_device.vta.isa import Stage
 from potash_firmware.vta_runtime.buffers import Buffer
 from potash_firmware.vta_runtime.runtime import Runtime
-from potash_firmware.vta_runtime.schedules import steps, transfers
+from potash_firmware.vta_runtime.schedules import layouts, steps, transfers
 from potash_firmware.vta_runtime.schedules.steps import Epilogue
 from potash_firmware.vta_runtime.schedules.surfaces import Extent, Surface
 from potash_firmware.vta_runtime.schedules.transfers import Axis
@@ -88,7 +88,7 @@ class Finish:
                 place = vectors + number * blocks
                 if isinstance(vector, Surface):
                     first = vector.place(group if vector.groups > 1 else 0, at.blocks, 0, 0)
-                    axes, memory = vector.axes(blocks, 1, 1), MemoryId.ACC_8BIT
+                    axes, memory = vector.axes(blocks, 1, 1), layouts.alu_memory(runtime.config)
                     transfers.load(runtime, vector.buffer, memory, place, first, axes)
                 else:
                     runtime.load_2d(

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.config import Config
 from potash_device.vta.isa import AluOpcode, MicroOp
 from potash_firmware.vta_runtime.buffers import Buffer
 from potash_firmware.vta_runtime.kernels import AluKernel, Loop
 from potash_firmware.vta_runtime.runtime import Runtime
-from potash_firmware.vta_runtime.schedules import transfers
+from potash_firmware.vta_runtime.schedules import layouts, transfers
 from potash_firmware.vta_runtime.schedules.elementwise import cut, largest_extent, tiles
 from potash_firmware.vta_runtime.schedules.nests import nests
 from potash_firmware.vta_runtime.schedules.pipeline import Finish, store, tiles_in_acc
@@ -187,6 +187,7 @@ class Pooling:
         """Append what computes a tile's outputs at `acc`."""
         first = acc + self.epilogue.planes * size.elements + self.epilogue.vectors * size.blocks
         target, begun = Grid.dense(acc, size), False
+        memory = layouts.alu_memory(runtime.config)
         for taps in itertools.product(
             _cut_taps(self.shape.down.taps, self.taps[0]),
             _cut_taps(self.shape.across.taps, self.taps[1]),
@@ -198,7 +199,7 @@ class Pooling:
             window = size._replace(height=len(rows), width=len(columns))
             begin = at._replace(height=rows.start, width=columns.start)
             piece = image.piece(begin, window)
-            transfers.load(runtime, image.buffer, MemoryId.ACC_8BIT, first, *piece)
+            transfers.load(runtime, image.buffer, memory, first, *piece)
             source = Grid.dense(first, window)
             if self.folded:
                 kernels = _fold(self.opcode, target, source, window, limit, begun)
@@ -270,7 +271,7 @@ def largest_piece(
 
 def _share(config: Config, epilogue: Epilogue, threads: int) -> Share:
     # What ALU operations have as source besides the epilogue's planes is a tensor that was loaded.
-    return Share.of(config, threads, Epilogue(epilogue.steps, (MemoryId.ACC_8BIT,)))
+    return Share.of(config, threads, Epilogue(epilogue.steps, (layouts.alu_memory(config),)))
 
 
 def _fits(

@@ -87,8 +87,28 @@ class Conv2d:
         return blocks(self.out_channels, config.block_out)
 
     def depth(self, config: Config) -> int:
-        """Blocks of input channels that a block of output channels depends on."""
-        return 1 if self.depthwise else self.in_blocks(config)
+        """Blocks of input channels that a block of output channels depends on, at most."""
+        if not self.depthwise:
+            return self.in_blocks(config)
+        firsts = range(0, self.out_channels, config.block_out)
+        ends = (min(first + config.block_out, self.out_channels) - 1 for first in firsts)
+        return 1 + max(
+            end // self.multiplier // config.block_in - first // self.multiplier // config.block_in
+            for first, end in zip(firsts, ends, strict=True)
+        )
+
+    def first_block(self, config: Config, out_block: int) -> int:
+        """The first of the `depth` blocks of input channels of a block of output channels."""
+        if not self.depthwise:
+            return 0
+        first = out_block * config.block_out // self.multiplier // config.block_in
+        return min(first, self.in_blocks(config) - self.depth(config))
+
+    def is_single(self, config: Config) -> bool:
+        """Whether blocks of output channels are computed one by one, as the next one's inputs are
+        not the next block."""
+        same = config.block_in == config.block_out and self.multiplier == 1
+        return self.depthwise and not same
 
     def flattened(self) -> "Conv2d":
         """The same with all pixels in one row, where each window is a single pixel."""

@@ -50,12 +50,23 @@ class Surface:
     plane: int
     group: int
     first: int = 0
+    memory: MemoryId = MemoryId.OUT
+    """What its elements are."""
 
     @classmethod
-    def dense(cls, buffer: Buffer, groups: int, blocks: int, height: int, width: int) -> "Surface":
+    def dense(
+        cls,
+        buffer: Buffer,
+        groups: int,
+        blocks: int,
+        height: int,
+        width: int,
+        memory: MemoryId = MemoryId.OUT,
+    ) -> "Surface":
         """One that fills the beginning of `buffer`."""
         plane = height * width
-        return cls(buffer, groups, blocks, height, width, width, plane, blocks * plane)
+        size = blocks * plane
+        return cls(buffer, groups, blocks, height, width, width, plane, size, memory=memory)
 
     @classmethod
     def of(cls, given: "Buffer | Surface", extent: Extent) -> "Surface":
@@ -116,13 +127,14 @@ class Surface:
         if not self.is_contiguous:
             raise ScheduleError("the planes of a surface with a margin are no single row")
         width = self.groups * self.blocks * self.plane
-        return Surface(self.buffer, 1, 1, 1, width, width, width, width, self.first)
+        row = 1, 1, 1, width, width, width, width
+        return Surface(self.buffer, *row, self.first, self.memory)
 
     def values(self, config: Config) -> Array:
         """The values themselves, [groups][blocks][height][width][BATCH][BLOCK]: a view to write
         into. Raises ScheduleError where they exceed the buffer."""
-        kind = layouts.output_type(config)
-        lanes = config.element_bytes(MemoryId.OUT) // kind.itemsize
+        kind, shape = layouts.value_type(config, self.memory), config.element_shape(self.memory)
+        lanes = config.element_bytes(self.memory) // kind.itemsize
         last = self.place(*(size - 1 for size in self.extent))
         whole = np.frombuffer(self.buffer.view, kind)
         if self.first < 0 or (last + 1) * lanes > whole.size:
@@ -130,10 +142,10 @@ class Surface:
         strides = (self.group, self.plane, self.row, 1)
         return as_strided(
             whole[self.first * lanes :],
-            (*self.extent, config.batch, config.block_out),
+            (*self.extent, *shape),
             (
                 *(stride * lanes * kind.itemsize for stride in strides),
-                config.block_out * kind.itemsize,
+                shape[1] * kind.itemsize,
                 kind.itemsize,
             ),
         )

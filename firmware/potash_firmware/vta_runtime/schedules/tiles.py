@@ -59,7 +59,7 @@ def window(shape: Conv2d, rows: int, columns: int, taps: tuple[int, int]) -> tup
 
 def input_blocks(shape: Conv2d, tile: Tile) -> int:
     """Blocks of input channels that a step loads."""
-    return tile.out_blocks if shape.depthwise else tile.in_blocks
+    return tile.in_blocks * (tile.out_blocks if shape.depthwise else 1)
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,7 @@ def fits(shape: Conv2d, tile: Tile, epilogue: Epilogue, config: Config) -> bool:
     share = Share.of(config, tile.threads, epilogue)
     rows, columns = window(shape, tile.rows, tile.columns, tile.taps)
     elements = tile.rows * tile.columns * epilogue.planes + epilogue.vectors
-    if shape.depthwise and tile.out_blocks > 1 < shape.multiplier:
-        # Its blocks of outputs would see the same block of inputs, or another one.
+    if tile.out_blocks > 1 and shape.is_single(config):
         return False
     return (
         rows * columns * input_blocks(shape, tile) <= share.inp
