@@ -65,6 +65,8 @@ class ApuProcess:
             pass_fds=tuple(named.values()),
             stdin=subprocess.DEVNULL,
             env={**os.environ, CONFIG_VARIABLE: self._config.to_json()},
+            # A key at the terminal is for the device, which ends this process.
+            process_group=0,
         )
         self.starts += 1
 

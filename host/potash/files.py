@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -61,13 +62,14 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write, which takes the place of `path` when the block ends without an error.
 
     Until then nothing has changed there, and nobody sees half a file. What is no regular file, a
-    pipe or a device, is written to as it is. Raises PotashError where it cannot be written.
+    pipe or a device, or is in a folder that may not be changed, is written to as it is. Raises
+    PotashError where it cannot be written.
     """
     try:
         if path == STREAM:
             yield sys.stdout.buffer
             sys.stdout.buffer.flush()
-        elif path.exists() and not path.is_file():
+        elif path.exists() and not _replaceable(path):
             with path.open("wb") as file:
                 yield file
         else:
@@ -76,7 +78,30 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise PotashError(f"{path} cannot be written: {error.strerror or error}") from None
+        raise unwritable(path, error) from None
+
+
+def _replaceable(path: Path) -> bool:
+    return path.is_file() and os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)
+
+
+def require_writable(path: Path) -> None:
+    """Refuse, before long work, what could not be written after it. Raises PotashError."""
+    place = path if path.exists() else path.absolute().parent
+    if path != STREAM and not os.access(place, os.W_OK):
+        number = errno.EACCES if place.exists() else errno.ENOENT
+        raise unwritable(path, OSError(number, os.strerror(number)))
+
+
+def unwritable(path: Path, error: OSError) -> PotashError:
+    """Why a file cannot be written, and what to do."""
+    folder = path.absolute().parent
+    reason = error.strerror or str(error)
+    if error.errno in (errno.ENOENT, errno.ENOTDIR) and not folder.is_dir():
+        reason = f"there is no folder {path.parent}; make it, or choose another place"
+    elif error.errno != errno.EISDIR:
+        reason = f"{reason}; choose another place"
+    return PotashError(f"{path} cannot be written: {reason}")
 
 
 @contextmanager

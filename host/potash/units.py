@@ -41,7 +41,9 @@ class Size(Parsed[int]):
     def _size(self, text: str) -> int:
         size = parse_size(text)
         if not self._minimum <= size <= LARGEST:
-            raise ValueError(f"{text!r} is too {'small' if size < self._minimum else 'large'}")
+            low = size < self._minimum
+            bound = f"small; the least is {short(self._minimum)}" if low else "large"
+            raise ValueError(f"{text!r} is too {bound}")
         return size
 
 

@@ -348,13 +348,18 @@ class TestRefusedRun:
         case.out = case.folder / "none" / "out"
         assert case() == 1
         said = capsys.readouterr().err
-        assert said == f"potash: {case.out} cannot be written: No such file or directory\n"
+        assert said == (
+            f"potash: {case.out} cannot be written: there is no folder {case.out.parent}; make it, "
+            "or choose another place\n"
+        )
 
     def test_a_full_device_is_said(self, case: Run, capsys: pytest.CaptureFixture[str]) -> None:
         case.out = Path("/dev/full")
         assert case() == 1
         said = capsys.readouterr().err
-        assert said == "potash: /dev/full cannot be written: No space left on device\n"
+        assert said == (
+            "potash: /dev/full cannot be written: No space left on device; choose another place\n"
+        )
 
     @pytest.mark.parametrize(
         "options",

@@ -274,4 +274,4 @@ def test_a_running_device_says_how_it_reaches_memory(
 def test_a_device_that_is_not_there_is_said_so(tmp_path: Path, finding: Ask) -> None:
     found = finding(tmp_path / "none")
     assert found["state"] == "limited"
-    assert "no device can be asked there" in found["meaning"]
+    assert "no device listens at" in found["meaning"]

@@ -107,7 +107,7 @@ def test_a_full_disk_is_named_with_the_file_that_it_has_no_room_for(
     said: Said, drive: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said("run", drive, *JOB, "/dev/full", *LENGTHS) == (
-        "/dev/full cannot be written: No space left on device"
+        "/dev/full cannot be written: No space left on device; choose another place"
     )
     assert "choose another place" in said("run", drive, *JOB, "none/out", *LENGTHS)
     # The drive goes on.

@@ -34,10 +34,15 @@ class FileMedia(Media):
         MediaError.
         """
         new = not path.exists()
+        if not new and not path.is_file():
+            raise MediaError(errno.EINVAL, f"cannot use media {path}: it is not a regular file")
         try:
             fd, read_only = _open(path, create=size is not None, read_only=read_only)
         except OSError as error:
-            raise MediaError(error.errno, f"cannot open media {path}: {error.strerror}") from None
+            reason = error.strerror
+            if error.errno == errno.ENOENT and size is not None:
+                reason = f"there is no folder {path.parent}; make it, or choose another place"
+            raise MediaError(error.errno, f"cannot open media {path}: {reason}") from None
         try:
             if locked:
                 _lock(fd)

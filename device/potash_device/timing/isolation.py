@@ -62,6 +62,8 @@ class Isolated(Foreign):
                 pass_fds=(theirs.fileno(),),
                 # NumPy's threads take memory for each processor.
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+                # A key at the terminal is for the drive, which ends this process.
+                process_group=0,
             )
         self._end = weakref.finalize(self, _end, self._process, self._connection)
         try:

@@ -63,7 +63,8 @@ def _why_none(name: str, error: Exception) -> str:
         return f"{name} is neither a file ({error.strerror}) nor one of {known}"
     if isinstance(error, ProfileError):
         return f"{name}: {error}"
-    return f"{name} is not TOML: {error}"
+    reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else error
+    return f"{name} is not TOML: {reason}"
 
 
 def policies(named: Iterable[str]) -> Policies:

@@ -130,6 +130,8 @@ class Config:
         """Read `vta_config.json`. Raises ConfigError."""
         try:
             values = json.loads(text, object_pairs_hook=_without_repetitions)
+        except UnicodeDecodeError:
+            raise ConfigError("the VTA configuration is not JSON: it is not text") from None
         except (ValueError, RecursionError) as error:
             if isinstance(error, ConfigError):
                 raise

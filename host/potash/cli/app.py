@@ -71,6 +71,16 @@ COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in sect
 class LazyGroup(click.Group):
     """A group whose commands are imported by name."""
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as error:  # which knows imported commands alone
+            raise click.exceptions.NoSuchCommand(
+                error.command_name, possibilities=COMMANDS, ctx=ctx
+            ) from None
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
 
@@ -109,13 +119,16 @@ def run_app(arguments: Sequence[str]) -> int:
     debug = "--debug" in options
     options = [option for option in options if option != "--debug"]
     try:
-        potash(options + given, standalone_mode=False)
+        potash(options + given, prog_name="potash", standalone_mode=False)
         if sys.stdout is not None:  # which it is where it was closed
             sys.stdout.flush()
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        return error.exit_code
+    except click.ClickException as error:
+        click.echo(f"potash: {plain_lines(_usage(error))}", err=True)
         return error.exit_code
     except click.Abort:
         raise KeyboardInterrupt from None
@@ -127,6 +140,19 @@ def run_app(arguments: Sequence[str]) -> int:
         click.echo(f"potash: {plain_lines(_sentence(error))}", err=True)
         return 1
     return 0
+
+
+def _usage(error: click.ClickException) -> str:
+    """What is wrong with a command line, and which help has what is right."""
+    if isinstance(error, click.exceptions.NoSuchCommand | click.NoSuchOption):
+        said = error.message.removesuffix(".")
+        if error.possibilities:
+            said += f"; did you mean {' or '.join(error.possibilities)}?"
+    else:
+        said = error.format_message().removesuffix(".")
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        said += f" (see {error.ctx.command_path} --help)"
+    return said
 
 
 def _sentence(error: PotashError | OSError) -> str:

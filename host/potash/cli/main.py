@@ -9,8 +9,13 @@ ENDING = ("SIGTERM", "SIGHUP")
 """Signals that end a command as an interrupt does, so that it leaves nothing behind."""
 
 
+_lost: list[type[BaseException]] = []
+"""Interrupts that Python could not raise where they came: in a finalizer or a callback of C."""
+
+
 def main() -> None:
     """Run the command line and end with its exit code."""
+    sys.unraisablehook = _unraisable
     try:
         for name in ENDING:
             number = signal.Signals[name]
@@ -23,13 +28,28 @@ def main() -> None:
     except KeyboardInterrupt:
         code = _interrupted()
     except Exception as error:
-        # Making a class turns whatever comes meanwhile into a RuntimeError.
-        if not isinstance(error.__cause__, KeyboardInterrupt):
+        # Making a class turns whatever comes meanwhile into a RuntimeError, and a callback that an
+        # interrupt has ended may make its caller raise another error.
+        if not (_lost or isinstance(error.__cause__, KeyboardInterrupt)):
             raise
         code = _interrupted()
     finally:
         _drop_unwritten()
     sys.exit(code)
+
+
+def _unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Have an interrupt that was lost come again soon; show anything else as Python does."""
+    if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(unraisable)
+        return
+    import _thread
+    import threading
+
+    _lost.append(unraisable.exc_type)
+    again = threading.Timer(0.05, _thread.interrupt_main)
+    again.daemon = True
+    again.start()
 
 
 def _drop_unwritten() -> None:

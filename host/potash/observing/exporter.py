@@ -37,6 +37,8 @@ def exporting(status: Path, port: int) -> Iterator[str]:
             dies_with_parent([*command, "--status", str(status)]),
             stdin=subprocess.DEVNULL,
             pass_fds=(descriptor,),
+            # A key at the terminal is for the device, which ends this process.
+            process_group=0,
         )
     try:
         yield f"http://{LOOPBACK}:{port}/metrics"

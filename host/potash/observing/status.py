@@ -1,5 +1,6 @@
 """Asking a running device for a snapshot: `potash_firmware.status` says what is in it."""
 
+import errno
 import json
 import os
 import socket
@@ -86,6 +87,11 @@ def ask(place: Path, timeout: float = TIMEOUT) -> Snapshot:
         except TimeoutError:
             raise PotashError(f"{place}: the device does not answer") from None
         except OSError as error:
+            served = str(place).removesuffix(SUFFIX)
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ECONNREFUSED):
+                raise DeviceNotFound(
+                    f"no device listens at {served}; start one with: potash serve --socket {served}"
+                ) from None
             raise DeviceNotFound(
                 f"{place}: no device can be asked there: {error.strerror or error}"
             ) from None

@@ -106,7 +106,8 @@ def build(
         made = Path(place) / output.name
         for version in DEFAULT_CPUS if cpu is None else (cpu,):
             done = _run(
-                [*compiler.command, f"-mcpu={version}", *flags, "-c", str(source), "-o", str(made)]
+                [*compiler.command, f"-mcpu={version}", *flags]
+                + ["-c", "-x", "c", str(source), "-o", str(made)]
             )
             if done.returncode == 0 or not any(text in done.stderr for text in _UNKNOWN_CPU):
                 break

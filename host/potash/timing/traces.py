@@ -44,6 +44,8 @@ def read_trace(path: Path, profile: Profile) -> NDArray[np.void]:
     except (OSError, EOFError) as error:
         reason = getattr(error, "strerror", None) or error
         raise TimingError(f"{path} cannot be read: {reason}") from None
+    except UnicodeDecodeError:
+        raise TimingError(f"{path} is no trace of MSR's or FIU's form: it is not text") from None
     except (ValueError, IndexError) as error:
         reason = str(error).split(";")[0]
         raise TimingError(f"{path} is no trace of MSR's or FIU's form: {reason}") from None

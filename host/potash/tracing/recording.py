@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
-from potash.files import STREAM, replacing
+from potash.files import replacing, require_writable
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 
@@ -43,6 +43,10 @@ REPORT_EVERY = 10_000
 """Lines between two reports of progress."""
 
 
+class NothingRecorded(PotashError):
+    """No device has written a line."""
+
+
 class Recorded(NamedTuple):
     """What a trace has in it."""
 
@@ -50,12 +54,6 @@ class Recorded(NamedTuple):
     devices: int
     unreadable: int
     """Lines that were left out: a process that was killed may not have written all of its last."""
-
-
-def require_writable(out: Path) -> None:
-    """What is traced may take long: where nothing can be written is refused before it begins."""
-    if out != STREAM and not os.access(out.absolute().parent, os.W_OK):
-        raise PotashError(f"the trace cannot be written to {out}; choose another place")
 
 
 @contextmanager
@@ -129,12 +127,12 @@ def write_trace(
     """Make a trace of files of lines, one for each device.
 
     The tensor accelerators' clock has `parameters`, by default those of a PYNQ board. Compressed
-    where the name ends in .gz. Raises PotashError where there is nothing to show, or it cannot be
-    written.
+    where the name ends in .gz. Raises NothingRecorded where there is nothing to show, and
+    PotashError where it cannot be written.
     """
     began = [when for source in sources if (when := _begin(source)) > 0]
     if not began:
-        raise PotashError("no device has written anything, so there is nothing to show")
+        raise NothingRecorded("no device has written anything, so there is nothing to show")
     with replacing(out) as file:
         if out.suffix != ".gz":
             return _write(sources, file, min(began), parameters, progress)

@@ -68,12 +68,18 @@ class Cache:
     def locked(self, progress: Progress = silent) -> Iterator[None]:
         """Hold the folder for building; wait for another process that does.
 
-        Raises PackagesUnavailable where the folder is not this user's.
+        Raises PackagesUnavailable where the folder is not this user's, or cannot be used.
         """
-        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for folder in (self.root.parent, self.root):
-            _require_private(folder)
-        descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for folder in (self.root.parent, self.root):
+                _require_private(folder)
+            descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise PackagesUnavailable(
+                f"the cache folder {self.root} cannot be used: {error.strerror}; set "
+                "XDG_CACHE_HOME to a folder of your own"
+            ) from None
         try:
             if not _lock(descriptor, UNTOLD):
                 progress("waiting for another process that prepares the guest", None)

@@ -38,6 +38,10 @@ TOOLS = ("apt-get", "apt-config", "dpkg-deb", "tar")
 # What the machine's administrator said about how to reach the network is kept; what would weaken
 # the checking of signatures, or fetch indexes that nothing here reads, is not.
 KEPT = re.compile(r"Acquire::(?!IndexTargets|Languages|Allow)")
+UNREACHABLE = (
+    "check the network, or name another archive with --debian-mirror; potash demo --embedded needs "
+    "none"
+)
 # The unpacked trees merge /usr, as Debian's do.
 MERGED = ("bin", "sbin", "lib", "lib64")
 
@@ -319,9 +323,10 @@ def _unpack_one(archive: Path, root: Path, exclude: Sequence[str]) -> None:
     )
     with source:
         done = subprocess.run(command, stdin=source.stdout, capture_output=True, check=False)
-        source.communicate()
+        said = done.stderr or source.communicate()[1]
     if done.returncode or source.returncode:
-        raise PotashError(f"the package {archive.name} cannot be unpacked")
+        reason = (said.decode(errors="replace").strip().splitlines() or ["it said nothing"])[0]
+        raise PotashError(f"the package {archive.name} cannot be unpacked: {reason}")
 
 
 def _report(line: str, progress: tuple[Progress, str] | None) -> None:
@@ -337,4 +342,5 @@ def _report(line: str, progress: tuple[Progress, str] | None) -> None:
 
 def _reason(said: str) -> str:
     errors = [line[2:].strip() for line in said.splitlines() if line.startswith(("E:", "W:"))]
-    return errors[0] if errors else (said.strip().splitlines() or ["it said nothing"])[-1]
+    first = errors[0] if errors else (said.strip().splitlines() or ["it said nothing"])[-1]
+    return f"{first}; {UNREACHABLE}" if "Failed to fetch" in first else first

@@ -8,7 +8,15 @@ import click
 
 from csd_spec.text import plain_lines
 from potash.cli.device import reports
-from potash.cli.drive.common import ARGUMENT, as_json, json_option, returned, say
+from potash.cli.drive.common import (
+    ARGUMENT,
+    WritableFile,
+    as_json,
+    json_option,
+    returned,
+    say,
+    write_output,
+)
 from potash.files import STREAM
 from potash.programs.debugger import Debugger
 from potash.programs.execution import BUFFER_SIZE, Ran, conform, execute
@@ -120,7 +128,7 @@ def _source(line: SourceLine | None) -> reports.SourceLine | None:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    type=WritableFile(),
     help="File for the program's output (- for standard output; default: discarded).",
 )
 @click.option(
@@ -180,11 +188,8 @@ def exec_(
         raise PotashError(f"the program was stopped: {fault}") from fault
     except machine.ProgramError as error:
         raise PotashError(f"the program cannot be run: {error}") from error
-    if output == STREAM:
-        sys.stdout.buffer.write(ran.output)
-        sys.stdout.buffer.flush()
-    elif output is not None:
-        output.write_bytes(ran.output)
+    if output is not None:
+        write_output(output, ran.output)
     _report(ran, printed, output)
 
 

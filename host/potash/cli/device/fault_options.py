@@ -42,6 +42,8 @@ def faults_of(faults: Iterable[Fault], files: Iterable[Path]) -> tuple[Fault, ..
     for path in files:
         try:
             found += read_table(tomllib.loads(path.read_text()))
+        except UnicodeDecodeError:
+            raise PotashError(f"{path} is not TOML: it is not UTF-8") from None
         except (PotashError, ValueError) as error:
             raise PotashError(f"{path}: {error}") from None
     for fault in found:

@@ -39,6 +39,7 @@ from potash.configuration import (
     Configuration,
     DeviceSection,
 )
+from potash.files import unwritable
 from potash.observing.exporter import exporting
 from potash.observing.status import status_socket
 from potash.sdk.errors import PotashError
@@ -458,7 +459,10 @@ def _lines(path: Path | None) -> Iterator[int | None]:
         yield None
         return
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o666)
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        raise unwritable(path, error) from None
     try:
         yield descriptor
     finally:

@@ -16,7 +16,12 @@ from potash.cli.progress import showing
 from potash.files import STREAM
 from potash.sdk.errors import PotashError
 from potash.signals import Handler, handling
-from potash.tracing.recording import folder_for_lines, lines_of, require_writable, write_trace
+from potash.tracing.recording import (
+    NothingRecorded,
+    folder_for_lines,
+    lines_of,
+    write_trace,
+)
 from potash_device.vta.timing.parameters import BUILDS, Parameters
 
 SIGNALLED = 128
@@ -62,12 +67,20 @@ def trace(output: Path, sources: tuple[Path, ...], build: str, command: tuple[st
     if bool(sources) == bool(command):
         raise click.UsageError("give a command to run, such as demo, or lines to --read")
     if sources:
-        _finish(sources, output, BUILDS[build])
+        try:
+            _finish(sources, output, BUILDS[build])
+        except NothingRecorded:
+            raise PotashError(
+                f"{sources[0]} has no trace of a device; potash serve --trace FILE writes one"
+            ) from None
         return
-    require_writable(output)
     with folder_for_lines() as folder:
         code = _run(command)
-        _finish(lines_of(folder), output, BUILDS[build])
+        try:
+            _finish(lines_of(folder), output, BUILDS[build])
+        except NothingRecorded:
+            if not code:  # otherwise the command has said why
+                raise
     sys.exit(code)
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from potash.cli.drive.common import WritableFile
 from potash.files import read_whole
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
@@ -35,7 +36,7 @@ def _config(text: str) -> Config:
 CONFIG_FILE = Parsed("FILE", _config)
 
 readable_file = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
-writable_file = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
+writable_file = WritableFile()
 
 output_option = click.option(
     "-o",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,12 +15,11 @@ import click
 import potash.sdk
 from csd_spec.text import plain
 from nvme_spec.queues import BROADCAST_NSID
-from potash.files import STREAM
+from potash.files import STREAM, replacing, require_writable
 from potash.schema import encode
 from potash.sdk import VFIO_USER_SCHEME, Accelerator, Device
 from potash.sdk.accelerator import Argument
 from potash.sdk.accelerator_commands import argument_bytes
-from potash.sdk.errors import PotashError
 from potash.sdk.targets import Range
 from potash.units import Parsed
 
@@ -60,6 +60,22 @@ ARGUMENT = Parsed("VALUE", program_argument)
 PAGES = Parsed("PAGE:COUNT", _pages)
 NSID = click.IntRange(1, BROADCAST_NSID - 1)
 SECONDS = Parsed("SECONDS", lambda text: positive(text, "seconds"))
+
+
+class WritableFile(click.Path):
+    """A file that a command writes at its end; where none can be is refused at its beginning."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, allow_dash=True, path_type=Path)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        path = super().convert(value, param, ctx)
+        assert isinstance(path, Path)
+        require_writable(path)
+        return path
+
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -128,9 +144,7 @@ timeout_option: Decorator = click.option(
 input_file: Decorator = click.argument(
     "input", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 )
-output_file: Decorator = click.argument(
-    "output", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path)
-)
+output_file: Decorator = click.argument("output", type=WritableFile())
 
 
 class Kept:
@@ -171,14 +185,8 @@ def read_input(path: Path) -> bytes:
 
 def write_output(path: Path, data: bytes) -> None:
     """Into a file, or to standard output. Raises PotashError where the file cannot be written."""
-    if path != STREAM:
-        try:
-            path.write_bytes(data)
-        except OSError as error:
-            raise PotashError(f"{path} cannot be written: {error.strerror}") from None
-        return
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+    with replacing(path) as file:
+        file.write(data)
 
 
 def say(

@@ -127,7 +127,6 @@ def run(
     """
     if copy and lba is not None:
         raise click.UsageError("--copy and --lba exclude each other")
-    _require_writable(output)
     image = program_of(program)
     try:
         with opened(device) as drive, showing() as progress:
@@ -184,13 +183,6 @@ def _require_unmounted(drive: Device) -> None:
                 f"the drive has a file system at {place}, which --lba would write over; use files"
                 " on it, or unmount it"
             )
-
-
-def _require_writable(output: Path) -> None:
-    """A job may take long: what cannot be written afterwards is refused before it starts."""
-    place = output if output.exists() else output.parent
-    if output != STREAM and not os.access(place, os.W_OK):
-        raise PotashError(f"the output cannot be written to {output}; choose another place")
 
 
 def _show_printed(lines: Sequence[str]) -> None:
