@@ -1,0 +1,160 @@
+"""Wrong uses of every command: each is one sentence on standard error that says what to do, with
+exit code 1, or 2 for a wrong command line, and leaves nothing behind.
+
+`test_first_steps.py` has what needs a running drive, a full disk or an interrupt.
+"""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from potash.cli.app import run_app
+from support.processes import children
+
+ADD = Path(__file__).parents[2] / "examples" / "add"
+PROGRAM = str(ADD / "program.o")
+ELF32 = b"\x7fELF\x01\x01\x01" + bytes(57)
+
+FILES = {"binary": b"\xff\xfe\x00\x01" * 64, "text": b"hello\n", "elf32": ELF32}
+"""What is in the current folder, with an empty folder `folder`."""
+
+Change = Callable[[pytest.MonkeyPatch], None]
+
+
+def nothing(_: pytest.MonkeyPatch) -> None:
+    """An ordinary machine."""
+
+
+def refused(number: int) -> Change:
+    """A machine whose devices cannot be opened, for that reason."""
+
+    def change(patch: pytest.MonkeyPatch) -> None:
+        def refuses(path: object, *_: object) -> int:
+            raise OSError(number, os.strerror(number), path)
+
+        patch.setattr("potash.sdk.ioctl.os.open", refuses)
+
+    return change
+
+
+class Wrong(NamedTuple):
+    """A command line, its exit code, a piece of what is said, and how the machine is changed."""
+
+    words: str
+    code: int
+    said: str
+    change: Change = nothing
+
+
+NO_DRIVE = "no device listens at none; start one with: potash serve --socket none"
+NO_FOLDER = "there is no folder none; make it, or choose another place"
+IO = f"{PROGRAM} text"
+
+WRONG = [
+    # Unknown names.
+    Wrong("srve", 2, "No such command 'srve'; did you mean serve"),
+    Wrong("serve --sokcet s", 2, "No such option '--sokcet'; did you mean --socket?"),
+    Wrong("bpf nonsense", 2, "No such command 'nonsense' (see potash bpf --help)"),
+    Wrong("cp nonsense", 2, "No such command 'nonsense' (see potash cp --help)"),
+    Wrong("drive nonsense", 2, "(see potash drive --help)"),
+    Wrong("demo nonsense", 2, "'nonsense' is not one of 'add'"),
+    Wrong("serve --socket s --profile none", 2, "'none' is not one of 'alkali', 'potash'"),
+    Wrong("serve --socket s --fault nonsense", 2, "'nonsense' is no fault: it begins with"),
+    Wrong("serve --socket s --log none=debug", 2, "there is no component 'none'; there are"),
+    Wrong("model make none -o x", 1, "there is no network none; potash model list names them"),
+    Wrong("sweep none.toml", 1, "'none.toml' is no network; there are"),
+    Wrong("drive info none", 1, "none is neither a file (No such file or directory) nor one of"),
+    # What is missing, or makes no sense together.
+    Wrong("serve", 2, "give --socket PATH to listen at (see potash serve --help)"),
+    Wrong("run", 2, "Missing argument 'DEVICE' (see potash run --help)"),
+    Wrong("model make", 2, "Missing argument 'NAME'"),
+    Wrong("query vfio-user:none", 2, "Missing argument 'EXPRESSION'"),
+    Wrong("serve --socket s --drive tlc", 2, "--drive is for --time modelled"),
+    Wrong("serve --socket s --monitor none", 2, "--monitor is for --time modelled"),
+    Wrong("serve --socket s --read-only", 2, "--read-only needs --media"),
+    # Negative numbers and wrong units.
+    Wrong("serve --socket s --size 16Q", 2, "'16Q' is no size; write 512M or 1G"),
+    Wrong("serve --socket s --size -1", 2, "'-1' is no size; write 512M or 1G"),
+    Wrong("serve --socket s --size 1", 2, "'1' is too small; the least is 4K"),
+    Wrong("serve --socket s --metrics 99999", 2, "99999 is not in the range 0<=x<=65535"),
+    Wrong("serve --socket s --namespace 16M:777", 2, "blocks have 512 or 4096 bytes"),
+    Wrong("serve --socket s --accelerator 64G", 2, "a buffer has at most 1 GiB"),
+    Wrong("serve --socket s --log rpu", 2, "'rpu' is not COMPONENT=LEVEL"),
+    Wrong(f"run vfio-user:none {IO} out --timeout -1", 2, "'-1' is no number of seconds above 0"),
+    Wrong("acc input vfio-user:none x", 2, "'x' is not PAGE:COUNT, two numbers"),
+    Wrong("acc input vfio-user:none -n 0 0:1", 2, "0 is not in the range 1<=x<=4294967294"),
+    Wrong("guest --memory 1M", 2, "the guest's memory is whole MiB, and at least 320M"),
+    Wrong("guest --memory -1", 2, "'-1' is no size; write 512M or 1G"),
+    Wrong("guest --cpus 0", 2, "0 is not in the range 1<=x<=64"),
+    Wrong("guest --collect x", 2, "'x' is not GUEST:HOST with an absolute path in the guest"),
+    # No such device, or not for this user.
+    Wrong(f"run /dev/nvme77n1 {IO} out", 1, "give one such as /dev/nvme0n1, or vfio-user:SOCKET"),
+    Wrong(f"run /dev/null {IO} out", 1, "this is not an NVMe device; give one such as"),
+    Wrong(f"run vfio-user:none {IO} out", 1, NO_DRIVE),
+    Wrong(
+        "acc identify /dev/nvme0", 1, "Permission denied; run this as root", refused(errno.EACCES)
+    ),
+    Wrong("slm list vfio-user:none", 1, NO_DRIVE),
+    Wrong("top none", 1, NO_DRIVE),
+    Wrong("guest --socket none", 1, NO_DRIVE),
+    # Places where nothing can be.
+    Wrong("serve --socket none/s", 1, "/none; make it, or choose another place"),
+    Wrong("serve --socket folder", 1, "there is something else than a socket"),
+    Wrong("serve --socket s --media none/new", 1, NO_FOLDER),
+    Wrong("serve --socket s --media /dev/null", 1, "it is not a regular file"),
+    Wrong("serve --socket s --trace none/t.json", 1, NO_FOLDER),
+    Wrong("serve --socket s --trace none/t.jsonl", 1, NO_FOLDER),
+    Wrong(f"run vfio-user:none {IO} none/out", 1, NO_FOLDER),
+    Wrong(f"bpf exec {PROGRAM} -o none/out", 1, NO_FOLDER),
+    Wrong(f"bpf exec {PROGRAM} -o folder", 2, "File 'folder' is a directory"),
+    # Files that are missing, folders, or of another kind.
+    Wrong("run vfio-user:none none.o text out", 2, "File 'none.o' does not exist"),
+    Wrong("run vfio-user:none folder text out", 2, "File 'folder' is a directory"),
+    Wrong("bpf disasm elf32", 1, "elf32: this is not a 64-bit little endian ELF file"),
+    Wrong("bpf disasm text", 1, "text: this is not a 64-bit little endian ELF file"),
+    Wrong("serve --socket s --config binary", 1, "binary is not TOML: it is not UTF-8"),
+    Wrong("serve --socket s --config text", 1, "text: it is not TOML: Expected '='"),
+    Wrong("serve --socket s --config folder", 2, "File 'folder' is a directory"),
+    Wrong("serve --socket s --faults binary", 1, "binary is not TOML: it is not UTF-8"),
+    Wrong("drive info binary", 1, "binary is not TOML: it is not UTF-8"),
+    Wrong("build folder", 2, "File 'folder' is a directory"),
+    Wrong("guest --share none", 2, "Path 'none' does not exist"),
+]
+
+
+@pytest.mark.parametrize("case", WRONG, ids=[case.words.replace(PROGRAM, "P") for case in WRONG])
+def test_a_wrong_use_is_one_sentence_and_leaves_nothing(
+    case: Wrong,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    here, temporary = tmp_path / "here", tmp_path / "temporary"
+    for folder in (here, here / "folder", temporary):
+        folder.mkdir()
+    for name, content in FILES.items():
+        (here / name).write_bytes(content)
+    monkeypatch.chdir(here)
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    processes = children(os.getpid())
+    with monkeypatch.context() as patch:
+        case.change(patch)
+        code = run_app(case.words.split())
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    (line,) = shown.err.splitlines()
+    assert line.startswith("potash: ")
+    assert case.said in line
+    assert code == case.code
+    assert {path.name: path.read_bytes() for path in here.iterdir() if path.is_file()} == FILES
+    assert sorted(os.listdir()) == sorted([*FILES, "folder"])
+    assert not [*(here / "folder").iterdir(), *temporary.iterdir()]
+    assert set(children(os.getpid())) <= set(processes)
+
+
+def test_there_are_sixty() -> None:
+    assert len({case.words for case in WRONG}) == len(WRONG) == 60
