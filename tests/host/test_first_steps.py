@@ -81,6 +81,12 @@ def test_a_socket_that_somebody_uses(said: Said, drive: str, tmp_path: Path) -> 
     assert said("serve", "--socket", tmp_path / "s").endswith("another process serves this socket")
 
 
+def test_a_drive_without_memory(said: Said, drive: str) -> None:
+    advice = "the device has no memory namespace; potash serve --memory-namespace makes one"
+    assert said("slm", "list", drive) == advice
+    assert said("slm", "read", drive, "out", "--data-len", "4") == advice
+
+
 def test_a_socket_where_none_can_be(said: Said, tmp_path: Path) -> None:
     assert said("serve", "--socket", "none/s") == (
         f"the device cannot listen at {tmp_path}/none/s: there is no folder {tmp_path}/none; "

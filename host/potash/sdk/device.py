@@ -80,7 +80,8 @@ class Device(Commands):
             if nsid in (None, one):
                 return one
         which = f"no {csi.name.lower()} namespace" + ("" if nsid is None else f" {nsid}")
-        raise DeviceNotFound(f"the device has {which}")
+        option = f"--{csi.name.lower()}-namespace"
+        raise DeviceNotFound(f"the device has {which}; potash serve {option} makes one")
 
     @property
     def block_size(self) -> int:

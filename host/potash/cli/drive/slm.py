@@ -91,6 +91,7 @@ def _memory(device: str, nsid: int | None) -> Iterator[MemoryNamespace]:
 def list_(device: str) -> None:
     """Show the memory namespaces and their sizes."""
     with opened(device) as one:
+        one.memory_namespace()  # which says what to do where there is none
         found = [
             Memory(nsid, one.memory_namespace(nsid).size)
             for nsid in one.active_namespaces(CommandSet.MEMORY)
