@@ -87,6 +87,13 @@ def test_a_drive_without_memory(said: Said, drive: str) -> None:
     assert said("slm", "read", drive, "out", "--data-len", "4") == advice
 
 
+@pytest.mark.parametrize("command", ["input", "output", "grant"])
+def test_a_namespace_that_is_not_there(said: Said, drive: str, command: str) -> None:
+    assert said("acc", command, drive, "-n", "7", "0:1") == (
+        "the device has no namespace 7; those that it has: 1"
+    )
+
+
 def test_a_socket_where_none_can_be(said: Said, tmp_path: Path) -> None:
     assert said("serve", "--socket", "none/s") == (
         f"the device cannot listen at {tmp_path}/none/s: there is no folder {tmp_path}/none; "

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from potash.cli.app import run_app
+from potash.vm.qemu import installed
 from support.processes import children
 
 ADD = Path(__file__).parents[2] / "examples" / "add"
@@ -160,6 +161,22 @@ def test_a_wrong_use_is_one_sentence_and_leaves_nothing(
     assert sorted(os.listdir()) == sorted([*FILES, "folder"])
     assert not [*(here / "folder").iterdir(), *temporary.iterdir()]
     assert set(children(os.getpid())) <= set(processes)
+
+
+def test_an_old_qemu_without_a_network_for_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody listens at port 9 of this machine. What goes on is reported in lines before."""
+    old = tmp_path / "qemu-system-x86_64"
+    old.write_text("#!/bin/sh\necho QEMU emulator version 7.2.0\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert installed() is None
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert run_app(["guest", "--debian-mirror", "http://127.0.0.1:9/debian", "--", "true"]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("potash: ") and "Failed to fetch" in said
+    assert "check the network, or name another archive with --debian-mirror" in said
 
 
 def test_there_are_at_least_sixty() -> None:

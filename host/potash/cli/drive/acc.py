@@ -5,7 +5,8 @@ Alkali CSD platform documentation, section 4.3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,8 @@ from potash.cli.drive.common import (
 )
 from potash.cli.progress import showing
 from potash.files import STREAM
-from potash.sdk import Accelerator
+from potash.sdk import Accelerator, CommandFailed
+from potash.sdk.errors import DeviceNotFound
 from potash.sdk.targets import Range
 from potash.units import Size, human
 
@@ -145,6 +147,20 @@ def read(
     say(report, [f"{len(data)} bytes"], aside=output == STREAM)
 
 
+@contextmanager
+def _in_namespace(one: Accelerator, nsid: int | None) -> Iterator[None]:
+    """Where a command fails as there is no such namespace, say so."""
+    try:
+        yield
+    except CommandFailed:
+        if nsid is None or nsid in (there := one.device.active_namespaces()):
+            raise
+        listed = ", ".join(map(str, there)) or "none"
+        raise DeviceNotFound(
+            f"the device has no namespace {nsid}; those that it has: {listed}"
+        ) from None
+
+
 def _local_storage(name: str, help: str, use: Callable[..., None]) -> None:
     @acc.command(
         name,
@@ -159,7 +175,7 @@ def _local_storage(name: str, help: str, use: Callable[..., None]) -> None:
         nsid: int | None,
         append: bool,
     ) -> None:
-        with accelerator_of(device, accelerator) as one:
+        with accelerator_of(device, accelerator) as one, _in_namespace(one, nsid):
             for index, (page, pages) in enumerate(ranges):
                 use(one, page, pages, nsid, append=append or index > 0)
 
@@ -187,7 +203,7 @@ def grant(
 
     PAGE is the first and COUNT the number of pages. A page has 4096 bytes, whatever the block size.
     """
-    with accelerator_of(device, accelerator) as one:
+    with accelerator_of(device, accelerator) as one, _in_namespace(one, nsid):
         for index, (page, pages) in enumerate(ranges):
             first = index == 0 and not append
             one.grant(page, pages, nsid, writable=writable, replace=first)
