@@ -127,13 +127,21 @@ WRONG = [
     Wrong("serve --socket s --config folder", 2, "File 'folder' is a directory"),
     Wrong("serve --socket s --faults binary", 1, "binary is not TOML: it is not UTF-8"),
     Wrong("drive info binary", 1, "binary is not TOML: it is not UTF-8"),
+    Wrong("model info text", 1, "text: this is not a TensorFlow Lite model"),
     Wrong("build folder", 2, "File 'folder' is a directory"),
     Wrong("guest -- true", 1, "set XDG_CACHE_HOME to a folder of your own", cache_in_a_file),
+    Wrong(
+        f"model quantize {ADD.parent / 'digits' / 'model.tflite'} -o out --calibration text",
+        1,
+        "it may be quantised already",
+    ),
     Wrong("guest --share none", 2, "Path 'none' does not exist"),
 ]
 
 
-@pytest.mark.parametrize("case", WRONG, ids=[case.words.replace(PROGRAM, "P") for case in WRONG])
+@pytest.mark.parametrize(
+    "case", WRONG, ids=[case.words.replace(str(ADD.parent), "examples") for case in WRONG]
+)
 def test_a_wrong_use_is_one_sentence_and_leaves_nothing(
     case: Wrong,
     tmp_path: Path,
