@@ -192,6 +192,8 @@ DEMO = ["demo", "grep", "--embedded"]
         (DEMO, working, signal.SIGTERM, False),
         (DEMO, working, signal.SIGHUP, True),
         (["bench", "nvme", "--pairs", "50"], None, signal.SIGINT, False),
+        (["demo", "add", "--embedded"], None, signal.SIGINT, True),
+        (["guest", "--", "sleep", "60"], working, signal.SIGINT, True),
         (["doctor", "--no-boot"], None, signal.SIGTERM, False),
     ],
 )

@@ -47,6 +47,27 @@ def cache_in_a_file(patch: pytest.MonkeyPatch) -> None:
     patch.setenv("XDG_CACHE_HOME", os.path.abspath("text"))
 
 
+def no_compiler(patch: pytest.MonkeyPatch) -> None:
+    """A machine with neither clang nor the extra that brings a compiler."""
+    patch.setattr("potash.programs.compiler.shutil.which", lambda name: None)
+    patch.setattr("potash.programs.compiler.importlib.util.find_spec", lambda name: None)
+
+
+def no_room_in_memory(patch: pytest.MonkeyPatch) -> None:
+    """A machine whose shared memory is used up."""
+
+    def refuses(name: str, flags: int = 0) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    patch.setattr("os.memfd_create", refuses)
+
+
+def home_in_a_file(patch: pytest.MonkeyPatch) -> None:
+    """A user whose home folder cannot be written."""
+    patch.delenv("XDG_CACHE_HOME", raising=False)
+    patch.setenv("HOME", os.path.abspath("text"))
+
+
 class Wrong(NamedTuple):
     """A command line, its exit code, a piece of what is said, and how the machine is changed."""
 
@@ -130,6 +151,9 @@ WRONG = [
     Wrong("model info text", 1, "text: this is not a TensorFlow Lite model"),
     Wrong("build folder", 2, "File 'folder' is a directory"),
     Wrong("guest -- true", 1, "set XDG_CACHE_HOME to a folder of your own", cache_in_a_file),
+    Wrong("guest -- id", 1, "set XDG_CACHE_HOME to a folder of your own", home_in_a_file),
+    Wrong("build text", 1, "install clang, or the Python package ziglang", no_compiler),
+    Wrong("demo add --embedded", 1, "shared memory of", no_room_in_memory),
     Wrong(
         f"model quantize {ADD.parent / 'digits' / 'model.tflite'} -o out --calibration text",
         1,
