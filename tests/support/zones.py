@@ -101,3 +101,12 @@ def decoded(data: bytes, step: int = 64) -> tuple[int, list[Zone]]:
 
 def zone(host: Host, number: int) -> Zone:
     return report(host, number * BLOCKS)[1][0]
+
+
+def states(host: Host) -> list[int]:
+    return [one.state for one in report(host)[1]]
+
+
+def copy(host: Host, to: int, *ranges: tuple[int, int]) -> int:
+    host.put(b"".join(struct.pack("<8xQH14x", first, count - 1) for first, count in ranges))
+    return asked(host, COPY, to, len(ranges) - 1).status
