@@ -137,7 +137,8 @@ def refuse(event, arguments):
 
 sys.addaudithook(refuse)
 """
-"""A `sitecustomize` that keeps every process of an environment away from the checkout."""
+"""A module that keeps every process of an environment away from the checkout. A `.pth` file has
+it imported, as Debian's Python has a `sitecustomize` of its own."""
 
 
 class Installed:
@@ -158,7 +159,8 @@ class Installed:
                 if not target.exists():
                     target.symlink_to(found)
         guard = GUARD.format(checkout=f"{ROOT}/", venv=f"{sys.prefix}/")
-        (self.site / "sitecustomize.py").write_text(guard)
+        (self.site / "kept_from_checkout.py").write_text(guard)
+        (self.site / "kept_from_checkout.pth").write_text("import kept_from_checkout\n")
         self.environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
 
     def command(self, *arguments: object) -> list[str]:
