@@ -91,6 +91,11 @@ def test_it_does_not_change() -> None:
             {"LOG_ACC_BUFF_SIZE": 18},
             "has 64; reduce LOG_ACC_BUFF_SIZE or LOG_INP_BUFF_SIZE or LOG_WGT_BUFF_SIZE",
         ),
+        # Elements of smaller blocks are smaller, so that the same buffers have more of them.
+        (
+            {"LOG_BLOCK": 3},
+            "has 64; reduce LOG_ACC_BUFF_SIZE or LOG_INP_BUFF_SIZE or LOG_WGT_BUFF_SIZE",
+        ),
         # 2 * 12 + 2 * 11 + 3 + 1 + 16 = 66 although 12 + 11 + 9 fits 32.
         (
             {"LOG_ACC_BUFF_SIZE": 18, "LOG_WGT_BUFF_SIZE": 17},
