@@ -16,7 +16,7 @@ import pytest
 
 from potash.cli.app import run_app
 from potash.vm.drive import device_process
-from support.processes import descendants
+from support.processes import descendants, runs
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "add"
 JOB = [str(EXAMPLE / "program.o"), str(EXAMPLE / "input.bin")]
@@ -228,16 +228,9 @@ def test_what_is_interrupted_leaves_nothing_behind(
     if number is signal.SIGINT:
         assert wrong.decode().splitlines()[-1] == "potash: interrupted"
     assert not list(tmp_path.rglob("*"))
-    while alive := [pid for pid in started if _runs(pid)]:
+    while alive := [pid for pid in started if runs(pid)]:
         assert time.monotonic() < deadline, alive
         time.sleep(0.01)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 ENTRY = """
