@@ -45,16 +45,16 @@ LIMIT = 3
 """Seconds that the guest may stand still at a time, which is more than the loop takes anywhere."""
 
 MEASURE = """
-import json, time
+import json, statistics, time
 import potash.sdk
 
-def least(run):
+def least_and_median(run):
     times = []
-    for _ in range(6):
+    for _ in range(7):
         began = time.monotonic_ns()
         run()
         times.append((time.monotonic_ns() - began) / 1e6)
-    return min(times)
+    return min(times), statistics.median(times)
 
 with potash.sdk.open("/dev/nvme0n1") as device:
     compute = device.compute_namespace()
@@ -65,9 +65,8 @@ with potash.sdk.open("/dev/nvme0n1") as device:
     def job():
         accelerator.start()
         accelerator.wait(30, poll=(0.0005, 0.0005))
-    print(json.dumps([
-        least(lambda: compute.execute(13)), least(lambda: compute.execute(12)), least(job)
-    ]))
+    runs = lambda: compute.execute(13), lambda: compute.execute(12), job
+    print(json.dumps([least_and_median(run) for run in runs]))
 """
 
 
@@ -101,14 +100,15 @@ def test_a_job_takes_its_modelled_time_in_the_guest_s_own_clock(modelled: Guest)
     stopped = time.monotonic() - modelled.machine.seconds()
     done = modelled.capture(["python3", "-s", "/tmp/measure.py"], timeout=120.0)
     assert done.code == 0, done
-    nothing, execution, job = json.loads(done.stdout)
+    (nothing, _), execution, job = json.loads(done.stdout)
     stopped = time.monotonic() - modelled.machine.seconds() - stopped
     assert stopped > 0
-    least = MODELLED_MS - PRECISION_MS
     # On a quiet machine 20 to 21 ms; what is above it is the host's, which may be busy. Without a
-    # stop it would be some hundred.
-    assert least <= execution <= 2 * MODELLED_MS + nothing
-    assert least <= job <= 4 * MODELLED_MS  # a poll is several commands, of several processes
+    # stop it would be some hundred. An offset is wrong by as much to either side, so that it is the
+    # median which is not below.
+    for (least, median), host in (execution, MODELLED_MS + nothing), (job, 3 * MODELLED_MS):
+        assert median >= MODELLED_MS - PRECISION_MS
+        assert least <= MODELLED_MS + host  # a poll is several commands, of several processes
 
 
 ENDLESS = """
