@@ -18,12 +18,16 @@ OPERATOR, OPTIONS = schema.BuiltinOperator, schema.BuiltinOptions
 class Graph(ModelBuilder):
     """A graph with the variable `state`."""
 
-    def handle(self) -> int:
+    def handle(
+        self,
+        name: str = "state",
+        kind: int = OPTIONS.VarHandleOptions,
+        of: int = schema.TensorType.RESOURCE,
+    ) -> int:
         made = self.tensor("handle", (1,), np.int32)
-        self._graph.tensors[made].type = schema.TensorType.RESOURCE
+        self._graph.tensors[made].type = of
         options = schema.VarHandleOptionsT()
-        options.container, options.sharedName = "", "state"
-        kind = OPTIONS.VarHandleOptions
+        options.container, options.sharedName = "", name
         self.operator(OPERATOR.VAR_HANDLE, (), (made,), options_type=kind, options=options)
         return made
 
@@ -75,6 +79,45 @@ def test_nothing_is_given_of_what_is_behind_a_variable(
     else:
         # The fast kernels follow the variable's size where the file lies about it.
         assert between and not reference and given == 4
+
+
+def two_names(first: str, other: str, kind: int = OPTIONS.VarHandleOptions) -> bytes:
+    """A model that assigns its input of four values, and reads 4000 of a variable that it has not
+    set, unless TensorFlow Lite takes both names for one."""
+    graph = Graph()
+    handles = [graph.handle(name, kind) for name in (first, other)]
+    x = graph.tensor("x", (4,), scale=0.5)
+    graph.assign(handles[0], x)
+    return graph.build((x,), (graph.read(handles[1], (4000,)),))
+
+
+def computed() -> bytes:
+    """A model that makes the handle of one variable that of the next, and reads that one."""
+    graph = Graph()
+    handle = graph.handle("large", of=schema.TensorType.INT32)
+    x = graph.tensor("x", (4,), scale=0.5)
+    graph.assign(graph.handle("small"), x)
+    graph.assign(handle, graph.tensor("zeroes", (4000,), scale=0.5, data=np.zeros(4000)))
+    one, nought = (graph.tensor(str(number), (), np.int32, data=number) for number in (1, 0))
+    graph.add(one, nought, handle)
+    return graph.build((x,), (graph.read(handle, (4000,)),))
+
+
+@pytest.mark.parametrize("reference", [True, False])
+@pytest.mark.parametrize(
+    "model",
+    [
+        two_names("state\0one", "state\0other"),
+        two_names("one", "other", OPTIONS.HashtableOptions),
+        computed(),
+    ],
+    ids=["names that end early", "other options", "a handle that is computed"],
+)
+def test_no_variable_is_read_under_another_name(model: bytes, reference: bool) -> None:
+    output = bytearray(5000)
+    with pytest.raises(ModelError):
+        Model(model, delegate=None, reference=reference)(X.tobytes(), memoryview(output))
+    assert output == bytes(5000)
 
 
 def test_a_handle_from_elsewhere_is_refused() -> None:

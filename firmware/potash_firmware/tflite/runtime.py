@@ -15,13 +15,14 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from potash_firmware.tflite import macs, variables
+from potash_firmware.tflite import macs
 from potash_firmware.tflite.capi import Array
 from potash_firmware.tflite.delegate import NodeReport, VtaDelegate
 from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.partition import ShapeError
 from potash_firmware.tflite.state import keeps_state
 from potash_firmware.tflite.validation import ModelError, validate
+from potash_firmware.tflite.variables import sizes
 from potash_firmware.vta_runtime import VtaMemoryError
 
 __all__ = ["Model", "ModelError", "NodeReport", "TensorReport", "infer", "inspect"]
@@ -71,7 +72,7 @@ class Model:
         self._contents = bytes(model)
         self._load = functools.partial(_prepare, self._contents, delegate, reference, threads)
         self._interpreter = self._load()
-        self._assigned = variables.assigned(self._contents)
+        self._assigned = sizes.assigned(self._contents)
         self._left: Left = {}
         self._has_run = False
         self._macs: int | None = None
@@ -168,7 +169,7 @@ class Model:
             ]
 
         results = _native(work, self._delegate)
-        variables.check(interpreter, self._assigned)
+        sizes.check(interpreter, self._assigned)
         self._has_run = True
         total = _check_output(interpreter.get_output_details(), len(output))
         offset = 0

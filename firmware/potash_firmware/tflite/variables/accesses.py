@@ -1,0 +1,134 @@
+"""The operators of a model that make the handles of variables, read variables and set them.
+
+A handle is a tensor, which a model could compute. Here it has to be what one VAR_HANDLE gives, so
+that it is known which variable is meant.
+
+Sources: `tflite/kernels/var_handle.cc`, `read_variable.cc`, `assign_variable.cc`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from ai_edge_litert import schema_py_generated as schema
+
+from potash_firmware.tflite.capi import BuiltinOperator
+from potash_firmware.tflite.validation import ModelError
+
+Table: TypeAlias = Any
+"""An accessor of the generated schema classes, which are untyped."""
+
+Place: TypeAlias = tuple[int, int]
+"""A graph's number, and a node's in it."""
+
+Name: TypeAlias = tuple[bytes, bytes]
+"""What identifies a variable: the name of its container and its own."""
+
+
+class Operator(NamedTuple):
+    """One of a graph."""
+
+    code: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    table: Table
+
+
+class Access(NamedTuple):
+    """A READ_VARIABLE or an ASSIGN_VARIABLE."""
+
+    place: Place
+    reads: bool
+    variable: Name
+    tensor: int
+    """What is read, or what the variable is set to."""
+
+
+class Variables(NamedTuple):
+    """What a model does with variables."""
+
+    handles: Mapping[Place, Name]
+    """Its VAR_HANDLEs."""
+    accesses: tuple[Access, ...]
+    """In the order of each graph."""
+    escaped: frozenset[Name]
+    """Variables whose handles other operators or the callers of a graph get, too."""
+
+
+def read(model: Table) -> Variables | None:
+    """What a valid `schema.Model` does with variables; None where it reads none.
+
+    Raises ModelError where it is not known which variable an operator means.
+    """
+    graphs = operators(model)
+    if not any(one.code == BuiltinOperator.READ_VARIABLE for graph in graphs for one in graph):
+        return None
+    handles: dict[Place, Name] = {}
+    accesses: list[Access] = []
+    escaped: set[Name] = set()
+    for number, graph in enumerate(graphs):
+        names = _names(graph)
+        its = model.Subgraphs(number)
+        escaped |= {names[at] for at in map(its.Outputs, range(its.OutputsLength())) if at in names}
+        for at, one in enumerate(graph):
+            place = number, at
+            rest: Sequence[int] = one.inputs
+            if one.code == BuiltinOperator.VAR_HANDLE:
+                handles[place] = names[one.outputs[0]]
+            elif one.code in (BuiltinOperator.READ_VARIABLE, BuiltinOperator.ASSIGN_VARIABLE):
+                reads = one.code == BuiltinOperator.READ_VARIABLE
+                if (len(one.inputs), len(one.outputs)) != ((1, 1) if reads else (2, 0)):
+                    raise ModelError("the model has a variable with inputs that it should not have")
+                handle, *rest = one.inputs
+                if handle not in names:
+                    raise ModelError("the model has a variable whose name is not known")
+                tensor = one.outputs[0] if reads else rest[0]
+                accesses.append(Access(place, reads, names[handle], tensor))
+            escaped |= {names[tensor] for tensor in rest if tensor in names}
+    return Variables(handles, tuple(accesses), frozenset(escaped))
+
+
+def operators(model: Table) -> list[list[Operator]]:
+    """Those of each graph of a valid `schema.Model`."""
+    codes = [
+        max(one.BuiltinCode(), one.DeprecatedBuiltinCode())
+        for one in map(model.OperatorCodes, range(model.OperatorCodesLength()))
+    ]
+    return [
+        [
+            Operator(
+                codes[one.OpcodeIndex()],
+                tuple(map(one.Inputs, range(one.InputsLength()))),
+                tuple(map(one.Outputs, range(one.OutputsLength()))),
+                one,
+            )
+            for one in map(graph.Operators, range(graph.OperatorsLength()))
+        ]
+        for graph in map(model.Subgraphs, range(model.SubgraphsLength()))
+    ]
+
+
+def _names(graph: Sequence[Operator]) -> dict[int, Name]:
+    """Which variable each handle of a graph is. Raises ModelError."""
+    names: dict[int, Name] = {}
+    for one in graph:
+        if one.code == BuiltinOperator.VAR_HANDLE:
+            if len(one.outputs) != 1 or one.outputs[0] in names:
+                raise ModelError("the model has a variable without a handle of its own")
+            names[one.outputs[0]] = _name(one.table)
+    for one in graph:
+        if one.code != BuiltinOperator.VAR_HANDLE and not names.keys().isdisjoint(one.outputs):
+            raise ModelError("the model has a variable whose name is not known")
+    return names
+
+
+def _name(operator: Table) -> Name:
+    """Of which variable a VAR_HANDLE is. Raises ModelError."""
+    table, options = operator.BuiltinOptions(), schema.VarHandleOptions()
+    if table is None or operator.BuiltinOptionsType() != schema.BuiltinOptions.VarHandleOptions:
+        raise ModelError("the model has a variable without a name")
+    options.Init(table.Bytes, table.Pos)
+    # To TensorFlow Lite they are strings of C.
+    container, own = (
+        (one or b"").partition(b"\0")[0] for one in (options.Container(), options.SharedName())
+    )
+    return container, own
