@@ -134,7 +134,7 @@ def needed(data: bytes) -> int:
 
 def describe(data: bytes, output: bytes) -> list[str]:
     """What to show of it."""
-    columns = _prepared(data).groups(output).columns()
+    columns = _prepared(data).found(output).columns()
     rows: list[Sequence[object]] = [[column.name for column in columns]]
     rows += zip(*(column.values for column in columns), strict=True)
     return [f"{REQUEST.expression} where {REQUEST.where}:"] + [

@@ -314,7 +314,7 @@ def test_columns_that_programs_cannot_use_are_passed_over() -> None:
         ("sum(x + 1)", "sum takes the name of a column"),
         ("sum()", "sum takes the name of a column"),
         ("median(x)", "is no condition"),
-        ("y > 1", "has no column 'y'; it has x, s, k"),
+        ("y > 1", "has no column 'y'; it has x, s, k, b, t, u, v"),
         ("x", "is no condition; compare it"),
         ("x == 'a'", "it has numbers"),
         ("x == True", "but with numbers"),
@@ -327,14 +327,54 @@ def test_columns_that_programs_cannot_use_are_passed_over() -> None:
         ("sum(k)", "can be counted only"),
         ("~" * 4000 + "x", "nested too deeply|is no expression"),
         ("(" * 1500 + "x" + ")" * 1500, "nested too deeply|is no expression"),
-        ("x > 1" + " or x > 1" * 400, "more than 512 terms"),
+        ("x > 1" + " or x > 1" * 400, "more than 512 names and values"),
         ("x > " + "9" * 5000, "more than 4096 characters"),
+        (f"0x{'f' * 4000} < 2", "names no column"),
+        (f"count(0x{'f' * 4000})", "count takes the name of a column"),
+        ('b > "a"', "can be compared with True and False"),
+        ('t > "12:00:00+02:00"', "cannot be compared with '12:00:00[+]02:00'"),
+        ("t == u", "cannot be compared"),
+        ("u == v", "cannot be compared"),
     ],
 )
 def test_an_expression_that_cannot_be_answered_says_why(text: str, reason: str) -> None:
-    table = pa.table({"x": [1], "s": ["a"], "k": pa.array(["a"]).dictionary_encode()})
+    table = pa.table(
+        {
+            "x": [1],
+            "s": ["a"],
+            "k": pa.array(["a"]).dictionary_encode(),
+            "b": pa.array([True]).dictionary_encode(),
+            "t": pa.array([1], pa.time32("s")),
+            "u": pa.array([1], pa.timestamp("s")),
+            "v": pa.array([1], pa.timestamp("s", "UTC")),
+        }
+    )
     with pytest.raises(InvalidQuery, match=reason):
         ask(table, text)
+
+
+@pytest.mark.parametrize("text", [", ".join(f"sum(c{at})" for at in range(60)), "c0 > 0"])
+def test_more_columns_than_a_program_can_have_are_refused(text: str) -> None:
+    table = pa.table({f"c{at}": [1.5] for at in range(4200)})
+    with pytest.raises(InvalidQuery, match="too many columns for one program"):
+        ask(table, text)
+
+
+def test_null_and_nan_are_values_of_a_dictionary() -> None:
+    """Some of them twice."""
+    values = pa.array([math.nan, 1.5, None, math.nan, 1.5])
+    indices = pa.array([0, 1, 2, 3, 4, None], pa.int8())
+    column = pa.DictionaryArray.from_arrays(indices, values)
+    counted = pa.table({"k": column.cast(pa.float64())}).group_by("k")
+    expected = counted.aggregate([([], "count_all"), ("k", "count")]).to_pydict().values()
+    table = pa.table({"k": column})
+    found = ask(table, "count(), count(k)", by="k").to_pydict().values()
+    assert sorted(map(str, zip(*found, strict=True))) == sorted(
+        map(str, zip(*expected, strict=True))
+    )
+    assert ask(table, "count(k)").to_pydict() == {"count(k)": [pc.count(column).as_py()]}
+    several = merged([ask(part, "count()", by="k") for part in (table, table.slice(2))])
+    assert str(several.to_pydict()) == "{'k': [1.5, nan, None], 'count()': [3, 3, 4]}"
 
 
 def test_only_a_small_dictionary_groups_rows() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 import struct
+import tracemalloc
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 
 from potash.columns import InvalidFile
 from potash.columns.arrow import MAGIC
+from potash.columns.flatbuffers import Table
 from potash.sdk.errors import PotashError
 from support.columns import ask, written
 
@@ -118,3 +120,22 @@ def test_a_file_that_is_cut_off_anywhere_is_refused() -> None:
     for length in range(0, len(GOOD), 13):
         with pytest.raises(InvalidFile):
             ask(GOOD[:length], "x > 1")
+
+
+def test_more_rows_than_a_number_has_are_refused() -> None:
+    """Columns of nulls take no bytes."""
+    data = written(pa.table({"nothing": pa.nulls(2 * 54_321)}), 54_321)
+    assert ask(data, "count()").to_pydict() == {"count()": [2 * 54_321]}
+    many = data.replace(struct.pack("<q", 54_321), struct.pack("<q", 1 << 62))
+    with pytest.raises(InvalidFile, match="a batch does not have the columns of the schema"):
+        ask(many, "count()")
+
+
+def test_a_long_list_is_read_one_by_one() -> None:
+    """A vtable with one field; the table of it; a vector, each of whose tables is its entry."""
+    count = 1 << 20
+    data = struct.pack("<HHH2xiII", 6, 8, 4, 8, 4, count) + bytes(4 * count)
+    tracemalloc.start()
+    assert next(iter(Table(data, 8).tables(0))).at == 20
+    assert tracemalloc.get_traced_memory()[1] < count
+    tracemalloc.stop()

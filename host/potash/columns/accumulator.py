@@ -36,13 +36,11 @@ class Accumulator:
         self._code = code
         self._row = row
 
-    def count(self, state: State) -> None:
+    def count(self, state: State, done: Label) -> None:
+        """Count the row's value, and go on or to `done`."""
         code, column = self._code, state.column
-        done = Label()
-        self._row.valid(column, done)
         increment(code, state.at + COUNT)
         if not (state.sums or state.extremes):
-            code.place(done)
             return
         self._row.value(column)
         if column.stored.id == TypeId.FLOAT:
@@ -54,7 +52,6 @@ class Accumulator:
             self._add_integer(state)
         if state.extremes:
             self._extremes(state)
-        code.place(done)
 
     def _extremes(self, state: State) -> None:
         """The least and the greatest key, of which the first one is both."""

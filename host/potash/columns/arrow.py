@@ -31,6 +31,8 @@ MAX_DICTIONARY = 1 << 16
 MAX_DICTIONARY_SIZE = 64 << 20
 MAX_READ = 256 << 20
 """Bytes of metadata and dictionaries."""
+MAX_ROWS = 1 << 47
+"""Rows of a batch, so that those of all batches are a number of 64 bits."""
 MAX_NODES = 4_000_000
 """Columns of all batches."""
 
@@ -243,7 +245,7 @@ def _batch(table: Table, places: Sequence[Place], block: Block) -> Batch:
         if place.is_view:
             (more,) = next(views, (0,))
             at += max(0, more)
-    if rows < 0 or len(nodes) != len(places) or len(buffers) != at:
+    if not 0 <= rows < MAX_ROWS or len(nodes) != len(places) or len(buffers) != at:
         raise InvalidFile("a batch does not have the columns of the schema")
     return Batch(rows, nodes, buffers, firsts)
 

@@ -116,6 +116,8 @@ class Code:
         return self._spare
 
     def _add(self, opcode: int, to: int, by: int, offset: int, operand: int) -> None:
+        if offset > _FARTHEST:
+            raise InvalidQuery("the query has too many columns for one program; ask in two queries")
         self._slots.append((opcode, to | by << 4, offset, operand))
 
 
@@ -127,23 +129,8 @@ def object_file(code: bytes, entry: str = "prog") -> bytes:
     symbols_at = code_at + len(code)
     names_at = symbols_at + len(symbols)
     table_at = -(-(names_at + len(names)) // 8) * 8
-    header = struct.pack(
-        "<16sHHIQQQIHHHHHH",
-        b"\x7fELF\x02\x01\x01",
-        1,
-        247,
-        1,
-        0,
-        0,
-        table_at,
-        0,
-        64,
-        0,
-        0,
-        64,
-        4,
-        3,
-    )
+    header = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 1, 247, 1, 0, 0, table_at,
+                         0, 64, 0, 0, 64, 4, 3)  # fmt: skip
     section = struct.Struct("<IIQQQQIIQQ")
     sections = [
         (0,) * 10,

@@ -1,16 +1,21 @@
-"""Filters checked against the columns of a file: comparisons of integers, which programs can do.
+"""Filters checked against the columns of a file, as what programs can do: ranges of integers.
+
+A *key* is an integer with the order of a column's values: a number itself, `types.float_key` of a
+float, the index of a dictionary's value. A comparison with a value is a list of ranges of keys.
+Values are compared exactly, as numbers and not as the type of one side: `x > 2.5` of integers is
+`x >= 3`, and a float32 is compared with a Python float as a double. NaN has no key: it equals
+nothing and is not less or greater than anything.
 
 Null is Kleene's third truth value, as in Arrow's own compute: a comparison with null is neither
-true nor false, and rows are selected whose condition is true. Values are compared exactly, as
-numbers and not as the type of one side: `x > 2.5` of integers is `x >= 3`, and a float32 is
-compared with a Python float as a double. Floats become integers of the same order
-(`types.float_key`). NaN equals nothing and is not less or greater than anything.
+true nor false. A row is selected if the whole is true. So a condition says what makes its part of
+the filter certainly true or, below a `not`, certainly false.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import operator as operators
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -18,53 +23,29 @@ from potash.columns import expressions
 from potash.columns.errors import InvalidQuery
 from potash.columns.expressions import Expression, Literal, Name
 from potash.columns.schema import Column, Schema
-from potash.columns.types import (
-    TEXTS,
-    DataType,
-    TypeId,
-    Value,
-    float_bits,
-    float_key,
-    float_of,
-)
+from potash.columns.types import TEXTS, DataType, TypeId, Value, float_bits, float_key, float_of
 
 MAX_RANGES = 1024
 """Ranges of a dictionary's indices that one condition names."""
 
 Dictionary = Callable[[Column], list[Value | None]]
+Ranges = tuple[tuple[int, int], ...]
+"""The first and the last key of each."""
 
 
-class Constant(NamedTuple):
-    """`truth` where the column is not null; of floats, also where it is NaN."""
+class Null(NamedTuple):
+    """Whether the column is null in the row."""
 
     column: Column
     truth: bool
 
 
-class Bit(NamedTuple):
-    """A column of truth values."""
+class In(NamedTuple):
+    """A column that is not null and has its key in one of these ranges, or, with `nan`, is NaN."""
 
     column: Column
-
-
-class Null(NamedTuple):
-    column: Column
-
-
-class Integers(NamedTuple):
-    """A column's integers compared with a number that has as many bits as a register."""
-
-    column: Column
-    operator: str
-    value: int
-
-
-class Floats(NamedTuple):
-    """A column's floats compared with one of them, by their keys."""
-
-    column: Column
-    operator: str
-    key: int
+    ranges: Ranges
+    nan: bool = False
 
 
 class Two(NamedTuple):
@@ -73,18 +54,8 @@ class Two(NamedTuple):
     left: Column
     operator: str
     right: Column
-
-
-class Member(NamedTuple):
-    """A column whose index is in one of these ranges (`true`), or certainly in none (`false`)."""
-
-    column: Column
-    true: tuple[tuple[int, int], ...]
-    false: tuple[tuple[int, int], ...]
-
-
-class Not(NamedTuple):
-    of: Condition
+    nan: bool
+    """Whether it is enough that one of them is NaN."""
 
 
 class All(NamedTuple):
@@ -95,36 +66,55 @@ class Any(NamedTuple):
     of: tuple[Condition, ...]
 
 
-Condition = Constant | Bit | Null | Integers | Floats | Two | Member | Not | All | Any
+Condition = Null | In | Two | All | Any
 
+OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
-_APPLY: dict[str, Callable[[Value, Value], bool]] = {
-    "<": lambda a, b: a < b,  # type: ignore[operator]  # of one kind, which _literal checks
-    "<=": lambda a, b: a <= b,  # type: ignore[operator]
-    ">": lambda a, b: a > b,  # type: ignore[operator]
-    ">=": lambda a, b: a >= b,  # type: ignore[operator]
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-}
+_APPLY: dict[str, Callable[..., bool]] = {
+    "<": operators.lt, "<=": operators.le, ">": operators.gt, ">=": operators.ge,
+    "==": operators.eq, "!=": operators.ne,
+}  # fmt: skip
 
 
-def bind(expression: Expression, schema: Schema, dictionary: Dictionary) -> Condition:
-    """A filter on a file's columns. Raises InvalidQuery."""
+def bind(
+    expression: Expression, schema: Schema, dictionary: Dictionary, truth: bool = True
+) -> Condition:
+    """What makes a filter on a file's columns certainly `truth`. Raises InvalidQuery."""
     match expression:
-        case expressions.And(parts):
-            return All(tuple(bind(part, schema, dictionary) for part in parts))
-        case expressions.Or(parts):
-            return Any(tuple(bind(part, schema, dictionary) for part in parts))
+        case expressions.And(parts) | expressions.Or(parts):
+            bound = tuple(bind(part, schema, dictionary, truth) for part in parts)
+            return All(bound) if isinstance(expression, expressions.And) == truth else Any(bound)
         case expressions.Not(part):
-            return Not(bind(part, schema, dictionary))
+            return bind(part, schema, dictionary, not truth)
         case expressions.IsNull(name):
-            return _null(schema.column(name), dictionary)
+            return null(schema.column(name), dictionary, truth)
         case expressions.Name(name):
             column = schema.column(name)
             if column.stored.id != TypeId.BOOL:
                 raise InvalidQuery(f"{column} is no condition; compare it with a value")
-            return Bit(column)
-    return _compare(expression, schema, dictionary)
+            return In(column, ((truth, truth),))
+    return _compare(expression, schema, dictionary, truth)
+
+
+def null(column: Column, dictionary: Dictionary, truth: bool) -> Condition:
+    """Whether a column is null, or is a value of its dictionary that is."""
+    values = [] if column.dictionary is None else dictionary(column)
+    if None not in values:
+        return Null(column, truth)
+    named = In(column, _ranges([(value is None) == truth for value in values]))
+    return Any((Null(column, truth), named)) if truth else named
+
+
+def columns_of(condition: Condition) -> Iterator[Column]:
+    """The columns that a condition reads, some of them several times."""
+    match condition:
+        case All(parts) | Any(parts):
+            for part in parts:
+                yield from columns_of(part)
+        case Two(left, _, right, _):
+            yield from (left, right)
+        case Null() | In():
+            yield condition.column
 
 
 def require_computable(column: Column) -> None:
@@ -136,38 +126,31 @@ def require_computable(column: Column) -> None:
         raise InvalidQuery(f"{column} has values that programs cannot use{hint}")
 
 
-def _null(column: Column, dictionary: Dictionary) -> Condition:
-    if column.dictionary is not None:
-        values = dictionary(column)
-        if None in values:
-            nulls = _ranges([value is None for value in values])
-            valid = _ranges([value is not None for value in values])
-            return Any((Null(column), Member(column, nulls, valid)))
-    return Null(column)
-
-
-def _compare(expression: expressions.Compare, schema: Schema, dictionary: Dictionary) -> Condition:
+def _compare(
+    expression: expressions.Compare, schema: Schema, dictionary: Dictionary, truth: bool
+) -> Condition:
     left, operator, right = expression
     if isinstance(left, Literal):
         if isinstance(right, Literal):
-            raise InvalidQuery(f"{left.value!r} {operator} {right.value!r} names no column")
+            raise InvalidQuery(f"a comparison of two values with {operator} names no column")
         left, operator, right = right, _MIRRORED[operator], left
+    nan = (operator == "!=") == truth
+    wanted = operator if truth else OPPOSITE[operator]
     column = schema.column(left.column)
     require_computable(column)
     if isinstance(right, Name):
         other = schema.column(right.column)
         require_computable(other)
-        return _columns(column, operator, other)
-    if column.dictionary is not None:
-        return _member(column, operator, right.value, dictionary(column))
-    return _literal(column, operator, right.value)
-
-
-def _columns(left: Column, operator: str, right: Column) -> Condition:
-    kinds = [_comparable(one) for one in (left, right)]
-    if kinds[0] is None or kinds[0] != kinds[1]:
-        raise InvalidQuery(f"{left} and {right} cannot be compared; columns of one type can")
-    return Two(left, operator, right)
+        kind = _comparable(column)
+        if kind is None or kind != _comparable(other):
+            raise InvalidQuery(f"{column} and {other} cannot be compared; columns of one type can")
+        return Two(column, wanted, other, nan)
+    value = _value(column, operator, right.value)
+    if column.dictionary is None:
+        return In(column, _interval(column.type, wanted, value), nan)
+    apply = _APPLY[operator]
+    truths = [one is not None and apply(one, value) == truth for one in dictionary(column)]
+    return In(column, _ranges(truths))
 
 
 def _comparable(column: Column) -> object:
@@ -175,73 +158,52 @@ def _comparable(column: Column) -> object:
     kind = column.type
     if column.dictionary is not None or kind.id == TypeId.BOOL:
         return None
-    if kind.id == TypeId.INT:
-        return kind.id
-    return kind.id, kind.bits, kind.unit
+    return (
+        kind.id if kind.id == TypeId.INT else (kind.id, kind.bits, kind.unit, bool(kind.timezone))
+    )
 
 
-def _literal(column: Column, operator: str, value: Value) -> Condition:
+def _value(column: Column, operator: str, value: Value) -> Value | Fraction:
+    """A literal as what the column's values are compared with. Raises InvalidQuery."""
     kind = column.type
     if kind.id == TypeId.BOOL:
         if not isinstance(value, bool) or operator not in ("==", "!="):
             raise InvalidQuery(f"{column} can be compared with True and False, by == and !=")
-        return Bit(column) if value == (operator == "==") else Not(Bit(column))
-    number = _number(column, value)
-    if isinstance(number, float) and math.isnan(number):
-        return Constant(column, operator == "!=")
-    if kind.id == TypeId.FLOAT:
-        return _float(column, operator, number)
-    return _integer(column, operator, number)
-
-
-def _number(column: Column, value: Value) -> float | Fraction:
-    if isinstance(value, str):
+    elif kind.id in TEXTS:
+        if not isinstance(value, str):
+            raise InvalidQuery(f"{column} cannot be compared with {value!r}, but with strings")
+    elif isinstance(value, bool):
+        raise InvalidQuery(f"{column} cannot be compared with {value}, but with numbers")
+    elif isinstance(value, str):
         try:
-            return column.type.parse(value)
+            return kind.parse(value)
         except ValueError:
-            hint = "like 2026-05-31 or 2026-05-31T12:00:00"
+            hint = "write a date or a time like 2026-05-31 or 2026-05-31T12:00:00"
             raise InvalidQuery(
                 f"{column} cannot be compared with {value!r}: "
-                + ("it has numbers" if column.type.is_number else f"write a date or a time {hint}")
+                + ("it has numbers" if kind.is_number else hint)
             ) from None
-    if isinstance(value, bool):
-        raise InvalidQuery(f"{column} cannot be compared with {value}, but with numbers")
     return value
 
 
-def _integer(column: Column, operator: str, value: float | Fraction) -> Condition:
-    kind = column.type
-    if isinstance(value, float) and math.isinf(value):
-        return Constant(column, _APPLY[operator](0, value))
-    whole = math.floor(value)
-    if whole != value:
-        if operator in ("==", "!="):
-            return Constant(column, operator == "!=")
-        # x < 2.5 and x <= 2.5 are x <= 2, and their opposites are x > 2.
-        operator = "<=" if operator in ("<", "<=") else ">"
-    low, high = _limits(kind)
-    if not low <= whole <= high:
-        return Constant(column, _APPLY[operator](0, whole))
-    return Integers(column, operator, whole)
-
-
-def _limits(kind: DataType) -> tuple[int, int]:
-    if kind.signed:
-        return -(1 << (kind.bits - 1)), (1 << (kind.bits - 1)) - 1
-    return 0, (1 << kind.bits) - 1
-
-
-def _float(column: Column, operator: str, value: float | Fraction) -> Condition:
-    bits = column.type.bits
-    near = _nearest(value, bits)
-    if near == value:
-        return Floats(column, operator, float_key(near, bits))
-    if operator in ("==", "!="):
-        # Equal to no value of this width, but every one is compared, and NaN is not equal, too.
-        return Constant(column, operator == "!=")
-    below = near < value
-    operator = ("<=" if below else "<") if operator in ("<", "<=") else (">" if below else ">=")
-    return Floats(column, operator, float_key(near, bits))
+def _interval(kind: DataType, operator: str, value: Value | Fraction) -> Ranges:
+    """The keys of a type that compare so with a number, or with a truth value."""
+    assert not isinstance(value, str)  # as `_value` says
+    least, greatest = kind.keys
+    if kind.id == TypeId.FLOAT:
+        near = _nearest(value, kind.bits)
+        key = float_key(near, kind.bits)
+        floor, ceiling = key - (near > value), key + (near < value)
+    else:
+        within = min(max(value, least - 1), greatest + 1)  # which may be infinite
+        floor, ceiling = math.floor(within), math.ceil(within)
+    below, above = (least, ceiling - 1), (floor + 1, greatest)
+    found = {
+        "<": [below], "<=": [(least, floor)], ">": [above], ">=": [(ceiling, greatest)],
+        "==": [(ceiling, floor)], "!=": [below, above],
+    }[operator]  # fmt: skip
+    inside = [(max(first, least), min(last, greatest)) for first, last in found]
+    return tuple((first, last) for first, last in inside if first <= last)
 
 
 def _nearest(value: float | Fraction, bits: int) -> float:
@@ -252,23 +214,8 @@ def _nearest(value: float | Fraction, bits: int) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def _member(column: Column, operator: str, value: Value, values: list[Value | None]) -> Condition:
-    """A condition on the values of a dictionary is one on their indices."""
-    if column.type.id in TEXTS:
-        if not isinstance(value, str):
-            raise InvalidQuery(f"{column} cannot be compared with {value!r}, but with strings")
-        against: Value | Fraction = value
-    else:
-        against = _number(column, value) if column.type.id != TypeId.BOOL else value
-    apply = _APPLY[operator]
-    truths = [None if one is None else apply(one, against) for one in values]  # type: ignore[arg-type]
-    true = _ranges([truth is True for truth in truths])
-    false = _ranges([truth is False for truth in truths])
-    return Member(column, true, false)
-
-
-def _ranges(chosen: list[bool]) -> tuple[tuple[int, int], ...]:
-    """First and last of each run. Raises InvalidQuery if there are too many."""
+def _ranges(chosen: list[bool]) -> Ranges:
+    """The indices that are chosen. Raises InvalidQuery if they have too many ranges."""
     found: list[tuple[int, int]] = []
     for index, one in enumerate(chosen):
         if not one:

@@ -14,13 +14,12 @@ from potash.columns.errors import InvalidQuery
 from potash.columns.generator import BAD_INDEX
 from potash.columns.layout import Job, Limits
 from potash.sdk.accelerator import Accelerator
-from potash.sdk.accelerator_commands import AcceleratorCommands
 from potash.sdk.compute_namespace import ComputeNamespace
 from potash.sdk.errors import PotashError
 from potash.sdk.memory_namespace import LARGEST_COPY, Blocks, Bytes, MemoryNamespace
 from potash.sdk.namespace import Namespace
 from potash.sdk.progress import Progress, silent
-from potash.sdk.targets import Range, Reporter, Source, require_fit, use_input
+from potash.sdk.targets import PagesSource, Range
 
 MAX_RANGES = 64
 """Runs of pages that a job of an accelerator can have."""
@@ -44,30 +43,6 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Remove what it has left on the drive."""
-
-
-class _PagesSource(Source):
-    """Pages of the drive as a job's input."""
-
-    def __init__(self, pages: Sequence[Range], nsid: int) -> None:
-        self._pages = pages
-        self._nsid = nsid
-
-    @property
-    def size(self) -> int:
-        return sum(one.pages for one in self._pages) * PAGE_SIZE
-
-    def prepare(self, accelerator: AcceleratorCommands) -> None:
-        require_fit(accelerator, self.size)
-
-    def attach(self, accelerator: AcceleratorCommands, reporter: Reporter) -> None:
-        use_input(accelerator, self._pages, self._nsid, reporter)
-
-    def confirm(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 class OnAccelerator:
@@ -95,7 +70,7 @@ class OnAccelerator:
         table = job.table
         result = self._accelerator.run(
             program,
-            _PagesSource(pages, self._nsid),
+            PagesSource(pages, job.size, self._nsid),
             args=[table],
             timeout=self._timeout,
             progress=self._progress,

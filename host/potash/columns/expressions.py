@@ -7,7 +7,8 @@ Python's own parser reads the text; nothing of it is ever evaluated. The tree kn
 from __future__ import annotations
 
 import ast
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 from potash.columns.errors import InvalidQuery
 from potash.columns.types import Value
@@ -15,7 +16,7 @@ from potash.columns.types import Value
 MAX_LENGTH = 4096
 """Characters of an expression."""
 MAX_TERMS = 512
-"""Comparisons in it."""
+"""Names, values and negations in it."""
 
 FUNCTIONS = ("count", "sum", "min", "max", "mean")
 
@@ -69,6 +70,9 @@ class Aggregates(NamedTuple):
     of: tuple[Aggregate, ...]
 
 
+Read = TypeVar("Read")
+
+_TERMS = (ast.Name, ast.Constant, ast.UnaryOp)
 _COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
 }  # fmt: skip
@@ -76,28 +80,36 @@ _COMPARISONS: dict[type[ast.cmpop], str] = {
 
 def parse_filter(text: str) -> Expression:
     """`(price > 100) & (region == "EU")`. Raises InvalidQuery."""
-    return _Filter().expression(_tree(text))
+    return _read(text, _filter)
 
 
 def parse_query(text: str) -> Expression | Aggregates:
     """Aggregates such as `count(), sum(price)`, or else a filter. Raises InvalidQuery."""
-    tree = _tree(text)
-    parts = tree.elts if isinstance(tree, ast.Tuple) else [tree]
-    if not any(_is_aggregate(part) for part in parts):
-        return _Filter().expression(tree)
-    return Aggregates(tuple(map(_aggregate, parts)))
+    return _read(text, _query)
 
 
-def _tree(text: str) -> ast.expr:
+def _read(text: str, reader: Callable[[ast.expr], Read]) -> Read:
     if len(text) > MAX_LENGTH:
         raise InvalidQuery(f"the expression has more than {MAX_LENGTH} characters")
     try:
-        return ast.parse(text.strip(), "expression", "eval").body
+        tree = ast.parse(text.strip(), "expression", "eval").body
+        if sum(isinstance(node, _TERMS) for node in ast.walk(tree)) > MAX_TERMS:
+            raise InvalidQuery(f"the expression has more than {MAX_TERMS} names and values")
+        return reader(tree)
+    except InvalidQuery:
+        raise
     except (SyntaxError, ValueError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else error
         raise InvalidQuery(f"{text!r} is no expression: {reason}") from None
     except (RecursionError, MemoryError):
         raise InvalidQuery("the expression is nested too deeply") from None
+
+
+def _query(tree: ast.expr) -> Expression | Aggregates:
+    parts = tree.elts if isinstance(tree, ast.Tuple) else [tree]
+    if not any(_is_aggregate(part) for part in parts):
+        return _filter(tree)
+    return Aggregates(tuple(map(_aggregate, parts)))
 
 
 def _is_aggregate(node: ast.expr) -> bool:
@@ -122,72 +134,48 @@ def _aggregate(node: ast.expr) -> Aggregate:
     return Aggregate(function, name.column)
 
 
-class _Filter:
-    def __init__(self) -> None:
-        self._terms = 0
+def _filter(node: ast.expr) -> Expression:
+    match node:
+        case ast.BoolOp(ast.And(), values):
+            return And(tuple(map(_filter, values)))
+        case ast.BoolOp(ast.Or(), values):
+            return Or(tuple(map(_filter, values)))
+        case ast.BinOp(left, ast.BitAnd(), right):
+            return And((_filter(left), _filter(right)))
+        case ast.BinOp(left, ast.BitOr(), right):
+            return Or((_filter(left), _filter(right)))
+        case ast.UnaryOp(ast.Invert() | ast.Not(), operand):
+            return Not(_filter(operand))
+        case ast.Compare(left, operators, others):  # `1 < x < 5` is two comparisons
+            operands = zip([left, *others], operators, others, strict=False)
+            parts = tuple(_comparison(*each) for each in operands)
+            return parts[0] if len(parts) == 1 else And(parts)
+    name = _name(node)
+    if name is None:
+        raise InvalidQuery(
+            f"{_text(node)} is no condition; compare columns with values, combine conditions with"
+            " &, | and ~, and put each one in parentheses"
+        )
+    return name
 
-    def expression(self, node: ast.expr) -> Expression:
-        try:
-            return self._expression(node)
-        except RecursionError:
-            raise InvalidQuery("the expression is nested too deeply") from None
 
-    def _expression(self, node: ast.expr) -> Expression:
-        self._count()
-        match node:
-            case ast.BoolOp(ast.And(), values) | ast.BoolOp(ast.Or(), values):
-                parts = tuple(map(self._expression, values))
-                return And(parts) if isinstance(node.op, ast.And) else Or(parts)
-            case ast.BinOp(left, ast.BitAnd(), right):
-                return And((self._expression(left), self._expression(right)))
-            case ast.BinOp(left, ast.BitOr(), right):
-                return Or((self._expression(left), self._expression(right)))
-            case ast.UnaryOp(ast.Invert() | ast.Not(), operand):
-                return Not(self._expression(operand))
-            case ast.Compare():
-                return self._comparisons(node)
-        name = _name(node)
-        if name is None:
+def _comparison(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> Expression:
+    if isinstance(operator, ast.Is | ast.IsNot):
+        name = _name(left)
+        if name is None or not (isinstance(right, ast.Constant) and right.value is None):
             raise InvalidQuery(
-                f"{_text(node)} is no condition; compare columns with values, combine conditions"
-                " with &, | and ~, and put each one in parentheses"
+                f"`is` compares with None only, not with {_text(right)}; put each comparison in"
+                " parentheses, as in (a is None) & (b == 2)"
             )
-        return name
-
-    def _comparisons(self, node: ast.Compare) -> Expression:
-        """`1 < x < 5` is two comparisons."""
-        operands = [node.left, *node.comparators]
-        parts = [
-            self._comparison(left, operator, right)
-            for left, operator, right in zip(operands, node.ops, operands[1:], strict=False)
-        ]
-        return parts[0] if len(parts) == 1 else And(tuple(parts))
-
-    def _comparison(self, left: ast.expr, operator: ast.cmpop, right: ast.expr) -> Expression:
-        self._count()
-        if isinstance(operator, ast.Is | ast.IsNot):
-            name = _name(left)
-            if name is None or not (isinstance(right, ast.Constant) and right.value is None):
-                raise InvalidQuery(
-                    f"`is` compares with None only, not with {_text(right)}; put each comparison in"
-                    " parentheses, as in (a is None) & (b == 2)"
-                )
-            null = IsNull(name.column)
-            return null if isinstance(operator, ast.Is) else Not(null)
-        first = _operand(left)
-        if isinstance(operator, ast.In | ast.NotIn):
-            if not isinstance(right, ast.List | ast.Tuple | ast.Set) or not right.elts:
-                raise InvalidQuery(f"{_text(right)} is no list of values, as in `x in [1, 2]`")
-            for _ in right.elts:
-                self._count()
-            equal = tuple(Compare(first, "==", _operand(one)) for one in right.elts)
-            return Or(equal) if isinstance(operator, ast.In) else Not(Or(equal))
-        return Compare(first, _COMPARISONS[type(operator)], _operand(right))
-
-    def _count(self) -> None:
-        self._terms += 1
-        if self._terms > MAX_TERMS:
-            raise InvalidQuery(f"the expression has more than {MAX_TERMS} terms")
+        null = IsNull(name.column)
+        return null if isinstance(operator, ast.Is) else Not(null)
+    first = _operand(left)
+    if isinstance(operator, ast.In | ast.NotIn):
+        if not isinstance(right, ast.List | ast.Tuple | ast.Set) or not right.elts:
+            raise InvalidQuery(f"{_text(right)} is no list of values, as in `x in [1, 2]`")
+        equal = Or(tuple(Compare(first, "==", _operand(one)) for one in right.elts))
+        return equal if isinstance(operator, ast.In) else Not(equal)
+    return Compare(first, _COMPARISONS[type(operator)], _operand(right))
 
 
 def _operand(node: ast.expr) -> Name | Literal:
@@ -223,5 +211,5 @@ def _name(node: ast.expr) -> Name | None:
 def _text(node: ast.expr) -> str:
     try:
         return repr(ast.unparse(node))[:80]
-    except RecursionError:
+    except (RecursionError, ValueError):  # also of numbers that are too long to be written
         return "a part of the expression"

@@ -7,6 +7,7 @@ the distance from the table's beginning, 0 for a field that is not there.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from potash.columns.errors import InvalidFile
@@ -39,11 +40,11 @@ class Table(NamedTuple):
         at = self._reference(field)
         return None if at is None else Table(self.data, at)
 
-    def tables(self, field: int) -> list[Table]:
-        """The tables of a vector; none where the field is not there."""
+    def tables(self, field: int) -> Iterator[Table]:
+        """The tables of a vector, one by one, as they may be many; none where it is not there."""
         start, count = self._vector(field, _UINT32.size)
-        places = range(start, start + count * _UINT32.size, _UINT32.size)
-        return [Table(self.data, at + _read(self.data, at, _UINT32)) for at in places]
+        for at in range(start, start + count * _UINT32.size, _UINT32.size):
+            yield Table(self.data, at + _read(self.data, at, _UINT32))
 
     def structs(self, field: int, form: struct.Struct) -> list[tuple[int, ...]]:
         """The structures, or numbers, of a vector."""

@@ -4,52 +4,19 @@ Its input is pages of the file. A table has, for each batch, the number of rows,
 where in the input its values and its validity bitmap are. The table is the first argument of Start,
 or the third memory range of Execute. The program returns the length of its output, or BAD_INDEX.
 
-A condition becomes jumps. `_require` makes code that goes on where a condition is certainly true,
-or certainly false, and jumps elsewhere otherwise, which is all of three-valued logic that a filter
-needs: a & b is false where one of them is, and a null is neither.
+A condition becomes jumps: its code goes on where it holds, and jumps elsewhere otherwise.
 """
 
 from __future__ import annotations
 
 from csd_spec.program import Helper
 from potash.columns.accumulator import Accumulator, increment
-from potash.columns.assembly import (
-    R0,
-    R1,
-    R2,
-    R3,
-    R4,
-    R5,
-    R6,
-    R10,
-    Code,
-    Label,
-    object_file,
-)
-from potash.columns.conditions import (
-    All,
-    Any,
-    Bit,
-    Condition,
-    Constant,
-    Floats,
-    Integers,
-    Member,
-    Not,
-    Null,
-    Two,
-)
-from potash.columns.plan import (
-    ROWS,
-    WORD,
-    Aggregated,
-    Plan,
-    Selected,
-    size_of,
-)
+from potash.columns.assembly import R0, R1, R2, R3, R4, R5, R6, R10, Code, Label, object_file
+from potash.columns.conditions import OPPOSITE, All, Any, Condition, In, Null, Ranges, Two
+from potash.columns.plan import ROWS, WORD, Aggregated, Plan, Selected
 from potash.columns.row import BATCH, INPUT, OUTPUT, ROW, Row, jump_operator
 from potash.columns.schema import Column
-from potash.columns.types import TypeId
+from potash.columns.types import UINT64, TypeId
 
 BAD_INDEX = (1 << 64) - 1
 """Returned where a row names a value that its dictionary does not have."""
@@ -60,8 +27,6 @@ ALL_VALID = (1 << 64) - 1
 
 _BATCHES_LEFT, _OUTPUT_START = -8, -16
 """On the stack."""
-
-_OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 
 _LIST_LENGTH, _LIST, _ARGUMENTS = 8, 16, 4
 """Members of the context."""
@@ -97,7 +62,7 @@ class _Generator:
         code.load(R1, BATCH, 0, WORD)
         code.jump_if(ROW, ">=", R1, next_batch)
         if plan.condition is not None:
-            self._require(plan.condition, True, skip)
+            self._require(plan.condition, skip)
         if isinstance(plan.result, Selected):
             self._select(plan.result)
         else:
@@ -163,136 +128,92 @@ class _Generator:
 
     # ---- Conditions ----
 
-    def _require(self, condition: Condition, truth: bool, no: Label) -> None:
-        """Go on where the condition is certainly `truth`; jump to `no` otherwise."""
-        code = self._code
+    def _require(self, condition: Condition, no: Label) -> None:
+        """Go on where the condition holds; jump to `no` otherwise."""
         match condition:
-            case Not(of):
-                self._require(of, not truth, no)
-            case All(of) | Any(of):
-                if isinstance(condition, All) == truth:
-                    for one in of:
-                        self._require(one, truth, no)
-                else:
-                    self._require_any(of, truth, no)
-            case Null(column):
-                self._require_null(column, truth, no)
-            case Constant(column, value):
-                if value == truth:
-                    self._row.valid(column, no)
-                else:
-                    code.jump(no)
-            case Bit(column):
-                self._row.valid(column, no)
-                self._row.value(column)
-                code.jump_if(R1, "==" if truth else "!=", 0, no)
-            case Member(column, true, false):
-                self._row.valid(column, no)
-                self._member(column, true if truth else false, no)
-            case Integers(column, operator, value):
-                self._row.valid(column, no)
-                self._row.value(column)
-                operator = operator if truth else _OPPOSITE[operator]
-                code.jump_if(
-                    R1, jump_operator(_OPPOSITE[operator], column.stored.signed), value, no
-                )
-            case Floats(column, operator, key):
-                self._row.valid(column, no)
-                self._row.value(column)
-                self._floats(column, operator, truth, key, no)
-            case Two(left, operator, right):
-                self._row.valid(left, no)
-                self._row.valid(right, no)
-                self._two(left, operator, right, truth, no)
+            case All(parts):
+                for part in parts:
+                    self._require(part, no)
+            case Any((*others, last)):
+                yes = Label()
+                for part in others:
+                    other = Label()
+                    self._require(part, other)
+                    self._code.jump(yes)
+                    self._code.place(other)
+                self._require(last, no)
+                self._code.place(yes)
+            case Null(column, truth):
+                null = Label() if truth else no
+                self._row.valid(column, null)
+                if truth:
+                    self._code.jump(no)
+                    self._code.place(null)
+            case In(column, ranges, nan):
+                self._in(column, ranges, nan, no)
+            case Two(left, operator, right, nan):
+                self._two(left, operator, right, nan, no)
 
-    def _require_any(self, conditions: tuple[Condition, ...], truth: bool, no: Label) -> None:
-        code, yes = self._code, Label()
-        for one in conditions[:-1]:
-            other = Label()
-            self._require(one, truth, other)
-            code.jump(yes)
-            code.place(other)
-        self._require(conditions[-1], truth, no)
-        code.place(yes)
-
-    def _require_null(self, column: Column, truth: bool, no: Label) -> None:
-        code = self._code
-        if not truth:
-            self._row.valid(column, no)
-            return
-        null = Label()
-        self._row.valid(column, null)
-        code.jump(no)
-        code.place(null)
-
-    def _member(self, column: Column, ranges: tuple[tuple[int, int], ...], no: Label) -> None:
-        code, yes = self._code, Label()
+    def _in(self, column: Column, ranges: Ranges, nan: bool, no: Label) -> None:
+        code, kind, yes = self._code, column.stored, Label()
+        self._row.valid(column, no)
         self._row.value(column)
-        for first, last in ranges:
-            other = Label()
+        if kind.id == TypeId.FLOAT:
+            self._row.key(column, R1, yes if nan else no)
+        least, greatest = kind.keys
+        for number, (first, last) in enumerate(ranges, 1):
+            outside = Label() if number < len(ranges) else no
             if first == last:
-                code.jump_if(R1, "==", first, yes)
-                continue
-            code.jump_if(R1, "<", first, other)
-            code.jump_if(R1, "<=", last, yes)
-            code.place(other)
-        code.jump(no)
+                code.jump_if(R1, "!=", first, outside)
+            else:
+                if first > least:
+                    code.jump_if(R1, jump_operator("<", kind.signed), first, outside)
+                if last < greatest:
+                    code.jump_if(R1, jump_operator(">", kind.signed), last, outside)
+            if outside is not no:
+                code.jump(yes)
+                code.place(outside)
+        if not ranges:
+            code.jump(no)
         code.place(yes)
 
-    def _floats(self, column: Column, operator: str, truth: bool, key: int, no: Label) -> None:
-        """Compare the float in R1. NaN makes every comparison false but `!=`."""
-        code, yes = self._code, Label()
-        self._row.key(column, R1, yes if (operator == "!=") == truth else no)
-        operator = operator if truth else _OPPOSITE[operator]
-        code.jump_if(R1, jump_operator(_OPPOSITE[operator], True), key, no)
-        code.place(yes)
-
-    def _two(self, left: Column, operator: str, right: Column, truth: bool, no: Label) -> None:
-        code, yes = self._code, Label()
-        self._row.value(left, R3)
-        self._row.value(right, R4)
-        signed = True
-        if left.stored.id == TypeId.FLOAT:
-            nan = yes if (operator == "!=") == truth else no
-            self._row.key(left, R3, nan)
-            self._row.key(right, R4, nan)
-        else:
-            signed = self._signs(left, operator, right, truth, (yes, no))
-        operator = operator if truth else _OPPOSITE[operator]
-        code.jump_if(R3, jump_operator(_OPPOSITE[operator], signed), R4, no)
-        code.place(yes)
-
-    def _signs(
-        self, left: Column, operator: str, right: Column, truth: bool, exits: tuple[Label, Label]
-    ) -> bool:
-        """Whether two integers in R3 and R4 compare as signed ones.
-
-        A negative number beside a uint64 is the smaller one, which decides it before.
-        """
-        yes, no = exits
+    def _two(self, left: Column, operator: str, right: Column, nan: bool, no: Label) -> None:
+        code, yes, signed = self._code, Label(), True
+        for column, register in ((left, R3), (right, R4)):
+            self._row.valid(column, no)
+            self._row.value(column, register)
+            if column.stored.id == TypeId.FLOAT:
+                self._row.key(column, register, yes if nan else no)
+        # A negative number beside a uint64 is the smaller one.
         for one, other, register, less in ((left, right, R3, "<"), (right, left, R4, ">")):
-            if one.stored.signed and not other.stored.signed and other.stored.bits == 64:
-                decided = operator in (less, f"{less}=", "!=")
-                self._code.jump_if(register, "s<", 0, yes if decided == truth else no)
-                return False
-        return left.stored.signed or right.stored.signed
+            if other.stored == UINT64:
+                signed = False
+                if one.stored.signed:
+                    holds = operator in (less, f"{less}=", "!=")
+                    code.jump_if(register, "s<", 0, yes if holds else no)
+        code.jump_if(R3, jump_operator(OPPOSITE[operator], signed), R4, no)
+        code.place(yes)
 
     # ---- What becomes of a selected row ----
 
     def _select(self, result: Selected) -> None:
         """Append a record to the output."""
         code = self._code
-        for column, at, valid in result.offsets(self._plan.nullable):
-            if valid is not None:
+        at = 0
+        for column in result.columns:
+            if column.name in self._plan.nullable:
                 null = Label()
                 code.set(R3, 0)
                 self._row.valid(column, null)
                 code.set(R3, 1)
                 code.place(null)
-                code.store(OUTPUT, valid, R3, 1)
+                code.store(OUTPUT, at, R3, 1)
+                at += 1
+            size = max(1, column.stored.bits // 8)
             self._row.value(column)
-            code.store(OUTPUT, at, R1, size_of(column.stored))
-        code.alu("+", OUTPUT, result.record(self._plan.nullable))
+            code.store(OUTPUT, at, R1, size)
+            at += size
+        code.alu("+", OUTPUT, at)
 
     def _aggregate(self, result: Aggregated, bad: Label) -> None:
         """Count the row in the state of its group, which is at R4."""
@@ -300,7 +221,10 @@ class _Generator:
         self._group(result, bad)
         increment(code, ROWS)
         for state in result.states:
-            self._accumulator.count(state)
+            done = Label()
+            self._require(state.present, done)
+            self._accumulator.count(state, done)
+            self._code.place(done)
 
     def _group(self, result: Aggregated, bad: Label) -> None:
         code = self._code

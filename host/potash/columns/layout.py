@@ -161,7 +161,7 @@ def output_room(plan: Plan, rows: int) -> int:
     """Bytes that the output of so many rows can have."""
     if isinstance(plan.result, Aggregated):
         return plan.result.size
-    return rows * plan.result.record(plan.nullable)
+    return rows * plan.result.record(plan.nullable).size
 
 
 def _rows_of(span: Span, bits: int, first: int, last: int) -> Span:

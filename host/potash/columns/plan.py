@@ -9,11 +9,12 @@ the words together and rounds once. So no sum depends on the order or the number
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from potash.columns.conditions import Condition
+from potash.columns.conditions import Condition, Dictionary, null
 from potash.columns.expressions import Aggregate
 from potash.columns.schema import Column
 from potash.columns.types import DataType, TypeId
@@ -37,6 +38,8 @@ class State(NamedTuple):
     """The words of one column, from `at` on in its group."""
 
     column: Column
+    present: Condition
+    """Where it has a value."""
     at: int
     sums: bool
     """Whether there is a sum."""
@@ -50,19 +53,20 @@ class Selected:
 
     columns: tuple[Column, ...]
 
-    def offsets(self, nullable: frozenset[str]) -> list[tuple[Column, int, int | None]]:
-        """Of each column, where in a record its value is, and the byte that says if it is valid."""
-        found, at = [], 0
-        for column in self.columns:
-            valid = at if column.name in nullable else None
-            at += valid is not None
-            found.append((column, at, valid))
-            at += size_of(column.stored)
-        return found
+    def reads(self) -> list[Column]:
+        """The columns that it reads."""
+        return list(self.columns)
 
-    def record(self, nullable: frozenset[str]) -> int:
-        """Bytes of a row in the output."""
-        return sum(size_of(column.stored) + (column.name in nullable) for column in self.columns)
+    def record(self, nullable: frozenset[str]) -> struct.Struct:
+        """A row in the output: of each column, whether it is valid, if that is a question, and its
+        value."""
+        return struct.Struct(
+            "<"
+            + "".join(
+                f"{'?' if column.name in nullable else ''}{column.stored.code}"
+                for column in self.columns
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,11 @@ class Aggregated:
     by: Column | None = None
     values: int = 0
     """How many different values `by` can have; null is one more group."""
+
+    def reads(self) -> list[Column]:
+        """The columns that it reads."""
+        read = [state.column for state in self.states]
+        return read if self.by is None else [*read, self.by]
 
     @property
     def groups(self) -> int:
@@ -105,13 +114,16 @@ class Plan:
     """Those of them that have nulls."""
 
 
-def states_of(aggregates: Sequence[Aggregate], columns: dict[str, Column]) -> tuple[State, ...]:
+def states_of(
+    aggregates: Sequence[Aggregate], columns: dict[str, Column], dictionary: Dictionary
+) -> tuple[State, ...]:
     """One state for each column that aggregates name."""
     found, at = [], GROUP_HEADER
     for column in columns.values():
         functions = {one.function for one in aggregates if one.column == column.name}
         sums, extremes = bool(functions & {"sum", "mean"}), bool(functions & {"min", "max"})
-        found.append(State(column, at, sums, extremes))
+        present = null(column, dictionary, False)
+        found.append(State(column, present, at, sums, extremes))
         at += words(column.stored, sums)
     return tuple(found)
 
@@ -127,8 +139,3 @@ def limbs(bits: int) -> int:
     """Words for the sum of floats of a width: one for each 32 places, and two that carry over."""
     places = (1 << (bits - MANTISSA[bits] - 1)) + MANTISSA[bits]
     return places // LIMB_BITS + 2
-
-
-def size_of(kind: DataType) -> int:
-    """Bytes of a value in the output."""
-    return max(1, kind.bits // 8)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from potash.columns import conditions, expressions
 from potash.columns.arrow import ArrowFile, Batch
-from potash.columns.conditions import Condition, require_computable
+from potash.columns.conditions import require_computable
 from potash.columns.engines import Engine
 from potash.columns.errors import InvalidFile, InvalidQuery
 from potash.columns.expressions import Aggregate
@@ -23,7 +24,7 @@ from potash.columns.layout import (
     whole_file,
 )
 from potash.columns.plan import Aggregated, Plan, Selected, states_of
-from potash.columns.results import Groups, ResultColumn, Rows, columns_of, groups_of, rows_of
+from potash.columns.results import Groups, ResultColumn, Rows, groups_of, rows_of
 from potash.columns.schema import Column
 from potash.columns.stored import Stored
 from potash.columns.types import TypeId, Value
@@ -56,7 +57,8 @@ class Request:
 class Result:
     """The result of a query, and what it took."""
 
-    columns: list[ResultColumn]
+    found: Groups | Rows
+    """What can be added to the results of other files."""
     held: int
     """Bytes of the file."""
     rows: int = 0
@@ -66,8 +68,11 @@ class Result:
     moved: int = 0
     """Bytes between host and drive: metadata, program, table and output."""
     jobs: int = 0
-    groups: Groups | None = None
-    """The partial result of aggregates, to add to those of other files."""
+
+    @property
+    def columns(self) -> list[ResultColumn]:
+        """The columns of the result."""
+        return self.found.columns()
 
     def to_pydict(self) -> dict[str, list[Value | None]]:
         """Values by column, as pyarrow's method of this name."""
@@ -80,37 +85,28 @@ class Prepared:
     def __init__(self, request: Request, file: ArrowFile) -> None:
         self._file = file
         self._values: dict[str, list[Value | None]] = {}
-        used: dict[str, Column] = {}
         parsed = expressions.parse_query(request.expression)
         filters: list[expressions.Expression] = []
         if request.where is not None:
             filters.append(expressions.parse_filter(request.where))
+        if not isinstance(parsed, expressions.Aggregates):
+            filters.append(parsed)
+        bound = [conditions.bind(one, file.schema, self.values) for one in filters]
+        result: Selected | Aggregated
         if isinstance(parsed, expressions.Aggregates):
             if request.select:
                 raise InvalidQuery("columns are chosen for rows, not for aggregates")
-            self.result: Selected | Aggregated = self._aggregated(parsed.of, request.by)
-            used |= {state.column.name: state.column for state in self.result.states}
-            if self.result.by is not None:
-                used[self.result.by.name] = self.result.by
+            result = self._aggregated(parsed.of, request.by)
         else:
             if request.by is not None:
                 raise InvalidQuery('rows are not grouped; ask for aggregates, such as "count()"')
-            filters.append(parsed)
-        bound: list[Condition] = []
-        for one in filters:
-            bound.append(conditions.bind(one, file.schema, self.values))
-            for name in _names(one):
-                used[name] = file.schema.column(name)
-        if not isinstance(parsed, expressions.Aggregates):
-            self.result = self._selected(request.select)
-            used |= {column.name: column for column in self.result.columns}
+            result = self._selected(request.select)
+        used = [*result.reads(), *(one for part in bound for one in conditions.columns_of(part))]
+        columns = tuple({column.name: column for column in used}.values())
         self.batches: list[Batch] = list(file.batches())
-        columns = tuple(used.values())
-        condition = None
-        if bound:
-            condition = bound[0] if len(bound) == 1 else conditions.All(tuple(bound))
+        condition = conditions.All(tuple(bound)) if bound else None
         nullable = nullable_of(columns, self.batches)
-        self.plan = Plan(condition, self.result, columns, nullable)
+        self.plan = Plan(condition, result, columns, nullable)
 
     def values(self, column: Column) -> list[Value | None]:
         """A column's dictionary, which is read once."""
@@ -142,7 +138,7 @@ class Prepared:
             ):
                 raise InvalidQuery(f"{column} has no {one.function}, as it has no numbers")
             columns[one.column] = column
-        states = states_of(aggregates, columns)
+        states = states_of(aggregates, columns, self.values)
         if by is None:
             return Aggregated(aggregates, states)
         column = schema.column(by)
@@ -170,11 +166,12 @@ class Prepared:
         """One job whose input is the whole file."""
         return whole_file(self.plan, self.batches, self._file.size)
 
-    def groups(self, output: bytes) -> Groups:
+    def found(self, output: bytes) -> Groups | Rows:
         """What a job has found, by its output."""
-        assert isinstance(self.result, Aggregated)
-        by = self.result.by
-        return groups_of(self.result, output, [] if by is None else self.values(by))
+        result = self.plan.result
+        if isinstance(result, Selected):
+            return rows_of(result, self.plan.nullable, output, self.values)
+        return groups_of(result, output, [] if result.by is None else self.values(result.by))
 
 
 def query(
@@ -198,14 +195,11 @@ def query(
         prepared = Prepared(request, file)
         plan = prepared.plan
         rows = sum(batch.rows for batch in prepared.batches)
-        result = Result([], file.size, rows)
-        if isinstance(plan.result, Aggregated):
-            result.groups = prepared.groups(bytes(plan.result.size))
+        found: Any = prepared.found(bytes(output_room(plan, 0)))
         if not plan.columns:  # count() alone, which the metadata answer
-            assert result.groups is not None
-            result.groups.found[None].rows = rows
+            found.found[None].rows = rows
+        result = Result(found, file.size, rows)
         image = prepared.program()
-        selected: list[Rows] = []
         done = 0
         try:
             for job in prepared.jobs(stored.locate, engine.limits):
@@ -213,14 +207,10 @@ def query(
                 room = output_room(plan, job.rows)
                 output = engine.run(image, job, pages, room)
                 _require_whole(plan, output.data, room)
+                found.add(prepared.found(output.data))
                 result.jobs += 1
                 result.read += job.size
                 result.moved += output.moved
-                if isinstance(plan.result, Selected):
-                    selected.append(rows_of(plan.result, plan.nullable, output.data))
-                else:
-                    assert result.groups is not None
-                    result.groups.add(prepared.groups(output.data))
                 done += job.rows
                 progress("querying", done / rows)
         except BaseException:
@@ -232,16 +222,6 @@ def query(
     except InvalidFile as error:
         raise InvalidFile(f"the file cannot be queried: {error}") from None
     result.moved += stored.moved
-    if result.groups is not None:
-        result.columns = result.groups.columns()
-    else:
-        assert isinstance(plan.result, Selected)
-        dictionaries = {
-            column.name: prepared.values(column)
-            for column in plan.result.columns
-            if column.dictionary is not None
-        }
-        result.columns = columns_of(plan.result, selected, dictionaries)
     return result
 
 
@@ -250,58 +230,33 @@ def merged(parts: Sequence[Result]) -> Result:
 
     Raises InvalidQuery where a column has not the same type in all files.
     """
-    first, *others = parts
-    forms = {_form(one) for one in parts}
-    if len(forms) > 1:
+    if len(set(map(_form, parts))) > 1:
         raise InvalidQuery(
             "the files have different types for a column; write them with one schema"
         )
-    whole = Result(list(first.columns), first.held, first.rows, first.read, first.moved, first.jobs)
-    if first.groups is not None:
-        whole.groups = replace(first.groups, found={})
-        for one in parts:
-            assert one.groups is not None  # as of the first one, by their form
-            whole.groups.add(one.groups)
-        whole.columns = whole.groups.columns()
-    for one in others:
+    whole = Result(parts[0].found.empty(), 0)
+    found: Any = whole.found
+    for one in parts:
+        found.add(one.found)  # of the same kind, by their form
         whole.held += one.held
         whole.rows += one.rows
         whole.read += one.read
         whole.moved += one.moved
         whole.jobs += one.jobs
-    if first.groups is None:
-        whole.columns = [
-            column._replace(values=[value for one in parts for value in one.columns[at].values])
-            for at, column in enumerate(first.columns)
-        ]
     return whole
 
 
 def _form(result: Result) -> tuple[object, ...]:
     """Names and types of a result, and of what was aggregated for it."""
-    shown = tuple((column.name, column.type) for column in result.columns)
-    groups = result.groups
-    return shown if groups is None else (*shown, *sorted(groups.types.items()))
+    types = result.found.types if isinstance(result.found, Groups) else {}
+    return (*((one.name, one.type) for one in result.columns), *types.items())
 
 
 def _require_whole(plan: Plan, output: bytes, room: int) -> None:
     """Raises DeviceMisbehaved for an output that no program of the plan makes."""
     if isinstance(plan.result, Selected):
-        whole = len(output) <= room and not len(output) % plan.result.record(plan.nullable)
+        whole = len(output) <= room and not len(output) % plan.result.record(plan.nullable).size
     else:
         whole = len(output) == room
     if not whole:
         raise DeviceMisbehaved(f"the drive gives {len(output)} bytes for a query with {room}")
-
-
-def _names(expression: expressions.Expression) -> set[str]:
-    """The columns that a filter reads."""
-    match expression:
-        case expressions.And(parts) | expressions.Or(parts):
-            return {name for part in parts for name in _names(part)}
-        case expressions.Not(part):
-            return _names(part)
-        case expressions.IsNull(name) | expressions.Name(name):
-            return {name}
-    sides = (expression.left, expression.right)
-    return {side.column for side in sides if isinstance(side, expressions.Name)}

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import NamedTuple
 
-from potash.columns.arrow import unpack
+from potash.columns.conditions import Dictionary
 from potash.columns.errors import InvalidFile
 from potash.columns.expressions import Aggregate
 from potash.columns.plan import (
@@ -36,7 +36,6 @@ from potash.columns.plan import (
     Selected,
     State,
     limbs,
-    size_of,
 )
 from potash.columns.schema import Column
 from potash.columns.types import (
@@ -110,12 +109,22 @@ class Groups:
     """Of each column that is aggregated."""
     found: dict[Key, Group] = field(default_factory=dict)
 
+    def empty(self) -> Groups:
+        """The same without values."""
+        return replace(self, found={})
+
     def add(self, other: Groups) -> None:
         """Add what another job or another drive has found."""
         for key, group in other.found.items():
-            if key not in self.found:
-                self.found[key] = Group(0, {name: Sum() for name in group.sums})
-            self.found[key].add(group)
+            self.count(key, group)
+
+    def count(self, key: Key, group: Group) -> None:
+        """Add what was found of one value."""
+        if isinstance(key, float) and math.isnan(key):
+            key = math.nan  # this one, as no NaN equals another
+        if key not in self.found:
+            self.found[key] = Group(0, {name: Sum() for name in group.sums})
+        self.found[key].add(group)
 
     def columns(self) -> list[ResultColumn]:
         """The result: a row for each group, or one row."""
@@ -142,11 +151,7 @@ def groups_of(result: Aggregated, output: bytes, values: Sequence[Value | None] 
             continue
         sums = {state.column.name: _sum(state, words) for state in result.states}
         key = values[number] if number < len(values) else None
-        one = Group(words[ROWS], sums)
-        if key in found.found:
-            found.found[key].add(one)
-        else:
-            found.found[key] = one
+        found.count(key, Group(words[ROWS], sums))
     return found
 
 
@@ -224,64 +229,53 @@ def _key_type(column: Column) -> DataType:
     return UTF8 if column.type.id == TypeId.LARGE_UTF8 else column.type
 
 
-def _order(key: Key) -> tuple[bool, Value]:
-    """Nulls come last."""
-    return key is None, key if key is not None else 0
+def _order(key: Key) -> tuple[bool, bool, Value]:
+    """NaN comes last but for null."""
+    if key is None or (isinstance(key, float) and math.isnan(key)):
+        return key is None, True, 0
+    return False, False, key
 
 
 def _signed(word: int) -> int:
     return word - (1 << 64) if word >> 63 else word
 
 
-class Rows(NamedTuple):
-    """Selected rows of one job: the bytes of each column, and of its validity."""
+@dataclass
+class Rows:
+    """Selected rows."""
 
-    length: int
-    data: dict[str, bytes]
-    valid: dict[str, bytes]
+    found: list[ResultColumn]
+
+    def empty(self) -> Rows:
+        """The same columns without values."""
+        return Rows([column._replace(values=[]) for column in self.found])
+
+    def add(self, other: Rows) -> None:
+        """Add the rows of another job, or of another drive."""
+        more = zip(self.found, other.found, strict=True)
+        self.found = [mine._replace(values=[*mine.values, *its.values]) for mine, its in more]
+
+    def columns(self) -> list[ResultColumn]:
+        """The result."""
+        return self.found
 
 
-def rows_of(result: Selected, nullable: frozenset[str], output: bytes) -> Rows:
+def rows_of(
+    result: Selected, nullable: frozenset[str], output: bytes, dictionary: Dictionary
+) -> Rows:
     """What one job selected, from records to columns."""
-    record = result.record(nullable)
-    count = len(output) // record
-    data, valid = {}, {}
-    for column, at, flag in result.offsets(nullable):
-        size = size_of(column.stored)
-        packed = bytearray(count * size)
-        for byte in range(size):
-            packed[byte::size] = output[at + byte :: record]
-        data[column.name] = bytes(packed)
-        if flag is not None:
-            valid[column.name] = output[flag::record]
-    return Rows(count, data, valid)
-
-
-def columns_of(
-    result: Selected, parts: Iterable[Rows], dictionaries: dict[str, list[Value | None]]
-) -> list[ResultColumn]:
-    """The selected rows of all jobs, in their order."""
-    found = list(parts)
+    fields = iter(zip(*result.record(nullable).iter_unpack(output), strict=True))
     columns = []
     for column in result.columns:
-        values: list[Value | None] = []
-        for rows in found:
-            here = _values(column, rows.data[column.name], rows.length)
-            flags = rows.valid.get(column.name)
-            if flags is not None:
-                here = [value if valid else None for value, valid in zip(here, flags, strict=True)]
-            values += here
+        flags = next(fields, ()) if column.name in nullable else None
+        values: list[Value | None] = list(next(fields, ()))
+        if flags is not None:
+            values = [value if valid else None for value, valid in zip(values, flags, strict=True)]
         if column.dictionary is not None:
-            names = dictionaries[column.name]
+            names = dictionary(column)
             values = [None if one is None else _named(column, names, one) for one in values]
         columns.append(ResultColumn(column.name, _key_type(column), values))
-    return columns
-
-
-def _values(column: Column, data: bytes, count: int) -> list[Value | None]:
-    if column.stored.id == TypeId.BOOL:
-        return [bool(one) for one in data]
-    return unpack(column.stored, data, count)
+    return Rows(columns)
 
 
 def _named(column: Column, names: list[Value | None], index: Value) -> Value | None:

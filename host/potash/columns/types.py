@@ -6,6 +6,7 @@ Apache Arrow, `format/Schema.fbs`.
 from __future__ import annotations
 
 import datetime
+import math
 import struct
 from enum import IntEnum
 from fractions import Fraction
@@ -79,10 +80,22 @@ class DataType(NamedTuple):
         return self.is_integer or self.id in (TypeId.FLOAT, TypeId.BOOL)
 
     @property
+    def keys(self) -> tuple[int, int]:
+        """The least and the greatest key of its values (`conditions`)."""
+        if self.id == TypeId.FLOAT:
+            infinity = float_key(math.inf, self.bits)
+            return -infinity, infinity
+        if self.id == TypeId.BOOL or not self.signed:
+            return 0, (1 << self.bits) - 1
+        return -(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1
+
+    @property
     def code(self) -> str:
         """A value's letter of the module `struct`."""
         if self.id == TypeId.FLOAT:
             return _FLOAT_LETTER[self.bits]
+        if self.id == TypeId.BOOL:
+            return "?"
         letter = {8: "b", 16: "h", 32: "i", 64: "q"}[self.bits]
         return letter if self.signed else letter.upper()
 
@@ -102,6 +115,8 @@ class DataType(NamedTuple):
         """The number that a date or a time is in a file. Raises ValueError."""
         if self.id == TypeId.TIME:
             time = datetime.time.fromisoformat(text)
+            if time.tzinfo is not None:
+                raise ValueError("a time of day has no offset")
             seconds = Fraction(time.hour * 3600 + time.minute * 60 + time.second)
             return (seconds + Fraction(time.microsecond, 10**6)) * _per_second(self.unit)
         if self.id not in _MOMENTS:

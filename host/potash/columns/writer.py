@@ -20,81 +20,72 @@ _SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
 _INDEX = DataType(TypeId.INT, 32)
 
 
-class _Scalar(NamedTuple):
-    code: str
-    value: int
+class _Object(bytes):
+    """Something in a FlatBuffer, with all that it refers to, behind four bytes that are free.
+
+    It begins there, and is a multiple of eight bytes, so that all in it is aligned anywhere.
+    """
 
 
-class _Structs(NamedTuple):
+def _whole(data: bytes) -> _Object:
+    return _Object(data + bytes(-len(data) % 8))
+
+
+def _table(*fields: bytes | None) -> _Object:
+    """A table by its fields, in the order of their numbers: a scalar's bytes, or an object."""
+    data, places = bytearray(8), []
+    for field in fields:
+        size = 0 if field is None else 4 if isinstance(field, _Object) else len(field)
+        data += bytes(-len(data) % size if size else 0)
+        places.append(len(data) if size else 4)
+        data += bytes(size) if field is None or isinstance(field, _Object) else field
+    data += bytes(len(data) % 2)
+    struct.pack_into("<i", data, 4, 4 - len(data))
+    sizes = 4 + 2 * len(places), len(data) - 4
+    data += struct.pack(f"<HH{len(places)}H", *sizes, *(place - 4 for place in places))
+    objects = [
+        (at, one) for at, one in zip(places, fields, strict=True) if isinstance(one, _Object)
+    ]
+    return _refer(data, objects)
+
+
+def _tables(tables: Sequence[_Object]) -> _Object:
+    """A vector of tables."""
+    data = bytearray(4) + struct.pack("<I", len(tables)) + bytes(4 * len(tables))
+    return _refer(data, [(8 + 4 * number, one) for number, one in enumerate(tables)])
+
+
+def _refer(data: bytearray, objects: Iterable[tuple[int, _Object]]) -> _Object:
+    """Put objects behind data that refer to them at these places."""
+    for place, one in objects:
+        data += bytes(-len(data) % 8)
+        struct.pack_into("<I", data, place, len(data) + 4 - place)
+        data += one
+    return _whole(bytes(data))
+
+
+def _structs(form: str, values: Sequence[tuple[int, ...]]) -> _Object:
     """A vector of structures, each packed."""
-
-    form: str
-    values: Sequence[tuple[int, ...]]
-
-
-class _Table(NamedTuple):
-    """A table by its fields, in the order of their numbers."""
-
-    fields: Sequence[_Field]
+    packed = b"".join(struct.pack(f"<{form}", *one) for one in values)
+    return _whole(bytes(4) + struct.pack("<I", len(values)) + packed)
 
 
-_Field = _Scalar | _Structs | str | list[_Table] | _Table | None
+def _string(text: str) -> _Object:
+    data = text.encode()
+    return _whole(bytes(4) + struct.pack("<I", len(data)) + data + b"\0")
 
 
-class _Buffer:
-    """A FlatBuffer, written forwards: what a table refers to comes behind it."""
+def _int16(value: int) -> bytes:
+    return struct.pack("<h", value)
 
-    def __init__(self, table: _Table) -> None:
-        self.data = bytearray(4)
-        self._refer(0, self._table(table))
 
-    def _align(self, size: int) -> None:
-        self.data += bytes(-len(self.data) % size)
+def _int64(value: int) -> bytes:
+    return struct.pack("<q", value)
 
-    def _refer(self, at: int, target: int) -> None:
-        struct.pack_into("<I", self.data, at, target - at)
 
-    def _table(self, table: _Table) -> int:
-        body, places = 4, []
-        for field in table.fields:
-            size = struct.calcsize(f"<{field.code}") if isinstance(field, _Scalar) else 4
-            if field is not None:
-                body += -body % size
-            places.append(0 if field is None else body)
-            body += 0 if field is None else size
-        self._align(8)
-        vtable = len(self.data)
-        self.data += struct.pack(f"<HH{len(places)}H", 4 + 2 * len(places), body, *places)
-        self._align(8)
-        start = len(self.data)
-        self.data += bytes(body)
-        struct.pack_into("<i", self.data, start, start - vtable)
-        for field, place in zip(table.fields, places, strict=True):
-            if isinstance(field, _Scalar):
-                struct.pack_into(f"<{field.code}", self.data, start + place, field.value)
-            elif field is not None:
-                self._refer(start + place, self._target(field))
-        return start
-
-    def _target(self, field: _Structs | str | list[_Table] | _Table) -> int:
-        if isinstance(field, _Table):
-            return self._table(field)
-        self._align(8)
-        if isinstance(field, _Structs):
-            self.data += bytes(4)  # so that the structures behind the count are aligned
-            at = len(self.data)
-            self.data += struct.pack("<I", len(field.values))
-            self.data += b"".join(struct.pack(f"<{field.form}", *one) for one in field.values)
-            return at
-        at = len(self.data)
-        if isinstance(field, str):
-            text = field.encode()
-            self.data += struct.pack("<I", len(text)) + text + b"\0"
-            return at
-        self.data += struct.pack("<I", len(field)) + bytes(4 * len(field))
-        for number, one in enumerate(field):
-            self._refer(at + 4 + 4 * number, self._table(one))
-        return at
+def _buffer(table: _Object) -> bytes:
+    """A FlatBuffer, which begins with the distance to its table."""
+    return struct.pack("<I", 4) + table[4:]
 
 
 class _Stored(NamedTuple):
@@ -114,7 +105,7 @@ def arrow_file(columns: Sequence[ResultColumn], batch_rows: int = 1 << 16) -> by
     dictionaries, batches = [], []
     for number, values in enumerate(texts.values()):
         batch, body = _batch([_strings(list(values))])
-        header = _Table([_Scalar("q", number), batch])
+        header = _table(_int64(number), batch)
         dictionaries.append(_append(data, _DICTIONARY, header, body))
     rows = len(columns[0].values) if columns else 0
     for start in range(0, max(rows, 1), batch_rows):
@@ -125,67 +116,58 @@ def arrow_file(columns: Sequence[ResultColumn], batch_rows: int = 1 << 16) -> by
         batch, body = _batch(stored)
         batches.append(_append(data, _BATCH, batch, body))
     data += b"\xff\xff\xff\xff" + bytes(4)
-    places: list[_Field] = [_Structs("qi4xq", one) for one in (dictionaries, batches)]
-    footer = _Buffer(_Table([_Scalar("h", _VERSION), schema, *places])).data
+    places = [_structs("qi4xq", one) for one in (dictionaries, batches)]
+    footer = _buffer(_table(_int16(_VERSION), schema, *places))
     return bytes(data + footer + struct.pack("<i", len(footer)) + _MAGIC)
 
 
-def _append(data: bytearray, kind: int, header: _Table, body: bytes) -> tuple[int, int, int]:
+def _append(data: bytearray, kind: int, header: _Object, body: bytes) -> tuple[int, int, int]:
     """Add a message; where it is, and the length of its metadata and of its body."""
-    fields: list[_Field] = [
-        _Scalar("h", _VERSION),
-        _Scalar("B", kind),
-        header,
-        _Scalar("q", len(body)),
-    ]
-    metadata = _Buffer(_Table(fields)).data
-    metadata += bytes(-len(metadata) % 8)
+    metadata = _buffer(_table(_int16(_VERSION), bytes([kind]), header, _int64(len(body))))
     at = len(data)
     data += b"\xff\xff\xff\xff" + struct.pack("<i", len(metadata)) + metadata + body
     return at, 8 + len(metadata), len(body)
 
 
-def _schema(columns: Iterable[ResultColumn]) -> _Table:
-    fields: list[_Table] = []
+def _schema(columns: Iterable[ResultColumn]) -> _Object:
+    fields: list[_Object] = []
     dictionaries = 0
     for column in columns:
         encoding = None
         if _is_text(column):
-            encoding = _Table([_Scalar("q", dictionaries), _type(_INDEX)])
+            encoding = _table(_int64(dictionaries), _type(_INDEX))
             dictionaries += 1
-        kind = column.type
-        described = _type(kind)
-        nullable, number = _Scalar("B", 1), _Scalar("B", kind.id)
-        fields.append(_Table([column.name, nullable, number, described, encoding, []]))
-    return _Table([_Scalar("h", 0), fields])
+        name, kind = _string(column.name), bytes([column.type.id])
+        fields.append(_table(name, b"\1", kind, _type(column.type), encoding, _tables([])))
+    return _table(_int16(0), _tables(fields))
 
 
-def _type(kind: DataType) -> _Table:
+def _type(kind: DataType) -> _Object:
     match kind.id:
         case TypeId.INT:
-            return _Table([_Scalar("i", kind.bits), _Scalar("B", kind.signed)])
+            return _table(struct.pack("<i", kind.bits), bytes([kind.signed]))
         case TypeId.FLOAT:
-            return _Table([_Scalar("h", {16: 0, 32: 1, 64: 2}[kind.bits])])
+            return _table(_int16({16: 0, 32: 1, 64: 2}[kind.bits]))
         case TypeId.DATE:
-            return _Table([_Scalar("h", 0 if kind.unit < 0 else 1)])
+            return _table(_int16(0 if kind.unit < 0 else 1))
         case TypeId.TIME:
-            return _Table([_Scalar("h", kind.unit), _Scalar("i", kind.bits)])
+            return _table(_int16(kind.unit), struct.pack("<i", kind.bits))
         case TypeId.TIMESTAMP:
-            return _Table([_Scalar("h", kind.unit), kind.timezone or None])
+            return _table(_int16(kind.unit), _string(kind.timezone) if kind.timezone else None)
         case TypeId.DURATION:
-            return _Table([_Scalar("h", kind.unit)])
-    return _Table([])
+            return _table(_int16(kind.unit))
+    return _table()
 
 
-def _batch(stored: Sequence[_Stored]) -> tuple[_Table, bytes]:
+def _batch(stored: Sequence[_Stored]) -> tuple[_Object, bytes]:
     body, places = bytearray(), []
     for one in stored:
         for buffer in one.buffers:
             places.append((len(body), len(buffer)))
             body += buffer + bytes(-len(buffer) % 64)
-    nodes = _Structs("qq", [(one.rows, one.nulls) for one in stored])
+    nodes = _structs("qq", [(one.rows, one.nulls) for one in stored])
     rows = stored[0].rows if stored else 0
-    return _Table([_Scalar("q", rows), nodes, _Structs("qq", places)]), bytes(body)
+    return _table(_int64(rows), nodes, _structs("qq", places)), bytes(body)
 
 
 def _is_text(column: ResultColumn) -> bool:

@@ -19,16 +19,7 @@ from potash.fleet.serving import ServedDrive, drives_of
 from potash.sdk.accelerator import INPUT_LENGTH, Argument
 from potash.sdk.accelerator_commands import AcceleratorCommands, argument_bytes
 from potash.sdk.errors import DeviceGone, InvalidRequest, JobFailed, PotashError
-from potash.sdk.targets import (
-    Range,
-    Reporter,
-    Sink,
-    Source,
-    require_fit,
-    room_for,
-    use_input,
-    use_output,
-)
+from potash.sdk.targets import PagesSource, Range, Reporter, Sink, room_for, use_output
 
 
 class NotWanted(Exception):
@@ -58,28 +49,6 @@ class Done:
     moved: int = 0
     worker: str = ""
     error: str = ""
-
-
-class StoredSource(Source):
-    """A file on the drive as a job's input."""
-
-    def __init__(self, file: File, nsid: int) -> None:
-        self._file = file
-        self._nsid = nsid
-
-    @property
-    def size(self) -> int:
-        return self._file.size
-
-    def prepare(self, accelerator: AcceleratorCommands) -> None:
-        require_fit(accelerator, self.size)
-
-    def attach(self, accelerator: AcceleratorCommands, reporter: Reporter) -> None:
-        use_input(accelerator, [self._file.range], self._nsid, reporter)
-
-    def confirm(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class StoredSink(Sink):
@@ -124,7 +93,7 @@ def run_job(drive: str, file: File, image: bytes, job: Job) -> Done:
     try:
         result = served.accelerator.run(
             image,
-            StoredSource(file, nsid),
+            PagesSource([file.range], file.size, nsid),
             args=job.args,
             output=sink,
             timeout=job.timeout,

@@ -108,6 +108,31 @@ class BufferSource(Source):
         self._data = b""
 
 
+class PagesSource(Source):
+    """Pages that are on the drive already, and of them the first `size` bytes."""
+
+    def __init__(self, pages: Sequence[Range], size: int, nsid: int) -> None:
+        self._pages = pages
+        self._size = size
+        self._nsid = nsid
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def prepare(self, accelerator: AcceleratorCommands) -> None:
+        require_fit(accelerator, self._size)
+
+    def attach(self, accelerator: AcceleratorCommands, reporter: Reporter) -> None:
+        use_input(accelerator, self._pages, self._nsid, reporter)
+
+    def confirm(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 class LocalStorage(NamedTuple):
     """Where on the drive a job's input and output are, in blocks of the drive.
 
