@@ -90,6 +90,56 @@ def test_int8_says_what_float_says(change: Any) -> None:
         assert np.abs((result.astype(float) - point) * scale - exact).max() < 0.06 * np.ptp(exact)
 
 
+def vanishing(kind: str) -> tuple[bytes, Array]:
+    """A network of one layer, of whose four channels two have weights close to 0, so that their
+    biases, at the scale of input times weights, would be 70 and 6000 times as large as 32 bits hold;
+    and samples."""
+    graph, samples = GraphBuilder(), reals(4, 1, 4, 4, 4)
+    each, bias = (
+        np.array([1, 1e-7, 1, 1e-11]),
+        graph.constant(np.array([0.5, -1, 0.25, 0.75], np.float32)),
+    )
+    x = graph.tensor((1, 4, 4, 4), name="x")
+    if kind == "CONV_2D":
+        weights = reals(4, 3, 3, 4) * each[:, None, None, None]
+        y = graph.conv2d(x, graph.constant(weights.astype(np.float32)), bias)
+    elif kind == "DEPTHWISE_CONV_2D":
+        weights = reals(1, 3, 3, 4) * each
+        y = graph.depthwise_conv2d(x, graph.constant(weights.astype(np.float32)), bias)
+    elif kind == "FULLY_CONNECTED":
+        weights = reals(4, 64) * each[:, None]
+        y = graph.fully_connected(x, graph.constant(weights.astype(np.float32)), bias)
+    else:
+        weights = reals(4, 3, 3, 4) * each[:, None, None, None]
+        options = schema.TransposeConvOptionsT()
+        options.strideH = options.strideW = 1
+        shape = graph.constant(np.array([1, 4, 4, 4], np.int32))
+        inputs = (shape, graph.constant(weights.astype(np.float32)), x, bias)
+        code = schema.BuiltinOperator.TRANSPOSE_CONV
+        y = graph.operator(code, inputs, graph.tensor((1, 4, 4, 4)), options, version=3)
+    return graph.finish((x,), (y,)), samples
+
+
+@pytest.mark.parametrize(
+    "kind", ["CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"]
+)
+def test_the_bias_of_a_channel_with_vanished_weights_is_kept(kind: str) -> None:
+    model, samples = vanishing(kind)
+    made = quantize(model, [("samples", samples.tobytes())]).model
+    graph = unpacked(made).subgraphs[0]
+    its, results = (graph.tensors[at].quantization for at in (*graph.inputs, *graph.outputs))
+    for sample in samples:
+        exact = np.frombuffer(reference(model, (sample,)), np.float32).reshape(-1, 4)
+        whole = np.clip(np.rint(sample / its.scale[0]) + its.zeroPoint[0], -128, 127)
+        found = np.frombuffer(reference(made, (whole.astype(np.int8),)), np.int8).reshape(-1, 4)
+        error = found.astype(float) - results.zeroPoint[0] - exact / results.scale[0]
+        assert np.abs(error[:, 1::2]).max() <= 0.6
+        assert np.abs(error).max() <= 3
+    with bench() as vta:
+        vta.infer(made, (whole.astype(np.int8),), found.size)
+        assert vta.reasons == [None]
+
+
 def in_float16(tables: Any) -> None:
     """Have an operator make float32 of each constant."""
     graph = tables.subgraphs[0]

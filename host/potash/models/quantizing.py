@@ -2,9 +2,12 @@
 
 Activations get one scale and zero point each from what flows through the model for some samples,
 weights one scale for each channel (`static_wi8_ai8`, ai-edge-quantizer's recipe for int8
-throughout).
+throughout). Where a channel's weights are so small that its bias, which has the scale of input
+times weights, would not fit into 32 bits, the weights get a larger scale: the quantizer limits such
+a bias without a warning.
 """
 
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +25,16 @@ from potash_firmware.tflite.writer import SIGNATURE
 
 _IN_FLOAT = {"regex": ".*", "operation": "DIV", "algorithm_key": "no_quantize"}
 """A part of the recipe: in int8, small divisors would become 0, for which the kernel fails."""
+_MOST_BIAS = 1 << 28
+"""Leaves 2^30 for products, which is 2^15 of them. With it, rounding the weights of a channel of
+1152 products, whose bias is as large as all 255 steps of the output, changes this by 0.14 steps at
+most."""
+_CODE = schema.BuiltinOperator
+_BIASED = {_CODE.CONV_2D: 2, _CODE.DEPTHWISE_CONV_2D: 2, _CODE.FULLY_CONNECTED: 2}
+_BIASED[_CODE.TRANSPOSE_CONV] = 3
+"""The place of the bias among the inputs; the weights are the second."""
+_DUPLICATE = re.compile(r"_duplicated_\d+$")
+"""What the quantizer appends to the name of a constant that several operators read."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +69,8 @@ def quantize(model: bytes, calibration: Sequence[tuple[str, bytes]]) -> Quantize
     if not any(tensor.dtype == np.float32 for tensor in inputs):
         raise PotashError("the model takes no float32; it may be quantised already")
     samples = [sample for name, data in calibration for sample in _samples(name, data, inputs)]
-    signed, key, names = _signed(folding.folded(model))
+    tables = folding.folded(model)
+    signed, key, names = _signed(tables)
     named = [dict(zip(names, sample, strict=True)) for sample in samples]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -65,11 +79,13 @@ def quantize(model: bytes, calibration: Sequence[tuple[str, bytes]]) -> Quantize
             ranges: dict[str, dict[str, Any]] = {}
             for sample in named:
                 _widen(ranges, work.calibrate({key: [sample]}, num_threads=1))
-            result = bytes(work.quantize(ranges, enable_progress_report=False).quantized_model)
+            result = work.quantize(ranges, enable_progress_report=False).quantized_model
+            if _fit_biases(tables, folding.unpacked(bytes(result)), ranges):
+                result = work.quantize(ranges, enable_progress_report=False).quantized_model
         except Exception as error:  # noqa: BLE001  # whatever the tool raises
             sentence = " ".join(str(error).split()) or type(error).__name__
             raise PotashError(f"ai-edge-quantizer refuses the model: {sentence}") from None
-    tables = folding.unpacked(result)
+    tables = folding.unpacked(bytes(result))
     rejoin(tables)
     result = folding.packed(tables)
     loaded = Model(result, delegate=None)
@@ -87,6 +103,39 @@ def _widen(ranges: dict[str, dict[str, Any]], seen: dict[str, dict[str, Any]]) -
         for bound, choose in (("min", np.minimum), ("max", np.maximum)):
             if bound in values:
                 known[bound] = choose(known[bound], values[bound])
+
+
+def _fit_biases(tables: Any, quantized: Any, ranges: dict[str, dict[str, Any]]) -> bool:
+    """Give ranges to weights for which a bias would not fit; whether there are any."""
+    (graph, *_), found = tables.subgraphs, False
+    reals = {_text(one.name): one for one in graph.tensors if one.type == schema.TensorType.FLOAT32}
+    for operator in quantized.subgraphs[0].operators:
+        at = _BIASED.get(quantized.operatorCodes[operator.opcodeIndex].builtinCode)
+        if at is None or len(operator.inputs) <= at or operator.inputs[at] < 0:
+            continue
+        weights, bias = (quantized.subgraphs[0].tensors[operator.inputs[of]] for of in (1, at))
+        its, real = (reals.get(_DUPLICATE.sub("", _text(one.name))) for one in (weights, bias))
+        if bias.type != schema.TensorType.INT32 or its is None or real is None:
+            continue
+        data = tables.buffers[real.buffer].data
+        if data is None:
+            continue
+        wanted = np.abs(np.frombuffer(bytes(data), np.float32)) / bias.quantization.scale
+        if wanted.max(initial=0) <= _MOST_BIAS:
+            continue
+        found = True
+        values = np.frombuffer(bytes(tables.buffers[its.buffer].data), np.float32)
+        axes = set(range(len(its.shape))) - {weights.quantization.quantizedDimension}
+        bound = np.abs(values).reshape(its.shape).max(axis=tuple(axes), keepdims=True)
+        larger = 127 * weights.quantization.scale * (wanted / _MOST_BIAS)
+        bound = np.where(wanted > _MOST_BIAS, larger, bound.reshape(-1)).reshape(bound.shape)
+        # Weights in one buffer are quantised once.
+        for tensor in graph.tensors:
+            if tensor.buffer == its.buffer:
+                known = ranges.setdefault(_text(tensor.name), {"max": bound})
+                known["max"] = np.maximum(known["max"], bound)
+                known["min"] = -known["max"]
+    return found
 
 
 def _samples(
