@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,15 +20,16 @@ import pytest
 
 from potash.cli.app import run_app
 from potash.columns import Request
-from potash.fleet import Drive, Fleet, Totals, cluster, read_fleet
-from potash.fleet.serving import ServedDrive
+from potash.fleet import Drive, Fleet, Totals, cluster, placement, read_fleet
+from potash.fleet.placement import Placement
+from potash.fleet.serving import PLUGIN, ServedDrive, about
 from potash.sdk import InvalidRequest
 from potash.sdk.errors import PotashError
 from support.fleet import FOREVER, LOOPING, SHARDS, Grep, counted, drives
 from support.processes import descendants, name
 from support.reports import check
 
-pytest.importorskip("distributed", reason="the extra `fleet` is not installed")
+dask: Any = pytest.importorskip("dask", reason="the extra `fleet` is not installed")
 
 LIMIT = 60
 FEW = 2
@@ -280,6 +282,13 @@ def test_no_scheduler_and_no_dask_are_sentences(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(cluster, "CONNECT_LIMIT", "1s")
     with pytest.raises(PotashError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:1"):
         Fleet([Drive("d0")], scheduler="tcp://127.0.0.1:1").__enter__()
+    with pytest.raises(PotashError, match="at tls://127.*: it needs a certificate"):
+        Fleet([Drive("d0")], scheduler="tls://127.0.0.1:1").__enter__()
+    with (
+        dask.config.set({"distributed.comm.require-encryption": True}),
+        pytest.raises(PotashError, match="at tcp://127.*: Dask's configuration allows tls:// only"),
+    ):
+        Fleet([Drive("d0")], scheduler="tcp://127.0.0.1:1").__enter__()
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(PotashError, match=r"a fleet needs .* pip install 'potash\[fleet\]'"):
         Fleet([Drive("d0")]).__enter__()
@@ -328,9 +337,51 @@ def test_a_table_in_shards_is_one_table(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_drive_that_was_ended_is_not_started_again_by_its_last_job() -> None:
-    served = ServedDrive(Drive("d0", size="8M"))
+    served = ServedDrive(Drive("d0", size="8M"), "somebody")
     served.start()
     served.stop()
     with pytest.raises(PotashError, match="it was ended"):
-        served.again()
+        served.start()
     assert not served.ready
+
+
+def test_a_drive_whose_device_could_not_start_again_comes_back_later(
+    grep: Grep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "INTERVAL", 0.05)
+    (drive,) = drives(tmp_path, 1)
+    media = Path(str(drive.media))
+    with Fleet([drive], patience=LIMIT) as fleet:
+        fleet.put("logs", grep.paths[:1])
+        hidden = media.rename(tmp_path / "hidden")
+        media.write_bytes(b"a file system" + bytes(8 << 20))
+        (device,) = (pid for pid in descendants(os.getpid()) if str(media) in command_line(pid))
+        os.kill(device, signal.SIGKILL)
+        (lost,) = fleet.map(grep.program, "logs", grep.args)
+        assert lost.error
+        hidden.replace(media)
+        deadline = time.monotonic() + LIMIT
+        while not fleet.seen():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        (found,) = fleet.map(grep.program, "logs", grep.args)
+        assert found.output == grep.expected(0)
+
+
+def test_a_client_does_not_end_what_another_one_was_starting() -> None:
+    def known(dask_worker: Any) -> bool:
+        return PLUGIN in dask_worker.plugins and bool(dask_worker.plugins[PLUGIN].drives)
+
+    with cluster.within(4) as client:
+        first, second = (Placement(client, [Drive("d0", size="8M")], LIMIT) for _ in range(2))
+        thread = threading.Thread(target=first.open)
+        thread.start()
+        while not any(client.run(known).values()):
+            time.sleep(0.01)
+        second.open()
+        thread.join()
+        (address,) = client.run(known)
+        second.close()
+        assert client.run(about)[address].drives
+        first.close()
+        assert not client.run(about)[address].drives

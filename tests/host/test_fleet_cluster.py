@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -174,3 +175,19 @@ def test_a_worker_without_potash_is_named(cluster: Cluster, folder: Path) -> Non
     cluster.wait()
     with pytest.raises(PotashError, match=r"worker tcp://127\.0\.0\.1:\d+ has no Potash"):
         Fleet([Drive("d0")], scheduler=cluster.address).__enter__()
+    cluster.kill("bare")
+
+
+def test_a_scheduler_that_is_gone_is_the_error_of_its_shards(
+    cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last one, as it ends the cluster."""
+    monkeypatch.setattr("potash.fleet.cluster.CONNECT_LIMIT", "2s")
+    cluster.start("last")
+    cluster.wait()
+    drive = replace(drives(folder, SHARDS, shared=True)[-1], name="other")
+    with Fleet([drive], scheduler=cluster.address) as fleet:
+        fleet.put("end", [Grep(folder).paths[-1]])
+        looping = fleet.map(LOOPING, "end")
+        threading.Timer(0.5, cluster.scheduler.kill).start()
+        assert [one.error for one in looping] == ["the Dask scheduler is gone"]

@@ -120,7 +120,7 @@ def changed(at: int, value: object) -> list[object]:
         [changed(1, 0)], [changed(1, FIRST_PAGE - 1)], [changed(1, PAGES)], [changed(1, True)],
         [changed(1, 1.5)], [changed(1, 1 << 63)], [changed(1, -1)],
         [changed(2, 0)], [changed(2, 17 * PAGE)], [changed(2, 1 << 62)],
-        [changed(3, 1)], [changed(4, 1 << 33)],
+        [changed(0, "a/\ud800")], [changed(3, 1)], [changed(4, (1 << 20) + 1)],
         [GOOD, ["a/y", FIRST_PAGE, 1, 0, 1]],
         [changed(2, PAGE + 1), ["a/y", FIRST_PAGE + 1, 1, 0, 1]],
     ],

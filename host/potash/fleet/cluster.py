@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,6 +30,12 @@ def connected(address: str) -> Iterator[Client]:
     """
     distributed = _distributed("--scheduler needs")
     try:
+        # A client that fails for one of these reasons stays in the way until the process ends.
+        how = distributed.Security().get_connection_args("client")
+        if address.startswith("tls://") and how["ssl_context"] is None:
+            raise ValueError("it needs a certificate: distributed.comm.tls in Dask's configuration")
+        if how["require_encryption"] and not address.startswith("tls://"):
+            raise ValueError("Dask's configuration allows tls:// only")
         client = distributed.Client(address, timeout=CONNECT_LIMIT, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -67,14 +73,18 @@ def within(threads: int) -> Iterator[Client]:
         yield client
 
 
-def completed(client: Client, futures: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-    """The number of each future with the future, as they are done or cancelled; those that are left
-    when the iterator is closed are cancelled."""
+def completed(client: Client, futures: Sequence[Any]) -> Generator[tuple[int, Any], None, None]:
+    """The number of each future with the future, as they are done or cancelled.
+
+    It is released when the next one is asked for; those that are left when the iterator is closed
+    are cancelled.
+    """
     distributed: Any = importlib.import_module("distributed")
     numbers = {future.key: at for at, future in enumerate(futures)}
     try:
         for future in distributed.as_completed(futures, loop=client.loop):
             yield numbers[future.key], future
+            future.release()
     finally:
         client.cancel(list(futures))
 
@@ -87,5 +97,6 @@ def _distributed(who: str) -> Any:
         raise PotashError(
             f"{who} the Python package distributed: pip install 'potash[fleet]'"
         ) from None
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    for name in ("distributed", "distributed.client"):  # which have levels of their own
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     return distributed

@@ -27,8 +27,9 @@ COPY_PAGES = 128
 FIRST_PAGE = 2 * COPY_PAGES
 """The page behind both copies, where files may begin."""
 LARGEST_TEXT = COPY_PAGES * PAGE_SIZE - HEADER.size
-MOST_SHARDS = 1 << 32
-_NAME = re.compile(r"(?!\.{1,2}/)[^/\x00-\x1f\x7f]{1,100}/(?!\.{1,2}$)[^/\x00-\x1f\x7f]{1,100}")
+MOST_SHARDS = 1 << 20
+_LETTER = r"[^/\x00-\x1f\x7f-\x9f\ud800-\udfff]"
+_NAME = re.compile(rf"(?!\.{{1,2}}/){_LETTER}{{1,100}}/(?!\.{{1,2}}$){_LETTER}{{1,100}}")
 
 
 class File(NamedTuple):
@@ -152,7 +153,7 @@ def require_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise PotashError(
             f"{name!r} is no name of a file on a drive; a data set and a file have names of at most"
-            " 100 characters without / and control characters"
+            " 100 characters in UTF-8, without / and control characters"
         )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from potash.columns import Request, merged
 from potash.columns import Result as Answer
 from potash.fleet import cluster
-from potash.fleet.directory import File, require_name
+from potash.fleet.directory import MOST_SHARDS, File, require_name
 from potash.fleet.drives import Drive, require_distinct
 from potash.fleet.placement import Placement
 from potash.sdk.accelerator import Argument
@@ -30,7 +30,7 @@ from potash.sdk.targets import Content, content_of
 
 if TYPE_CHECKING:
     from potash.fleet.serving import Seen
-    from potash.fleet.work import Asked, Done
+    from potash.fleet.work import Done
 
 PATIENCE = 10.0
 """Seconds in which a drive may come back on another worker."""
@@ -207,8 +207,8 @@ class Fleet:
         names = [f"{dataset}/{path.name}" for path in files]
         for name in names:
             require_name(name)
-        if not files or len(set(names)) < len(names):
-            raise InvalidRequest("a data set is one or more files, each with another name")
+        if not 1 <= len(files) <= MOST_SHARDS or len(set(names)) < len(names):
+            raise InvalidRequest(f"a data set is 1 to {MOST_SHARDS} files, each with another name")
         for place in self.placement.places.values():
             if place.worker is None:
                 raise PotashError(
@@ -240,9 +240,7 @@ class Fleet:
         """
         from potash.fleet import work
 
-        found = self.dataset(dataset)
-        if found.missing:
-            raise PotashError(f"shards of {dataset} are missing: {numbered(found.missing)}")
+        found = self._complete(dataset)
         futures = [self._submit(drive, work.get_file, file) for drive, file in found.shards]
         for done, (at, future) in enumerate(self._finished(futures), 1):
             file = found.shards[at][1]
@@ -286,7 +284,11 @@ class Fleet:
 
         Raises PotashError where there is no such data set.
         """
-        found = self._found(dataset, keep)
+        found = self._found(dataset)
+        if keep is not None:
+            require_name(f"{keep}/x")
+            if keep == found.name:
+                raise InvalidRequest("the outputs would replace their inputs; use another name")
         with self._running(program, found, args, keep, timeout) as futures:
             count = len(found.shards) + len(found.missing)
             done = 0
@@ -295,9 +297,8 @@ class Fleet:
                 yield _missing(found, index)
             for at, future in cluster.completed(self._client, futures):
                 drive, file = found.shards[at]
-                result = self._result(drive, file, future)
-                futures[at].release()
                 done += 1
+                result = self._result(drive, file, future)
                 progress(f"{done} of {count} shards done", done / count)
                 yield result
 
@@ -318,9 +319,7 @@ class Fleet:
         """
         from potash.fleet.work import Part, combined
 
-        found = self._found(dataset, None)
-        if found.missing:
-            raise PotashError(f"shards of {found.name} are missing: {numbered(found.missing)}")
+        found = self._complete(dataset)
         with self._running(program, found, args, None, timeout) as futures:
             tasks, level = list(futures), futures
             while len(level) > 1 or level is futures:
@@ -353,31 +352,29 @@ class Fleet:
         """
         from potash.fleet import work
 
-        found = self._found(dataset, None)
-        if found.missing:
-            raise PotashError(f"shards of {found.name} are missing: {numbered(found.missing)}")
+        found = self._complete(dataset)
         futures = [
             self._submit(drive, work.run_query, file, request, timeout)
             for drive, file in found.shards
         ]
         parts: dict[int, Answer] = {}
-        try:
-            for done, (at, future) in enumerate(self._finished(futures), 1):
-                asked: Asked = self._value(future)
-                if asked.result is None:
-                    raise PotashError(asked.error)
-                parts[at] = asked.result
+        with closing(self._finished(futures)) as finished:
+            for done, (at, future) in enumerate(finished, 1):
+                answer: Answer | str = self._value(future)
+                if isinstance(answer, str):
+                    raise PotashError(answer)
+                parts[at] = answer
                 progress(f"{done} of {len(futures)} shards queried", done / len(futures))
-        finally:
-            self._client.cancel(futures)
         return merged([parts[at] for at in range(len(futures))])
 
-    def _found(self, dataset: str | Dataset, keep: str | None) -> Dataset:
-        found = self.dataset(dataset) if isinstance(dataset, str) else dataset
-        if keep is not None:
-            require_name(f"{keep}/x")
-            if keep == found.name:
-                raise InvalidRequest("the outputs would replace their inputs; use another name")
+    def _found(self, dataset: str | Dataset) -> Dataset:
+        return self.dataset(dataset) if isinstance(dataset, str) else dataset
+
+    def _complete(self, dataset: str | Dataset) -> Dataset:
+        """Raises PotashError where shards are missing."""
+        found = self._found(dataset)
+        if found.missing:
+            raise PotashError(f"shards of {found.name} are missing: {numbered(found.missing)}")
         return found
 
     @contextmanager
@@ -419,15 +416,17 @@ class Fleet:
             retries=RETRIES,
             pure=False,
         )
-        self.placement.wait_for(drive, [future])
+        self.placement.wait_for(drive, future)
         return future
 
-    def _finished(self, futures: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    def _finished(self, futures: Sequence[Any]) -> Generator[tuple[int, Any], None, None]:
         return cluster.completed(self._client, futures)
 
     def _value(self, future: Any) -> Any:
         """What a task gave. Raises PotashError for one that failed."""
         if future.status == "cancelled":
+            if self._client.status != "running":
+                raise PotashError("the Dask scheduler is gone")
             raise PotashError("a drive was lost meanwhile; see potash fleet status")
         try:
             return future.result()
@@ -437,23 +436,15 @@ class Fleet:
             raise PotashError(f"a worker has failed: {type(error).__name__}: {error}") from error
 
     def _result(self, drive: str, file: File, future: Any) -> Result:
-        missing = self.placement.missing(drive)
-        error = ""
-        if future.status != "cancelled":
-            try:
-                done: Done = self._value(future)
-            except PotashError as failed:
-                error = str(failed)
-            else:
-                return Result(file.name, file.shard, drive, file.size, **vars(done))
-        return Result(
-            file.name,
-            file.shard,
-            drive,
-            file.size,
-            error=missing or error or "it was cancelled",
-            missing=bool(missing),
-        )
+        try:
+            done: Done = self._value(future)
+        except PotashError as error:
+            missing = self.placement.missing(drive)
+            return Result(
+                file.name, file.shard, drive, file.size, error=missing or str(error),
+                missing=bool(missing),
+            )  # fmt: skip
+        return Result(file.name, file.shard, drive, file.size, **vars(done))
 
 
 def _dataset(name: str, seen: Mapping[str, Seen]) -> Dataset:

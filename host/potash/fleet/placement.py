@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
+import weakref
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,9 +33,8 @@ class Place:
     reason: str = ""
     since: float = field(default_factory=time.monotonic)
     """Since when it has no worker."""
-    ours: bool = False
-    """Whether this client has had it served."""
     opened: int = 0
+    """How often it was found served, or was served."""
     gone: bool = False
     """Whether nothing more is waited for."""
 
@@ -46,7 +48,8 @@ class Placement:
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._rounds = 0
-        self._waiting: dict[str, set[Any]] = {}
+        self._owner = secrets.token_hex(8)
+        self._waiting: dict[str, weakref.WeakSet[Any]] = {}
         self.places = {drive.name: Place(drive) for drive in drives}
         self._thread = threading.Thread(target=self._tend_on, name="placement", daemon=True)
 
@@ -68,8 +71,8 @@ class Placement:
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
-        if names := [name for name, one in self.places.items() if one.ours]:
-            self._client.run(close_drives, names, on_error="ignore")
+        with suppress(OSError, RuntimeError):  # the scheduler has gone
+            self._client.run(close_drives, self._owner, on_error="ignore")
 
     @property
     def moves(self) -> int:
@@ -81,15 +84,10 @@ class Placement:
         place = self.places[drive]
         return place.reason if place.gone else ""
 
-    def wait_for(self, drive: str, futures: Iterable[Any]) -> None:
-        """Cancel these when the drive is lost for good."""
+    def wait_for(self, drive: str, future: Any) -> None:
+        """Cancel this one when the drive is lost for good."""
         with self._lock:
-            self._waiting.setdefault(drive, set()).update(futures)
-
-    def done(self, drive: str, future: Any) -> None:
-        """This one need not be cancelled any more."""
-        with self._lock:
-            self._waiting.get(drive, set()).discard(future)
+            self._waiting.setdefault(drive, weakref.WeakSet()).add(future)
 
     def _settled(self) -> bool:
         return all(one.worker or one.gone for one in self.places.values())
@@ -130,50 +128,44 @@ class Placement:
         load: Counter[str] = Counter({at: len(one.drives) for at, one in seen.items()})
         wanted: dict[str, list[Drive]] = {}
         for place in homeless:
-            name = place.drive.name
-            serving = next((at for at, one in seen.items() if name in one.drives), None)
-            if serving is not None:
-                self._served(place, serving, seen[serving].drives[name].drive)
-                continue
-            allowed = [at for at, one in seen.items() if _may(place.drive, at, one.name)]
-            if place.opened and place.drive.media is None:
+            drive = place.drive
+            serving = next((at for at, one in seen.items() if drive.name in one.drives), None)
+            allowed = [at for at, one in seen.items() if _may(drive, at, one.name)]
+            if serving is not None and seen[serving].drives[drive.name].drive != drive:
+                self._lost(place, "it is served with other settings")
+            elif serving is not None:
+                place.worker = serving
+                place.opened += 1
+            elif place.opened and drive.media is None:
                 self._lost(place, "it was in the memory of a worker that is gone")
             elif allowed:
                 home = min(allowed, key=lambda at: load[at])
                 load[home] += 1
-                wanted.setdefault(home, []).append(place.drive)
+                wanted.setdefault(home, []).append(drive)
             elif not place.reason:
-                which = place.drive.worker
                 place.reason = (
                     "there is no worker that serves it"
-                    if which is None
-                    else f"worker {which}, which alone has its media, is not there"
+                    if drive.worker is None
+                    else f"worker {drive.worker}, which alone has its media, is not there"
                 )
+        opened: Mapping[str, Any] = {}
         if wanted:
-            for name in (drive.name for drives in wanted.values() for drive in drives):
-                self.places[name].ours = True  # also if this is interrupted
-            opened = self._client.run(open_drives, wanted, workers=list(wanted), on_error="return")
-            for home, drives in wanted.items():
-                reasons = opened.get(home, {})
-                for drive in drives:
-                    place = self.places[drive.name]
-                    if isinstance(reasons, Exception):
-                        place.reason = f"worker {home} has failed: {reasons}"
-                    elif drive.name in reasons:
-                        place.reason = reasons[drive.name]
-                    else:
-                        place.worker = home
-                        place.opened += 1
+            opened = self._client.run(
+                open_drives, wanted, self._owner, workers=list(wanted), on_error="return"
+            )
+        for home, drives in wanted.items():
+            reasons = opened.get(home, "it is gone")
+            for place in (self.places[drive.name] for drive in drives):
+                if isinstance(reasons, Mapping) and not reasons[place.drive.name]:
+                    place.worker = home
+                    place.opened += 1
+                elif isinstance(reasons, Mapping):
+                    place.reason = reasons[place.drive.name]
+                else:
+                    place.reason = f"worker {home} has failed: {reasons}"
         for place in homeless:
             if place.worker is None and time.monotonic() - place.since > self._patience:
                 self._lost(place, place.reason)
-
-    def _served(self, place: Place, worker: str, drive: Drive) -> None:
-        if drive != place.drive:
-            self._lost(place, "it is served with other settings")
-            return
-        place.worker, place.ours = worker, False
-        place.opened += 1
 
     def _lost(self, place: Place, reason: str) -> None:
         place.gone, place.reason = True, f"drive {place.drive.name} is not served: {reason}"

@@ -16,7 +16,6 @@ from distributed.diagnostics.plugin import WorkerPlugin
 
 import potash
 import potash.sdk
-from csd_spec.opcodes import PAGE_SIZE
 from potash.fleet.directory import Directory, File
 from potash.fleet.drives import Drive
 from potash.sdk.accelerator import Accelerator
@@ -37,7 +36,6 @@ class Seen(NamedTuple):
     drive: Drive
     files: Sequence[File]
     room: int
-    capacity: int
 
 
 class About(NamedTuple):
@@ -49,28 +47,27 @@ class About(NamedTuple):
 
 
 class ServedDrive:
-    """A device process with a client, until `stop`; only jobs of the drive's resource use it."""
+    """A device process with a client, until `stop`; only jobs of the drive's resource use it.
+
+    `owner` is who has had it served. `ended` is one that does not come back.
+    """
 
     device: potash.sdk.Device
     accelerator: Accelerator
     directory: Directory
 
-    def __init__(self, drive: Drive) -> None:
+    def __init__(self, drive: Drive, owner: str) -> None:
         self.drive = drive
+        self.owner = owner
         self.ready = False
-        self._ended = False
+        self.ended = False
         self._changing = threading.Lock()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Raises PotashError where there is no such drive."""
-        with self._changing:
-            self._start()
-
-    def _start(self) -> None:
-        if self._ended:
-            raise PotashError("it was ended")
+        """Start a device, or another one after it has died. Raises PotashError where there is no
+        such drive."""
         known = threading.Event()
         errors: list[Exception] = []
 
@@ -92,15 +89,21 @@ class ServedDrive:
                 self.ready = False
                 known.set()
 
-        self._thread = threading.Thread(target=serve, name=self.drive.name, daemon=True)
-        self._thread.start()
-        known.wait()
-        if not self.ready:
-            raise PotashError(str(errors[0]) if errors else "it was ended")
+        with self._changing:
+            self._end()
+            self._over.clear()
+            if self.ended:
+                raise PotashError("it was ended")
+            self._thread = threading.Thread(target=serve, name=self.drive.name, daemon=True)
+            self._thread.start()
+            known.wait()
+            if not self.ready:
+                self.ended = True
+                raise PotashError(str(errors[0]) if errors else "it was ended")
 
     def stop(self) -> None:
         """End the device process for good; what was written stays on its media."""
-        self._ended = True  # first: a job that finds the device gone is not to start another one
+        self.ended = True  # first: a job that finds the device gone is not to start another one
         self._over.set()
         with self._changing:
             self._end()
@@ -110,18 +113,9 @@ class ServedDrive:
         if self._thread is not None:
             self._thread.join()
 
-    def again(self) -> None:
-        """After a device that has died. Raises PotashError where it does not start."""
-        with self._changing:
-            self._end()
-            self._over.clear()
-            self._start()
-
     def seen(self) -> Seen:
         """What is on it, without asking it."""
-        files = tuple(self.directory.files.values())
-        capacity = self.directory.pages * PAGE_SIZE
-        return Seen(self.drive, files, self.directory.room, capacity)
+        return Seen(self.drive, tuple(self.directory.files.values()), self.directory.room)
 
 
 class Drives(WorkerPlugin):
@@ -134,11 +128,15 @@ class Drives(WorkerPlugin):
         await asyncio.gather(*(asyncio.to_thread(one.stop) for one in self.drives.values()))
 
 
+def _known(dask_worker: Worker) -> dict[str, ServedDrive]:
+    """The drives of a worker, also those that are starting or have ended."""
+    plugin = dask_worker.plugins.get(PLUGIN)
+    return plugin.drives if isinstance(plugin, Drives) else {}
+
+
 def drives_of(dask_worker: Worker) -> dict[str, ServedDrive]:
     """The drives that a worker serves."""
-    plugin = dask_worker.plugins.get(PLUGIN)
-    drives = plugin.drives if isinstance(plugin, Drives) else {}
-    return {name: drive for name, drive in drives.items() if drive.ready}
+    return {name: drive for name, drive in _known(dask_worker).items() if drive.ready}
 
 
 def version() -> str:
@@ -153,30 +151,30 @@ async def about(dask_worker: Worker) -> About:
 
 
 async def open_drives(
-    wanted: Mapping[str, Sequence[Drive]], dask_worker: Worker
+    wanted: Mapping[str, Sequence[Drive]], owner: str, dask_worker: Worker
 ) -> Mapping[str, str]:
-    """Serve the drives that are wanted of this worker; the reasons of those that it cannot."""
-    plugin = dask_worker.plugins.get(PLUGIN)
-    if not isinstance(plugin, Drives):
-        plugin = Drives()
-        await dask_worker.plugin_add(plugin, name=PLUGIN)
-    drives = plugin.drives
-    mine = [
-        ServedDrive(one) for one in wanted.get(dask_worker.address, ()) if one.name not in drives
-    ]
-    drives |= {one.drive.name: one for one in mine}
+    """Serve the drives that are wanted of this worker; of each, why it cannot, or nothing."""
+    if PLUGIN not in dask_worker.plugins:
+        await dask_worker.plugin_add(Drives(), name=PLUGIN)
+    drives = _known(dask_worker)
     reasons: dict[str, str] = {}
 
-    async def open_one(opened: ServedDrive) -> None:
+    async def open_one(drive: Drive) -> None:
+        there = drives.get(drive.name)
+        if there is not None and not there.ended:
+            reasons[drive.name] = "another client has had it started"
+            return
+        opened = drives[drive.name] = ServedDrive(drive, owner)
         try:
             await asyncio.to_thread(opened.start)
+            reasons[drive.name] = ""
         except PotashError as error:
-            reasons[opened.drive.name] = str(error)
-            if drives.get(opened.drive.name) is opened:
-                del drives[opened.drive.name]
+            reasons[drive.name] = str(error)
+            if drives.get(drive.name) is opened:
+                del drives[drive.name]
 
-    await asyncio.gather(*map(open_one, mine))
-    served = [one.drive.name for one in mine if drives.get(one.drive.name) is one]
+    await asyncio.gather(*map(open_one, wanted.get(dask_worker.address, ())))
+    served = [name for name, reason in reasons.items() if not reason and name in drives]
     await dask_worker.set_resources(**{resource(name): 1 for name in served})
     # Dask looks at jobs again that no worker could do when a worker comes or resumes, and not when
     # one has got what they need.
@@ -186,12 +184,11 @@ async def open_drives(
     return reasons
 
 
-async def close_drives(names: Sequence[str], dask_worker: Worker) -> None:
-    """End the drives of these names that this worker serves, or is starting."""
-    plugin = dask_worker.plugins.get(PLUGIN)
-    if not isinstance(plugin, Drives):
-        return
-    mine = [plugin.drives.pop(name) for name in names if name in plugin.drives]
+async def close_drives(owner: str, dask_worker: Worker) -> None:
+    """End the drives that this owner has had this worker serve, or start."""
+    drives = _known(dask_worker)
+    mine = [name for name, one in drives.items() if one.owner == owner]
     if mine:
-        await dask_worker.set_resources(**{resource(one.drive.name): 0 for one in mine})
-        await asyncio.gather(*(asyncio.to_thread(one.stop) for one in mine))
+        ending = [drives.pop(name).stop for name in mine]
+        await dask_worker.set_resources(**{resource(name): 0 for name in mine})
+        await asyncio.gather(*map(asyncio.to_thread, ending))

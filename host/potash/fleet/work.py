@@ -19,6 +19,7 @@ from potash.fleet.serving import ServedDrive, drives_of
 from potash.sdk.accelerator import INPUT_LENGTH, Argument
 from potash.sdk.accelerator_commands import AcceleratorCommands, argument_bytes
 from potash.sdk.errors import DeviceGone, InvalidRequest, JobFailed, PotashError
+from potash.sdk.progress import Progress
 from potash.sdk.targets import PagesSource, Range, Reporter, Sink, room_for, use_output
 
 
@@ -76,19 +77,12 @@ class StoredSink(Sink):
 
 def run_job(drive: str, file: File, image: bytes, job: Job) -> Done:
     """Run a program on a file. Raises what is worth a retry: the drive's device has died."""
-    served, wanted = _served(drive), _wanted()
-    if served.directory.files.get(file.name) != file:
-        return Done(error=f"{file.name} is not on drive {drive} any more")
-    nsid = served.device.nsid
+    served, progress = _begun(drive, file)
+    nsid, worker = served.device.nsid, get_worker().address
     sink = Sink()
     if job.keep is not None:
         name = f"{job.keep}/{file.name.partition('/')[2]}"
         sink = StoredSink(served.directory, file._replace(name=name), nsid)
-
-    def progress(_label: str, _fraction: float | None) -> None:
-        if not wanted():
-            raise NotWanted
-
     began = time.monotonic()
     try:
         result = served.accelerator.run(
@@ -100,12 +94,11 @@ def run_job(drive: str, file: File, image: bytes, job: Job) -> Done:
             progress=progress,
         )
     except DeviceGone:
-        served.again()
+        served.start()
         raise
-    except JobFailed as error:
-        return Done(error=str(error), printed=error.printed, worker=get_worker().address)
     except PotashError as error:
-        return Done(error=str(error), worker=get_worker().address)
+        printed = error.printed if isinstance(error, JobFailed) else ()
+        return Done(error=str(error), printed=printed, worker=worker)
     values = [file.size if one is INPUT_LENGTH else one for one in job.args]
     given = len(image) + sum(len(argument_bytes(one)) for one in values)
     return Done(
@@ -115,37 +108,23 @@ def run_job(drive: str, file: File, image: bytes, job: Job) -> Done:
         printed=result.printed,
         seconds=time.monotonic() - began,
         moved=given + len(result.output),
-        worker=get_worker().address,
+        worker=worker,
     )
 
 
-class Asked(NamedTuple):
-    """What came of a query of one shard, or why there is nothing."""
-
-    result: Result | None
-    error: str = ""
-
-
-def run_query(drive: str, file: File, request: Request, timeout: float | None) -> Asked:
-    """Query a file, which is a table. Raises what is worth a retry, as `run_job`."""
-    served, wanted = _served(drive), _wanted()
-    if served.directory.files.get(file.name) != file:
-        return Asked(None, f"{file.name} is not on drive {drive} any more")
-
-    def progress(_label: str, _fraction: float | None) -> None:
-        if not wanted():
-            raise NotWanted
-
+def run_query(drive: str, file: File, request: Request, timeout: float | None) -> Result | str:
+    """Query a file, which is a table; or why that cannot be. Raises what is worth a retry."""
+    served, progress = _begun(drive, file)
     namespace = served.device.namespace()
     stored = StoredBlocks(namespace, file.page * PAGE_SIZE // namespace.block_size, file.size)
     engine = OnAccelerator(served.accelerator, timeout=timeout, progress=progress)
     try:
-        return Asked(query(request, stored, engine))
+        return query(request, stored, engine)
     except DeviceGone:
-        served.again()
+        served.start()
         raise
     except PotashError as error:
-        return Asked(None, f"{file.name}: {error}")
+        return f"{file.name}: {error}"
 
 
 class Part(NamedTuple):
@@ -190,13 +169,18 @@ def _served(drive: str) -> ServedDrive:
     return served
 
 
-def _wanted() -> Callable[[], bool]:
-    """Whether the task that runs is still wanted: Dask does not interrupt one."""
+def _begun(drive: str, file: File) -> tuple[ServedDrive, Progress]:
+    """The drive of a file that is on it, and what ends a job that is not wanted any more: Dask does
+    not interrupt one."""
+    served = _served(drive)
+    if served.directory.files.get(file.name) != file:
+        raise PotashError(f"{file.name} is not on drive {drive} any more")
     worker = get_worker()
     key = worker.get_current_task()
 
-    def wanted() -> bool:
+    def progress(_label: str, _fraction: float | None) -> None:
         task = worker.state.tasks.get(key)
-        return task is not None and task.state != "cancelled"
+        if task is None or task.state == "cancelled":
+            raise NotWanted
 
-    return wanted
+    return served, progress

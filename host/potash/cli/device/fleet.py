@@ -244,18 +244,7 @@ def query(
 
 def _shard(one: Result) -> reports.FleetShard:
     return reports.FleetShard(
-        name=one.name,
-        shard=one.shard,
-        drive=one.drive,
-        worker=one.worker,
-        held=one.held,
-        produced=one.produced,
-        moved=one.moved,
-        return_value=one.return_value,
-        printed=one.printed,
-        seconds=one.seconds,
-        error=one.error,
-        missing=one.missing,
+        **{name: value for name, value in vars(one).items() if name != "output"}
     )
 
 
