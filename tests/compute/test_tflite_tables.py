@@ -94,6 +94,51 @@ def test_every_value_is_what_the_reference_kernel_gives(
     same(vta, model, [GRID])
 
 
+@pytest.mark.parametrize(
+    "kinds", [(np.int8, np.uint8), (np.uint8, np.int8), (np.uint8, np.uint8)], ids=str
+)
+@settings(max_examples=15, deadline=None)
+@given(
+    scales=st.tuples(*[st.floats(0.01, 0.2)] * 2) | st.just((0.05, 0.05)),
+    zero_points=st.tuples(*[st.integers(0, 255)] * 2)
+    | st.integers(0, 255).map(lambda it: (it,) * 2),
+)
+def test_bytes_with_and_without_a_sign_are_quantised_alike(
+    vta: Bench,
+    kinds: tuple[type, type],
+    scales: tuple[float, float],
+    zero_points: tuple[int, int],
+) -> None:
+    graph = GraphBuilder()
+    points = [at - 128 * (kind is np.int8) for at, kind in zip(zero_points, kinds, strict=True)]
+    x, y = (
+        graph.tensor((2, 8, 8, 5), scale, zero_point, dtype=kind)
+        for scale, zero_point, kind in zip(scales, points, kinds, strict=True)
+    )
+    graph.operator(Code.QUANTIZE, (x,), y)
+    # Bytes: what has no sign is seen as if it had one.
+    values: Int8 = np.resize(GRID, (2, 8, 8, 5))
+    vta.streams.clear()
+    same(vta, graph.finish([x], [y]), [values.view(kinds[0])])
+    if scales[0] == scales[1] and zero_points[0] == zero_points[1] and kinds[0] is not kinds[1]:
+        # In two tiles.
+        assert vta.counts["Alu"] == 2
+
+
+def test_bytes_that_change_their_sign_inside_a_partition(vta: Bench) -> None:
+    graph = GraphBuilder()
+    x = graph.tensor((1, 6, 6, 20), 0.05, 3, name="x")
+    y = graph.operator(
+        Code.QUANTIZE, (x,), graph.tensor(x.shape, 0.07, 100, dtype=np.uint8, name="y")
+    )
+    z = graph.operator(Code.QUANTIZE, (y,), graph.tensor(x.shape, 0.07, -28, name="z"))
+    z = graph.max_pool2d(z, 3, padding=Padding.SAME)
+    values = np.resize(GRID, x.shape)
+    same(vta, graph.finish([x], [z, y]), [values])
+    with bench(Config(log_inp_width=4, log_out_width=4)) as wide:
+        same(wide, graph.finish([x], [z, y]), [values])
+
+
 def test_a_function_is_as_few_lines_as_it_looks(vta: Bench) -> None:
     for code, least, most in ((Code.QUANTIZE, 2, 12), (Code.LEAKY_RELU, 5, 80)):
         vta.streams.clear()

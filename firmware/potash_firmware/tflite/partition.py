@@ -91,14 +91,14 @@ class Port(NamedTuple):
     sizes: Sizes
 
     def values(self, array: Callable[[int], Array]) -> Array:
-        """Its values. Raises ShapeError."""
+        """Its values, those of uint8 as if they were of int8. Raises ShapeError."""
         values = array(self.tensor.index)
         if values.shape != self.tensor.shape:
             raise ShapeError(
                 f"tensor {self.tensor.name!r} has the shape {values.shape}, and not "
                 f"{self.tensor.shape} as when the model was loaded"
             )
-        return values
+        return values.view(np.int8)
 
 
 @dataclass(slots=True)

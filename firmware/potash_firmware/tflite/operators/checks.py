@@ -1,10 +1,15 @@
 """Checks that operators have in common. Each raises Refusal."""
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
+from types import MappingProxyType
 
 from potash_firmware.tflite.capi import Allocation, Node, Options, Tensor, TensorType
 from potash_firmware.tflite.lowering import Refusal
 from potash_firmware.tflite.quantization import INT8_MAX, INT8_MIN
+
+INT8: Mapping[int, int] = MappingProxyType({TensorType.INT8: 0})
+BYTES: Mapping[int, int] = MappingProxyType({**INT8, TensorType.UINT8: 128})
+"""Types, and how much more their values are than those of int8."""
 
 
 def tensors(
@@ -12,15 +17,15 @@ def tensors(
     counts: Container[int],
     what: str,
     activations: int | None = None,
+    types: Mapping[int, int] = INT8,
 ) -> tuple[list[Tensor], Tensor]:
-    """The first `activations` inputs of a node (all where it is not given), and its output: int8
-    with one scale each. `counts` are the numbers of inputs that `what` may
-    have.
+    """The first `activations` inputs of a node (all where it is not given), and its output: of one
+    of the `types`, with one scale each. `counts` are the numbers of inputs that `what` may have.
     """
     if len(node.inputs) not in counts or len(node.outputs) != 1 or node.outputs[0] is None:
         raise Refusal(f"{what} has other inputs and outputs than it should")
-    sources = [_quantized(tensor) for tensor in node.inputs[:activations]]
-    return sources, _quantized(node.outputs[0])
+    sources = [_quantized(tensor, types) for tensor in node.inputs[:activations]]
+    return sources, _quantized(node.outputs[0], types)
 
 
 def same_scale(source: Tensor, output: Tensor) -> None:
@@ -46,12 +51,13 @@ def options(node: Node, what: str) -> Options:
     return node.options
 
 
-def _quantized(tensor: Tensor | None) -> Tensor:
-    """A tensor of int8 with one scale and zero point, whose size is known."""
+def _quantized(tensor: Tensor | None, types: Mapping[int, int]) -> Tensor:
+    """A tensor with one scale and zero point, whose size is known."""
     if tensor is None:
         raise Refusal("an input is left out")
-    if tensor.type != TensorType.INT8:
-        raise Refusal(f"tensor {tensor.name!r} is not int8")
+    if tensor.type not in types:
+        names = " or ".join(TensorType(one).name.lower() for one in types)
+        raise Refusal(f"tensor {tensor.name!r} is not {names}")
     if tensor.variable:
         raise Refusal(f"tensor {tensor.name!r} is a variable")
     if tensor.allocation == Allocation.DYNAMIC:
@@ -60,6 +66,7 @@ def _quantized(tensor: Tensor | None) -> Tensor:
         raise Refusal(f"tensor {tensor.name!r} has no values")
     if tensor.scale == 0:
         raise Refusal(f"tensor {tensor.name!r} has no scale for the whole of it")
-    if not INT8_MIN <= tensor.zero_point <= INT8_MAX:
-        raise Refusal(f"the zero point of tensor {tensor.name!r} is not an int8")
+    if not INT8_MIN <= tensor.zero_point - types[tensor.type] <= INT8_MAX:
+        name = TensorType(tensor.type).name.lower()
+        raise Refusal(f"the zero point of tensor {tensor.name!r} does not fit into {name}")
     return tensor

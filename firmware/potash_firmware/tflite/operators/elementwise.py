@@ -6,7 +6,7 @@ not. What is broadcast otherwise the host repeats while it packs.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
@@ -67,10 +67,16 @@ class Quantization(NamedTuple):
         return cls(tensor.scale, tensor.zero_point)
 
 
-def tensors(node: Node, settings: Settings, inputs: int, what: str) -> tuple[list[Tensor], Tensor]:
+def tensors(
+    node: Node,
+    settings: Settings,
+    inputs: int,
+    what: str,
+    types: Mapping[int, int] = checks.INT8,
+) -> tuple[list[Tensor], Tensor]:
     """The inputs of a node, of which there are so many, and its output. Raises Refusal where they
     are not for the VTA."""
-    sources, output = checks.tensors(node, (inputs,), what)
+    sources, output = checks.tensors(node, (inputs,), what, types=types)
     if np.broadcast_shapes(*(tensor.shape for tensor in sources)) != output.shape:
         raise Refusal(f"{what} has another shape than its inputs give")
     return sources, output

@@ -1,9 +1,12 @@
-"""Operators of one int8 tensor, value by value: QUANTIZE, LOGISTIC, TANH, HARD_SWISH, LEAKY_RELU
-and PRELU.
+"""Operators of one int8 tensor, value by value: QUANTIZE, which takes and gives uint8, too,
+LOGISTIC, TANH, HARD_SWISH, LEAKY_RELU and PRELU.
 
 Whatever such an operator computes, it is a table of 256 results, or one for each channel. The
 reference kernel itself makes it when a node is lowered. The ALU then has the same results from a
 line, or from one with bends (`arithmetic.pieces`).
+
+A byte of uint8 is loaded as if it were of int8, and the low 8 bits of a sum are stored: what the
+steps are between is the number minus 128.
 
 Sources: `tflite/kernels/quantize.cc`, `activations.cc`.
 """
@@ -21,7 +24,7 @@ from potash_device.vta.isa import AluOpcode
 from potash_firmware.tflite.arithmetic import lines, pieces
 from potash_firmware.tflite.arithmetic.ramps import Scale, Values
 from potash_firmware.tflite.arithmetic.requantization import Steps, requantize
-from potash_firmware.tflite.capi import BuiltinOperator, Node
+from potash_firmware.tflite.capi import NUMPY_TYPES, BuiltinOperator, Node, TensorType
 from potash_firmware.tflite.lowering import Layouts, Lowering, Placement, Refusal, Settings
 from potash_firmware.tflite.operators import checks, elementwise
 from potash_firmware.tflite.operators.elementwise import VALUES, Operand, Quantization
@@ -38,6 +41,8 @@ from potash_firmware.vta_runtime.schedules import TILE, Plane
 TABLES = 1024
 """Tables that are cached."""
 _SCRATCH = (Plane(1), Plane(2))
+_SAME = lines.Line((1,), 0, 0, INT8_MIN, INT8_MAX)
+"""Of what does nothing."""
 
 
 class Function(NamedTuple):
@@ -48,23 +53,36 @@ class Function(NamedTuple):
     source: Quantization
     output: Quantization
     alpha: float = 0.0
+    source_type: int = TensorType.INT8
+    output_type: int = TensorType.INT8
 
 
 def lower(node: Node, settings: Settings) -> Lowering:
     """An operator without other inputs. Raises Refusal."""
-    (source,), output = elementwise.tensors(node, settings, 1, _NAMES[node.operator])
+    types = checks.BYTES if node.operator == BuiltinOperator.QUANTIZE else checks.INT8
+    (source,), output = elementwise.tensors(node, settings, 1, _NAMES[node.operator], types)
     alpha = node.options.alpha if node.options else 0.0
     quantizations = Quantization.of(source), Quantization.of(output)
-    its = Function(node.operator, node.version, *quantizations, alpha)
+    its = Function(node.operator, node.version, *quantizations, alpha, source.type, output.type)
 
     def emit(steps: Steps, _first: int, _other: Operand | None) -> None:
         found = _fitted(its)
         if found is None:
             raise Refusal("its results take the VTA too many steps")
+        if source.type != output.type and found == _SAME:
+            # To a byte, 128 more is 128 less.
+            steps.add(AluOpcode.ADD, 128)
+            return
+        if source.type == TensorType.UINT8:
+            steps.add(AluOpcode.ADD, 128)
+            steps.add(AluOpcode.SHR, -24)
+            steps.add(AluOpcode.SHR, 24)
         if isinstance(found, lines.Line):
             lines.emit_each(steps, [found])
         else:
             pieces.emit(steps, found, _SCRATCH)
+        if output.type == TensorType.UINT8:
+            steps.add(AluOpcode.ADD, 128)
 
     return elementwise.lowering([source], output, settings, emit)
 
@@ -97,13 +115,15 @@ def _table(its: Function, others: Sequence[tuple[Values, Quantization]]) -> Valu
     channels = max((values.size for values, _ in others), default=1)
     model = ModelBuilder()
     shape = (len(VALUES), channels)
-    x = model.tensor("x", shape, scale=its.source.scale, zero_point=its.source.zero_point)
+    kinds = [NUMPY_TYPES[one] for one in (its.source_type, its.output_type)]
+    before, after = (checks.BYTES[one] for one in (its.source_type, its.output_type))
+    x = model.tensor("x", shape, kinds[0], scale=its.source.scale, zero_point=its.source.zero_point)
     inputs = [x]
     for values, (scale, zero_point) in others:
         inputs.append(
             model.tensor("other", (channels,), scale=scale, zero_point=zero_point, data=values)
         )
-    y = model.tensor("y", shape, scale=its.output.scale, zero_point=its.output.zero_point)
+    y = model.tensor("y", shape, kinds[1], scale=its.output.scale, zero_point=its.output.zero_point)
     kind, options = _options(its)
     model.operator(
         its.operator, inputs, (y,), options_type=kind, options=options, version=its.version
@@ -114,11 +134,11 @@ def _table(its: Function, others: Sequence[tuple[Values, Quantization]]) -> Valu
             experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
         )
         kernel.allocate_tensors()
-        kernel.set_tensor(x, np.broadcast_to(VALUES[:, None], shape).astype(np.int8))
+        kernel.set_tensor(x, np.broadcast_to(VALUES[:, None] + before, shape).astype(kinds[0]))
         kernel.invoke()
     except (RuntimeError, ValueError):
         raise Refusal("TensorFlow Lite does not run it by itself") from None
-    found: Values = kernel.get_tensor(y).astype(np.int64)
+    found: Values = kernel.get_tensor(y).astype(np.int64) - after
     return found
 
 
