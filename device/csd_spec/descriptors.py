@@ -5,12 +5,10 @@ is padding) and raises DescriptorError for anything that contradicts itself.
 
 Alkali CSD platform documentation, tables 4.1 to 4.10 and section 4.3.2 (Start accelerator)."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from csd_spec.opcodes import DWORD_SIZE
 
@@ -90,7 +88,7 @@ class IdentifyData(NamedTuple):
         return _IDENTIFY_HEADER.pack(IDENTIFY_MAGIC, IDENTIFY_HEADER_SIZE + len(body)) + body
 
     @classmethod
-    def decode(cls, buffer: Buffer) -> IdentifyData:
+    def decode(cls, buffer: Buffer) -> Self:
         end = identify_length(buffer)
         body = _body("identify data", buffer, IDENTIFY_HEADER_SIZE, end)
         items = _split("accelerator descriptor", body, _ACCELERATOR_HEADER.size)
@@ -154,7 +152,7 @@ class AcceleratorStatus(NamedTuple):
         return header + b"".join(_STATUS_DESCRIPTOR.pack(*item) for item in self.descriptors)
 
     @classmethod
-    def decode(cls, buffer: Buffer) -> AcceleratorStatus:
+    def decode(cls, buffer: Buffer) -> Self:
         body = _body("status", buffer, STATUS_HEADER_SIZE, leading_length(buffer))
         if len(body) % STATUS_DESCRIPTOR_SIZE:
             raise DescriptorError(
@@ -182,7 +180,7 @@ class LogEntry(NamedTuple):
         return _LOG_ENTRY.pack(LOG_ENTRY_HEADER_SIZE + len(text), self.timestamp, self.type) + text
 
     @classmethod
-    def decode(cls, entry: Buffer) -> LogEntry:
+    def decode(cls, entry: Buffer) -> Self:
         if len(entry) < LOG_ENTRY_HEADER_SIZE:
             raise DescriptorError(f"a log entry of {len(entry)} bytes has no room for its header")
         _, timestamp, type_ = _LOG_ENTRY.unpack_from(entry)
@@ -204,7 +202,7 @@ class LogPage(NamedTuple):
         return _LOG_HEADER.pack(LOG_HEADER_SIZE + len(body), self.lost) + body
 
     @classmethod
-    def decode(cls, buffer: Buffer) -> LogPage:
+    def decode(cls, buffer: Buffer) -> Self:
         body = _body("log page", buffer, LOG_HEADER_SIZE, leading_length(buffer))
         _, lost = _LOG_HEADER.unpack_from(buffer)
         items = _split("log entry", body, LOG_ENTRY_HEADER_SIZE)

@@ -5,12 +5,10 @@ leaves free. A device has them only if it was started with them enabled. As in t
 commands, CDW10 is the length of the data in dwords, and CDW12 the operation.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Sequence
 from enum import IntEnum, IntFlag
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from csd_spec.descriptors import Buffer, DescriptorError
 from csd_spec.opcodes import DWORD_SIZE
@@ -53,7 +51,7 @@ class FaultSend(NamedTuple):
         return (dwords, 0, self.operation, self.identifier, 0, 0)
 
     @classmethod
-    def decode(cls, cdws: Sequence[int]) -> FaultSend:
+    def decode(cls, cdws: Sequence[int]) -> Self:
         return cls(cdws[2], cdws[3])
 
 
@@ -66,7 +64,7 @@ class FaultReceive(NamedTuple):
         return (self.dwords, 0, 0, 0, 0, 0)
 
     @classmethod
-    def decode(cls, cdws: Sequence[int]) -> FaultReceive:
+    def decode(cls, cdws: Sequence[int]) -> Self:
         return cls(cdws[0])
 
 
@@ -183,7 +181,7 @@ class Fault(NamedTuple):
             raise ValueError(f"a number of the fault does not fit: {error}") from None
 
     @classmethod
-    def decode(cls, buffer: Buffer) -> Fault:
+    def decode(cls, buffer: Buffer) -> Self:
         """Raises DescriptorError for bytes that are not a fault."""
         if len(buffer) < FAULT_SIZE:
             raise DescriptorError(f"{len(buffer)} bytes are too few for a fault")

@@ -5,10 +5,8 @@ does not fit. Lengths are plain counts of dwords, not 0's based ones.
 
 Alkali CSD platform documentation, sections 4.3.1 and 4.3.2."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 Cdws = tuple[int, int, int, int, int, int]
 """Command dwords 10 to 15."""
@@ -29,7 +27,7 @@ class GlobalControl(NamedTuple):
         return (0, 0, _fit("operation", self.operation, 32), 0, 0, 0)
 
     @classmethod
-    def decode(cls, cdws: Sequence[int]) -> GlobalControl:
+    def decode(cls, cdws: Sequence[int]) -> Self:
         return cls(cdws[2])
 
 
@@ -42,7 +40,7 @@ class Identify(NamedTuple):
         return (_fit("number of dwords", self.dwords, 32), 0, 0, 0, 0, 0)
 
     @classmethod
-    def decode(cls, cdws: Sequence[int]) -> Identify:
+    def decode(cls, cdws: Sequence[int]) -> Self:
         return cls(cdws[0])
 
 
@@ -63,7 +61,7 @@ class GetStatus(NamedTuple):
         return (_fit("number of dwords", self.dwords, 32), 0, cdw12, 0, 0, 0)
 
     @classmethod
-    def decode(cls, cdws: Sequence[int]) -> GetStatus:
+    def decode(cls, cdws: Sequence[int]) -> Self:
         return cls(cdws[0], cdws[2] & ACCELERATOR_MASK, bool(cdws[2] & RETAIN_BIT))
 
 
@@ -82,7 +80,7 @@ class DataTransfer(NamedTuple):
         return FirmwareTransfer(self.dwords, self.accelerator, 0, self.offset).encode()
 
     @classmethod
-    def decode(cls, cdws: Sequence[int]) -> DataTransfer:
+    def decode(cls, cdws: Sequence[int]) -> Self:
         return cls(cdws[0], cdws[2] & ACCELERATOR_MASK, cdws[4])
 
 
@@ -105,7 +103,7 @@ class FirmwareTransfer(NamedTuple):
         )
 
     @classmethod
-    def decode(cls, cdws: Sequence[int]) -> FirmwareTransfer:
+    def decode(cls, cdws: Sequence[int]) -> Self:
         return cls(cdws[0], cdws[2] & ACCELERATOR_MASK, cdws[3], cdws[4])
 
 
@@ -139,7 +137,7 @@ class LocalStorage(NamedTuple):
         )
 
     @classmethod
-    def decode(cls, cdws: Sequence[int]) -> LocalStorage:
+    def decode(cls, cdws: Sequence[int]) -> Self:
         return cls(
             cdws[3] << 32 | cdws[2],
             cdws[4] & COUNT_MASK,
@@ -172,7 +170,7 @@ class Control(NamedTuple):
         )
 
     @classmethod
-    def decode(cls, cdws: Sequence[int]) -> Control:
+    def decode(cls, cdws: Sequence[int]) -> Self:
         return cls(cdws[3], cdws[2] & ACCELERATOR_MASK, cdws[4], cdws[0])
 
 

@@ -3,12 +3,10 @@
 Its entry is `int prog(char *in, char *out)` (Alkali CSD platform documentation, section 3.4); r3 to
 r5, an extension, hold the two buffers' lengths and the address of the context."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from csd_spec.descriptors import Buffer, DescriptorError, decode_arguments
 
@@ -78,7 +76,7 @@ class Context(NamedTuple):
         return encode_context(len(self.arguments), *self)
 
     @classmethod
-    def decode(cls, buffer: Buffer) -> Context:
+    def decode(cls, buffer: Buffer) -> Self:
         """Raises DescriptorError if the list is missing, or disagrees with the header."""
         if len(buffer) < CONTEXT_HEADER_SIZE:
             raise DescriptorError(f"{len(buffer)} bytes are too few for a program's context")

@@ -3,10 +3,8 @@
 Bytes are little endian; times are whole nanoseconds.
 """
 
-from __future__ import annotations
-
 import struct
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 VERSION = 1
 """Of the layout; fields may be added behind the last one without another."""
@@ -95,7 +93,7 @@ class TimingLog(NamedTuple):
         return _LAYOUT.pack(*self)
 
     @classmethod
-    def decode(cls, data: bytes) -> TimingLog:
+    def decode(cls, data: bytes) -> Self:
         """Raises TimingLogError."""
         if len(data) < _LAYOUT.size or data[0] != VERSION:
             raise TimingLogError("this is no log page on modelled time")

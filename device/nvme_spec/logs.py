@@ -4,8 +4,6 @@ NVM Express Base Specification 2.0, section 5.16.1 (log specific information) an
 (Asynchronous Event Request).
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping
 from enum import IntEnum, IntFlag

@@ -5,12 +5,10 @@ opcodes and fields are those on which implementations agree (`docs/supported.md`
 unverified). All lengths and addresses are plain bytes.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from enum import IntEnum, IntFlag
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from nvme_spec.commands import CommandDwords, bits
 from nvme_spec.identify.lists import IDENTIFY_SIZE
@@ -86,7 +84,7 @@ class MemoryCopy(NamedTuple):
         }
 
     @classmethod
-    def decode(cls, entry: SubmissionEntry) -> MemoryCopy:
+    def decode(cls, entry: SubmissionEntry) -> Self:
         return cls(
             entry.cdw3 << 32 | entry.cdw2,
             entry.cdw11 << 32 | entry.cdw10,

@@ -4,8 +4,6 @@ An event's data is a structure that knows its own type. NVM Express Base Specifi
 5.16.1.14 (Persistent Event Log); NVM Command Set Specification 1.0, section 4.1.4.2.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 from typing import ClassVar
 

@@ -7,8 +7,6 @@ log pages 20h to 23h (5.1.12.1.28 to 5.1.12.1.31), features 1Dh and 1Eh; I/O Man
 Send: NVM Command Set Specification 1.1.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Sequence
 from enum import IntEnum

@@ -5,11 +5,9 @@ NVM Express Base Specification 2.0, sections 3.3.3.1 (submission queue entry) an
 `struct` formats and tuples, not `layout` structures.
 """
 
-from __future__ import annotations
-
 import struct
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from nvme_spec.layout import Buffer
 
@@ -99,7 +97,7 @@ class SubmissionEntry(NamedTuple):
     cdw15: int = 0
 
     @classmethod
-    def decode(cls, buffer: Buffer, offset: int = 0) -> SubmissionEntry:
+    def decode(cls, buffer: Buffer, offset: int = 0) -> Self:
         """The entry at `offset`; `struct.error` when the buffer ends before it does."""
         return cls._make(_SUBMISSION.unpack_from(buffer, offset))
 
@@ -137,7 +135,7 @@ class CompletionEntry(NamedTuple):
     phase: int = 0
 
     @classmethod
-    def decode(cls, buffer: Buffer, offset: int = 0) -> CompletionEntry:
+    def decode(cls, buffer: Buffer, offset: int = 0) -> Self:
         """The entry at `offset`; `struct.error` when the buffer ends before it does."""
         dw0, dw1, sqhd, sqid, cid, word = _COMPLETION.unpack_from(buffer, offset)
         return cls(

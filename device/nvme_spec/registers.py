@@ -4,8 +4,6 @@ NVM Express Base Specification 2.0, section 3.1.3 (Controller Properties); NVM E
 Transport Specification 1.0, section 3.1.2 (doorbells).
 """
 
-from __future__ import annotations
-
 from enum import Enum, IntEnum, IntFlag
 
 from nvme_spec.words import Word, field

@@ -4,8 +4,6 @@ The name of an entry is a digest of everything that it depends on. A file is use
 to this user, is in a directory that only this user can access, and matches its digest. Failures are
 not errors: a missing entry is made again."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

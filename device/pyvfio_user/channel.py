@@ -4,8 +4,6 @@ asks meanwhile.
 Source: `docs/interop/vfio-user.rst` in QEMU's sources, section "Protocol Specification".
 """
 
-from __future__ import annotations
-
 import array
 import errno
 import itertools

@@ -6,8 +6,6 @@ shared as sealed memfds.
 Source: `docs/interop/vfio-user.rst` in QEMU's sources, section "Protocol Specification".
 """
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

@@ -6,8 +6,6 @@ takes not a byte more, so every read begins where a message may. Descriptors ins
 refused. A client that sends several messages with descriptors in one sendmsg(2) harms nobody but
 itself."""
 
-from __future__ import annotations
-
 import array
 import os
 import socket

@@ -4,8 +4,6 @@ close(2) may wait: for the peer of a TCP socket that lingers, or for the server 
 What a client has no reason to send is closed in a thread that nobody waits for, and so is a socket
 with messages that were never received, whose descriptors the system closes with it."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import socket

@@ -4,8 +4,6 @@ A device knows no sockets and no messages. It answers accesses to its regions, u
 memory through an `AddressSpace`, and interrupts through `InterruptLines`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain

@@ -4,8 +4,6 @@ Source: QEMU's `docs/interop/vfio-user.rst`, sections "VFIO_USER_DMA_READ" and
 "VFIO_USER_DMA_WRITE".
 """
 
-from __future__ import annotations
-
 import errno
 import math
 import select

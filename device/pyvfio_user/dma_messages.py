@@ -12,8 +12,6 @@ connection.
 Source: QEMU's `docs/interop/vfio-user.rst`, sections "VFIO_USER_DMA_READ", "VFIO_USER_DMA_WRITE"
 and "Socket"."""
 
-from __future__ import annotations
-
 import select
 import socket
 import struct

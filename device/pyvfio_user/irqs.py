@@ -5,8 +5,6 @@ whether anybody could be told, so that a device can keep what is not to be lost.
 
 Source: QEMU's `docs/interop/vfio-user.rst`, section "VFIO_USER_DEVICE_SET_IRQS"."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence

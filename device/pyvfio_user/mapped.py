@@ -2,8 +2,6 @@
 
 Source: QEMU's `docs/interop/vfio-user.rst`, section "VFIO_USER_DEVICE_GET_REGION_INFO"."""
 
-from __future__ import annotations
-
 import mmap
 import os
 from collections.abc import Sequence

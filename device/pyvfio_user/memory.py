@@ -13,8 +13,6 @@ made, and what a device has written to one is the client's only after `store`.
 Source: QEMU's `docs/interop/vfio-user.rst`, sections "VFIO_USER_DMA_MAP" and "VFIO_USER_DMA_UNMAP".
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import itertools

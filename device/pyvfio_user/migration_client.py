@@ -3,8 +3,6 @@
 Source: QEMU's `docs/interop/vfio-user.rst`, section "VFIO_USER_DEVICE_FEATURE" and those behind it.
 """
 
-from __future__ import annotations
-
 import errno
 import struct
 from collections.abc import Callable, Sequence

@@ -7,8 +7,6 @@ the command wants; `encode` puts them together. Each is a request, a reply, or b
 Source: `docs/interop/vfio-user.rst` in QEMU's sources, section "Protocol Specification".
 """
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Mapping

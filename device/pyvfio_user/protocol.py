@@ -6,8 +6,6 @@ has acted on it. Everything is in the byte order of the host, which here is litt
 Source: QEMU's `docs/interop/vfio-user.rst`, section "Protocol Specification"; flags of regions and
 interrupts are those of the `VFIO_` structures that it refers to."""
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag

@@ -1,7 +1,5 @@
 """Memory that processes share by its descriptor: a memfd of a size that nobody can change."""
 
-from __future__ import annotations
-
 import fcntl
 import mmap
 import os

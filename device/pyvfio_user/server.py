@@ -18,8 +18,6 @@ waits for the replies, in the middle of whatever it is doing:
 `has_message` says that there is something to do though `fileno` may not.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

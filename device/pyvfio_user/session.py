@@ -6,8 +6,6 @@ VERSION, and a missing entry is the protocol error; after it, everything else.
 Source: `docs/interop/vfio-user.rst` in QEMU's sources, section "Protocol Specification".
 """
 
-from __future__ import annotations
-
 import errno
 import socket
 import struct

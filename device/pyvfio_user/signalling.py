@@ -7,8 +7,6 @@ IOCB_FLAG_RESFD.
 
 Sources: io_submit(2), eventfd(2), linux/aio_abi.h."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

@@ -1,7 +1,5 @@
 """Listening UNIX sockets in the file system, which only their user can open."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

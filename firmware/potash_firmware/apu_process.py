@@ -1,7 +1,5 @@
 """The APU's process, which the device starts, ends, and restarts when it dies."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

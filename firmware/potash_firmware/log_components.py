@@ -5,8 +5,6 @@ component is a group of packages. The device passes its settings to its other pr
 option applies to all of them.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

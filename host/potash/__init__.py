@@ -4,8 +4,6 @@
 guests that do without it start sooner.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING

@@ -4,8 +4,6 @@ A section is a frozen dataclass, and the type of each field defines how it is re
 which values are valid. The whole file is checked: an unknown key is an error.
 """
 
-from __future__ import annotations
-
 import difflib
 import tomllib
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Files that a command reads whole, and files that it writes whole or not at all."""
 
-from __future__ import annotations
-
 import errno
 import os
 import secrets

@@ -1,7 +1,5 @@
 """How the values of `potash.toml` stand in TOML: what is valid, and how it is written."""
 
-from __future__ import annotations
-
 import functools
 import json
 import operator

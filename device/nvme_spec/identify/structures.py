@@ -5,8 +5,6 @@ Controller data structure); NVM Command Set Specification 1.0, section 4.1.5 (Id
 data structure, I/O command set specific structures).
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 from nvme_spec.identify.lists import IDENTIFY_SIZE

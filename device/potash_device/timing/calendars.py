@@ -1,7 +1,5 @@
 """When a part of a drive is busy: reservations, and the gaps between them that others may take."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 MOST_GAPS = 64

@@ -4,8 +4,6 @@ Sources: P. Desnoyers, "Analytic Modeling of SSD Write Performance", SYSTOR 2012
 Kurkoski, "An Improved Analytical Expression for Write Amplification in NAND Flash", 2011.
 """
 
-from __future__ import annotations
-
 import math
 
 

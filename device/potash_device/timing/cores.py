@@ -5,8 +5,6 @@ into nanoseconds. A core does one job at a time, in the order in which they arri
 has a clock, and nothing waits.
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections import deque

@@ -1,7 +1,5 @@
 """A modelled drive for whoever uses it: requests in, completion times out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

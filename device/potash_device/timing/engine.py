@@ -3,8 +3,6 @@
 Policies stay in Python: compiled code returns where it needs a victim, and goes on from there.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Reservations of dies, buses and the link, over arrays: the results of `calendars`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from potash_device.timing import state

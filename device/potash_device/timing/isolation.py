@@ -8,8 +8,6 @@ is the last resort, against a policy that sleeps.
 Run as a module, this is the process: it gets questions from the drive, and answers in JSON.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Drives and policies by name: built-in ones, and those in the user's own files."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path

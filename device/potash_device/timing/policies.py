@@ -4,15 +4,13 @@
 that is to be relocated and erased; `order` of an allocation policy once.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from types import FrameType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,7 +143,7 @@ class Policies:
     wear: Wear = field(default_factory=NoWear)
     allocation: Allocation = field(default_factory=ChannelFirst)
 
-    def without(self, kind: str) -> Policies:
+    def without(self, kind: str) -> Self:
         """The same with the built-in policy of one kind."""
         return replace(self, **{kind: getattr(Policies(), kind)})
 

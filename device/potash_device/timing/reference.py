@@ -10,8 +10,6 @@ A request takes its parts of all resources when it arrives, so that its completi
 `engine` is the same for millions of requests. Sources: docs/time.md.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field

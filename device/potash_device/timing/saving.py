@@ -4,8 +4,6 @@ It is the drive at rest: nothing under way, with an empty cache of the mapping. 
 from others are made anew, so a file cannot contradict itself in them.
 """
 
-from __future__ import annotations
-
 import json
 import tokenize
 import zipfile

@@ -1,7 +1,5 @@
 """The arrays of a modelled drive, and the numbers by which compiled code finds its way in them."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

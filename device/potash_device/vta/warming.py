@@ -3,8 +3,6 @@
 Who may only read the folder of compiled code finds it there, instead of compiling it again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -5,8 +5,6 @@ while it runs: it is gathered in the arena, where the job's own reads see it, an
 the job has come to its end. So a job that does not get there has written nothing.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field

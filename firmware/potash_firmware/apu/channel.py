@@ -6,8 +6,6 @@ A worker runs what a host sent, so what it says is believed no further than a me
 service treats anything else as the worker's end.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 from dataclasses import asdict, dataclass

@@ -4,8 +4,6 @@ The service links nothing itself. That would take it from everybody else for as 
 file likes, and whatever the linker gets wrong would happen where the configuration of all is kept.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

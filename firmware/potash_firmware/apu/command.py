@@ -4,8 +4,6 @@ A handler returns an `Answer` or `Later`, or raises NvmeError; it never replies 
 command goes unanswered. It checks everything before it changes anything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ when an order comes that does not name them. While the next one names the same, 
 compiled and its ranges stay mapped.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

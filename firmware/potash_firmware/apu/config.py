@@ -1,7 +1,5 @@
 """What the APU is told about its board when it is started, as JSON."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ the namespaces that it names. It reads code that it may still load, and what was
 compiled before; it writes no file.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection
 from contextlib import suppress

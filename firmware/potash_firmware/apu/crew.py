@@ -4,8 +4,6 @@ What workers say goes to their owner in order. A worker that breaks the rules of
 hangs up, is killed; when it is gone for certain, its owner is told once, after its last words.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 

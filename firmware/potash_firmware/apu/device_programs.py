@@ -5,8 +5,6 @@ granted. Parameters and ranges are a stranger's; whatever does not fit is refuse
 written.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 

@@ -6,8 +6,6 @@ next one comes. Nothing that is installed changes before its replacement is whol
 Alkali CSD platform documentation, section 4.3.2 (Send Firmware, Read Firmware).
 """
 
-from __future__ import annotations
-
 from csd_spec.descriptors import LogEntryType
 from csd_spec.opcodes import KEEP_ACTIVE_FIRMWARE
 from csd_spec.status import VendorStatus

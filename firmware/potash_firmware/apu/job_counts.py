@@ -1,7 +1,5 @@
 """Counting an accelerator's jobs, in its row of the shared counters."""
 
-from __future__ import annotations
-
 import logging
 import time
 

@@ -6,8 +6,6 @@ goes to its blocks before its status becomes done, and a buffer that the RPU sti
 not given to the next job.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -4,8 +4,6 @@ There is one in mode `modelled` only. While a job runs, its row of the shared co
 time it would have taken its core so far.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

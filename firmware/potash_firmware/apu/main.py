@@ -6,8 +6,6 @@ is given by number: `mailbox`, `state`, `transfer`, `mediaN` for the media of na
 of the accelerators, and `trace` for a file for what happens here.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

@@ -1,7 +1,5 @@
 """What a worker's tensor accelerator does, for the shared counters and for who watches."""
 
-from __future__ import annotations
-
 import base64
 import functools
 

@@ -4,13 +4,11 @@ What survives a restart of the APU is here too: `save` and `restore` make bytes 
 back; where the bytes go is `state`'s.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from csd_spec.descriptors import (
     AcceleratorStatus,
@@ -141,7 +139,7 @@ class Subsystem:
     """Accelerators whose job did not live through the restart of the APU."""
 
     @classmethod
-    def create(cls, config: Config, clock: Clock) -> Subsystem:
+    def create(cls, config: Config, clock: Clock) -> Self:
         """As after power-on."""
         limits = config.limits
         return cls(

@@ -3,8 +3,6 @@
 Each worker has a tensor accelerator of its own, made when a program first wants one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple

@@ -5,8 +5,6 @@ workers are killed by the kernel, and the end of a worker's channel says that it
 loses its memory before its descriptors.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import math

@@ -1,7 +1,5 @@
 """How workers report: that they are ready, what their programs say, and why a job has failed."""
 
-from __future__ import annotations
-
 import resource
 import socket
 from collections.abc import Callable

@@ -7,8 +7,6 @@ answered, so that a restarted APU goes on from there.
 Alkali CSD platform documentation, section 3.4.4 (Userspace custom NVMe command handler).
 """
 
-from __future__ import annotations
-
 import logging
 import socket
 import time

@@ -6,8 +6,6 @@ It may be killed, or crash, at any moment: nothing outside it depends on its get
 Alkali CSD platform documentation, section 3.4 (APU Software).
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

@@ -4,8 +4,6 @@ A program is loaded once and can run any number of times, each time on ranges th
 its arena and not copied. The pages of stack, data and context are released between two runs.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from dataclasses import replace

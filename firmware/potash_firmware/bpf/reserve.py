@@ -7,8 +7,6 @@ everything in it except the arena's own memory is inaccessible, and an access ra
     inaccessible | arena, from the offset `BASE` on | inaccessible
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import mmap

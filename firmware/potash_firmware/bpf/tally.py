@@ -5,8 +5,6 @@ but the number of instructions. All engines that can count give the same numbers
 that faults; only one that exceeds its instruction limit may have a few more in compiled code.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 

@@ -11,8 +11,6 @@ on every system, and would only provide the numbers of about a hundred system ca
 Sources: prctl(2), seccomp(2), landlock(7), capabilities(7), getrlimit(2).
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

@@ -1,7 +1,5 @@
 """System calls for confinement that Python does not provide."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from typing import Any

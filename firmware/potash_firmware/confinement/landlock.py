@@ -4,8 +4,6 @@ All access rights that the kernel supports are restricted: files, TCP, abstract 
 to other processes. Only reading below the given directories is allowed.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import stat

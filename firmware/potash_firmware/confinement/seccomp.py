@@ -5,8 +5,6 @@ Any call that is not in the table kills the process, and so does any call of ano
 x32).
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import platform

@@ -4,8 +4,6 @@ The numbers are those of Linux's tables for the two machines (arch/x86/entry/sys
 and scripts/syscall.tbl); None where a machine has no such call.
 """
 
-from __future__ import annotations
-
 import errno
 import mmap
 import os

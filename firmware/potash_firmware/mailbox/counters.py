@@ -6,8 +6,6 @@ a time and is stored at once, so a reader sees an old value or a new one. The de
 memory, so counters continue when an APU or a worker is started again.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 from typing import Self
 

@@ -4,8 +4,6 @@ The table of their memory ranges and parameters is also that of the documentatio
 number of bytes of range 0 to process, 0 for all.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 from typing import NamedTuple
 

@@ -4,14 +4,12 @@ Memory and programs are shared once, by a message with a descriptor and a serial
 never reused; later messages refer to that number.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from potash_device.timing.cores import Work
 from potash_firmware.mailbox.counters import ENGINE_ROWS
@@ -182,7 +180,7 @@ class Codec(NamedTuple):
     unpack: Callable[[bytes], Any]
 
     @classmethod
-    def plain(cls, kind: int, message: type[Any], layout: struct.Struct) -> Codec:
+    def plain(cls, kind: int, message: type[Any], layout: struct.Struct) -> Self:
         """Of a message whose fields are numbers, in the order of the datagram."""
         names = [one.name for one in fields(message)]
         return cls(

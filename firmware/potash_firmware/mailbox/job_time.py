@@ -4,8 +4,6 @@ They are sent in mode `modelled` only. A job on an accelerator ends in two steps
 what the job has counted, and the RPU, which has the models and the clock, when its time has come.
 """
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass
 from enum import IntEnum

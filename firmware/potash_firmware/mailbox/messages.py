@@ -7,8 +7,6 @@ two processors; `port` transports datagrams, and bulk data is in the memory of `
 Source: Alkali CSD platform documentation, section 3.4.4 (Userspace custom NVMe command handler).
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ bounded: the number of commands in flight is that of the transfer slots, so the 
 if the other end no longer reads. `messages` defines the contents of datagrams.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import socket

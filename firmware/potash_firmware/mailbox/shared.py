@@ -8,8 +8,6 @@ no process can shrink it while another one has mapped it.
 Source: Alkali CSD platform documentation, section 3.2.3 (RPU-APU shared memory).
 """
 
-from __future__ import annotations
-
 import fcntl
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Progress of long commands: one line on a terminal, a line for each step elsewhere."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import threading

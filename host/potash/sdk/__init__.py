@@ -10,8 +10,6 @@
 It also runs in guests, so it needs only the standard library.
 """
 
-from __future__ import annotations
-
 from potash.sdk.accelerator import INPUT_LENGTH, Accelerator, JobResult
 from potash.sdk.commands import DEFAULT_TIMEOUT
 from potash.sdk.device import Device

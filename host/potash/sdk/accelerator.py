@@ -3,8 +3,6 @@
 Alkali CSD platform documentation, section 4.4 (the order of a host application's commands).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress

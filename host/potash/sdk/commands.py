@@ -3,8 +3,6 @@
 NVM Express Base Specification 2.0, section 5.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress

@@ -4,8 +4,6 @@ NVM Express Computational Programs Command Set Specification; `nvme_spec.computa
 unverified layouts.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

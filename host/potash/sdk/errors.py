@@ -4,8 +4,6 @@ The status codes behind them are those of NVM Express Base Specification 2.0, se
 and of the accelerator command set.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import IntEnum
 

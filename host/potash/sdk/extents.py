@@ -4,8 +4,6 @@ Linux's `Documentation/filesystems/fiemap.rst` and `include/uapi/linux/fiemap.h`
 `/sys/dev/block`, which knows partitions; proc(5) on `/proc/self/mountinfo`.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import struct

@@ -21,8 +21,6 @@ each but the last two with [count=N] [after=N]. A device that was not started wi
 --allow-faults` refuses them with Invalid Command Opcode.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from enum import IntEnum

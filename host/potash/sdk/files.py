@@ -8,8 +8,6 @@ file. The accelerator is reset before that, and before the new file is deleted, 
 would stay the output of the next job.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import stat

@@ -1,7 +1,5 @@
 """Entries of one job in an accelerator's log, where they follow those of the jobs before."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from csd_spec.descriptors import LogEntry, LogEntryType

@@ -4,8 +4,6 @@ NVM Express Subsystem Local Memory Command Set Specification; `nvme_spec.memory_
 unverified layouts.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from contextlib import closing

@@ -3,8 +3,6 @@
 NVM Command Set Specification 1.0, section 3.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 from typing import Unpack
 

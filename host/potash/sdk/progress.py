@@ -1,7 +1,5 @@
 """How a long call reports its progress."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 Progress = Callable[[str, float | None], None]

@@ -5,8 +5,6 @@ after the device has accepted the program (`attach`), and leave nothing open (`c
 buffers or blocks here, and files on the drive in `potash.sdk.files`.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ There are two: the kernel's driver through ioctl (`potash.sdk.ioctl`) and a driv
 that speaks vfio-user (`potash.sdk.vfio_user`).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple, Protocol
 
 from nvme_spec.identify.capabilities import CommandSet

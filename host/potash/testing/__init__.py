@@ -14,8 +14,6 @@ With pytest, without imports:
 of another scope, use the context managers `booted_device` and `booted_guest`.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:

@@ -1,7 +1,5 @@
 """Modelled drives: built, written on, kept in files."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A drive's way to its steady state as a picture: latencies above write amplification."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """How a drive changes from empty to its steady state, while a host writes random pages of it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Block traces in public forms: MSR Cambridge's and FIU's."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 from typing import NamedTuple

@@ -6,8 +6,6 @@ session of its own, pipes (or a pseudo-terminal), and its end is told only after
 written by then. `serve` knows only a byte stream; what concerns the machine is in `main`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -6,8 +6,6 @@ so the same few lines serve both ends, the guest's included (where Python is slo
 only, and little of it).
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from enum import IntEnum

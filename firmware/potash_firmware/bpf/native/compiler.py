@@ -3,8 +3,6 @@
 llvmlite is imported when the first program is compiled or loaded, and nowhere else.
 """
 
-from __future__ import annotations
-
 import functools
 import struct
 from collections.abc import Container

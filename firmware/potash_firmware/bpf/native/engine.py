@@ -4,8 +4,6 @@ While compiled code runs, other threads of the process do too (ctypes lets the i
 go). A helper's exception is kept until compiled code has returned, and raised then.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import logging

@@ -6,8 +6,6 @@ iteration number; a loop's exit test gives the number of iterations; and the add
 gives its range.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from potash_firmware.bpf import isa

@@ -1,7 +1,5 @@
 """What is known of a value that was cut to 32 bits, or that depends on the path taken."""
 
-from __future__ import annotations
-
 from potash_firmware.bpf.native import values
 from potash_firmware.bpf.native.linear import Linear, near, number, unknown
 from potash_firmware.bpf.native.nests import Merged, Unsteady

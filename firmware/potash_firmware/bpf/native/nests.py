@@ -9,8 +9,6 @@ All of this holds under conditions (a 32-bit counter does not wrap, a bound is n
 the guard tests too. `induction` finds nests.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -16,8 +16,6 @@ one does not, the rest no longer matters:
   the number of iterations they are below 2^120.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import reduce
 

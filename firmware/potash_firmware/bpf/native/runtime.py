@@ -9,8 +9,6 @@ of before: it comes again when this one returns, and a signal that was sent is s
 Divisions of 128 bits are what LLVM expects of a compiler's own library.
 """
 
-from __future__ import annotations
-
 import functools
 import signal
 import threading

@@ -4,8 +4,6 @@ Each APU that is started gets a descriptor of memory and of a program when it fi
 an APU is lost, its executions end as LOST, and so do new ones until the next APU runs.
 """
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import os

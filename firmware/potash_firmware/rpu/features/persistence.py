@@ -9,8 +9,6 @@ Source: NVM Express Base Specification 2.0, section 5.16.1.3 (SMART / Health Inf
 "shall be retained across power cycles"), 5.27 (Set Features, SV), 3.6 (shutdown).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future

@@ -5,8 +5,6 @@ While it runs, and after one that has failed, only few commands are permitted (`
 
 Source: NVM Express Base Specification 2.0, section 5.24, 8.21 and 5.16.1.25 (Sanitize Status)."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future

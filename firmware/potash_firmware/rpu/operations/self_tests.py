@@ -7,8 +7,6 @@ extended one reads every block, and continues after resets and power cycles.
 
 Source: NVM Express Base Specification 2.0, section 5.9, 8.6 and 5.16.1.7 (its log)."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field

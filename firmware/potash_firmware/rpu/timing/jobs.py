@@ -7,8 +7,6 @@ Each accelerator and each compute namespace has one core, which a job has until 
 nobody waits for it any more.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field

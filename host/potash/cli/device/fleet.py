@@ -1,7 +1,5 @@
 """`potash fleet`: many drives, and programs next to each part of the data."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import time

@@ -3,8 +3,6 @@
 Alkali CSD platform documentation, section 4.3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime

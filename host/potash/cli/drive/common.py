@@ -1,7 +1,5 @@
 """Arguments, devices and reports that the commands for a drive share."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -1,7 +1,5 @@
 """`potash cp`: programs that a drive runs on its memory namespaces."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """`potash fault`: fault injection into a drive that runs."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

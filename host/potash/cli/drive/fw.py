@@ -3,8 +3,6 @@
 Alkali CSD platform documentation, section 4.3.2 (Send Firmware, Read Firmware).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """A program that is named on a command line: an object file, or C that is built first."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 

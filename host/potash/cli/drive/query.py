@@ -1,7 +1,5 @@
 """`potash query`: filters and aggregates of a table where it is stored."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path

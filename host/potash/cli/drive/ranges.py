@@ -1,7 +1,5 @@
 """Ranges of blocks and of memory as command lines name them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeAlias
 

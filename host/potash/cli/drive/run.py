@@ -1,7 +1,5 @@
 """`potash run`: the host application."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Several commands for one device, which stays open: the lines of `potash acc shell`."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """`potash slm`: the bytes of a drive's memory namespaces."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

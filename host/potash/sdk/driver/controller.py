@@ -4,8 +4,6 @@ NVM Express Base Specification 2.0, sections 3.5.1 (initialization), 3.6 (shutdo
 (resets).
 """
 
-from __future__ import annotations
-
 import math
 import os
 import select

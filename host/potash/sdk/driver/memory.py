@@ -6,8 +6,6 @@ A buffer is one run of addresses, so its PRP list is written once and serves eve
 NVM Express Base Specification 2.0, section 4.1.1 (Physical Region Page entry and list).
 """
 
-from __future__ import annotations
-
 import struct
 
 from nvme_spec.queues import COMPLETION_ENTRY_SIZE, SUBMISSION_ENTRY_SIZE

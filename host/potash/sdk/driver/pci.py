@@ -4,8 +4,6 @@ PCI Local Bus Specification 3.0, sections 6.1 (header), 6.2.5 (BARs), 6.7 (capab
 (MSI-X).
 """
 
-from __future__ import annotations
-
 import errno
 import struct
 from enum import IntEnum

@@ -3,8 +3,6 @@
 NVM Express Base Specification 2.0, sections 3.3.1 (queue model) and 3.3.3 (entries).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from nvme_spec.queues import (
