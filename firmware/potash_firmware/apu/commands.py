@@ -1,0 +1,434 @@
+"""The accelerator command set: the handlers, and a table of them for each of the two sets.
+
+An object file says itself how long it is, so a piece of firmware that leaves it incomplete is kept
+until the next one comes. Nothing that is installed changes before its replacement is whole and
+verified.
+
+Alkali CSD platform documentation, sections 4.2.1 (Get Log Page), 4.3.1 (Admin commands) and 4.3.2
+(I/O commands).
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+
+from csd_spec import descriptors, fields
+from csd_spec.descriptors import DescriptorError, LogEntryType, decode_arguments
+from csd_spec.opcodes import (
+    DWORD_SIZE,
+    KEEP_ACTIVE_FIRMWARE,
+    LOG_PAGE,
+    AdminOpcode,
+    GlobalOperation,
+    IoOpcode,
+    Operation,
+)
+from csd_spec.status import VendorStatus
+from nvme_spec import opcodes as nvme
+from nvme_spec.commands import GetLogPage
+from nvme_spec.status import NvmeError, Status
+from potash_firmware.apu import ranges
+from potash_firmware.apu.command import Answer, Context, IfSound, Later, Result, Row, table
+from potash_firmware.apu.lifecycle import PLATFORM_STATUS, STATUS
+from potash_firmware.apu.model import Accelerator, ByteRange, Grant
+from potash_firmware.bpf.errors import ElfError
+from potash_firmware.bpf.object_file import stated_size
+from potash_firmware.mailbox.messages import Request
+
+
+def global_control(context: Context, request: Request) -> Result:
+    subsystem = context.subsystem
+    operation = fields.GlobalControl.decode(request.cdws).operation
+    if operation == GlobalOperation.ENABLE:
+        subsystem.enabled = True
+        return Answer()
+    if operation != GlobalOperation.DISABLE:
+        raise NvmeError(Status.INVALID_FIELD, f"there is no global operation {operation}")
+    subsystem.enabled = False
+    accelerators = tuple(subsystem.accelerators.values())
+    for accelerator in accelerators:
+        context.jobs.stop(accelerator)
+    return Later(accelerators)
+
+
+def identify(context: Context, request: Request) -> Result:
+    accelerators = (
+        descriptors.Accelerator(
+            item.id,
+            (
+                descriptors.Capability(descriptors.CapabilityId.FIRMWARE),
+                descriptors.Capability(descriptors.CapabilityId.INPUT_BUFFER, item.input_size),
+                descriptors.Capability(descriptors.CapabilityId.OUTPUT_BUFFER, item.output_size),
+            ),
+        )
+        for item in context.config.accelerators
+    )
+    return Answer(descriptors.IdentifyData(tuple(accelerators)).encode())
+
+
+def get_status(context: Context, request: Request) -> Result:
+    command = fields.GetStatus.decode(request.cdws)
+    accelerator = context.accelerator(command.accelerator)
+    meanings = PLATFORM_STATUS if context.config.platform_status else STATUS
+    return Answer(
+        accelerator.status_snapshot.read(
+            lambda: accelerator.status(meanings).encode(), retain=command.retain
+        )
+    )
+
+
+def get_log_page(context: Context, request: Request) -> Result:
+    command = GetLogPage.decode(request.cdws)
+    if command.lid != LOG_PAGE:
+        raise NvmeError(Status.INVALID_LOG_PAGE, f"there is no log page {command.lid:#x}")
+    engine = context.engine_log(request.nsid)
+    if engine is None:
+        accelerator = context.accelerator(command.lsi)
+        engine = accelerator.log, accelerator.log_snapshot
+    log, snapshot = engine
+    page = snapshot.read(lambda: log.page().encode(), retain=command.rae)
+    if command.offset > len(page):
+        detail = f"the log page has {len(page)} bytes, none at {command.offset}"
+        raise NvmeError(Status.INVALID_FIELD, detail)
+    return Answer(page[command.offset : command.offset + request.length])
+
+
+PIECE_MINIMUM = 64 * 1024
+"""A shorter piece that leaves the firmware incomplete is a broken file, not a part of one: every
+host moves at least this much with one command."""
+
+
+def installed(accelerator: Accelerator, identifier: int) -> bytes:
+    """The image of a firmware. Raises NvmeError when there is none such."""
+    try:
+        return accelerator.firmware[identifier]
+    except KeyError:
+        which = (
+            "active firmware" if identifier == KEEP_ACTIVE_FIRMWARE else f"firmware {identifier}"
+        )
+        detail = f"accelerator {accelerator.config.id} has no {which}"
+        raise NvmeError(VendorStatus.INVALID_FIRMWARE, detail) from None
+
+
+def send_firmware(context: Context, request: Request) -> Result:
+    """Take in a piece of firmware; install the firmware when it is whole and sound.
+
+    Raises NvmeError, having kept what was installed.
+    """
+    command = fields.FirmwareTransfer.decode(request.cdws)
+    accelerator = context.accelerator(command.accelerator)
+    limits, identifier = context.config.limits, command.firmware
+    offset, piece = command.offset * DWORD_SIZE, bytes(context.data(request))
+    if identifier >= limits.firmware_slots:
+        detail = f"firmware IDs are 0 to {limits.firmware_slots - 1}, not {identifier}"
+        raise NvmeError(VendorStatus.INVALID_FIRMWARE, detail)
+    before = accelerator.staged.get(identifier, b"") if offset else b""
+    if offset != len(before):
+        detail = f"the piece begins at byte {offset}, but {len(before)} bytes have come"
+        raise NvmeError(Status.INVALID_FIELD, detail)
+    image = bytes(before) + piece
+    accelerator.staged.pop(identifier, None)
+    _require_room(context, accelerator, identifier, len(image))
+    if len(piece) >= PIECE_MINIMUM and len(image) < _stated_size(image) <= limits.firmware_size:
+        accelerator.staged[identifier] = bytearray(image)
+        return Answer()
+
+    def decided(reason: str | None) -> None:
+        if reason is not None:
+            _refuse(accelerator, f"firmware {identifier} was refused: {reason}")
+        # Others may have been installed meanwhile.
+        _require_room(context, accelerator, identifier, len(image))
+        accelerator.firmware[identifier] = image
+
+    return IfSound(image, decided)
+
+
+def _stated_size(image: bytes) -> int:
+    """How long an object file says that it is; 0 of anything else."""
+    try:
+        return stated_size(image)
+    except ElfError:
+        return 0
+
+
+def _require_room(context: Context, accelerator: Accelerator, identifier: int, size: int) -> None:
+    limits = context.config.limits
+    if size > limits.firmware_size:
+        _refuse(accelerator, f"the firmware has more than {limits.firmware_size} bytes")
+    others = sum(
+        len(image)
+        for item in context.subsystem.accelerators.values()
+        for key, image in item.firmware.items()
+        if (item, key) != (accelerator, identifier)
+    )
+    if others + size > limits.firmware_total:
+        _refuse(accelerator, f"all firmware together has {limits.firmware_total} bytes at most")
+
+
+def _refuse(accelerator: Accelerator, reason: str) -> None:
+    accelerator.log.add(LogEntryType.ACCELERATOR_ERROR, reason)
+    raise NvmeError(VendorStatus.FIRMWARE_REFUSED, reason)
+
+
+def send_data(context: Context, request: Request) -> Result:
+    command = fields.DataTransfer.decode(request.cdws)
+    accelerator = context.accelerator_at_rest(command.accelerator)
+    start, end = _extent(command.offset, request, accelerator.config.input_size)
+    arena = context.buffers.arena(command.accelerator)
+    at = accelerator.config.plan.input_offset
+    arena[at + start : at + end] = context.data(request)
+    # The first piece begins an input anew; the ones behind it make it longer.
+    length = max(accelerator.buffers.input_length or 0, end) if start else end
+    accelerator.buffers = replace(accelerator.buffers, input_length=length, input_ranges=())
+    return Answer()
+
+
+def read_data(context: Context, request: Request) -> Result:
+    command = fields.DataTransfer.decode(request.cdws)
+    accelerator = context.accelerator_at_rest(command.accelerator)
+    start, end = _extent(command.offset, request, accelerator.config.output_size)
+    at = accelerator.config.plan.output_offset
+    return Answer(context.buffers.arena(command.accelerator)[at + start : at + end])
+
+
+def read_firmware(context: Context, request: Request) -> Result:
+    command = fields.FirmwareTransfer.decode(request.cdws)
+    accelerator = context.accelerator(command.accelerator)
+    image = installed(accelerator, command.firmware)
+    start = command.offset * DWORD_SIZE
+    return Answer(image[start : start + request.length], len(image))
+
+
+def _extent(offset: int, request: Request, size: int) -> tuple[int, int]:
+    """First byte and end of a transfer within a buffer of `size` bytes. Raises NvmeError."""
+    start = offset * DWORD_SIZE
+    end = start + request.length
+    if end > size:
+        detail = f"the transfer ends at byte {end} of a buffer of {size}"
+        raise NvmeError(Status.INVALID_FIELD, detail)
+    return start, end
+
+
+def control(context: Context, request: Request) -> Result:
+    command = fields.Control.decode(request.cdws)
+    accelerator = context.accelerator(command.accelerator)
+    operation = OPERATIONS.get(command.operation)
+    if operation is None:
+        detail = f"there is no operation {command.operation}"
+        raise NvmeError(Status.INVALID_FIELD, detail)
+    return operation(context, request, accelerator, command)
+
+
+def _reset(
+    context: Context, request: Request, accelerator: Accelerator, command: fields.Control
+) -> Result:
+    context.jobs.reset(accelerator)
+
+    def blank() -> None:
+        accelerator.blank()
+        context.buffers.clear_arena(accelerator.config.id)
+
+    return Later((accelerator,), blank)
+
+
+def _start(
+    context: Context, request: Request, accelerator: Accelerator, command: fields.Control
+) -> Result:
+    context.accelerator_at_rest(command.accelerator)
+    chosen = command.firmware
+    if chosen == KEEP_ACTIVE_FIRMWARE and accelerator.active is not None:
+        chosen = accelerator.active
+    try:
+        image = _selected(accelerator, chosen)
+    except NvmeError:
+        if context.config.platform_status:
+            context.jobs.not_loaded(accelerator)
+        raise
+    arguments = bytes(context.data(request))
+    try:
+        decode_arguments(arguments)
+    except DescriptorError as error:
+        accelerator.log.add(LogEntryType.ACCELERATOR_ERROR, str(error))
+        raise NvmeError(VendorStatus.INVALID_ARGUMENT_LIST, str(error)) from None
+    _require_buffers(context, accelerator)
+    accelerator.active = chosen
+    context.jobs.start(accelerator, image, arguments)
+    return Answer()
+
+
+def _stop(
+    context: Context, request: Request, accelerator: Accelerator, command: fields.Control
+) -> Result:
+    context.jobs.stop(accelerator)
+    return Later((accelerator,))
+
+
+def _select_firmware(
+    context: Context, request: Request, accelerator: Accelerator, command: fields.Control
+) -> Result:
+    context.accelerator_at_rest(command.accelerator)
+    _selected(accelerator, command.firmware)
+    accelerator.active = command.firmware
+    return Answer()
+
+
+def _selected(accelerator: Accelerator, identifier: int) -> bytes:
+    """The image of a firmware that a job is to run; the log says when there is none."""
+    try:
+        return installed(accelerator, identifier)
+    except NvmeError as error:
+        accelerator.log.add(LogEntryType.INVALID_FIRMWARE, error.detail)
+        raise
+
+
+def _require_buffers(context: Context, accelerator: Accelerator) -> None:
+    """Refuse, and say in the log, buffers that a job cannot have."""
+    for kind, reason in _problems(context, accelerator):
+        accelerator.log.add(kind, reason)
+        raise NvmeError(VendorStatus.INVALID_BUFFERS, reason)
+
+
+def _problems(context: Context, accelerator: Accelerator) -> Iterator[tuple[LogEntryType, str]]:
+    """What is wrong with the buffers' configuration, as the log is to call it."""
+    buffers = accelerator.buffers
+    if buffers.input_length is None and not buffers.input_ranges:
+        reason = "no input has been sent, and no local storage chosen as input"
+        yield LogEntryType.INVALID_INPUT_BUFFER, reason
+    namespaces = {item.nsid: item for item in context.config.namespaces}
+    chosen: dict[LogEntryType, Iterable[ByteRange | Grant]] = {
+        LogEntryType.INVALID_INPUT_BUFFER: buffers.input_ranges,
+        LogEntryType.INVALID_OUTPUT_BUFFER: buffers.output_ranges,
+        LogEntryType.ACCELERATOR_ERROR: buffers.granted,
+    }
+    for kind, items in chosen.items():
+        for item in items:
+            if missing := ranges.missing(item, namespaces):
+                yield kind, missing
+
+
+Operate = Callable[[Context, Request, Accelerator, fields.Control], Result]
+
+OPERATIONS: dict[int, Operate] = {
+    Operation.RESET: _reset,
+    Operation.START: _start,
+    Operation.STOP: _stop,
+    Operation.SELECT_FIRMWARE: _select_firmware,
+}
+"""The operations of Basic Accelerator Control."""
+
+
+def grant_local_storage(context: Context, request: Request) -> Result:
+    """Let programs reach a range by themselves, until the accelerator is reset."""
+    command = fields.LocalStorage.decode(request.cdws)
+    accelerator, item = _local_range(context, request)
+    _require_end(item, _namespaces(context))
+    block = _namespaces(context)[item.nsid].block_size
+    grant = Grant(item.nsid, item.first // block, item.length // block, command.writable)
+    granted = (grant,) if command.replace else (*accelerator.buffers.granted, grant)
+    limit = context.config.limits.ranges
+    if len(granted) > limit:
+        detail = f"there can be {limit} grants, not {len(granted)}"
+        accelerator.log.add(LogEntryType.ACCELERATOR_ERROR, detail)
+        raise NvmeError(VendorStatus.INVALID_BUFFERS, detail)
+    accelerator.buffers = replace(accelerator.buffers, granted=granted)
+    return Answer()
+
+
+def _set_input(context: Context, request: Request, *, append: bool) -> Result:
+    accelerator, item = _local_range(context, request)
+    _require_end(item, _namespaces(context))
+    chosen = (*accelerator.buffers.input_ranges, item) if append else (item,)
+    _require_fit(
+        context,
+        accelerator,
+        chosen,
+        accelerator.config.input_size,
+        LogEntryType.INVALID_INPUT_BUFFER,
+    )
+    accelerator.buffers = replace(accelerator.buffers, input_length=None, input_ranges=chosen)
+    return Answer()
+
+
+def _set_output(context: Context, request: Request, *, append: bool) -> Result:
+    accelerator, item = _local_range(context, request)
+    over = ranges.overhang(item, _namespaces(context))
+    item = item._replace(length=item.length - over)
+    chosen = (*accelerator.buffers.output_ranges, item) if append else (item,)
+    kind = LogEntryType.INVALID_OUTPUT_BUFFER
+    _require_fit(context, accelerator, chosen, accelerator.config.output_size, kind)
+    if over:
+        accelerator.log.add(
+            kind, f"the output range ends {over} bytes past its namespace and was cut there"
+        )
+    accelerator.buffers = replace(accelerator.buffers, output_ranges=chosen)
+    return Answer()
+
+
+def _local_range(context: Context, request: Request) -> tuple[Accelerator, ByteRange]:
+    command = fields.LocalStorage.decode(request.cdws)
+    accelerator = context.accelerator_at_rest(command.accelerator)
+    item = ranges.resolve(command, request.nsid, _namespaces(context), context.config.range_blocks)
+    return accelerator, item
+
+
+def _require_end(item: ByteRange, namespaces: ranges.Namespaces) -> None:
+    """Raise NvmeError for a range that its namespace ends before."""
+    if ranges.overhang(item, namespaces):
+        detail = "the range ends past the end of the namespace"
+        raise NvmeError(Status.LBA_OUT_OF_RANGE, detail)
+
+
+def _namespaces(context: Context) -> ranges.Namespaces:
+    return {item.nsid: item for item in context.config.namespaces}
+
+
+def _require_fit(
+    context: Context,
+    accelerator: Accelerator,
+    chosen: tuple[ByteRange, ...],
+    size: int,
+    kind: LogEntryType,
+) -> None:
+    """Refuse, and say in the log, ranges that the buffer of `size` bytes cannot hold."""
+    total = sum(item.length for item in chosen)
+    limit = context.config.limits.ranges
+    if total > size:
+        detail = f"ranges of {total} bytes do not fit in the buffer of {size}"
+    elif len(chosen) > limit:
+        detail = f"there can be {limit} ranges, not {len(chosen)}"
+    else:
+        return
+    accelerator.log.add(kind, detail)
+    raise NvmeError(VendorStatus.INVALID_BUFFERS, detail)
+
+
+ADMIN = table(
+    Row(nvme.AdminOpcode.GET_LOG_PAGE, get_log_page, always=True),
+    Row(AdminOpcode.GLOBAL_CONTROL, global_control, always=True),
+    Row(AdminOpcode.IDENTIFY, identify, always=True),
+    Row(AdminOpcode.GET_STATUS, get_status, always=True),
+)
+
+IO = table(
+    Row(IoOpcode.SEND_DATA, send_data),
+    Row(IoOpcode.READ_DATA, read_data),
+    Row(IoOpcode.SEND_FIRMWARE, send_firmware),
+    Row(IoOpcode.READ_FIRMWARE, read_firmware),
+    Row(IoOpcode.LOCAL_INPUT, partial(_set_input, append=False)),
+    Row(IoOpcode.LOCAL_OUTPUT, partial(_set_output, append=False)),
+    Row(IoOpcode.APPEND_LOCAL_INPUT, partial(_set_input, append=True)),
+    Row(IoOpcode.APPEND_LOCAL_OUTPUT, partial(_set_output, append=True)),
+    Row(IoOpcode.GRANT_LOCAL_STORAGE, grant_local_storage),
+    Row(IoOpcode.CONTROL, control),
+)
+
+
+def dispatch(context: Context, request: Request) -> Result:
+    """Carry out a command. Raises NvmeError."""
+    row = (ADMIN if request.admin else IO).get(request.opcode)
+    if row is None:
+        raise NvmeError(Status.INVALID_OPCODE, f"there is no command {request.opcode:#x}")
+    if not row.always and not context.subsystem.enabled:
+        detail = "the accelerator subsystem is disabled"
+        raise NvmeError(VendorStatus.SUBSYSTEM_DISABLED, detail)
+    return row.handler(context, request)
