@@ -69,10 +69,9 @@ from potash_firmware.mailbox.device_programs import DESCRIPTIONS
 from potash_firmware.naming import command_name
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS, identify, identify_controller
-from potash_firmware.rpu.admin.directives import PLACEMENT_ADMIN
 from potash_firmware.rpu.admin.log_pages import PAGES
+from potash_firmware.rpu.admin.placement import PLACEMENT_ADMIN, PLACEMENT_IO
 from potash_firmware.rpu.command_sets import COMMANDS, IO_COMMANDS
-from potash_firmware.rpu.command_sets.nvm.placement import PLACEMENT_IO
 from potash_firmware.rpu.dispatch import Row
 from potash_firmware.rpu.dispatch import Table as Commands
 from potash_firmware.rpu.features.table import FEATURES

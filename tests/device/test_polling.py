@@ -5,8 +5,7 @@ from heapq import heappop, heappush
 
 import pytest
 
-from potash_device.controller.polling import IDLE, PAUSE, SPIN, TICKS, Mode, Polling
-from potash_device.controller.tuner import Tuner
+from potash_device.controller.polling import IDLE, PAUSE, SPIN, TICKS, Mode, Polling, Tuner
 
 US = 1e-6
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from potash_firmware.rpu.protection.bytes import write_bytes
+from potash_firmware.rpu.accelerators.write_back import write_bytes
 from support.metadata import (
     ALL_CHECKS,
     APP,

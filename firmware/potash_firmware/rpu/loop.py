@@ -37,10 +37,9 @@ from potash_firmware.mailbox.job_time import JobBegan, JobCounted, JobLeft
 from potash_firmware.mailbox.messages import JobEnded, ReadCheck, ResetDone, WriteBack
 from potash_firmware.rpu.accelerators.apu_link import Answer, ApuLink, Grant
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS
-from potash_firmware.rpu.admin.directives import PLACEMENT_ADMIN
+from potash_firmware.rpu.admin.placement import PLACEMENT_ADMIN, PLACEMENT_IO
 from potash_firmware.rpu.arbitration import PASS_TIME, Arbiter
 from potash_firmware.rpu.command_sets import COMMANDS
-from potash_firmware.rpu.command_sets.nvm.placement import PLACEMENT_IO
 from potash_firmware.rpu.commands import Commands
 from potash_firmware.rpu.compute.engine import Engine
 from potash_firmware.rpu.compute.runs import Turn

@@ -12,7 +12,7 @@ from potash_firmware.bpf import isa
 from potash_firmware.bpf.arena import FRAME_SIZE
 from potash_firmware.bpf.isa import Class, Instruction, Jump, Mode
 from potash_firmware.bpf.native import values
-from potash_firmware.bpf.native.linear import Symbol, wrapped
+from potash_firmware.bpf.native.loops import Symbol, wrapped
 
 MOST_INSTRUCTIONS = 128
 """Maximum length of a segment: the checks of an instruction depend on all that follow it."""

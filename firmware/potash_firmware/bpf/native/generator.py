@@ -28,7 +28,7 @@ from potash_firmware.bpf.native.checks import (
     segments,
 )
 from potash_firmware.bpf.native.context import REFUEL, SideExit, Word
-from potash_firmware.bpf.native.nests import Nest
+from potash_firmware.bpf.native.loops import Nest
 from potash_firmware.bpf.native.ranges import Guard
 from potash_firmware.bpf.native.registers import live
 from potash_firmware.bpf.native.writer import CONTEXT, LIKELY, SCALAR, UNLIKELY, Writer, checked

@@ -14,21 +14,25 @@ from potash_firmware.bpf.native import values
 from potash_firmware.bpf.native.blocks import Block, Function
 from potash_firmware.bpf.native.checks import in_frame, is_access, is_atomic, writes
 from potash_firmware.bpf.native.joins import merged, static, unwidened, widened
-from potash_firmware.bpf.native.linear import Linear, Symbol, number, unknown
-from potash_firmware.bpf.native.loops import Flow, Loop
-from potash_firmware.bpf.native.nests import (
+from potash_firmware.bpf.native.loops import (
     FALLING,
     RISING,
     SIGNED,
     Drift,
     Fits,
+    Flow,
     Iteration,
+    Linear,
+    Loop,
     Merged,
     Nest,
     Phi,
     Range,
+    Symbol,
     Test,
     Times,
+    number,
+    unknown,
 )
 from potash_firmware.bpf.native.registers import written
 from potash_firmware.bpf.native.values import (

@@ -1,8 +1,7 @@
 """What is known of a value that was cut to 32 bits, or that depends on the path taken."""
 
 from potash_firmware.bpf.native import values
-from potash_firmware.bpf.native.linear import Linear, near, number, unknown
-from potash_firmware.bpf.native.nests import Merged, Unsteady
+from potash_firmware.bpf.native.loops import Linear, Merged, Unsteady, near, number, unknown
 from potash_firmware.bpf.native.values import Bounded, Extended, Value
 
 

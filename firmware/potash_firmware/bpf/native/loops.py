@@ -1,15 +1,98 @@
-"""A function's loops: which blocks they have, and how they lie in each other.
+"""A function's loops: their blocks, how they lie in each other, and what their registers are.
 
 A loop consists of the blocks that reach a back edge to its header without passing the header, which
 is on every path into it. Where control flow is not made of such loops, none are found.
+
+The registers of a counted loop are linear in the iteration number, and so are the addresses that it
+uses. Two addresses whose forms differ in a constant lie that far apart, whatever the unknowns are,
+which lets one check stand for several accesses. The last iteration gives the range of each. A guard
+before a nest checks these ranges for all accesses of all iterations, and the fuel for all back
+edges; if it fails, a version of the nest with its own checks runs. All of this holds under
+conditions (a 32-bit counter does not wrap, a bound is not negative), which the guard tests too.
+`induction` finds nests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from potash_firmware.bpf.isa import Jump
 from potash_firmware.bpf.native.blocks import Function
+
+_WRAP = 1 << 64
+_HALF = 1 << 63
+
+FAR = 1 << 62
+"""Maximum absolute value of numbers in guards; what may be larger is unknown to them.
+
+Unknowns have limits within this, so a few of them, times factors of 31 bits, never overflow the
+128 bits that `ranges` computes with.
+"""
+
+Symbol = Hashable
+"""Something that has one value, which is not known; two of them are the same when equal.
+
+No tuples, because those are equal whatever they are called.
+"""
+
+
+def wrapped(value: int) -> int:
+    """`value` modulo 2^64, as a signed number."""
+    return (value + _HALF) % _WRAP - _HALF
+
+
+class Linear(NamedTuple):
+    """`constant` plus each symbol times its coefficient, which is never 0; signed, modulo 2^64."""
+
+    constant: int
+    terms: frozenset[tuple[Symbol, int]]
+
+    def __add__(self, other: Linear) -> Linear:  # type: ignore[override]  # a form is no tuple
+        if not other.terms:
+            return Linear(wrapped(self.constant + other.constant), self.terms)
+        terms = dict(self.terms)
+        for symbol, factor in other.terms:
+            terms[symbol] = terms.get(symbol, 0) + factor
+        return _linear(self.constant + other.constant, terms)
+
+    def __sub__(self, other: Linear) -> Linear:
+        return self + other.scaled(-1)
+
+    def scaled(self, factor: int) -> Linear:
+        """This form times a number."""
+        return _linear(self.constant * factor, {one: by * factor for one, by in self.terms})
+
+    def shifted(self, by: int) -> Linear:
+        """This form plus a number."""
+        return Linear(wrapped(self.constant + by), self.terms)
+
+    @property
+    def known(self) -> bool:
+        """Whether this is just a number."""
+        return not self.terms
+
+
+def near(low: int, high: int) -> bool:
+    """Whether a guard may use a value from `low` to `high`."""
+    return -FAR <= low and high <= FAR
+
+
+def number(value: int) -> Linear:
+    """A form without unknowns."""
+    return Linear(wrapped(value), frozenset())
+
+
+def unknown(symbol: Symbol) -> Linear:
+    """The form that is one symbol."""
+    return Linear(0, frozenset({(symbol, 1)}))
+
+
+def _linear(constant: int, terms: Mapping[Symbol, int]) -> Linear:
+    wrap = {symbol: wrapped(factor) for symbol, factor in terms.items()}
+    return Linear(wrapped(constant), frozenset(item for item in wrap.items() if item[1]))
+
 
 MOST_BLOCKS = 4096
 """Blocks of a function beyond which no loops are looked for: it takes their square in time."""
@@ -133,3 +216,116 @@ def _dominators(
                 found[start] = new
                 changed = True
     return found
+
+
+RISING = frozenset({Jump.JLT, Jump.JLE, Jump.JSLT, Jump.JSLE})
+FALLING = frozenset({Jump.JGT, Jump.JGE, Jump.JSGT, Jump.JSGE})
+SIGNED = frozenset({Jump.JSLT, Jump.JSLE, Jump.JSGT, Jump.JSGE})
+INCLUSIVE = frozenset({Jump.JLE, Jump.JGE, Jump.JSLE, Jump.JSGE})
+
+
+@dataclass(frozen=True, slots=True)
+class Phi:
+    """What a register holds when an iteration of the loop with this header begins."""
+
+    header: int
+    register: int
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What a register holds where paths meet that leave different things in it: up to `high`."""
+
+    block: int
+    register: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unsteady:
+    """The same, where nothing is known of it."""
+
+    block: int
+    register: int
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """The number of the current iteration of a loop, from 0."""
+
+    header: int
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """That number times a register's value at the nest's beginning."""
+
+    header: int
+    register: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """What a register has gained up to an iteration: each earlier one added `low` to `high`."""
+
+    header: int
+    register: int
+    low: int
+    high: int
+
+
+class Fits(NamedTuple):
+    """The condition that a form is a 32-bit number, signed or not, in every iteration."""
+
+    form: Linear
+    signed: bool
+
+
+class Test(NamedTuple):
+    """The exit test of a loop, which every iteration passes and some iteration must fail.
+
+    The loop continues while `left`, plus `step` for each iteration, compares to `right` as `jump`
+    says. If `register` is set, an iteration adds its value at the beginning of the nest. Blocks
+    that the block `after` dominates are executed only after the test was true.
+    """
+
+    jump: Jump
+    left: Linear
+    right: Linear
+    step: int
+    register: int | None
+    after: int
+    conditions: frozenset[Fits]
+
+
+class Range(NamedTuple):
+    """Accesses that reach from `low` to `high` around the same unknowns.
+
+    `short` names the loops whose last iteration, the one that ends them, has none of them.
+    """
+
+    terms: frozenset[tuple[Symbol, int]]
+    low: int
+    high: int
+    write: bool
+    short: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Nest:
+    """A loop that is worth a version without checks, with what has to hold for that.
+
+    `tests` has, outer ones first, the loops whose iterations can be counted in advance and matter.
+    `proven` are accesses that need no check in that version, each with its range's index. When it
+    is `counted`, an upper bound of its instructions is known.
+    """
+
+    loop: Loop
+    tests: dict[int, Test]
+    ranges: list[Range]
+    conditions: list[Fits]
+    proven: dict[int, int]
+    counted: bool
+    branching: frozenset[int]
+    """Latches of loops most of which an iteration may skip."""

@@ -22,18 +22,20 @@ from functools import reduce
 from potash_firmware.bpf.arena import BASE
 from potash_firmware.bpf.native import lowering
 from potash_firmware.bpf.native.blocks import Function
-from potash_firmware.bpf.native.linear import FAR, Linear, Symbol
-from potash_firmware.bpf.native.loops import Loop
-from potash_firmware.bpf.native.nests import (
+from potash_firmware.bpf.native.loops import (
     FALLING,
+    FAR,
     INCLUSIVE,
     RISING,
     SIGNED,
     Drift,
     Iteration,
+    Linear,
+    Loop,
     Merged,
     Nest,
     Range,
+    Symbol,
     Test,
     Times,
 )

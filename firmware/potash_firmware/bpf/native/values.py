@@ -11,7 +11,7 @@ from typing import NamedTuple
 from potash_firmware.bpf import isa
 from potash_firmware.bpf.arena import CODE_BASE
 from potash_firmware.bpf.isa import Alu, Atomic, Class, Instruction, Mode, Source
-from potash_firmware.bpf.native.linear import Linear, number, unknown
+from potash_firmware.bpf.native.loops import Linear, number, unknown
 
 WORD = 32
 

@@ -10,10 +10,11 @@ import errno
 import logging
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from nvme_spec.commands import PRACT
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.status import NvmeError
 from potash_device.media.errors import MediaError
@@ -26,11 +27,33 @@ from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
 from potash_firmware.rpu.operations.sanitize import Sanitizing
-from potash_firmware.rpu.protection.bytes import write_bytes
+from potash_firmware.rpu.protection.wanted import Wanted, insert
 from potash_firmware.rpu.timing.deadlines import Deadlines
 
 if TYPE_CHECKING:  # it takes NumPy, as in the controller
     from potash_firmware.rpu.timing.jobs import JobTime
+
+
+def write_bytes(namespace: Namespace, first: int, content: memoryview) -> None:
+    """Write from byte `first` on; waits. Raises MediaError.
+
+    The blocks get protection information that fits, with an application tag of 0, and other
+    metadata of zeroes.
+    """
+    size, kept = namespace.block_size, namespace.metadata
+    slba, end = first // size, -(-(first + len(content)) // size)
+    blocks = memoryview(bytearray((end - slba) * size))
+    metadata = memoryview(bytearray((end - slba) * kept.size))
+    at = first - slba * size
+    if len(content) < len(blocks):
+        namespace.pairs.read(slba, blocks, metadata)
+    blocks[at : at + len(content)] = content
+    if kept.protection:
+        wanted = Wanted(kept, PRACT)
+        tags = slba & (1 << wanted.reference_bits) - 1
+        insert(replace(wanted, tags=tags), blocks, metadata, end - slba)
+    namespace.pairs.write(slba, blocks, metadata)
+
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ from nvme_spec.identify.capabilities import CommandSet, Oacs
 from nvme_spec.logs import CSE_SHIFT, CommandEffects, SubmissionRestriction
 from nvme_spec.opcodes import AdminOpcode
 from potash_firmware.rpu.admin import (
-    background_operations,
     events,
     faults,
     features,
@@ -14,7 +13,7 @@ from potash_firmware.rpu.admin import (
     identify,
     lba_status,
     log_pages,
-    namespaces,
+    operations,
     queues,
 )
 from potash_firmware.rpu.command_sets import compute
@@ -49,34 +48,34 @@ ADMIN_COMMANDS = table(
     Row(AdminOpcode.FIRMWARE_IMAGE_DOWNLOAD, firmware.download, capability=Oacs.FIRMWARE),
     Row(
         AdminOpcode.FORMAT_NVM,
-        namespaces.format_nvm,
+        operations.format_nvm,
         NamespaceUse.OWN,
         CommandEffects.LBCC | CommandEffects.NCC | _ALONE,
         Oacs.FORMAT_NVM,
     ),
     Row(
         AdminOpcode.NAMESPACE_MANAGEMENT,
-        namespaces.namespace_management,
+        operations.namespace_management,
         NamespaceUse.OWN,
         CommandEffects.NCC | CommandEffects.NIC,
         Oacs.NAMESPACE_MANAGEMENT,
     ),
     Row(
         AdminOpcode.NAMESPACE_ATTACHMENT,
-        namespaces.namespace_attachment,
+        operations.namespace_attachment,
         NamespaceUse.OWN,
         CommandEffects.NCC | CommandEffects.NIC,
         Oacs.NAMESPACE_MANAGEMENT,
     ),
     Row(
         AdminOpcode.DEVICE_SELF_TEST,
-        background_operations.device_self_test,
+        operations.device_self_test,
         NamespaceUse.OWN,
         capability=Oacs.DEVICE_SELF_TEST,
     ),
     Row(
         AdminOpcode.SANITIZE,
-        background_operations.sanitize,
+        operations.sanitize,
         effects=CommandEffects.LBCC | _ALONE,
     ),
     Row(

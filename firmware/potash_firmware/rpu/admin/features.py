@@ -12,7 +12,7 @@ from nvme_spec.persistent_events import TimestampChanged
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
-from potash_firmware.rpu.admin import placement_features as placement
+from potash_firmware.rpu.admin import placement
 from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.features.table import Feature, row

@@ -40,7 +40,7 @@ from nvme_spec.persistent_events import (
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
 from nvme_spec.zoned import encode_changed_zones
-from potash_firmware.rpu.admin import placement_logs as placement
+from potash_firmware.rpu.admin import placement
 from potash_firmware.rpu.command import Command, Pending, Result, finished
 from potash_firmware.rpu.command_sets import compute
 from potash_firmware.rpu.controller import Controller

@@ -1,24 +1,29 @@
-"""Format NVM, Namespace Management and Namespace Attachment: their fields.
+"""Commands that begin an operation: of namespaces, Device Self-test and Sanitize.
 
-Each is a task that begins when the one before has ended, so two of them never see half of what the
-other does.
+Format NVM, Namespace Management and Namespace Attachment are tasks that begin when the one before
+has ended, so two of them never see half of what the other does. The other two run in the
+background.
 
-Source: NVM Express Base Specification 2.0, section 5.14 (Format NVM), 5.19 (Namespace Attachment)
-and 5.20 (Namespace Management).
+Source: NVM Express Base Specification 2.0, section 5.9 (Device Self-test), 5.14 (Format NVM), 5.19
+(Namespace Attachment), 5.20 (Namespace Management) and 5.24 (Sanitize).
 """
 
 from nvme_spec.commands import (
+    DeviceSelfTest,
     FormatNvm,
     NamespaceAttachment,
     NamespaceAttachmentOperation,
     NamespaceManagement,
     NamespaceManagementOperation,
+    Sanitize,
     SecureErase,
+    SelfTestCode,
 )
 from nvme_spec.identify.lists import IDENTIFY_SIZE, decode_controller_list
+from nvme_spec.logs import SelfTestResult
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
-from potash_firmware.rpu.command import Command, Result
+from potash_firmware.rpu.command import Command, Result, Steps
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.inventory import CONTROLLER_ID
 from potash_firmware.rpu.namespaces.namespace import wanted_format
@@ -84,3 +89,27 @@ def namespace_attachment(controller: Controller, command: Command) -> Result:
     if identifiers != [CONTROLLER_ID]:
         raise NvmeError(Status.CONTROLLER_LIST_INVALID, detail="there is one controller, 0")
     return controller.tasks.command(controller.management.attach(command.entry.nsid, attach=attach))
+
+
+def device_self_test(controller: Controller, command: Command) -> Result:
+    """Start a test, which goes on after the command, or end the one at hand."""
+    fields = DeviceSelfTest.decode(command.entry.cdws)
+    tests = controller.self_tests
+    if fields.stc == SelfTestCode.ABORT:
+        tests.abort(SelfTestResult.ABORTED_BY_COMMAND)
+    elif fields.stc in (SelfTestCode.SHORT, SelfTestCode.EXTENDED):
+        tests.begin(SelfTestCode(fields.stc), command.entry.nsid)
+    else:
+        raise NvmeError(Status.INVALID_FIELD, f"self-test {fields.stc:#x} is not there")
+
+    def remember() -> Steps:
+        yield tests.save()
+        return None
+
+    return controller.tasks.command(remember(), exclusive=False)
+
+
+def sanitize(controller: Controller, command: Command) -> Result:
+    """Start an operation, which goes on after the command, or leave the failure mode."""
+    fields = Sanitize.decode(command.entry.cdws)
+    return controller.tasks.command(controller.sanitizing.command(fields, command.entry.cdw10))

@@ -1,0 +1,230 @@
+"""What a drive with flexible data placement has besides: commands, log pages and features.
+
+The endurance group and its handles have the features' values.
+
+Source: NVM Express Base Specification 2.1, section 5.1.6, 5.1.7 and 8.1.8 (directives), 5.1.12.1.9
+and 5.1.12.1.28 to 5.1.12.1.31 (log pages), 5.1.25.1.20 and 5.1.25.1.21 (features); NVM Command Set
+Specification 1.1 (I/O Management Receive and Send).
+"""
+
+import struct
+from concurrent.futures import Future
+
+from nvme_spec.commands import GetLogPage, SetFeatures
+from nvme_spec.features import FeatureId
+from nvme_spec.identify.capabilities import Oacs
+from nvme_spec.opcodes import AdminOpcode, IoOpcode
+from nvme_spec.placement import (
+    DATA_PLACEMENT,
+    ENDURANCE_UNIT,
+    IDENTIFY_DIRECTIVE,
+    RETURN_PARAMETERS,
+    STATUS_OPERATION,
+    UPDATE_OPERATION,
+    DirectiveParameters,
+    DirectiveReceive,
+    EnduranceGroupLog,
+    EventType,
+    FdpEventsFields,
+    FdpFields,
+    HandleUse,
+    ManagementReceive,
+    ManagementSend,
+    encode_configurations,
+    encode_events,
+    encode_status,
+    encode_usage,
+)
+from nvme_spec.status import NvmeError, Status
+from potash_device.media.shapes import MOST_NAMESPACES
+from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.dispatch import NamespaceUse, Row, table
+from potash_firmware.rpu.placement import GROUP, Placement
+
+HOST_EVENTS = 1 << 0
+"""Log specific parameter of page 23h: events of the host, else those of the controller."""
+
+
+def _placement(controller: Controller, fields: GetLogPage) -> Placement:
+    """Raises NvmeError for another endurance group."""
+    if fields.lsi != GROUP:
+        raise NvmeError(Status.INVALID_FIELD, f"there is no endurance group {fields.lsi}")
+    assert controller.placement is not None
+    return controller.placement
+
+
+def endurance_group(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    placement, smart = _placement(controller, fields), controller.smart_log()
+    health = controller.health
+    return bytes(
+        EnduranceGroupLog(
+            available_spare=smart.available_spare,
+            available_spare_threshold=smart.available_spare_threshold,
+            percentage_used=smart.percentage_used,
+            data_units_read=-(-health.bytes_read // ENDURANCE_UNIT),
+            data_units_written=-(-placement.written // ENDURANCE_UNIT),
+            media_units_written=-(-placement.media_written // ENDURANCE_UNIT),
+            host_read_commands=health.reads,
+            host_write_commands=health.writes,
+            media_errors=health.media_errors,
+            error_log_entries=controller.errors.count,
+            tegcap=controller.namespaces.total_capacity,
+            uegcap=controller.namespaces.unallocated,
+        )
+    )
+
+
+def configurations(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    placement = _placement(controller, fields)
+    return encode_configurations(placement.handles, placement.unit, MOST_NAMESPACES)
+
+
+def usage(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    placement = _placement(controller, fields)
+    uses = [HandleUse.UNUSED] * placement.handles
+    for nsid, one in controller.namespaces.blocks.items():
+        chosen = one.settings.chosen
+        for handle in controller.namespaces.handles(nsid):
+            uses[handle] = HandleUse.CONTROLLER_SPECIFIED if chosen else HandleUse.HOST_SPECIFIED
+    return encode_usage(uses)
+
+
+def statistics(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    return bytes(_placement(controller, fields).statistics)
+
+
+def events(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    """The drive has no events of its own."""
+    placement = _placement(controller, fields)
+    return encode_events(tuple(placement.host_events) if fields.lsp & HOST_EVENTS else ())
+
+
+_ENABLED = 1
+"""FDPE, with configuration index 0."""
+
+
+def get_feature(controller: Controller, command: Command) -> Result:
+    """Data placement, or the events of a placement handle. Raises NvmeError."""
+    if SetFeatures.decode(command.entry.cdws).fid == FeatureId.FLEXIBLE_DATA_PLACEMENT:
+        _require_group(command)
+        return _ENABLED
+    enabled, fields = _events_of(controller, command)
+    listed = [bytes((one, one in enabled)) for one in EventType][: fields.noet]
+    controller.transfer.send(command, b"".join(listed).ljust(2 * fields.noet, b"\0"))
+    return len(EventType)
+
+
+def set_feature(controller: Controller, command: Command) -> Result:
+    """Enable events or disable them; data placement itself cannot be changed. Raises NvmeError."""
+    if SetFeatures.decode(command.entry.cdws).fid == FeatureId.FLEXIBLE_DATA_PLACEMENT:
+        _require_group(command)
+        if FdpFields.decode(command.entry.cdws).value != _ENABLED:
+            if controller.namespaces.blocks:
+                raise NvmeError(Status.COMMAND_SEQUENCE_ERROR, "namespaces exist")
+            raise NvmeError(Status.FEATURE_NOT_CHANGEABLE, "the drive places data from its start")
+        return None
+    enabled, fields = _events_of(controller, command)
+    named = set(bytes(controller.transfer.receive(command, fields.noet))) if fields.noet else set()
+    if unknown := named - set(EventType):
+        raise NvmeError(Status.INVALID_FIELD, f"event {min(unknown):#x} is not supported")
+    events = {EventType(one) for one in named}
+    enabled |= events
+    if not fields.enable:
+        enabled -= events
+
+    def kept(future: "Future[None]") -> None:
+        future.result()
+
+    return Pending(controller.media_work.submit(controller.persistence.record()), kept)
+
+
+def _events_of(controller: Controller, command: Command) -> tuple[set[EventType], FdpEventsFields]:
+    """The events of the placement handle that a command names. Raises NvmeError."""
+    assert controller.placement is not None
+    fields = FdpEventsFields.decode(command.entry.cdws)
+    namespace = controller.namespaces.usable(command.entry.nsid)
+    handle = controller.placement.handle(namespace.nsid, fields.phndl)
+    if handle is None:
+        raise NvmeError(Status.INVALID_FIELD, f"there is no placement handle {fields.phndl}")
+    return controller.placement.enabled[handle], fields
+
+
+def _require_group(command: Command) -> None:
+    if FdpFields.decode(command.entry.cdws).endgid != GROUP:
+        raise NvmeError(Status.INVALID_FIELD, "there is no such endurance group")
+
+
+_DIRECTIVES = 1 << IDENTIFY_DIRECTIVE | 1 << DATA_PLACEMENT
+"""Those that there are, which are always enabled."""
+
+
+def directive_receive(controller: Controller, command: Command) -> Result:
+    """Give which directives there are; that for data placement has nothing to give."""
+    fields = DirectiveReceive.decode(command.entry.cdws)
+    controller.namespaces.usable(command.entry.nsid)
+    if (fields.dtype, fields.doper) != (IDENTIFY_DIRECTIVE, RETURN_PARAMETERS):
+        raise NvmeError(Status.INVALID_FIELD, "the directive has no such operation")
+    data = bytes(
+        DirectiveParameters(supported=_DIRECTIVES, enabled=_DIRECTIVES, persistent=_DIRECTIVES)
+    )
+    controller.transfer.send(command, data[: fields.length].ljust(fields.length, b"\0"))
+    return None
+
+
+def directive_send(controller: Controller, command: Command) -> Result:
+    """Refuse: no directive can be enabled or disabled, and that for data placement has no
+    operations."""
+    controller.namespaces.usable(command.entry.nsid)
+    raise NvmeError(Status.INVALID_FIELD, "directives are as they are")
+
+
+PLACEMENT_ADMIN = table(
+    Row(
+        AdminOpcode.DIRECTIVE_SEND,
+        directive_send,
+        NamespaceUse.ONE,
+        capability=Oacs.DIRECTIVES,
+    ),
+    Row(
+        AdminOpcode.DIRECTIVE_RECEIVE,
+        directive_receive,
+        NamespaceUse.ONE,
+        capability=Oacs.DIRECTIVES,
+    ),
+)
+"""Admin commands of a drive with data placement, as well."""
+
+
+def management_receive(controller: Controller, command: Command) -> Result:
+    """Give the status of the namespace's reclaim unit handles."""
+    assert controller.placement is not None
+    fields = ManagementReceive.decode(command.entry.cdws)
+    if fields.mo != STATUS_OPERATION:
+        raise NvmeError(Status.INVALID_FIELD, f"there is no management operation {fields.mo}")
+    namespace = controller.namespaces.usable(command.entry.nsid)
+    data = encode_status(controller.placement.status(namespace.nsid, namespace.block_size))
+    controller.transfer.send(command, data[: fields.length].ljust(fields.length, b"\0"))
+    return None
+
+
+def management_send(controller: Controller, command: Command) -> Result:
+    """Have reclaim unit handles refer to other reclaim units."""
+    assert controller.placement is not None
+    fields = ManagementSend.decode(command.entry.cdws)
+    if fields.mo != UPDATE_OPERATION:
+        raise NvmeError(Status.INVALID_FIELD, f"there is no management operation {fields.mo}")
+    namespace = controller.namespaces.usable(command.entry.nsid)
+    count = fields.mos + 1
+    if count > len(controller.placement.status(namespace.nsid, namespace.block_size)):
+        raise NvmeError(Status.INVALID_FIELD, "the namespace has fewer placement identifiers")
+    data = bytes(controller.transfer.receive(command, 2 * count))
+    due = controller.placement.update(namespace.nsid, struct.unpack(f"<{count}H", data))
+    return controller.deadlines.keep(due, lambda: None)
+
+
+PLACEMENT_IO = table(
+    Row(IoOpcode.IO_MANAGEMENT_RECEIVE, management_receive, NamespaceUse.ONE),
+    Row(IoOpcode.IO_MANAGEMENT_SEND, management_send, NamespaceUse.ONE),
+)
+"""I/O commands of namespaces with blocks there, as well."""
