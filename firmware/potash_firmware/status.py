@@ -23,9 +23,9 @@ from potash_firmware.log_components import component_of
 from potash_firmware.mailbox.counters import Counters, Row, Word
 from potash_firmware.naming import command_name
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
-from potash_firmware.rpu.histogram import BOUNDS, Histogram
 from potash_firmware.rpu.logs.timing import timing_log
 from potash_firmware.rpu.loop import Rpu
+from potash_firmware.rpu.statistics import BOUNDS, Histogram
 from pyvfio_user.server import Server
 from pyvfio_user.socket_path import listen, unlink
 

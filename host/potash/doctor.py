@@ -20,7 +20,7 @@ from typing import Annotated
 
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
-from potash.vm import cache, snapshot, sources
+from potash.vm import cache, snapshot
 from potash.vm import images as guest_images
 from potash.vm import packages as debian
 from potash.vm import qemu as machine
@@ -369,9 +369,9 @@ def _to_download(name: str, what: str, mirror: str | None, command: str) -> Find
         said = f"{what} would be downloaded with {tools} {verb} not there"
         return Finding(name, State.MISSING, said, "sudo apt-get install apt dpkg tar")
     try:
-        sources.mirror(mirror)
+        debian.mirror(mirror)
     except PotashError as error:
         said = f"{what} cannot be downloaded: {error}"
-        return Finding(name, State.MISSING, said, f"export {sources.ENVIRONMENT}=ADDRESS")
+        return Finding(name, State.MISSING, said, f"export {debian.ENVIRONMENT}=ADDRESS")
     said = f"{what} is downloaded from the Debian archive at the first start"
     return Finding(name, State.GOOD, said, command)

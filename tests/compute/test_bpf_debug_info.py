@@ -15,8 +15,8 @@ from potash_firmware.bpf import (
     load_program,
     run_program,
 )
+from potash_firmware.bpf.debug_info import MAX_LINES, CodePlace, LineTable, SourceLine
 from potash_firmware.bpf.elf import Program
-from potash_firmware.bpf.line_info import MAX_LINES, CodePlace, LineTable, SourceLine
 from support.bpf import exit_, insn, load, mov
 from support.bpf_btf import Line, btf_parts
 from support.bpf_compiler import NO_COMPILER, compile_program, compiler

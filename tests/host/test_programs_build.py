@@ -13,8 +13,7 @@ import pytest
 
 from potash.cli.app import run_app
 from potash.programs import compiler as programs
-from potash.programs.advice import TABLE, advice, readable
-from potash.programs.compiler import BuildError, Compiler, build
+from potash.programs.compiler import TABLE, BuildError, Compiler, advice, build, readable
 from potash.programs.execution import execute
 from potash.sdk.errors import PotashError
 from potash_firmware.bpf import load_program

@@ -8,7 +8,7 @@ from click import BadParameter
 import potash.sdk
 from nvme_spec.commands import ReadWrite
 from nvme_spec.opcodes import IoOpcode
-from potash.cli.device.namespace_options import NAMESPACE, namespace_option
+from potash.cli.device.configured import NAMESPACE, namespace_option
 from potash.sdk import InvalidRequest
 from potash.sdk.commands import encoded
 from potash.vm.drive import device_process

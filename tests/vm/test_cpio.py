@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from potash.vm.cpio import Archive
+from potash.vm.rootfs import Archive
 
 
 def written(archive: Archive) -> bytes:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from potash.vm import sources
+from potash.vm import packages
 from potash.vm.errors import PackagesUnavailable
 from potash.vm.packages import RELEASE, Apt, find_keyring, source_lines
 from support.docs import ROOT
@@ -89,7 +89,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
     folder = tmp_path_factory.mktemp("debian")
     root = folder / "root"
     try:
-        address = sources.mirror()
+        address = packages.mirror()
         keyring = find_keyring(folder / "keyring", silent)
         apt = Apt(folder / "apt", source_lines(address, keyring))
         apt.run("update")

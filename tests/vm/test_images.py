@@ -10,8 +10,8 @@ import pytest
 
 from potash.vm import images as room
 from potash.vm import rootfs
-from potash.vm.cpio import Archive
 from potash.vm.images import GuestImages
+from potash.vm.rootfs import Archive
 
 
 def entries(data: bytes) -> Iterator[tuple[str, int, bytes]]:

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from potash.cli.app import run_app
-from potash.vm.cpio import Archive
 from potash.vm.images import GuestImages
+from potash.vm.rootfs import Archive
 from support.vm import WAITING, processes_with
 
 LIMIT = 60.0

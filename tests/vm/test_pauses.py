@@ -11,7 +11,7 @@ import pytest
 
 from potash.vm.errors import GuestTimeout
 from potash.vm.guest import Guest
-from potash.vm.pauses import Pauses
+from potash.vm.machine import Pauses
 from support.vm import local_channel
 
 

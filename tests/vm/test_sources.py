@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from potash.vm import sources
+from potash.vm import packages
 from potash.vm.errors import PackagesUnavailable
-from potash.vm.sources import Source, debian_archive, read
+from potash.vm.packages import Source, debian_archive, read
 
 HOST = "http://archive.example/debian"
 
@@ -79,28 +79,28 @@ def test_an_address_that_ends_as_debian_s_is_preferred() -> None:
 
 
 def test_the_archive_is_that_of_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(sources.ENVIRONMENT, raising=False)
-    assert sources.mirror(None, *apt_folder(tmp_path, "debian.sources", STANZA)) == HOST
+    monkeypatch.delenv(packages.ENVIRONMENT, raising=False)
+    assert packages.mirror(None, *apt_folder(tmp_path, "debian.sources", STANZA)) == HOST
 
 
 def test_the_option_goes_before_the_environment_and_that_before_apt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apt = apt_folder(tmp_path, "debian.sources", STANZA)
-    monkeypatch.setenv(sources.ENVIRONMENT, "https://environment.example/debian/")
-    assert sources.mirror(None, *apt) == "https://environment.example/debian"
-    assert sources.mirror("file:/srv/debian", *apt) == "file:/srv/debian"
+    monkeypatch.setenv(packages.ENVIRONMENT, "https://environment.example/debian/")
+    assert packages.mirror(None, *apt) == "https://environment.example/debian"
+    assert packages.mirror("file:/srv/debian", *apt) == "file:/srv/debian"
 
 
 def test_no_archive_is_one_sentence_that_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(sources.ENVIRONMENT, raising=False)
+    monkeypatch.delenv(packages.ENVIRONMENT, raising=False)
     with pytest.raises(PackagesUnavailable, match="set POTASH_DEBIAN_MIRROR, or .* to the address"):
-        sources.mirror(None, *apt_folder(tmp_path, "sources.list", ""))
+        packages.mirror(None, *apt_folder(tmp_path, "sources.list", ""))
 
 
 @pytest.mark.parametrize("named", ["archive.example/debian", "http://a/debian trixie", "-o x"])
 def test_an_option_that_is_no_address_is_refused(named: str) -> None:
     with pytest.raises(PackagesUnavailable, match="not an address"):
-        sources.mirror(named)
+        packages.mirror(named)

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from potash.sdk.progress import silent
-from potash.vm import cpio, kernel
+from potash.vm import kernel, rootfs
 from potash.vm.drive import device_process
 from potash.vm.errors import GuestTimeout, PackagesUnavailable
 from potash.vm.guest import Guest
@@ -93,7 +93,7 @@ def with_file_system(images: GuestImages, tree: Path, folder: Path) -> GuestImag
     with_zstd = next(images.cache.root.glob("trees/*/usr/bin/zstd")).parents[2]
     linux = folder / "vmlinux"
     linux.write_bytes(kernel.vmlinux(packed.read_bytes(), lambda data: zstd(with_zstd, data)))
-    archive = cpio.Archive()
+    archive = rootfs.Archive()
     order = list(modules(tree, "btrfs"))
     for name, content in order:
         archive.file(f"modules/{name}.ko", content)

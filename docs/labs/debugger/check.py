@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from potash.programs.building import compiled
+from potash.programs.compiler import compiled
 from potash.programs.execution import execute
 from potash_firmware.bpf import Fault, load_program
 

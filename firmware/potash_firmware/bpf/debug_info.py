@@ -1,11 +1,127 @@
 """Debug information of a linked program: names and source lines."""
 
+import struct
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from potash_firmware.bpf.line_info import LineTable, SourceLine
+from potash_firmware.bpf import isa
+
+MAX_LINES = 1 << 17
+"""Records that are read: one for each instruction of the longest program."""
+
+MAX_TEXT = 4096
+
+_MAGIC = 0xEB9F
+_PREAMBLE = struct.Struct("<HBBI")  # magic, version, flags, length of the whole header
+_BTF_PLACES = struct.Struct("<IIII")  # of the types and of the strings: offset, length
+_EXT_PLACES = struct.Struct("<IIII")  # of the functions and of the lines: offset, length
+_RECORD_SIZE = struct.Struct("<I")
+_SECTION = struct.Struct("<II")  # its name, how many records follow
+_RECORD = struct.Struct("<IIII")  # byte in the section, file's name, line's text, line and column
+_COLUMN_BITS = 10
+
+
+class SourceLine(NamedTuple):
+    """One line of a program's source; `text` as it was when the program was compiled."""
+
+    file: str
+    number: int
+    column: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{PurePosixPath(self.file).name}:{self.number}"
+
+
+class CodePlace(NamedTuple):
+    """Where a section of code lies in the linked program, in instructions."""
+
+    start: int
+    size: int
+
+
+@dataclass(frozen=True)
+class LineTable:
+    """The lines of a linked program; read from the two sections when they are first asked for.
+
+    `places` says where each section of code went, by name.
+    """
+
+    btf: bytes = b""
+    btf_ext: bytes = b""
+    places: Mapping[str, CodePlace] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[tuple[int, SourceLine]]:
+        """Each instruction at which a line begins, in the program's order."""
+        return iter(self._rows)
+
+    def at(self, index: int, first: int = 0) -> SourceLine | None:
+        """The line of instruction `index`: the last that begins at or after `first`."""
+        found = bisect_right(self._rows, index, key=lambda row: row[0])
+        if found and self._rows[found - 1][0] >= first:
+            return self._rows[found - 1][1]
+        return None
+
+    @cached_property
+    def _rows(self) -> list[tuple[int, SourceLine]]:
+        rows = {}
+        try:
+            strings = _strings(self.btf)
+            for section, offset, file, text, position in _records(self.btf_ext):
+                place = self.places.get(_text(strings, section))
+                index, rest = divmod(offset, isa.INSTRUCTION_SIZE)
+                if place is None or rest or index >= place.size:
+                    continue
+                number, column = position >> _COLUMN_BITS, position & (1 << _COLUMN_BITS) - 1
+                rows[place.start + index] = SourceLine(
+                    _text(strings, file), number, column, _text(strings, text)
+                )
+        except struct.error:
+            pass  # it ends too early; what came before may still be of use
+        return sorted(rows.items())
+
+
+def _header(data: bytes) -> int:
+    """Where the header ends, which is what all offsets count from."""
+    magic, _, _, length = _PREAMBLE.unpack_from(data)
+    if magic != _MAGIC:
+        raise struct.error("this is not BTF")
+    return int(length)
+
+
+def _strings(btf: bytes) -> bytes:
+    end = _header(btf)
+    _, _, offset, length = _BTF_PLACES.unpack_from(btf, _PREAMBLE.size)
+    return btf[end + offset : end + offset + length]
+
+
+def _text(strings: bytes, offset: int) -> str:
+    """The string at `offset`; empty where there is none."""
+    end = strings.find(b"\0", offset, offset + MAX_TEXT)
+    return strings[offset:end].decode(errors="replace") if end >= 0 else ""
+
+
+def _records(ext: bytes) -> Iterator[tuple[int, int, int, int, int]]:
+    """Of each record: its section's name, and its four fields."""
+    end = _header(ext)
+    _, _, offset, length = _EXT_PLACES.unpack_from(ext, _PREAMBLE.size)
+    lines = ext[end + offset : end + offset + length]
+    (step,) = _RECORD_SIZE.unpack_from(lines)
+    if step < _RECORD.size:
+        return
+    at, left = _RECORD_SIZE.size, MAX_LINES
+    while at < len(lines) and left:
+        section, count = _SECTION.unpack_from(lines, at)
+        at += _SECTION.size
+        for _ in range(min(count, left)):
+            yield (section, *_RECORD.unpack_from(lines, at))
+            at += step
+            left -= 1
+
 
 MAX_SHOWN = 80
 """Characters of a name in a message: enough to know it by, and little enough for what follows."""

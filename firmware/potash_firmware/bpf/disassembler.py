@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from potash_firmware.bpf import added, isa
+from potash_firmware.bpf.debug_info import SourceLine
 from potash_firmware.bpf.elf import HELPER_NAMES, Program
 from potash_firmware.bpf.isa import Alu, Atomic, ByteOrder, Class, Instruction, Jump, Mode, Source
-from potash_firmware.bpf.line_info import SourceLine
 
 _ASSIGNMENT: Final[Mapping[tuple[int, int], str]] = {
     # code and offset

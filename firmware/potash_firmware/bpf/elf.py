@@ -18,9 +18,8 @@ from typing import NamedTuple
 from csd_spec.program import Helper
 from potash_firmware.bpf import isa
 from potash_firmware.bpf.arena import BASE, CODE_BASE, PAGE, Layout
-from potash_firmware.bpf.debug_info import DebugInfo, Function, Reference
+from potash_firmware.bpf.debug_info import CodePlace, DebugInfo, Function, LineTable, Reference
 from potash_firmware.bpf.errors import ElfError
-from potash_firmware.bpf.line_info import CodePlace, LineTable
 from potash_firmware.bpf.object_file import (
     Binding,
     ObjectFile,

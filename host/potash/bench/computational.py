@@ -19,9 +19,8 @@ from nvme_spec.computational import (
 )
 from nvme_spec.opcodes import AdminOpcode
 from nvme_spec.queues import SubmissionEntry
-from potash.bench.generator import PAGE, Command, Generator, generating
+from potash.bench.generator import MEMORY, MEMORY_OPTIONS, PAGE, Command, Generator, generating
 from potash.bench.report import Result, alone
-from potash.bench.socket import MEMORY, MEMORY_OPTIONS
 from potash.programs.compiler import build, find_compiler
 from potash.sdk.progress import Progress
 

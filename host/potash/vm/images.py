@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress, silent
-from potash.vm import cpio, kernel, packages, qemu, rootfs
+from potash.vm import kernel, packages, qemu, rootfs
 from potash.vm.cache import Cache, files_key, folder, key
 from potash.vm.qemu import Qemu
 
@@ -112,7 +112,7 @@ def _kernel(cache: Cache, tree: Path) -> Path:
 
 
 def _initrd(cache: Cache, tree: Path, progress: Progress) -> Path:
-    recipe = _recipe(cpio.__file__, rootfs.__file__)
+    recipe = _recipe(rootfs.__file__)
     base_key = key(packages.versions(tree), recipe)
 
     def build_base(place: Path) -> None:

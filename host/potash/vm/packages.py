@@ -4,7 +4,8 @@ apt does the work, with sources, lists and archives of its own below a scratch f
 dpkg status file, so that it fetches the whole closure of what is asked for whatever is installed
 here. It checks the archive's signature against Debian's own keyring (`Signed-By`) and every package
 against the signed index; packages are then unpacked without running their scripts. See apt.conf(5),
-sources.list(5), apt-secure(8).
+sources.list(5), apt-secure(8). Which archive this machine uses, apt says itself; only the address is
+taken from there.
 """
 
 from __future__ import annotations
@@ -14,18 +15,92 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Self
+from typing import NamedTuple, Self
+from urllib.parse import urlsplit
 
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
-from potash.vm import sources
 from potash.vm.cache import Cache, key
 from potash.vm.errors import PackagesUnavailable
 from potash.vm.parent_death import dies_with_parent
+
+ENVIRONMENT = "POTASH_DEBIAN_MIRROR"
+CODENAMES = ("bullseye", "bookworm", "trixie", "forky", "duke", "sid")
+SUITES = ("oldoldstable", "oldstable", "stable", "testing", "unstable", "experimental")
+EXTENSIONS = ("", "-updates", "-backports", "-proposed-updates")
+SCHEMES = ("http", "https", "ftp", "file", "copy", "mirror", "mirror+http", "mirror+https")
+FORMAT = "$(REPO_URI)\t$(RELEASE)\t$(COMPONENT)"
+"""Of `apt-get indextargets` (apt-get(8)): a line for each index of packages."""
+
+
+class Source(NamedTuple):
+    """One archive that apt may fetch binary packages from."""
+
+    uri: str
+    suite: str
+    component: str
+
+
+def debian_archive(sources: Iterable[Source]) -> str | None:
+    """The address of Debian's main archive among some sources, or None.
+
+    The security archive has the same suites under another name and lacks what is asked for here;
+    another vendor's archive has other suites.
+    """
+    known = {name + extension for name in CODENAMES + SUITES for extension in EXTENSIONS}
+    found = [
+        source.uri.rstrip("/")
+        for source in sources
+        if source.suite in known
+        and source.component == "main"
+        and urlsplit(source.uri).scheme in SCHEMES
+    ]
+    # A vendor may reuse Debian's names; the real one is usually served as ".../debian".
+    return min(found, key=lambda uri: not uri.endswith("/debian"), default=None)
+
+
+def read(*options: str) -> list[Source]:
+    """Every source of binary packages that the machine's apt knows; none where there is no apt.
+
+    `options` are further options of apt-get.
+    """
+    command = ["apt-get", "indextargets", "--no-release-info", *options, "--format", FORMAT]
+    try:
+        done = subprocess.run(
+            [*command, "Created-By: Packages"], capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return []
+    return [Source(*line.split("\t")) for line in done.stdout.splitlines()]
+
+
+def mirror(option: str | None = None, *options: str) -> str:
+    """The Debian archive to use: the option, the environment, or what apt is configured with.
+
+    `options` are further options of apt-get.
+
+    Raises:
+        PackagesUnavailable: there is none, or it is no address.
+    """
+    named = option or os.environ.get(ENVIRONMENT)
+    if named:
+        if urlsplit(named).scheme not in SCHEMES or any(c.isspace() for c in named):
+            raise PackagesUnavailable(
+                f"the Debian mirror {named!r} is not an address that apt understands"
+            )
+        return named.rstrip("/")
+    archive = debian_archive(read(*options))
+    if archive is None:
+        raise PackagesUnavailable(
+            "this machine's apt configuration names no Debian archive (Ubuntu's does not): set "
+            f"{ENVIRONMENT}, or --debian-mirror, to the address of one"
+        )
+    return archive
+
 
 RELEASE = "trixie"
 BACKPORTS = "trixie-backports"
@@ -133,7 +208,7 @@ class Archive:
                     f"{closure.title} is downloaded with {', '.join(TOOLS)}, and this machine "
                     f"lacks {', '.join(missing)}"
                 )
-            address = sources.mirror(self._mirror)
+            address = mirror(self._mirror)
             scratch = self._owned.enter_context(self._cache.scratch())
             keyring = find_keyring(scratch / "keyring", self._progress)
             apt = Apt(scratch / "apt", source_lines(address, keyring))

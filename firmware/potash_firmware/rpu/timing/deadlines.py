@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from nvme_spec.status import NvmeError
 from potash_firmware.rpu.command import Pending, Result, nothing_to_undo
-from potash_firmware.rpu.histogram import Histogram
+from potash_firmware.rpu.statistics import Histogram
 from potash_firmware.rpu.timing.clock import GuestClock
 
 POLLED = 300_000

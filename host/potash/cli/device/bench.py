@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from potash.bench import computational as computational_bench
+from potash.bench import generator
 from potash.bench import guest as guest_bench
 from potash.bench import programs as program_bench
-from potash.bench import socket as socket_bench
 from potash.bench.report import Report, document, table
 from potash.cli.device.mirror import mirror_option
 from potash.cli.drive.common import json_option, say
@@ -76,13 +76,13 @@ def nvme(
     ratio is Potash's value divided by the baseline's: the median of the pairs, the lowest and the
     highest. For names that end in -cpu2, the guest has two processors, and each runs the load.
     """
-    chosen = _chosen(patterns, guest_bench.NAMES if guest else socket_bench.NAMES)
+    chosen = _chosen(patterns, guest_bench.NAMES if guest else generator.NAMES)
     with showing(steps=True) as progress:
         if guest:
             found = images.prepare(progress, mirror=debian_mirror)
             results = list(guest_bench.measure(found, chosen, pairs, seconds, progress))
         else:
-            results = list(socket_bench.measure(chosen, pairs, seconds, progress))
+            results = list(generator.measure(chosen, pairs, seconds, progress))
     say(document(results), table(results), indent=2)
 
 

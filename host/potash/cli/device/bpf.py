@@ -27,10 +27,10 @@ from potash.units import Size
 from potash_firmware import bpf as machine
 from potash_firmware.bpf import added, elf
 from potash_firmware.bpf.arena import Arena
+from potash_firmware.bpf.debug_info import SourceLine
 from potash_firmware.bpf.disassembler import Row, listing
 from potash_firmware.bpf.engine import Engine, usable
 from potash_firmware.bpf.interpreter import Execution, Helper, Interpreter, signed
-from potash_firmware.bpf.line_info import SourceLine
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _STREAM = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)

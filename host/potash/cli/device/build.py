@@ -6,8 +6,7 @@ import click
 
 from potash.cli.device import reports
 from potash.cli.drive.common import json_option, say
-from potash.programs.building import build_program
-from potash.programs.compiler import CPUS, Built
+from potash.programs.compiler import CPUS, Built, build_program
 from potash_firmware.bpf.isa import INSTRUCTION_SIZE
 
 

@@ -1,25 +1,69 @@
-"""`--config FILE` and `--print-config`: what a file says, as the defaults of a command's options.
+"""The options of a drive, and `--config FILE`: what a file says, as the defaults of options.
 
 Whatever is said on the command line takes the place of what the file says.
 """
 
 import dataclasses
+import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from csd_spec.faults import FaultFlags
 from potash import configuration, toml_kinds
-from potash.cli.drive.common import Decorator
+from potash.cli.drive.common import Decorator, together
+from potash.cli.drive.fault import FAULT
 from potash.configuration import (
     LARGEST_MEMORY,
     MOST_COMPUTE_NAMESPACES,
     Configuration,
     NamespaceSection,
 )
+from potash.sdk.errors import PotashError
+from potash.sdk.faults import Fault, describe, read_table
 from potash.units import Parsed, Size, human
-from potash_device.media.shapes import DEFAULT_ZONE_SIZE, MEMORY_UNIT, NamespaceShape
+from potash_device.media.shapes import (
+    BLOCK_SIZES,
+    DEFAULT_BLOCK_SIZE,
+    DEFAULT_ZONE_SIZE,
+    MEMORY_UNIT,
+    METADATA_SIZES,
+    Metadata,
+    NamespaceShape,
+)
+
+
+def _namespace(text: str) -> NamespaceShape:
+    size, colon, described = text.partition(":")
+    blocks, _, protection = described.partition(":")
+    block, _, metadata = blocks.partition("+")
+    if colon and block not in map(str, BLOCK_SIZES):
+        raise ValueError(f"{text!r}: blocks have {' or '.join(map(str, BLOCK_SIZES))} bytes")
+    if metadata and metadata not in map(str, METADATA_SIZES):
+        sizes = ", ".join(map(str, METADATA_SIZES))
+        raise ValueError(f"{text!r}: blocks have {sizes} bytes of metadata")
+    if protection and (protection not in {"1", "2", "3"} or not metadata):
+        raise ValueError(f"{text!r}: metadata may have protection information of type 1, 2 or 3")
+    block_size = int(block) if colon else DEFAULT_BLOCK_SIZE
+    return NamespaceShape(
+        Size(block_size).parse(size),
+        block_size,
+        metadata=Metadata(int(metadata or 0), protection=int(protection or 0)),
+    )
+
+
+def namespace_option(shape: NamespaceShape) -> str:
+    """What `--namespace` is given for such a namespace."""
+    kept = shape.metadata
+    metadata = f"+{kept.size}:{kept.protection}" if kept.protection else f"+{kept.size}"
+    return f"{shape.size}:{shape.block_size}{metadata if kept.size else ''}"
+
+
+NAMESPACE = Parsed("SIZE[:BLOCK[+METADATA[:TYPE]]]", _namespace)
+
 
 DEFAULTS = Configuration()
 
@@ -188,3 +232,45 @@ def sections(namespaces: tuple[NamespaceShape, ...]) -> tuple[NamespaceSection, 
         )
         for one in namespaces
     )
+
+
+fault_options = together(
+    click.option(
+        "--fault",
+        "faults",
+        type=FAULT,
+        multiple=True,
+        help='Inject a fault from the start, like "io read status=UNRECOVERED_READ_ERROR count=3"; '
+        "may be repeated (docs/faults.md).",
+    ),
+    click.option(
+        "--faults",
+        "fault_files",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        multiple=True,
+        help="Inject the faults of a TOML file with [[fault]] tables.",
+    ),
+    click.option(
+        "--allow-faults",
+        is_flag=True,
+        help="Allow fault injection at run time (potash fault).",
+    ),
+)
+
+
+def faults_of(faults: Iterable[Fault], files: Iterable[Path]) -> tuple[Fault, ...]:
+    """Every fault that the options name. Raises PotashError for a file that has none."""
+    found = list(faults)
+    for path in files:
+        try:
+            found += read_table(tomllib.loads(path.read_text()))
+        except UnicodeDecodeError:
+            raise PotashError(f"{path} is not TOML: it is not UTF-8") from None
+        except (PotashError, ValueError) as error:
+            raise PotashError(f"{path}: {error}") from None
+    for fault in found:
+        if FaultFlags.AT_ONCE in fault.flags:
+            raise PotashError(
+                f"{describe(fault)!r} is for a device that runs: inject it with potash fault add"
+            )
+    return tuple(found)

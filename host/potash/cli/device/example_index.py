@@ -11,8 +11,7 @@ import click
 
 from potash.cli.device import reports
 from potash.cli.drive.common import say
-from potash.programs.building import compiled
-from potash.programs.compiler import find_compiler
+from potash.programs.compiler import compiled, find_compiler
 from potash.programs.examples import Example, example_names, examples_folder
 from potash.sdk.errors import PotashError
 from potash.tables import columns

@@ -14,11 +14,12 @@ from potash.cli.drive.common import (
     SECONDS,
     Decorator,
     json_option,
+    program_file,
+    program_of,
     returned,
     say,
     together,
 )
-from potash.cli.drive.program import program_file, program_of
 from potash.cli.drive.query import question_options, request_of, show
 from potash.cli.drive.reports import QueryAnswered
 from potash.cli.drive.run import program_argument_option

@@ -12,18 +12,20 @@ from potash import configuration, toml_kinds
 from potash.cli.device import configured
 from potash.cli.device.configured import (
     DEFAULTS,
+    NAMESPACE,
     cmb_option,
     compute_namespace_option,
     config_option,
+    fault_options,
+    faults_of,
     fdp_option,
     memory_bar_option,
     memory_namespace_option,
+    namespace_option,
     print_option,
     zoned_namespace_option,
 )
-from potash.cli.device.fault_options import fault_options, faults_of
 from potash.cli.device.mirror import mirror_option
-from potash.cli.device.namespace_options import NAMESPACE, namespace_option
 from potash.cli.device.time_options import MODELLED, passed_on, time_options, time_section
 from potash.cli.device.vta_options import writable_file
 from potash.cli.progress import showing

@@ -2,7 +2,7 @@
 
 import click
 
-from potash.vm.sources import ENVIRONMENT
+from potash.vm.packages import ENVIRONMENT
 
 mirror_option = click.option(
     "--debian-mirror",

@@ -16,18 +16,19 @@ from potash.cli.device import configured, serve_reports
 from potash.cli.device.configured import (
     DEFAULTS,
     MEMORY_SIZE,
+    NAMESPACE,
     cmb_option,
     compute_namespace_option,
     config_option,
+    fault_options,
+    faults_of,
     fdp_option,
     memory_bar_option,
     memory_namespace_option,
     print_option,
     zoned_namespace_option,
 )
-from potash.cli.device.fault_options import fault_options, faults_of
 from potash.cli.device.moving import Moving, load_state, moving_options, save_state
-from potash.cli.device.namespace_options import NAMESPACE
 from potash.cli.device.serve_reports import announce
 from potash.cli.device.time_options import keep, modelled, standing, time_options, time_section
 from potash.cli.drive.common import json_option

@@ -1,6 +1,7 @@
 """Arguments, devices and reports that the commands for a drive share."""
 
 import contextlib
+import importlib
 import math
 import os
 import sys
@@ -18,6 +19,7 @@ from potash.schema import encode
 from potash.sdk import VFIO_USER_SCHEME, Accelerator, Device
 from potash.sdk.accelerator import Argument
 from potash.sdk.accelerator_commands import argument_bytes
+from potash.sdk.errors import PotashError
 from potash.sdk.targets import Range
 from potash.units import Parsed
 
@@ -199,3 +201,26 @@ def returned(value: int) -> str:
     """What a program returned, also as a C function of type int would mean it."""
     signed = f" ({value - (1 << 32)} as int)" if 1 << 31 <= value < 1 << 32 else ""
     return f"{value}{signed}"
+
+
+SOURCE_SUFFIX = ".c"
+
+program_file = click.argument(
+    "program", type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+
+
+def program_of(path: Path) -> bytes:
+    """The object file. Raises PotashError where it has to be built and cannot be."""
+    if path.suffix != SOURCE_SUFFIX:
+        return path.read_bytes()
+    try:
+        # By name: what builds programs is heavy, and not there in a guest.
+        building = importlib.import_module("potash.programs.compiler")
+    except ModuleNotFoundError:
+        raise PotashError(
+            f"there is no compiler here for {path}; build it outside with potash build, and give"
+            " the object file"
+        ) from None
+    image: bytes = building.compiled(path)
+    return image

@@ -10,8 +10,16 @@ from typing import Annotated
 import click
 
 from csd_spec.timing import TimingLog
-from potash.cli.drive.common import SECONDS, json_option, namespace_option, opened, read_input, say
-from potash.cli.drive.program import program_file, program_of
+from potash.cli.drive.common import (
+    SECONDS,
+    json_option,
+    namespace_option,
+    opened,
+    program_file,
+    program_of,
+    read_input,
+    say,
+)
 from potash.cli.drive.ranges import BYTES
 from potash.cli.drive.ranges import Range as NamedRange
 from potash.cli.progress import showing

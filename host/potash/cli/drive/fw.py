@@ -14,10 +14,11 @@ from potash.cli.drive.common import (
     firmware_option,
     json_option,
     output_file,
+    program_file,
+    program_of,
     say,
     write_output,
 )
-from potash.cli.drive.program import program_file, program_of
 from potash.cli.progress import showing
 from potash.files import STREAM
 from potash.units import Size

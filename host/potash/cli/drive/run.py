@@ -19,12 +19,13 @@ from potash.cli.drive.common import (
     opened,
     output_file,
     program_argument,
+    program_file,
+    program_of,
     read_input,
     returned,
     say,
     write_output,
 )
-from potash.cli.drive.program import program_file, program_of
 from potash.cli.progress import Line, showing
 from potash.files import STREAM
 from potash.sdk import INPUT_LENGTH, Device, FileSink, FileSource, JobResult, LocalStorage
