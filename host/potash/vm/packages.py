@@ -4,8 +4,8 @@ apt does the work, with sources, lists and archives of its own below a scratch f
 dpkg status file, so that it fetches the whole closure of what is asked for whatever is installed
 here. It checks the archive's signature against Debian's own keyring (`Signed-By`) and every package
 against the signed index; packages are then unpacked without running their scripts. See apt.conf(5),
-sources.list(5), apt-secure(8). Which archive this machine uses, apt says itself; only the address is
-taken from there.
+sources.list(5), apt-secure(8). Which archive this machine uses, apt says itself; only the address
+is taken from there.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
 from potash_firmware.rpu.operations.sanitize import Sanitizing
-from potash_firmware.rpu.protection.wanted import Wanted, insert
+from potash_firmware.rpu.protection.deferred import insert
+from potash_firmware.rpu.protection.wanted import Wanted
 from potash_firmware.rpu.timing.deadlines import Deadlines
 
 if TYPE_CHECKING:  # it takes NumPy, as in the controller

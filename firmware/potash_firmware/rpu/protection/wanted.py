@@ -1,8 +1,5 @@
 """What a command wants of protection information.
 
-`insert` and `check` are those of `information`, which takes NumPy, for which a drive would start
-later.
-
 Source: NVM Command Set Specification 1.0, section 5.2.
 """
 
@@ -110,21 +107,3 @@ class Tags:
         """Command dwords 2, 3, 14 and 15 (figure 142)."""
         block_tags = (entry.cdw2 & 0xFFFF) << 64 | entry.cdw3 << 32 | entry.cdw14
         return cls(block_tags, entry.cdw15 & 0xFFFF, entry.cdw15 >> 16)
-
-
-def insert(
-    wanted: Wanted, blocks: memoryview, metadata: memoryview, count: int, first: int = 0
-) -> None:
-    """As `information.insert`."""
-    from potash_firmware.rpu.protection import information
-
-    information.insert(wanted, blocks, metadata, count, first)
-
-
-def check(
-    wanted: Wanted, blocks: memoryview, metadata: memoryview, slba: int, count: int, first: int = 0
-) -> None:
-    """As `information.check`. Raises NvmeError."""
-    from potash_firmware.rpu.protection import information
-
-    information.check(wanted, blocks, metadata, slba, count, first)

@@ -33,7 +33,8 @@ from potash_firmware.rpu.command_sets.nvm.blocks import (
 )
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.namespace import Namespace
-from potash_firmware.rpu.protection.wanted import CHECKS, check, insert
+from potash_firmware.rpu.protection.deferred import check, insert
+from potash_firmware.rpu.protection.wanted import CHECKS
 from potash_firmware.rpu.transfer import Transfer
 
 

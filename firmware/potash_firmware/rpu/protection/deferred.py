@@ -1,0 +1,21 @@
+"""`insert` and `check` of `information`, which takes NumPy, for which a drive would start later."""
+
+from potash_firmware.rpu.protection.wanted import Wanted
+
+
+def insert(
+    wanted: Wanted, blocks: memoryview, metadata: memoryview, count: int, first: int = 0
+) -> None:
+    """As `information.insert`."""
+    from potash_firmware.rpu.protection import information
+
+    information.insert(wanted, blocks, metadata, count, first)
+
+
+def check(
+    wanted: Wanted, blocks: memoryview, metadata: memoryview, slba: int, count: int, first: int = 0
+) -> None:
+    """As `information.check`. Raises NvmeError."""
+    from potash_firmware.rpu.protection import information
+
+    information.check(wanted, blocks, metadata, slba, count, first)
