@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from potash_device.timing.drive import Drive
 from potash_device.timing.policies import PolicyError
 from potash_device.timing.profile import Profile
-from potash_device.timing.reference import Reference
 from potash_device.timing.requests import WORN, Op
+from support.drive_reference import Reference
 from support.drive_time import policies, problems, profiles, requests
 
 

@@ -13,8 +13,8 @@ from potash_device.timing import closed_forms
 from potash_device.timing.drive import Drive
 from potash_device.timing.policies import Gap, Policies
 from potash_device.timing.profile import PAGE, PROFILES, Profile, Rate
-from potash_device.timing.reference import Reference
 from potash_device.timing.requests import REQUEST, WORN, Op
+from support.drive_reference import Reference
 
 Either = type[Drive] | type[Reference]
 

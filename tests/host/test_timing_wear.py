@@ -17,8 +17,8 @@ from potash.cli.app import run_app
 from potash_device.timing.drive import Drive
 from potash_device.timing.policies import Policies
 from potash_device.timing.profile import PAGE, Profile, Rate
-from potash_device.timing.reference import Reference
 from potash_device.timing.requests import REQUEST, Op
+from support.drive_reference import Reference
 from support.reports import check
 
 SMALL = """\

@@ -1,11 +1,10 @@
-"""Reservations of dies, buses and the link, over arrays: the results of `calendars`."""
+"""When a part of a drive is busy: reservations, and the gaps between them that others may take."""
 
 from typing import Any
 
 from potash_device.timing import state
-from potash_device.timing.calendars import MOST_GAPS
 from potash_device.timing.profile import PAGE
-from potash_device.timing.state import State
+from potash_device.timing.state import MOST_GAPS, State
 from potash_device.vta.fast.compiling import Number, compiled, inlined
 
 

@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from potash_device.timing.calendars import MOST_GAPS
 from potash_device.timing.profile import PAGE, Profile
 from potash_device.timing.requests import Counters, Op
 
@@ -24,6 +23,9 @@ SETTINGS = (
 (OTHER_COMMAND, BUFFER, PROTECTED, MAPPING_CACHE, STREAMS, RESERVE) = range(22, 28)
 (BACKGROUND, BACKGROUND_PAGES, BACKGROUND_INVALID, CYCLES) = range(28, 32)
 (BUS_BYTES, BUS_NS, LINK_BYTES, LINK_NS) = range(32, 36)
+
+MOST_GAPS = 64
+"""Busy intervals that a calendar remembers; beyond it the earliest gap is given up."""
 
 HOST, RELOCATED, TRANSLATION, PADDING, SENSES, PROGRAMS, ERASED, HITS, MISSES = range(9)
 SUSPENSIONS, DIE_BUSY, BUS_BUSY, LINK_BUSY, CORE_BUSY = range(9, len(Counters._fields))

@@ -1,4 +1,4 @@
-"""The model of a drive's time against its closed forms and against itself, and how fast it is."""
+"""The model of a drive's time against its closed forms, and how fast it is."""
 
 import random
 import tempfile
@@ -18,7 +18,6 @@ from potash_device.timing import closed_forms
 from potash_device.timing.drive import Drive
 from potash_device.timing.policies import Fifo, Greedy, Policies
 from potash_device.timing.profile import PAGE, PROFILES, Profile, Rate
-from potash_device.timing.reference import Reference
 from potash_device.timing.requests import REQUEST, Op
 
 SECOND = 10**9
@@ -42,8 +41,6 @@ FREE = Rate(1, 0)
 SPARES = (0.07, 0.125, 0.2, 0.28, 0.5)
 SAMPLE = 200_000
 """Requests of the sample trace."""
-REFERENCE = 4_000
-"""Those that the reference engine serves."""
 
 
 @dataclass(frozen=True)
@@ -210,9 +207,9 @@ CHECKS: Sequence[Check] = (
     Check("sustained-writes", "throughput", "pages/µs", "time of the dies", 0.03,
           _sustained_writes),
 )  # fmt: skip
-REPEATED, ENGINES, READING, SIMULATING = "repeated", "engines", "trace-reading", "simulate"
-PLACED = "placement"
-NAMES = (*(check.name for check in CHECKS), PLACED, REPEATED, ENGINES, READING, SIMULATING)
+PLACED, REPEATED = "placement", "repeated"
+READING, SIMULATING = "trace-reading", "simulate"
+NAMES = (*(check.name for check in CHECKS), PLACED, REPEATED, READING, SIMULATING)
 
 
 def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Result]:
@@ -225,7 +222,7 @@ def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Re
         progress(PLACED, len(wanted) / len(names))
         placed = _placement(2), _placement(1)
         yield paired(PLACED, "write amplification", "", "without placement", [placed])
-    if not {REPEATED, ENGINES, READING, SIMULATING} & set(names):
+    if not {REPEATED, READING, SIMULATING} & set(names):
         return
     progress("sample trace", len(wanted) / len(names))
     with tempfile.TemporaryDirectory(prefix="potash-bench-") as folder:
@@ -238,23 +235,12 @@ def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Re
                 for _ in range(pairs)
             ]
             yield alone(READING, "throughput", "requests/s", rates)
-    first, second, reference = _drive(), _drive(), Reference(PROFILES["tlc"])
-    some, empty = asked[:REFERENCE].tolist(), Drive(PROFILES["tlc"])
     if REPEATED in names:
-        unequal = int((first.run(asked) != second.run(asked)).sum())
+        unequal = int((_drive().run(asked) != _drive().run(asked)).sum())
         yield alone(REPEATED, "unequal times", "", [unequal])
-    if ENGINES in names:
-        slow = [reference.submit(at, Op(op), *rest) for at, op, *rest in some]
-        unequal = int((empty.run(asked[:REFERENCE]) != slow).sum())
-        yield alone(ENGINES, "unequal times", "", [unequal])
     if SIMULATING in names:
-        yield paired(
-            SIMULATING,
-            "throughput",
-            "requests/s",
-            "reference",
-            [_speeds(asked) for _ in range(pairs)],
-        )
+        rates = [_rate(len(asked), partial(_drive().run, asked)) for _ in range(pairs)]
+        yield alone(SIMULATING, "throughput", "requests/s", rates)
 
 
 def write_sample(path: Path, count: int) -> None:
@@ -276,18 +262,6 @@ def _drive() -> Drive:
     drive = timing.drive("tlc")
     timing.precondition(drive, 0.5)
     return drive
-
-
-def _speeds(asked: NDArray[np.void]) -> tuple[float, float]:
-    """Requests a second of both engines, of the sample trace and of its beginning."""
-    drive, reference = _drive(), Reference(PROFILES["tlc"])
-    some = asked[:REFERENCE].tolist()
-
-    def slowly() -> None:
-        for at, op, *rest in some:
-            reference.submit(at, Op(op), *rest)
-
-    return _rate(len(asked), partial(drive.run, asked)), _rate(len(some), slowly)
 
 
 def _rate(count: int, run: Callable[[], object]) -> float:

@@ -192,9 +192,8 @@ def drive(patterns: tuple[str, ...], pairs: int) -> None:
     """Check the timing model of a flash drive against closed forms, and measure its speed.
 
     The baseline is the figure that a published formula or constant gives, so a ratio of 1 is
-    agreement. `repeated` and `engines` count unequal completion times of two runs, and of the
-    engine and the reference model. `simulate` runs a trace against the `tlc` drive, in requests per
-    second of wall time; its baseline is the reference model.
+    agreement. `repeated` counts unequal completion times of two runs. `simulate` runs a trace
+    against the `tlc` drive, in requests per second of wall time.
     """
     from potash.bench import drive_time  # brings numba
 
