@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.fast.compiling import Number, entry
-from potash_device.vta.fast.lanes import STILL, new_chain, put_link
 from potash_device.vta.fast.paths import available
 from potash_device.vta.fast.pieces import with_immediate, with_source
 from potash_device.vta.fast.simulator import FastSimulator
@@ -432,18 +431,12 @@ def _with_source(target: Any, source: Any, opcode: Number) -> None:
     with_source(target, source, opcode)
 
 
-@entry
-def _put_link(kind: Number, opcode: Number) -> None:
-    put_link(new_chain(), 0, kind, opcode, 0, 0)
-
-
 def test_an_opcode_that_an_alu_lacks_is_refused_there() -> None:
     values, lacking = np.arange(32, dtype=np.int32), len(AluOpcode)
     before = values.copy()
     operations: tuple[Callable[[], object], ...] = (
         lambda: _with_immediate(values, lacking, np.int32(3)),
         lambda: _with_source(values[:16], values[16:], lacking),
-        lambda: _put_link(STILL, lacking),
     )
     for operate in operations:
         with pytest.raises(NotImplementedError):

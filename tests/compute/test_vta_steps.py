@@ -79,6 +79,89 @@ def test_operations_on_the_same_planes(stream: list[Alu], config: int) -> None:
         assert pair.check(finished(*stream)).refusal is None
 
 
+THIRD = 33
+"""Elements of a third of one of three planes, which each have operands of their own."""
+NEGATIVE, POSITIVE, SAME = 3 * 3 * THIRD, 3 * 3 * THIRD + 3, 3 * 3 * THIRD + 6
+"""Where operands are for each third: of any sign, positive, and one for all."""
+MINIMUM, MAXIMUM, ADD, SHIFT, PRODUCT = AluOpcode
+PHRASES: tuple[tuple[tuple[AluOpcode, str, str], ...], ...] = (
+    ((ADD, "x", "a"), (MAXIMUM, "x", "b"), (MINIMUM, "x", "c")),
+    ((MAXIMUM, "x", "b"), (MINIMUM, "x", "c")),
+    ((PRODUCT, "y", "0"), (ADD, "y", "x"), (PRODUCT, "y", "a"), (SHIFT, "y", "b")),
+    *(
+        ((PRODUCT, "z", "0"), (ADD, "z", "x"), (PRODUCT, "z", "a"), (ADD, "y", "z"), *last)
+        for last in ((), ((SHIFT, "y", "b"),))
+    ),
+    *(
+        ((PRODUCT, "x", "a"), (ADD, "x", "y"), *added, *shifted)
+        for added in ((), ((ADD, "x", "b"),))
+        for shifted in ((), ((SHIFT, "x", "c"),))
+    ),
+    ((ADD, "x", "a"), (SHIFT, "x", "b")),
+    *(
+        ((PRODUCT, "y", "0"), (ADD, "y", "x"), (SHIFT, "y", "a"), *left, (ADD, "x", "y"))
+        for left in ((), ((SHIFT, "y", "left"),))
+    ),
+    ((PRODUCT, "y", "0"), (ADD, "y", "x")),
+    ((MINIMUM, "x", "y"),),
+    ((SHIFT, "x", "y"),),
+)
+"""What loops have, as opcodes, targets and operands."""
+PLANES_OF_LOOPS = st.sampled_from(((0, 1, 2), (1, 0, 2))) | st.tuples(*[st.integers(0, 2)] * 3)
+"""Three of them, or less."""
+
+
+@st.composite
+def phrases(draw: st.DrawFn) -> list[tuple[AluOpcode, int, int | str, int]]:
+    """Opcodes, planes, and numbers or the kind of an operand with the element where it begins."""
+    found = []
+    for phrase in draw(st.lists(st.sampled_from(PHRASES), min_size=1, max_size=6)):
+        planes = dict(zip("xyz", draw(PLANES_OF_LOOPS), strict=True))
+        for opcode, target, operand in phrase[draw(st.sampled_from((0, 0, 0, 1))) :]:
+            kind: int | str = 0 if operand == "0" else -draw(st.integers(1, 31))
+            first = 0
+            if operand in planes:
+                kind, first = "plane", planes[operand] * 3 * THIRD
+            elif operand in "abc":
+                kinds = st.sampled_from(("thirds", "thirds", "all"))
+                kind = draw(kinds) if draw(st.booleans()) else draw(st.integers(-3, 40))
+                first = SAME if kind == "all" else draw(st.sampled_from((POSITIVE, NEGATIVE)))
+            found.append((opcode, planes[target], kind, first))
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(phrases(), st.sampled_from(available(DEFAULT)))
+def test_operations_that_stand_together_at_the_end_of_a_convolution(
+    found: list[tuple[AluOpcode, int, int | str, int]], path: str
+) -> None:
+    """With one operand for all elements, or for each third; in any order, and with any part of the
+    planes being the same."""
+    micro_ops = [MicroOp(POSITIVE)]
+    stream = [
+        # From 0 to 40.
+        Alu(alu_opcode=opcode, use_imm=True, imm=imm, uop_end=1, iter_in=4, dst_factor_in=1)
+        for opcode, imm in ((SHIFT, 26), (MAXIMUM, 0), (ADD, 9))
+    ]
+    for opcode, plane, operand, first in found:
+        fields: dict[str, Any] = {"alu_opcode": opcode, "uop_bgn": len(micro_ops)}
+        target = plane * 3 * THIRD
+        if operand == "thirds":
+            micro_ops += [MicroOp(target + x, first) for x in range(THIRD)]
+            fields |= {"iter_in": 3, "dst_factor_in": THIRD, "src_factor_in": 1}
+        else:
+            micro_ops.append(MicroOp(target, first))
+            fields |= {"iter_in": 3 * THIRD, "dst_factor_in": 1}
+            if isinstance(operand, int):
+                fields |= {"use_imm": True, "imm": operand}
+            else:
+                fields |= {"src_factor_in": operand == "plane"}
+        stream.append(Alu(uop_end=len(micro_ops), **fields))
+    pair = Pair(DEFAULT, path=path, micro_ops=micro_ops)
+    for _ in range(2):
+        assert pair.check(finished(*stream)).refusal is None
+
+
 @st.composite
 def accumulations(draw: st.DrawFn) -> Instruction:
     """A GEMM, which resets or multiplies, or what reads and writes accumulators."""

@@ -1,8 +1,8 @@
 """ALU operations on elements of 16 values.
 
-Operations on the same elements are a chain: some elements are read, go through all of its
-operations in registers, and are written. Where an operand is also a target at another place, the
-elements go through it one after the other, so that it comes out as it should.
+A group of steps is a program of loops. A loop has one operation, or several of those that stand
+together at the end of a convolution; elements go through it one after the other, so that an operand
+that is also a target comes out as it should.
 """
 
 from typing import Any
@@ -10,190 +10,235 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from potash_device.vta.fast.compiling import Number, compiled, intrinsic
+from potash_device.vta.fast.compiling import intrinsic
+from potash_device.vta.fast.emitting import I32, I64, integer, load, shuffle, store
 from potash_device.vta.isa import AluOpcode
 
 LANES = 16
 """The values of an element of most cores."""
 SHIFT_MASK = 31
+MOST_OPERATIONS = 64
+"""Of a group: it has no more loops."""
 
-I32, I64 = ir.IntType(32), ir.IntType(64)
-VECTOR = ir.VectorType(I32, LANES)
 BYTES = 4 * LANES
+VECTOR = ir.VectorType(I32, LANES)
 MIN, MAX, ADD, SHR, MUL = (int(opcode) for opcode in AluOpcode)
 SHL = len(AluOpcode)
 """SHR by a number below zero, with its magnitude."""
-NUMBER, STILL, NEXT, MOVING = range(4)
-"""What an operand is: a number, an element that is no target, elements that follow each other, or
-any; those do not go through a chain abreast."""
-KINDS_APART = 8
-ABREAST = 14
-"""Elements that go through a chain together: rows of images are often multiples of seven."""
-MOST_OPERATIONS = 64
-LINK = ir.ArrayType(I64, 3)
-"""Of a chain: what to do, the operand or its address, and the step to the next one in bytes."""
+SET = SHL + 1
+"""Get the operand."""
+CLAMP, SCALE, MORE, LAST, JOIN, ROUND, SIGN = range(SET + 1, SET + 8)
+"""Loops of several operations, on elements x, y and z with operands a, b and c for all of them:
+
+CLAMP x = min(max(x + a, b), c)
+SCALE y = x * a >> b
+MORE  y = y + x * a >> b, and LAST the same with z = x * a
+JOIN  x = x * a + y + b >> c
+ROUND x = x + a >> b
+SIGN  y = x >> a << b, x = x + y
+
+They do not shift by negative numbers."""
+MOVING = 16
+"""On top of an opcode or SET, where each element has an operand of its own: `a` is the address of
+the first one, and there is a step to the next."""
+
+OPAQUE = ir.InlineAsm(ir.FunctionType(I64, [I64]), "", "=r,0")
+"""The same number. LLVM would make eight copies of a loop whose turns it can count: that is not
+faster, and takes half a second more to compile."""
+
+LOOP = ir.ArrayType(I64, 11)
+WHICH, X, Y, Z, A, B, C, A_JUMP, B_JUMP, C_JUMP, STRIDE = range(LOOP.count)
+"""Of a loop: which it is, the addresses of its first elements and operands, and the steps in bytes
+from one cut to the next, and from one element's operand to the next."""
 
 
 @intrinsic
-def new_chain(typing: Any) -> Any:
-    """The address of room for MOST_OPERATIONS, on the stack."""
+def new_program(typing: Any) -> Any:
+    """The address of room for loops, and behind them for numbers, on the stack."""
     signature = types.int64()
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        room = ir.ArrayType(LINK, MOST_OPERATIONS)
+        room = ir.ArrayType(ir.ArrayType(I64, LOOP.count + BYTES // 8), MOST_OPERATIONS + 1)
         return builder.ptrtoint(cgutils.alloca_once(builder, room), I64)  # type: ignore[no-untyped-call]
 
     return signature, generate
 
 
-@compiled
-def put_link(
-    chain: Number, at: Number, kind: Number, opcode: Number, operand: Number, stride: Number
-) -> None:
-    """Set an operation of a chain. The operand is the number itself, for SHR and SHL from 0 to 31,
-    or the address of an element, which goes on by `stride` elements."""
-    if opcode > SHL or (opcode == SHL and kind != NUMBER):
-        raise NotImplementedError("the fast ALU lacks this opcode")
-    _put_link(chain, at, kind * KINDS_APART + opcode, operand, stride * BYTES)
-
-
 @intrinsic
-def _put_link(typing: Any, chain: Any, at: Any, which: Any, operand: Any, stride: Any) -> Any:
-    signature = types.void(*[types.int64] * 5)
+def put(typing: Any, program: Any, loop: Any, column: Any, value: Any) -> Any:
+    """Set a number of a loop."""
+    signature = types.void(*[types.int64] * 4)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        chain, at, *values = arguments
-        for value, place in zip(values, _places(builder, chain, at), strict=True):
-            builder.store(value, place)
+        program, loop, column, value = arguments
+        builder.store(value, builder.gep(_loops(builder, program), [loop, column]))
         return context.get_dummy_value()
 
     return signature, generate
 
 
 @intrinsic
-def run_chain(
-    typing: Any, chain: Any, operations: Any, target: Any, count: Any, abreast: Any
+def get(typing: Any, program: Any, loop: Any, column: Any) -> Any:
+    """A number of a loop."""
+    signature = types.int64(*[types.int64] * 3)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        program, loop, column = arguments
+        return builder.load(builder.gep(_loops(builder, program), [loop, column]))
+
+    return signature, generate
+
+
+@intrinsic
+def put_number(typing: Any, program: Any, at: Any, number: Any) -> Any:
+    """Have a number in all lanes of an element, and give its address."""
+    signature = types.int64(*[types.int64] * 3)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        program, at, number = arguments
+        place = builder.ptrtoint(
+            builder.gep(_loops(builder, program), [integer(MOST_OPERATIONS + 1)]), I64
+        )
+        place = builder.add(place, builder.mul(at, integer(BYTES)))
+        lane = builder.trunc(number, I32)
+        one = builder.insert_element(_all(0), lane, ir.Constant(I32, 0))
+        store(builder, shuffle(builder, one, one, [0] * LANES), place)
+        return place
+
+    return signature, generate
+
+
+@intrinsic
+def has_negative(typing: Any, address: Any) -> Any:
+    """Whether a value of an element is below zero."""
+    signature = types.boolean(types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        negative = builder.icmp_signed("<", load(builder, arguments[0], 0), _all(0))
+        some = builder.bitcast(negative, ir.IntType(LANES))
+        return builder.icmp_unsigned("!=", some, ir.Constant(some.type, 0))
+
+    return signature, generate
+
+
+@intrinsic
+def run_loop(
+    typing: Any, program: Any, at: Any, cut: Any, first: Any, within: Any, count: Any
 ) -> Any:
-    """Have `count` elements from address `target` on go through a chain, ABREAST as long as there
-    are as many, or one by one."""
-    signature = types.void(*[types.int64] * 5)
+    """Have `count` elements go through a loop, from number `first` on, which is `within` a cut."""
+    signature = types.void(*[types.int64] * 6)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        chain, operations, target, count, abreast = arguments
-        zero = ir.Constant(I64, 0)
-        none = builder.icmp_unsigned("==", abreast, zero)
-        many = builder.select(none, zero, builder.sdiv(count, ir.Constant(I64, ABREAST)))
-        done = builder.mul(many, ir.Constant(I64, ABREAST))
-        _elements(builder, ABREAST, chain, operations, target, zero, many)
-        _elements(builder, 1, chain, operations, target, done, builder.sub(count, done))
-        return context.get_dummy_value()
-
-    return signature, generate
-
-
-def _places(builder: Any, chain: Any, at: Any) -> list[Any]:
-    """Of the numbers of a link."""
-    links = builder.inttoptr(chain, LINK.as_pointer())
-    return [builder.gep(links, [at, ir.Constant(I32, number)]) for number in range(LINK.count)]
-
-
-def _elements(
-    builder: Any, width: int, chain: Any, operations: Any, target: Any, first: Any, times: Any
-) -> None:
-    """Have so many times `width` elements go through a chain, from number `first` on."""
-    with cgutils.for_range(builder, times) as loop:
-        number = builder.add(first, builder.mul(loop.index, ir.Constant(I64, width)))
-        place = builder.add(target, builder.mul(number, ir.Constant(I64, BYTES)))
-        places = [builder.add(place, ir.Constant(I64, BYTES * at)) for at in range(width)]
-        values = [_load(builder, one) for one in places]
-        before = builder.block
-        operation = builder.function.append_basic_block("operation")
-        after = builder.function.append_basic_block("operated")
-        end = builder.function.append_basic_block("through")
-        builder.branch(operation)
-        builder.position_at_end(operation)
-        at = builder.phi(I64)
-        at.add_incoming(ir.Constant(I64, 0), before)
-        current = [builder.phi(VECTOR) for _ in range(width)]
-        for phi, value in zip(current, values, strict=True):
-            phi.add_incoming(value, before)
-        which, operand, stride = (builder.load(one) for one in _places(builder, chain, at))
-        source = builder.add(operand, builder.mul(number, stride))
-        switch = builder.switch(which, after)
-        outcomes = [(operation, current)]
-        for kind in (NUMBER, STILL, NEXT) if width > 1 else (NUMBER, STILL, NEXT, MOVING):
-            for opcode in range(SHL + 1 if kind == NUMBER else SHL):
-                case = builder.function.append_basic_block("case")
-                switch.add_case(ir.Constant(I64, kind * KINDS_APART + opcode), case)
+        program, at, cut, first, within, count = arguments
+        loop = [
+            builder.load(builder.gep(_loops(builder, program), [at, ir.Constant(I32, column)]))
+            for column in range(LOOP.count)
+        ]
+        for column in (X, Y, Z):
+            loop[column] = builder.add(loop[column], builder.mul(first, integer(BYTES)))
+        for column, jump in ((A, A_JUMP), (B, B_JUMP), (C, C_JUMP)):
+            loop[column] = builder.add(loop[column], builder.mul(cut, loop[jump]))
+        loop[A] = builder.add(loop[A], builder.mul(within, loop[STRIDE]))
+        after = builder.function.append_basic_block("after")
+        switch = builder.switch(loop[WHICH], after)
+        for opcode in range(SIGN + 1):
+            for moving in (0, MOVING) if opcode <= SET else (0,):
+                case = builder.function.append_basic_block("loop")
+                switch.add_case(integer(opcode + moving), case)
                 builder.position_at_end(case)
-                given = _operands(builder, kind, width, operand, source)
-                if kind == STILL and opcode == SHR:
-                    # Amounts are hardly ever negative.
-                    negative = builder.icmp_signed("<", given[0], ir.Constant(VECTOR, [0] * LANES))
-                    some = builder.bitcast(negative, ir.IntType(LANES))
-                    left = builder.function.append_basic_block("left")
-                    right = builder.function.append_basic_block("right")
-                    none = ir.Constant(some.type, 0)
-                    builder.cbranch(builder.icmp_unsigned("==", some, none), right, left)
-                    builder.position_at_end(right)
-                    masked = builder.and_(given[0], ir.Constant(VECTOR, [SHIFT_MASK] * LANES))
-                    outcomes.append((right, [builder.ashr(value, masked) for value in current]))
-                    builder.branch(after)
-                    case = left
-                    builder.position_at_end(case)
-                results = [
-                    _result(builder, kind, opcode, value, one)
-                    for value, one in zip(current, given, strict=True)
-                ]
-                outcomes.append((case, results))
+                _emit(builder, opcode, moving != 0, loop, count)
                 builder.branch(after)
         builder.position_at_end(after)
-        found = [builder.phi(VECTOR) for _ in range(width)]
-        for block, results in outcomes:
-            for phi, value in zip(found, results, strict=True):
-                phi.add_incoming(value, block)
-        following = builder.add(at, ir.Constant(I64, 1))
-        at.add_incoming(following, after)
-        for phi, value in zip(current, found, strict=True):
-            phi.add_incoming(value, after)
-        builder.cbranch(builder.icmp_signed("<", following, operations), operation, end)
-        builder.position_at_end(end)
-        for value, one in zip(found, places, strict=True):
-            builder.store(value, builder.inttoptr(one, VECTOR.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return signature, generate
 
 
-def _operands(builder: Any, kind: int, width: int, operand: Any, source: Any) -> list[Any]:
-    if kind == NUMBER:
-        lane = builder.trunc(operand, I32)
-        one = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), lane, ir.Constant(I32, 0))
-        return [builder.shuffle_vector(one, one, ir.Constant(VECTOR, [0] * LANES))] * width
-    if kind == STILL:
-        return [_load(builder, operand)] * width
-    places = [builder.add(source, ir.Constant(I64, BYTES * at)) for at in range(width)]
-    return [_load(builder, place) for place in places]
+def _emit(builder: Any, opcode: int, moving: bool, loop: list[Any], count: Any) -> None:
+    """A loop for one element at least."""
+    a, b, c = (load(builder, loop[column], 0) for column in (A, B, C))
+    before, body, after = (
+        builder.block,
+        *(builder.function.append_basic_block(name) for name in ("element", "elements")),
+    )
+    builder.branch(body)
+    builder.position_at_end(body)
+    number = builder.phi(I64)
+    number.add_incoming(integer(0), before)
+    along = builder.mul(number, integer(BYTES))
+    x, y = (load(builder, builder.add(loop[column], along), 0) for column in (X, Y))
+    if moving:
+        a = load(builder, builder.add(loop[A], builder.mul(number, loop[STRIDE])), 0)
+    for column, value in _results(builder, opcode, x, y, a, b, c):
+        store(builder, value, builder.add(loop[column], along))
+    following = builder.call(OPAQUE, [builder.add(number, integer(1))])
+    number.add_incoming(following, body)
+    builder.cbranch(builder.icmp_signed("<", following, count), body, after)
+    builder.position_at_end(after)
 
 
-def _load(builder: Any, address: Any) -> Any:
-    return builder.load(builder.inttoptr(address, VECTOR.as_pointer()), align=4)
+def _results(
+    builder: Any, opcode: int, x: Any, y: Any, a: Any, b: Any, c: Any
+) -> list[tuple[int, Any]]:
+    """What comes out for an element, and where. LLVM drops what is not used."""
+    add = builder.add
+    if opcode == CLAMP:
+        return [(X, _least(builder, _most(builder, add(x, a), b), c))]
+    if opcode == SCALE:
+        return [(Y, _right(builder, builder.mul(x, a), b))]
+    if opcode in (MORE, LAST):
+        product = builder.mul(x, a)
+        results = [(Y, _right(builder, add(y, product), b))]
+        return [*results, (Z, product)] if opcode == LAST else results
+    if opcode == JOIN:
+        return [(X, _right(builder, add(add(builder.mul(x, a), y), b), c))]
+    if opcode == ROUND:
+        return [(X, _right(builder, add(x, a), b))]
+    if opcode == SIGN:
+        sign = _left(builder, _right(builder, x, a), b)
+        return [(Y, sign), (X, add(x, sign))]
+    return [(X, _result(builder, opcode, x, a))]
 
 
-def _result(builder: Any, kind: int, opcode: int, values: Any, operand: Any) -> Any:
+def _result(builder: Any, opcode: int, value: Any, operand: Any) -> Any:
     if opcode == MIN:
-        return builder.select(builder.icmp_signed("<", values, operand), values, operand)
+        return _least(builder, value, operand)
     if opcode == MAX:
-        return builder.select(builder.icmp_signed(">", values, operand), values, operand)
+        return _most(builder, value, operand)
     if opcode == ADD:
-        return builder.add(values, operand)
+        return builder.add(value, operand)
     if opcode == MUL:
-        return builder.mul(values, operand)
+        return builder.mul(value, operand)
     if opcode == SHL:
-        return builder.shl(values, operand)
+        return _left(builder, value, operand)
+    if opcode == SET:
+        return operand
     if opcode != SHR:
         raise NotImplementedError("the fast ALU lacks this opcode")
-    if kind == NUMBER:
-        return builder.ashr(values, operand)
-    mask = ir.Constant(VECTOR, [SHIFT_MASK] * LANES)
-    zero = ir.Constant(VECTOR, [0] * LANES)
-    right = builder.ashr(values, builder.and_(operand, mask))
-    left = builder.shl(values, builder.and_(builder.sub(zero, operand), mask))
-    return builder.select(builder.icmp_signed(">=", operand, zero), right, left)
+    left = _left(builder, value, builder.sub(_all(0), operand))
+    is_right = builder.icmp_signed(">=", operand, _all(0))
+    return builder.select(is_right, _right(builder, value, operand), left)
+
+
+def _least(builder: Any, one: Any, other: Any) -> Any:
+    return builder.select(builder.icmp_signed("<", one, other), one, other)
+
+
+def _most(builder: Any, one: Any, other: Any) -> Any:
+    return builder.select(builder.icmp_signed(">", one, other), one, other)
+
+
+def _right(builder: Any, value: Any, amount: Any) -> Any:
+    return builder.ashr(value, builder.and_(amount, _all(SHIFT_MASK)))
+
+
+def _left(builder: Any, value: Any, amount: Any) -> Any:
+    return builder.shl(value, builder.and_(amount, _all(SHIFT_MASK)))
+
+
+def _all(value: int) -> Any:
+    return ir.Constant(VECTOR, [value] * LANES)
+
+
+def _loops(builder: Any, program: Any) -> Any:
+    return builder.inttoptr(program, LOOP.as_pointer())

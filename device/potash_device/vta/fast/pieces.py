@@ -1,7 +1,6 @@
-"""Operations of the ALU, piece by piece.
+"""Operations of the ALU on the elements of a group of steps, piece by piece.
 
-A piece of the elements that a group of steps works on goes through all of them while it is in the
-processor's first cache.
+A piece goes through all of them while it is in the processor's first cache.
 """
 
 from typing import Any
@@ -9,121 +8,276 @@ from typing import Any
 import numpy as np
 
 from potash_device.vta.fast import steps as s
-from potash_device.vta.fast.compiling import Number, compiled, implements, least, most
+from potash_device.vta.fast.compiling import Flag, Number, compiled, implements, least, most
 from potash_device.vta.fast.lanes import (
+    A_JUMP,
+    BYTES,
+    CLAMP,
+    JOIN,
     LANES,
+    LAST,
+    MORE,
     MOVING,
-    NEXT,
-    NUMBER,
+    ROUND,
+    SCALE,
+    SET,
     SHIFT_MASK,
     SHL,
-    STILL,
-    new_chain,
-    put_link,
-    run_chain,
+    SIGN,
+    STRIDE,
+    WHICH,
+    A,
+    B,
+    C,
+    X,
+    Y,
+    Z,
+    get,
+    has_negative,
+    new_program,
+    put,
+    put_number,
+    run_loop,
 )
 from potash_device.vta.fast.paths import Loops
 from potash_device.vta.isa import AluOpcode
 
 MIN, MAX, ADD, SHR, MUL = (int(opcode) for opcode in AluOpcode)
-PIECE = 56
-"""Elements: 3.5 KiB."""
+PIECE = 96
+"""Elements: 6 KiB."""
 
 
-@compiled
 def elementwise(buffers: Any, members: Any, acc: Any) -> None:
     """Execute a group of steps."""
-    leader = members[0]
-    total, cut = np.int64(leader[s.COUNT]), np.int64(leader[s.PIECES])
-    begin = np.int64(0)
-    number = 0
-    while begin < total:
-        for within in range(0, cut, PIECE):
-            piece = (begin + within, least(cut - within, PIECE), number, within)
-            on_piece(buffers, members, piece, acc)
-        begin += cut
-        number += 1
-
-
-def on_piece(buffers: Any, members: Any, piece: Any, acc: Any) -> None:
-    """Execute a group of steps on a piece: its first element, how many there are, the number of the
-    cut that it is in, and the element that it begins with there."""
     raise NotImplementedError("compiled code only")
 
 
-@implements(on_piece)
-def _on_piece(buffers: Any, members: Any, piece: Any, acc: Any) -> Any:
-    def any_core(buffers: Any, members: Any, piece: Any, acc: Any) -> None:
+@implements(elementwise)
+def _elementwise(buffers: Any, members: Any, acc: Any) -> Any:
+    def any_core(buffers: Any, members: Any, acc: Any) -> None:
         lanes = buffers.batch * buffers.block_out
         if lanes == LANES:
-            in_chains(members, piece, acc)
+            in_loops(members, acc)
         else:
             for at in range(members.shape[0]):
-                of_any_size(members, at, piece, lanes, acc)
+                of_any_size(members[at], lanes, acc)
 
     if buffers.instance_class is Loops:
         return any_core
-    return lambda buffers, members, piece, acc: in_chains(members, piece, acc)
+    return lambda buffers, members, acc: in_loops(members, acc)
 
 
 @compiled
-def operand_of(members: Any, at: Number, piece: Any) -> Any:
-    """What a step's operand is, the number or its first element in a piece, and its stride."""
-    operand, stride = np.int64(members[at, s.OPERAND]), np.int64(members[at, s.STRIDE])
-    if members[at, s.IMMEDIATE]:
-        return NUMBER, operand, np.int64(0)
-    first, _, number, within = piece
-    if members[at, s.CUT] == members[at, s.COUNT]:
-        operand += first * stride
-    else:
-        operand += number * np.int64(members[at, s.JUMP]) + within * stride
-    if stride == 1:
-        return NEXT, operand, stride
-    return STILL if stride == 0 and members[at, s.SIMPLE] else MOVING, operand, stride
-
-
-@compiled
-def in_chains(members: Any, piece: Any, acc: Any) -> None:
-    """On elements of 16 values: steps with one target, one behind the other, are a chain."""
-    chain = new_chain()
-    base, size = acc.ctypes.data, LANES * acc.itemsize
-    first, count = piece[:2]
-    at = 0
+def in_loops(members: Any, acc: Any) -> None:
+    """On elements of 16 values."""
+    program = new_program()
+    leader = members[0]
+    total, cut = np.int64(leader[s.COUNT]), np.int64(leader[s.PIECES])
+    at, loops = np.int64(0), np.int64(0)
     while at < members.shape[0]:
-        target, abreast = np.int64(members[at, s.TARGET]), np.int64(members[at, s.SIMPLE])
-        operations = 0
-        while at < members.shape[0] and members[at, s.TARGET] == target:
-            kind, operand, stride = operand_of(members, at, piece)
-            if kind != NUMBER:
-                # Those before it have not written the target yet.
-                if operations and members[at, s.OPERAND] == target:
-                    break
-                operand = base + operand * size
-                if kind == MOVING:
-                    abreast = np.int64(0)
-            put_link(chain, operations, kind, np.int64(members[at, s.OPCODE]), operand, stride)
-            operations += 1
-            at += 1
-        run_chain(chain, operations, base + (target + first) * size, count, abreast)
+        at += add_loop(program, loops, members, at, acc)
+        if is_overwritten(program, loops):
+            put(program, loops - 1, WHICH, MORE)
+        loops += 1
+    for number in range(total // cut):
+        for within in range(0, cut, PIECE):
+            for loop in range(loops):
+                first, count = number * cut + within, least(cut - within, PIECE)
+                run_loop(program, loop, number, first, within, count)
 
 
 @compiled
-def of_any_size(members: Any, at: Number, piece: Any, lanes: Number, acc: Any) -> None:
-    """On elements of `lanes` values."""
-    kind, operand, stride = operand_of(members, at, piece)
-    opcode, count = members[at, s.OPCODE], piece[1]
-    first = members[at, s.TARGET] + piece[0]
-    if kind == NUMBER:
-        target = acc[first * lanes : (first + count) * lanes]
+def is_overwritten(program: Number, loop: Number) -> Flag:
+    """Whether a loop overwrites the product of the one before it."""
+    if loop == 0 or get(program, loop, WHICH) != LAST or get(program, loop - 1, WHICH) != LAST:
+        return False
+    return get(program, loop, Z) == get(program, loop - 1, Z)
+
+
+@compiled
+def add_loop(program: Number, loop: Number, members: Any, at: Number, acc: Any) -> Number:
+    """Add a loop for the operations from number `at` on; gives for how many."""
+    if members[0, s.SIMPLE]:
+        count = add_several(program, loop, members, at, acc)
+        if count:
+            return count
+    count = 2 if copies(members, at) else 1
+    one = members[at + count - 1]
+    opcode = np.int64(one[s.OPCODE] if count == 1 else SET)
+    if opcode > SET:
+        raise NotImplementedError("the fast ALU lacks this opcode")
+    target = address_of(acc, one[s.TARGET])
+    start(program, loop, opcode, target, target, target)
+    put_operand(program, loop, A, members, at + count - 1, acc)
+    if not is_same(one):
+        stride, jump = np.int64(one[s.STRIDE]), np.int64(one[s.JUMP])
+        if one[s.CUT] == one[s.COUNT]:
+            jump = np.int64(members[0, s.PIECES]) * stride
+        put(program, loop, WHICH, opcode + MOVING)
+        put(program, loop, A_JUMP, jump * BYTES)
+        put(program, loop, STRIDE, stride * BYTES)
+    return count
+
+
+@compiled
+def start(program: Number, loop: Number, which: Number, x: Number, y: Number, z: Number) -> None:
+    """Begin a loop on elements at these addresses, with zero for operands."""
+    put(program, loop, WHICH, which)
+    put(program, loop, X, x)
+    put(program, loop, Y, y)
+    put(program, loop, Z, z)
+    nothing = put_number(program, 0, 0)
+    for operand in range(3):
+        put(program, loop, A + operand, nothing)
+        put(program, loop, A_JUMP + operand, 0)
+    put(program, loop, STRIDE, 0)
+
+
+@compiled
+def add_several(program: Number, loop: Number, members: Any, at: Number, acc: Any) -> Number:
+    """Add a loop of several operations; 0 where those from number `at` on are in none."""
+    target = np.int64(members[at, s.TARGET])
+    a, b, c, count = np.int64(-1), np.int64(-1), np.int64(-1), np.int64(0)
+    which, x, y = np.int64(0), target, target
+    if copies(members, at) and at + 2 < members.shape[0]:
+        x = np.int64(members[at + 1, s.OPERAND])
+        if is_with_all(members, at + 2, target, MUL):
+            a = at + 2
+            if is_right(members, at + 3, target, acc):
+                which, b, count = np.int64(SCALE), at + 3, np.int64(4)
+            elif is_with(members, at + 3, ADD, target):
+                which, y, count = np.int64(LAST), np.int64(members[at + 3, s.TARGET]), np.int64(4)
+                if y == x or y == target:
+                    return 0
+                if is_right(members, at + 4, y, acc):
+                    b, count = at + 4, np.int64(5)
+        elif is_right(members, at + 2, target, acc):
+            which, a, count = np.int64(SIGN), at + 2, np.int64(4)
+            if is_with_all(members, at + 3, target, SHL):
+                b, count = at + 3, np.int64(5)
+            last = at + count - 1
+            if not is_with(members, last, ADD, target) or members[last, s.TARGET] != x:
+                return 0
+    elif is_with_all(members, at, target, MUL) and at + 1 < members.shape[0]:
+        y = np.int64(members[at + 1, s.OPERAND])
+        of_target = members[at + 1, s.TARGET] == target and y != target
+        if of_target and is_with(members, at + 1, ADD, y):
+            which, a, count = np.int64(JOIN), at, np.int64(2)
+            if is_with_all(members, at + 2, target, ADD):
+                b, count = at + 2, np.int64(3)
+            if is_right(members, at + count, target, acc):
+                c, count = at + count, count + 1
+    elif is_with_all(members, at, target, ADD):
+        if is_right(members, at + 1, target, acc):
+            which, a, b, count = np.int64(ROUND), at, at + 1, np.int64(2)
+        elif is_clamp(members, at + 1, target):
+            which, a, b, c, count = np.int64(CLAMP), at, at + 1, at + 2, np.int64(3)
+    elif is_clamp(members, at, target):
+        which, b, c, count = np.int64(CLAMP), at, at + 1, np.int64(2)
+    elif is_right(members, at, target, acc):
+        which, b, count = np.int64(ROUND), at, np.int64(1)
+    if count:
+        start(program, loop, which, address_of(acc, x), address_of(acc, y), address_of(acc, target))
+        put_operand(program, loop, A, members, a, acc)
+        put_operand(program, loop, B, members, b, acc)
+        put_operand(program, loop, C, members, c, acc)
+    return count
+
+
+@compiled
+def copies(members: Any, at: Number) -> Flag:
+    """Whether operation `at` and the next one make a target equal to other elements."""
+    if at + 1 == members.shape[0]:
+        return False
+    one, operand = members[at], members[at + 1, s.OPERAND]
+    clears = one[s.IMMEDIATE] and one[s.OPCODE] == MUL and one[s.OPERAND] == 0
+    same = members[at + 1, s.TARGET] == one[s.TARGET] and operand != one[s.TARGET]
+    return clears and same and is_with(members, at + 1, ADD, operand)
+
+
+@compiled
+def is_with(members: Any, at: Number, opcode: Number, source: Number) -> Flag:
+    """Whether an operation has the elements from `source` on as operands, each for one."""
+    if at >= members.shape[0]:
+        return False
+    one = members[at]
+    whole = one[s.CUT] == one[s.COUNT] and one[s.STRIDE] == 1 and not one[s.IMMEDIATE]
+    return whole and one[s.OPCODE] == opcode and one[s.OPERAND] == source
+
+
+@compiled
+def is_with_all(members: Any, at: Number, target: Number, opcode: Number) -> Flag:
+    """Whether an operation on a target has one operand for all elements of a cut."""
+    if at >= members.shape[0]:
+        return False
+    one = members[at]
+    return one[s.TARGET] == target and one[s.OPCODE] == opcode and is_same(one)
+
+
+@compiled
+def is_clamp(members: Any, at: Number, target: Number) -> Flag:
+    """Whether there are a lower and an upper limit."""
+    return is_with_all(members, at, target, MAX) and is_with_all(members, at + 1, target, MIN)
+
+
+@compiled
+def is_same(one: Any) -> Flag:
+    return one[s.IMMEDIATE] or (one[s.STRIDE] == 0 and one[s.SIMPLE])
+
+
+@compiled
+def is_right(members: Any, at: Number, target: Number, acc: Any) -> Flag:
+    """Whether an operation shifts by numbers that are not negative."""
+    if not is_with_all(members, at, target, SHR):
+        return False
+    if members[at, s.IMMEDIATE]:
+        return True
+    address = address_of(acc, members[at, s.OPERAND])
+    for number in range(members[0, s.COUNT] // members[0, s.PIECES]):
+        if has_negative(address + number * np.int64(members[at, s.JUMP]) * BYTES):
+            return False
+    return True
+
+
+@compiled
+def put_operand(
+    program: Number, loop: Number, column: Number, members: Any, at: Number, acc: Any
+) -> None:
+    """Set an operand of a loop to that of operation `at`; without one it stays zero."""
+    jump = np.int64(0)
+    if at < 0:
+        return
+    if members[at, s.IMMEDIATE]:
+        address = put_number(program, at + 1, np.int64(members[at, s.OPERAND]))
+    else:
+        address = address_of(acc, members[at, s.OPERAND])
+        jump = np.int64(members[at, s.JUMP])
+    put(program, loop, column, address)
+    put(program, loop, column + A_JUMP - A, jump * BYTES)
+
+
+@compiled
+def address_of(acc: Any, element: Number) -> Number:
+    return acc.ctypes.data + np.int64(element) * BYTES
+
+
+@compiled
+def of_any_size(one: Any, lanes: Number, acc: Any) -> None:
+    """A step, on elements of `lanes` values."""
+    opcode, total, first = one[s.OPCODE], np.int64(one[s.COUNT]), np.int64(one[s.TARGET])
+    operand = np.int64(one[s.OPERAND])
+    if one[s.IMMEDIATE]:
+        target = acc[first * lanes : (first + total) * lanes]
         if opcode == SHL:
             with_immediate(target, SHR, np.int32(-operand))
         else:
             with_immediate(target, opcode, np.int32(operand))
         return
-    for number in range(count):
+    for number in range(total):
         at = first + number
+        cut, within = divmod(number, np.int64(one[s.CUT]))
+        source = operand + cut * np.int64(one[s.JUMP]) + within * np.int64(one[s.STRIDE])
         target = acc[at * lanes : (at + 1) * lanes]
-        source = operand + number * stride
         with_source(target, acc[source * lanes : (source + 1) * lanes], opcode)
 
 
