@@ -1,9 +1,9 @@
 """What holds for all tests.
 
 No example may fail because the machine was busy. A random test tries so many of them each time that
-it is run, which adds up; those marked slow try many at once. And an interrupt is heard: a shell
-starts what it puts in the background with SIGINT ignored, and every process that a test starts
-would inherit that.
+it is run, which adds up; those marked slow try many at once. And signals are heard: a shell starts
+what it puts in the background with SIGINT ignored, as nohup does with SIGHUP, and every process
+that a test starts would inherit that.
 """
 
 import gc
@@ -25,6 +25,7 @@ settings.register_profile(
 settings.load_profile("potash")
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 SHARED_GUEST = frozenset(

@@ -215,13 +215,16 @@ def test_kvm_is_believed_when_a_guest_has_lived_under_it(
 
 
 def test_the_command_says_a_line_each_and_ends_with_what_is_missing(tmp_path: Path) -> None:
-    here = run_doctor("--json")
+    """Both times in a folder without devices: those of other tests come and go."""
+    alone = tmp_path / "temporary"
+    alone.mkdir()
+    here = run_doctor("--json", TMPDIR=str(alone))
     report = json.loads(here.stdout)
     missing = [one["name"] for one in report["findings"] if one["state"] == "missing"]
     assert report["healthy"] is (not missing)
     assert here.returncode == bool(missing)
     (tmp_path / "numba.py").write_text("raise ImportError('numba is broken today')\n")
-    broken = run_doctor(PYTHONPATH=str(tmp_path))
+    broken = run_doctor(PYTHONPATH=str(tmp_path), TMPDIR=str(alone))
     assert broken.returncode == 1
     (line,) = (line for line in broken.stdout.splitlines() if "numba is broken today" in line)
     assert line.startswith("missing  numba")
