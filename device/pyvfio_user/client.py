@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
-from pyvfio_user import dma_client
+from pyvfio_user import dma_client, payloads
 from pyvfio_user.channel import Channel, VfioUserError
 from pyvfio_user.connection import MAX_MSG_FDS
 from pyvfio_user.descriptors import close_all
@@ -31,23 +31,6 @@ from pyvfio_user.migration import (
     FeatureFlags,
     MigrationFlags,
     State,
-)
-from pyvfio_user.payloads import (
-    Area,
-    DeviceInfo,
-    DmaMap,
-    DmaUnmap,
-    IrqInfo,
-    RegionAccess,
-    RegionCapabilities,
-    RegionData,
-    RegionInfo,
-    RegionIoFds,
-    RegionWriteMulti,
-    RegionWriteMultiReply,
-    SetIrqs,
-    SubRegion,
-    Version,
 )
 from pyvfio_user.protocol import (
     DEFAULT_MAX_DMA_MAPS,
@@ -186,7 +169,7 @@ _CAPABILITIES = {
     "max_dma_maps": DEFAULT_MAX_DMA_MAPS,
     "write_multiple": True,
 }
-_Info = TypeVar("_Info", DeviceInfo, RegionInfo, IrqInfo)
+_Info = TypeVar("_Info", payloads.DeviceInfo, payloads.RegionInfo, payloads.IrqInfo)
 
 
 class Client:
@@ -232,12 +215,12 @@ class Client:
         """Leave; the server gives up our memory and eventfds by itself."""
         self._channel.close()
 
-    def negotiate(self) -> Version:
+    def negotiate(self) -> payloads.Version:
         """Agree on a version: the first thing to do. The server attaches the device by it."""
         twin = {"twin_socket": {"supported": True}} if self._wants_twin else {}
-        proposed = Version(MAJOR_VERSION, MINOR_VERSION, {**_CAPABILITIES, **twin})
+        proposed = payloads.Version(MAJOR_VERSION, MINOR_VERSION, {**_CAPABILITIES, **twin})
         reply, fds = self._channel.command_fds(Command.VERSION, proposed.encode())
-        agreed = self._channel.decode(Version, reply)
+        agreed = self._channel.decode(payloads.Version, reply)
         try:
             self._channel.twin = dma_client.take_twin_socket(agreed.capabilities, fds)
             if agreed.major != MAJOR_VERSION or agreed.minor > MINOR_VERSION:
@@ -256,13 +239,15 @@ class Client:
         """Bytes that the server takes in one access to a region."""
         return self._channel.max_transfer
 
-    def device_info(self) -> DeviceInfo:
+    def device_info(self) -> payloads.DeviceInfo:
         """How many regions and kinds of interrupt the device has."""
-        return self._ask(Command.DEVICE_GET_INFO, DeviceInfo(DeviceInfo.FORM.size))
+        return self._ask(
+            Command.DEVICE_GET_INFO, payloads.DeviceInfo(payloads.DeviceInfo.FORM.size)
+        )
 
-    def region_info(self, index: int) -> RegionInfo:
+    def region_info(self, index: int) -> payloads.RegionInfo:
         """The size and rights of a region."""
-        request = RegionInfo(RegionInfo.FORM.size, index=index)
+        request = payloads.RegionInfo(payloads.RegionInfo.FORM.size, index=index)
         return self._ask(Command.DEVICE_GET_REGION_INFO, request)
 
     def map_region(self, index: int) -> MappedRegion:
@@ -270,36 +255,36 @@ class Client:
 
         Raises VfioUserError with ENODEV where that is nothing.
         """
-        request = RegionInfo(RegionInfo.FORM.size, index=index)
+        request = payloads.RegionInfo(payloads.RegionInfo.FORM.size, index=index)
         reply, fds = self._ask_whole(Command.DEVICE_GET_REGION_INFO, request)
         try:
-            info = RegionInfo.decode_head(reply)
+            info = payloads.RegionInfo.decode_head(reply)
             if not info.flags & RegionFlags.MMAP:
                 raise VfioUserError(errno.ENODEV, f"region {index} cannot be mapped")
-            areas = RegionCapabilities.decode(reply).areas
+            areas = payloads.RegionCapabilities.decode(reply).areas
             if len(fds) != 1:
                 raise ProtocolError(f"{len(fds)} file descriptors came for a region")
-            whole = (Area(0, info.size),)
+            whole = (payloads.Area(0, info.size),)
             return MappedRegion(fds[0], info, whole if areas is None else areas)
         except ProtocolError as error:
             raise self._channel.broken(errno.EPROTO, str(error)) from None
         finally:
             close_all(fds)
 
-    def region_capabilities(self, index: int) -> RegionCapabilities:
+    def region_capabilities(self, index: int) -> payloads.RegionCapabilities:
         """Which areas of a region can be mapped, and its type."""
-        request = RegionInfo(RegionInfo.FORM.size, index=index)
+        request = payloads.RegionInfo(payloads.RegionInfo.FORM.size, index=index)
         reply, fds = self._ask_whole(Command.DEVICE_GET_REGION_INFO, request)
         close_all(fds)
-        return self._channel.decode(RegionCapabilities, reply)
+        return self._channel.decode(payloads.RegionCapabilities, reply)
 
-    def region_io_fds(self, index: int) -> tuple[list[SubRegion], list[int]]:
+    def region_io_fds(self, index: int) -> tuple[list[payloads.SubRegion], list[int]]:
         """The parts of a region whose accesses file descriptors report, and those descriptors,
         which the caller closes."""
-        request = RegionIoFds(RegionIoFds.FORM.size, index=index)
+        request = payloads.RegionIoFds(payloads.RegionIoFds.FORM.size, index=index)
         reply, fds = self._ask_whole(Command.DEVICE_GET_REGION_IO_FDS, request)
         try:
-            sub_regions = SubRegion.decode_all(reply)
+            sub_regions = payloads.SubRegion.decode_all(reply)
             if any(one.fd_index >= len(fds) for one in sub_regions):
                 raise ProtocolError("a sub-region has a file descriptor that did not come")
         except ProtocolError as error:
@@ -307,9 +292,11 @@ class Client:
             raise self._channel.broken(errno.EPROTO, str(error)) from None
         return sub_regions, fds
 
-    def irq_info(self, index: int) -> IrqInfo:
+    def irq_info(self, index: int) -> payloads.IrqInfo:
         """How many interrupts of a kind there are, and what may be done with them."""
-        return self._ask(Command.DEVICE_GET_IRQ_INFO, IrqInfo(IrqInfo.FORM.size, index=index))
+        return self._ask(
+            Command.DEVICE_GET_IRQ_INFO, payloads.IrqInfo(payloads.IrqInfo.FORM.size, index=index)
+        )
 
     def dma_map(
         self,
@@ -327,19 +314,19 @@ class Client:
         Where it cannot map them, it reaches the bytes of `memory` instead, by messages.
         """
         flags = (DmaFlags.READABLE if readable else 0) | (DmaFlags.WRITABLE if writable else 0)
-        request = DmaMap(DmaMap.FORM.size, flags, offset, address, size)
+        request = payloads.DmaMap(payloads.DmaMap.FORM.size, flags, offset, address, size)
         self._channel.command(Command.DMA_MAP, request.encode(), fds=() if fd is None else (fd,))
         if memory is not None:
             self._channel.windows.add(address, memory[:size], readable=readable, writable=writable)
 
     def dma_unmap(self, address: int, size: int) -> None:
         """Take memory back that was mapped with this very range."""
-        request = DmaUnmap(DmaUnmap.FORM.size, 0, address, size)
+        request = payloads.DmaUnmap(payloads.DmaUnmap.FORM.size, 0, address, size)
         self._channel.command(Command.DMA_UNMAP, request.encode())
         self._channel.windows.remove(address)
 
     def dma_unmap_all(self) -> None:
-        request = DmaUnmap(DmaUnmap.FORM.size, DmaUnmapFlags.ALL, 0, 0)
+        request = payloads.DmaUnmap(payloads.DmaUnmap.FORM.size, DmaUnmapFlags.ALL, 0, 0)
         self._channel.command(Command.DMA_UNMAP, request.encode())
         self._channel.windows.clear()
 
@@ -349,9 +336,9 @@ class Client:
 
     def region_read(self, region: int, offset: int, count: int) -> bytes:
         """`count` bytes at `offset` of a region."""
-        request = RegionAccess(offset, region, count)
+        request = payloads.RegionAccess(offset, region, count)
         reply = self._channel.decode(
-            RegionData, self._channel.command(Command.REGION_READ, request.encode())
+            payloads.RegionData, self._channel.command(Command.REGION_READ, request.encode())
         )
         if len(reply.data) != count:
             raise self._channel.broken(errno.EPROTO, f"{len(reply.data)} bytes came for {count}")
@@ -359,26 +346,26 @@ class Client:
 
     def region_write(self, region: int, offset: int, data: bytes, *, posted: bool = False) -> None:
         """Write `data` at `offset` of a region; `posted` writes have no reply and no error."""
-        request = RegionData(offset, region, bytes(data))
+        request = payloads.RegionData(offset, region, bytes(data))
         if posted:
             self._channel.send(Command.REGION_WRITE, request.encode(), no_reply=True)
         else:
             self._channel.decode(
-                RegionAccess, self._channel.command(Command.REGION_WRITE, request.encode())
+                payloads.RegionAccess, self._channel.command(Command.REGION_WRITE, request.encode())
             )
 
     def region_write_multi(
         self, writes: Sequence[tuple[int, int, bytes]], *, posted: bool = False
     ) -> None:
         """Several writes of at most 8 bytes in one message, each (region, offset, data)."""
-        request = RegionWriteMulti(
-            tuple(RegionData(offset, region, data) for region, offset, data in writes)
+        request = payloads.RegionWriteMulti(
+            tuple(payloads.RegionData(offset, region, data) for region, offset, data in writes)
         )
         if posted:
             self._channel.send(Command.REGION_WRITE_MULTI, request.encode(), no_reply=True)
         else:
             payload = self._channel.command(Command.REGION_WRITE_MULTI, request.encode())
-            self._channel.decode(RegionWriteMultiReply, payload)
+            self._channel.decode(payloads.RegionWriteMultiReply, payload)
 
     def set_irqs(self, index: int, start: int, fds: Sequence[int | None]) -> None:
         """Enable interrupts of the kind `index` from `start` on, each with its eventfd or with
@@ -411,7 +398,7 @@ class Client:
     def _set_irqs(
         self, flags: IrqSetFlags, index: int, start: int, count: int, fds: Sequence[int]
     ) -> None:
-        request = SetIrqs(SetIrqs.SIZE, flags, index, start, count)
+        request = payloads.SetIrqs(payloads.SetIrqs.SIZE, flags, index, start, count)
         self._channel.command(Command.DEVICE_SET_IRQS, request.encode(), fds=fds)
 
     def device_reset(self) -> None:
@@ -422,7 +409,7 @@ class Client:
         return self._channel.decode(type(request), self._channel.command(command, request.encode()))
 
     def _ask_whole(
-        self, command: Command, request: RegionInfo | RegionIoFds
+        self, command: Command, request: payloads.RegionInfo | payloads.RegionIoFds
     ) -> tuple[bytes, list[int]]:
         """The payload of a reply that may be longer than its structure, and its descriptors.
 

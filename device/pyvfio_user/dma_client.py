@@ -12,19 +12,10 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from pyvfio_user import protocol
 from pyvfio_user.dma_messages import DMA_ACCESS
-from pyvfio_user.protocol import (
-    DEFAULT_MAX_TRANSFER,
-    HEADER,
-    Command,
-    Header,
-    MessageFlags,
-    ProtocolError,
-    encode_error,
-    encode_reply,
-)
 
-DMA_COMMANDS = (Command.DMA_READ, Command.DMA_WRITE)
+DMA_COMMANDS = (protocol.Command.DMA_READ, protocol.Command.DMA_WRITE)
 """What a server asks of its client."""
 
 
@@ -53,7 +44,7 @@ class MessageWindows:
     def clear(self) -> None:
         self._windows.clear()
 
-    def answer(self, header: Header, payload: bytes) -> bytes:
+    def answer(self, header: protocol.Header, payload: bytes) -> bytes:
         """Do what a command of the server asks; the reply to send, empty if it wants none.
 
         It is an error with EINVAL for a payload without sense, E2BIG for too much, EFAULT where
@@ -63,10 +54,12 @@ class MessageWindows:
         try:
             data = self._answer(header.command, payload)
         except OSError as error:
-            reply = encode_error(header.message_id, header.command, error.errno or errno.EIO)
+            reply = protocol.encode_error(
+                header.message_id, header.command, error.errno or errno.EIO
+            )
         else:
-            reply = encode_reply(header.message_id, header.command, data)
-        return b"" if header.flags & MessageFlags.NO_REPLY else reply
+            reply = protocol.encode_reply(header.message_id, header.command, data)
+        return b"" if header.flags & protocol.MessageFlags.NO_REPLY else reply
 
     def answer_at(self, sock: socket.socket, seconds: float) -> None:
         """Receive a command, and reply to it, each in so long. Raises OSError, ProtocolError."""
@@ -81,17 +74,19 @@ class MessageWindows:
             raise OSError(errno.EINVAL, "the access is cut short")
         address, count = DMA_ACCESS.unpack_from(payload)
         data = payload[DMA_ACCESS.size :]
-        if len(data) != (count if command == Command.DMA_WRITE else 0):
+        if len(data) != (count if command == protocol.Command.DMA_WRITE else 0):
             raise OSError(errno.EINVAL, "the data are not as long as it says")
-        if count > DEFAULT_MAX_TRANSFER:
+        if count > protocol.DEFAULT_MAX_TRANSFER:
             raise OSError(errno.E2BIG, f"{count} bytes are too much for one message")
         named = payload[: DMA_ACCESS.size]
         for start, window in self._windows.items():
             if start <= address and address + count <= start + len(window.memory):
                 found = window.memory[address - start : address - start + count]
-                if not (window.writable if command == Command.DMA_WRITE else window.readable):
+                if not (
+                    window.writable if command == protocol.Command.DMA_WRITE else window.readable
+                ):
                     raise OSError(errno.EPERM, "the window is not for that")
-                if command == Command.DMA_READ:
+                if command == protocol.Command.DMA_READ:
                     return named + bytes(found)
                 found[:] = data
                 return named
@@ -108,7 +103,7 @@ def take_twin_socket(capabilities: Mapping[str, Any], fds: list[int]) -> socket.
         return None
     index = offered.get("fd_index")
     if not isinstance(index, int) or not 0 <= index < len(fds):
-        raise ProtocolError("the server offers a second socket and sends none")
+        raise protocol.ProtocolError("the server offers a second socket and sends none")
     return socket.socket(fileno=fds.pop(index))
 
 
@@ -121,11 +116,11 @@ def readable(fds: Iterable[int], deadline: float) -> set[int]:
     return {fd for fd, _ in poll.poll(math.ceil(1000 * left))}
 
 
-def _receive_command(sock: socket.socket) -> tuple[Header, bytes]:
-    header = Header.decode(_received(sock, HEADER.size))
-    size = header.size - HEADER.size
-    if header.is_reply or size > DMA_ACCESS.size + DEFAULT_MAX_TRANSFER:
-        raise ProtocolError(f"what came, with {size} bytes, is no command of the server's")
+def _receive_command(sock: socket.socket) -> tuple[protocol.Header, bytes]:
+    header = protocol.Header.decode(_received(sock, protocol.HEADER.size))
+    size = header.size - protocol.HEADER.size
+    if header.is_reply or size > DMA_ACCESS.size + protocol.DEFAULT_MAX_TRANSFER:
+        raise protocol.ProtocolError(f"what came, with {size} bytes, is no command of the server's")
     return header, _received(sock, size)
 
 

@@ -16,21 +16,10 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
+from potash_device.timing import state
 from potash_device.timing.drive import Drive
 from potash_device.timing.policies import Policies, PolicyError
 from potash_device.timing.profile import PAGE, ProfileError, from_mapping
-from potash_device.timing.state import (
-    BUFFERED,
-    CLOSED,
-    FILLED,
-    FREE,
-    GOOD,
-    IS_CLOSED,
-    IS_FREE,
-    IS_OPEN,
-    IS_RETIRED,
-    WORN_OUT,
-)
 
 ARRAYS = ("places", "status", "erases", "closed_at", "open", "filled")
 LARGEST_PROFILE = 1 << 16
@@ -122,23 +111,23 @@ def _check(drive: Drive) -> None:
     profile, s = drive.profile, drive.state
     size, opened = profile.superblock_pages, s.open[s.open >= 0]
     if (
-        not np.isin(s.status, range(IS_RETIRED + 1)).all()
+        not np.isin(s.status, range(state.IS_RETIRED + 1)).all()
         or (s.open < -1).any()
         or (s.open >= profile.blocks).any()
-        or sorted(opened) != np.flatnonzero(s.status == IS_OPEN).tolist()
+        or sorted(opened) != np.flatnonzero(s.status == state.IS_OPEN).tolist()
         or (s.filled < 0).any()
         or (s.filled[s.open >= 0] >= size).any()
         or min(s.erases.min(), s.closed_at.min()) < 0
         or max(s.erases.max(), s.closed_at.max()) > LARGEST_COUNT
         # Without a free one nothing can be relocated, and none becomes free.
         or (
-            not (s.status == IS_FREE).any()
-            and (s.status != IS_RETIRED).sum() >= profile.least_blocks
+            not (s.status == state.IS_FREE).any()
+            and (s.status != state.IS_RETIRED).sum() >= profile.least_blocks
         )
     ):
         raise StateError("its superblocks contradict each other")
     used = s.places[s.places >= 0].astype(np.int64)
-    filled = np.where(s.status == IS_CLOSED, size, 0)
+    filled = np.where(s.status == state.IS_CLOSED, size, 0)
     filled[opened] = s.filled[s.open >= 0]
     if (
         (s.places < -1).any()
@@ -156,15 +145,15 @@ def _complete(drive: Drive) -> None:
     s.owners[s.places[mapped]] = mapped
     s.valid[:] = np.bincount(s.places[mapped] // profile.superblock_pages, minlength=profile.blocks)
     programmed = s.programmed.reshape(profile.blocks, -1)
-    programmed[s.status == IS_CLOSED] = 0
+    programmed[s.status == state.IS_CLOSED] = 0
     for frontier, block in enumerate(s.open.tolist()):
         if block >= 0:
             programmed[block, : s.filled[frontier] // profile.unit_pages] = 0
-    r[FREE] = (s.status == IS_FREE).sum()
-    r[CLOSED] = (s.status == IS_CLOSED).sum()
-    r[GOOD] = profile.blocks - (s.status == IS_RETIRED).sum()
-    r[WORN_OUT] = r[GOOD] < profile.least_blocks
-    r[FILLED] = s.closed_at.max() + 1
+    r[state.FREE] = (s.status == state.IS_FREE).sum()
+    r[state.CLOSED] = (s.status == state.IS_CLOSED).sum()
+    r[state.GOOD] = profile.blocks - (s.status == state.IS_RETIRED).sum()
+    r[state.WORN_OUT] = r[state.GOOD] < profile.least_blocks
+    r[state.FILLED] = s.closed_at.max() + 1
     if profile.buffer_bytes // PAGE:
         partial = np.where(s.open >= 0, s.filled % profile.unit_pages, 0)
-        r[BUFFERED] = partial[: profile.streams].sum()
+        r[state.BUFFERED] = partial[: profile.streams].sum()

@@ -12,14 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
+from potash_device.vta import encoding
 from potash_device.vta.config import Config, MemoryId
-from potash_device.vta.encoding import (
-    INSTRUCTION_BYTES,
-    MICRO_OP_BITS,
-    OPCODE_BITS,
-    InstructionError,
-    Layout,
-)
 from potash_device.vta.isa import (
     Alu,
     AluOpcode,
@@ -32,8 +26,8 @@ from potash_device.vta.isa import (
     decode,
 )
 
-INSTRUCTION_BITS = INSTRUCTION_BYTES * 8
-MICRO_OP_BYTES = MICRO_OP_BITS // 8
+INSTRUCTION_BITS = encoding.INSTRUCTION_BYTES * 8
+MICRO_OP_BYTES = encoding.MICRO_OP_BITS // 8
 
 WORD = "word"
 RESERVED = "reserved"
@@ -79,12 +73,13 @@ class AssemblyError(ValueError):
 
 def words(stream: bytes) -> Iterator[int]:
     """The instructions of a stream, as numbers. Raises ValueError where it ends inside of one."""
-    if len(stream) % INSTRUCTION_BYTES:
+    if len(stream) % encoding.INSTRUCTION_BYTES:
         raise ValueError(
-            f"{len(stream)} bytes are no whole number of instructions of {INSTRUCTION_BYTES} bytes"
+            f"{len(stream)} bytes are no whole number of instructions of "
+            f"{encoding.INSTRUCTION_BYTES} bytes"
         )
-    for at in range(0, len(stream), INSTRUCTION_BYTES):
-        yield int.from_bytes(stream[at : at + INSTRUCTION_BYTES], "little")
+    for at in range(0, len(stream), encoding.INSTRUCTION_BYTES):
+        yield int.from_bytes(stream[at : at + encoding.INSTRUCTION_BYTES], "little")
 
 
 def disassemble(word: int, config: Config) -> str:
@@ -116,7 +111,7 @@ def remark(word: int, config: Config) -> str:
     no core executes it."""
     try:
         instruction = decode(word, config)
-    except InstructionError as error:
+    except encoding.InstructionError as error:
         return str(error)
     stage = instruction.stage.name
     match instruction:
@@ -158,7 +153,7 @@ def assemble(lines: Iterable[str], config: Config) -> bytes:
         except ValueError as error:
             raise AssemblyError(number, str(error)) from None
         if word is not None:
-            stream += word.to_bytes(INSTRUCTION_BYTES, "little")
+            stream += word.to_bytes(encoding.INSTRUCTION_BYTES, "little")
     return bytes(stream)
 
 
@@ -199,7 +194,7 @@ def _assemble(line: str, config: Config) -> int | None:
     return layout.pack(zeroes | values | {"opcode": opcode}) | reserved
 
 
-def _operand(operand: str, form: Form, layout: Layout) -> tuple[str, int]:
+def _operand(operand: str, form: Form, layout: encoding.Layout) -> tuple[str, int]:
     """An operand's field, or token, and its value. Raises ValueError."""
     name, equals, text = operand.partition("=")
     if not equals:
@@ -238,13 +233,13 @@ def _number(name: str, value: int) -> str:
 
 
 def _known_opcode(word: int) -> Opcode | None:
-    opcode = word & (1 << OPCODE_BITS) - 1
+    opcode = word & (1 << encoding.OPCODE_BITS) - 1
     return Opcode(opcode) if opcode in FORMS else None
 
 
-def _layout(form: Form, config: Config) -> Layout:
+def _layout(form: Form, config: Config) -> encoding.Layout:
     layout = getattr(config.layouts, form.layout)
-    assert isinstance(layout, Layout)
+    assert isinstance(layout, encoding.Layout)
     return layout
 
 
@@ -253,7 +248,7 @@ def _micro_ops(word: int, config: Config, dram: memoryview, base: int) -> Iterat
     something else, or cannot be executed."""
     try:
         load = decode(word, config)
-    except InstructionError:
+    except encoding.InstructionError:
         return
     if not isinstance(load, Load) or load.memory_type != MemoryId.UOP:
         return
@@ -274,6 +269,6 @@ def _micro_ops(word: int, config: Config, dram: memoryview, base: int) -> Iterat
 def _micro_op(bits: int, config: Config) -> str:
     try:
         micro_op = MicroOp.decode(bits, config)
-    except InstructionError as error:
+    except encoding.InstructionError as error:
         return f"{bits:#010x}, {error}"
     return " ".join(f"{name}={value}" for name, value in micro_op._asdict().items())

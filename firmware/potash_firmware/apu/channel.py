@@ -13,16 +13,7 @@ from dataclasses import asdict, dataclass
 from csd_spec.descriptors import LogEntryType
 from potash_device.timing.cores import KINDS, Work
 from potash_firmware.apu.model import ByteRange, Grant
-from potash_firmware.mailbox import MailboxError
-from potash_firmware.mailbox.execution import (
-    Execute,
-    Executed,
-    Kind,
-    pack_execute,
-    pack_executed,
-    unpack_execute,
-    unpack_executed,
-)
+from potash_firmware.mailbox import MailboxError, execution
 from potash_firmware.mailbox.job_time import LARGEST_COUNT, Read
 
 MAX_MESSAGE = 64 * 1024
@@ -146,11 +137,13 @@ class Perform:
     `Executed` answers it.
     """
 
-    execute: Execute
+    execute: execution.Execute
     new: tuple[int, ...]
 
 
-FromWorker = Ready | Line | Gathered | Counted | Returned | Faulted | Sound | Refused | Executed
+FromWorker = (
+    Ready | Line | Gathered | Counted | Returned | Faulted | Sound | Refused | execution.Executed
+)
 
 _FROM_WORKER: dict[str, type[FromWorker]] = {
     kind.__name__: kind
@@ -162,11 +155,13 @@ _SERIAL_COUNT = struct.Struct("<Q")
 
 
 def encode(message: Run | Check | Perform | FromWorker) -> bytes:
-    if isinstance(message, Executed):
-        return pack_executed(message)
+    if isinstance(message, execution.Executed):
+        return execution.pack_executed(message)
     if isinstance(message, Perform):
         count = len(message.new)
-        return struct.pack(f"<Q{count}Q", count, *message.new) + pack_execute(message.execute)
+        return struct.pack(f"<Q{count}Q", count, *message.new) + execution.pack_execute(
+            message.execute
+        )
     return json.dumps([type(message).__name__, asdict(message)]).encode()
 
 
@@ -194,14 +189,14 @@ def decode_perform(data: bytes) -> Perform:
     """What the service sent to a compute namespace's worker."""
     (count,) = _SERIAL_COUNT.unpack_from(data)
     new = struct.unpack_from(f"<{count}Q", data, _SERIAL_COUNT.size)
-    return Perform(unpack_execute(data[_SERIAL_COUNT.size * (1 + count) :]), new)
+    return Perform(execution.unpack_execute(data[_SERIAL_COUNT.size * (1 + count) :]), new)
 
 
 def decode(data: bytes) -> FromWorker:
     """What a worker sent. Raises ChannelError."""
-    if data[:1] == bytes((Kind.EXECUTED,)):
+    if data[:1] == bytes((execution.Kind.EXECUTED,)):
         try:
-            return unpack_executed(data)
+            return execution.unpack_executed(data)
         except (MailboxError, struct.error) as error:
             raise ChannelError(f"a worker sent {data[:80]!r}: {error}") from None
     try:

@@ -12,17 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from csd_spec import descriptors, fields
+from csd_spec import descriptors, fields, opcodes
 from csd_spec.descriptors import DescriptorError, LogEntryType, decode_arguments
-from csd_spec.opcodes import (
-    DWORD_SIZE,
-    KEEP_ACTIVE_FIRMWARE,
-    LOG_PAGE,
-    AdminOpcode,
-    GlobalOperation,
-    IoOpcode,
-    Operation,
-)
 from csd_spec.status import VendorStatus
 from nvme_spec import opcodes as nvme
 from nvme_spec.commands import GetLogPage
@@ -39,10 +30,10 @@ from potash_firmware.mailbox.messages import Request
 def global_control(context: Context, request: Request) -> Result:
     subsystem = context.subsystem
     operation = fields.GlobalControl.decode(request.cdws).operation
-    if operation == GlobalOperation.ENABLE:
+    if operation == opcodes.GlobalOperation.ENABLE:
         subsystem.enabled = True
         return Answer()
-    if operation != GlobalOperation.DISABLE:
+    if operation != opcodes.GlobalOperation.DISABLE:
         raise NvmeError(Status.INVALID_FIELD, f"there is no global operation {operation}")
     subsystem.enabled = False
     accelerators = tuple(subsystem.accelerators.values())
@@ -79,7 +70,7 @@ def get_status(context: Context, request: Request) -> Result:
 
 def get_log_page(context: Context, request: Request) -> Result:
     command = GetLogPage.decode(request.cdws)
-    if command.lid != LOG_PAGE:
+    if command.lid != opcodes.LOG_PAGE:
         raise NvmeError(Status.INVALID_LOG_PAGE, f"there is no log page {command.lid:#x}")
     engine = context.engine_log(request.nsid)
     if engine is None:
@@ -104,7 +95,9 @@ def installed(accelerator: Accelerator, identifier: int) -> bytes:
         return accelerator.firmware[identifier]
     except KeyError:
         which = (
-            "active firmware" if identifier == KEEP_ACTIVE_FIRMWARE else f"firmware {identifier}"
+            "active firmware"
+            if identifier == opcodes.KEEP_ACTIVE_FIRMWARE
+            else f"firmware {identifier}"
         )
         detail = f"accelerator {accelerator.config.id} has no {which}"
         raise NvmeError(VendorStatus.INVALID_FIRMWARE, detail) from None
@@ -118,7 +111,7 @@ def send_firmware(context: Context, request: Request) -> Result:
     command = fields.FirmwareTransfer.decode(request.cdws)
     accelerator = context.accelerator(command.accelerator)
     limits, identifier = context.config.limits, command.firmware
-    offset, piece = command.offset * DWORD_SIZE, bytes(context.data(request))
+    offset, piece = command.offset * opcodes.DWORD_SIZE, bytes(context.data(request))
     if identifier >= limits.firmware_slots:
         detail = f"firmware IDs are 0 to {limits.firmware_slots - 1}, not {identifier}"
         raise NvmeError(VendorStatus.INVALID_FIRMWARE, detail)
@@ -195,13 +188,13 @@ def read_firmware(context: Context, request: Request) -> Result:
     command = fields.FirmwareTransfer.decode(request.cdws)
     accelerator = context.accelerator(command.accelerator)
     image = installed(accelerator, command.firmware)
-    start = command.offset * DWORD_SIZE
+    start = command.offset * opcodes.DWORD_SIZE
     return Answer(image[start : start + request.length], len(image))
 
 
 def _extent(offset: int, request: Request, size: int) -> tuple[int, int]:
     """First byte and end of a transfer within a buffer of `size` bytes. Raises NvmeError."""
-    start = offset * DWORD_SIZE
+    start = offset * opcodes.DWORD_SIZE
     end = start + request.length
     if end > size:
         detail = f"the transfer ends at byte {end} of a buffer of {size}"
@@ -236,7 +229,7 @@ def _start(
 ) -> Result:
     context.accelerator_at_rest(command.accelerator)
     chosen = command.firmware
-    if chosen == KEEP_ACTIVE_FIRMWARE and accelerator.active is not None:
+    if chosen == opcodes.KEEP_ACTIVE_FIRMWARE and accelerator.active is not None:
         chosen = accelerator.active
     try:
         image = _selected(accelerator, chosen)
@@ -309,10 +302,10 @@ def _problems(context: Context, accelerator: Accelerator) -> Iterator[tuple[LogE
 Operate = Callable[[Context, Request, Accelerator, fields.Control], Result]
 
 OPERATIONS: dict[int, Operate] = {
-    Operation.RESET: _reset,
-    Operation.START: _start,
-    Operation.STOP: _stop,
-    Operation.SELECT_FIRMWARE: _select_firmware,
+    opcodes.Operation.RESET: _reset,
+    opcodes.Operation.START: _start,
+    opcodes.Operation.STOP: _stop,
+    opcodes.Operation.SELECT_FIRMWARE: _select_firmware,
 }
 """The operations of Basic Accelerator Control."""
 
@@ -404,22 +397,22 @@ def _require_fit(
 
 ADMIN = table(
     Row(nvme.AdminOpcode.GET_LOG_PAGE, get_log_page, always=True),
-    Row(AdminOpcode.GLOBAL_CONTROL, global_control, always=True),
-    Row(AdminOpcode.IDENTIFY, identify, always=True),
-    Row(AdminOpcode.GET_STATUS, get_status, always=True),
+    Row(opcodes.AdminOpcode.GLOBAL_CONTROL, global_control, always=True),
+    Row(opcodes.AdminOpcode.IDENTIFY, identify, always=True),
+    Row(opcodes.AdminOpcode.GET_STATUS, get_status, always=True),
 )
 
 IO = table(
-    Row(IoOpcode.SEND_DATA, send_data),
-    Row(IoOpcode.READ_DATA, read_data),
-    Row(IoOpcode.SEND_FIRMWARE, send_firmware),
-    Row(IoOpcode.READ_FIRMWARE, read_firmware),
-    Row(IoOpcode.LOCAL_INPUT, partial(_set_input, append=False)),
-    Row(IoOpcode.LOCAL_OUTPUT, partial(_set_output, append=False)),
-    Row(IoOpcode.APPEND_LOCAL_INPUT, partial(_set_input, append=True)),
-    Row(IoOpcode.APPEND_LOCAL_OUTPUT, partial(_set_output, append=True)),
-    Row(IoOpcode.GRANT_LOCAL_STORAGE, grant_local_storage),
-    Row(IoOpcode.CONTROL, control),
+    Row(opcodes.IoOpcode.SEND_DATA, send_data),
+    Row(opcodes.IoOpcode.READ_DATA, read_data),
+    Row(opcodes.IoOpcode.SEND_FIRMWARE, send_firmware),
+    Row(opcodes.IoOpcode.READ_FIRMWARE, read_firmware),
+    Row(opcodes.IoOpcode.LOCAL_INPUT, partial(_set_input, append=False)),
+    Row(opcodes.IoOpcode.LOCAL_OUTPUT, partial(_set_output, append=False)),
+    Row(opcodes.IoOpcode.APPEND_LOCAL_INPUT, partial(_set_input, append=True)),
+    Row(opcodes.IoOpcode.APPEND_LOCAL_OUTPUT, partial(_set_output, append=True)),
+    Row(opcodes.IoOpcode.GRANT_LOCAL_STORAGE, grant_local_storage),
+    Row(opcodes.IoOpcode.CONTROL, control),
 )
 
 

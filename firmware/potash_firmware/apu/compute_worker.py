@@ -20,20 +20,13 @@ from potash_firmware.apu.models import Models
 from potash_firmware.apu.reporting import Reporter
 from potash_firmware.bpf.ranged import Extent, Placed, Window
 from potash_firmware.bpf.reserve import Space
+from potash_firmware.mailbox import execution
 from potash_firmware.mailbox.counters import Row, unshared_row
 from potash_firmware.mailbox.device_programs import DeviceProgram
-from potash_firmware.mailbox.execution import (
-    FIRST_SERIAL,
-    MAX_RANGES,
-    Execute,
-    Executed,
-    MemoryRange,
-    Outcome,
-)
 
 log = logging.getLogger(__name__)
 
-MOST_DESCRIPTORS = MAX_RANGES + 2
+MOST_DESCRIPTORS = execution.MAX_RANGES + 2
 """That come with an order: of its memory, its program and its data."""
 
 
@@ -76,7 +69,7 @@ class _Worker:
         """Descriptors of what the last order named, by serial number."""
         self._program = 0
         self._placed: Placed | None = None
-        self._ready_for: tuple[int, tuple[MemoryRange, ...]] | None = None
+        self._ready_for: tuple[int, tuple[execution.MemoryRange, ...]] | None = None
         """The program and the ranges that are in place."""
         self._prepared = False
         """An engine is ready to run that program on them."""
@@ -120,17 +113,17 @@ class _Worker:
             os.close(self._has.pop(serial))
         self._has.update(zip(order.new, fds, strict=False))
 
-    def _execute(self, job: Execute, data: bytes) -> Executed:
+    def _execute(self, job: execution.Execute, data: bytes) -> execution.Executed:
         try:
-            return Executed(job.tag, Outcome.RETURNED, self._run(job, data))
+            return execution.Executed(job.tag, execution.Outcome.RETURNED, self._run(job, data))
         except (device_programs.Refused, bpf.ProgramError, ValueError) as error:
-            return self._failed(job, Outcome.REFUSED, error)
+            return self._failed(job, execution.Outcome.REFUSED, error)
         except Exception as error:
             if not isinstance(error, (bpf.Fault, MemoryError)):
                 log.exception("an execution met a mistake of the firmware")
-            return self._failed(job, Outcome.FAULTED, error)
+            return self._failed(job, execution.Outcome.FAULTED, error)
 
-    def _run(self, job: Execute, data: bytes) -> int:
+    def _run(self, job: execution.Execute, data: bytes) -> int:
         if (job.program, job.ranges) != self._ready_for:
             self._prepare(job)
         if self._placed is not None:
@@ -141,13 +134,13 @@ class _Worker:
             self._ledger.moved(device_programs.moved(program, views, job.parameters))
         return device_programs.run(program, self._window.views, job.parameters, data, self._models)
 
-    def _prepare(self, job: Execute) -> None:
+    def _prepare(self, job: execution.Execute) -> None:
         """Have the program placed and the ranges mapped that an execution names."""
         self._ready_for = None
         placed = self._placed if self._program == job.program else None
         if placed is None:
             self._forget()
-            if job.program >= FIRST_SERIAL:
+            if job.program >= execution.FIRST_SERIAL:
                 image = _contents(os.dup(self._has[job.program]))
                 self._placed = placed = Placed(bpf.load_program(image), self._window)
         self._program = job.program
@@ -157,7 +150,7 @@ class _Worker:
         self._prepared = False
         self._ready_for = job.program, job.ranges
 
-    def _run_placed(self, placed: Placed, job: Execute, data: bytes) -> int:
+    def _run_placed(self, placed: Placed, job: execution.Execute, data: bytes) -> int:
         try:
             if not self._prepared:
                 placed.prepare(self._services, self._limit, self._engine, self._tally)
@@ -173,9 +166,11 @@ class _Worker:
         self._ready_for, self._program, self._placed = None, 0, None
         self._window.begin(0)
 
-    def _failed(self, job: Execute, outcome: Outcome, error: Exception) -> Executed:
+    def _failed(
+        self, job: execution.Execute, outcome: execution.Outcome, error: Exception
+    ) -> execution.Executed:
         self._reporter.failure(error)
-        return Executed(job.tag, outcome)
+        return execution.Executed(job.tag, outcome)
 
 
 def _contents(descriptor: int) -> bytes:

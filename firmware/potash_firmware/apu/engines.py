@@ -23,26 +23,12 @@ from potash_firmware.apu.config import Config
 from potash_firmware.apu.crew import Crew
 from potash_firmware.apu.log import Log, Snapshot
 from potash_firmware.apu.pool import Pool, Worker
-from potash_firmware.mailbox.execution import (
-    FIRST_SERIAL,
-    Cancel,
-    CheckProgram,
-    CloseEngine,
-    Execute,
-    Executed,
-    Forget,
-    OpenEngine,
-    Outcome,
-    ProgramChecked,
-    ShareMemory,
-    ShareProgram,
-    ToApu,
-)
+from potash_firmware.mailbox import execution
 from potash_firmware.mailbox.messages import ToRpu
 
 log = logging.getLogger(__name__)
 
-ANSWERS = (Outcome.RETURNED, Outcome.FAULTED, Outcome.REFUSED)
+ANSWERS = (execution.Outcome.RETURNED, execution.Outcome.FAULTED, execution.Outcome.REFUSED)
 """What a worker can say of an execution."""
 
 
@@ -79,10 +65,10 @@ class _Worker:
 class _Job:
     """An execution that has not been answered."""
 
-    message: Execute
+    message: execution.Execute
     names: frozenset[int]
     deadline: float
-    ended: Outcome = Outcome.LOST
+    ended: execution.Outcome = execution.Outcome.LOST
     """How it has ended when its worker is gone."""
 
 
@@ -152,22 +138,22 @@ class Engines:
 
     # What the RPU asks.
 
-    def handle(self, message: ToApu) -> None:
+    def handle(self, message: execution.ToApu) -> None:
         """Do what a message asks."""
         match message:
-            case Execute():
+            case execution.Execute():
                 self._begin(message)
-            case Cancel(tag):
+            case execution.Cancel(tag):
                 self._cancel(tag)
-            case ShareMemory() | ShareProgram():
+            case execution.ShareMemory() | execution.ShareProgram():
                 self._share(message)
-            case Forget(serial):
+            case execution.Forget(serial):
                 self._forget(serial)
-            case CheckProgram():
+            case execution.CheckProgram():
                 self._check(message)
-            case OpenEngine(nsid):
+            case execution.OpenEngine(nsid):
                 self._open(nsid)
-            case CloseEngine(nsid):
+            case execution.CloseEngine(nsid):
                 self._close(nsid)
 
     def reset(self, *, forget: bool, cancel: bool) -> None:
@@ -192,7 +178,7 @@ class Engines:
                     LogEntryType.LIMIT_EXCEEDED,
                     f"the execution took more than {self._limits.seconds:g} s",
                 )
-                job.ended = Outcome.EXPIRED
+                job.ended = execution.Outcome.EXPIRED
                 self._pool.kill(worker.process)
 
     def _open(self, nsid: int) -> None:
@@ -213,7 +199,7 @@ class Engines:
         if engine.workers:
             self._leaving.append(engine)
 
-    def _share(self, message: ShareMemory | ShareProgram) -> None:
+    def _share(self, message: execution.ShareMemory | execution.ShareProgram) -> None:
         try:
             sealed = fcntl.fcntl(message.descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
             fits = sealed and os.fstat(message.descriptor).st_size >= message.length
@@ -242,26 +228,28 @@ class Engines:
             os.close(shared.descriptor)
             del self._shared[serial]
 
-    def _check(self, message: CheckProgram) -> None:
+    def _check(self, message: execution.CheckProgram) -> None:
         shared, engine = self._shared.get(message.serial), self._engines.get(message.nsid)
 
         def decided(reason: str | None) -> None:
             if reason is not None and engine is not None:
                 engine.log.add(LogEntryType.ACCELERATOR_ERROR, f"a program was refused: {reason}")
-            verdict = Outcome.RETURNED if reason is None else Outcome.REFUSED
-            self._send(ProgramChecked(message.tag, verdict))
+            verdict = execution.Outcome.RETURNED if reason is None else execution.Outcome.REFUSED
+            self._send(execution.ProgramChecked(message.tag, verdict))
 
         if shared is None:
             decided("it is not there")
             return
         image = os.pread(shared.descriptor, shared.length, 0)
         self._checks.begin(
-            image, decided, lambda: self._send(ProgramChecked(message.tag, Outcome.LOST))
+            image,
+            decided,
+            lambda: self._send(execution.ProgramChecked(message.tag, execution.Outcome.LOST)),
         )
 
     # Executions.
 
-    def _begin(self, message: Execute) -> None:
+    def _begin(self, message: execution.Execute) -> None:
         names = message.named
         engine = self._engines.get(message.nsid)
         reason = None if engine is not None else f"namespace {message.nsid} has no engine"
@@ -269,13 +257,13 @@ class Engines:
             shared = self._shared.get(one.serial)
             if shared is None or one.offset + one.length > shared.length:
                 reason = f"{one} is not there"
-        if message.program >= FIRST_SERIAL and message.program not in self._shared:
+        if message.program >= execution.FIRST_SERIAL and message.program not in self._shared:
             reason = f"program {message.program} is not there"
         if engine is None or reason is not None:
             log.error("an execution is refused: %s", reason)
             if message.data_length:
                 os.close(message.descriptor)
-            self._send(Executed(message.tag, Outcome.REFUSED))
+            self._send(execution.Executed(message.tag, execution.Outcome.REFUSED))
             return
         for serial in names:
             self._shared[serial].users += 1
@@ -324,7 +312,7 @@ class Engines:
                 if job.message.tag == tag:
                     engine.waiting.remove(job)
                     self._let_go(job)
-                    self._send(Executed(tag, Outcome.CANCELLED))
+                    self._send(execution.Executed(tag, execution.Outcome.CANCELLED))
                     return
             for worker in engine.workers:
                 if worker.job is not None and worker.job.message.tag == tag:
@@ -332,7 +320,7 @@ class Engines:
                     return
 
     def _cancel_all(self, engine: _Engine) -> None:
-        self._drop_waiting(engine, Outcome.CANCELLED)
+        self._drop_waiting(engine, execution.Outcome.CANCELLED)
         for worker in engine.workers:
             if worker.job is not None:
                 self._end(worker)
@@ -340,7 +328,7 @@ class Engines:
     def _end(self, worker: _Worker) -> None:
         """Cancel what a worker does, which is answered when it is gone for certain."""
         assert worker.job is not None
-        worker.job.ended = Outcome.CANCELLED
+        worker.job.ended = execution.Outcome.CANCELLED
         self._pool.kill(worker.process)
 
     # Workers.
@@ -364,7 +352,7 @@ class Engines:
             case Line(kind, text):
                 engine.log.add(kind, text)
                 return
-            case Executed(tag, outcome) if (
+            case execution.Executed(tag, outcome) if (
                 job is not None and job.message.tag == tag and outcome in ANSWERS
             ):
                 worker.job = None
@@ -382,11 +370,11 @@ class Engines:
         engine.workers.remove(worker)
         job = worker.job
         if job is not None:
-            if job.ended is Outcome.LOST:
+            if job.ended is execution.Outcome.LOST:
                 engine.log.add(
                     LogEntryType.PROCESS_LOST, f"the execution's process was lost: {why}"
                 )
-            self._send(Executed(job.message.tag, job.ended))
+            self._send(execution.Executed(job.message.tag, job.ended))
         if engine in self._leaving:
             if not engine.workers:
                 self._leaving.remove(engine)
@@ -394,12 +382,12 @@ class Engines:
             self._spawn(engine)
         elif not process.ready and not engine.workers and engine.waiting:
             # None can be made: what waits for one would wait for ever.
-            self._drop_waiting(engine, Outcome.LOST)
+            self._drop_waiting(engine, execution.Outcome.LOST)
         self._hand_over(engine)
 
-    def _drop_waiting(self, engine: _Engine, outcome: Outcome) -> None:
+    def _drop_waiting(self, engine: _Engine, outcome: execution.Outcome) -> None:
         """Answer the jobs that no worker has."""
         while engine.waiting:
             job = engine.waiting.popleft()
             self._let_go(job)
-            self._send(Executed(job.message.tag, outcome))
+            self._send(execution.Executed(job.message.tag, outcome))

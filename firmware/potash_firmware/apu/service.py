@@ -29,22 +29,9 @@ from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import Accelerator, Subsystem
 from potash_firmware.apu.pool import NurseryLost, Pool, Worker, cause
 from potash_firmware.apu.state import StateArea
-from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers, execution
+from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers, execution, messages
 from potash_firmware.mailbox.counters import Counters
 from potash_firmware.mailbox.job_time import JobDue, JobOverdue
-from potash_firmware.mailbox.messages import (
-    Alive,
-    JobEnded,
-    Ping,
-    ReadChecked,
-    Reply,
-    Request,
-    Reset,
-    ResetDone,
-    ResetScope,
-    ToApu,
-    WriteBackDone,
-)
 from potash_firmware.waiting import READ, WRITE, Waiting
 
 log = logging.getLogger(__name__)
@@ -102,7 +89,7 @@ class Service:
         self._saved: tuple[bytes, ...] = ()
         self._waiting = Waiting()
         self._later: list[Pending] = []
-        self._asked: deque[Request | Reset | execution.ToApu] = deque()
+        self._asked: deque[messages.Request | messages.Reset | execution.ToApu] = deque()
         """What has come behind a reset that is under way: perhaps from the next host."""
         self._resetting = False
         self._check_at = 0.0
@@ -112,7 +99,7 @@ class Service:
 
     def run(self) -> None:
         """Serve until the RPU is gone."""
-        self._port.send(Alive())
+        self._port.send(messages.Alive())
         self._restore()
         self._prepare_at = time.monotonic() + PREPARE_AFTER
         try:
@@ -219,18 +206,18 @@ class Service:
                 self._handle(message)
         return not (others or self._port.closed)
 
-    def _handle(self, message: ToApu) -> None:
+    def _handle(self, message: messages.ToApu) -> None:
         match message:
-            case WriteBackDone():
+            case messages.WriteBackDone():
                 self._jobs.written(message)
-            case ReadChecked():
+            case messages.ReadChecked():
                 self._jobs.checked(message)
             case JobDue():
                 self._jobs.due(message)
             case JobOverdue():
                 self._jobs.overdue(message)
-            case Ping(tag):
-                self._port.send(Alive(tag))
+            case messages.Ping(tag):
+                self._port.send(messages.Alive(tag))
             case _:
                 self._asked.append(message)
                 self._take_asked()
@@ -238,9 +225,9 @@ class Service:
     def _take_asked(self) -> None:
         while self._asked and not self._resetting:
             message = self._asked.popleft()
-            if isinstance(message, Reset):
+            if isinstance(message, messages.Reset):
                 self._reset(message)
-            elif isinstance(message, Request):
+            elif isinstance(message, messages.Request):
                 self._request(message)
             else:
                 self._engines.handle(message)
@@ -249,18 +236,18 @@ class Service:
         self._prepare_at = None
         self._jobs.prepare()
 
-    def _request(self, request: Request) -> None:
+    def _request(self, request: messages.Request) -> None:
         if self._prepare_at is not None:
             self._prepare()
         try:
             result = dispatch(self._context, request)
         except NvmeError as error:
             log.debug("command %#x: %s", request.opcode, error)
-            self._port.send(Reply(request.tag, error.status, error.dnr))
+            self._port.send(messages.Reply(request.tag, error.status, error.dnr))
             return
         except Exception:
             log.exception("command %#x met a mistake of the firmware", request.opcode)
-            self._port.send(Reply(request.tag, Status.INTERNAL_ERROR))
+            self._port.send(messages.Reply(request.tag, Status.INTERNAL_ERROR))
             return
         self._keep()
         if isinstance(result, Answer):
@@ -278,24 +265,24 @@ class Service:
 
         self._when_at_rest(later.until, succeed)
 
-    def _check(self, request: Request, wanted: IfSound) -> None:
+    def _check(self, request: messages.Request, wanted: IfSound) -> None:
         """Answer when it is known whether a program can run."""
 
         def decided(reason: str | None) -> None:
             try:
                 wanted.decided(reason)
             except NvmeError as error:
-                self._port.send(Reply(request.tag, error.status, error.dnr))
+                self._port.send(messages.Reply(request.tag, error.status, error.dnr))
                 return
             self._keep()
             self._answer(request, Answer())
 
         def dropped() -> None:
-            self._port.send(Reply(request.tag, Status.ABORT_REQUESTED))
+            self._port.send(messages.Reply(request.tag, Status.ABORT_REQUESTED))
 
         self._checks.begin(wanted.image, decided, dropped)
 
-    def _answer(self, request: Request, answer: Answer) -> None:
+    def _answer(self, request: messages.Request, answer: Answer) -> None:
         """Succeed: the host gets all the bytes that it asked for, zeroes behind what there is."""
         length = 0
         if data_direction(request.opcode) is DataDirection.CONTROLLER_TO_HOST and request.length:
@@ -303,19 +290,21 @@ class Service:
             slot = self._buffers.slot(request.slot)
             slot[:given] = answer.data[:given]
             slot[given:length] = bytes(length - given)
-        self._port.send(Reply(request.tag, Status.SUCCESS, result=answer.result, length=length))
+        self._port.send(
+            messages.Reply(request.tag, Status.SUCCESS, result=answer.result, length=length)
+        )
 
-    def _reset(self, reset: Reset) -> None:
+    def _reset(self, reset: messages.Reset) -> None:
         """Reset every accelerator, and clear what nobody is to find who comes after it."""
         self._resetting = True
         self._checks.drop()
-        subsystem, forget = self._subsystem, ResetScope.FORGET in reset.scope
+        subsystem, forget = self._subsystem, messages.ResetScope.FORGET in reset.scope
         accelerators = tuple(subsystem.accelerators.values())
         for accelerator in accelerators:
             self._jobs.reset(accelerator)
             if forget:
                 self._jobs.replace_worker(accelerator)
-        cancel = ResetScope.DISABLE in reset.scope
+        cancel = messages.ResetScope.DISABLE in reset.scope
         self._engines.reset(forget=forget, cancel=cancel)
 
         def done() -> None:
@@ -324,14 +313,14 @@ class Service:
                 self._buffers.clear_arena(accelerator.config.id)
                 if forget:
                     accelerator.log.clear()
-            if ResetScope.DISABLE in reset.scope:
+            if messages.ResetScope.DISABLE in reset.scope:
                 subsystem.enabled = False
             if forget:
                 self._buffers.clear_state()
                 self._saved = ()
             self._keep()
             self._resetting = False
-            self._port.send(ResetDone(reset.tag))
+            self._port.send(messages.ResetDone(reset.tag))
 
         self._when_at_rest(accelerators, done, engines=cancel)
 
@@ -371,5 +360,5 @@ class Service:
         if data is None:
             return
         for interrupted in self._subsystem.interrupted:
-            self._port.send(JobEnded(interrupted, LOG_PAGE))
+            self._port.send(messages.JobEnded(interrupted, LOG_PAGE))
         self._keep()

@@ -16,21 +16,10 @@ from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from csd_spec.program import Helper
-from potash_firmware.bpf import isa
+from potash_firmware.bpf import isa, object_file
 from potash_firmware.bpf.arena import BASE, CODE_BASE, PAGE, Layout
 from potash_firmware.bpf.debug_info import CodePlace, DebugInfo, Function, LineTable, Reference
 from potash_firmware.bpf.errors import ElfError
-from potash_firmware.bpf.object_file import (
-    Binding,
-    ObjectFile,
-    Relocation,
-    Section,
-    SectionFlag,
-    SectionIndex,
-    SectionType,
-    Symbol,
-    SymbolType,
-)
 
 MAX_CODE = 1 << 20
 MAX_DATA = 1 << 20
@@ -115,7 +104,7 @@ def load(
     `entry` names the function to begin with: else `prog`, else the first global function.
     Raises ElfError.
     """
-    return _Linker(ObjectFile(bytes(data)), helpers).program(entry)
+    return _Linker(object_file.ObjectFile(bytes(data)), helpers).program(entry)
 
 
 def link(program: Program, layout: Layout) -> Image:
@@ -185,7 +174,7 @@ def with_callx_registers(code: bytes) -> bytes:
 class _Linker:
     """One object on its way to a program."""
 
-    def __init__(self, source: ObjectFile, helpers: Mapping[str, int]) -> None:
+    def __init__(self, source: object_file.ObjectFile, helpers: Mapping[str, int]) -> None:
         self._object = source
         self._helpers = helpers
         self._pieces = {segment: bytearray() for segment in Segment}
@@ -205,7 +194,7 @@ class _Linker:
         code = with_callx_registers(code)
         return Program(code, start, data, rodata, fixups, self._debug_info())
 
-    def _place(self, section: Section) -> None:
+    def _place(self, section: object_file.Section) -> None:
         """Append a section to its piece of the program."""
         segment = _segment(section)
         piece = self._pieces[segment]
@@ -223,7 +212,7 @@ class _Linker:
         self._placed[section.number] = segment, len(piece)
         piece += self._object.contents(section)
 
-    def _relocate(self, section: Section, relocation: Relocation) -> None:
+    def _relocate(self, section: object_file.Section, relocation: object_file.Relocation) -> None:
         segment, base = self._placed[section.number]
         offset, kind, symbol = relocation
         if kind not in _RELOCATION_TYPES:
@@ -243,13 +232,13 @@ class _Linker:
         else:
             self._relocate_address(segment, offset, RelocationType(kind), symbol)
 
-    def _relocate_call(self, offset: int, symbol: Symbol) -> None:
+    def _relocate_call(self, offset: int, symbol: object_file.Symbol) -> None:
         """A call: to a function of the program, or to a helper by name."""
         code = self._pieces[Segment.CODE]
         opcode, registers, field, imm = isa.INSTRUCTION.unpack_from(code, offset)
         if opcode != isa.CALL:
             raise ElfError(f"the call of {symbol.name!r} is not at a call instruction")
-        if symbol.section == SectionIndex.UNDEF:
+        if symbol.section == object_file.SectionIndex.UNDEF:
             isa.INSTRUCTION.pack_into(code, offset, opcode, 0, field, self._helper(symbol))
             return
         # The addend counts instructions from the one behind the call, so an addend of 0 is -1.
@@ -260,7 +249,7 @@ class _Linker:
         isa.INSTRUCTION.pack_into(code, offset, opcode, registers, field, distance)
 
     def _relocate_address(
-        self, segment: Segment, offset: int, kind: RelocationType, symbol: Symbol
+        self, segment: Segment, offset: int, kind: RelocationType, symbol: object_file.Symbol
     ) -> None:
         """A pointer: to data, to a function of the program, or to a helper (its number)."""
         piece = self._pieces[segment]
@@ -269,10 +258,10 @@ class _Linker:
         addend = _get(piece, offset, kind)
         if segment is Segment.CODE:
             _set_immediate_kind(piece, offset, isa.ImmediateKind.INTEGER)
-        if symbol.section == SectionIndex.UNDEF:
+        if symbol.section == object_file.SectionIndex.UNDEF:
             _put(piece, offset, kind, self._helper(symbol))
             return
-        if symbol.section == SectionIndex.ABS:
+        if symbol.section == object_file.SectionIndex.ABS:
             _put(piece, offset, kind, symbol.value + addend)
             return
         target, _ = self._home(symbol)
@@ -290,7 +279,7 @@ class _Linker:
         else:
             raise ElfError(f"the address of function {symbol.name!r} does not fit in 32 bits")
 
-    def _remember(self, offset: int, kind: int, symbol: Symbol) -> None:
+    def _remember(self, offset: int, kind: int, symbol: object_file.Symbol) -> None:
         """Keep the name that is about to become a number."""
         name = symbol.name or self._section_name(symbol)
         addend = 0  # of a call to a function there is nothing to say: its target has a name
@@ -298,7 +287,7 @@ class _Linker:
             addend = _get(self._pieces[Segment.CODE], offset, kind)
         self._references[offset // isa.INSTRUCTION_SIZE] = Reference(name, addend)
 
-    def _section_name(self, symbol: Symbol) -> str:
+    def _section_name(self, symbol: object_file.Symbol) -> str:
         sections = self._object.sections
         return sections[symbol.section].name if symbol.section < len(sections) else ""
 
@@ -328,14 +317,17 @@ class _Linker:
             LineTable(debug[".BTF"], debug[".BTF.ext"], places),
         )
 
-    def _is_function(self, symbol: Symbol) -> bool:
+    def _is_function(self, symbol: object_file.Symbol) -> bool:
         """Whether a symbol names a piece of code that people would call a function."""
         return self._placed.get(symbol.section, (None,))[0] is Segment.CODE and (
-            symbol.type == SymbolType.FUNC
-            or (symbol.type == SymbolType.NOTYPE and symbol.binding != Binding.LOCAL)
+            symbol.type == object_file.SymbolType.FUNC
+            or (
+                symbol.type == object_file.SymbolType.NOTYPE
+                and symbol.binding != object_file.Binding.LOCAL
+            )
         )
 
-    def _home(self, symbol: Symbol) -> tuple[Segment, int]:
+    def _home(self, symbol: object_file.Symbol) -> tuple[Segment, int]:
         """The piece that a symbol is in, and where in it its section begins."""
         if self._section_name(symbol) == _JUMP_TABLES:
             raise ElfError(
@@ -348,21 +340,21 @@ class _Linker:
             raise ElfError(f"{_called(symbol)} is outside its section")
         return self._placed[symbol.section]
 
-    def _address(self, symbol: Symbol, expected: Segment) -> int:
+    def _address(self, symbol: object_file.Symbol, expected: Segment) -> int:
         """Where in the piece `expected` a symbol is."""
         segment, base = self._home(symbol)
         if segment is not expected:
             raise ElfError(f"{_called(symbol)} is not {expected.value}")
         return base + symbol.value
 
-    def _function(self, symbol: Symbol, address: int) -> int:
+    def _function(self, symbol: object_file.Symbol, address: int) -> int:
         """The index of the instruction at byte `address` of the code."""
         index, rest = divmod(address, isa.INSTRUCTION_SIZE)
         if rest or not 0 <= address < len(self._pieces[Segment.CODE]):
             raise ElfError(f"{_called(symbol)} is not at an instruction")
         return index
 
-    def _helper(self, symbol: Symbol) -> int:
+    def _helper(self, symbol: object_file.Symbol) -> int:
         number = self._helpers.get(symbol.name)
         if number is None:
             raise ElfError(f"{_called(symbol)} is neither in the object nor a helper")
@@ -372,7 +364,7 @@ class _Linker:
         functions = {
             symbol.name: self._address(symbol, Segment.CODE)
             for symbol in self._object.symbols
-            if self._is_function(symbol) and symbol.binding != Binding.LOCAL
+            if self._is_function(symbol) and symbol.binding != object_file.Binding.LOCAL
         }
         if not functions:
             raise ElfError("the object has no global function to begin with")
@@ -385,15 +377,15 @@ class _Linker:
         return address // isa.INSTRUCTION_SIZE
 
 
-def _segment(section: Section) -> Segment:
-    if section.flags & SectionFlag.COMPRESSED:
+def _segment(section: object_file.Section) -> Segment:
+    if section.flags & object_file.SectionFlag.COMPRESSED:
         raise ElfError(f"section {section.name!r} is compressed")
-    if section.type not in (SectionType.PROGBITS, SectionType.NOBITS):
+    if section.type not in (object_file.SectionType.PROGBITS, object_file.SectionType.NOBITS):
         raise ElfError(f"section {section.name!r} is of a type that is not loaded")
-    if section.flags & SectionFlag.EXECINSTR:
+    if section.flags & object_file.SectionFlag.EXECINSTR:
         return Segment.CODE
-    return Segment.DATA if section.flags & SectionFlag.WRITE else Segment.RODATA
+    return Segment.DATA if section.flags & object_file.SectionFlag.WRITE else Segment.RODATA
 
 
-def _called(symbol: Symbol) -> str:
+def _called(symbol: object_file.Symbol) -> str:
     return repr(symbol.name) if symbol.name else "an unnamed symbol"

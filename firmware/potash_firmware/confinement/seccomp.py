@@ -12,16 +12,8 @@ import struct
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from potash_firmware.confinement import system_calls
 from potash_firmware.confinement.kernel import prctl
-from potash_firmware.confinement.system_calls import (
-    NUMBERS,
-    Condition,
-    Masked,
-    Null,
-    OneOf,
-    Other,
-    Rule,
-)
 
 PR_SET_SECCOMP = 22
 SECCOMP_MODE_FILTER = 2
@@ -69,7 +61,7 @@ def supported() -> bool:
     return True
 
 
-def assemble(rules: Mapping[str, Rule], machine: Machine) -> bytes:
+def assemble(rules: Mapping[str, system_calls.Rule], machine: Machine) -> bytes:
     """The filter that holds a process on `machine` to `rules`."""
     code = [
         (LOAD, 0, 0, MACHINE_AT),
@@ -80,7 +72,7 @@ def assemble(rules: Mapping[str, Rule], machine: Machine) -> bytes:
         (RETURN, 0, 0, KILL_PROCESS),
     ]
     for name, rule in rules.items():
-        number = NUMBERS[name][machine.column]
+        number = system_calls.NUMBERS[name][machine.column]
         if number is not None:
             body = _body(rule)
             code += [(JUMP_EQUAL, 0, len(body), number), *body]
@@ -104,7 +96,7 @@ class _Program(ctypes.Structure):
 _Instruction = tuple[int, int, int, int]
 
 
-def _body(rule: Rule) -> list[_Instruction]:
+def _body(rule: system_calls.Rule) -> list[_Instruction]:
     refuse = (RETURN, 0, 0, ERRNO | rule.error)
     code: list[_Instruction] = []
     for condition in rule.conditions:
@@ -112,22 +104,22 @@ def _body(rule: Rule) -> list[_Instruction]:
     return [*code, (RETURN, 0, 0, ALLOW)]
 
 
-def _unless(condition: Condition, refuse: _Instruction) -> list[_Instruction]:
+def _unless(condition: system_calls.Condition, refuse: _Instruction) -> list[_Instruction]:
     """Refuse unless the condition holds; go on behind it otherwise."""
     load = (LOAD, 0, 0, ARGUMENTS_AT + 8 * condition.argument)
     match condition:
-        case Masked(_, mask, value):
+        case system_calls.Masked(_, mask, value):
             return [load, (AND, 0, 0, mask), (JUMP_EQUAL, 1, 0, value), refuse]
-        case OneOf(_, values):
+        case system_calls.OneOf(_, values):
             count = len(values)
             jumps = [(JUMP_EQUAL, count - at, 0, value) for at, value in enumerate(values)]
             return [load, *jumps, refuse]
-        case Other(_, values, mask):
+        case system_calls.Other(_, values, mask):
             last = len(values) - 1
             jumps = [
                 (JUMP_EQUAL, last - at, int(at == last), value) for at, value in enumerate(values)
             ]
             return [load, (AND, 0, 0, mask), *jumps, refuse]
-        case Null():
+        case system_calls.Null():
             high = (LOAD, 0, 0, ARGUMENTS_AT + 8 * condition.argument + 4)
             return [load, (JUMP_EQUAL, 0, 2, 0), high, (JUMP_EQUAL, 1, 0, 0), refuse]

@@ -16,14 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nvme_spec.placement import (
-    EVENTS_IN_LOG,
-    MAX_HANDLES,
-    Event,
-    EventType,
-    HandleStatus,
-    Statistics,
-)
+from nvme_spec import placement
 from nvme_spec.status import NvmeError, Status
 
 if TYPE_CHECKING:
@@ -45,8 +38,8 @@ class PlacementSettings:
     """Bytes of a reclaim unit; those of a modelled drive are its superblocks."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.handles <= MAX_HANDLES:
-            raise ValueError(f"a drive has 1 to {MAX_HANDLES} reclaim unit handles")
+        if not 1 <= self.handles <= placement.MAX_HANDLES:
+            raise ValueError(f"a drive has 1 to {placement.MAX_HANDLES} reclaim unit handles")
         if self.unit < 1 << 20 or self.unit % 4096:
             raise ValueError("a reclaim unit has at least 1M, in whole pages of 4096 bytes")
 
@@ -75,9 +68,9 @@ class Placement:
         """Bytes that a modelled drive has written and erased before this start."""
         self._used = [0] * settings.handles
         """Bytes in the reclaim unit of each handle, where nothing is modelled."""
-        self.enabled: list[set[EventType]] = [set() for _ in range(settings.handles)]
+        self.enabled: list[set[placement.EventType]] = [set() for _ in range(settings.handles)]
         """The events of each handle that the host wants to know of."""
-        self.host_events: deque[Event] = deque(maxlen=EVENTS_IN_LOG)
+        self.host_events: deque[placement.Event] = deque(maxlen=placement.EVENTS_IN_LOG)
 
     def handle(self, nsid: int, identifier: int) -> int | None:
         """The reclaim unit handle of a placement identifier; None for one that is invalid."""
@@ -93,7 +86,7 @@ class Placement:
         """A host writes so many bytes."""
         handle = self.stream(nsid, identifier)
         if self.handle(nsid, identifier) is None:
-            self._note(EventType.INVALID_PLACEMENT_IDENTIFIER, nsid, identifier, handle)
+            self._note(placement.EventType.INVALID_PLACEMENT_IDENTIFIER, nsid, identifier, handle)
         self._written += length
         self._used[handle] = (self._used[handle] + length) % self.unit
 
@@ -114,22 +107,22 @@ class Placement:
         for identifier, handle in zip(identifiers, handles, strict=True):
             assert handle is not None
             if self.available(handle) < self.unit:
-                self._note(EventType.UNIT_NOT_FULLY_WRITTEN, nsid, identifier, handle)
+                self._note(placement.EventType.UNIT_NOT_FULLY_WRITTEN, nsid, identifier, handle)
             self._used[handle] = 0
             if self._timing is not None:
                 due = self._timing.close(handle)
         return due
 
-    def status(self, nsid: int, block_size: int) -> list[HandleStatus]:
+    def status(self, nsid: int, block_size: int) -> list[placement.HandleStatus]:
         """Of each placement identifier of a namespace."""
         return [
-            HandleStatus(identifier, handle, self.available(handle) // block_size)
+            placement.HandleStatus(identifier, handle, self.available(handle) // block_size)
             for identifier, handle in enumerate(self._lists(nsid))
         ]
 
     @property
-    def statistics(self) -> Statistics:
-        return Statistics(hbmw=self._written, mbmw=self.media_written, mbe=self.erased)
+    def statistics(self) -> placement.Statistics:
+        return placement.Statistics(hbmw=self._written, mbmw=self.media_written, mbe=self.erased)
 
     @property
     def written(self) -> int:
@@ -146,9 +139,11 @@ class Placement:
         """Bytes."""
         return 0 if self._timing is None else self._erased + self._timing.erased
 
-    def _note(self, kind: EventType, nsid: int, identifier: int, handle: int) -> None:
+    def _note(self, kind: placement.EventType, nsid: int, identifier: int, handle: int) -> None:
         if kind in self.enabled[handle]:
-            self.host_events.append(Event(kind, identifier, self._timestamp(), nsid, handle))
+            self.host_events.append(
+                placement.Event(kind, identifier, self._timestamp(), nsid, handle)
+            )
 
     # What outlives a power cycle.
 
@@ -179,10 +174,10 @@ class Placement:
                 self._used[handle] = used
         for handle, enabled in enumerate(_list(state, "enabled")[: self.handles]):
             known = enabled if isinstance(enabled, list) else []
-            self.enabled[handle] = {one for one in EventType if one in known}
+            self.enabled[handle] = {one for one in placement.EventType if one in known}
         for event in _list(state, "events"):
             with suppress(TypeError, struct.error):
-                found = Event(*event)
+                found = placement.Event(*event)
                 found.encode()
                 self.host_events.append(found)
 

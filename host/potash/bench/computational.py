@@ -6,17 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nvme_spec.computational import (
-    FIRST_VENDOR_PROGRAM_TYPE,
-    ActivationSelect,
-    ComputeOpcode,
-    Execute,
-    LoadProgram,
-    MemoryRange,
-    ProgramActivation,
-    RangeSetManagement,
-    RangeSetSelect,
-)
+from nvme_spec import computational
 from nvme_spec.opcodes import AdminOpcode
 from nvme_spec.queues import SubmissionEntry
 from potash.bench.generator import MEMORY, MEMORY_OPTIONS, PAGE, Command, Generator, generating
@@ -29,7 +19,7 @@ COMPUTE = 3
 EMPTY = "int prog(void)\n{\n\treturn 0;\n}\n"
 INDEX = 15
 """The program index that it has, behind those of the device-defined programs."""
-RANGES = (MemoryRange(MEMORY, PAGE, 0), MemoryRange(MEMORY, PAGE, PAGE))
+RANGES = (computational.MemoryRange(MEMORY, PAGE, 0), computational.MemoryRange(MEMORY, PAGE, PAGE))
 
 
 @dataclass(frozen=True)
@@ -80,7 +70,10 @@ def measure(
 
 
 def _execution(rsid: int) -> Command:
-    opcode, fields = ComputeOpcode.EXECUTE_PROGRAM, Execute(INDEX, rsid).fields()
+    opcode, fields = (
+        computational.ComputeOpcode.EXECUTE_PROGRAM,
+        computational.Execute(INDEX, rsid).fields(),
+    )
     entry = SubmissionEntry(opcode, nsid=COMPUTE, **fields)
     return lambda _: (entry, b"")
 
@@ -97,10 +90,12 @@ def _image() -> bytes:
 
 def _load(generator: Generator, image: bytes) -> int:
     """Load and activate a program, and create its memory ranges; their set's identifier."""
-    load = LoadProgram(INDEX, FIRST_VENDOR_PROGRAM_TYPE, psize=len(image), numb=len(image))
-    activation = ProgramActivation(INDEX, ActivationSelect.ACTIVATE)
+    load = computational.LoadProgram(
+        INDEX, computational.FIRST_VENDOR_PROGRAM_TYPE, psize=len(image), numb=len(image)
+    )
+    activation = computational.ProgramActivation(INDEX, computational.ActivationSelect.ACTIVATE)
     ranges = b"".join(one.encode() for one in RANGES)
-    create = RangeSetManagement(RangeSetSelect.CREATE, numr=len(RANGES))
+    create = computational.RangeSetManagement(computational.RangeSetSelect.CREATE, numr=len(RANGES))
     result = 0
     for opcode, fields, data in (
         (AdminOpcode.LOAD_PROGRAM, load, image),

@@ -13,6 +13,7 @@ from csd_spec.descriptors import Accelerator as Description
 from csd_spec.descriptors import AcceleratorStatus, LogEntry, LogPage
 from csd_spec.opcodes import DWORD_SIZE, LOG_PAGE
 from csd_spec.status import StatusId
+from potash.sdk import targets
 from potash.sdk.accelerator_commands import AcceleratorCommands, argument_bytes
 from potash.sdk.commands import Commands
 from potash.sdk.errors import (
@@ -26,17 +27,6 @@ from potash.sdk.errors import (
 from potash.sdk.log import is_fault, of_last_job, printed
 from potash.sdk.namespace import Namespace
 from potash.sdk.progress import Progress, silent
-from potash.sdk.targets import (
-    BlockSink,
-    BlockSource,
-    BufferSource,
-    Content,
-    LocalStorage,
-    Reporter,
-    Sink,
-    Source,
-    content_of,
-)
 from potash.sdk.transport import Buffer
 
 MAX_FAILED_POLLS = 100
@@ -98,12 +88,12 @@ class Accelerator(AcceleratorCommands):
 
     def run(
         self,
-        program: Content,
-        input: Content | Source,
+        program: targets.Content,
+        input: targets.Content | targets.Source,
         *,
         args: Iterable[Argument] = (),
-        output: Sink | None = None,
-        local: LocalStorage | None = None,
+        output: targets.Sink | None = None,
+        local: targets.LocalStorage | None = None,
         timeout: float | None = None,
         firmware_id: int = 0,
         progress: Progress = silent,
@@ -133,18 +123,20 @@ class Accelerator(AcceleratorCommands):
                 the drive.
             OSError: a file cannot be read or written.
         """
-        source: Source = input if isinstance(input, Source) else BufferSource(input)
-        sink = Sink() if output is None else output
+        source: targets.Source = (
+            input if isinstance(input, targets.Source) else targets.BufferSource(input)
+        )
+        sink = targets.Sink() if output is None else output
         if local is not None:
-            if isinstance(input, Source) or output is not None:
+            if isinstance(input, targets.Source) or output is not None:
                 raise InvalidRequest("local storage takes the input's bytes and gives the output's")
             namespace = Namespace(self.device, self.device.nsid)
-            source = blocks = BlockSource(namespace, input, local)
-            sink = BlockSink(namespace, blocks, local)
-        reporter = Reporter(report, progress)
+            source = blocks = targets.BlockSource(namespace, input, local)
+            sink = targets.BlockSink(namespace, blocks, local)
+        reporter = targets.Reporter(report, progress)
         started = still_written = False
         try:
-            image = content_of(program)
+            image = targets.content_of(program)
             report(
                 f"identify: accelerator {self.id} with {self.input_size} bytes of input"
                 f" and {self.output_size} of output"

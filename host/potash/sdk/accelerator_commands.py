@@ -6,19 +6,8 @@ Alkali CSD platform documentation, section 4.3.
 from collections.abc import Callable, Container, Iterable
 from typing import TypeVar, Unpack
 
-from csd_spec import fields
+from csd_spec import descriptors, fields
 from csd_spec.descriptors import Accelerator as Description
-from csd_spec.descriptors import (
-    AcceleratorStatus,
-    CapabilityId,
-    DescriptorError,
-    LogEntryType,
-    LogPage,
-    dwords,
-    encode_arguments,
-    leading_length,
-    pad_to_dword,
-)
 from csd_spec.opcodes import (
     DWORD_SIZE,
     KEEP_ACTIVE_FIRMWARE,
@@ -41,13 +30,13 @@ SNAPSHOT_TRIES = 3
 ARGUMENT_SIZE = 4
 """Bytes of a number among a program's arguments."""
 
-_REASONS: dict[int, tuple[LogEntryType, ...]] = {
-    VendorStatus.INVALID_FIRMWARE: (LogEntryType.INVALID_FIRMWARE,),
+_REASONS: dict[int, tuple[descriptors.LogEntryType, ...]] = {
+    VendorStatus.INVALID_FIRMWARE: (descriptors.LogEntryType.INVALID_FIRMWARE,),
     VendorStatus.INVALID_BUFFERS: (
-        LogEntryType.INVALID_INPUT_BUFFER,
-        LogEntryType.INVALID_OUTPUT_BUFFER,
+        descriptors.LogEntryType.INVALID_INPUT_BUFFER,
+        descriptors.LogEntryType.INVALID_OUTPUT_BUFFER,
     ),
-    VendorStatus.FIRMWARE_REFUSED: (LogEntryType.ACCELERATOR_ERROR,),
+    VendorStatus.FIRMWARE_REFUSED: (descriptors.LogEntryType.ACCELERATOR_ERROR,),
 }
 """Statuses whose reason is in the accelerator's log, and the types of its entry."""
 
@@ -70,16 +59,16 @@ class AcceleratorCommands:
     @property
     def input_size(self) -> int:
         """Bytes of the input buffer; 0 when there is none."""
-        return self.description.size_of(CapabilityId.INPUT_BUFFER) or 0
+        return self.description.size_of(descriptors.CapabilityId.INPUT_BUFFER) or 0
 
     @property
     def output_size(self) -> int:
         """Bytes of the output buffer; 0 when there is none."""
-        return self.description.size_of(CapabilityId.OUTPUT_BUFFER) or 0
+        return self.description.size_of(descriptors.CapabilityId.OUTPUT_BUFFER) or 0
 
     @property
     def takes_firmware(self) -> bool:
-        return self.description.size_of(CapabilityId.FIRMWARE) is not None
+        return self.description.size_of(descriptors.CapabilityId.FIRMWARE) is not None
 
     def enable(self) -> None:
         """Enable the accelerator subsystem: all accelerators of the device."""
@@ -202,7 +191,9 @@ class AcceleratorCommands:
 
         Each of the program's arguments is its bytes or a number of 32 bits.
         """
-        self._control(Operation.START, firmware_id, encode_arguments(map(argument_bytes, args)))
+        self._control(
+            Operation.START, firmware_id, descriptors.encode_arguments(map(argument_bytes, args))
+        )
 
     def stop(self) -> None:
         """Stop the job; the configuration is kept."""
@@ -212,31 +203,31 @@ class AcceleratorCommands:
         """Reset the accelerator: end its job, discard firmware and buffers."""
         self._control(Operation.RESET)
 
-    def status(self, *, retain: bool = False) -> AcceleratorStatus:
+    def status(self, *, retain: bool = False) -> descriptors.AcceleratorStatus:
         """The status of the accelerator; `retain` keeps the snapshot for the next reader (RAE)."""
 
         def read(size: int, retain: bool) -> bytes:
-            count = dwords(size)
+            count = descriptors.dwords(size)
             layout = encoded(fields.GetStatus(count, self.id, retain))
             length = count * DWORD_SIZE
             return self.device.admin(AdminOpcode.GET_STATUS, data_in_length=length, **layout).data
 
         limit = self.device.max_transfer
-        return self._snapshot("status", limit, read, AcceleratorStatus.decode, retain)
+        return self._snapshot("status", limit, read, descriptors.AcceleratorStatus.decode, retain)
 
-    def log(self, *, retain: bool = False) -> LogPage:
+    def log(self, *, retain: bool = False) -> descriptors.LogPage:
         """The accelerator's log, the oldest entry first; `retain` is as with `status`."""
 
         def read(size: int, retain: bool) -> bytes:
             return self.device.log_page(LOG_PAGE, size, lsi=self.id, rae=retain)
 
-        return self._snapshot("log", MAX_LOG_SIZE, read, LogPage.decode, retain)
+        return self._snapshot("log", MAX_LOG_SIZE, read, descriptors.LogPage.decode, retain)
 
     def _global_control(self, operation: GlobalOperation) -> None:
         self.device.admin(AdminOpcode.GLOBAL_CONTROL, **encoded(fields.GlobalControl(operation)))
 
     def _control(self, operation: Operation, firmware: int = 0, arguments: bytes = b"") -> None:
-        command = fields.Control(operation, self.id, firmware, dwords(len(arguments)))
+        command = fields.Control(operation, self.id, firmware, descriptors.dwords(len(arguments)))
         self._io(IoOpcode.CONTROL, data_out=arguments or None, **encoded(command))
 
     def _io(self, opcode: IoOpcode, **command: Unpack[Fields]) -> Completion:
@@ -267,8 +258,8 @@ class AcceleratorCommands:
         for start, size in pieces_of(len(view), self.device.max_transfer):
             piece: Buffer = view[start : start + size]
             if size % DWORD_SIZE:
-                piece = pad_to_dword(piece)
-            here = layout(dwords(size), at + start // DWORD_SIZE)
+                piece = descriptors.pad_to_dword(piece)
+            here = layout(descriptors.dwords(size), at + start // DWORD_SIZE)
             self._io(opcode, data_out=piece, **encoded(here))
             done((start + size) / len(view))
 
@@ -278,7 +269,7 @@ class AcceleratorCommands:
         at = _dword_offset(offset)
         pieces: list[bytes] = []
         for start, size in pieces_of(length, self.device.max_transfer):
-            count = dwords(size)
+            count = descriptors.dwords(size)
             here = encoded(layout(count, at + start // DWORD_SIZE))
             pieces.append(self._io(opcode, data_in_length=count * DWORD_SIZE, **here).data)
             done((start + size) / length)
@@ -293,14 +284,14 @@ class AcceleratorCommands:
         retain: bool,
     ) -> T:
         """Read a structure that begins with its length: first the length, retained, then all."""
-        mistake: DescriptorError
+        mistake: descriptors.DescriptorError
         for _ in range(SNAPSHOT_TRIES):
             try:
-                length = leading_length(read(DWORD_SIZE, True))
+                length = descriptors.leading_length(read(DWORD_SIZE, True))
                 if not DWORD_SIZE <= length <= limit:
-                    raise DescriptorError(f"it states a length of {length} bytes")
+                    raise descriptors.DescriptorError(f"it states a length of {length} bytes")
                 return decode(read(length, retain))
-            except DescriptorError as error:
+            except descriptors.DescriptorError as error:
                 mistake = error
         raise DeviceMisbehaved(f"the {what} of accelerator {self.id} is unreadable: {mistake}")
 

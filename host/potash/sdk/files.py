@@ -15,20 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from csd_spec.opcodes import PAGE_SIZE
+from potash.sdk import targets
 from potash.sdk.accelerator_commands import AcceleratorCommands
 from potash.sdk.commands import Commands
 from potash.sdk.errors import DeviceGone, InvalidRequest, PotashError
 from potash.sdk.extents import Volume, extents_of, ranges_of, require_usable, volume_of
-from potash.sdk.targets import (
-    Range,
-    Reporter,
-    Sink,
-    Source,
-    require_fit,
-    room_for,
-    use_input,
-    use_output,
-)
 
 PIECE = 1 << 20
 """Bytes of zeroes that are written at once."""
@@ -68,7 +59,7 @@ class FileInPlace:
         if fd >= 0:
             os.close(fd)
 
-    def _look(self) -> tuple[tuple[int, int], list[Range]]:
+    def _look(self) -> tuple[tuple[int, int], list[targets.Range]]:
         """Write everything back to the drive; length and time of the last change, and the pages."""
         os.fsync(self._fd)
         found = os.fstat(self._fd)
@@ -76,7 +67,7 @@ class FileInPlace:
         return (found.st_size, found.st_mtime_ns), ranges
 
 
-class FileSource(Source):
+class FileSource(targets.Source):
     """A file on the drive as a job's input, padded with zeroes to a whole page."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -89,11 +80,11 @@ class FileSource(Source):
 
     def prepare(self, accelerator: AcceleratorCommands) -> None:
         self._file = FileInPlace(self.path, accelerator.device)
-        require_fit(accelerator, self.size)
+        targets.require_fit(accelerator, self.size)
 
-    def attach(self, accelerator: AcceleratorCommands, reporter: Reporter) -> None:
+    def attach(self, accelerator: AcceleratorCommands, reporter: targets.Reporter) -> None:
         ranges = [] if self._file is None else self._file.ranges
-        use_input(accelerator, ranges, None, reporter)
+        targets.use_input(accelerator, ranges, None, reporter)
 
     def confirm(self) -> None:
         if self._file is not None:
@@ -104,7 +95,7 @@ class FileSource(Source):
             self._file.close()
 
 
-class FileSink(Sink):
+class FileSink(targets.Sink):
     """A file on the drive for a job's output, with room for `size` bytes.
 
     The file gets the length of the output. The default size is that of the input.
@@ -118,16 +109,16 @@ class FileSink(Sink):
         self._fd = -1
         self._volume = Volume(0, "", "")
         self._room = 0
-        self._ranges: list[Range] = []
+        self._ranges: list[targets.Range] = []
         self._attached_to: AcceleratorCommands | None = None
 
     def prepare(self, accelerator: AcceleratorCommands, input_size: int) -> None:
         self._volume = _volume(self.path.parent, accelerator.device)
         if self.path.is_dir():
             raise InvalidRequest(f"{self.path} is a folder, not a file")
-        self._room = room_for(accelerator, self._size, input_size) * PAGE_SIZE
+        self._room = targets.room_for(accelerator, self._size, input_size) * PAGE_SIZE
 
-    def attach(self, accelerator: AcceleratorCommands, reporter: Reporter) -> None:
+    def attach(self, accelerator: AcceleratorCommands, reporter: targets.Reporter) -> None:
         mode = 0o666
         with suppress(FileNotFoundError):
             mode = stat.S_IMODE(os.stat(self.path).st_mode)
@@ -138,9 +129,11 @@ class FileSink(Sink):
         self._fill(reporter)
         self._ranges = self._look()
         self._attached_to = accelerator
-        use_output(accelerator, self._ranges, None, reporter)
+        targets.use_output(accelerator, self._ranges, None, reporter)
 
-    def collect(self, accelerator: AcceleratorCommands, produced: int, reporter: Reporter) -> bytes:
+    def collect(
+        self, accelerator: AcceleratorCommands, produced: int, reporter: targets.Reporter
+    ) -> bytes:
         if self._look() != self._ranges:
             raise PotashError(f"{self.path} was moved on the drive while the job ran; run it again")
         self._take_back()
@@ -173,10 +166,10 @@ class FileSink(Sink):
         if fd >= 0:
             os.close(fd)
 
-    def _look(self) -> list[Range]:
+    def _look(self) -> list[targets.Range]:
         return ranges_of(str(self.path), extents_of(self._fd), self._room, self._volume.start)
 
-    def _fill(self, reporter: Reporter) -> None:
+    def _fill(self, reporter: targets.Reporter) -> None:
         """Reserve the room in as few extents as possible, and write zeroes to all of it."""
         try:
             os.posix_fallocate(self._fd, 0, self._room)

@@ -19,14 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from potash.sdk.errors import (
-    CommandFailed,
-    CommandTimeout,
-    DeviceGone,
-    DeviceNotFound,
-    InvalidRequest,
-    PotashError,
-)
+from potash.sdk import errors
 from potash.sdk.transport import Completion, Ended, PendingCommand, Request
 
 if TYPE_CHECKING:
@@ -116,7 +109,7 @@ class IoctlTransport:
             return self._threads.submit(self._execute, fd, request, data, timeout)
         try:
             return Ended(self._execute(fd, request, data, timeout))
-        except PotashError as error:
+        except errors.PotashError as error:
             return Ended(error)
 
     def _execute(
@@ -143,7 +136,7 @@ class IoctlTransport:
         number = NVME_IOCTL_ADMIN64_CMD if request.admin else NVME_IOCTL_IO64_CMD
         status = self._call(fd, number, command)
         if status:
-            raise CommandFailed(
+            raise errors.CommandFailed(
                 request.admin,
                 request.opcode,
                 status & STATUS_MASK,
@@ -154,7 +147,7 @@ class IoctlTransport:
         return Completion(result, data.tobytes() if request.data_in_length else b"")
 
     def await_event(self, timeout: float) -> int | None:
-        raise InvalidRequest("the kernel's driver does not hand asynchronous events out")
+        raise errors.InvalidRequest("the kernel's driver does not hand asynchronous events out")
 
     def reset(self) -> None:
         self._call(self._fd, NVME_IOCTL_RESET, 0)
@@ -177,7 +170,7 @@ class IoctlTransport:
 
     def _call(self, fd: int, number: int, argument: bytearray | int) -> int:
         if self._fd < 0:
-            raise DeviceGone("the device is closed")
+            raise errors.DeviceGone("the device is closed")
         try:
             return self._ioctl(fd, number, argument)
         except OSError as error:
@@ -194,7 +187,9 @@ def open_ioctl(path: str, ioctl: Ioctl = _kernel_ioctl, *, queue_depth: int = 1)
             hint = "; run this as root"
         if error.errno == errno.ENXIO and stat.S_ISSOCK(os.stat(path).st_mode):
             hint = f"; it is a socket, which is named vfio-user:{path}"
-        raise DeviceNotFound(f"cannot open {path or repr(path)}: {error.strerror}{hint}") from error
+        raise errors.DeviceNotFound(
+            f"cannot open {path or repr(path)}: {error.strerror}{hint}"
+        ) from error
     try:
         nsid = _namespace_of(fd, path, ioctl)
         is_block = stat.S_ISBLK(os.fstat(fd).st_mode)
@@ -216,13 +211,13 @@ def _namespace_of(fd: int, path: str, ioctl: Ioctl) -> int | None:
     """The namespace that `fd` is; None for a controller."""
     mode = os.fstat(fd).st_mode
     if not stat.S_ISCHR(mode) and not stat.S_ISBLK(mode):
-        raise DeviceNotFound(f"{path} is not a device; {GIVE}")
+        raise errors.DeviceNotFound(f"{path} is not a device; {GIVE}")
     try:
         return ioctl(fd, NVME_IOCTL_ID, 0)
     except OSError as error:
         if stat.S_ISCHR(mode):
             return None  # a controller, which takes no such request
-        raise DeviceNotFound(f"{path} is not an NVMe device: {error.strerror}") from error
+        raise errors.DeviceNotFound(f"{path} is not an NVMe device: {error.strerror}") from error
 
 
 def _sibling(path: str, nsid: int, ioctl: Ioctl) -> int | None:
@@ -242,13 +237,13 @@ def _sibling(path: str, nsid: int, ioctl: Ioctl) -> int | None:
     return None
 
 
-def _translated(error: OSError) -> PotashError:
+def _translated(error: OSError) -> errors.PotashError:
     if error.errno in (errno.ENODEV, errno.ENXIO):
-        return DeviceGone("the device is gone")
+        return errors.DeviceGone("the device is gone")
     if error.errno in (errno.ETIMEDOUT, errno.ETIME):
-        return CommandTimeout("the command did not complete in time")
+        return errors.CommandTimeout("the command did not complete in time")
     if error.errno in (errno.EACCES, errno.EPERM):
-        return PotashError("the kernel does not let you send this command; run this as root")
+        return errors.PotashError("the kernel does not let you send this command; run this as root")
     if error.errno == errno.ENOTTY:
-        return DeviceNotFound(f"this is not an NVMe device; {GIVE}")
-    return PotashError(f"the kernel did not send the command: {error.strerror}")
+        return errors.DeviceNotFound(f"this is not an NVMe device; {GIVE}")
+    return errors.PotashError(f"the kernel did not send the command: {error.strerror}")

@@ -14,19 +14,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from potash.vm import frames
 from potash.vm.errors import GuestError, GuestTimeout
-from potash.vm.frames import (
-    I32,
-    SIZE,
-    U32,
-    WINDOW,
-    Decoder,
-    Frame,
-    FrameError,
-    Kind,
-    carried_number,
-    encode,
-)
 
 PIECE = 1 << 16
 QUIET = 5.0
@@ -61,7 +50,7 @@ class Command:
     ) -> None:
         self._channel = channel
         self.number = number
-        self.sinks: dict[int, Sink] = {Kind.OUTPUT: stdout, Kind.ERRORS: stderr}
+        self.sinks: dict[int, Sink] = {frames.Kind.OUTPUT: stdout, frames.Kind.ERRORS: stderr}
         self.source = None if isinstance(stdin, bytes) or stdin is None else stdin
         self.left = memoryview(stdin) if isinstance(stdin, bytes) else memoryview(b"")
         self.in_flight = 0
@@ -70,11 +59,11 @@ class Command:
 
     def signal(self, number: int) -> None:
         """Send the command's process group a signal."""
-        self._channel.send(Kind.SIGNAL, self.number, U32.pack(number))
+        self._channel.send(frames.Kind.SIGNAL, self.number, frames.U32.pack(number))
 
     def resize(self, rows: int, columns: int) -> None:
         """Tell its terminal's new size."""
-        self._channel.send(Kind.RESIZE, self.number, SIZE.pack(rows, columns))
+        self._channel.send(frames.Kind.RESIZE, self.number, frames.SIZE.pack(rows, columns))
 
     def wait(self, timeout: float | None = None) -> int:
         """Follow the command to its end.
@@ -112,7 +101,7 @@ class Channel:
     ) -> None:
         self._stream = stream
         self.clock = clock
-        self._decoder = Decoder()
+        self._decoder = frames.Decoder()
         self._outgoing = bytearray()
         self._commands: dict[int, Command] = {}
         self._next = 1
@@ -135,7 +124,7 @@ class Channel:
             "time_ns": time.time_ns(),
             "entropy": os.urandom(ENTROPY).hex(),
         }
-        self.send(Kind.HELLO, 0, json.dumps(greeting).encode())
+        self.send(frames.Kind.HELLO, 0, json.dumps(greeting).encode())
         deadline = self.clock() + limit
         while self._nonce not in self._answered:
             if self.clock() >= deadline:
@@ -169,7 +158,7 @@ class Channel:
         command = Command(self, channel, stdin, stdout, stderr)
         wanted = {"argv": list(argv), "env": dict(env or {}), "cwd": cwd, "terminal": terminal}
         self._commands[channel] = command
-        self.send(Kind.RUN, channel, json.dumps(wanted).encode())
+        self.send(frames.Kind.RUN, channel, json.dumps(wanted).encode())
         self._heard = self.clock()
         self._feed(command)
         return command
@@ -180,7 +169,7 @@ class Channel:
         Waiting here for the stream would be waiting for an agent that may itself be waiting for
         somebody to read what it says. The queue is bounded by the commands' windows.
         """
-        self._outgoing += encode(kind, channel, data)
+        self._outgoing += frames.encode(kind, channel, data)
         self._flush()
 
     def _flush(self) -> None:
@@ -199,7 +188,7 @@ class Channel:
         waiting.register(self._stream, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
         feeding: dict[int, Command] = {}
         for command in self._commands.values():
-            if command.source is not None and not command.fed and command.in_flight < WINDOW:
+            if command.source is not None and not command.fed and command.in_flight < frames.WINDOW:
                 descriptor = command.source.fileno()
                 feeding[descriptor] = command
                 waiting.register(descriptor, select.POLLIN)
@@ -233,11 +222,11 @@ class Channel:
         try:
             for frame in self._decoder.feed(data):
                 self._handle(frame)
-        except FrameError as error:
+        except frames.FrameError as error:
             raise GuestError(f"the guest's agent makes no sense: {error}") from error
 
-    def _handle(self, frame: Frame) -> None:
-        if frame.kind == Kind.HELLO:
+    def _handle(self, frame: frames.Frame) -> None:
+        if frame.kind == frames.Kind.HELLO:
             self._answered = frame.data.decode(errors="replace")
             return
         command = self._commands.get(frame.channel)
@@ -245,18 +234,18 @@ class Channel:
             return
         if frame.kind in command.sinks:
             command.sinks[frame.kind](frame.data)
-        elif frame.kind == Kind.TAKEN:
-            command.in_flight -= carried_number(U32, frame)
+        elif frame.kind == frames.Kind.TAKEN:
+            command.in_flight -= frames.carried_number(frames.U32, frame)
             self._feed(command)
-        elif frame.kind == Kind.EXIT:
-            command.code = carried_number(I32, frame)
+        elif frame.kind == frames.Kind.EXIT:
+            command.code = frames.carried_number(frames.I32, frame)
             del self._commands[frame.channel]
 
     def _feed(self, command: Command) -> None:
         """Send as much of input that is in memory as the window has room for."""
         if command.source is not None or command.fed:
             return
-        while command.left and command.in_flight < WINDOW:
+        while command.left and command.in_flight < frames.WINDOW:
             self._input(command, bytes(command.left[:PIECE]))
             command.left = command.left[PIECE:]
         if not command.left:
@@ -274,7 +263,7 @@ class Channel:
     def _input(self, command: Command, data: bytes) -> None:
         command.in_flight += len(data)
         command.fed = not data
-        self.send(Kind.INPUT, command.number, data)
+        self.send(frames.Kind.INPUT, command.number, data)
 
     def _ask_for_life(self) -> None:
         now = self.clock()
@@ -282,4 +271,4 @@ class Channel:
             raise GuestTimeout("the guest stopped answering")
         if now - max(self._heard, self._asked) > self._quiet / 2:
             self._asked = now
-            self.send(Kind.PING, 0)
+            self.send(frames.Kind.PING, 0)

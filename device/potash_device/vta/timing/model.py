@@ -13,16 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from potash_device.vta import stream
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.isa import Alu, Gemm, Instruction, Load, Stage, Store
-from potash_device.vta.stream import (
-    POPS,
-    PUSHES,
-    TOKEN_QUEUES,
-    StreamError,
-    TokenQueue,
-    canonical_order,
-)
 from potash_device.vta.timing.parameters import Parameters
 from potash_device.vta.timing.result import Facts, Kind, Moments, Timing, fetch_cycles
 
@@ -41,7 +34,7 @@ TRANSFERS: Mapping[MemoryId, Kind] = {
 
 def simulate(config: Config, parameters: Parameters, instructions: Sequence[Instruction]) -> Timing:
     """When each instruction does what. Raises StreamError where the stream cannot run."""
-    canonical_order(instructions)
+    stream.canonical_order(instructions)
     found = [facts(config, parameters, instruction) for instruction in instructions]
     moments = _Clock(parameters, instructions, found).run()
     return Timing(
@@ -120,14 +113,14 @@ class _Clock:
     ) -> None:
         self.parameters = parameters
         self.facts = found
-        self.pops = [_queues(one, POPS) for one in instructions]
-        self.pushes = [_queues(one, PUSHES) for one in instructions]
+        self.pops = [_queues(one, stream.POPS) for one in instructions]
+        self.pushes = [_queues(one, stream.PUSHES) for one in instructions]
         self.modules = {
             stage: _Module([i for i, one in enumerate(instructions) if one.stage is stage])
             for stage in Stage
         }
         self.order = [instruction.stage for instruction in instructions]
-        self.tokens = {queue: _Tokens() for queue in TOKEN_QUEUES.values()}
+        self.tokens = {queue: _Tokens() for queue in stream.TOKEN_QUEUES.values()}
         self.fetched: list[int] = []
         self.queued = dict.fromkeys(Stage, 0)
         self.channels = {"read": 0, "write": 0}
@@ -144,7 +137,7 @@ class _Clock:
             self._execute(min(ready)[1])
         done = [moments for moments in self.moments if moments is not None]
         if len(done) < len(self.moments):
-            raise StreamError(
+            raise stream.StreamError(
                 self.moments.index(None),
                 f"deadlock: command queues of {self.parameters.command_queue} instructions and "
                 f"token queues of {self.parameters.token_queue} are too short for the stream",
@@ -204,7 +197,7 @@ class _Clock:
             self.channels[channel] = granted + fact.beats
         done = granted + fact.cycles
         if done > LONGEST:
-            raise StreamError(index, f"the stream takes more than {LONGEST} cycles")
+            raise stream.StreamError(index, f"the stream takes more than {LONGEST} cycles")
         module.unfinished = begins._replace(granted=granted, done=done, end=done)
 
     def _finish(self, stage: Stage) -> None:
@@ -228,5 +221,5 @@ class _Clock:
         module.unfinished = None
 
 
-def _queues(instruction: Instruction, which: int) -> list[TokenQueue]:
-    return [TOKEN_QUEUES[instruction.stage, bit] for bit in instruction.dependencies & which]
+def _queues(instruction: Instruction, which: int) -> list[stream.TokenQueue]:
+    return [stream.TOKEN_QUEUES[instruction.stage, bit] for bit in instruction.dependencies & which]

@@ -20,25 +20,8 @@ from collections.abc import Callable
 from functools import reduce
 
 from potash_firmware.bpf.arena import BASE
-from potash_firmware.bpf.native import lowering
+from potash_firmware.bpf.native import loops, lowering
 from potash_firmware.bpf.native.blocks import Function
-from potash_firmware.bpf.native.loops import (
-    FALLING,
-    FAR,
-    INCLUSIVE,
-    RISING,
-    SIGNED,
-    Drift,
-    Iteration,
-    Linear,
-    Loop,
-    Merged,
-    Nest,
-    Range,
-    Symbol,
-    Test,
-    Times,
-)
 from potash_firmware.bpf.native.values import Bounded, Start
 from potash_firmware.bpf.native.writer import Writer
 
@@ -51,7 +34,7 @@ Interval = tuple[str, str]
 class Guard:
     """Writes the code for one nest; `holds` is an i1."""
 
-    def __init__(self, writer: Writer, nest: Nest, function: Function) -> None:
+    def __init__(self, writer: Writer, nest: loops.Nest, function: Function) -> None:
         self._writer = writer
         self._nest = nest
         self._function = function
@@ -104,12 +87,12 @@ class Guard:
         return self._values[register]
 
     def _near(self, low: str, high: str) -> None:
-        self._require("sge", low, -FAR)
-        self._require("sle", high, FAR)
+        self._require("sge", low, -loops.FAR)
+        self._require("sle", high, loops.FAR)
 
     # Intervals
 
-    def _interval(self, form: Linear, short: frozenset[int]) -> Interval:
+    def _interval(self, form: loops.Linear, short: frozenset[int]) -> Interval:
         low = high = str(form.constant)
         for symbol, factor in sorted(form.terms, key=repr):
             ends = self._ends(symbol, short)
@@ -119,19 +102,19 @@ class Guard:
             low, high = self._do("add", scaled[0], low), self._do("add", scaled[1], high)
         return low, high
 
-    def _ends(self, symbol: Symbol, short: frozenset[int]) -> Interval:
+    def _ends(self, symbol: loops.Symbol, short: frozenset[int]) -> Interval:
         match symbol:
             case Start(register=register):
                 return self._register(register), self._register(register)
-            case Bounded(low=low, high=high) | Merged(low=low, high=high):
+            case Bounded(low=low, high=high) | loops.Merged(low=low, high=high):
                 return str(low), str(high)
-            case Iteration(header=header):
+            case loops.Iteration(header=header):
                 return "0", self._iteration(header, short)
-            case Times(header=header, register=register):
+            case loops.Times(header=header, register=register):
                 most = self._do("mul", self._iteration(header, short), self._register(register))
                 self._near(most, most)
                 return self._smaller(most, 0), self._larger(most, 0)
-            case Drift(header=header, low=low, high=high):
+            case loops.Drift(header=header, low=low, high=high):
                 iteration = self._iteration(header, short)
                 ends = (
                     self._do("mul", iteration, min(low, 0)),
@@ -147,22 +130,22 @@ class Guard:
 
     # Loops
 
-    def _iterations(self, test: Test) -> str:
+    def _iterations(self, test: loops.Test) -> str:
         """The number of the iteration whose test fails at the latest, with what that takes."""
         left, right = (
             self._interval(test.left, frozenset()),
             self._interval(test.right, frozenset()),
         )
         for low, high in (left, right):
-            self._require("sge", low, -FAR if test.jump in SIGNED else 0)
-            self._require("sle", high, FAR)
+            self._require("sge", low, -loops.FAR if test.jump in loops.SIGNED else 0)
+            self._require("sle", high, loops.FAR)
         falling = test.step < 0
         if falling:
             distance = self._do("sub", left[1], right[0])
         else:
             distance = self._do("sub", right[1], left[0])
         self._require("slt", distance, MOST_ITERATIONS)
-        inclusive = test.jump in INCLUSIVE
+        inclusive = test.jump in loops.INCLUSIVE
         if inclusive:
             distance = self._do("add", distance, 1)
         if test.register is None:
@@ -172,11 +155,11 @@ class Guard:
             wide = self._register(test.register)
             self._require("sgt", wide, 0)
             self._require("slt", wide, MOST_ITERATIONS)
-        if test.jump in FALLING and test.jump not in SIGNED:
+        if test.jump in loops.FALLING and test.jump not in loops.SIGNED:
             # What it is compared with must not be passed by so far that the difference wraps.
             lowest = self._do("sub", right[0], abs(test.step) - (0 if inclusive else 1))
             self._require("sge", lowest, 0)
-        if test.jump in FALLING or test.jump in RISING:
+        if test.jump in loops.FALLING or test.jump in loops.RISING:
             distance = self._larger(distance, 0)
             return self._quotient(distance, step, round_up=True)
         # It must be met exactly.
@@ -206,15 +189,15 @@ class Guard:
         rest = writer.value(f"urem i64 {short}, {step}")
         self._true.append(writer.value(f"icmp eq i64 {rest}, 0"))
 
-    def _inside(self, one: Range, limit: str) -> None:
-        low, high = self._interval(Linear(0, one.terms), one.short)
+    def _inside(self, one: loops.Range, limit: str) -> None:
+        low, high = self._interval(loops.Linear(0, one.terms), one.short)
         begin, behind = self._do("add", low, one.low), self._do("add", high, one.high)
         self._require("sge", begin, BASE)
         end = self._do("add", self._wide(limit, signed=False), BASE)
         self._require("sle", behind, end)
         self.reach.append((begin, behind))
 
-    def _cost(self, loop: Loop) -> str:
+    def _cost(self, loop: loops.Loop) -> str:
         """At most how many instructions a loop executes each time that it is entered."""
         inner = {start for child in loop.children for start in child.blocks}
         own = sum(len(self._function.blocks[start].pcs) for start in loop.blocks - inner)
@@ -223,5 +206,5 @@ class Guard:
             iteration = self._do("add", self._cost(child), iteration)
         iterations = self._do("add", self.last[loop.header], 1)
         cost = self._do("mul", iterations, iteration)
-        self._require("slt", cost, FAR)
+        self._require("slt", cost, loops.FAR)
         return cost

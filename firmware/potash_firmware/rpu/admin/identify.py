@@ -12,37 +12,7 @@ from uuid import UUID
 
 from nvme_spec.commands import Identify
 from nvme_spec.computational import ComputeNamespace as ComputeStructure
-from nvme_spec.identify.capabilities import (
-    DPS_FIRST,
-    FPI_SUPPORTED,
-    NMIC_SHARED,
-    NSATTR_WRITE_PROTECTED,
-    NSFEAT_NO_WRITE_CACHE,
-    NSTAT_READY,
-    THIS_CONTROLLER,
-    CommandSet,
-    Dpc,
-    Mc,
-    Oacs,
-    Pic,
-)
-from nvme_spec.identify.lists import (
-    IDENTIFY_SIZE,
-    NamespaceIdentificationDescriptor,
-    NamespaceIdType,
-    encode_controller_list,
-    encode_namespace_list,
-)
-from nvme_spec.identify.structures import (
-    Cns,
-    CommandSetCombinations,
-    ExtendedLbaFormat,
-    IdentifyNamespace,
-    IndependentNamespace,
-    LbaFormat,
-    NvmCommandSetController,
-    NvmCommandSetNamespace,
-)
+from nvme_spec.identify import capabilities, lists, structures
 from nvme_spec.layout import Structure
 from nvme_spec.memory_commands import MemoryNamespace as MemoryStructure
 from nvme_spec.queues import BROADCAST_NSID
@@ -97,11 +67,11 @@ def identify(controller: Controller, command: Command) -> Result:
 
 def _namespace(controller: Controller, command: Command, fields: Identify) -> bytes:
     nsid = command.entry.nsid
-    if nsid == BROADCAST_NSID and controller.support.oacs & Oacs.NAMESPACE_MANAGEMENT:
+    if nsid == BROADCAST_NSID and controller.support.oacs & capabilities.Oacs.NAMESPACE_MANAGEMENT:
         # What all namespaces have in common (section 5.17.2.1): the formats, and no size.
         return bytes(
-            IdentifyNamespace(
-                fpi=FPI_SUPPORTED,
+            structures.IdentifyNamespace(
+                fpi=capabilities.FPI_SUPPORTED,
                 dlfeat=DEALLOCATION,
                 **_FORMATS,
             )
@@ -112,7 +82,7 @@ def _namespace(controller: Controller, command: Command, fields: Identify) -> by
 def _of_blocks(namespace: AnyNamespace | None) -> bytes:
     """CNS 00h and 11h, which are of namespaces with logical blocks."""
     if namespace is None:
-        return bytes(IDENTIFY_SIZE)
+        return bytes(lists.IDENTIFY_SIZE)
     if not isinstance(namespace, Namespace):
         raise NvmeError(
             Status.INVALID_IO_COMMAND_SET, detail=f"namespace {namespace.nsid} has no blocks"
@@ -120,18 +90,18 @@ def _of_blocks(namespace: AnyNamespace | None) -> bytes:
     return bytes(namespace_structure(namespace))
 
 
-def namespace_structure(namespace: Namespace) -> IdentifyNamespace:
+def namespace_structure(namespace: Namespace) -> structures.IdentifyNamespace:
     """What the NVM command set says of a namespace."""
     metadata = namespace.metadata
-    return IdentifyNamespace(
+    return structures.IdentifyNamespace(
         nsze=namespace.blocks,
         ncap=namespace.capacity,
         nuse=namespace.capacity,
         format_index=FORMATS.index(namespace.format),
         metadata_extended=metadata.extended,
-        dps=metadata.protection | (DPS_FIRST if metadata.first else 0),
-        nmic=NMIC_SHARED if namespace.settings.shared else 0,
-        fpi=FPI_SUPPORTED | namespace.unformatted,
+        dps=metadata.protection | (capabilities.DPS_FIRST if metadata.first else 0),
+        nmic=capabilities.NMIC_SHARED if namespace.settings.shared else 0,
+        fpi=capabilities.FPI_SUPPORTED | namespace.unformatted,
         nvmcap=namespace.size,
         nsattr=_nsattr(namespace),
         endgid=ENDURANCE_GROUP if namespace.placed else 0,
@@ -141,17 +111,21 @@ def namespace_structure(namespace: Namespace) -> IdentifyNamespace:
 
 
 def _nsattr(namespace: Namespace) -> int:
-    return 0 if namespace.media.writable else NSATTR_WRITE_PROTECTED
+    return 0 if namespace.media.writable else capabilities.NSATTR_WRITE_PROTECTED
 
 
-def _format(one: BlockFormat) -> LbaFormat:
-    return LbaFormat(ms=one.metadata, lbads=one.block_size.bit_length() - 1)
+def _format(one: BlockFormat) -> structures.LbaFormat:
+    return structures.LbaFormat(ms=one.metadata, lbads=one.block_size.bit_length() - 1)
 
 
 _FORMATS: dict[str, Any] = {
     "nlbaf_z": len(FORMATS) - 1,
-    "mc": Mc.EXTENDED | Mc.SEPARATE,
-    "dpc": Dpc.TYPE_1 | Dpc.TYPE_2 | Dpc.TYPE_3 | Dpc.FIRST_BYTES | Dpc.LAST_BYTES,
+    "mc": capabilities.Mc.EXTENDED | capabilities.Mc.SEPARATE,
+    "dpc": capabilities.Dpc.TYPE_1
+    | capabilities.Dpc.TYPE_2
+    | capabilities.Dpc.TYPE_3
+    | capabilities.Dpc.FIRST_BYTES
+    | capabilities.Dpc.LAST_BYTES,
     "lbaf": tuple(map(_format, FORMATS)),
 }
 """Of Identify Namespace: the formats that there are, the same for all namespaces without zones."""
@@ -174,7 +148,7 @@ def _list(
     first, csi = command.entry.nsid, _enabled(controller, fields) if by_command_set else None
     if first >= BROADCAST_NSID - 1:
         raise NvmeError(Status.INVALID_NAMESPACE, detail="no namespace can follow that one")
-    return encode_namespace_list(
+    return lists.encode_namespace_list(
         nsid for nsid, one in which(controller).items() if nsid > first and csi in (None, one.csi)
     )
 
@@ -194,7 +168,7 @@ def _attached_controllers(controller: Controller, command: Command, fields: Iden
 
 
 def _controllers_from(fields: Identify, identifiers: Iterable[int]) -> bytes:
-    return encode_controller_list(one for one in identifiers if one >= fields.cntid)
+    return lists.encode_controller_list(one for one in identifiers if one >= fields.cntid)
 
 
 def _descriptors(controller: Controller, command: Command, fields: Identify) -> bytes:
@@ -203,10 +177,10 @@ def _descriptors(controller: Controller, command: Command, fields: Identify) -> 
     settings = namespace.settings
     uuid = UUID(settings.uuid or str(controller.settings.identity.uuid(f"namespace {nsid}")))
     descriptors = (
-        NamespaceIdentificationDescriptor(NamespaceIdType.UUID, uuid.bytes),
-        NamespaceIdentificationDescriptor(NamespaceIdType.CSI, bytes([namespace.csi])),
+        lists.NamespaceIdentificationDescriptor(lists.NamespaceIdType.UUID, uuid.bytes),
+        lists.NamespaceIdentificationDescriptor(lists.NamespaceIdType.CSI, bytes([namespace.csi])),
     )
-    return b"".join(item.encode() for item in descriptors).ljust(IDENTIFY_SIZE, b"\0")
+    return b"".join(item.encode() for item in descriptors).ljust(lists.IDENTIFY_SIZE, b"\0")
 
 
 def _of_command_set(
@@ -214,13 +188,13 @@ def _of_command_set(
 ) -> bytes:
     """CNS 05h and 1Bh: what a command set says of one namespace, or of all that it may have."""
     nsid, csi = command.entry.nsid, _enabled(controller, fields)
-    if nsid == BROADCAST_NSID and controller.support.oacs & Oacs.NAMESPACE_MANAGEMENT:
+    if nsid == BROADCAST_NSID and controller.support.oacs & capabilities.Oacs.NAMESPACE_MANAGEMENT:
         return bytes(_IN_COMMON[csi](controller))
     namespace = _found(controller, nsid, which)
     if namespace is None:
-        return bytes(IDENTIFY_SIZE)
+        return bytes(lists.IDENTIFY_SIZE)
     if isinstance(namespace, ZonedNamespace):
-        if csi is CommandSet.ZONED:
+        if csi is capabilities.CommandSet.ZONED:
             return bytes(_zones_of(namespace))
     elif namespace.csi != csi:
         raise NvmeError(
@@ -259,22 +233,25 @@ def _compute_limits(controller: Controller) -> Structure:
     )
 
 
-def _extended_formats(storage_tag: int) -> NvmCommandSetNamespace:
+def _extended_formats(storage_tag: int) -> structures.NvmCommandSetNamespace:
     """What the NVM command set says of namespaces; no bit of a storage tag is masked."""
-    return NvmCommandSetNamespace(
+    return structures.NvmCommandSetNamespace(
         lbstm=(1 << storage_tag) - 1,
-        pic=Pic.STORAGE_TAG_16 | Pic.STORAGE_TAG_16_UNMASKED,
-        elbaf=tuple(ExtendedLbaFormat(sts=one.storage_tag, pif=one.guard // 32) for one in FORMATS),
+        pic=capabilities.Pic.STORAGE_TAG_16 | capabilities.Pic.STORAGE_TAG_16_UNMASKED,
+        elbaf=tuple(
+            structures.ExtendedLbaFormat(sts=one.storage_tag, pif=one.guard // 32)
+            for one in FORMATS
+        ),
     )
 
 
-_IN_COMMON: dict[CommandSet, Callable[[Controller], Structure]] = {
-    CommandSet.NVM: lambda controller: _extended_formats(0),
-    CommandSet.ZONED: lambda controller: ZonedStructure(
+_IN_COMMON: dict[capabilities.CommandSet, Callable[[Controller], Structure]] = {
+    capabilities.CommandSet.NVM: lambda controller: _extended_formats(0),
+    capabilities.CommandSet.ZONED: lambda controller: ZonedStructure(
         ozcs=READ_ACROSS_ZONES, lbafe=_extensions(DEFAULT_ZONE_SIZE)
     ),
-    CommandSet.MEMORY: lambda controller: MemoryStructure(),
-    CommandSet.COMPUTE: _compute_limits,
+    capabilities.CommandSet.MEMORY: lambda controller: MemoryStructure(),
+    capabilities.CommandSet.COMPUTE: _compute_limits,
 }
 """CNS 05h with the broadcast namespace identifier: what all namespaces have in common."""
 
@@ -282,31 +259,31 @@ _IN_COMMON: dict[CommandSet, Callable[[Controller], Structure]] = {
 def _command_set_controller(controller: Controller, command: Command, fields: Identify) -> bytes:
     # No structure is known of any other command set, and zeroes stand for that.
     _enabled(controller, fields)
-    return bytes(NvmCommandSetController())
+    return bytes(structures.NvmCommandSetController())
 
 
 def _independent(controller: Controller, command: Command, fields: Identify, which: Which) -> bytes:
     namespace = _found(controller, command.entry.nsid, which)
     if namespace is None:
-        return bytes(IDENTIFY_SIZE)
+        return bytes(lists.IDENTIFY_SIZE)
     blocks = isinstance(namespace, Namespace)
     return bytes(
-        IndependentNamespace(
-            nsfeat=0 if blocks else NSFEAT_NO_WRITE_CACHE,
-            nmic=NMIC_SHARED if namespace.settings.shared else 0,
+        structures.IndependentNamespace(
+            nsfeat=0 if blocks else capabilities.NSFEAT_NO_WRITE_CACHE,
+            nmic=capabilities.NMIC_SHARED if namespace.settings.shared else 0,
             nsattr=_nsattr(namespace) if isinstance(namespace, Namespace) else 0,
             endgid=ENDURANCE_GROUP if isinstance(namespace, Namespace) and namespace.placed else 0,
-            nstat=NSTAT_READY,
-            rgrpid=GROUP if CommandSet.MEMORY in controller.namespaces.enabled else 0,
+            nstat=capabilities.NSTAT_READY,
+            rgrpid=GROUP if capabilities.CommandSet.MEMORY in controller.namespaces.enabled else 0,
         )
     )
 
 
 def _command_sets(controller: Controller, command: Command, fields: Identify) -> bytes:
-    if fields.cntid not in (CONTROLLER_ID, THIS_CONTROLLER):
+    if fields.cntid not in (CONTROLLER_ID, capabilities.THIS_CONTROLLER):
         raise NvmeError(Status.INVALID_FIELD, detail=f"there is no controller {fields.cntid:#x}")
     return bytes(
-        CommandSetCombinations(
+        structures.CommandSetCombinations(
             combinations=[
                 sum(1 << csi for csi in one) for one in controller.namespaces.combinations
             ]
@@ -314,11 +291,11 @@ def _command_sets(controller: Controller, command: Command, fields: Identify) ->
     )
 
 
-def _enabled(controller: Controller, fields: Identify) -> CommandSet:
+def _enabled(controller: Controller, fields: Identify) -> capabilities.CommandSet:
     """The command set that the command is about. Raises NvmeError for one that is not enabled."""
     if fields.csi not in controller.namespaces.enabled:
         raise NvmeError(Status.INVALID_FIELD, detail=f"command set {fields.csi} is not supported")
-    return CommandSet(fields.csi)
+    return capabilities.CommandSet(fields.csi)
 
 
 def _require_possible(controller: Controller, nsid: int) -> None:
@@ -345,58 +322,60 @@ _BLOCKS = "of the NVM command set"
 _CSI = "of the command set CSI"
 
 STRUCTURES: dict[int, Answer] = {
-    Cns.NAMESPACE: Answer(
+    structures.Cns.NAMESPACE: Answer(
         _namespace,
         f"{_BLOCKS}; {_INACTIVE}; NSID FFFFFFFFh gives what all namespaces have in common",
     ),
-    Cns.CONTROLLER: Answer(
+    structures.Cns.CONTROLLER: Answer(
         lambda controller, *_: bytes(controller_structure(controller)),
         "NSID 0",
         of_no_namespace=True,
     ),
-    Cns.ACTIVE_NAMESPACE_LIST: Answer(partial(_list, which=_active), _ABOVE),
-    Cns.NAMESPACE_IDENTIFICATION_DESCRIPTORS: Answer(
+    structures.Cns.ACTIVE_NAMESPACE_LIST: Answer(partial(_list, which=_active), _ABOVE),
+    structures.Cns.NAMESPACE_IDENTIFICATION_DESCRIPTORS: Answer(
         _descriptors, "an active namespace; its UUID and its command set"
     ),
-    Cns.COMMAND_SET_NAMESPACE: Answer(
+    structures.Cns.COMMAND_SET_NAMESPACE: Answer(
         partial(_of_command_set, which=_active),
         f"{_CSI}; {_INACTIVE}; NSID FFFFFFFFh gives what all namespaces have in common",
     ),
-    Cns.COMMAND_SET_CONTROLLER: Answer(
+    structures.Cns.COMMAND_SET_CONTROLLER: Answer(
         _command_set_controller, f"{_CSI}, NSID 0; zeroes for all but CSI 0", of_no_namespace=True
     ),
-    Cns.COMMAND_SET_ACTIVE_NAMESPACE_LIST: Answer(
+    structures.Cns.COMMAND_SET_ACTIVE_NAMESPACE_LIST: Answer(
         partial(_list, which=_active, by_command_set=True), f"{_CSI}; {_ABOVE}"
     ),
-    Cns.COMMAND_SET_INDEPENDENT_NAMESPACE: Answer(partial(_independent, which=_active), _INACTIVE),
-    Cns.ALLOCATED_NAMESPACE_LIST: Answer(partial(_list, which=_allocated), _ABOVE),
-    Cns.ALLOCATED_NAMESPACE: Answer(_allocated_namespace, f"{_BLOCKS}; {_UNALLOCATED}"),
-    Cns.NAMESPACE_CONTROLLER_LIST: Answer(
+    structures.Cns.COMMAND_SET_INDEPENDENT_NAMESPACE: Answer(
+        partial(_independent, which=_active), _INACTIVE
+    ),
+    structures.Cns.ALLOCATED_NAMESPACE_LIST: Answer(partial(_list, which=_allocated), _ABOVE),
+    structures.Cns.ALLOCATED_NAMESPACE: Answer(_allocated_namespace, f"{_BLOCKS}; {_UNALLOCATED}"),
+    structures.Cns.NAMESPACE_CONTROLLER_LIST: Answer(
         _attached_controllers, "an allocated namespace; controllers from CNTID on"
     ),
-    Cns.CONTROLLER_LIST: Answer(
+    structures.Cns.CONTROLLER_LIST: Answer(
         lambda controller, command, fields: _controllers_from(fields, [CONTROLLER_ID]),
         "controllers from CNTID on",
     ),
-    Cns.ENDURANCE_GROUP_LIST: Answer(
-        lambda controller, command, fields: encode_controller_list(
+    structures.Cns.ENDURANCE_GROUP_LIST: Answer(
+        lambda controller, command, fields: lists.encode_controller_list(
             [ENDURANCE_GROUP] if fields.cnssid <= ENDURANCE_GROUP else []
         ),
         "endurance groups from CNS specific identifier on",
         placement=True,
     ),
-    Cns.COMMAND_SET_ALLOCATED_NAMESPACE_LIST: Answer(
+    structures.Cns.COMMAND_SET_ALLOCATED_NAMESPACE_LIST: Answer(
         partial(_list, which=_allocated, by_command_set=True), f"{_CSI}; {_ABOVE}"
     ),
-    Cns.COMMAND_SET_ALLOCATED_NAMESPACE: Answer(
+    structures.Cns.COMMAND_SET_ALLOCATED_NAMESPACE: Answer(
         partial(_of_command_set, which=_allocated), f"{_CSI}; {_UNALLOCATED}"
     ),
-    Cns.COMMAND_SETS: Answer(
+    structures.Cns.COMMAND_SETS: Answer(
         _command_sets,
         "CNTID 0 or FFFFh, NSID 0; the command sets that work at once",
         of_no_namespace=True,
     ),
-    Cns.COMMAND_SET_INDEPENDENT_ALLOCATED_NAMESPACE: Answer(
+    structures.Cns.COMMAND_SET_INDEPENDENT_ALLOCATED_NAMESPACE: Answer(
         partial(_independent, which=_allocated), _UNALLOCATED
     ),
 }

@@ -4,26 +4,7 @@ Source: NVM Express Base Specification 2.0, figure 275.
 """
 
 from nvme_spec.features import FeatureId
-from nvme_spec.identify.capabilities import (
-    FRMW_SLOTS_SHIFT,
-    FWUG_NO_RESTRICTION,
-    NWPC_WRITE_PROTECT,
-    CommandSet,
-    ControllerType,
-    Crcap,
-    Ctratt,
-    Dsto,
-    Frmw,
-    Hctma,
-    Nvmsr,
-    Oacs,
-    Oaes,
-    Oncs,
-    Sanicap,
-    Sgls,
-    Vwc,
-    entry_sizes,
-)
+from nvme_spec.identify import capabilities
 from nvme_spec.identify.structures import (
     IdentifyController,
     PowerStateDescriptor,
@@ -37,14 +18,7 @@ from potash_firmware.rpu.command_sets.nvm.limits import (
     CONTROLLER_FIELDS,
 )
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.features.table import (
-    CRITICAL_TEMPERATURE,
-    FEATURES,
-    HIGHEST_THRESHOLD,
-    KEEP_ALIVE_GRANULARITY,
-    LOWEST_THRESHOLD,
-    WARNING_TEMPERATURE,
-)
+from potash_firmware.rpu.features import table
 from potash_firmware.rpu.logs.alerts import OPTIONAL_EVENTS
 from potash_firmware.rpu.logs.async_events import REQUEST_LIMIT
 from potash_firmware.rpu.logs.errors import ERROR_LOG_ENTRIES
@@ -83,64 +57,70 @@ def controller_structure(controller: Controller) -> IdentifyController:
         cntlid=CONTROLLER_ID,
         ver=VERSION_2_0,
         rtd3e=controller.board.settings.ready_timeout * MICROSECONDS // 2,
-        oaes=OPTIONAL_EVENTS & ~(Oaes.REACHABILITY | Oaes.ZONE_DESCRIPTOR),
-        cntrltype=ControllerType.IO,
-        ctratt=_if_there(FeatureId.HOST_IDENTIFIER, Ctratt.HOST_IDENTIFIER_128)
-        | Ctratt.EXTENDED_LBA_FORMATS,
-        nvmsr=Nvmsr.STORAGE_DEVICE,
+        oaes=OPTIONAL_EVENTS
+        & ~(capabilities.Oaes.REACHABILITY | capabilities.Oaes.ZONE_DESCRIPTOR),
+        cntrltype=capabilities.ControllerType.IO,
+        ctratt=_if_there(FeatureId.HOST_IDENTIFIER, capabilities.Ctratt.HOST_IDENTIFIER_128)
+        | capabilities.Ctratt.EXTENDED_LBA_FORMATS,
+        nvmsr=capabilities.Nvmsr.STORAGE_DEVICE,
         oacs=controller.support.oacs,
         acl_z=ABORT_LIMIT - 1,
         aerl_z=REQUEST_LIMIT - 1,
-        frmw=Frmw.FIRST_SLOT_READ_ONLY
-        | LAST_SLOT << FRMW_SLOTS_SHIFT
-        | Frmw.ACTIVATION_WITHOUT_RESET,
+        frmw=capabilities.Frmw.FIRST_SLOT_READ_ONLY
+        | LAST_SLOT << capabilities.FRMW_SLOTS_SHIFT
+        | capabilities.Frmw.ACTIVATION_WITHOUT_RESET,
         lpa=log_pages.attributes(),
         pels=log_pages.PERSISTENT_EVENT_LOG_UNITS,
         elpe_z=ERROR_LOG_ENTRIES - 1,
         avscc=1,
-        wctemp=WARNING_TEMPERATURE,
-        cctemp=CRITICAL_TEMPERATURE,
+        wctemp=table.WARNING_TEMPERATURE,
+        cctemp=table.CRITICAL_TEMPERATURE,
         mtfa=ACTIVATION_TIME,
-        kas=_if_there(FeatureId.KEEP_ALIVE_TIMER, KEEP_ALIVE_GRANULARITY),
-        hctma=_if_there(FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT, Hctma.SUPPORTED),
-        mntmt=LOWEST_THRESHOLD,
-        mxtmt=HIGHEST_THRESHOLD,
+        kas=_if_there(FeatureId.KEEP_ALIVE_TIMER, table.KEEP_ALIVE_GRANULARITY),
+        hctma=_if_there(FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT, capabilities.Hctma.SUPPORTED),
+        mntmt=table.LOWEST_THRESHOLD,
+        mxtmt=table.HIGHEST_THRESHOLD,
         tnvmcap=controller.namespaces.total_capacity,
         unvmcap=controller.namespaces.unallocated,
         edstt=controller.self_tests.extended_minutes,
-        dsto=Dsto.ONE_IN_SUBSYSTEM,
-        sanicap=sum(ACTIONS.values()) | Sanicap.MEDIA_NOT_MODIFIED,
-        sqes=entry_sizes(SUBMISSION_ENTRY_SHIFT, SUBMISSION_ENTRY_SHIFT),
-        cqes=entry_sizes(COMPLETION_ENTRY_SHIFT, COMPLETION_ENTRY_SHIFT),
+        dsto=capabilities.Dsto.ONE_IN_SUBSYSTEM,
+        sanicap=sum(ACTIONS.values()) | capabilities.Sanicap.MEDIA_NOT_MODIFIED,
+        sqes=capabilities.entry_sizes(SUBMISSION_ENTRY_SHIFT, SUBMISSION_ENTRY_SHIFT),
+        cqes=capabilities.entry_sizes(COMPLETION_ENTRY_SHIFT, COMPLETION_ENTRY_SHIFT),
         nn=controller.namespaces.highest_nsid,
         oncs=controller.support.oncs
-        | Oncs.SAVE_AND_SELECT
-        | _if_there(FeatureId.TIMESTAMP, Oncs.TIMESTAMP),
-        sgls=Sgls.SUPPORTED | Sgls.BIT_BUCKET | Sgls.LARGER_THAN_DATA | Sgls.METADATA_SEGMENT,
-        vwc=Vwc.PRESENT | Vwc.FLUSH_BROADCAST_SUPPORTED,
+        | capabilities.Oncs.SAVE_AND_SELECT
+        | _if_there(FeatureId.TIMESTAMP, capabilities.Oncs.TIMESTAMP),
+        sgls=capabilities.Sgls.SUPPORTED
+        | capabilities.Sgls.BIT_BUCKET
+        | capabilities.Sgls.LARGER_THAN_DATA
+        | capabilities.Sgls.METADATA_SEGMENT,
+        vwc=capabilities.Vwc.PRESENT | capabilities.Vwc.FLUSH_BROADCAST_SUPPORTED,
         awun_z=ATOMIC_BLOCKS - 1,
         awupf_z=ATOMIC_BLOCKS - 1,
-        fwug=FWUG_NO_RESTRICTION,
+        fwug=capabilities.FWUG_NO_RESTRICTION,
         icsvscc=1,
-        nwpc=_if_there(FeatureId.NAMESPACE_WRITE_PROTECTION, NWPC_WRITE_PROTECT),
+        nwpc=_if_there(FeatureId.NAMESPACE_WRITE_PROTECTION, capabilities.NWPC_WRITE_PROTECT),
         subnqn=identity.nqn,
         psd=(PowerStateDescriptor(mp=2500),),
         **CONTROLLER_FIELDS,
     )
     if controller.placement is not None:
-        says.ctratt |= Ctratt.ENDURANCE_GROUPS | Ctratt.FLEXIBLE_DATA_PLACEMENT
+        says.ctratt |= (
+            capabilities.Ctratt.ENDURANCE_GROUPS | capabilities.Ctratt.FLEXIBLE_DATA_PLACEMENT
+        )
         says.endgidmax = GROUP
     if controller.board.dma.remote and not controller.board.queues.submissions[0].is_mapped:
-        says.oacs &= ~Oacs.DOORBELL_BUFFER_CONFIG  # nobody polls a page by messages
-    if CommandSet.ZONED in controller.namespaces.enabled:
-        says.oaes |= Oaes.ZONE_DESCRIPTOR
-    if CommandSet.MEMORY in controller.namespaces.enabled:
-        says.oaes |= Oaes.REACHABILITY
-        says.crcap = Crcap.REPORTING | Crcap.GROUPS_FIXED
+        says.oacs &= ~capabilities.Oacs.DOORBELL_BUFFER_CONFIG  # nobody polls a page by messages
+    if capabilities.CommandSet.ZONED in controller.namespaces.enabled:
+        says.oaes |= capabilities.Oaes.ZONE_DESCRIPTOR
+    if capabilities.CommandSet.MEMORY in controller.namespaces.enabled:
+        says.oaes |= capabilities.Oaes.REACHABILITY
+        says.crcap = capabilities.Crcap.REPORTING | capabilities.Crcap.GROUPS_FIXED
         says.copy_formats |= 1 << CopyFormat.MEMORY
     return says
 
 
 def _if_there(fid: int, says: int) -> int:
     """What Identify Controller says of a feature; 0 without it."""
-    return says if fid in FEATURES else 0
+    return says if fid in table.FEATURES else 0

@@ -13,18 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import csd_spec.opcodes
+from nvme_spec import logs
 from nvme_spec.commands import GetLogPage
 from nvme_spec.identify.capabilities import CommandSet, Lpa
-from nvme_spec.logs import (
-    LOG_PAGE_SPECIFIC_SHIFT,
-    TELEMETRY_BLOCK_SIZE,
-    TELEMETRY_CREATE,
-    FeatureEffects,
-    FirmwareSlotLog,
-    LogPage,
-    LogPageSupport,
-    encode_dword_log,
-)
 from nvme_spec.memory_commands import (
     HostAddressable,
     MemoryAccessType,
@@ -153,11 +144,11 @@ def _offset(page: Page, fields: GetLogPage) -> int:
 
 
 def _supported(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
-    return encode_dword_log(
+    return logs.encode_dword_log(
         {
-            lid: LogPageSupport.LSUPP
-            | (LogPageSupport.IOS if page.entry_size else 0)
-            | page.specific << LOG_PAGE_SPECIFIC_SHIFT
+            lid: logs.LogPageSupport.LSUPP
+            | (logs.LogPageSupport.IOS if page.entry_size else 0)
+            | page.specific << logs.LOG_PAGE_SPECIFIC_SHIFT
             for lid, page in PAGES.items()
             if page.is_there(controller)
         }
@@ -172,7 +163,9 @@ def _smart(controller: Controller, command: Command, fields: GetLogPage) -> byte
 def _firmware_slots(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     slots = controller.firmware
     revisions = {f"frs{slot}": revision for slot, revision in slots.revisions.items()}
-    return bytes(FirmwareSlotLog(active_slot=slots.active, next_slot=slots.next or 0, **revisions))
+    return bytes(
+        logs.FirmwareSlotLog(active_slot=slots.active, next_slot=slots.next or 0, **revisions)
+    )
 
 
 def _effects(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
@@ -186,23 +179,23 @@ def _effects(controller: Controller, command: Command, fields: GetLogPage) -> by
 
 def _telemetry_host(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     _require_blocks(fields)
-    if fields.lsp & TELEMETRY_CREATE:
+    if fields.lsp & logs.TELEMETRY_CREATE:
         controller.telemetry.create()
-        header = controller.telemetry.header(LogPage.TELEMETRY_HOST)
+        header = controller.telemetry.header(logs.LogPage.TELEMETRY_HOST)
         controller.persistent_events.add(TelemetryCreated(header=header))
-    return controller.telemetry.encode(LogPage.TELEMETRY_HOST)
+    return controller.telemetry.encode(logs.LogPage.TELEMETRY_HOST)
 
 
 def _telemetry_controller(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     _require_blocks(fields)
-    return controller.telemetry.encode(LogPage.TELEMETRY_CONTROLLER)
+    return controller.telemetry.encode(logs.LogPage.TELEMETRY_CONTROLLER)
 
 
 def _require_blocks(fields: GetLogPage) -> None:
-    if fields.offset % TELEMETRY_BLOCK_SIZE or fields.length % TELEMETRY_BLOCK_SIZE:
+    if fields.offset % logs.TELEMETRY_BLOCK_SIZE or fields.length % logs.TELEMETRY_BLOCK_SIZE:
         raise NvmeError(
             Status.INVALID_FIELD,
-            detail=f"telemetry comes in blocks of {TELEMETRY_BLOCK_SIZE} bytes",
+            detail=f"telemetry comes in blocks of {logs.TELEMETRY_BLOCK_SIZE} bytes",
         )
 
 
@@ -229,7 +222,7 @@ def _persistent_event_header(controller: Controller) -> PersistentEventHeader:
     identity, pci = controller.settings.identity, controller.board.settings.identity
     health = controller.smart_log()
     return PersistentEventHeader(
-        lid=LogPage.PERSISTENT_EVENT,
+        lid=logs.LogPage.PERSISTENT_EVENT,
         power_on_hours=health.power_on_hours,
         power_cycles=health.power_cycles,
         vid=pci.vendor_id,
@@ -270,8 +263,8 @@ def _zones_were_read(controller: Controller, nsid: int) -> None:
 
 def _feature_effect(row: Feature) -> int:
     one = row.namespace_specific
-    return FeatureEffects.FSUPP | (
-        FeatureEffects.NAMESPACE_SCOPE if one else FeatureEffects.CONTROLLER_SCOPE
+    return logs.FeatureEffects.FSUPP | (
+        logs.FeatureEffects.NAMESPACE_SCOPE if one else logs.FeatureEffects.CONTROLLER_SCOPE
     )
 
 
@@ -284,34 +277,34 @@ def _endurance_page(make: Make) -> Page:
 
 
 PAGES: dict[int, Page] = {
-    LogPage.SUPPORTED_LOG_PAGES: Page(_supported, Lpa.SUPPORTED_LOG_PAGES),
-    LogPage.ERROR_INFORMATION: Page(lambda controller, *_: controller.errors.encode()),
-    LogPage.SMART: Page(_smart),
-    LogPage.FIRMWARE_SLOT: Page(_firmware_slots),
-    LogPage.CHANGED_NAMESPACE_LIST: Page(
+    logs.LogPage.SUPPORTED_LOG_PAGES: Page(_supported, Lpa.SUPPORTED_LOG_PAGES),
+    logs.LogPage.ERROR_INFORMATION: Page(lambda controller, *_: controller.errors.encode()),
+    logs.LogPage.SMART: Page(_smart),
+    logs.LogPage.FIRMWARE_SLOT: Page(_firmware_slots),
+    logs.LogPage.CHANGED_NAMESPACE_LIST: Page(
         lambda controller, *_: controller.changed_namespaces.encode(),
         after_reading=lambda controller, _: controller.changed_namespaces.clear(),
     ),
-    LogPage.COMMANDS_SUPPORTED_AND_EFFECTS: Page(_effects, Lpa.COMMANDS_SUPPORTED_AND_EFFECTS),
-    LogPage.DEVICE_SELF_TEST: Page(lambda controller, *_: controller.self_tests.encode()),
-    LogPage.SANITIZE_STATUS: Page(lambda controller, *_: controller.sanitizing.encode()),
-    LogPage.TELEMETRY_HOST: Page(_telemetry_host, Lpa.TELEMETRY),
-    LogPage.TELEMETRY_CONTROLLER: Page(
+    logs.LogPage.COMMANDS_SUPPORTED_AND_EFFECTS: Page(_effects, Lpa.COMMANDS_SUPPORTED_AND_EFFECTS),
+    logs.LogPage.DEVICE_SELF_TEST: Page(lambda controller, *_: controller.self_tests.encode()),
+    logs.LogPage.SANITIZE_STATUS: Page(lambda controller, *_: controller.sanitizing.encode()),
+    logs.LogPage.TELEMETRY_HOST: Page(_telemetry_host, Lpa.TELEMETRY),
+    logs.LogPage.TELEMETRY_CONTROLLER: Page(
         _telemetry_controller,
         Lpa.TELEMETRY,
         after_reading=lambda controller, _: controller.telemetry.release(),
     ),
-    LogPage.PERSISTENT_EVENT: Page(
+    logs.LogPage.PERSISTENT_EVENT: Page(
         _persistent_events, Lpa.PERSISTENT_EVENT, specific=ESTABLISH_AND_READ_HEADER
     ),
-    LogPage.LBA_STATUS: Page(_lba_status),
-    LogPage.ENDURANCE_GROUP: _endurance_page(placement.endurance_group),
-    LogPage.FDP_CONFIGURATIONS: _endurance_page(placement.configurations),
-    LogPage.RECLAIM_UNIT_HANDLE_USAGE: _endurance_page(placement.usage),
-    LogPage.FDP_STATISTICS: _endurance_page(placement.statistics),
-    LogPage.FDP_EVENTS: _endurance_page(placement.events),
-    LogPage.FEATURE_IDENTIFIERS_SUPPORTED_AND_EFFECTS: Page(
-        lambda controller, *_: encode_dword_log(
+    logs.LogPage.LBA_STATUS: Page(_lba_status),
+    logs.LogPage.ENDURANCE_GROUP: _endurance_page(placement.endurance_group),
+    logs.LogPage.FDP_CONFIGURATIONS: _endurance_page(placement.configurations),
+    logs.LogPage.RECLAIM_UNIT_HANDLE_USAGE: _endurance_page(placement.usage),
+    logs.LogPage.FDP_STATISTICS: _endurance_page(placement.statistics),
+    logs.LogPage.FDP_EVENTS: _endurance_page(placement.events),
+    logs.LogPage.FEATURE_IDENTIFIERS_SUPPORTED_AND_EFFECTS: Page(
+        lambda controller, *_: logs.encode_dword_log(
             {
                 fid: _feature_effect(row)
                 for fid, row in FEATURES.items()
@@ -319,19 +312,21 @@ PAGES: dict[int, Page] = {
             }
         )
     ),
-    LogPage.REACHABILITY_GROUPS: Page(
+    logs.LogPage.REACHABILITY_GROUPS: Page(
         lambda controller, command, fields: controller.reachability.groups(fields.lsp),
         command_set=CommandSet.MEMORY,
     ),
-    LogPage.REACHABILITY_ASSOCIATIONS: Page(
+    logs.LogPage.REACHABILITY_ASSOCIATIONS: Page(
         lambda controller, command, fields: controller.reachability.associations(fields.lsp),
         command_set=CommandSet.MEMORY,
     ),
-    LogPage.HOST_ADDRESSABLE_NAMESPACES: Page(_host_addressable, command_set=CommandSet.MEMORY),
-    LogPage.PROGRAM_LIST: _compute_page(compute.program_list),
-    LogPage.DOWNLOADABLE_PROGRAM_TYPES: _compute_page(compute.program_types),
-    LogPage.MEMORY_RANGE_SETS: _compute_page(compute.range_set_list),
-    LogPage.CHANGED_ZONE_LIST: Page(
+    logs.LogPage.HOST_ADDRESSABLE_NAMESPACES: Page(
+        _host_addressable, command_set=CommandSet.MEMORY
+    ),
+    logs.LogPage.PROGRAM_LIST: _compute_page(compute.program_list),
+    logs.LogPage.DOWNLOADABLE_PROGRAM_TYPES: _compute_page(compute.program_types),
+    logs.LogPage.MEMORY_RANGE_SETS: _compute_page(compute.range_set_list),
+    logs.LogPage.CHANGED_ZONE_LIST: Page(
         _changed_zones,
         after_reading=_zones_were_read,
         any_nsid=True,

@@ -5,21 +5,8 @@ Source: Computational Programs Command Set 1.1, as implementers have it.
 
 from concurrent.futures import Future
 
+from nvme_spec import computational
 from nvme_spec.commands import GetLogPage
-from nvme_spec.computational import (
-    MEMORY_RANGE_SIZE,
-    ActivationSelect,
-    LoadProgram,
-    LoadProgramSelect,
-    MemoryRange,
-    ProgramActivation,
-    ProgramTypeDescriptor,
-    RangeSetManagement,
-    RangeSetSelect,
-    encode_program_list,
-    encode_program_types,
-    encode_range_sets,
-)
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.mailbox.execution import Outcome
@@ -32,9 +19,9 @@ from potash_firmware.rpu.namespaces.compute import ComputeNamespace
 
 def load_program(controller: Controller, command: Command) -> Result:
     """Load a piece of a program, or unload a program."""
-    fields = LoadProgram.decode(command.entry.cdws)
+    fields = computational.LoadProgram.decode(command.entry.cdws)
     programs = _state(controller, command).programs
-    if fields.sel == LoadProgramSelect.UNLOAD:
+    if fields.sel == computational.LoadProgramSelect.UNLOAD:
         programs.unload(fields.pind)
     else:
         programs.check_piece(fields)
@@ -48,12 +35,12 @@ def load_program(controller: Controller, command: Command) -> Result:
 
 def program_activation(controller: Controller, command: Command) -> Result:
     """Activate a program, once it is known to be sound, or deactivate one."""
-    fields = ProgramActivation.decode(command.entry.cdws)
+    fields = computational.ProgramActivation.decode(command.entry.cdws)
     programs = _state(controller, command).programs
-    if fields.sel == ActivationSelect.DEACTIVATE:
+    if fields.sel == computational.ActivationSelect.DEACTIVATE:
         programs.deactivate(fields.pind)
         return None
-    if fields.sel != ActivationSelect.ACTIVATE:
+    if fields.sel != computational.ActivationSelect.ACTIVATE:
         raise NvmeError(Status.INVALID_FIELD, detail=f"SEL {fields.sel} is reserved")
     check = programs.activate(fields.pind)
     if check is None:
@@ -74,18 +61,18 @@ def _activate_checked(programs: Programs, index: int, check: Future[Outcome]) ->
 
 def memory_range_sets(controller: Controller, command: Command) -> Result:
     """Create a memory range set, whose identifier is in dword 0, or delete one."""
-    fields = RangeSetManagement.decode(command.entry.cdws)
+    fields = computational.RangeSetManagement.decode(command.entry.cdws)
     sets = _state(controller, command).sets
-    if fields.sel == RangeSetSelect.DELETE:
+    if fields.sel == computational.RangeSetSelect.DELETE:
         sets.delete(fields.rsid)
         return None
-    if fields.sel != RangeSetSelect.CREATE:
+    if fields.sel != computational.RangeSetSelect.CREATE:
         raise NvmeError(Status.INVALID_FIELD, detail=f"SEL {fields.sel} is reserved")
     if fields.rsid:
         raise NvmeError(Status.INVALID_FIELD, detail="a new set has no identifier yet")
     sets.check_count(fields.numr)
-    data = controller.transfer.receive(command, fields.numr * MEMORY_RANGE_SIZE)
-    return sets.create(list(MemoryRange.decode_list(data)))
+    data = controller.transfer.receive(command, fields.numr * computational.MEMORY_RANGE_SIZE)
+    return sets.create(list(computational.MemoryRange.decode_list(data)))
 
 
 def execute_program(controller: Controller, command: Command) -> Result:
@@ -96,18 +83,24 @@ def execute_program(controller: Controller, command: Command) -> Result:
 
 def program_list(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     """Log page 82h."""
-    return encode_program_list(_logged(controller, command, fields).programs.describe())
+    return computational.encode_program_list(
+        _logged(controller, command, fields).programs.describe()
+    )
 
 
 def program_types(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     """Log page 83h."""
     _logged(controller, command, fields)
-    return encode_program_types([ProgramTypeDescriptor(ptype=ptype) for ptype in PROGRAM_TYPES])
+    return computational.encode_program_types(
+        [computational.ProgramTypeDescriptor(ptype=ptype) for ptype in PROGRAM_TYPES]
+    )
 
 
 def range_set_list(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     """Log page 84h; its LSI names one set, 0 all."""
-    return encode_range_sets(_logged(controller, command, fields).sets.describe(fields.lsi))
+    return computational.encode_range_sets(
+        _logged(controller, command, fields).sets.describe(fields.lsi)
+    )
 
 
 def _state(controller: Controller, command: Command) -> ComputeState:

@@ -9,22 +9,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from nvme_spec import zoned
 from nvme_spec.logs import CommandByte
 from nvme_spec.status import NvmeError, Status
-from nvme_spec.zoned import (
-    DESCRIPTOR_SIZE,
-    EXTENSION_UNIT,
-    REPORT_ALL,
-    REPORT_ATTRIBUTES,
-    REPORT_HEADER_SIZE,
-    REPORTED_STATES,
-    ZoneAttribute,
-    ZoneManagementReceive,
-    ZoneManagementSend,
-    ZoneReceiveAction,
-    ZoneSendAction,
-    encode_report,
-)
 from potash_device.media.errors import MediaError
 from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.command_sets.nvm import optional, read_write
@@ -48,9 +35,9 @@ Charge = Callable[["ModelledTime", Target], int | None]
 """When the modelled drive has done what a command asks for."""
 
 _CONTROLLER_ATTRIBUTES = (
-    ZoneAttribute.FINISHED_BY_CONTROLLER
-    | ZoneAttribute.FINISH_RECOMMENDED
-    | ZoneAttribute.RESET_RECOMMENDED
+    zoned.ZoneAttribute.FINISHED_BY_CONTROLLER
+    | zoned.ZoneAttribute.FINISH_RECOMMENDED
+    | zoned.ZoneAttribute.RESET_RECOMMENDED
 )
 
 
@@ -199,14 +186,14 @@ write_uncorrectable = _writing(optional.write_uncorrectable, _no_time)
 
 def zone_management_send(controller: Controller, command: Command) -> Result:
     """Open, close, finish, reset or offline a zone, or all of them; or set an extension."""
-    fields = ZoneManagementSend.decode(command.entry.cdws)
+    fields = zoned.ZoneManagementSend.decode(command.entry.cdws)
     namespace = _zoned(controller, command)
     zones = namespace.zones
     try:
-        action = ZoneSendAction(fields.zsa)
+        action = zoned.ZoneSendAction(fields.zsa)
     except ValueError:
         raise NvmeError(Status.INVALID_FIELD, f"there is no zone action {fields.zsa:#x}") from None
-    if action is ZoneSendAction.SET_EXTENSION and fields.select_all:
+    if action is zoned.ZoneSendAction.SET_EXTENSION and fields.select_all:
         raise NvmeError(Status.INVALID_FIELD, "one zone gets an extension")
     require_writable(controller, namespace)
     if not fields.select_all:
@@ -220,15 +207,15 @@ def zone_management_send(controller: Controller, command: Command) -> Result:
         if wait is not None:
             return wait
     selected = zones.selected(action, fields.slba, every=fields.select_all)
-    if action is ZoneSendAction.RESET:
+    if action is zoned.ZoneSendAction.RESET:
         return _reset(controller, namespace, selected) if selected else None
     extension = None
-    if action is ZoneSendAction.SET_EXTENSION:
-        extension = bytes(controller.transfer.receive(command, EXTENSION_UNIT))
+    if action is zoned.ZoneSendAction.SET_EXTENSION:
+        extension = bytes(controller.transfer.receive(command, zoned.EXTENSION_UNIT))
     zones.take(action, selected)
     if extension is not None:
         selected[0].extension = extension
-        selected[0].attributes |= ZoneAttribute.EXTENSION_VALID
+        selected[0].attributes |= zoned.ZoneAttribute.EXTENSION_VALID
     return _stored(controller, namespace, lambda: None)
 
 
@@ -279,10 +266,10 @@ def _reset(controller: Controller, namespace: ZonedNamespace, zones: list[Zone])
 
 def zone_management_receive(controller: Controller, command: Command) -> Result:
     """Report zones from that of the starting LBA on."""
-    fields = ZoneManagementReceive.decode(command.entry.cdws)
+    fields = zoned.ZoneManagementReceive.decode(command.entry.cdws)
     namespace = _zoned(controller, command)
     zones = namespace.zones
-    if fields.zra not in set(ZoneReceiveAction):
+    if fields.zra not in set(zoned.ZoneReceiveAction):
         raise NvmeError(Status.INVALID_FIELD, f"there is no zone report {fields.zra:#x}")
     if fields.slba >= namespace.blocks:
         raise NvmeError(
@@ -294,9 +281,9 @@ def zone_management_receive(controller: Controller, command: Command) -> Result:
     if fields.length > MAX_TRANSFER:
         raise NvmeError(Status.INVALID_FIELD, f"{fields.length} bytes are more than MDTS")
     wanted = _wanted(zones, fields.options)
-    extended = fields.zra == ZoneReceiveAction.EXTENDED_REPORT
-    step = DESCRIPTOR_SIZE + (EXTENSION_UNIT if extended else 0)
-    room = max(0, fields.length - REPORT_HEADER_SIZE) // step
+    extended = fields.zra == zoned.ZoneReceiveAction.EXTENDED_REPORT
+    step = zoned.DESCRIPTOR_SIZE + (zoned.EXTENSION_UNIT if extended else 0)
+    room = max(0, fields.length - zoned.REPORT_HEADER_SIZE) // step
     matching = 0
     listed: list[bytes] = []
     for zone in zones.every[fields.slba // zones.size :]:
@@ -304,22 +291,22 @@ def zone_management_receive(controller: Controller, command: Command) -> Result:
             continue
         matching += 1
         if len(listed) < room:
-            extension = zone.extension.ljust(EXTENSION_UNIT, b"\0") if extended else b""
+            extension = zone.extension.ljust(zoned.EXTENSION_UNIT, b"\0") if extended else b""
             listed.append(zones.descriptor(zone) + extension)
         elif fields.partial:
             break
-    report = encode_report(len(listed) if fields.partial else matching, listed)
+    report = zoned.encode_report(len(listed) if fields.partial else matching, listed)
     controller.transfer.send(command, report[: fields.length].ljust(fields.length, b"\0"))
     return None
 
 
 def _wanted(zones: Zones, options: int) -> Callable[[Zone], bool]:
     """Whether reporting options select a zone. Raises NvmeError for reserved ones."""
-    if options == REPORT_ALL:
+    if options == zoned.REPORT_ALL:
         return lambda zone: True
-    if options == REPORT_ATTRIBUTES:
+    if options == zoned.REPORT_ATTRIBUTES:
         return lambda zone: bool(zones.attributes(zone) & _CONTROLLER_ATTRIBUTES)
-    state = REPORTED_STATES.get(options)
+    state = zoned.REPORTED_STATES.get(options)
     if state is None:
         raise NvmeError(Status.INVALID_FIELD, f"reporting options {options:#x} are reserved")
     return lambda zone: zone.state is state

@@ -11,39 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from nvme_spec.features import (
-    ALL_TEMPERATURES,
-    COMPOSITE_TEMPERATURE,
-    EXTENDED_HOST_IDENTIFIER_SIZE,
-    FIRST_VENDOR_RANGE_TYPE,
-    HOST_IDENTIFIER_SIZE,
-    MAX_LBA_RANGES,
-    Arbitration,
-    AsyncEventConfiguration,
-    ErrorRecovery,
-    FeatureCapabilities,
-    FeatureId,
-    HostBehavior,
-    HostControlledThermalManagement,
-    HostIdentifier,
-    InterruptCoalescing,
-    InterruptVectorConfiguration,
-    IoCommandSetProfile,
-    KeepAliveTimer,
-    LbaRange,
-    LbaRangeType,
-    NamespaceWriteProtection,
-    NumberOfQueues,
-    PowerManagement,
-    RangeType,
-    SoftwareProgressMarker,
-    TemperatureThreshold,
-    ThresholdType,
-    Timestamp,
-    VolatileWriteCache,
-    WriteAtomicityNormal,
-    WriteProtectionState,
-)
+from nvme_spec import features
 from nvme_spec.identify.capabilities import KEEP_ALIVE_UNIT, CommandSet
 from nvme_spec.logs import CriticalWarning
 from nvme_spec.status import NvmeError, Status
@@ -138,13 +106,13 @@ class Feature:
         return sum(field.mask for field in self.word.FIELDS.values())
 
     @property
-    def capabilities(self) -> FeatureCapabilities:
+    def capabilities(self) -> features.FeatureCapabilities:
         """What Get Features says of it."""
-        found = FeatureCapabilities.CHANGEABLE
+        found = features.FeatureCapabilities.CHANGEABLE
         if self.saveable:
-            found |= FeatureCapabilities.SAVEABLE
+            found |= features.FeatureCapabilities.SAVEABLE
         if self.namespace_specific:
-            found |= FeatureCapabilities.NAMESPACE_SPECIFIC
+            found |= features.FeatureCapabilities.NAMESPACE_SPECIFIC
         return found
 
 
@@ -153,16 +121,19 @@ def _refuse(detail: str) -> NvmeError:
 
 
 def _check_power(value: Value, nsid: int, limits: Limits) -> None:
-    if PowerManagement(value.dword).ps:
+    if features.PowerManagement(value.dword).ps:
         raise _refuse("there is one power state, 0")
 
 
 def _check_ranges(value: Value, nsid: int, limits: Limits) -> None:
-    count = LbaRangeType(value.dword).num_z + 1
-    data = value.data.ljust(count * LbaRange.SIZE, b"\0")
-    ranges = [LbaRange(data[at : at + LbaRange.SIZE]) for at in range(0, len(data), LbaRange.SIZE)]
+    count = features.LbaRangeType(value.dword).num_z + 1
+    data = value.data.ljust(count * features.LbaRange.SIZE, b"\0")
+    ranges = [
+        features.LbaRange(data[at : at + features.LbaRange.SIZE])
+        for at in range(0, len(data), features.LbaRange.SIZE)
+    ]
     for one in ranges:
-        if RangeType.PAGE_OR_SWAP_FILE < one.type < FIRST_VENDOR_RANGE_TYPE:
+        if features.RangeType.PAGE_OR_SWAP_FILE < one.type < features.FIRST_VENDOR_RANGE_TYPE:
             raise _refuse(f"range type {one.type:#x} is reserved")
         if not one.nlb:
             raise _refuse("a range has no blocks")
@@ -179,36 +150,38 @@ def _check_ranges(value: Value, nsid: int, limits: Limits) -> None:
 
 
 def _check_threshold(value: Value, nsid: int, limits: Limits) -> None:
-    _check_thermometer(value.dword, (COMPOSITE_TEMPERATURE, ALL_TEMPERATURES))
+    _check_thermometer(value.dword, (features.COMPOSITE_TEMPERATURE, features.ALL_TEMPERATURES))
 
 
 def _check_threshold_asked(value: Value, nsid: int, limits: Limits) -> None:
-    _check_thermometer(value.dword, (COMPOSITE_TEMPERATURE,))
+    _check_thermometer(value.dword, (features.COMPOSITE_TEMPERATURE,))
 
 
 def _check_thermometer(dword: int, selectable: tuple[int, ...]) -> None:
-    word = TemperatureThreshold(dword)
-    if word.tmpsel not in selectable or word.thsel > ThresholdType.UNDER:
+    word = features.TemperatureThreshold(dword)
+    if word.tmpsel not in selectable or word.thsel > features.ThresholdType.UNDER:
         raise _refuse("there is one temperature, the composite one")
 
 
 def _default_threshold(dword: int) -> int:
-    if TemperatureThreshold(dword).thsel == ThresholdType.OVER:
+    if features.TemperatureThreshold(dword).thsel == features.ThresholdType.OVER:
         return WARNING_TEMPERATURE
-    return TemperatureThreshold(thsel=ThresholdType.UNDER).encode()
+    return features.TemperatureThreshold(thsel=features.ThresholdType.UNDER).encode()
 
 
 def _only_one_thermometer(dword: int) -> int:
-    return TemperatureThreshold(dword).update(tmpsel=COMPOSITE_TEMPERATURE).encode()
+    return (
+        features.TemperatureThreshold(dword).update(tmpsel=features.COMPOSITE_TEMPERATURE).encode()
+    )
 
 
 def _check_error_recovery(value: Value, nsid: int, limits: Limits) -> None:
-    if ErrorRecovery(value.dword).dulbe and not limits.knows_deallocated(nsid):
+    if features.ErrorRecovery(value.dword).dulbe and not limits.knows_deallocated(nsid):
         raise _refuse("reading a deallocated block is no error here")
 
 
 def _check_queues(value: Value, nsid: int, limits: Limits) -> None:
-    wanted = NumberOfQueues(value.dword)
+    wanted = features.NumberOfQueues(value.dword)
     if 0xFFFF in (wanted.nsq_z, wanted.ncq_z):
         raise _refuse("65536 queues are more than the identifiers allow")
     if limits.io_queues_exist():
@@ -218,18 +191,18 @@ def _check_queues(value: Value, nsid: int, limits: Limits) -> None:
 
 
 def _check_vector(value: Value, nsid: int, limits: Limits) -> None:
-    if InterruptVectorConfiguration(value.dword).iv >= limits.vectors:
+    if features.InterruptVectorConfiguration(value.dword).iv >= limits.vectors:
         raise _refuse(f"there are {limits.vectors} interrupt vectors")
 
 
 def _whole_steps(dword: int) -> int:
     """KATO is rounded up to the granularity that KAS states (section 5.27.1.12)."""
     steps = -(-dword // _KEEP_ALIVE_STEP)
-    return min(steps, KeepAliveTimer.kato.mask // _KEEP_ALIVE_STEP) * _KEEP_ALIVE_STEP
+    return min(steps, features.KeepAliveTimer.kato.mask // _KEEP_ALIVE_STEP) * _KEEP_ALIVE_STEP
 
 
 def _check_thermal_management(value: Value, nsid: int, limits: Limits) -> None:
-    word = HostControlledThermalManagement(value.dword)
+    word = features.HostControlledThermalManagement(value.dword)
     given = [one for one in (word.tmt1, word.tmt2) if one]
     if not all(LOWEST_THRESHOLD <= one <= HIGHEST_THRESHOLD for one in given):
         raise _refuse(f"thresholds are {LOWEST_THRESHOLD} to {HIGHEST_THRESHOLD} Kelvin")
@@ -238,18 +211,21 @@ def _check_thermal_management(value: Value, nsid: int, limits: Limits) -> None:
 
 
 def _check_behavior(value: Value, nsid: int, limits: Limits) -> None:
-    behavior = HostBehavior(value.data.ljust(HostBehavior.SIZE, b"\0"))
+    behavior = features.HostBehavior(value.data.ljust(features.HostBehavior.SIZE, b"\0"))
     if max(behavior.acre, behavior.etdas, behavior.lbafee) > 1:
         raise _refuse("a behavior is neither enabled nor disabled")
 
 
 def _check_write_protection(value: Value, nsid: int, limits: Limits) -> None:
-    if NamespaceWriteProtection(value.dword).wps > WriteProtectionState.WRITE_PROTECT:
+    if (
+        features.NamespaceWriteProtection(value.dword).wps
+        > features.WriteProtectionState.WRITE_PROTECT
+    ):
         raise _refuse("a namespace is write-protected or not; there are no other states")
 
 
 def _check_combination(value: Value, nsid: int, limits: Limits) -> None:
-    index, known = IoCommandSetProfile(value.dword).iocsci, limits.combinations()
+    index, known = features.IoCommandSetProfile(value.dword).iocsci, limits.combinations()
     if index >= len(known) or not limits.in_use() <= known[index]:
         raise NvmeError(
             Status.IO_COMMAND_SET_COMBINATION_REJECTED,
@@ -258,119 +234,123 @@ def _check_combination(value: Value, nsid: int, limits: Limits) -> None:
 
 
 def _host_identifier_size(dword: int) -> int:
-    extended = HostIdentifier(dword).exhid
-    return EXTENDED_HOST_IDENTIFIER_SIZE if extended else HOST_IDENTIFIER_SIZE
+    extended = features.HostIdentifier(dword).exhid
+    return features.EXTENDED_HOST_IDENTIFIER_SIZE if extended else features.HOST_IDENTIFIER_SIZE
 
 
 FEATURES: dict[int, Feature] = {
-    FeatureId.ARBITRATION: Feature(
-        Arbitration, default=lambda dword: ARBITRATION_BURST, saveable=True
+    features.FeatureId.ARBITRATION: Feature(
+        features.Arbitration, default=lambda dword: ARBITRATION_BURST, saveable=True
     ),
-    FeatureId.POWER_MANAGEMENT: Feature(
-        PowerManagement,
+    features.FeatureId.POWER_MANAGEMENT: Feature(
+        features.PowerManagement,
         check=_check_power,
         takes="power state 0",
     ),
-    FeatureId.LBA_RANGE_TYPE: Feature(
-        LbaRangeType,
+    features.FeatureId.LBA_RANGE_TYPE: Feature(
+        features.LbaRangeType,
         default_data=lambda nsid, limits: bytes(
-            LbaRange(type=RangeType.GENERAL_PURPOSE, nlb=limits.blocks(nsid))
+            features.LbaRange(type=features.RangeType.GENERAL_PURPOSE, nlb=limits.blocks(nsid))
         ),
         check=_check_ranges,
-        taken=lambda dword: (LbaRangeType(dword).num_z + 1) * LbaRange.SIZE,
-        given=lambda dword: MAX_LBA_RANGES * LbaRange.SIZE,
+        taken=lambda dword: (features.LbaRangeType(dword).num_z + 1) * features.LbaRange.SIZE,
+        given=lambda dword: features.MAX_LBA_RANGES * features.LbaRange.SIZE,
         namespace_specific=True,
         persistent=True,
         takes="ranges inside the namespace that do not overlap",
     ),
-    FeatureId.TEMPERATURE_THRESHOLD: Feature(
-        TemperatureThreshold,
+    features.FeatureId.TEMPERATURE_THRESHOLD: Feature(
+        features.TemperatureThreshold,
         default=_default_threshold,
         check=_check_threshold,
-        selector=TemperatureThreshold.thsel.mask,
+        selector=features.TemperatureThreshold.thsel.mask,
         check_selector=_check_threshold_asked,
         rounded=_only_one_thermometer,
         saveable=True,
         takes="the composite temperature, over and under",
     ),
-    FeatureId.ERROR_RECOVERY: Feature(
-        ErrorRecovery,
+    features.FeatureId.ERROR_RECOVERY: Feature(
+        features.ErrorRecovery,
         check=_check_error_recovery,
         namespace_specific=True,
         saveable=True,
         takes="any TLER; DULBE where the namespace supports it",
     ),
-    FeatureId.VOLATILE_WRITE_CACHE: Feature(
-        VolatileWriteCache, default=lambda dword: 1, saveable=True
+    features.FeatureId.VOLATILE_WRITE_CACHE: Feature(
+        features.VolatileWriteCache, default=lambda dword: 1, saveable=True
     ),
-    FeatureId.NUMBER_OF_QUEUES: Feature(
-        NumberOfQueues,
+    features.FeatureId.NUMBER_OF_QUEUES: Feature(
+        features.NumberOfQueues,
         check=_check_queues,
         takes="only before an I/O queue is created; all available queues are granted",
     ),
-    FeatureId.INTERRUPT_COALESCING: Feature(InterruptCoalescing, saveable=True),
-    FeatureId.INTERRUPT_VECTOR_CONFIGURATION: Feature(
-        InterruptVectorConfiguration,
-        default=lambda dword: InterruptVectorConfiguration(dword).iv,
+    features.FeatureId.INTERRUPT_COALESCING: Feature(features.InterruptCoalescing, saveable=True),
+    features.FeatureId.INTERRUPT_VECTOR_CONFIGURATION: Feature(
+        features.InterruptVectorConfiguration,
+        default=lambda dword: features.InterruptVectorConfiguration(dword).iv,
         check=_check_vector,
-        selector=InterruptVectorConfiguration.iv.mask,
+        selector=features.InterruptVectorConfiguration.iv.mask,
         check_selector=_check_vector,
         takes="any existing vector",
     ),
-    FeatureId.WRITE_ATOMICITY_NORMAL: Feature(WriteAtomicityNormal, saveable=True),
+    features.FeatureId.WRITE_ATOMICITY_NORMAL: Feature(
+        features.WriteAtomicityNormal, saveable=True
+    ),
     # Notices that the device never has are no error to ask for: they just do not come.
-    FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION: Feature(
-        AsyncEventConfiguration,
+    features.FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION: Feature(
+        features.AsyncEventConfiguration,
         default=lambda dword: sum(CriticalWarning),
         saveable=True,
         takes="any; unsupported events are never reported",
     ),
-    FeatureId.TIMESTAMP: Feature(
-        taken=lambda dword: Timestamp.SIZE,
-        given=lambda dword: Timestamp.SIZE,
+    features.FeatureId.TIMESTAMP: Feature(
+        taken=lambda dword: features.Timestamp.SIZE,
+        given=lambda dword: features.Timestamp.SIZE,
         takes="any; counts from that value, and from 0 after a reset",
     ),
-    FeatureId.KEEP_ALIVE_TIMER: Feature(
-        KeepAliveTimer,
+    features.FeatureId.KEEP_ALIVE_TIMER: Feature(
+        features.KeepAliveTimer,
         rounded=_whole_steps,
         takes="any, rounded up to 100 ms",
     ),
-    FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT: Feature(
-        HostControlledThermalManagement,
+    features.FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT: Feature(
+        features.HostControlledThermalManagement,
         check=_check_thermal_management,
         saveable=True,
         takes=f"{LOWEST_THRESHOLD} K to {HIGHEST_THRESHOLD} K, the first below the second",
     ),
-    FeatureId.HOST_BEHAVIOR_SUPPORT: Feature(
+    features.FeatureId.HOST_BEHAVIOR_SUPPORT: Feature(
         check=_check_behavior,
-        taken=lambda dword: HostBehavior.SIZE,
-        given=lambda dword: HostBehavior.SIZE,
+        taken=lambda dword: features.HostBehavior.SIZE,
+        given=lambda dword: features.HostBehavior.SIZE,
         takes="0 or 1 for each bit",
     ),
-    FeatureId.IO_COMMAND_SET_PROFILE: Feature(
-        IoCommandSetProfile,
+    features.FeatureId.IO_COMMAND_SET_PROFILE: Feature(
+        features.IoCommandSetProfile,
         check=_check_combination,
         persistent=True,
         takes="a combination of CNS 1Ch with the command sets of all attached namespaces",
     ),
-    FeatureId.SOFTWARE_PROGRESS_MARKER: Feature(SoftwareProgressMarker, persistent=True),
-    FeatureId.HOST_IDENTIFIER: Feature(
-        HostIdentifier,
+    features.FeatureId.SOFTWARE_PROGRESS_MARKER: Feature(
+        features.SoftwareProgressMarker, persistent=True
+    ),
+    features.FeatureId.HOST_IDENTIFIER: Feature(
+        features.HostIdentifier,
         taken=_host_identifier_size,
         given=_host_identifier_size,
         takes="64 or 128 bits",
     ),
-    FeatureId.FLEXIBLE_DATA_PLACEMENT: Feature(
+    features.FeatureId.FLEXIBLE_DATA_PLACEMENT: Feature(
         placement=True, persistent=True, takes="no other than it has: enabled, configuration 0"
     ),
-    FeatureId.FDP_EVENTS: Feature(
+    features.FeatureId.FDP_EVENTS: Feature(
         placement=True,
         persistent=True,
         namespace_specific=True,
         takes="events 0 and 3, for each placement handle",
     ),
-    FeatureId.NAMESPACE_WRITE_PROTECTION: Feature(
-        NamespaceWriteProtection,
+    features.FeatureId.NAMESPACE_WRITE_PROTECTION: Feature(
+        features.NamespaceWriteProtection,
         check=_check_write_protection,
         namespace_specific=True,
         persistent=True,

@@ -6,13 +6,7 @@ Source: NVM Express Base Specification 2.0, section 5.16.1.2.
 from collections import deque
 from collections.abc import Iterable
 
-from nvme_spec.logs import (
-    NO_COMMAND,
-    NO_PARAMETER_ERROR_LOCATION,
-    CommandByte,
-    ErrorLogEntry,
-    parameter_error_location,
-)
+from nvme_spec import logs
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.rpu.command import Command
 
@@ -20,21 +14,21 @@ ERROR_LOG_ENTRIES = 64
 """Entries stored; ELPE in Identify Controller is one less, being 0's based."""
 
 _LOCATIONS: dict[int, int] = {
-    Status.INVALID_OPCODE: CommandByte.OPCODE,
-    Status.COMMAND_ID_CONFLICT: CommandByte.CID,
-    Status.INVALID_NAMESPACE: CommandByte.NSID,
-    Status.INVALID_PRP_OFFSET: CommandByte.PRP1,
-    Status.INVALID_QUEUE_IDENTIFIER: CommandByte.CDW10,
-    Status.INVALID_QUEUE_SIZE: CommandByte.CDW10 + 2,
-    Status.COMPLETION_QUEUE_INVALID: CommandByte.CDW11 + 2,
-    Status.INVALID_INTERRUPT_VECTOR: CommandByte.CDW11 + 2,
-    Status.INVALID_QUEUE_DELETION: CommandByte.CDW10,
-    Status.INVALID_FIRMWARE_SLOT: CommandByte.CDW10,
-    Status.INVALID_FORMAT: CommandByte.CDW10,
-    Status.INVALID_LOG_PAGE: CommandByte.CDW10,
-    Status.FEATURE_NOT_SAVEABLE: parameter_error_location(CommandByte.CDW10 + 3, 7),
-    Status.FEATURE_NOT_CHANGEABLE: CommandByte.CDW10,
-    Status.FEATURE_NOT_NAMESPACE_SPECIFIC: CommandByte.NSID,
+    Status.INVALID_OPCODE: logs.CommandByte.OPCODE,
+    Status.COMMAND_ID_CONFLICT: logs.CommandByte.CID,
+    Status.INVALID_NAMESPACE: logs.CommandByte.NSID,
+    Status.INVALID_PRP_OFFSET: logs.CommandByte.PRP1,
+    Status.INVALID_QUEUE_IDENTIFIER: logs.CommandByte.CDW10,
+    Status.INVALID_QUEUE_SIZE: logs.CommandByte.CDW10 + 2,
+    Status.COMPLETION_QUEUE_INVALID: logs.CommandByte.CDW11 + 2,
+    Status.INVALID_INTERRUPT_VECTOR: logs.CommandByte.CDW11 + 2,
+    Status.INVALID_QUEUE_DELETION: logs.CommandByte.CDW10,
+    Status.INVALID_FIRMWARE_SLOT: logs.CommandByte.CDW10,
+    Status.INVALID_FORMAT: logs.CommandByte.CDW10,
+    Status.INVALID_LOG_PAGE: logs.CommandByte.CDW10,
+    Status.FEATURE_NOT_SAVEABLE: logs.parameter_error_location(logs.CommandByte.CDW10 + 3, 7),
+    Status.FEATURE_NOT_CHANGEABLE: logs.CommandByte.CDW10,
+    Status.FEATURE_NOT_NAMESPACE_SPECIFIC: logs.CommandByte.NSID,
 }
 """The parameter that a status blames, where every command has it in the same place."""
 
@@ -47,14 +41,14 @@ class ErrorLog:
 
     def __init__(self) -> None:
         self.count = 0
-        self._entries: deque[ErrorLogEntry] = deque(maxlen=ERROR_LOG_ENTRIES)
+        self._entries: deque[logs.ErrorLogEntry] = deque(maxlen=ERROR_LOG_ENTRIES)
 
     def clear(self) -> None:
         """A controller reset removes the entries of commands, which nobody remembers any more.
 
         What was no command's stays: it may be why there was a reset.
         """
-        lasting = [entry for entry in self._entries if entry.sqid == NO_COMMAND]
+        lasting = [entry for entry in self._entries if entry.sqid == logs.NO_COMMAND]
         self._entries.clear()
         self._entries.extend(lasting)
 
@@ -64,7 +58,7 @@ class ErrorLog:
 
     def load(self, entries: Iterable[bytes]) -> None:
         """Have the entries that were saved. Raises ValueError for what is none."""
-        found = [ErrorLogEntry(one) for one in entries if len(one) == ErrorLogEntry.SIZE]
+        found = [logs.ErrorLogEntry(one) for one in entries if len(one) == logs.ErrorLogEntry.SIZE]
         self._entries = deque(found, maxlen=ERROR_LOG_ENTRIES)
 
     def add(self, command: Command, error: NvmeError) -> None:
@@ -72,7 +66,7 @@ class ErrorLog:
             return
         location = error.location
         if location is None:
-            location = _LOCATIONS.get(error.status, NO_PARAMETER_ERROR_LOCATION)
+            location = _LOCATIONS.get(error.status, logs.NO_PARAMETER_ERROR_LOCATION)
         self._add(
             sqid=command.queue.qid,
             cid=command.entry.cid,
@@ -86,17 +80,17 @@ class ErrorLog:
     def add_event(self, status: int) -> None:
         """Something failed that is no command's; `status` is the most applicable one."""
         self._add(
-            sqid=NO_COMMAND,
-            cid=NO_COMMAND,
+            sqid=logs.NO_COMMAND,
+            cid=logs.NO_COMMAND,
             status=status,
-            parameter_error_location=NO_PARAMETER_ERROR_LOCATION,
+            parameter_error_location=logs.NO_PARAMETER_ERROR_LOCATION,
         )
 
     def _add(self, **fields: int) -> None:
         self.count += 1
-        self._entries.appendleft(ErrorLogEntry(error_count=self.count, **fields))
+        self._entries.appendleft(logs.ErrorLogEntry(error_count=self.count, **fields))
 
     def encode(self) -> bytes:
         """The log page: the newest entry first, unused ones zero."""
         entries = b"".join(map(bytes, self._entries))
-        return entries.ljust(ERROR_LOG_ENTRIES * ErrorLogEntry.SIZE, b"\0")
+        return entries.ljust(ERROR_LOG_ENTRIES * logs.ErrorLogEntry.SIZE, b"\0")

@@ -13,19 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from nvme_spec.persistent_events import (
-    EHL,
-    EVENT_REVISION,
-    LHL,
-    LOG_REVISION,
-    NVM_SUBSYSTEM_PORT,
-    REPORTING_CONTEXT_EXISTS,
-    EventData,
-    EventHeader,
-    PersistentEventHeader,
-    PersistentEventType,
-    PortType,
-)
+from nvme_spec import persistent_events
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.sidecar import Sidecar
 
@@ -42,16 +30,16 @@ MIN_INTERVAL = 1.0
 
 FREQUENT = frozenset(
     {
-        PersistentEventType.POWER_ON_OR_RESET,
-        PersistentEventType.TIMESTAMP_CHANGE,
-        PersistentEventType.HARDWARE_ERROR,
-        PersistentEventType.TELEMETRY_LOG_CREATED,
+        persistent_events.PersistentEventType.POWER_ON_OR_RESET,
+        persistent_events.PersistentEventType.TIMESTAMP_CHANGE,
+        persistent_events.PersistentEventType.HARDWARE_ERROR,
+        persistent_events.PersistentEventType.TELEMETRY_LOG_CREATED,
     }
 )
 
-SUPPORTED = frozenset(PersistentEventType) - {
-    PersistentEventType.SET_FEATURE,
-    PersistentEventType.VENDOR_SPECIFIC,
+SUPPORTED = frozenset(persistent_events.PersistentEventType) - {
+    persistent_events.PersistentEventType.SET_FEATURE,
+    persistent_events.PersistentEventType.VENDOR_SPECIFIC,
 }
 
 
@@ -70,7 +58,7 @@ class PersistentEvents:
     on_add: Callable[[], None] = lambda: None
     _events: deque[bytes] = field(default_factory=deque)
     _size: int = 0
-    _last: dict[PersistentEventType, float] = field(default_factory=dict)
+    _last: dict[persistent_events.PersistentEventType, float] = field(default_factory=dict)
     _context: bytes | None = None
     _generation: int = 0
 
@@ -81,16 +69,16 @@ class PersistentEvents:
         for event in _events(self.sidecar.get(SECTION)):
             self._keep(event)
 
-    def add(self, data: EventData) -> None:
+    def add(self, data: persistent_events.EventData) -> None:
         now = self.clock()
         if data.TYPE in FREQUENT and now - self._last.get(data.TYPE, -MIN_INTERVAL) < MIN_INTERVAL:
             return
         self._last[data.TYPE] = now
-        header = EventHeader(
+        header = persistent_events.EventHeader(
             type=data.TYPE,
-            revision=EVENT_REVISION,
-            ehl=EHL,
-            pit=PortType.NONE,
+            revision=persistent_events.EVENT_REVISION,
+            ehl=persistent_events.EHL,
+            pit=persistent_events.PortType.NONE,
             timestamp=self.timestamp(),
             el=len(data),
         )
@@ -107,7 +95,7 @@ class PersistentEvents:
 
     # The reporting context.
 
-    def establish(self, header: PersistentEventHeader) -> bytes:
+    def establish(self, header: persistent_events.PersistentEventHeader) -> bytes:
         """The log as it is now, the newest event first, held until it is released.
 
         `header` says of the device what the log begins with. Raises NvmeError where a context is.
@@ -119,9 +107,9 @@ class PersistentEvents:
         self._generation = (self._generation + 1) & 0xFFFF
         supported = sum(1 << event_type for event_type in SUPPORTED)
         header.tnev = len(self._events)
-        header.tll = PersistentEventHeader.SIZE + self._size
-        header.revision = LOG_REVISION
-        header.lhl = LHL
+        header.tll = persistent_events.PersistentEventHeader.SIZE + self._size
+        header.revision = persistent_events.LOG_REVISION
+        header.lhl = persistent_events.LHL
         header.timestamp = self.timestamp()
         header.generation = self._generation
         header.seb = supported.to_bytes(32, "little")
@@ -135,12 +123,14 @@ class PersistentEvents:
             raise NvmeError(Status.COMMAND_SEQUENCE_ERROR, "no reporting context is established")
         return self._context
 
-    def header(self, header: PersistentEventHeader) -> bytes:
+    def header(self, header: persistent_events.PersistentEventHeader) -> bytes:
         """The log's header, of the context that there is or else of a new one."""
         if self._context is None:
-            return self.establish(header)[: PersistentEventHeader.SIZE]
-        held = PersistentEventHeader(self._context[: PersistentEventHeader.SIZE])
-        held.rci = REPORTING_CONTEXT_EXISTS | NVM_SUBSYSTEM_PORT
+            return self.establish(header)[: persistent_events.PersistentEventHeader.SIZE]
+        held = persistent_events.PersistentEventHeader(
+            self._context[: persistent_events.PersistentEventHeader.SIZE]
+        )
+        held.rci = persistent_events.REPORTING_CONTEXT_EXISTS | persistent_events.NVM_SUBSYSTEM_PORT
         return bytes(held)
 
     def release(self) -> None:
@@ -159,10 +149,10 @@ def _events(section: Any) -> list[bytes]:
     events: list[bytes] = []
     at = 0
     while at < len(stored):
-        end = at + EventHeader.SIZE
+        end = at + persistent_events.EventHeader.SIZE
         if end <= len(stored):
-            end += EventHeader(stored[at:end]).el
-        if end > len(stored) or stored[at + 2] != EHL:
+            end += persistent_events.EventHeader(stored[at:end]).el
+        if end > len(stored) or stored[at + 2] != persistent_events.EHL:
             log.warning("the persistent event log is damaged, so it begins anew")
             break
         events.append(stored[at:end])

@@ -13,20 +13,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import csd_spec.opcodes
+from nvme_spec import logs
 from nvme_spec.commands import GetLogPage, Sanitize, SanitizeAction
 from nvme_spec.identify.capabilities import Sanicap
-from nvme_spec.logs import (
-    NO_TIME_REPORTED,
-    SANITIZE_NO_PROGRESS,
-    SANITIZE_PROGRESS_UNIT,
-    AsyncEvent,
-    AsyncEventType,
-    IoCommandSetEvent,
-    LogPage,
-    SanitizeState,
-    SanitizeStatusLog,
-    SelfTestResult,
-)
 from nvme_spec.opcodes import AdminOpcode, IoOpcode
 from nvme_spec.persistent_events import SanitizeCompleted, SanitizeStarted
 from nvme_spec.status import NvmeError, Status
@@ -101,7 +90,7 @@ class Sanitizing:
     events: AsyncEvents
     persistent_events: PersistentEvents
     erase_accelerators: Callable[[], set[Future[None]]]
-    state: SanitizeState = SanitizeState.NEVER_SANITIZED
+    state: logs.SanitizeState = logs.SanitizeState.NEVER_SANITIZED
     failure_mode: bool = False
     """The last operation has failed, and nobody has done anything about it."""
     _fields: Sanitize = field(default_factory=lambda: Sanitize(0))
@@ -139,7 +128,7 @@ class Sanitizing:
 
     @property
     def _restriction(self) -> Status | None:
-        if self.state is SanitizeState.IN_PROGRESS:
+        if self.state is logs.SanitizeState.IN_PROGRESS:
             return Status.SANITIZE_IN_PROGRESS
         return Status.SANITIZE_FAILED if self.failure_mode else None
 
@@ -151,7 +140,7 @@ class Sanitizing:
 
     def command(self, fields: Sanitize, dword10: int) -> Steps:
         """Start an operation, or leave the failure mode. Raises NvmeError."""
-        if self.state is SanitizeState.IN_PROGRESS:
+        if self.state is logs.SanitizeState.IN_PROGRESS:
             self.require_none()
         exits = fields.sanact == SanitizeAction.EXIT_FAILURE_MODE
         # Only another operation that is restricted leads out of a restricted one.
@@ -176,12 +165,12 @@ class Sanitizing:
         self._passes = self._done = 0
         self._close(Status.SANITIZE_IN_PROGRESS)
         try:
-            yield self._save(SanitizeState.IN_PROGRESS, failed=False)
+            yield self._save(logs.SanitizeState.IN_PROGRESS, failed=False)
         except MediaError:
             self._fields, self._dword10, self._passes, self._erased = before
             self._close(self._restriction)
             raise
-        self.state, self.failure_mode = SanitizeState.IN_PROGRESS, False
+        self.state, self.failure_mode = logs.SanitizeState.IN_PROGRESS, False
         self.persistent_events.add(
             SanitizeStarted(
                 sanicap=sum(ACTIONS.values()) | Sanicap.MEDIA_NOT_MODIFIED,
@@ -189,7 +178,7 @@ class Sanitizing:
                 cdw11=fields.ovrpat,
             )
         )
-        self.self_tests.abort(SelfTestResult.ABORTED_BY_SANITIZE)
+        self.self_tests.abort(logs.SelfTestResult.ABORTED_BY_SANITIZE)
         self.tasks.start(self._work(), exclusive=True)
         return None
 
@@ -206,13 +195,13 @@ class Sanitizing:
                 "passes": int(passes),
                 "erased": int() | None as erased,
             } if state in _STATES and 0 <= passes <= 16 and _is_command(dword10, dword11):
-                self.state = SanitizeState(state)
+                self.state = logs.SanitizeState(state)
                 self.failure_mode = failed
                 self._fields = Sanitize.decode((dword10, dword11, 0, 0, 0, 0))
                 self._dword10 = dword10
                 self._passes = passes
                 self._erased = erased if clean else None
-        if self.state is SanitizeState.IN_PROGRESS:
+        if self.state is logs.SanitizeState.IN_PROGRESS:
             log.warning("a sanitize operation goes on")
             self.tasks.start(self._work(), exclusive=True)
         self._close(self._restriction)
@@ -224,7 +213,7 @@ class Sanitizing:
         size = sum(namespace.media.size for namespace in self.namespaces.blocks.values())
         overwrite = 16 * size // WRITE_RATE + 1
         return bytes(
-            SanitizeStatusLog(
+            logs.SanitizeStatusLog(
                 sprog=self._progress,
                 state=self.state,
                 passes=self._passes if self._fields.sanact == SanitizeAction.OVERWRITE else 0,
@@ -232,18 +221,20 @@ class Sanitizing:
                 scdw10=self._dword10,
                 overwrite_time=overwrite,
                 block_erase_time=size // PUNCH_RATE + 1,
-                crypto_erase_time=NO_TIME_REPORTED,
+                crypto_erase_time=logs.NO_TIME_REPORTED,
                 overwrite_time_nd=overwrite,
                 block_erase_time_nd=size // WRITE_RATE + 1,
-                crypto_erase_time_nd=NO_TIME_REPORTED,
+                crypto_erase_time_nd=logs.NO_TIME_REPORTED,
             )
         )
 
     @property
     def _progress(self) -> int:
-        if self.state is not SanitizeState.IN_PROGRESS:
-            return SANITIZE_NO_PROGRESS
-        return min(SANITIZE_PROGRESS_UNIT * self._done // self._total, SANITIZE_NO_PROGRESS - 1)
+        if self.state is not logs.SanitizeState.IN_PROGRESS:
+            return logs.SANITIZE_NO_PROGRESS
+        return min(
+            logs.SANITIZE_PROGRESS_UNIT * self._done // self._total, logs.SANITIZE_NO_PROGRESS - 1
+        )
 
     # The operation itself.
 
@@ -279,25 +270,25 @@ class Sanitizing:
             yield from self.uncorrectable.saving()
             # What says that it is over is durable before the host writes anything again.
             self._erased = self.health.writes
-            yield self._save(SanitizeState.SUCCEEDED, failed=False)
+            yield self._save(logs.SanitizeState.SUCCEEDED, failed=False)
         except MediaError as error:
             log.error("a sanitize operation has failed: %s", error.strerror)
             self._erased = None
-            self.state, self.failure_mode = SanitizeState.FAILED, True
+            self.state, self.failure_mode = logs.SanitizeState.FAILED, True
             with suppress(MediaError):
-                yield self._save(SanitizeState.FAILED, failed=True)
+                yield self._save(logs.SanitizeState.FAILED, failed=True)
         else:
             log.info("a sanitize operation has succeeded")
-            self.state = SanitizeState.SUCCEEDED
+            self.state = logs.SanitizeState.SUCCEEDED
         self._close(self._restriction)
         # Its data begins as the log page does: SPROG, SSTAT.
         event = SanitizeCompleted(self.encode()[:4].ljust(SanitizeCompleted.SIZE, b"\0"))
         self.persistent_events.add(event)
         self.events.add(
-            AsyncEvent(
-                type=AsyncEventType.IO_COMMAND_SET,
-                info=IoCommandSetEvent.SANITIZE_COMPLETED,
-                log_page=LogPage.SANITIZE_STATUS,
+            logs.AsyncEvent(
+                type=logs.AsyncEventType.IO_COMMAND_SET,
+                info=logs.IoCommandSetEvent.SANITIZE_COMPLETED,
+                log_page=logs.LogPage.SANITIZE_STATUS,
             )
         )
         return None
@@ -312,7 +303,7 @@ class Sanitizing:
             return WRITTEN_PIECE, Media.write_zeroes
         return PUNCHED_PIECE, Media.punch
 
-    def _save(self, state: SanitizeState, *, failed: bool) -> Callable[[], None]:
+    def _save(self, state: logs.SanitizeState, *, failed: bool) -> Callable[[], None]:
         """What is to be called, where it may wait, to have that remembered. Raises MediaError."""
         self.sidecar.put(
             SECTION,
@@ -334,7 +325,7 @@ class Sanitizing:
 
 
 _ALL = 0xFFFF_FFFF
-_STATES = frozenset(SanitizeState)
+_STATES = frozenset(logs.SanitizeState)
 
 
 def _is_command(dword10: int, dword11: int) -> bool:

@@ -16,15 +16,8 @@ from typing import NamedTuple, Protocol
 from nvme_spec.status import NvmeError
 from potash_device.timing.cores import Cores, Job, Price, Work
 from potash_device.timing.requests import Op
+from potash_firmware.mailbox import job_time
 from potash_firmware.mailbox.counters import ENGINE_ROWS, Row, Word, unshared_row
-from potash_firmware.mailbox.job_time import (
-    JobBegan,
-    JobCounted,
-    JobDue,
-    JobLeft,
-    JobOverdue,
-    Read,
-)
 from potash_firmware.rpu.command import Pending, Result
 from potash_firmware.rpu.timing.deadlines import Deadlines
 from potash_firmware.rpu.timing.holding import RunningJob
@@ -42,7 +35,7 @@ class Apu(Protocol):
     @property
     def port(self) -> object | None: ...
 
-    def send(self, message: JobDue | JobOverdue) -> None: ...
+    def send(self, message: job_time.JobDue | job_time.JobOverdue) -> None: ...
 
 
 @dataclass(eq=False)
@@ -62,7 +55,7 @@ class Timed:
     live: Row = field(default_factory=unshared_row)
     work: Work | None = None
     """All that it has counted, once its worker has ended."""
-    reads: list[Read] = field(default_factory=list)
+    reads: list[job_time.Read] = field(default_factory=list)
     due: int | None = None
     served: int = 0
     """Reads that the drive has been given."""
@@ -113,7 +106,7 @@ class JobTime:
 
     # Jobs on accelerators.
 
-    def began(self, message: JobBegan) -> None:
+    def began(self, message: job_time.JobBegan) -> None:
         """A job has begun."""
         accelerator, number = message.accelerator, message.job
         before = self._accelerators.pop(accelerator, None)
@@ -122,14 +115,14 @@ class JobTime:
         timed = self._arrive(
             "JOB",
             ("accelerator", accelerator),
-            lambda: self._send(JobOverdue(accelerator, number)),
+            lambda: self._send(job_time.JobOverdue(accelerator, number)),
             partial(self._job_due, accelerator, number),
         )
         timed.live = self.accelerator_row(accelerator)
         timed.live[Word.MODELLED] = 0
         self._accelerators[accelerator] = number, timed
 
-    def counted(self, message: JobCounted) -> None:
+    def counted(self, message: job_time.JobCounted) -> None:
         """What a job has counted."""
         number, timed = self._accelerators.get(message.accelerator, (None, None))
         if timed is None or number != message.job or timed.work is not None:
@@ -139,7 +132,7 @@ class JobTime:
             timed.work = message.work
             self._settle(timed)
 
-    def left(self, message: JobLeft) -> None:
+    def left(self, message: job_time.JobLeft) -> None:
         """A job has ended, or was stopped."""
         number, timed = self._accelerators.get(message.accelerator, (None, None))
         if timed is not None and number == message.job:
@@ -151,7 +144,7 @@ class JobTime:
         assert timed.place.start is not None
         self._timing.lateness.add(max(0, self._timing.clock.now() - due))
         self._ended[accelerator] = _Ended(timed.place.start, due)
-        self._send(JobDue(accelerator, number, due - timed.place.start))
+        self._send(job_time.JobDue(accelerator, number, due - timed.place.start))
 
     def write(self, accelerator: int, nsid: int, first: int, length: int) -> tuple[int, int]:
         """When bytes of a job's output are written, and how long after its beginning that is.
@@ -288,7 +281,7 @@ class JobTime:
         """Take a step at a time, unless the job is gone by then."""
         self._deadlines.call(at, step, lambda: timed.place in self._timed)
 
-    def _read(self, read: Read, at: int) -> int:
+    def _read(self, read: job_time.Read, at: int) -> int:
         """When the drive has read something that it is asked for at a time."""
         try:
             return self._timing.charge(read.nsid, Op.READ, read.first, read.length, at)
@@ -300,6 +293,6 @@ class JobTime:
         timed.due = due
         timed.known(due)
 
-    def _send(self, message: JobDue | JobOverdue) -> None:
+    def _send(self, message: job_time.JobDue | job_time.JobOverdue) -> None:
         if self._apu.port is not None:
             self._apu.send(message)

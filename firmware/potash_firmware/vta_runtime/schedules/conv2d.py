@@ -16,16 +16,9 @@ from potash_device.vta.isa import MicroOp
 from potash_firmware.vta_runtime.buffers import Buffer
 from potash_firmware.vta_runtime.kernels import GemmKernel, Loop
 from potash_firmware.vta_runtime.runtime import Runtime
-from potash_firmware.vta_runtime.schedules import transfers
+from potash_firmware.vta_runtime.schedules import pipeline, transfers
 from potash_firmware.vta_runtime.schedules.elementwise import cut, tiles
 from potash_firmware.vta_runtime.schedules.nests import nests, pieces
-from potash_firmware.vta_runtime.schedules.pipeline import (
-    COMPUTE,
-    LOAD,
-    Finish,
-    store,
-    tiles_in_acc,
-)
 from potash_firmware.vta_runtime.schedules.shapes import Conv2d, ScheduleError
 from potash_firmware.vta_runtime.schedules.steps import NOTHING, Epilogue
 from potash_firmware.vta_runtime.schedules.surfaces import Extent, Surface
@@ -147,15 +140,17 @@ class Convolution:
             )
         emission = _Emission(self, runtime, _surface(image, self.input), weights)
         stored, micro_ops = _surface(output, self.output), self.share.micro_ops
-        finish = Finish(runtime, self.epilogue, channels, micro_ops)
+        finish = pipeline.Finish(runtime, self.epilogue, channels, micro_ops)
         threads, part = self.tile.threads, self.share.acc
-        for piece, acc in tiles_in_acc(runtime, self.tiles()[:pieces], threads, part, loads=True):
+        for piece, acc in pipeline.tiles_in_acc(
+            runtime, self.tiles()[:pieces], threads, part, loads=True
+        ):
             for kernel in emission.resets(acc, piece.size.elements):
                 runtime.push_gemm(kernel)
             for step in self.parts():
                 emission.step(piece, step, acc)
             finish.append(acc, *piece)
-            store(runtime, stored, acc, *stored.piece(*piece))
+            pipeline.store(runtime, stored, acc, *stored.piece(*piece))
 
     def resets(self, acc: int, elements: int) -> tuple[GemmKernel, ...]:
         """Zero the accumulators of a tile."""
@@ -232,7 +227,7 @@ class _Emission:
         plan, runtime = self._plan, self._runtime
         thread = self._steps % plan.tile.threads
         self._steps += 1
-        runtime.dep_pop(COMPUTE, LOAD)
+        runtime.dep_pop(pipeline.COMPUTE, pipeline.LOAD)
         inp, wgt = thread * plan.share.inp, thread * plan.share.wgt
         blocks = piece.at.blocks, piece.size.blocks
         image = [(one.groups, one.height, one.width) for one in piece]
@@ -240,12 +235,12 @@ class _Emission:
             self._load_image(piece, part, inp)
         if self._is_new("weights", thread, (blocks, part)):
             self._load_weights(piece, part, wgt)
-        runtime.dep_push(LOAD, COMPUTE)
-        runtime.dep_pop(LOAD, COMPUTE)
+        runtime.dep_push(pipeline.LOAD, pipeline.COMPUTE)
+        runtime.dep_pop(pipeline.LOAD, pipeline.COMPUTE)
         sizes = part.in_blocks, part.tap_rows, part.tap_columns
         for kernel in self._products(acc, inp, wgt, piece.size, sizes):
             runtime.push_gemm(kernel)
-        runtime.dep_push(COMPUTE, LOAD)
+        runtime.dep_push(pipeline.COMPUTE, pipeline.LOAD)
 
     def _is_new(self, what: str, place: int, wanted: object) -> bool:
         """Whether a part of a buffer holds other contents so far; then it gets these."""

@@ -8,15 +8,7 @@ import click
 
 from csd_spec.text import plain_lines
 from potash.cli.device import reports
-from potash.cli.drive.common import (
-    ARGUMENT,
-    WritableFile,
-    as_json,
-    json_option,
-    returned,
-    say,
-    write_output,
-)
+from potash.cli.drive import common
 from potash.files import STREAM
 from potash.programs.debugger import Debugger
 from potash.programs.execution import BUFFER_SIZE, Ran, conform, execute
@@ -45,7 +37,7 @@ _input = click.option(
 _argument = click.option(
     "--arg",
     "arguments",
-    type=ARGUMENT,
+    type=common.ARGUMENT,
     multiple=True,
     help="An argument of the program: a 32-bit number, or hex:BYTES; may be repeated.",
 )
@@ -59,7 +51,7 @@ def bpf() -> None:
 @bpf.command()
 @click.argument("file", type=_FILE)
 @_entry
-@json_option(reports.Disassembly)
+@common.json_option(reports.Disassembly)
 def disasm(file: Path, entry: str | None) -> None:
     """Disassemble FILE, an object file, with symbols and source lines."""
     program = _load(file, entry, any_function=True)
@@ -79,11 +71,11 @@ def disasm(file: Path, entry: str | None) -> None:
         for number, at in enumerate(range(0, len(row.code), 8)):
             code = row.code[at : at + 8].hex(" ")
             lines.append(f"{row.pc + number:8}: {code}  {'' if number else row.text}".rstrip())
-    say(_document(program, rows), lines, indent=2)
+    common.say(_document(program, rows), lines, indent=2)
 
 
 @bpf.command()
-@json_option(reports.Helpers)
+@common.json_option(reports.Helpers)
 def helpers() -> None:
     """List the helpers that programs can call, including those of other packages.
 
@@ -96,8 +88,8 @@ def helpers() -> None:
         for number, one in sorted(found.helpers.items())
     ]
     table = columns([(str(one.number), one.name, one.package) for one in known], "><")
-    say(reports.Helpers(known, found.problems), table)
-    for problem in found.problems if not as_json() else ():
+    common.say(reports.Helpers(known, found.problems), table)
+    for problem in found.problems if not common.as_json() else ():
         click.echo(f"potash: {problem}", err=True)
     if found.problems:
         sys.exit(1)
@@ -128,7 +120,7 @@ def _source(line: SourceLine | None) -> reports.SourceLine | None:
 @click.option(
     "-o",
     "--output",
-    type=WritableFile(),
+    type=common.WritableFile(),
     help="File for the program's output (- for standard output; default: discarded).",
 )
 @click.option(
@@ -151,7 +143,7 @@ def _source(line: SourceLine | None) -> reports.SourceLine | None:
     type=_ENGINES,
     help="Engine (default: native, as on the drive, if available).",
 )
-@json_option(reports.Executed)
+@common.json_option(reports.Executed)
 def exec_(
     file: Path,
     given: Path | None,
@@ -171,7 +163,7 @@ def exec_(
 
     def show(text: str) -> None:
         printed.append(text)
-        if not as_json():
+        if not common.as_json():
             click.echo(f"program: {plain_lines(text.rstrip())}", err=True)
 
     try:
@@ -189,7 +181,7 @@ def exec_(
     except machine.ProgramError as error:
         raise PotashError(f"the program cannot be run: {error}") from error
     if output is not None:
-        write_output(output, ran.output)
+        common.write_output(output, ran.output)
     _report(ran, printed, output)
 
 
@@ -200,10 +192,10 @@ def _report(ran: Ran, printed: Sequence[str], output: Path | None) -> None:
     report = reports.Executed(target, len(ran.output), value, ran.instructions, printed)
     where = "" if aside or output is None else f" in {output}"
     line = (
-        f"{len(ran.output)} bytes{where}; the program returned {returned(value)} "
+        f"{len(ran.output)} bytes{where}; the program returned {common.returned(value)} "
         f"after {ran.instructions} instructions"
     )
-    say(report, [line], aside=aside)
+    common.say(report, [line], aside=aside)
 
 
 @bpf.command()

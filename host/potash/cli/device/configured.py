@@ -25,37 +25,29 @@ from potash.configuration import (
 from potash.sdk.errors import PotashError
 from potash.sdk.faults import Fault, describe, read_table
 from potash.units import Parsed, Size, human
-from potash_device.media.shapes import (
-    BLOCK_SIZES,
-    DEFAULT_BLOCK_SIZE,
-    DEFAULT_ZONE_SIZE,
-    MEMORY_UNIT,
-    METADATA_SIZES,
-    Metadata,
-    NamespaceShape,
-)
+from potash_device.media import shapes
 
 
-def _namespace(text: str) -> NamespaceShape:
+def _namespace(text: str) -> shapes.NamespaceShape:
     size, colon, described = text.partition(":")
     blocks, _, protection = described.partition(":")
     block, _, metadata = blocks.partition("+")
-    if colon and block not in map(str, BLOCK_SIZES):
-        raise ValueError(f"{text!r}: blocks have {' or '.join(map(str, BLOCK_SIZES))} bytes")
-    if metadata and metadata not in map(str, METADATA_SIZES):
-        sizes = ", ".join(map(str, METADATA_SIZES))
+    if colon and block not in map(str, shapes.BLOCK_SIZES):
+        raise ValueError(f"{text!r}: blocks have {' or '.join(map(str, shapes.BLOCK_SIZES))} bytes")
+    if metadata and metadata not in map(str, shapes.METADATA_SIZES):
+        sizes = ", ".join(map(str, shapes.METADATA_SIZES))
         raise ValueError(f"{text!r}: blocks have {sizes} bytes of metadata")
     if protection and (protection not in {"1", "2", "3"} or not metadata):
         raise ValueError(f"{text!r}: metadata may have protection information of type 1, 2 or 3")
-    block_size = int(block) if colon else DEFAULT_BLOCK_SIZE
-    return NamespaceShape(
+    block_size = int(block) if colon else shapes.DEFAULT_BLOCK_SIZE
+    return shapes.NamespaceShape(
         Size(block_size).parse(size),
         block_size,
-        metadata=Metadata(int(metadata or 0), protection=int(protection or 0)),
+        metadata=shapes.Metadata(int(metadata or 0), protection=int(protection or 0)),
     )
 
 
-def namespace_option(shape: NamespaceShape) -> str:
+def namespace_option(shape: shapes.NamespaceShape) -> str:
     """What `--namespace` is given for such a namespace."""
     kept = shape.metadata
     metadata = f"+{kept.size}:{kept.protection}" if kept.protection else f"+{kept.size}"
@@ -116,11 +108,11 @@ print_option: Decorator = click.option(
 
 
 def _memory_size(text: str) -> int:
-    size = Size(MEMORY_UNIT).parse(text)
-    if size % MEMORY_UNIT or size > LARGEST_MEMORY:
+    size = Size(shapes.MEMORY_UNIT).parse(text)
+    if size % shapes.MEMORY_UNIT or size > LARGEST_MEMORY:
         raise ValueError(
-            f"{text!r}: memory has {human(MEMORY_UNIT)} to {human(LARGEST_MEMORY)}, in steps "
-            f"of {human(MEMORY_UNIT)}"
+            f"{text!r}: memory has {human(shapes.MEMORY_UNIT)} to {human(LARGEST_MEMORY)}, in "
+            f"steps of {human(shapes.MEMORY_UNIT)}"
         )
     return size
 
@@ -129,11 +121,11 @@ MEMORY_SIZE = Parsed("SIZE", _memory_size)
 """Whole pages, as much as a memory namespace may have."""
 
 
-def _zoned(text: str) -> NamespaceShape:
+def _zoned(text: str) -> shapes.NamespaceShape:
     size, *zone = text.split(":")
     if len(zone) > 2:
         raise ValueError(f"{text!r} is not SIZE:ZONE:CAPACITY")
-    return NamespaceShape.zoned(Size().parse(size), *map(Size().parse, zone))
+    return shapes.NamespaceShape.zoned(Size().parse(size), *map(Size().parse, zone))
 
 
 zoned_namespace_option: Decorator = click.option(
@@ -142,8 +134,8 @@ zoned_namespace_option: Decorator = click.option(
     type=Parsed("SIZE[:ZONE[:CAPACITY]]", _zoned),
     multiple=True,
     help="Size of a zoned namespace of a new drive, of its zones (a power of two, default: "
-    f"{human(DEFAULT_ZONE_SIZE)}), and how much of each can be written (default: all); may be "
-    "repeated. It comes after those of --namespace. The media store it.",
+    f"{human(shapes.DEFAULT_ZONE_SIZE)}), and how much of each can be written (default: all); may "
+    "be repeated. It comes after those of --namespace. The media store it.",
 )
 memory_namespace_option: Decorator = click.option(
     "--memory-namespace",
@@ -205,10 +197,10 @@ def given() -> Configuration:
 
 
 def wanted_namespaces(
-    namespaces: tuple[NamespaceShape, ...],
+    namespaces: tuple[shapes.NamespaceShape, ...],
     size: int | None,
-    zoned: tuple[NamespaceShape, ...] = (),
-) -> tuple[NamespaceShape, ...]:
+    zoned: tuple[shapes.NamespaceShape, ...] = (),
+) -> tuple[shapes.NamespaceShape, ...]:
     """What `--namespace`, its short form `--size`, and `--zoned-namespace` come to."""
     source = click.get_current_context().get_parameter_source("namespaces")
     if size is None:
@@ -216,10 +208,10 @@ def wanted_namespaces(
         return (namespaces if named else ()) + zoned
     if source is ParameterSource.COMMANDLINE:
         raise click.UsageError("--size is short for --namespace; give one of them")
-    return (NamespaceShape(size), *zoned)
+    return (shapes.NamespaceShape(size), *zoned)
 
 
-def sections(namespaces: tuple[NamespaceShape, ...]) -> tuple[NamespaceSection, ...]:
+def sections(namespaces: tuple[shapes.NamespaceShape, ...]) -> tuple[NamespaceSection, ...]:
     """Namespaces as a configuration has them."""
     return tuple(
         NamespaceSection(

@@ -10,16 +10,7 @@ import click
 
 from csd_spec.text import plain
 from potash.cli.device import fleet_reports as reports
-from potash.cli.drive.common import (
-    SECONDS,
-    Decorator,
-    json_option,
-    program_file,
-    program_of,
-    returned,
-    say,
-    together,
-)
+from potash.cli.drive import common
 from potash.cli.drive.query import question_options, request_of, show
 from potash.cli.drive.reports import QueryAnswered
 from potash.cli.drive.run import program_argument_option
@@ -42,7 +33,7 @@ def _read(text: str) -> FleetFile:
         raise ValueError(str(error)) from None
 
 
-_fleet: Decorator = together(
+_fleet: common.Decorator = common.together(
     click.argument("fleet", type=Parsed("FLEET", _read)),
     click.option(
         "--scheduler",
@@ -52,7 +43,7 @@ _fleet: Decorator = together(
     ),
     click.option(
         "--patience",
-        type=SECONDS,
+        type=common.SECONDS,
         default=PATIENCE,
         show_default=True,
         help="Seconds in which a drive may come back on another worker.",
@@ -82,12 +73,12 @@ def _opened(fleet: FleetFile, scheduler: str | None, patience: float) -> Iterato
 
 @fleet.command()
 @_fleet
-@json_option(reports.FleetStatus)
+@common.json_option(reports.FleetStatus)
 def status(fleet: FleetFile, scheduler: str | None, patience: float) -> None:
     """Show the drives and the data sets of FLEET."""
     with _opened(fleet, scheduler, patience) as opened:
         report = _status(opened, scheduler or fleet.scheduler)
-    say(report, _described(report))
+    common.say(report, _described(report))
 
 
 @fleet.command()
@@ -122,7 +113,7 @@ def serve(fleet: FleetFile, scheduler: str | None, patience: float) -> None:
     metavar="FILE...",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
 )
-@json_option(reports.FleetCopied)
+@common.json_option(reports.FleetCopied)
 def put(
     fleet: FleetFile, scheduler: str | None, patience: float, dataset: str, files: Sequence[Path]
 ) -> None:
@@ -130,14 +121,14 @@ def put(
     with _opened(fleet, scheduler, patience) as opened, showing() as progress:
         made = opened.put(dataset, files, progress=progress)
     report = reports.FleetCopied(dataset, len(made.shards), made.held)
-    say(report, [f"{len(made.shards)} files, {made.held} bytes, are {dataset} now"])
+    common.say(report, [f"{len(made.shards)} files, {made.held} bytes, are {dataset} now"])
 
 
 @fleet.command()
 @_fleet
 @_dataset
 @click.argument("folder", type=_folder)
-@json_option(reports.FleetCopied)
+@common.json_option(reports.FleetCopied)
 def get(
     fleet: FleetFile, scheduler: str | None, patience: float, dataset: str, folder: Path
 ) -> None:
@@ -145,23 +136,23 @@ def get(
     with _opened(fleet, scheduler, patience) as opened, showing() as progress:
         found = opened.get(dataset, folder, progress=progress)
     report = reports.FleetCopied(dataset, len(found.shards), found.held)
-    say(report, [f"{len(found.shards)} files, {found.held} bytes, are in {folder}"])
+    common.say(report, [f"{len(found.shards)} files, {found.held} bytes, are in {folder}"])
 
 
 @fleet.command()
 @_fleet
 @_dataset
-@json_option(reports.FleetCopied)
+@common.json_option(reports.FleetCopied)
 def remove(fleet: FleetFile, scheduler: str | None, patience: float, dataset: str) -> None:
     """Remove DATASET from the drives."""
     with _opened(fleet, scheduler, patience) as opened:
         count = opened.remove(dataset)
-    say(reports.FleetCopied(dataset, count, None), [f"{count} files removed"])
+    common.say(reports.FleetCopied(dataset, count, None), [f"{count} files removed"])
 
 
 @fleet.command("map")
 @_fleet
-@program_file
+@common.program_file
 @_dataset
 @program_argument_option("each shard")
 @click.option(
@@ -172,8 +163,8 @@ def remove(fleet: FleetFile, scheduler: str | None, patience: float, dataset: st
     metavar="NAME",
     help="Leave the outputs on the drives, as the data set NAME.",
 )
-@click.option("--timeout", type=SECONDS, help="Stop a job after this time (default: never).")
-@json_option(reports.FleetMapped)
+@click.option("--timeout", type=common.SECONDS, help="Stop a job after this time (default: never).")
+@common.json_option(reports.FleetMapped)
 def map_(
     fleet: FleetFile,
     scheduler: str | None,
@@ -192,7 +183,7 @@ def map_(
     """
     if folder is not None and keep is not None:
         raise click.UsageError("--output and --keep exclude each other")
-    image = program_of(program)
+    image = common.program_of(program)
     totals = Totals()
     results: list[Result] = []
     with _opened(fleet, scheduler, patience) as opened, showing() as progress:
@@ -210,7 +201,7 @@ def map_(
     report = reports.FleetMapped(
         dataset, **vars(totals), moves=moves, seconds=took, shards=[*map(_shard, results)]
     )
-    say(report, _shown(report))
+    common.say(report, _shown(report))
     if totals.done < totals.shards:
         sys.exit(1)
 
@@ -220,8 +211,8 @@ def map_(
 @_dataset
 @click.argument("expression")
 @question_options
-@click.option("--timeout", type=SECONDS, help="Stop a job after this time (default: never).")
-@json_option(QueryAnswered)
+@click.option("--timeout", type=common.SECONDS, help="Stop a job after this time (default: never).")
+@common.json_option(QueryAnswered)
 def query(
     fleet: FleetFile,
     scheduler: str | None,
@@ -250,7 +241,7 @@ def _shard(one: Result) -> reports.FleetShard:
 def _shown(report: reports.FleetMapped) -> list[str]:
     rows: list[Sequence[str]] = [("shard", "drive", "bytes", "output", "returned", "ms")]
     for one in report.shards[:SHOWN]:
-        value = "" if one.return_value is None else returned(one.return_value)
+        value = "" if one.return_value is None else common.returned(one.return_value)
         held = "" if one.held is None else str(one.held)
         rows.append(
             (one.name, one.drive or "?", held, str(one.produced), value, f"{one.seconds * 1e3:.0f}")

@@ -4,19 +4,9 @@ from pathlib import Path
 
 import click
 
+from potash.cli.device import vta_options
 from potash.cli.device import vta_reports as reports
 from potash.cli.device.vta_clock import roofline, time, trace
-from potash.cli.device.vta_options import (
-    GIGA,
-    MEGA,
-    base_option,
-    insns_option,
-    output_option,
-    read_stream,
-    readable_file,
-    vta_config_option,
-    writable_file,
-)
 from potash.cli.drive.common import as_json, json_option, positive, say
 from potash.cli.progress import showing
 from potash.files import STREAM, read_whole, replacing, write_whole
@@ -43,13 +33,15 @@ for command in (time, roofline, trace):
 
 
 @vta.command()
-@insns_option
-@click.option("--dram", required=True, type=readable_file, help="File with the contents of DRAM.")
+@vta_options.insns_option
+@click.option(
+    "--dram", required=True, type=vta_options.readable_file, help="File with the contents of DRAM."
+)
 @click.option(
     "-o",
     "--output",
     required=True,
-    type=writable_file,
+    type=vta_options.writable_file,
     help="File for the contents of DRAM afterwards; may be the same file.",
 )
 @click.option(
@@ -59,8 +51,8 @@ for command in (time, roofline, trace):
     show_default=True,
     help="Engine that executes the stream; all give the same result.",
 )
-@base_option
-@vta_config_option
+@vta_options.base_option
+@vta_options.vta_config_option
 @click.option(
     "--order",
     type=click.Choice([order.value for order in Order]),
@@ -94,7 +86,7 @@ def run(
     if insns == dram == STREAM:
         raise click.UsageError("--insns and --dram cannot both be standard input")
     with showing(steps=True) as progress:
-        stream, image = read_stream(insns, progress), read_whole(dram, progress)
+        stream, image = vta_options.read_stream(insns, progress), read_whole(dram, progress)
         if not image:
             raise PotashError(f"{dram} is empty; DRAM has at least one byte")
         with replacing(output) as file:
@@ -118,21 +110,21 @@ def run(
 
 
 @vta.command()
-@click.argument("insns", type=readable_file)
+@click.argument("insns", type=vta_options.readable_file)
 @click.option(
     "-o",
     "--output",
-    type=writable_file,
+    type=vta_options.writable_file,
     default=STREAM,
     help="File for the text (default: standard output).",
 )
 @click.option(
     "--dram",
-    type=readable_file,
+    type=vta_options.readable_file,
     help="Also show the micro-ops that it loads from this image of DRAM.",
 )
-@base_option
-@vta_config_option
+@vta_options.base_option
+@vta_options.vta_config_option
 @json_option(reports.VtaDisassembly)
 def disasm(insns: Path, output: Path, dram: Path | None, base: int, config: Config) -> None:
     """Show an instruction stream as text, which `potash vta asm` reads.
@@ -141,7 +133,7 @@ def disasm(insns: Path, output: Path, dram: Path | None, base: int, config: Conf
     instruction, and the addresses in DRAM; or the reason why no core executes it.
     """
     with showing(steps=True) as progress:
-        stream = read_stream(insns, progress)
+        stream = vta_options.read_stream(insns, progress)
         image = None if dram is None else memoryview(read_whole(dram, progress))
     with replacing(output) as file:
         if as_json():
@@ -162,9 +154,9 @@ def disasm(insns: Path, output: Path, dram: Path | None, base: int, config: Conf
 
 
 @vta.command()
-@click.argument("text", type=readable_file)
-@output_option
-@vta_config_option
+@click.argument("text", type=vta_options.readable_file)
+@vta_options.output_option
+@vta_options.vta_config_option
 @json_option(reports.Assembled)
 def asm(text: Path, output: Path, config: Config) -> None:
     """Assemble the text of an instruction stream, as `potash vta disasm` shows it."""
@@ -186,11 +178,11 @@ def asm(text: Path, output: Path, config: Config) -> None:
 
 
 @vta.command()
-@vta_config_option
+@vta_options.vta_config_option
 @click.option(
     "--clock",
     type=Parsed("MHZ", lambda text: positive(text, "megahertz")),
-    default=figures.CLOCK / MEGA,
+    default=figures.CLOCK / vta_options.MEGA,
     show_default=True,
     help="Clock rate in MHz.",
 )
@@ -204,10 +196,10 @@ def info(config: Config, clock: float, encoding: bool) -> None:
     The bandwidth of a buffer is the one that keeps the core busy: one element per cycle.
     Accumulators are written as fast as they are read.
     """
-    lines = _shown(config, clock * MEGA)
+    lines = _shown(config, clock * vta_options.MEGA)
     if encoding:
         lines += _shown_encoding(config)
-    say(_figures(config, clock * MEGA), lines)
+    say(_figures(config, clock * vta_options.MEGA), lines)
 
 
 def _figures(config: Config, clock: float) -> reports.CoreInfo:
@@ -218,7 +210,7 @@ def _figures(config: Config, clock: float) -> reports.CoreInfo:
         block_out=config.block_out,
         clock_hz=clock,
         operations_per_cycle=figures.operations_per_cycle(config),
-        peak_gops=figures.peak_throughput(config, clock) / GIGA,
+        peak_gops=figures.peak_throughput(config, clock) / vta_options.GIGA,
         memories={memory.name: _memory(config, memory, clock) for memory in MemoryId},
         encoding={
             layout.kind: {field.name: (field.low, field.high) for field in layout.fields}
@@ -237,7 +229,7 @@ def _memory(config: Config, memory: MemoryId, clock: float) -> reports.Memory:
     }
     if memory in figures.BUFFERS:
         described["buffer_bytes"] = config.depth(memory) * config.element_bytes(memory)
-        described["gbit_per_second"] = figures.bandwidth(config, memory, clock) / GIGA
+        described["gbit_per_second"] = figures.bandwidth(config, memory, clock) / vta_options.GIGA
     return described
 
 
@@ -254,15 +246,15 @@ def _shown(config: Config, clock: float) -> list[str]:
                 str(size),
                 str(config.depth(memory)),
                 human(size * config.depth(memory)),
-                f"{figures.bandwidth(config, memory, clock) / GIGA:.1f}",
+                f"{figures.bandwidth(config, memory, clock) / vta_options.GIGA:.1f}",
             )
         )
     batch, block_in, block_out = config.batch, config.block_in, config.block_out
-    peak = figures.peak_throughput(config, clock) / GIGA
+    peak = figures.peak_throughput(config, clock) / vta_options.GIGA
     core = (
         f"{batch}x{block_in} times {block_in}x{block_out}: "
         f"{figures.operations_per_cycle(config)} operations a cycle, "
-        f"{peak:.1f} GOP/s at {clock / MEGA:g} MHz"
+        f"{peak:.1f} GOP/s at {clock / vta_options.MEGA:g} MHz"
     )
     return [core, "", *columns(rows)]
 

@@ -10,18 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from potash.cli.device import vta_options
 from potash.cli.device import vta_reports as reports
-from potash.cli.device.vta_options import (
-    CONFIG_FILE,
-    GIGA,
-    MEGA,
-    insns_option,
-    output_option,
-    read_stream,
-    readable_file,
-    vta_config_option,
-    writable_file,
-)
 from potash.cli.drive.common import json_option, say, together
 from potash.cli.progress import showing
 from potash.files import STREAM, replacing
@@ -79,7 +69,7 @@ clock_options = together(
 core_option = click.option(
     "--vta-config",
     "config",
-    type=CONFIG_FILE,
+    type=vta_options.CONFIG_FILE,
     default=None,
     show_default="the paper's core",
     help="Configuration of the core: a vta_config.json with LOG_* keys.",
@@ -108,7 +98,7 @@ _tiles_option = click.option(
 @_tiles_option
 @click.option(
     "--insns",
-    type=readable_file,
+    type=vta_options.readable_file,
     help="Time this stream instead; the default core is the platform's then.",
 )
 @clock_options
@@ -132,7 +122,7 @@ def time(
             raise click.UsageError("--insns and --layer cannot both be given")
         core = config or Config.default()
         with showing(steps=True) as progress:
-            stream = read_stream(insns, progress)
+            stream = vta_options.read_stream(insns, progress)
         found: list[Stream] = [(insns.name, _clocked(insns, stream, core, parameters), None)]
         report, lines = _report(core, parameters, found), _table(found)
     else:
@@ -146,7 +136,7 @@ def time(
 
 
 @click.command()
-@output_option
+@vta_options.output_option
 @_layer_option
 @_tiles_option
 @clock_options
@@ -176,16 +166,16 @@ def roofline(
 
 
 @click.command()
-@insns_option
+@vta_options.insns_option
 @click.option(
     "-o",
     "--output",
     required=True,
-    type=writable_file,
+    type=vta_options.writable_file,
     help="File for the trace (- for standard output); a picture if the name ends in .svg.",
 )
 @clock_options
-@vta_config_option
+@vta_options.vta_config_option
 @json_option(reports.StreamTrace)
 def trace(
     insns: Path,
@@ -203,7 +193,7 @@ def trace(
 
     parameters = parameters_of(build, assumed)
     with showing(steps=True) as progress:
-        stream = read_stream(insns, progress)
+        stream = vta_options.read_stream(insns, progress)
     found = _clocked(insns, stream, config, parameters)
     texts = [assembly.disassemble(word, config) for word in assembly.words(stream)]
     with replacing(output) as file:
@@ -247,7 +237,7 @@ def _report(config: Config, parameters: Parameters, found: Sequence[Stream]) -> 
     return {
         "config": config.to_mapping(),
         "parameters": dataclasses.asdict(parameters),
-        "peak_gops": figures.peak_throughput(config, parameters.clock) / GIGA,
+        "peak_gops": figures.peak_throughput(config, parameters.clock) / vta_options.GIGA,
         "streams": [_described(*one) for one in found],
     }
 
@@ -258,7 +248,7 @@ def _described(name: str, one: Timing, layer: Timed | None) -> reports.StreamTim
         "instructions": len(one),
         "cycles": one.cycles,
         "seconds": one.seconds,
-        "gemm_gops": one.throughput / GIGA,
+        "gemm_gops": one.throughput / vta_options.GIGA,
         "utilisation": one.utilisation,
         "operations_per_byte": one.intensity,
         "read_bytes": one.read_bytes,
@@ -276,7 +266,7 @@ def _described(name: str, one: Timing, layer: Timed | None) -> reports.StreamTim
     }
     if layer is not None:
         described["virtual_threads"] = layer.threads
-        described["gops"] = layer.throughput / GIGA
+        described["gops"] = layer.throughput / vta_options.GIGA
     return described
 
 
@@ -286,7 +276,7 @@ def _summaries(points: Sequence[Timed]) -> list[reports.ThreadsSummary]:
             virtual_threads=threads,
             peak_utilisation=max(used),
             mean_utilisation=statistics.fmean(used),
-            mean_gops=statistics.fmean(one.throughput for one in of_them) / GIGA,
+            mean_gops=statistics.fmean(one.throughput for one in of_them) / vta_options.GIGA,
             paper_peak_utilisation=PAPER_PEAK.get(threads),
         )
         for threads in sorted({one.threads for one in points})
@@ -305,7 +295,7 @@ def _table(found: Sequence[Stream]) -> list[str]:
                 str(layer.threads) if layer else "",
                 str(one.cycles),
                 f"{one.seconds * 1e3:.2f}",
-                f"{(layer or one).throughput / GIGA:.1f}",
+                f"{(layer or one).throughput / vta_options.GIGA:.1f}",
                 _share(one.utilisation),
                 *(_share(one.busy[stage] / max(one.cycles, 1)) for stage in Stage),
             )
@@ -354,7 +344,7 @@ def _said(points: Sequence[Timed]) -> list[str]:
 
 def _assumptions(config: Config, parameters: Parameters) -> list[str]:
     """What the figures rest on."""
-    peak = figures.peak_throughput(config, parameters.clock) / GIGA
+    peak = figures.peak_throughput(config, parameters.clock) / vta_options.GIGA
     numbers = [
         f"{field.name} {getattr(parameters, field.name)}"
         for field in dataclasses.fields(parameters)
@@ -362,7 +352,8 @@ def _assumptions(config: Config, parameters: Parameters) -> list[str]:
     ]
     uop = config.depth(MemoryId.UOP) * config.element_bytes(MemoryId.UOP)
     lines = [
-        f"assumed: {peak:.1f} GOP/s at {parameters.clock / MEGA:g} MHz, {human(uop)} of micro-ops;"
+        f"assumed: {peak:.1f} GOP/s at {parameters.clock / vta_options.MEGA:g} MHz, "
+        f"{human(uop)} of micro-ops;"
     ]
     for first in range(0, len(numbers), 5):
         lines.append("  " + ", ".join(numbers[first : first + 5]))

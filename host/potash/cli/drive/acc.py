@@ -14,27 +14,7 @@ import click
 from csd_spec.descriptors import AcceleratorStatus, CapabilityId, LogEntry, LogEntryType
 from csd_spec.opcodes import KEEP_ACTIVE_FIRMWARE
 from csd_spec.status import StatusId
-from potash.cli.drive import reports
-from potash.cli.drive.common import (
-    ARGUMENT,
-    FIRMWARE_LIMIT,
-    PAGES,
-    accelerator_of,
-    accelerator_option,
-    as_json,
-    input_file,
-    json_option,
-    namespace_option,
-    offset_option,
-    opened,
-    output_file,
-    read_input,
-    returned,
-    say,
-    timeout_option,
-    together,
-    write_output,
-)
+from potash.cli.drive import common, reports
 from potash.cli.progress import showing
 from potash.files import STREAM
 from potash.sdk import Accelerator, CommandFailed
@@ -45,11 +25,11 @@ from potash.units import Size, human
 rae_option = click.option(
     "--rae", is_flag=True, help="Retain the snapshot and its event for the next read."
 )
-ranges_arguments = together(
+ranges_arguments = common.together(
     click.argument("device"),
-    click.argument("ranges", metavar="PAGE:COUNT...", type=PAGES, nargs=-1, required=True),
-    accelerator_option,
-    namespace_option("the pages'"),
+    click.argument("ranges", metavar="PAGE:COUNT...", type=common.PAGES, nargs=-1, required=True),
+    common.accelerator_option,
+    common.namespace_option("the pages'"),
     click.option("--append", is_flag=True, help="Add to the ranges that were selected before."),
 )
 
@@ -67,10 +47,10 @@ def acc() -> None:
 
 @acc.command()
 @click.argument("device")
-@json_option(reports.Accelerators)
+@common.json_option(reports.Accelerators)
 def identify(device: str) -> None:
     """List the accelerators and their buffers."""
-    with opened(device) as drive:
+    with common.opened(device) as drive:
         found = drive.accelerators()
     listed = [
         reports.Accelerator(one.id, one.takes_firmware, one.input_size, one.output_size)
@@ -81,28 +61,28 @@ def identify(device: str) -> None:
         f" output, {'takes' if one.takes_firmware else 'takes no'} firmware"
         for one in found
     ]
-    say(reports.Accelerators(listed), lines or ["there are no accelerators"])
+    common.say(reports.Accelerators(listed), lines or ["there are no accelerators"])
 
 
 @acc.command()
 @click.argument("device")
-@accelerator_option
+@common.accelerator_option
 @rae_option
-@json_option(reports.Status)
+@common.json_option(reports.Status)
 def status(device: str, accelerator: int | None, rae: bool) -> None:
     """Show the status of an accelerator and of its current or last job."""
-    with accelerator_of(device, accelerator) as one:
+    with common.accelerator_of(device, accelerator) as one:
         _say_status(one, one.status(retain=rae))
 
 
 @acc.command()
 @click.argument("device")
-@accelerator_option
+@common.accelerator_option
 @rae_option
-@json_option(reports.Log)
+@common.json_option(reports.Log)
 def log(device: str, accelerator: int | None, rae: bool) -> None:
     """Show the log: start and end of jobs, output of programs, errors."""
-    with accelerator_of(device, accelerator) as one:
+    with common.accelerator_of(device, accelerator) as one:
         page = one.log(retain=rae)
     entries = [
         reports.LogEntry(entry.timestamp, entry.type, _type_name(entry), entry.text)
@@ -110,39 +90,41 @@ def log(device: str, accelerator: int | None, rae: bool) -> None:
     ]
     lost = [f"{page.lost} older entries are lost"] if page.lost else []
     lines = [f"{_time(entry)}  {_type_name(entry)}: {entry.text}" for entry in page.entries]
-    say(reports.Log(one.id, page.lost, entries), lost + lines)
+    common.say(reports.Log(one.id, page.lost, entries), lost + lines)
 
 
 @acc.command()
 @click.argument("device")
-@input_file
-@accelerator_option
-@offset_option
-@json_option(reports.InputWritten)
+@common.input_file
+@common.accelerator_option
+@common.offset_option
+@common.json_option(reports.InputWritten)
 def write(device: str, input: Path, accelerator: int | None, offset: int) -> None:
     """Send INPUT (- for standard input) to the input buffer."""
-    data = read_input(input)
-    with accelerator_of(device, accelerator) as one, showing() as progress:
+    data = common.read_input(input)
+    with common.accelerator_of(device, accelerator) as one, showing() as progress:
         one.write_input(data, offset=offset, progress=progress)
-    say(reports.InputWritten(one.id, offset, len(data)), [f"{len(data)} bytes in the input buffer"])
+    common.say(
+        reports.InputWritten(one.id, offset, len(data)), [f"{len(data)} bytes in the input buffer"]
+    )
 
 
 @acc.command()
 @click.argument("device")
-@output_file
-@accelerator_option
+@common.output_file
+@common.accelerator_option
 @click.option("--data-len", type=Size(), help="Number of bytes (default: the last job's output).")
-@offset_option
-@json_option(reports.OutputRead)
+@common.offset_option
+@common.json_option(reports.OutputRead)
 def read(
     device: str, output: Path, accelerator: int | None, data_len: int | None, offset: int
 ) -> None:
     """Read the output buffer into OUTPUT (- for standard output)."""
-    with accelerator_of(device, accelerator) as one, showing() as progress:
+    with common.accelerator_of(device, accelerator) as one, showing() as progress:
         data = one.read_output(data_len, offset=offset, progress=progress)
-    write_output(output, data)
+    common.write_output(output, data)
     report = reports.OutputRead(one.id, offset, len(data), str(output))
-    say(report, [f"{len(data)} bytes"], aside=output == STREAM)
+    common.say(report, [f"{len(data)} bytes"], aside=output == STREAM)
 
 
 @contextmanager
@@ -173,7 +155,7 @@ def _local_storage(name: str, help: str, use: Callable[..., None]) -> None:
         nsid: int | None,
         append: bool,
     ) -> None:
-        with accelerator_of(device, accelerator) as one, _in_namespace(one, nsid):
+        with common.accelerator_of(device, accelerator) as one, _in_namespace(one, nsid):
             for index, (page, pages) in enumerate(ranges):
                 use(one, page, pages, nsid, append=append or index > 0)
 
@@ -201,7 +183,7 @@ def grant(
 
     PAGE is the first and COUNT the number of pages. A page has 4096 bytes, whatever the block size.
     """
-    with accelerator_of(device, accelerator) as one, _in_namespace(one, nsid):
+    with common.accelerator_of(device, accelerator) as one, _in_namespace(one, nsid):
         for index, (page, pages) in enumerate(ranges):
             first = index == 0 and not append
             one.grant(page, pages, nsid, writable=writable, replace=first)
@@ -209,32 +191,32 @@ def grant(
 
 @acc.command()
 @click.argument("device")
-@click.argument("firmware", type=click.IntRange(0, FIRMWARE_LIMIT))
-@accelerator_option
+@click.argument("firmware", type=click.IntRange(0, common.FIRMWARE_LIMIT))
+@common.accelerator_option
 def select(device: str, firmware: int, accelerator: int | None) -> None:
     """Make the firmware with this ID the active one."""
-    with accelerator_of(device, accelerator) as one:
+    with common.accelerator_of(device, accelerator) as one:
         one.select(firmware)
 
 
 @acc.command()
 @click.argument("device")
-@accelerator_option
+@common.accelerator_option
 @click.option(
     "--firmware",
-    type=click.IntRange(0, FIRMWARE_LIMIT),
+    type=click.IntRange(0, common.FIRMWARE_LIMIT),
     help="Make this firmware the active one first.",
 )
 @click.option(
     "--arg",
     "arguments",
-    type=ARGUMENT,
+    type=common.ARGUMENT,
     multiple=True,
     help="An argument of the program: a 32-bit number, or hex:BYTES; may be repeated.",
 )
 @click.option("--wait", is_flag=True, help="Wait for the end of the job, and show its result.")
-@timeout_option
-@json_option(reports.Status)
+@common.timeout_option
+@common.json_option(reports.Status)
 def start(
     device: str,
     accelerator: int | None,
@@ -244,9 +226,9 @@ def start(
     timeout: float | None,
 ) -> None:
     """Start a job with the active firmware."""
-    if not wait and (as_json() or timeout is not None):
+    if not wait and (common.as_json() or timeout is not None):
         raise click.UsageError("--timeout and --json go with --wait")
-    with accelerator_of(device, accelerator) as one:
+    with common.accelerator_of(device, accelerator) as one:
         one.start(KEEP_ACTIVE_FIRMWARE if firmware is None else firmware, arguments)
         if wait:
             _wait(one, timeout)
@@ -254,12 +236,12 @@ def start(
 
 @acc.command()
 @click.argument("device")
-@accelerator_option
-@timeout_option
-@json_option(reports.Status)
+@common.accelerator_option
+@common.timeout_option
+@common.json_option(reports.Status)
 def wait(device: str, accelerator: int | None, timeout: float | None) -> None:
     """Wait for the end of the job, and show its result."""
-    with accelerator_of(device, accelerator) as one:
+    with common.accelerator_of(device, accelerator) as one:
         _wait(one, timeout)
 
 
@@ -267,13 +249,13 @@ def _simple(
     name: str,
     help: str,
     act: Callable[[Accelerator], None],
-    option: Callable[..., Any] = accelerator_option,
+    option: Callable[..., Any] = common.accelerator_option,
 ) -> None:
     @acc.command(name, help=help)
     @click.argument("device")
     @option
     def command(device: str, accelerator: int | None = None) -> None:
-        with accelerator_of(device, accelerator) as one:
+        with common.accelerator_of(device, accelerator) as one:
             act(one)
 
 
@@ -332,13 +314,13 @@ def _say_status(one: Accelerator, found: AcceleratorStatus) -> None:
     lines = [
         f"accelerator {one.id}: {state}",
         f"  firmware: {'none' if active is None else active}",
-        f"  returned: {returned(found.return_value)}",
+        f"  returned: {common.returned(found.return_value)}",
         f"  consumed: {found.consumed} bytes",
         f"  produced: {found.produced} bytes",
     ]
     if found.modelled:
         lines.append(f"  modelled: {found.modelled / 1e6:.3f} ms")
-    say(report, lines)
+    common.say(report, lines)
 
 
 def _type_name(entry: LogEntry) -> str:

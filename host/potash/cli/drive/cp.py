@@ -10,16 +10,7 @@ from typing import Annotated
 import click
 
 from csd_spec.timing import TimingLog
-from potash.cli.drive.common import (
-    SECONDS,
-    json_option,
-    namespace_option,
-    opened,
-    program_file,
-    program_of,
-    read_input,
-    say,
-)
+from potash.cli.drive import common
 from potash.cli.drive.ranges import BYTES
 from potash.cli.drive.ranges import Range as NamedRange
 from potash.cli.progress import showing
@@ -91,7 +82,7 @@ def _quadword(text: str) -> int:
 
 QUADWORD = Parsed("NUMBER", _quadword)
 
-compute_option = namespace_option("the compute")
+compute_option = common.namespace_option("the compute")
 index_option = click.option(
     "--index", type=click.IntRange(0, 0xFFFF), required=True, help="The program index."
 )
@@ -107,14 +98,14 @@ def cp() -> None:
 
 @contextlib.contextmanager
 def _compute(device: str, nsid: int | None) -> Iterator[ComputeNamespace]:
-    with opened(device) as one:
+    with common.opened(device) as one:
         yield one.compute_namespace(nsid)
 
 
 @cp.command(name="list")
 @click.argument("device")
 @compute_option
-@json_option(Programs)
+@common.json_option(Programs)
 def list_(device: str, nsid: int | None) -> None:
     """Show the programs and the memory range sets."""
     with _compute(device, nsid) as compute:
@@ -134,12 +125,12 @@ def list_(device: str, nsid: int | None) -> None:
         f"range set {rsid}: {' '.join(f'{one.nsid}:{one.start}:{one.length}' for one in ranges)}"
         for rsid, ranges in sets.items()
     ]
-    say(report, lines or ["no programs"])
+    common.say(report, lines or ["no programs"])
 
 
 @cp.command()
 @click.argument("device")
-@program_file
+@common.program_file
 @index_option
 @compute_option
 @click.option(
@@ -169,7 +160,7 @@ def load(
     activate: bool,
 ) -> None:
     """Load PROGRAM, an object file or a program in C."""
-    image = program_of(program)
+    image = common.program_of(program)
     with _compute(device, nsid) as compute, showing() as progress:
         compute.load(
             index, image, kind=kind, identifier=identifier, activate=activate, progress=progress
@@ -200,12 +191,12 @@ def ranges() -> None:
 @click.argument("device")
 @click.argument("wanted", metavar="RANGE...", type=BYTES, nargs=-1, required=True)
 @compute_option
-@json_option(Created)
+@common.json_option(Created)
 def create(device: str, wanted: Sequence[NamedRange], nsid: int | None) -> None:
     """Create a set of ranges, [NSID:]START:LENGTH each, and print its identifier."""
     with _compute(device, nsid) as compute:
         rsid = compute.create_ranges(_ranges(compute, wanted))
-    say(Created(compute.nsid, rsid), [str(rsid)])
+    common.say(Created(compute.nsid, rsid), [str(rsid)])
 
 
 @ranges.command()
@@ -242,8 +233,10 @@ def delete(device: str, rsid: int, nsid: int | None) -> None:
     type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
     help="File with data for the program (not with Linux's driver).",
 )
-@click.option("--timeout", type=SECONDS, help="Maximum run time of the program.  [default: 30]")
-@json_option(Executed)
+@click.option(
+    "--timeout", type=common.SECONDS, help="Maximum run time of the program.  [default: 30]"
+)
+@common.json_option(Executed)
 def execute(
     device: str,
     index: int,
@@ -262,7 +255,7 @@ def execute(
     first, second = (*parameters, 0, 0)[:2]
     with _compute(device, nsid) as compute:
         ranges = _ranges(compute, wanted) if rsid is None else rsid
-        sent = b"" if data is None else read_input(data)
+        sent = b"" if data is None else common.read_input(data)
         before, began = _timing(compute), time.monotonic_ns()
         value = compute.execute(
             index, ranges, parameters=(first, second), data=sent, timeout=timeout
@@ -274,7 +267,7 @@ def execute(
     line = f"returned {value}"
     if modelled is not None:
         line += f"; modelled {modelled / 1e6:.3f} ms, measured {measured / 1e6:.3f} ms"
-    say(report, [line])
+    common.say(report, [line])
 
 
 def _timing(compute: ComputeNamespace) -> TimingLog:

@@ -7,18 +7,7 @@ from pathlib import Path
 
 import click
 
-from potash.cli.drive import reports
-from potash.cli.drive.common import (
-    accelerator_of,
-    accelerator_option,
-    firmware_option,
-    json_option,
-    output_file,
-    program_file,
-    program_of,
-    say,
-    write_output,
-)
+from potash.cli.drive import common, reports
 from potash.cli.progress import showing
 from potash.files import STREAM
 from potash.units import Size
@@ -35,32 +24,32 @@ def fw() -> None:
 
 @fw.command()
 @click.argument("device")
-@program_file
-@accelerator_option
-@firmware_option
-@json_option(reports.FirmwareSent)
+@common.program_file
+@common.accelerator_option
+@common.firmware_option
+@common.json_option(reports.FirmwareSent)
 def send(device: str, program: Path, accelerator: int | None, firmware: int) -> None:
     """Send PROGRAM, an object file or a program in C."""
-    image = program_of(program)
-    with accelerator_of(device, accelerator) as one, showing() as progress:
+    image = common.program_of(program)
+    with common.accelerator_of(device, accelerator) as one, showing() as progress:
         one.send_firmware(image, firmware, progress=progress)
     report = reports.FirmwareSent(one.id, firmware, len(image))
-    say(report, [f"{len(image)} bytes as firmware {firmware}"])
+    common.say(report, [f"{len(image)} bytes as firmware {firmware}"])
 
 
 @fw.command()
 @click.argument("device")
-@output_file
-@accelerator_option
-@firmware_option
+@common.output_file
+@common.accelerator_option
+@common.firmware_option
 @click.option("--data-len", type=Size(), help="Number of bytes (default: all).")
-@json_option(reports.FirmwareRead)
+@common.json_option(reports.FirmwareRead)
 def read(
     device: str, output: Path, accelerator: int | None, firmware: int, data_len: int | None
 ) -> None:
     """Read a program into OUTPUT (- for standard output)."""
-    with accelerator_of(device, accelerator) as one, showing() as progress:
+    with common.accelerator_of(device, accelerator) as one, showing() as progress:
         image = one.read_firmware(data_len, firmware, progress=progress)
-    write_output(output, image)
+    common.write_output(output, image)
     report = reports.FirmwareRead(one.id, firmware, len(image), str(output))
-    say(report, [f"{len(image)} bytes"], aside=output == STREAM)
+    common.say(report, [f"{len(image)} bytes"], aside=output == STREAM)

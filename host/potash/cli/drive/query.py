@@ -7,17 +7,7 @@ from pathlib import Path
 import click
 
 from csd_spec.opcodes import PAGE_SIZE
-from potash.cli.drive import reports
-from potash.cli.drive.common import (
-    SECONDS,
-    Decorator,
-    accelerator_option,
-    json_option,
-    opened,
-    say,
-    together,
-    write_output,
-)
+from potash.cli.drive import common, reports
 from potash.cli.progress import showing
 from potash.columns.engines import Engine, InComputeNamespace, OnAccelerator
 from potash.columns.query import Request, Result
@@ -36,7 +26,7 @@ SHOWN = 20
 BLOCKS = "lba:"
 
 
-question_options: Decorator = together(
+question_options: common.Decorator = common.together(
     click.option("--where", metavar="FILTER", help="Aggregates: count only rows like these."),
     click.option(
         "--by", metavar="COLUMN", help="Aggregates: one row for each value of this column."
@@ -75,9 +65,9 @@ def request_of(expression: str, where: str | None, by: str | None, columns: str 
     is_flag=True,
     help="Use the standard's commands, on a memory and a compute namespace.",
 )
-@accelerator_option
-@click.option("--timeout", type=SECONDS, help="Stop a job after this time (default: never).")
-@json_option(reports.QueryAnswered)
+@common.accelerator_option
+@click.option("--timeout", type=common.SECONDS, help="Stop a job after this time (default: never).")
+@common.json_option(reports.QueryAnswered)
 def query(
     file: str,
     expression: str,
@@ -113,7 +103,7 @@ def query(
     if device is None:
         device = _device_of(file)
     with (
-        opened(device) as drive,
+        common.opened(device) as drive,
         showing() as progress,
         _stored(drive, file, lba, progress) as stored,
     ):
@@ -131,8 +121,8 @@ def query(
 def show(result: Result, output: Path | None) -> None:
     """Report a result, and write it to a file."""
     if output is not None:
-        write_output(output, arrow_file(result.columns))
-    say(_report(result), _lines(result), aside=output == STREAM)
+        common.write_output(output, arrow_file(result.columns))
+    common.say(_report(result), _lines(result), aside=output == STREAM)
 
 
 def _device_of(file: str) -> str:

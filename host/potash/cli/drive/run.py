@@ -7,25 +7,7 @@ from pathlib import Path
 import click
 
 from csd_spec.text import plain
-from potash.cli.drive import reports
-from potash.cli.drive.common import (
-    FIRMWARE_LIMIT,
-    SECONDS,
-    Decorator,
-    accelerator_option,
-    as_json,
-    input_file,
-    json_option,
-    opened,
-    output_file,
-    program_argument,
-    program_file,
-    program_of,
-    read_input,
-    returned,
-    say,
-    write_output,
-)
+from potash.cli.drive import common, reports
 from potash.cli.progress import Line, showing
 from potash.files import STREAM
 from potash.sdk import INPUT_LENGTH, Device, FileSink, FileSource, JobResult, LocalStorage
@@ -49,10 +31,12 @@ def _blocks(text: str) -> LocalStorage:
 
 
 def _argument(text: str) -> Argument:
-    return INPUT_LENGTH if text == LENGTH else program_argument(text, f'"{LENGTH}", hex:BYTES')
+    return (
+        INPUT_LENGTH if text == LENGTH else common.program_argument(text, f'"{LENGTH}", hex:BYTES')
+    )
 
 
-def program_argument_option(input: str) -> Decorator:
+def program_argument_option(input: str) -> common.Decorator:
     """`--arg`, for a program that runs on what `input` names."""
     return click.option(
         "--arg",
@@ -66,9 +50,9 @@ def program_argument_option(input: str) -> Decorator:
 
 @click.command()
 @click.argument("device")
-@program_file
-@input_file
-@output_file
+@common.program_file
+@common.input_file
+@common.output_file
 @click.option(
     "--copy",
     is_flag=True,
@@ -85,16 +69,18 @@ def program_argument_option(input: str) -> Decorator:
     help="Size of the output on the drive (default: that of the input).",
 )
 @program_argument_option("INPUT")
-@accelerator_option
+@common.accelerator_option
 @click.option(
     "--firmware",
-    type=click.IntRange(0, FIRMWARE_LIMIT),
+    type=click.IntRange(0, common.FIRMWARE_LIMIT),
     default=0,
     show_default=True,
     help="Firmware ID under which the program is stored.",
 )
-@click.option("--timeout", type=SECONDS, help="Stop the job after this time (default: never).")
-@json_option(reports.JobEnded)
+@click.option(
+    "--timeout", type=common.SECONDS, help="Stop the job after this time (default: never)."
+)
+@common.json_option(reports.JobEnded)
 @click.option("-v", "--verbose", is_flag=True, help="Report each step.")
 def run(
     device: str,
@@ -126,9 +112,9 @@ def run(
     """
     if copy and lba is not None:
         raise click.UsageError("--copy and --lba exclude each other")
-    image = program_of(program)
+    image = common.program_of(program)
     try:
-        with opened(device) as drive, showing() as progress:
+        with common.opened(device) as drive, showing() as progress:
             if lba is not None:
                 _require_unmounted(drive)
                 lba = lba._replace(output_size=output_size)
@@ -149,7 +135,7 @@ def run(
 
             result = drive.accelerator(accelerator).run(
                 image,
-                source or read_input(input),
+                source or common.read_input(input),
                 args=arguments,
                 output=sink,
                 local=lba,
@@ -162,7 +148,7 @@ def run(
         _show_printed(error.printed)
         raise
     if sink is None:
-        write_output(output, result.output)
+        common.write_output(output, result.output)
     _report(result, output, reports.InPlace(source is not None, sink is not None))
 
 
@@ -194,14 +180,14 @@ def _report(result: JobResult, output: Path, in_place: reports.InPlace) -> None:
     """Say what came of it, on standard error where standard output has the output itself."""
     aside = output == STREAM
     value, produced = result.status.return_value, result.status.produced
-    if not as_json():
+    if not common.as_json():
         _show_printed(result.printed)
     modelled = result.status.modelled or None
     report = reports.JobEnded(
         str(output), produced, value, result.printed, in_place, result.measured, modelled
     )
     where = "" if aside else f" in {output}"
-    line = f"{produced} bytes{where}; the program returned {returned(value)}"
+    line = f"{produced} bytes{where}; the program returned {common.returned(value)}"
     if modelled is not None:
         line += f"; modelled {modelled / 1e6:.3f} ms, measured {result.measured / 1e6:.3f} ms"
-    say(report, [line], aside=aside)
+    common.say(report, [line], aside=aside)

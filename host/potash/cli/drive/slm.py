@@ -11,16 +11,7 @@ import click
 from csd_spec.opcodes import PAGE_SIZE
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.memory_commands import MEMORY_GRANULARITY
-from potash.cli.drive.common import (
-    input_file,
-    json_option,
-    namespace_option,
-    opened,
-    output_file,
-    read_input,
-    say,
-    write_output,
-)
+from potash.cli.drive import common
 from potash.cli.drive.ranges import BLOCKS, BYTES
 from potash.cli.drive.ranges import Range as NamedRange
 from potash.cli.progress import showing
@@ -53,7 +44,7 @@ class Moved:
     length: Annotated[Count, "Number of bytes."]
 
 
-memory_option = namespace_option("the memory")
+memory_option = common.namespace_option("the memory")
 start_option = click.option(
     "--offset",
     "start",
@@ -79,28 +70,28 @@ def slm() -> None:
 
 @contextlib.contextmanager
 def _memory(device: str, nsid: int | None) -> Iterator[MemoryNamespace]:
-    with opened(device) as one:
+    with common.opened(device) as one:
         yield one.memory_namespace(nsid)
 
 
 @slm.command(name="list")
 @click.argument("device")
-@json_option(Memories)
+@common.json_option(Memories)
 def list_(device: str) -> None:
     """Show the memory namespaces and their sizes."""
-    with opened(device) as one:
+    with common.opened(device) as one:
         one.memory_namespace()  # which says what to do where there is none
         found = [
             Memory(nsid, one.memory_namespace(nsid).size)
             for nsid in one.active_namespaces(CommandSet.MEMORY)
         ]
     lines = [f"namespace {item.nsid}: {human(item.size)}" for item in found]
-    say(Memories(found), lines)
+    common.say(Memories(found), lines)
 
 
 @slm.command()
 @click.argument("device")
-@output_file
+@common.output_file
 @memory_option
 @start_option
 @length_option
@@ -108,21 +99,21 @@ def read(device: str, output: Path, nsid: int | None, start: int, length: int) -
     """Read bytes of a memory namespace into the file OUTPUT (- for standard output)."""
     with _memory(device, nsid) as memory, showing() as progress:
         data = memory.read(start, length, progress=progress)
-    write_output(output, data)
+    common.write_output(output, data)
 
 
 @slm.command()
 @click.argument("device")
-@input_file
+@common.input_file
 @memory_option
 @start_option
-@json_option(Moved)
+@common.json_option(Moved)
 def write(device: str, input: Path, nsid: int | None, start: int) -> None:
     """Write the file INPUT (- for standard input) to a memory namespace.
 
     It is padded with zeroes to a multiple of 4 bytes.
     """
-    data = read_input(input)
+    data = common.read_input(input)
     data += bytes(-len(data) % MEMORY_GRANULARITY)
     with _memory(device, nsid) as memory, showing() as progress:
         memory.write(start, data, progress=progress)
@@ -134,7 +125,7 @@ def write(device: str, input: Path, nsid: int | None, start: int) -> None:
 @memory_option
 @start_option
 @length_option
-@json_option(Moved)
+@common.json_option(Moved)
 def fill(device: str, nsid: int | None, start: int, length: int) -> None:
     """Fill bytes of a memory namespace with zeroes."""
     with _memory(device, nsid) as memory:
@@ -157,7 +148,7 @@ def fill(device: str, nsid: int | None, start: int, length: int) -> None:
     multiple=True,
     help="A file on a file system of the drive (in a guest); may be repeated.",
 )
-@json_option(Moved)
+@common.json_option(Moved)
 def copy(
     device: str,
     nsid: int | None,
@@ -188,4 +179,4 @@ def copy(
 
 def _say_moved(memory: MemoryNamespace, start: int, length: int, how: str) -> None:
     line = f"{how}: {length} bytes of namespace {memory.nsid} from byte {start}"
-    say(Moved(memory.nsid, start, length), [line])
+    common.say(Moved(memory.nsid, start, length), [line])

@@ -11,22 +11,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from nvme_spec import commands
+from nvme_spec import commands, queues
 from nvme_spec.features import FeatureId, NumberOfQueues
 from nvme_spec.opcodes import AdminOpcode
-from nvme_spec.queues import (
-    COMMAND_ID,
-    COMMAND_ID_OFFSET,
-    COMPLETION_ENTRY_SHIFT,
-    COMPLETION_ENTRY_SIZE,
-    COMPLETION_ENTRY_WORDS,
-    PHASE_BIT,
-    STATUS_WORD_OFFSET,
-    SUBMISSION_ENTRY_SHIFT,
-    SUBMISSION_ENTRY_SIZE,
-    CompletionEntry,
-    SubmissionEntry,
-)
 from nvme_spec.registers import (
     DOORBELL_WIDTH,
     TIMEOUT_UNIT,
@@ -46,11 +33,11 @@ from potash.sdk.driver.pci import PciFunction
 from potash.sdk.errors import CommandFailed, CommandTimeout, DeviceMisbehaved
 from potash.sdk.transport import NO_CDWS
 
-_STATUS_WORD = STATUS_WORD_OFFSET // 2
+_STATUS_WORD = queues.STATUS_WORD_OFFSET // 2
 _CIDS = 0xFFFF
 """FFFFh is left out: the error log uses it for "no command"."""
 
-OnEnd = Callable[[CompletionEntry | None], None]
+OnEnd = Callable[[queues.CompletionEntry | None], None]
 """Called when a command has ended: with its completion, or None after a reset."""
 
 
@@ -68,35 +55,37 @@ class QueuePair:
         self.tail = 0
         self.head = 0
         self.in_flight: dict[int, OnEnd] = {}
-        self._submission = submission[: entries * SUBMISSION_ENTRY_SIZE]
-        self._completion = completion[: entries * COMPLETION_ENTRY_SIZE]
+        self._submission = submission[: entries * queues.SUBMISSION_ENTRY_SIZE]
+        self._completion = completion[: entries * queues.COMPLETION_ENTRY_SIZE]
         self._words = self._completion.cast("H")
-        self._phase = PHASE_BIT
+        self._phase = queues.PHASE_BIT
         self._cid = 0
 
-    def put(self, command: SubmissionEntry, on_end: OnEnd) -> None:
+    def put(self, command: queues.SubmissionEntry, on_end: OnEnd) -> None:
         """Write a command, with an identifier that is free. Ring the tail afterwards."""
         cid = self._cid
         while cid == self._cid or cid in self.in_flight:
             cid = (cid + 1) % _CIDS
         self._cid = cid
-        start = self.tail * SUBMISSION_ENTRY_SIZE
-        self._submission[start : start + SUBMISSION_ENTRY_SIZE] = command.encode()
-        COMMAND_ID.pack_into(self._submission, start + COMMAND_ID_OFFSET, cid)
+        start = self.tail * queues.SUBMISSION_ENTRY_SIZE
+        self._submission[start : start + queues.SUBMISSION_ENTRY_SIZE] = command.encode()
+        queues.COMMAND_ID.pack_into(self._submission, start + queues.COMMAND_ID_OFFSET, cid)
         self.tail = (self.tail + 1) % self.entries
         self.in_flight[cid] = on_end
 
-    def take(self) -> CompletionEntry | None:
+    def take(self) -> queues.CompletionEntry | None:
         """The next completion, if there is one. Ring the head afterwards if `head_is_due`."""
         # The phase tag alone says that the entry is there; only then may the rest be read.
-        word = self._words[self.head * COMPLETION_ENTRY_WORDS + _STATUS_WORD]
-        if word & PHASE_BIT != self._phase:
+        word = self._words[self.head * queues.COMPLETION_ENTRY_WORDS + _STATUS_WORD]
+        if word & queues.PHASE_BIT != self._phase:
             return None
-        entry = CompletionEntry.decode(self._completion, self.head * COMPLETION_ENTRY_SIZE)
+        entry = queues.CompletionEntry.decode(
+            self._completion, self.head * queues.COMPLETION_ENTRY_SIZE
+        )
         self.head += 1
         if self.head == self.entries:
             self.head = 0
-            self._phase ^= PHASE_BIT
+            self._phase ^= queues.PHASE_BIT
         return entry
 
     @property
@@ -157,13 +146,16 @@ class Controller:
         several = self._capabilities.css & CommandSets.IO_COMMAND_SETS
         sets = CommandSetSelected.ALL_SUPPORTED if several else CommandSetSelected.NVM
         enabled = ControllerConfiguration(
-            en=1, css=sets, iosqes=SUBMISSION_ENTRY_SHIFT, iocqes=COMPLETION_ENTRY_SHIFT
+            en=1,
+            css=sets,
+            iosqes=queues.SUBMISSION_ENTRY_SHIFT,
+            iocqes=queues.COMPLETION_ENTRY_SHIFT,
         )
         self._write(Register.CC, enabled.encode())
         self._await("become ready", self._ready_timeout, lambda status: status.rdy == 1)
         self._create_io_queues(entries, timeout)
 
-    def submit(self, admin: bool, command: SubmissionEntry, on_end: OnEnd) -> None:
+    def submit(self, admin: bool, command: queues.SubmissionEntry, on_end: OnEnd) -> None:
         """Send one command; `wait` calls `on_end` with its completion, `start` with None."""
         queue = self._queues[ADMIN_QUEUE if admin else IO_QUEUE]
         queue.put(command, on_end)
@@ -255,9 +247,9 @@ class Controller:
         ):
             self._execute(_entry(opcode, prp1, cdws), timeout)
 
-    def _execute(self, command: SubmissionEntry, timeout: float) -> None:
+    def _execute(self, command: queues.SubmissionEntry, timeout: float) -> None:
         """Carry out an Admin command of the driver's own."""
-        completions: list[CompletionEntry | None] = []
+        completions: list[queues.CompletionEntry | None] = []
         self.submit(True, command, completions.append)
         deadline = time.monotonic() + timeout
         while not completions:
@@ -279,7 +271,7 @@ class Controller:
             on_end(entry)
         return found
 
-    def _on_event(self, entry: CompletionEntry | None) -> None:
+    def _on_event(self, entry: queues.CompletionEntry | None) -> None:
         self._event_requested = False
         if entry is not None and not entry.status:
             self._events.append(entry.dw0)
@@ -338,5 +330,5 @@ def _queue_pair(qid: int, entries: int, memory: QueueMemory) -> QueuePair:
     return QueuePair(qid, entries, memory.submission, memory.completion)
 
 
-def _entry(opcode: int, prp1: int, cdws: commands.Cdws) -> SubmissionEntry:
-    return SubmissionEntry(opcode, 0, 0, 0, 0, 0, 0, prp1, 0, *cdws)
+def _entry(opcode: int, prp1: int, cdws: commands.Cdws) -> queues.SubmissionEntry:
+    return queues.SubmissionEntry(opcode, 0, 0, 0, 0, 0, 0, prp1, 0, *cdws)

@@ -25,14 +25,7 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.command_sets.memory.access import AT_ONCE, require_granularity
-from potash_firmware.rpu.command_sets.nvm.blocks import (
-    STEP,
-    after,
-    pieces,
-    read_error,
-    require_allocated,
-    require_correctable,
-)
+from potash_firmware.rpu.command_sets.nvm import blocks
 from potash_firmware.rpu.command_sets.nvm.limits import MOST_SOURCE_RANGES
 from potash_firmware.rpu.command_sets.sources import require_copyable, source_memory
 from potash_firmware.rpu.controller import Controller
@@ -128,14 +121,14 @@ def _blocks(controller: Controller, target: MemoryNamespace, one: BlockSourceRan
     controller.namespaces.require_usable(one.snsid)
     require_copyable(controller, target.nsid, one.snsid, one.sopt)
     first, length = namespace.byte_range(one.slba, one.blocks)
-    require_correctable(namespace, one.slba, one.blocks)
+    blocks.require_correctable(namespace, one.slba, one.blocks)
     return Source(namespace, first, length)
 
 
 def _steps(sources: Sequence[Source], target: memoryview) -> Iterator[Step]:
     at = 0
     for source in sources:
-        for first, length in pieces(source.first, source.length, STEP):
+        for first, length in blocks.pieces(source.first, source.length, blocks.STEP):
             yield Step(source._replace(first=first, length=length), target[at : at + length])
             at += length
 
@@ -152,7 +145,7 @@ def _take(
         if controller.namespaces.attached.get(namespace.nsid) is not namespace:
             raise controller.namespaces.absent(namespace.nsid)
         if isinstance(namespace, Namespace):
-            wait = after(controller, namespace, ranges, lambda: go_on(step), writes=False)
+            wait = blocks.after(controller, namespace, ranges, lambda: go_on(step), writes=False)
             if wait is not None:
                 return wait
         try:
@@ -209,7 +202,7 @@ def _moving(source: Source, target: memoryview) -> Callable[[], None]:
 
     def move() -> None:
         if dulbe:
-            require_allocated(media, first, length)
+            blocks.require_allocated(media, first, length)
         media.read_into([target], first)
 
     return move
@@ -220,4 +213,4 @@ def _failed(
 ) -> NvmeError:
     if isinstance(namespace, MemoryNamespace):
         return NvmeError(Status.INTERNAL_ERROR, dnr=False, detail=str(error.strerror))
-    return read_error(controller, namespace, error)
+    return blocks.read_error(controller, namespace, error)
