@@ -22,14 +22,9 @@ from potash_device.media.executor import MediaExecutor
 from potash_device.media.flash import Flash
 from potash_device.media.sidecar import Sidecar
 from potash_device.media.store import Media
+from potash_device.pcie import layout
 from potash_device.pcie.bar_memory import BarMemory
 from potash_device.pcie.config_space import BarLayout, ConfigSpace, PciIdentity
-from potash_device.pcie.layout import (
-    CONFIG_SPACE_SIZE,
-    MSIX_MASKED,
-    MSIX_TABLE_ENTRY_SIZE,
-    MSIX_VECTOR_CONTROL,
-)
 from potash_device.register_bytes import RegisterBytes
 from potash_device.trace import Trace
 from potash_device.vta.config import Config
@@ -158,7 +153,7 @@ class Board:
         return {
             PciRegion.BAR0: Region(BAR.size),
             **{bar: one.region for bar, one in self._bars.items()},
-            PciRegion.CONFIG: Region(CONFIG_SPACE_SIZE),
+            PciRegion.CONFIG: Region(layout.CONFIG_SPACE_SIZE),
         }
 
     def function_reset(self, *, keep_cmb: bool = False) -> None:
@@ -318,11 +313,11 @@ def _msix_table(vectors: int) -> RegisterBytes:
     It stands there to be read and written: a vfio-user client tells of its vectors, masks included,
     by DEVICE_SET_IRQS.
     """
-    size = MSIX_TABLE_ENTRY_SIZE
+    size = layout.MSIX_TABLE_ENTRY_SIZE
     table = RegisterBytes(vectors * size)
     for at in range(0, vectors * size, size):
         table.define(at, size, 0, writable=(1 << 8 * size) - 1)
-        table.put(at + MSIX_VECTOR_CONTROL, 4, MSIX_MASKED)
+        table.put(at + layout.MSIX_VECTOR_CONTROL, 4, layout.MSIX_MASKED)
     return table
 
 

@@ -26,13 +26,7 @@ from potash_device.media.store import Media
 from potash_device.pcie.config_space import PciIdentity
 from potash_device.trace import record
 from potash_device.vta.config import default_threads
-from potash_firmware.apu.config import (
-    AcceleratorConfig,
-    Config,
-    Limits,
-    NamespaceConfig,
-    RangeBlocks,
-)
+from potash_firmware.apu import config
 from potash_firmware.apu_process import ApuProcess
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.log_components import LogSettings
@@ -68,16 +62,18 @@ _PR_SET_TIMERSLACK = 29
 class DeviceSettings:
     board: BoardSettings = field(default_factory=BoardSettings)
     rpu: RpuSettings = field(default_factory=RpuSettings)
-    accelerators: tuple[AcceleratorConfig, ...] = (AcceleratorConfig(0, 64 * MIB, 64 * MIB),)
+    accelerators: tuple[config.AcceleratorConfig, ...] = (
+        config.AcceleratorConfig(0, 64 * MIB, 64 * MIB),
+    )
     engine: Engine = Engine.NATIVE
     """What runs programs."""
-    range_blocks: RangeBlocks = field(default_factory=RangeBlocks)
+    range_blocks: config.RangeBlocks = field(default_factory=config.RangeBlocks)
     """How local storage commands count."""
     log: LogSettings = field(default_factory=LogSettings)
     """What the APU and its workers say of themselves; this process's own log is its owner's."""
     platform_status: bool = False
     """Whether an accelerator is done after a job that failed, as the platform has it."""
-    limits: Limits = field(default_factory=Limits)
+    limits: config.Limits = field(default_factory=config.Limits)
     """What programs and models may take."""
     vta_threads: int | None = None
     """Threads that execute a stream of the tensor accelerator; by default, as many as the number of
@@ -374,7 +370,7 @@ class Device:
         self.apu.replace(*equipment)
         self._busy = True
 
-    def _equipment(self) -> tuple[Config, Mapping[str, int]]:
+    def _equipment(self) -> tuple[config.Config, Mapping[str, int]]:
         """What an APU is given: its configuration, and descriptors by name."""
         self._close_readers()
         self._namespaces_version = self.rpu.controller.namespaces.version
@@ -397,12 +393,12 @@ class Device:
             undo.pop_all()
         self.rpu.apu_started(rpu_end)
 
-    def _apu_config(self) -> Config:
+    def _apu_config(self) -> config.Config:
         settings = self._settings
-        return Config(
+        return config.Config(
             accelerators=settings.accelerators,
             namespaces=tuple(
-                NamespaceConfig(nsid, namespace.size, namespace.block_size)
+                config.NamespaceConfig(nsid, namespace.size, namespace.block_size)
                 for nsid, namespace in self.rpu.controller.namespaces.blocks.items()
             ),
             range_blocks=settings.range_blocks,

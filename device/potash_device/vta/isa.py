@@ -9,13 +9,8 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from potash_device.vta import encoding
 from potash_device.vta.config import Config, MemoryId
-from potash_device.vta.encoding import (
-    INSTRUCTION_BYTES,
-    OPCODE_BITS,
-    InstructionError,
-    Layout,
-)
 
 
 class Opcode(IntEnum):
@@ -76,7 +71,7 @@ class _Encoded:
 
     def encode(self, config: Config) -> int:
         """The instruction's 128 bits. Raises InstructionError."""
-        layout: Layout = getattr(config.layouts, self.kind)
+        layout: encoding.Layout = getattr(config.layouts, self.kind)
         return layout.pack({"opcode": self.opcode, **self.__dict__})
 
 
@@ -197,7 +192,7 @@ class MicroOp(NamedTuple):
 def decode(word: int, config: Config) -> Instruction:
     """Read an instruction's 128 bits. Raises InstructionError for an opcode, memory type, ALU
     operation or reserved bit that the encoding does not have."""
-    opcode = word & (1 << OPCODE_BITS) - 1
+    opcode = word & (1 << encoding.OPCODE_BITS) - 1
     match opcode:
         case Opcode.LOAD | Opcode.STORE:
             values = _unpacked(config.layouts.memory.unpack(word))
@@ -217,13 +212,13 @@ def decode(word: int, config: Config) -> Instruction:
         case Opcode.FINISH:
             return Finish(**_unpacked(config.layouts.finish.unpack(word)))
         case _:
-            raise InstructionError(f"opcode {opcode} does not exist")
+            raise encoding.InstructionError(f"opcode {opcode} does not exist")
 
 
 def encode_stream(instructions: Iterable[Instruction], config: Config) -> bytes:
     """The instructions, contiguous, as a core fetches them. Raises InstructionError."""
     return b"".join(
-        instruction.encode(config).to_bytes(INSTRUCTION_BYTES, "little")
+        instruction.encode(config).to_bytes(encoding.INSTRUCTION_BYTES, "little")
         for instruction in instructions
     )
 
@@ -240,4 +235,4 @@ def _member(codes: type[_Code], value: int, name: str) -> _Code:
     try:
         return codes(value)
     except ValueError:
-        raise InstructionError(f"{name} {value} does not exist") from None
+        raise encoding.InstructionError(f"{name} {value} does not exist") from None

@@ -20,18 +20,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from potash_device.trace import COMPUTE, record
+from potash_firmware.apu import orders
 from potash_firmware.apu.config import CONFIG_VARIABLE, Config, parse_descriptors
 from potash_firmware.apu.confined import confine_compiler, confine_worker
-from potash_firmware.apu.orders import (
-    CHECKER,
-    ENGINE,
-    MAX_ORDER,
-    Exited,
-    Kill,
-    Spawn,
-    decode,
-    encode,
-)
 from potash_firmware.apu.process import die_with_parent, set_name, yield_to_others
 from potash_firmware.apu.workshop import EXCHANGE, Desk, Workshop
 from potash_firmware.confinement import be_undumpable, libraries, missing
@@ -50,7 +41,7 @@ with who compiles for it."""
 
 def worker_name(accelerator: int) -> str:
     """What the process of an accelerator's worker is called."""
-    names = {CHECKER: "potash-checker", ENGINE: "potash-engine"}
+    names = {orders.CHECKER: "potash-checker", orders.ENGINE: "potash-engine"}
     return names.get(accelerator, f"potash-worker{accelerator}")
 
 
@@ -99,13 +90,13 @@ class Nursery:
 
     def _order(self) -> bool:
         """Follow one order; False when there will be none any more."""
-        data, fds, _, _ = socket.recv_fds(self._control, MAX_ORDER, 1)
+        data, fds, _, _ = socket.recv_fds(self._control, orders.MAX_ORDER, 1)
         if not data:
             return False
-        match decode(data):
-            case Spawn(serial, accelerator):
+        match orders.decode(data):
+            case orders.Spawn(serial, accelerator):
                 self._spawn(serial, accelerator, fds[0])
-            case Kill(serial):
+            case orders.Kill(serial):
                 child = self._children.get(serial)
                 if child is not None:
                     os.kill(child.pid, signal.SIGKILL)
@@ -122,7 +113,7 @@ class Nursery:
             os.close(fd)
             if desk is not None:
                 desk.close()
-            self._control.send(encode(Exited(serial, os.EX_OSERR)))
+            self._control.send(orders.encode(orders.Exited(serial, os.EX_OSERR)))
             return
         if pid == 0:
             self._become_worker(nursery, accelerator, fd, desk)
@@ -183,7 +174,9 @@ class Nursery:
             self._selector.unregister(child.desk)
         child.desk.close()
         self._end_abandoned()
-        self._control.send(encode(Exited(child.serial, os.waitstatus_to_exitcode(status))))
+        self._control.send(
+            orders.encode(orders.Exited(child.serial, os.waitstatus_to_exitcode(status)))
+        )
 
     def _end_abandoned(self) -> None:
         """Let what nobody waits for any more be compiled for the next time, but only so much of
@@ -241,7 +234,7 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
     places = {item.id: place for place, item in enumerate(config.accelerators)}
 
     def serve(channel: socket.socket, accelerator: int, workshop: Workshop) -> None:
-        if accelerator == CHECKER:
+        if accelerator == orders.CHECKER:
             confine_compiler(config.limits, [channel.fileno()])
             checks.serve(channel)
             return
@@ -250,7 +243,11 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
         log.debug("%s is there", name)
         if "trace" in descriptors:
             record(COMPUTE, descriptors["trace"], name, level=logging.DEBUG)
-        mine = {"trace"} if accelerator == ENGINE else {f"arena{accelerator}", "counters", "trace"}
+        mine = (
+            {"trace"}
+            if accelerator == orders.ENGINE
+            else {f"arena{accelerator}", "counters", "trace"}
+        )
         if config.processor is not None:
             mine.add("counters")
         keep = [fd for key, fd in descriptors.items() if key in mine]
@@ -260,7 +257,7 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
         engines.before_fast = workshop.kernels
         meter = _meter(config, descriptors, places.get(accelerator))
         models = Models(config.vta, meter, workshop.model, config.vta_threads)
-        if accelerator == ENGINE:
+        if accelerator == orders.ENGINE:
             limit, row = config.limits.instructions, _engine_rows(config, descriptors)
             compute_worker.serve(channel, models, limit, engine, meter.ledger, row)
             return

@@ -13,13 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from csd_spec.faults import Fault, FaultKind
-from nvme_spec.features import (
-    FeatureId,
-    HostControlledThermalManagement,
-    IoCommandSetProfile,
-    TemperatureThreshold,
-    ThresholdType,
-)
+from nvme_spec import features
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.logs import CommandEffectsLog, CriticalWarning, NoticeEvent, SmartLog
 from nvme_spec.persistent_events import HardwareError, HardwareErrorCode, PowerOnOrReset
@@ -127,7 +121,7 @@ class Controller:
         self.alerts = Alerts(
             self.events,
             self.errors,
-            lambda: self.features.get(FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION),
+            lambda: self.features.get(features.FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION),
             self.critical_warning,
         )
 
@@ -402,7 +396,9 @@ class Controller:
         configuration = ControllerConfiguration(self.board.registers.read(Register.CC))
         self.namespaces.select(
             by_identifier=configuration.css == CommandSetSelected.ALL_SUPPORTED,
-            profile=IoCommandSetProfile(self.features.get(FeatureId.IO_COMMAND_SET_PROFILE)).iocsci,
+            profile=features.IoCommandSetProfile(
+                self.features.get(features.FeatureId.IO_COMMAND_SET_PROFILE)
+            ).iocsci,
         )
 
     # What it reports of itself.
@@ -415,9 +411,9 @@ class Controller:
         """What of the media and of the temperature deserves a warning."""
         warning = CriticalWarning(0)
         if (
-            not self._threshold(ThresholdType.UNDER)
+            not self._threshold(features.ThresholdType.UNDER)
             < self.health.temperature
-            < self._threshold(ThresholdType.OVER)
+            < self._threshold(features.ThresholdType.OVER)
         ):
             warning |= CriticalWarning.TEMPERATURE
         media = [namespace.media for namespace in self.namespaces.blocks.values()]
@@ -480,13 +476,13 @@ class Controller:
                 namespace.lost()
         self.zones_changed()
 
-    def _threshold(self, kind: ThresholdType) -> int:
-        choice = TemperatureThreshold(thsel=kind).encode()
-        return TemperatureThreshold(
-            self.features.get(FeatureId.TEMPERATURE_THRESHOLD, choice)
+    def _threshold(self, kind: features.ThresholdType) -> int:
+        choice = features.TemperatureThreshold(thsel=kind).encode()
+        return features.TemperatureThreshold(
+            self.features.get(features.FeatureId.TEMPERATURE_THRESHOLD, choice)
         ).tmpth
 
-    def _throttling_thresholds(self) -> HostControlledThermalManagement:
-        return HostControlledThermalManagement(
-            self.features.get(FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT)
+    def _throttling_thresholds(self) -> features.HostControlledThermalManagement:
+        return features.HostControlledThermalManagement(
+            self.features.get(features.FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT)
         )

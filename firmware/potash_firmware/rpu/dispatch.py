@@ -8,21 +8,15 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 
+from nvme_spec import logs
 from nvme_spec.identify.capabilities import CommandSet
-from nvme_spec.logs import (
-    COMMAND_COUNT,
-    CSE_SHIFT,
-    CommandEffects,
-    CommandEffectsLog,
-    SubmissionRestriction,
-)
 from nvme_spec.queues import BROADCAST_NSID
 from potash_firmware.rpu.command import Command, Result
 from potash_firmware.rpu.controller import CommandSupport, Controller
 
 Handler = Callable[[Controller, Command], Result]
 
-NO_EFFECT = CommandEffects(0)
+NO_EFFECT = logs.CommandEffects(0)
 
 
 class NamespaceUse(Enum):
@@ -46,9 +40,9 @@ class Row:
     opcode: int
     handler: Handler
     namespace: NamespaceUse = NamespaceUse.NONE
-    effects: CommandEffects = NO_EFFECT
+    effects: logs.CommandEffects = NO_EFFECT
     capability: int = 0
-    alone: SubmissionRestriction = SubmissionRestriction.NONE
+    alone: logs.SubmissionRestriction = logs.SubmissionRestriction.NONE
     command_set: CommandSet = CommandSet.NVM
     """Of an Admin command: there is none while this is not enabled."""
 
@@ -68,10 +62,11 @@ def support(admin: Table, io: Mapping[CommandSet, Table]) -> CommandSupport:
     """What Identify and the log pages say of the tables."""
 
     @cache
-    def effects(csi: CommandSet, enabled: frozenset[CommandSet]) -> CommandEffectsLog:
+    def effects(csi: CommandSet, enabled: frozenset[CommandSet]) -> logs.CommandEffectsLog:
         there = {opcode: row for opcode, row in admin.items() if row.command_set in enabled}
-        return CommandEffectsLog(
-            acs=_effects(there, CommandEffects.CONTROLLER_SCOPE), iocs=_effects(io[csi], NO_EFFECT)
+        return logs.CommandEffectsLog(
+            acs=_effects(there, logs.CommandEffects.CONTROLLER_SCOPE),
+            iocs=_effects(io[csi], NO_EFFECT),
         )
 
     return CommandSupport(
@@ -106,17 +101,18 @@ def _capabilities(rows: Iterable[Row]) -> int:
     return bits
 
 
-def _effects(rows: Table, scope: CommandEffects) -> tuple[int, ...]:
+def _effects(rows: Table, scope: logs.CommandEffects) -> tuple[int, ...]:
     """`scope` is that of commands for no single namespace.
 
     I/O commands have none: Linux calls every bit of theirs unusual but CSUPP and LBCC.
     """
     return tuple(
-        _effects_of(rows[opcode], scope) if opcode in rows else 0 for opcode in range(COMMAND_COUNT)
+        _effects_of(rows[opcode], scope) if opcode in rows else 0
+        for opcode in range(logs.COMMAND_COUNT)
     )
 
 
-def _effects_of(row: Row, scope: CommandEffects) -> int:
+def _effects_of(row: Row, scope: logs.CommandEffects) -> int:
     if scope and row.namespace in (NamespaceUse.ONE, NamespaceUse.ONE_OR_ALL):
-        scope = CommandEffects.NAMESPACE_SCOPE
-    return CommandEffects.CSUPP | row.effects | scope | row.alone << CSE_SHIFT
+        scope = logs.CommandEffects.NAMESPACE_SCOPE
+    return logs.CommandEffects.CSUPP | row.effects | scope | row.alone << logs.CSE_SHIFT

@@ -16,15 +16,10 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from nvme_spec.queues import CompletionEntry, SubmissionEntry
 from nvme_spec.status import Status
+from potash.sdk import errors
 from potash.sdk.driver.controller import Controller, command_timeout
 from potash.sdk.driver.memory import BASE_ADDRESS, MAX_TRANSFER, DriverMemory
 from potash.sdk.driver.pci import PciFunction, translated
-from potash.sdk.errors import (
-    CommandFailed,
-    DeviceGone,
-    DeviceNotFound,
-    PotashError,
-)
 from potash.sdk.transport import Completion, Ended, PendingCommand, Request
 from pyvfio_user.client import Client, VfioUserError
 from pyvfio_user.migration import State
@@ -50,7 +45,7 @@ def _reset_if_interrupted(
         try:
             return method(self, *args, **kwargs)
         except (KeyboardInterrupt, SystemExit):
-            with suppress(PotashError):
+            with suppress(errors.PotashError):
                 self.reset()
             raise
 
@@ -120,13 +115,13 @@ class VfioUserTransport:
             pending = self._in_flight[slot] = _PendingCommand(self, request, slot, timeout)
             controller.submit(request.admin, command, pending.end)
             return pending
-        except PotashError as error:
+        except errors.PotashError as error:
             return Ended(error)
 
     @_reset_if_interrupted
     def poll(self, pending: _PendingCommand) -> None:
         """Handle completions without waiting; a device that is lost is left to `wait`."""
-        with suppress(PotashError):
+        with suppress(errors.PotashError):
             self._opened().wait(pending.request.admin, 0.0)
 
     @_reset_if_interrupted
@@ -162,7 +157,7 @@ class VfioUserTransport:
             state = source.migration.save()
         try:
             self.attach(path, state)
-        except PotashError:
+        except errors.PotashError:
             with _device_errors():
                 source.migration.enter(State.RUNNING)
             raise
@@ -189,7 +184,7 @@ class VfioUserTransport:
         try:
             controller.start(self._timeout)
             self._in_flight.clear()
-        except PotashError:
+        except errors.PotashError:
             # There are no queues: release everything without shutting it down.
             self._controller = None
             self._resources.close()
@@ -206,12 +201,12 @@ class VfioUserTransport:
                     controller.shut_down()
                     self._function.disable()
                     self._client.dma_unmap(BASE_ADDRESS, len(self._memory))
-            except PotashError:
+            except errors.PotashError:
                 pass  # The device was to be left anyway.
 
     def _opened(self) -> Controller:
         if self._controller is None:
-            raise DeviceGone("the device is closed")
+            raise errors.DeviceGone("the device is closed")
         return self._controller
 
 
@@ -225,7 +220,7 @@ class _PendingCommand:
         self.slot = slot
         self.timeout = timeout
         self.deadline = time.monotonic() + timeout
-        self.outcome: Completion | PotashError | None = None
+        self.outcome: Completion | errors.PotashError | None = None
         self._transport = transport
 
     def done(self) -> bool:
@@ -236,7 +231,7 @@ class _PendingCommand:
     def result(self) -> Completion:
         while self.outcome is None:
             self._transport.wait(self)
-        if isinstance(self.outcome, PotashError):
+        if isinstance(self.outcome, errors.PotashError):
             raise self.outcome
         return self.outcome
 
@@ -244,12 +239,12 @@ class _PendingCommand:
         """The command has a completion, or None after a reset."""
         request = self.request
         data = self._transport.release(self.slot, request.data_in_length)
-        outcome: Completion | PotashError
+        outcome: Completion | errors.PotashError
         if entry is None:
             aborted = Status.COMMAND_ABORTED_BY_HOST
-            outcome = CommandFailed(request.admin, request.opcode, aborted, csi=request.csi)
+            outcome = errors.CommandFailed(request.admin, request.opcode, aborted, csi=request.csi)
         elif entry.status:
-            outcome = CommandFailed(
+            outcome = errors.CommandFailed(
                 request.admin, request.opcode, entry.status, dnr=entry.dnr, csi=request.csi
             )
         else:
@@ -311,15 +306,15 @@ def require_free(path: str) -> None:
         pass
 
 
-def _not_found(path: str, error: OSError) -> DeviceNotFound:
+def _not_found(path: str, error: OSError) -> errors.DeviceNotFound:
     reason = error.strerror or str(error)
     if not path:
-        return DeviceNotFound("vfio-user: needs the path of a socket behind the colon")
+        return errors.DeviceNotFound("vfio-user: needs the path of a socket behind the colon")
     if error.errno in (errno.ENOENT, errno.ECONNREFUSED):
-        return DeviceNotFound(
+        return errors.DeviceNotFound(
             f"no device listens at {path}; start one with: potash serve --socket {path}"
         )
-    return DeviceNotFound(f"the socket {path} cannot be used: {reason}")
+    return errors.DeviceNotFound(f"the socket {path} cannot be used: {reason}")
 
 
 def _negotiate(client: Client, path: str) -> None:
@@ -330,7 +325,7 @@ def _negotiate(client: Client, path: str) -> None:
         # It closes the connection of a further one; a server of another kind lets it wait.
         if error.errno not in (errno.ETIMEDOUT, errno.ECONNRESET):
             raise
-        raise DeviceNotFound(
+        raise errors.DeviceNotFound(
             f"the device at {path} is busy with another client; try again when that has left"
         ) from error
 

@@ -13,20 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import csd_spec.opcodes
-from nvme_spec import logs
+from nvme_spec import logs, persistent_events
 from nvme_spec.commands import GetLogPage
 from nvme_spec.identify.capabilities import CommandSet, Lpa
 from nvme_spec.memory_commands import (
     HostAddressable,
     MemoryAccessType,
     encode_host_addressable,
-)
-from nvme_spec.persistent_events import (
-    ESTABLISH_AND_READ_HEADER,
-    SIZE_UNIT,
-    PersistentEventAction,
-    PersistentEventHeader,
-    TelemetryCreated,
 )
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
@@ -42,7 +35,9 @@ from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 
 DWORD = 4
 
-PERSISTENT_EVENT_LOG_UNITS = -(-(PersistentEventHeader.SIZE + SIZE_LIMIT) // SIZE_UNIT)
+PERSISTENT_EVENT_LOG_UNITS = -(
+    -(persistent_events.PersistentEventHeader.SIZE + SIZE_LIMIT) // persistent_events.SIZE_UNIT
+)
 """PELS of Identify Controller."""
 
 _ACTION_MASK = 3
@@ -182,7 +177,7 @@ def _telemetry_host(controller: Controller, command: Command, fields: GetLogPage
     if fields.lsp & logs.TELEMETRY_CREATE:
         controller.telemetry.create()
         header = controller.telemetry.header(logs.LogPage.TELEMETRY_HOST)
-        controller.persistent_events.add(TelemetryCreated(header=header))
+        controller.persistent_events.add(persistent_events.TelemetryCreated(header=header))
     return controller.telemetry.encode(logs.LogPage.TELEMETRY_HOST)
 
 
@@ -203,25 +198,25 @@ def _persistent_events(
     controller: Controller, command: Command, fields: GetLogPage
 ) -> bytes | None:
     events = controller.persistent_events
-    match PersistentEventAction(fields.lsp & _ACTION_MASK):
-        case PersistentEventAction.READ:
+    match persistent_events.PersistentEventAction(fields.lsp & _ACTION_MASK):
+        case persistent_events.PersistentEventAction.READ:
             return events.context
-        case PersistentEventAction.ESTABLISH_AND_READ:
+        case persistent_events.PersistentEventAction.ESTABLISH_AND_READ:
             page = events.establish(_persistent_event_header(controller))
             if fields.offset > len(page):
                 events.release()
             return page
-        case PersistentEventAction.ESTABLISH_AND_READ_HEADER:
+        case persistent_events.PersistentEventAction.ESTABLISH_AND_READ_HEADER:
             return events.header(_persistent_event_header(controller))
-        case PersistentEventAction.RELEASE:
+        case persistent_events.PersistentEventAction.RELEASE:
             events.release()
             return None
 
 
-def _persistent_event_header(controller: Controller) -> PersistentEventHeader:
+def _persistent_event_header(controller: Controller) -> persistent_events.PersistentEventHeader:
     identity, pci = controller.settings.identity, controller.board.settings.identity
     health = controller.smart_log()
-    return PersistentEventHeader(
+    return persistent_events.PersistentEventHeader(
         lid=logs.LogPage.PERSISTENT_EVENT,
         power_on_hours=health.power_on_hours,
         power_cycles=health.power_cycles,
@@ -295,7 +290,9 @@ PAGES: dict[int, Page] = {
         after_reading=lambda controller, _: controller.telemetry.release(),
     ),
     logs.LogPage.PERSISTENT_EVENT: Page(
-        _persistent_events, Lpa.PERSISTENT_EVENT, specific=ESTABLISH_AND_READ_HEADER
+        _persistent_events,
+        Lpa.PERSISTENT_EVENT,
+        specific=persistent_events.ESTABLISH_AND_READ_HEADER,
     ),
     logs.LogPage.LBA_STATUS: Page(_lba_status),
     logs.LogPage.ENDURANCE_GROUP: _endurance_page(placement.endurance_group),

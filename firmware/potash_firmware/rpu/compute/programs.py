@@ -13,14 +13,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from nvme_spec.computational import (
-    DEVICE_DEFINED_TYPE,
-    FIRST_VENDOR_PROGRAM_TYPE,
-    LoadProgram,
-    ProgramDescriptor,
-    ProgramIdentifierType,
-    ProgramOccupancy,
-)
+from nvme_spec import computational
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.mailbox.execution import Outcome, next_serial
 from potash_firmware.rpu.compute.engine import Engine, Shared
@@ -29,7 +22,7 @@ from potash_firmware.rpu.settings import ComputeSettings
 LOAD_SHIFT = 3
 """LPG: the size of a program is a multiple of 2**3 bytes, as that of an ELF object is."""
 
-PROGRAM_TYPES = (FIRST_VENDOR_PROGRAM_TYPE,)
+PROGRAM_TYPES = (computational.FIRST_VENDOR_PROGRAM_TYPE,)
 """PTYPEs that can be loaded, all of them eBPF objects. The standard's value for eBPF is not
 known."""
 
@@ -49,8 +42,8 @@ class Program:
     """
 
     image: Shared | int
-    ptype: int = DEVICE_DEFINED_TYPE
-    pit: int = ProgramIdentifierType.NONE
+    ptype: int = computational.DEVICE_DEFINED_TYPE
+    pit: int = computational.ProgramIdentifierType.NONE
     pid: int = 0
     size: int = 0
     missing: list[tuple[int, int]] = field(default_factory=list)
@@ -65,12 +58,12 @@ class Program:
         """It is there from the start, and cannot be unloaded."""
         return isinstance(self.image, int)
 
-    def describe(self) -> ProgramDescriptor:
+    def describe(self) -> computational.ProgramDescriptor:
         """Its entry in the Program List."""
-        occupancy = ProgramOccupancy.DOWNLOADED
+        occupancy = computational.ProgramOccupancy.DOWNLOADED
         if self.device_defined:
-            occupancy = ProgramOccupancy.DEVICE_DEFINED
-        return ProgramDescriptor(
+            occupancy = computational.ProgramOccupancy.DEVICE_DEFINED
+        return computational.ProgramDescriptor(
             peocc=occupancy, act=self.active, pit=self.pit, ptype=self.ptype, pid=self.pid
         )
 
@@ -109,7 +102,7 @@ class Programs:
 
     # Loading.
 
-    def check_piece(self, fields: LoadProgram) -> None:
+    def check_piece(self, fields: computational.LoadProgram) -> None:
         """Raise NvmeError for a piece that cannot be loaded; nothing has changed then."""
         program = self._downloadable(fields.pind)
         _require(fields.psize > 0, Status.INVALID_PROGRAM_DATA, "an empty program")
@@ -125,7 +118,8 @@ class Programs:
             "a piece that leaves its program",
         )
         _require(
-            fields.pit in (ProgramIdentifierType.NONE, ProgramIdentifierType.PUID),
+            fields.pit
+            in (computational.ProgramIdentifierType.NONE, computational.ProgramIdentifierType.PUID),
             Status.INVALID_FIELD,
             f"program identifiers of type {fields.pit} are not there",
         )
@@ -144,7 +138,7 @@ class Programs:
                 Status.INSUFFICIENT_PROGRAM_RESOURCES, detail="the program has too many gaps"
             )
 
-    def _check_new(self, fields: LoadProgram) -> None:
+    def _check_new(self, fields: computational.LoadProgram) -> None:
         _require(
             fields.ptype in PROGRAM_TYPES,
             Status.INVALID_PROGRAM_TYPE,
@@ -161,7 +155,7 @@ class Programs:
             f"{loaded} bytes are loaded already",
         )
 
-    def load(self, fields: LoadProgram, piece: memoryview) -> None:
+    def load(self, fields: computational.LoadProgram, piece: memoryview) -> None:
         """Store a piece that has passed `check_piece`. Raises NvmeError."""
         program = self._programs.get(fields.pind)
         try:
@@ -253,10 +247,12 @@ class Programs:
         _require(program.active, Status.PROGRAM_NOT_ACTIVATED, f"program {index}")
         return program
 
-    def describe(self) -> list[ProgramDescriptor]:
+    def describe(self) -> list[computational.ProgramDescriptor]:
         """An entry of the Program List for each index."""
         return [
-            self._programs[index].describe() if index in self._programs else ProgramDescriptor()
+            self._programs[index].describe()
+            if index in self._programs
+            else computational.ProgramDescriptor()
             for index in range(self.limits.programs)
         ]
 
@@ -296,7 +292,7 @@ class Programs:
 
     def _load_again(self, saved: SavedProgram, start: int, piece: memoryview) -> None:
         assert saved.image is not None
-        fields = LoadProgram(
+        fields = computational.LoadProgram(
             pind=saved.index,
             ptype=saved.ptype,
             pit=saved.pit,
@@ -353,7 +349,7 @@ def _saved(index: int, program: Program) -> SavedProgram:
     )
 
 
-def _new_program(fields: LoadProgram) -> Program:
+def _new_program(fields: computational.LoadProgram) -> Program:
     """A program of which nothing has come. Raises OSError."""
     fd = os.memfd_create(f"potash-program{fields.pind}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -371,7 +367,7 @@ def _new_program(fields: LoadProgram) -> Program:
     )
 
 
-def _pid(fields: LoadProgram) -> int:
+def _pid(fields: computational.LoadProgram) -> int:
     return fields.pid if fields.pit else 0
 
 

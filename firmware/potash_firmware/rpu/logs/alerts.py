@@ -10,17 +10,9 @@ from functools import reduce
 from operator import or_
 from typing import NamedTuple
 
+from nvme_spec import logs
 from nvme_spec.features import AsyncEventConfiguration
 from nvme_spec.identify.capabilities import Oaes
-from nvme_spec.logs import (
-    AsyncEvent,
-    AsyncEventType,
-    CriticalWarning,
-    ErrorEvent,
-    LogPage,
-    NoticeEvent,
-    SmartEvent,
-)
 from potash_firmware.rpu.logs.async_events import AsyncEvents
 from potash_firmware.rpu.logs.errors import ErrorLog
 
@@ -29,33 +21,33 @@ class Notice(NamedTuple):
     """What lets a notice through, and where the rest of it is."""
 
     configured_by: int
-    log_page: LogPage
+    log_page: logs.LogPage
     announced_by: Oaes = Oaes(0)
 
 
 NOTICES = {
-    NoticeEvent.NAMESPACE_ATTRIBUTE_CHANGED: Notice(
+    logs.NoticeEvent.NAMESPACE_ATTRIBUTE_CHANGED: Notice(
         AsyncEventConfiguration.namespace_attributes.mask,
-        LogPage.CHANGED_NAMESPACE_LIST,
+        logs.LogPage.CHANGED_NAMESPACE_LIST,
         Oaes.NAMESPACE_ATTRIBUTES,
     ),
-    NoticeEvent.FIRMWARE_ACTIVATION_STARTING: Notice(
+    logs.NoticeEvent.FIRMWARE_ACTIVATION_STARTING: Notice(
         AsyncEventConfiguration.firmware_activation.mask,
-        LogPage.FIRMWARE_SLOT,
+        logs.LogPage.FIRMWARE_SLOT,
         Oaes.FIRMWARE_ACTIVATION,
     ),
-    NoticeEvent.REACHABILITY_ASSOCIATION_CHANGE: Notice(
+    logs.NoticeEvent.REACHABILITY_ASSOCIATION_CHANGE: Notice(
         AsyncEventConfiguration.reachability_associations.mask,
-        LogPage.REACHABILITY_ASSOCIATIONS,
+        logs.LogPage.REACHABILITY_ASSOCIATIONS,
         Oaes.REACHABILITY,
     ),
     # Announced by the telemetry bit of LPA.
-    NoticeEvent.TELEMETRY_LOG_CHANGED: Notice(
-        AsyncEventConfiguration.telemetry.mask, LogPage.TELEMETRY_CONTROLLER
+    logs.NoticeEvent.TELEMETRY_LOG_CHANGED: Notice(
+        AsyncEventConfiguration.telemetry.mask, logs.LogPage.TELEMETRY_CONTROLLER
     ),
-    NoticeEvent.ZONE_DESCRIPTOR_CHANGED: Notice(
+    logs.NoticeEvent.ZONE_DESCRIPTOR_CHANGED: Notice(
         AsyncEventConfiguration.zone_descriptors.mask,
-        LogPage.CHANGED_ZONE_LIST,
+        logs.LogPage.CHANGED_ZONE_LIST,
         Oaes.ZONE_DESCRIPTOR,
     ),
 }
@@ -66,8 +58,8 @@ OPTIONAL_EVENTS = reduce(or_, (notice.announced_by for notice in NOTICES.values(
 namespaces."""
 
 _HEALTH = {
-    CriticalWarning.SPARE_BELOW_THRESHOLD: SmartEvent.SPARE_BELOW_THRESHOLD,
-    CriticalWarning.TEMPERATURE: SmartEvent.TEMPERATURE_THRESHOLD,
+    logs.CriticalWarning.SPARE_BELOW_THRESHOLD: logs.SmartEvent.SPARE_BELOW_THRESHOLD,
+    logs.CriticalWarning.TEMPERATURE: logs.SmartEvent.TEMPERATURE_THRESHOLD,
 }
 """Every other warning is one of reliability."""
 
@@ -82,23 +74,23 @@ class Alerts:
     events: AsyncEvents
     errors: ErrorLog
     configuration: Callable[[], int]
-    warning: Callable[[], CriticalWarning]
-    _warned: CriticalWarning = field(default_factory=lambda: CriticalWarning(0))
+    warning: Callable[[], logs.CriticalWarning]
+    _warned: logs.CriticalWarning = field(default_factory=lambda: logs.CriticalWarning(0))
 
     def reset(self) -> None:
         """A new session is notified again of what still deserves a warning."""
-        self._warned = CriticalWarning(0)
+        self._warned = logs.CriticalWarning(0)
 
     @property
-    def warned(self) -> CriticalWarning:
+    def warned(self) -> logs.CriticalWarning:
         """What the host was notified of."""
         return self._warned
 
     def load(self, warned: int) -> None:
         """Go on from what the host was notified of."""
-        self._warned = CriticalWarning(warned & CriticalWarning(-1))
+        self._warned = logs.CriticalWarning(warned & logs.CriticalWarning(-1))
 
-    def notice(self, what: NoticeEvent, nsid: int = 0) -> bool:
+    def notice(self, what: logs.NoticeEvent, nsid: int = 0) -> bool:
         """Something happened that the host may want to know, in a namespace if it is about one.
 
         Raises KeyError for what never does.
@@ -107,17 +99,21 @@ class Alerts:
         if not self.configuration() & notice.configured_by:
             return False
         return self.events.add(
-            AsyncEvent(type=AsyncEventType.NOTICE, info=what, log_page=notice.log_page, nsid=nsid)
+            logs.AsyncEvent(
+                type=logs.AsyncEventType.NOTICE, info=what, log_page=notice.log_page, nsid=nsid
+            )
         )
 
-    def error(self, what: ErrorEvent, status: int | None = None) -> bool:
+    def error(self, what: logs.ErrorEvent, status: int | None = None) -> bool:
         """Something failed; the most applicable `status` makes an entry of the error log.
 
         A command that fails has an entry of its own. There is none for each repetition, as a host
         could bury all others.
         """
         added = self.events.add(
-            AsyncEvent(type=AsyncEventType.ERROR, info=what, log_page=LogPage.ERROR_INFORMATION)
+            logs.AsyncEvent(
+                type=logs.AsyncEventType.ERROR, info=what, log_page=logs.LogPage.ERROR_INFORMATION
+            )
         )
         if added and status is not None:
             self.errors.add_event(status)
@@ -126,7 +122,7 @@ class Alerts:
     def vendor(self, info: int, log_page: int) -> bool:
         """A vendor specific event; no feature masks these."""
         return self.events.add(
-            AsyncEvent(type=AsyncEventType.VENDOR_SPECIFIC, info=info, log_page=log_page)
+            logs.AsyncEvent(type=logs.AsyncEventType.VENDOR_SPECIFIC, info=info, log_page=log_page)
         )
 
     def health(self) -> None:
@@ -138,10 +134,10 @@ class Alerts:
         new, self._warned = warning & ~self._warned, warning
         for bit in new:
             self.events.add(
-                AsyncEvent(
-                    type=AsyncEventType.SMART,
+                logs.AsyncEvent(
+                    type=logs.AsyncEventType.SMART,
                     info=_health_event(bit),
-                    log_page=LogPage.SMART,
+                    log_page=logs.LogPage.SMART,
                 )
             )
 
@@ -149,10 +145,10 @@ class Alerts:
         """The host has changed the configuration: what it wants to hear no more is dropped."""
         configuration = self.configuration()
         wanted: dict[int, set[int]] = {
-            AsyncEventType.NOTICE: {
+            logs.AsyncEventType.NOTICE: {
                 what for what, notice in NOTICES.items() if configuration & notice.configured_by
             },
-            AsyncEventType.SMART: {_health_event(bit) for bit in self._wanted_warnings},
+            logs.AsyncEventType.SMART: {_health_event(bit) for bit in self._wanted_warnings},
         }
         self.events.drop(
             lambda event: event.type in wanted and event.info not in wanted[event.type]
@@ -160,9 +156,9 @@ class Alerts:
         self.health()
 
     @property
-    def _wanted_warnings(self) -> CriticalWarning:
-        return CriticalWarning(AsyncEventConfiguration(self.configuration()).smart)
+    def _wanted_warnings(self) -> logs.CriticalWarning:
+        return logs.CriticalWarning(AsyncEventConfiguration(self.configuration()).smart)
 
 
-def _health_event(warning: CriticalWarning) -> SmartEvent:
-    return _HEALTH.get(warning, SmartEvent.RELIABILITY)
+def _health_event(warning: logs.CriticalWarning) -> logs.SmartEvent:
+    return _HEALTH.get(warning, logs.SmartEvent.RELIABILITY)

@@ -14,14 +14,8 @@ from enum import IntEnum
 from functools import partial
 from typing import Any, NamedTuple
 
+from nvme_spec import logs
 from nvme_spec.commands import SelfTestCode
-from nvme_spec.logs import (
-    SELF_TEST_RESULTS,
-    CriticalWarning,
-    DeviceSelfTestLog,
-    SelfTestEntry,
-    SelfTestResult,
-)
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status, split
 from potash_device.board import Board
@@ -88,7 +82,7 @@ class SelfTests:
     namespaces: Namespaces
     tasks: Tasks
     health: Health
-    warning: Callable[[], CriticalWarning]
+    warning: Callable[[], logs.CriticalWarning]
     clock: Callable[[], float]
     _results: list[bytes] = field(default_factory=list)
     running: Running | None = None
@@ -113,7 +107,7 @@ class SelfTests:
                 )
         self._run(Running(code, nsid))
 
-    def abort(self, result: SelfTestResult, nsids: Collection[int] | None = None) -> None:
+    def abort(self, result: logs.SelfTestResult, nsids: Collection[int] | None = None) -> None:
         """End the test at hand, if it is about any of these namespaces (None: whatever it is)."""
         run = self.running
         if run is not None and (nsids is None or run.nsid == BROADCAST_NSID or run.nsid in nsids):
@@ -122,14 +116,16 @@ class SelfTests:
     def reset(self) -> None:
         """A controller level reset: a short test does not outlive it."""
         if self.running is not None and self.running.code == SelfTestCode.SHORT:
-            self.abort(SelfTestResult.ABORTED_BY_RESET)
+            self.abort(logs.SelfTestResult.ABORTED_BY_RESET)
 
     def restore(self) -> None:
         """The power is back: remember the results, and go on with an extended test."""
         section = self.board.sidecar.get(SECTION)
         match section:
             case {"results": [*results]}:
-                self._results = [one for one in map(_entry, results) if one][:SELF_TEST_RESULTS]
+                self._results = [one for one in map(_entry, results) if one][
+                    : logs.SELF_TEST_RESULTS
+                ]
         match section:
             case {"running": [SelfTestCode.EXTENDED, int(nsid)]}:
                 try:
@@ -149,13 +145,13 @@ class SelfTests:
     def encode(self) -> bytes:
         """The log page: the test at hand, then results, the newest first."""
         run = self.running
-        unused = SelfTestEntry(result=SelfTestResult.NOT_USED)
-        results = [SelfTestEntry(entry) for entry in self._results]
+        unused = logs.SelfTestEntry(result=logs.SelfTestResult.NOT_USED)
+        results = [logs.SelfTestEntry(entry) for entry in self._results]
         return bytes(
-            DeviceSelfTestLog(
+            logs.DeviceSelfTestLog(
                 current_operation=run.code if run else SelfTestCode.NONE,
                 current_completion=100 * run.done // run.total if run else 0,
-                results=(*results, *[unused] * (SELF_TEST_RESULTS - len(results))),
+                results=(*results, *[unused] * (logs.SELF_TEST_RESULTS - len(results))),
             )
         )
 
@@ -210,10 +206,10 @@ class SelfTests:
             try:
                 yield piece.call
             except MediaError as error:
-                self._end(run, SelfTestResult.SEGMENT_FAILED, piece, error)
+                self._end(run, logs.SelfTestResult.SEGMENT_FAILED, piece, error)
                 break
             run.done += piece.weight
-        self._end(run, SelfTestResult.PASSED)
+        self._end(run, logs.SelfTestResult.PASSED)
         yield self.save()
         return None
 
@@ -232,13 +228,13 @@ class SelfTests:
                 yield _reading(Segment.DATA_INTEGRITY, namespace, at, PIECE)
 
     def _check_health(self) -> None:
-        if self.warning() & CriticalWarning.RELIABILITY_DEGRADED:
+        if self.warning() & logs.CriticalWarning.RELIABILITY_DEGRADED:
             raise MediaError(0, "the media have lost data")
 
     def _end(
         self,
         run: Running,
-        result: SelfTestResult,
+        result: logs.SelfTestResult,
         piece: Piece | None = None,
         error: MediaError | None = None,
     ) -> None:
@@ -246,7 +242,7 @@ class SelfTests:
         if self.running is not run:
             return
         self.running = None
-        entry = SelfTestEntry(
+        entry = logs.SelfTestEntry(
             result=result,
             code=run.code,
             power_on_hours=self.health.power_on_hours,
@@ -259,8 +255,8 @@ class SelfTests:
                 entry.sct_valid = entry.sc_valid = 1
                 if error.at is not None:
                     entry.failing_lba, entry.lba_valid = piece.namespace.lba_of(error), 1
-        self._results = [bytes(entry), *self._results][:SELF_TEST_RESULTS]
-        if result not in (SelfTestResult.PASSED, SelfTestResult.ABORTED_BY_COMMAND):
+        self._results = [bytes(entry), *self._results][: logs.SELF_TEST_RESULTS]
+        if result not in (logs.SelfTestResult.PASSED, logs.SelfTestResult.ABORTED_BY_COMMAND):
             log.warning("a self-test has ended: %s", result.name.lower().replace("_", " "))
 
 
@@ -275,4 +271,4 @@ def _entry(text: Any) -> bytes | None:
         entry = bytes.fromhex(text)
     except (TypeError, ValueError):
         return None
-    return entry if len(entry) == SelfTestEntry.SIZE else None
+    return entry if len(entry) == logs.SelfTestEntry.SIZE else None

@@ -9,12 +9,7 @@ import click
 import numpy as np
 
 from potash.cli.device import model_reports as reports
-from potash.cli.device.vta_options import (
-    output_option,
-    readable_file,
-    vta_config_option,
-    writable_file,
-)
+from potash.cli.device import vta_options
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
 from potash.files import STREAM, read_whole, replacing, write_whole
@@ -65,7 +60,7 @@ def list_() -> None:
 @click.option(
     "--seed", type=_SEED, default=0, show_default=True, help="Seed of the random weights."
 )
-@output_option
+@vta_options.output_option
 @json_option(reports.ModelMade)
 def make(name: str, seed: int, output: Path) -> None:
     """Write the built-in network NAME, one of `potash model list`, as an int8 model.
@@ -87,10 +82,10 @@ def make(name: str, seed: int, output: Path) -> None:
     "samples",
     multiple=True,
     metavar="FILE",
-    type=readable_file,
+    type=vta_options.readable_file,
     help="Sample inputs as raw float32 values; random ones if not given. May be repeated.",
 )
-@output_option
+@vta_options.output_option
 @json_option(reports.ModelFetched)
 def fetch(name: str, plain: bool, samples: tuple[Path, ...], output: Path) -> None:
     """Download the public network NAME, one of `potash model list`, and convert it to int8.
@@ -112,17 +107,17 @@ def fetch(name: str, plain: bool, samples: tuple[Path, ...], output: Path) -> No
 
 
 @model.command()
-@click.argument("file", metavar="MODEL", type=readable_file)
+@click.argument("file", metavar="MODEL", type=vta_options.readable_file)
 @click.option(
     "--calibration",
     "samples",
     multiple=True,
     required=True,
     metavar="FILE",
-    type=readable_file,
+    type=vta_options.readable_file,
     help="Sample inputs as raw float32 values, one sample after another; may be repeated.",
 )
-@output_option
+@vta_options.output_option
 @json_option(reports.ModelQuantized)
 def quantize(file: Path, samples: tuple[Path, ...], output: Path) -> None:
     """Convert MODEL, a float32 .tflite file, to int8.
@@ -155,8 +150,8 @@ def quantize(file: Path, samples: tuple[Path, ...], output: Path) -> None:
 
 
 @model.command()
-@click.argument("file", metavar="MODEL", type=readable_file)
-@vta_config_option
+@click.argument("file", metavar="MODEL", type=vta_options.readable_file)
+@vta_options.vta_config_option
 @_rounding
 @json_option(reports.ModelInfo)
 def info(file: Path, config: Config, rounding: str) -> None:
@@ -168,18 +163,18 @@ def info(file: Path, config: Config, rounding: str) -> None:
 
 
 @model.command()
-@click.argument("file", metavar="MODEL", type=readable_file)
+@click.argument("file", metavar="MODEL", type=vta_options.readable_file)
 @click.option(
     "--input",
     "given",
     required=True,
-    type=readable_file,
+    type=vta_options.readable_file,
     help="File with the bytes of all inputs, one after another (- for standard input).",
 )
 @click.option(
     "-o",
     "--output",
-    type=writable_file,
+    type=vta_options.writable_file,
     help="File for the bytes of all outputs (- for standard output).",
 )
 @click.option(
@@ -190,7 +185,7 @@ def info(file: Path, config: Config, rounding: str) -> None:
     help="Target: the VTA, TensorFlow Lite's fast kernels, or its reference kernels.",
 )
 @click.option("--compare", is_flag=True, help="Run it on all targets, and show the differences.")
-@vta_config_option
+@vta_options.vta_config_option
 @_rounding
 @json_option(reports.ModelRun)
 def run(

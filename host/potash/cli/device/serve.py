@@ -48,14 +48,9 @@ from potash.sdk.faults import Fault
 from potash.tracing.recording import LINES, TRACES, VARIABLE, recording
 from potash.units import Parsed, Size, human
 from potash_device.controller.cmb import CmbSettings
+from potash_device.media import shapes
 from potash_device.media.drive import Drive
 from potash_device.media.errors import MediaError
-from potash_device.media.shapes import (
-    DEFAULT_BLOCK_SIZE,
-    DEFAULT_SIZE,
-    DriveError,
-    NamespaceShape,
-)
 from potash_device.pcie.bar_memory import require_size
 from potash_firmware.apu.config import RangeBlocks, RangeUnit
 from potash_firmware.boot import PROFILES, Device, DeviceSettings, StopSignals, run_until
@@ -121,12 +116,12 @@ def _serial(text: str) -> str:
 )
 @click.option(
     "--size",
-    type=Size(DEFAULT_BLOCK_SIZE),
-    help=f"Short form for one --namespace of this size (default: {human(DEFAULT_SIZE)}).",
+    type=Size(shapes.DEFAULT_BLOCK_SIZE),
+    help=f"Short form for one --namespace of this size (default: {human(shapes.DEFAULT_SIZE)}).",
 )
 @click.option(
     "--capacity",
-    type=Size(DEFAULT_BLOCK_SIZE),
+    type=Size(shapes.DEFAULT_BLOCK_SIZE),
     help="Maximum total size of all namespaces, for hosts that create some (default: their total "
     "size). The media store it.",
 )
@@ -235,10 +230,10 @@ def serve(
     print_config: bool,
     socket: Path | None,
     media: Path | None,
-    namespaces: tuple[NamespaceShape, ...],
+    namespaces: tuple[shapes.NamespaceShape, ...],
     size: int | None,
     capacity: int | None,
-    zoned_namespaces: tuple[NamespaceShape, ...],
+    zoned_namespaces: tuple[shapes.NamespaceShape, ...],
     memory_namespaces: tuple[int, ...],
     memory_capacity: int | None,
     memory_bar: bool,
@@ -445,7 +440,7 @@ def _drive(wanted: Configuration, *, locked: bool = True) -> Drive:
             read_only=section.read_only,
             locked=locked or section.media is None,
         )
-    except DriveError as error:
+    except shapes.DriveError as error:
         raise PotashError(str(error)) from None
     except MediaError as error:
         raise PotashError(error.strerror) from None

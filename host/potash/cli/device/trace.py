@@ -16,12 +16,7 @@ from potash.cli.progress import showing
 from potash.files import STREAM
 from potash.sdk.errors import PotashError
 from potash.signals import Handler, handling
-from potash.tracing.recording import (
-    NothingRecorded,
-    folder_for_lines,
-    lines_of,
-    write_trace,
-)
+from potash.tracing import recording
 from potash_device.vta.timing.parameters import BUILDS, Parameters
 
 SIGNALLED = 128
@@ -69,16 +64,16 @@ def trace(output: Path, sources: tuple[Path, ...], build: str, command: tuple[st
     if sources:
         try:
             _finish(sources, output, BUILDS[build])
-        except NothingRecorded:
+        except recording.NothingRecorded:
             raise PotashError(
                 f"{sources[0]} has no trace of a device; potash serve --trace FILE writes one"
             ) from None
         return
-    with folder_for_lines() as folder:
+    with recording.folder_for_lines() as folder:
         code = _run(command)
         try:
-            _finish(lines_of(folder), output, BUILDS[build])
-        except NothingRecorded:
+            _finish(recording.lines_of(folder), output, BUILDS[build])
+        except recording.NothingRecorded:
             if not code:  # otherwise the command has said why
                 raise
     sys.exit(code)
@@ -86,7 +81,7 @@ def trace(output: Path, sources: tuple[Path, ...], build: str, command: tuple[st
 
 def _finish(sources: Sequence[Path], output: Path, parameters: Parameters) -> None:
     with showing(steps=True) as progress:
-        recorded = write_trace(sources, output, progress, parameters)
+        recorded = recording.write_trace(sources, output, progress, parameters)
     report = reports.Traced(str(output), *recorded)
     lost = f", {recorded.unreadable} lines cannot be read" if recorded.unreadable else ""
     line = f"{recorded.events} events are in {output}{lost}; ui.perfetto.dev shows them"

@@ -351,10 +351,8 @@ def _assumptions(config: Config, parameters: Parameters) -> list[str]:
         if field.name != "clock"
     ]
     uop = config.depth(MemoryId.UOP) * config.element_bytes(MemoryId.UOP)
-    lines = [
-        f"assumed: {peak:.1f} GOP/s at {parameters.clock / vta_options.MEGA:g} MHz, "
-        f"{human(uop)} of micro-ops;"
-    ]
+    speed = f"{peak:.1f} GOP/s at {parameters.clock / vta_options.MEGA:g} MHz"
+    lines = [f"assumed: {speed}, {human(uop)} of micro-ops;"]
     for first in range(0, len(numbers), 5):
         lines.append("  " + ", ".join(numbers[first : first + 5]))
     return [*lines, "This has the shape of a core's time; it was calibrated on no board."]
