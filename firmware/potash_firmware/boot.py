@@ -36,7 +36,7 @@ from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.loop import Rpu
 from potash_firmware.rpu.migration.migration import PATIENCE
 from potash_firmware.rpu.settings import Identity, RpuSettings
-from potash_firmware.rpu.timing.clock import GuestClock
+from potash_firmware.rpu.timing.deadlines import GuestClock
 from potash_firmware.rpu.timing.holding import Holding, Standstill
 from potash_firmware.status import StatusSocket, snapshot
 from potash_firmware.waiting import READ, WRITE, Source, Waiting

@@ -10,7 +10,7 @@ from potash_firmware.bpf import isa
 from potash_firmware.bpf.errors import Fault, FaultKind, VerificationError
 from potash_firmware.bpf.interpreter import Interpreter
 from potash_firmware.bpf.interpreter import execute as run
-from potash_firmware.bpf.verifier import verify
+from potash_firmware.bpf.machine import verify
 from support.bpf import LAYOUT, U64, arena, execute, exit_, insn, lddw, mov
 
 HELPERS = {number: lambda *arguments: sum(arguments) for number in (1, 2, 3)}

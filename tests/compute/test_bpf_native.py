@@ -13,8 +13,8 @@ from potash_firmware.bpf import reserve
 from potash_firmware.bpf.arena import Layout
 from potash_firmware.bpf.engine import Engine, execute
 from potash_firmware.bpf.errors import EngineUnavailable, Fault, FaultKind
+from potash_firmware.bpf.machine import verify
 from potash_firmware.bpf.native import compiler
-from potash_firmware.bpf.verifier import verify
 from support.bpf import LAYOUT, U64, arena, call, exit_, insn, lddw, load, mov, mov_reg, store
 from support.bpf_native import (
     BASE,

@@ -7,7 +7,7 @@ the verifier's sentences, and what is wrong with a program as a whole.
 import pytest
 
 from potash_firmware.bpf.errors import VerificationError
-from potash_firmware.bpf.verifier import verify
+from potash_firmware.bpf.machine import verify
 from support.bpf import exit_, insn
 
 REGISTERS = range(16)

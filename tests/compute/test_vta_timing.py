@@ -25,8 +25,7 @@ from potash_device.vta.isa import (
 from potash_device.vta.stream import StreamError
 from potash_device.vta.timing.model import facts
 from potash_device.vta.timing.parameters import ParameterError, Parameters
-from potash_device.vta.timing.result import Kind, Moments, Stall, Timing
-from potash_device.vta.timing.tokens import Token, tokens
+from potash_device.vta.timing.result import Kind, Moments, Stall, Timing, Token, tokens
 from support.vta import CONFIGS, TINY
 from support.vta_engines import streams
 

@@ -1,6 +1,6 @@
 """One interrupt for several completions, where the host wants that and where it may be."""
 
-from potash_device.controller.coalescing import Coalescing
+from potash_device.controller.interrupts import Coalescing
 
 MS = 1e-3
 

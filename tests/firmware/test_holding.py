@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 import pytest
 
-from potash_firmware.rpu.timing.clock import GuestClock
+from potash_firmware.rpu.timing.deadlines import GuestClock
 from potash_firmware.rpu.timing.holding import LEAST, MARGIN, POLL, QUANTUM, Holding, RunningJob
 
 MS = 1_000_000

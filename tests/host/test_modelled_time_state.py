@@ -15,7 +15,7 @@ from potash_device.media.shapes import NamespaceShape
 from potash_device.timing.saving import save
 from potash_device.trace import Trace
 from potash_firmware.rpu.statistics import Histogram
-from potash_firmware.rpu.timing.clock import GuestClock
+from potash_firmware.rpu.timing.deadlines import GuestClock
 from potash_firmware.rpu.timing.modelled import ModelledTime
 
 MIB = 1 << 20

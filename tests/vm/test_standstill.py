@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from potash.sdk.errors import PotashError
 from potash.vm import standstill
-from potash.vm.monitor import require_monitor
+from potash.vm.qmp import require_monitor
 from potash.vm.standstill import TOLERANCE
 from support.played_monitor import Scene, scene
 

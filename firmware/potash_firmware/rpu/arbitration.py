@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from nvme_spec.features import UNLIMITED_BURST, Arbitration, FeatureId
 from potash_device.controller.queues import SubmissionQueue
-from potash_firmware.rpu.command_sets.memory.fast_path import MemoryFastPath, NoMemoryFastPath
+from potash_firmware.rpu.command_sets.memory.access import MemoryFastPath, NoMemoryFastPath
 from potash_firmware.rpu.command_sets.nvm.fast_path import FastPath, NoFastPath
 from potash_firmware.rpu.commands import Commands
 from potash_firmware.rpu.controller import Controller

@@ -28,8 +28,7 @@ from potash_firmware.rpu.faults import Faults
 from potash_firmware.rpu.features.persistence import Persistence
 from potash_firmware.rpu.features.table import Limits
 from potash_firmware.rpu.features.values import Features
-from potash_firmware.rpu.logs.alerts import Alerts
-from potash_firmware.rpu.logs.async_events import AsyncEvents
+from potash_firmware.rpu.logs.alerts import Alerts, AsyncEvents
 from potash_firmware.rpu.logs.errors import ErrorLog
 from potash_firmware.rpu.logs.health import SPARE_THRESHOLD, Health
 from potash_firmware.rpu.logs.namespaces import ChangedNamespaces, LbaStatus
@@ -53,8 +52,7 @@ from potash_firmware.rpu.placement import Placement
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.statistics import Statistics
 from potash_firmware.rpu.telemetry_areas import Source, collect
-from potash_firmware.rpu.timing.clock import GuestClock
-from potash_firmware.rpu.timing.deadlines import Deadlines
+from potash_firmware.rpu.timing.deadlines import Deadlines, GuestClock
 from potash_firmware.rpu.transfer import Transfer
 
 if TYPE_CHECKING:

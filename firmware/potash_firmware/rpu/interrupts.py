@@ -13,7 +13,7 @@ from nvme_spec.features import (
     InterruptVectorConfiguration,
 )
 from potash_device.board import Board
-from potash_device.controller.coalescing import Coalescing
+from potash_device.controller.interrupts import Coalescing
 from potash_device.controller.queues import CompletionQueue
 from potash_firmware.rpu.faults import Faults
 from potash_firmware.rpu.features.values import Features

@@ -14,7 +14,7 @@ from potash_firmware.bpf import engine as engines
 from potash_firmware.bpf.arena import Arena, Layout
 from potash_firmware.bpf.engine import Engine, Execute
 from potash_firmware.bpf.interpreter import Helper
-from potash_firmware.bpf.verifier import verify
+from potash_firmware.bpf.machine import verify
 
 if TYPE_CHECKING:
     from potash_firmware.apu.models import Models

@@ -17,11 +17,11 @@ from potash.timing.drives import (
     policies,
     precondition,
     profile,
+    read_trace,
     restored,
     save,
 )
 from potash.timing.steady import Window, steady
-from potash.timing.traces import read_trace
 from potash_device.timing.drive import Drive
 from potash_device.timing.policies import Policies, PolicyError, Superblocks
 from potash_device.timing.profile import Profile

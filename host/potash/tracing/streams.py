@@ -6,8 +6,7 @@ from typing import BinaryIO
 
 from potash.tracing.document import Document
 from potash_device.vta.isa import Stage
-from potash_device.vta.timing.result import Kind, Timing
-from potash_device.vta.timing.tokens import QUEUES, Token, tokens
+from potash_device.vta.timing.result import QUEUES, Kind, Timing, Token, tokens
 
 PROCESS = 1
 FETCH, READS, WRITES = "fetch", "DRAM reads", "DRAM writes"

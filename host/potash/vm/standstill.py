@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from potash.vm.errors import GuestError
-from potash.vm.monitor import Monitor
-from potash.vm.qmp import Message, event_time
+from potash.vm.qmp import Message, Monitor, event_time
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from potash.vta.svg import Picture
 from potash_device.vta.isa import Stage
-from potash_device.vta.timing.result import Kind, Timing
-from potash_device.vta.timing.tokens import tokens
+from potash_device.vta.timing.result import Kind, Timing, tokens
 
 WIDTH, LEFT, RIGHT = 1000, 90, 985
 TOP, ROW, BAR = 44, 46, 24

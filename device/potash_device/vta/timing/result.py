@@ -1,7 +1,7 @@
 """The result of the timing model for a stream: times of each instruction, and totals."""
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from potash_device.vta import figures
 from potash_device.vta.config import Config
 from potash_device.vta.encoding import INSTRUCTION_BYTES
-from potash_device.vta.isa import Stage
+from potash_device.vta.isa import Dependencies, Stage
+from potash_device.vta.stream import POPS, PUSHES, TOKEN_QUEUES, TokenQueue
 from potash_device.vta.timing.parameters import Parameters
 
 
@@ -272,3 +273,41 @@ _FACT = {name: column for column, name in enumerate(Facts._fields)}
 def fetch_cycles(parameters: Parameters) -> int:
     """How long the fetch takes for one instruction."""
     return -(-INSTRUCTION_BYTES // parameters.bus_bytes)
+
+
+QUEUES: Sequence[TokenQueue] = tuple(dict.fromkeys(TOKEN_QUEUES.values()))
+"""The four of them."""
+
+
+class Token(NamedTuple):
+    """A token, and the instructions (their indices) that gave and took it."""
+
+    queue: TokenQueue
+    giver: int
+    given: int
+    """The cycle."""
+    taker: int | None
+    """None where it is left over."""
+    taken: int
+
+
+def tokens(timing: Timing) -> list[Token]:
+    """Every token, queue after queue, in the order in which they go through it."""
+    given: dict[TokenQueue, list[tuple[int, int]]] = {queue: [] for queue in QUEUES}
+    taken: dict[TokenQueue, list[tuple[int, int]]] = {queue: [] for queue in QUEUES}
+    for one in timing:
+        stage = Stage(one.facts.stage)
+        for bit in Dependencies(one.facts.dependencies):
+            queue = TOKEN_QUEUES[stage, bit]
+            if bit & PUSHES:
+                given[queue].append((one.index, one.moments.end))
+            elif bit & POPS:
+                taken[queue].append((one.index, one.moments.start))
+    found = []
+    for queue in QUEUES:
+        for place, (giver, when) in enumerate(given[queue]):
+            if place < len(taken[queue]):
+                found.append(Token(queue, giver, when, *taken[queue][place]))
+            else:
+                found.append(Token(queue, giver, when, None, 0))
+    return found

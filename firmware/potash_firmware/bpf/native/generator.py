@@ -30,7 +30,7 @@ from potash_firmware.bpf.native.checks import (
 from potash_firmware.bpf.native.context import REFUEL, SideExit, Word
 from potash_firmware.bpf.native.loops import Nest
 from potash_firmware.bpf.native.ranges import Guard
-from potash_firmware.bpf.native.registers import live
+from potash_firmware.bpf.native.values import live
 from potash_firmware.bpf.native.writer import CONTEXT, LIKELY, SCALAR, UNLIKELY, Writer, checked
 from potash_firmware.bpf.tally import Kind, kind_of
 

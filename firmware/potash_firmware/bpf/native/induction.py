@@ -34,7 +34,6 @@ from potash_firmware.bpf.native.loops import (
     number,
     unknown,
 )
-from potash_firmware.bpf.native.registers import written
 from potash_firmware.bpf.native.values import (
     Bounded,
     Environment,
@@ -42,6 +41,7 @@ from potash_firmware.bpf.native.values import (
     Extended,
     Start,
     Value,
+    written,
 )
 
 MOST_FACTOR = 1 << 31

@@ -19,8 +19,7 @@ from potash_firmware.rpu.command_sets.nvm.limits import (
 )
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.features import table
-from potash_firmware.rpu.logs.alerts import OPTIONAL_EVENTS
-from potash_firmware.rpu.logs.async_events import REQUEST_LIMIT
+from potash_firmware.rpu.logs.alerts import OPTIONAL_EVENTS, REQUEST_LIMIT
 from potash_firmware.rpu.logs.errors import ERROR_LOG_ENTRIES
 from potash_firmware.rpu.namespaces.inventory import CONTROLLER_ID
 from potash_firmware.rpu.operations.sanitize import ACTIONS

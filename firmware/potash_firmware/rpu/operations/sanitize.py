@@ -23,7 +23,7 @@ from potash_device.media.errors import MediaError
 from potash_device.media.sidecar import Sidecar
 from potash_device.media.store import Media
 from potash_firmware.rpu.command import Command, Steps
-from potash_firmware.rpu.logs.async_events import AsyncEvents
+from potash_firmware.rpu.logs.alerts import AsyncEvents
 from potash_firmware.rpu.logs.health import Health
 from potash_firmware.rpu.logs.persistent_events import PersistentEvents
 from potash_firmware.rpu.namespaces.compute import ComputeNamespace

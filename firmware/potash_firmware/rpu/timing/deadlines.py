@@ -1,9 +1,11 @@
 """What is to end at a time and not before: one heap for all that waits for guest time.
 
 What a command comes to is known at once, and kept until its deadline. It is an outstanding command
-meanwhile, so aborts, resets, deleted queues and Bus Master Enable treat it as any that waits.
+meanwhile, so aborts, resets, deleted queues and Bus Master Enable treat it as any that waits. Guest
+time is the host's monotonic clock, less the time in which the guest stood still.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
@@ -13,7 +15,48 @@ from typing import NamedTuple
 from nvme_spec.status import NvmeError
 from potash_firmware.rpu.command import Pending, Result, nothing_to_undo
 from potash_firmware.rpu.statistics import Histogram
-from potash_firmware.rpu.timing.clock import GuestClock
+
+
+class GuestClock:
+    """Whole nanoseconds that never go back, and do not pass while the clock is frozen.
+
+    `nanoseconds` is the host's clock; guest time is that less `offset`.
+    """
+
+    def __init__(self, nanoseconds: Callable[[], int] = time.monotonic_ns) -> None:
+        self._nanoseconds = nanoseconds
+        self.offset = 0
+        self._frozen: int | None = None
+
+    @property
+    def frozen(self) -> bool:
+        return self._frozen is not None
+
+    def now(self) -> int:
+        if self._frozen is not None:
+            return self._frozen
+        return self._nanoseconds() - self.offset
+
+    @property
+    def behind(self) -> int:
+        """Nanoseconds that have passed for the host, and not here."""
+        return self.offset if self._frozen is None else self._nanoseconds() - self._frozen
+
+    def freeze(self) -> None:
+        """No time passes until `thaw`."""
+        self._frozen = self.now()
+
+    def thaw(self, offset: int | None = None) -> None:
+        """Time passes again, with the host's clock `offset` ahead of it, or from where it stopped.
+
+        An offset by which time would have gone back counts as the latter.
+        """
+        if self._frozen is None:
+            return
+        latest = self._nanoseconds() - self._frozen
+        self.offset = latest if offset is None else min(offset, latest)
+        self._frozen = None
+
 
 POLLED = 300_000
 """Nanoseconds before a deadline from which on the loop does not sleep: a timer wakes it late."""

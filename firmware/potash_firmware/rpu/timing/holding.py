@@ -8,7 +8,7 @@ nobody: they take less time than a stop.
 from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple, Protocol
 
-from potash_firmware.rpu.timing.clock import GuestClock
+from potash_firmware.rpu.timing.deadlines import GuestClock
 
 QUANTUM = 5_000_000
 """Nanoseconds by which the model has to be ahead before the guest goes on."""

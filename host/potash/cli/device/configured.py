@@ -7,7 +7,7 @@ import dataclasses
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -26,6 +26,7 @@ from potash.sdk.errors import PotashError
 from potash.sdk.faults import Fault, describe, read_table
 from potash.units import Parsed, Size, human
 from potash_device.media import shapes
+from potash_firmware.boot import Device
 
 
 def _namespace(text: str) -> shapes.NamespaceShape:
@@ -266,3 +267,61 @@ def faults_of(faults: Iterable[Fault], files: Iterable[Path]) -> tuple[Fault, ..
                 f"{describe(fault)!r} is for a device that runs: inject it with potash fault add"
             )
     return tuple(found)
+
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+class Moving(NamedTuple):
+    """Whether a client brings the state of another device, and the files of states."""
+
+    incoming: bool
+    save: Path | None
+    load: Path | None
+
+    @property
+    def waits(self) -> bool:
+        """The device begins with a state, and not as when power comes."""
+        return self.incoming or self.load is not None
+
+
+moving_options = together(
+    click.option(
+        "--incoming",
+        is_flag=True,
+        help="Wait for a client that brings the state of another device, which hands its "
+        "--media over.",
+    ),
+    click.option(
+        "--save",
+        type=_FILE,
+        help="When interrupted, stop in the middle of what a client does, and write the state "
+        "of the device to this file.",
+    ),
+    click.option(
+        "--load",
+        type=_FILE,
+        help="Go on from a state that --save has written, with the same --media, once a client "
+        "attaches that still has the memory of before.",
+    ),
+)
+
+
+def load_state(device: Device, path: Path) -> None:
+    """Raises PotashError."""
+    try:
+        device.load(path.read_bytes())
+    except OSError as error:
+        raise PotashError(f"the state in {path} cannot be loaded: {error.strerror}") from None
+
+
+def save_state(device: Device, path: Path) -> None:
+    """The file is there whole, or not at all. Raises PotashError."""
+    new = path.with_name(path.name + ".new")
+    try:
+        state = device.save()
+        new.touch(mode=0o600)
+        new.write_bytes(state)
+        new.rename(path)
+    except OSError as error:
+        raise PotashError(f"the state cannot be saved in {path}: {error.strerror}") from None

@@ -17,18 +17,21 @@ from potash.cli.device.configured import (
     DEFAULTS,
     MEMORY_SIZE,
     NAMESPACE,
+    Moving,
     cmb_option,
     compute_namespace_option,
     config_option,
     fault_options,
     faults_of,
     fdp_option,
+    load_state,
     memory_bar_option,
     memory_namespace_option,
+    moving_options,
     print_option,
+    save_state,
     zoned_namespace_option,
 )
-from potash.cli.device.moving import Moving, load_state, moving_options, save_state
 from potash.cli.device.serve_reports import announce
 from potash.cli.device.time_options import keep, modelled, standing, time_options, time_section
 from potash.cli.drive.common import json_option

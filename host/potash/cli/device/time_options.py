@@ -18,7 +18,7 @@ from potash.cli.progress import ticking
 from potash.configuration import MOST_FACTOR, MOST_SECONDS, TIME_MODES, TimeSection
 from potash.files import replacing
 from potash.sdk.errors import PotashError
-from potash.vm.monitor import require_monitor
+from potash.vm.qmp import require_monitor
 from potash.vm.standstill import Clock, Standstill
 from potash_device.media.drive import Drive as MediaDrive
 from potash_device.timing.cores import DEFAULT, CoreProfile
