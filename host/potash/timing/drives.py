@@ -1,4 +1,4 @@
-"""Modelled drives: built, written on, kept in files; block traces, in MSR Cambridge's form and FIU's."""
+"""Modelled drives: built, written on, kept in files; block traces of MSR Cambridge and FIU."""
 
 import contextlib
 import gzip

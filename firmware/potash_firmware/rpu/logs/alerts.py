@@ -4,8 +4,8 @@ the Asynchronous Event Configuration lets it through, and which of Identify Cont
 After an event is reported, further events of its type wait until the host has read its log page. An
 event that is already pending is not queued again.
 
-Source: NVM Express Base Specification 2.0, section 5.2 (Asynchronous Event Request command), 5.27.1.8 and figure 275 (OAES);
-Zoned Namespace Command Set Specification 1.1, figures 42 to 44."""
+Source: NVM Express Base Specification 2.0, section 5.2 (Asynchronous Event Request command),
+5.27.1.8 and figure 275 (OAES); Zoned Namespace Command Set Specification 1.1, figures 42 to 44."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
