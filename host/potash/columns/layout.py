@@ -7,7 +7,8 @@ fit in one job is divided between several, in parts of a batch if need be.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from csd_spec.opcodes import PAGE_SIZE
 from potash.columns.arrow import Batch, Span
 from potash.columns.errors import InvalidFile
 from potash.columns.generator import ALL_VALID, entry_size
-from potash.columns.plan import Aggregated, Plan
+from potash.columns.plan import WORD, Aggregated, Plan
 from potash.columns.schema import Column
 from potash.sdk.targets import Range, pages_of
 
@@ -23,7 +24,6 @@ MAX_ROWS = 1 << 28
 """Rows of a job, so that no word of a sum overflows."""
 SMALLEST = 8
 """Rows of the smallest part of a batch: a byte of a bitmap."""
-_WORD = struct.Struct("<Q")
 
 Locate = Callable[[Range], list[Range]]
 """Pages of the file to pages of the drive."""
@@ -48,11 +48,12 @@ class Job:
     """Pages of the drive that are read one after another, and the table."""
 
     pages: list[Range] = field(default_factory=list)
-    """Of the file."""
+    """Of the file, in its order."""
     ranges: int = 0
-    """Runs of pages on the drive."""
+    """Runs of pages on the drive, at most."""
     rows: int = 0
-    entries: list[bytes] = field(default_factory=list)
+    batches: list[tuple[int, list[Span | None]]] = field(default_factory=list)
+    """Rows of each part of a batch, and where its columns are in the file."""
 
     @property
     def size(self) -> int:
@@ -61,25 +62,40 @@ class Job:
 
     @property
     def table(self) -> bytes:
-        return _WORD.pack(len(self.entries)) + b"".join(self.entries)
+        """What the program reads: of each part of a batch, where its columns are in the input."""
+        skipped: list[int] = []  # pages before each run that are no input
+        end = 0
+        for run in self.pages:
+            skipped.append((skipped[-1] if skipped else 0) + run.page - end)
+            end = run.page + run.pages
+        words = [len(self.batches)]
+        for rows, spans in self.batches:
+            words.append(rows)
+            for span in spans:
+                if span is None:
+                    words.append(ALL_VALID)
+                    continue
+                run_of_it = (
+                    bisect_right(self.pages, span.offset // PAGE_SIZE, key=lambda run: run.page) - 1
+                )
+                words.append(span.offset - skipped[run_of_it] * PAGE_SIZE)
+        return struct.pack(f"<{len(words)}Q", *words)
 
 
 def jobs_of(plan: Plan, batches: Iterable[Batch], locate: Locate, limits: Limits) -> Iterator[Job]:
     """The jobs for all batches. Raises InvalidFile for a file in too many pieces."""
     job = Job()
     for batch in batches:
-        if not batch.rows:
-            continue
-        parts = list(_parts(plan, batch))
-        waiting = [(0, batch.rows)]
+        waiting = [(0, batch.rows)] if batch.rows else []
         while waiting:
-            first, last = waiting.pop(0)
-            if _add(job, plan, parts, (first, last), locate, limits):
+            first, last = waiting.pop()
+            spans = _spans(plan, batch, first, last)
+            if _add(job, plan, last - first, spans, locate, limits):
                 continue
-            if job.entries:
+            if job.batches:
                 yield job
                 job = Job()
-                waiting.insert(0, (first, last))
+                waiting.append((first, last))
                 continue
             middle = first + (last - first) // 2 // SMALLEST * SMALLEST
             if middle == first:
@@ -87,74 +103,78 @@ def jobs_of(plan: Plan, batches: Iterable[Batch], locate: Locate, limits: Limits
                     "8 of its rows do not fit in a job; copy it, so that it is in fewer pieces on"
                     " the drive, or use fewer columns or a drive with larger buffers"
                 )
-            waiting[:0] = [(first, middle), (middle, last)]
-    if job.entries:
+            waiting += [(middle, last), (first, middle)]
+    if job.batches:
         yield job
 
 
 def whole_file(plan: Plan, batches: Iterable[Batch], size: int) -> Job:
     """A job that has all pages of a file, and of them the query's columns in the table."""
-    pages = Range(0, pages_of(size))
-    job = Job([pages])
-    for batch in batches:
-        if batch.rows:
-            _add(
-                job, plan, list(_parts(plan, batch)), (0, batch.rows), lambda run: [run], UNLIMITED
-            )
-    return job
+    parts = [(one.rows, _spans(plan, one, 0, one.rows)) for one in batches if one.rows]
+    return Job([Range(0, pages_of(size))], batches=parts)
 
 
-class _Part(NamedTuple):
-    """A column's values or its bitmap in a batch; `span` is None for a bitmap that is not there."""
+def _spans(plan: Plan, batch: Batch, first: int, last: int) -> list[Span | None]:
+    """Some rows of each column and, of those with nulls, of the bitmap, in the order of the table.
 
-    bits: int
-    span: Span | None
-
-
-def _parts(plan: Plan, batch: Batch) -> Iterator[_Part]:
-    """In the order of the table."""
+    `first` is a multiple of 8. A bitmap that is not there is None.
+    """
+    found: list[Span | None] = []
     for column in plan.columns:
         part = batch.part(column)
-        yield _Part(column.stored.bits, part.data)
+        found.append(_rows_of(part.data, column.stored.bits, first, last))
         if column.name in plan.nullable:
-            yield _Part(1, part.validity)
+            bitmap = part.validity
+            found.append(None if bitmap is None else _rows_of(bitmap, 1, first, last))
+    return found
+
+
+def _rows_of(span: Span, bits: int, first: int, last: int) -> Span:
+    return Span(span.offset + first * bits // 8, ((last - first) * bits + 7) // 8)
 
 
 def _add(
     job: Job,
     plan: Plan,
-    parts: Sequence[_Part],
-    rows: tuple[int, int],
+    rows: int,
+    spans: list[Span | None],
     locate: Locate,
     limits: Limits,
 ) -> bool:
     """Add rows of a batch to a job, if they fit."""
-    first, last = rows
-    spans = [
-        None if one.span is None else _rows_of(one.span, one.bits, first, last) for one in parts
+    read = [
+        Range(one.offset // PAGE_SIZE, pages_of(one.offset % PAGE_SIZE + one.length))
+        for one in spans
+        if one is not None
     ]
     # With pages between two columns, too, where the drive has fewer places in a job than there are.
     for gap in (0, 16, 256, 1 << 20):
-        runs = _runs([one for one in spans if one is not None], gap)
-        pages = list(job.pages)
-        places = [_append(pages, run) for run in runs]
-        pieces = job.ranges + sum(len(locate(run)) for run in runs)
-        if pieces <= limits.ranges:
+        runs = _merged(read, gap)
+        ranges = job.ranges + sum(len(locate(run)) for run in runs)
+        if ranges <= limits.ranges:
             break
     else:
         return False
-    total = job.rows + last - first
+    total, pages = job.rows + rows, _merged([*job.pages, *runs], 0)
     size = sum(one.pages for one in pages) * PAGE_SIZE
-    table = _WORD.size + (len(job.entries) + 1) * entry_size(plan)
+    table = WORD + (len(job.batches) + 1) * entry_size(plan)
     if total > MAX_ROWS or table > limits.table or not limits.fits(size, output_room(plan, total)):
         return False
-    entry = [_WORD.pack(last - first)]
-    for span in spans:
-        place = ALL_VALID if span is None else _place(span.offset, runs, places)
-        entry.append(_WORD.pack(place))
-    job.pages, job.ranges, job.rows = pages, pieces, total
-    job.entries.append(b"".join(entry))
+    job.pages, job.ranges, job.rows = pages, ranges, total
+    job.batches.append((rows, spans))
     return True
+
+
+def _merged(runs: Iterable[Range], gap: int) -> list[Range]:
+    """Runs in the order of the file; those that are no farther apart than `gap` are one."""
+    found: list[Range] = []
+    for page, pages in sorted(runs):
+        if found and page <= found[-1].page + found[-1].pages + gap:
+            start, before = found[-1]
+            found[-1] = Range(start, max(before, page + pages - start))
+        else:
+            found.append(Range(page, pages))
+    return found
 
 
 def output_room(plan: Plan, rows: int) -> int:
@@ -162,46 +182,6 @@ def output_room(plan: Plan, rows: int) -> int:
     if isinstance(plan.result, Aggregated):
         return plan.result.size
     return rows * plan.result.record(plan.nullable).size
-
-
-def _rows_of(span: Span, bits: int, first: int, last: int) -> Span:
-    """The bytes of some rows; `first` is a multiple of 8."""
-    return Span(span.offset + first * bits // 8, ((last - first) * bits + 7) // 8)
-
-
-def _runs(spans: Iterable[Span], gap: int) -> list[Range]:
-    """The pages of all spans, in the order of the file; runs that are nearer than `gap` are one."""
-    runs: list[Range] = []
-    for span in sorted(spans):
-        page = span.offset // PAGE_SIZE
-        end = -(-(span.offset + span.length) // PAGE_SIZE)
-        if runs and page <= runs[-1].page + runs[-1].pages + gap:
-            start = runs[-1].page
-            runs[-1] = Range(start, max(runs[-1].pages, end - start))
-        else:
-            runs.append(Range(page, end - page))
-    return runs
-
-
-def _append(pages: list[Range], run: Range) -> int:
-    """Add a run to a job's pages; the byte of the input where it begins."""
-    before = sum(one.pages for one in pages) * PAGE_SIZE
-    if pages:
-        last = pages[-1]
-        if last.page <= run.page <= last.page + last.pages:
-            begins = before - (last.page + last.pages - run.page) * PAGE_SIZE
-            pages[-1] = Range(last.page, max(last.pages, run.page + run.pages - last.page))
-            return begins
-    pages.append(run)
-    return before
-
-
-def _place(offset: int, runs: Sequence[Range], places: Sequence[int]) -> int:
-    """Where in the input a byte of the file is."""
-    for run, place in zip(runs, places, strict=True):
-        if run.page * PAGE_SIZE <= offset < (run.page + run.pages) * PAGE_SIZE:
-            return place + offset - run.page * PAGE_SIZE
-    raise AssertionError(f"byte {offset} is in no run")
 
 
 def nullable_of(columns: Iterable[Column], batches: Iterable[Batch]) -> frozenset[str]:
