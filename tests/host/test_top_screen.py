@@ -18,7 +18,9 @@ from textual.widgets import DataTable, RichLog, Sparkline, Static
 
 import potash.sdk
 from potash.observing.live import LiveScreen
-from potash.observing.status import status_socket
+from potash.observing.rates import between
+from potash.observing.snapshot import LogLine
+from potash.observing.status import ask, status_socket
 from potash.vm.drive import serving
 from support.processes import descendants, name
 
@@ -64,6 +66,11 @@ def test_it_shows_what_the_device_does(device: Path) -> None:
                     break
             log = "\n".join(strip.text for strip in app.query_one(RichLog).lines)
             assert "board:" in log
+            snapshot = ask(status_socket(str(device)))
+            line = LogLine(time=0.0, level="info", component="rpu", message="clocks can be set")
+            snapshot["log"] = [*snapshot["log"], line]
+            app.show(snapshot, between(snapshot, snapshot))
+            assert "clocks can be set" in app.query_one(RichLog).lines[-1].text
             await pilot.press("q")
         assert app.ended is None
 

@@ -5,7 +5,7 @@ interval as bars, and the device's log.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -99,7 +99,7 @@ class LiveScreen(App[None]):
         self.paused = False
         self._place = place
         self._interval = interval
-        self._logged = 0.0
+        self._logged: Sequence[LogLine] = ()
 
     def compose(self) -> ComposeResult:
         with VerticalScroll():
@@ -168,9 +168,9 @@ class LiveScreen(App[None]):
         self.query_one("#queues", Rows).show(screen.queues(snapshot, rates))
         self.query_one("#accelerators", Rows).show(screen.accelerators(snapshot, rates))
         for line in snapshot["log"]:
-            if line["time"] > self._logged:
-                self._logged = line["time"]
+            if line not in self._logged:  # times can go back
                 self.query_one(RichLog).write(Text(log_line(line)))
+        self._logged = snapshot["log"]
 
     def _text(self, widget: str, lines: Iterable[str]) -> None:
         """Put lines in a panel, which is not there without any."""
