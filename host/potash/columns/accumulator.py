@@ -116,23 +116,20 @@ class Accumulator:
         code.alu("<<", R0, R3)
         code.alu(">>", R2, 32)
         code.alu("<<", R2, R3)
-        for part in range(3):
-            # Bits 0 to 31 of R0 and of R2 << 32, then the next 32, and the last ones.
-            if part < 2:
-                code.alu("=", R3, R0)
-                _low_half(code, R3) if part == 0 else code.alu(">>", R3, 32)
-            if part == 1:
-                code.alu("=", R4, R2)
-                _low_half(code, R4)
-                code.alu("+", R3, R4)
-            if part == 2:
-                code.alu("=", R3, R2)
-                code.alu(">>", R3, 32)
-            code.alu("^", R3, R1)
-            code.alu("-", R3, R1)
+        # Their bits 0 to 31, 32 to 63 (of which R2 has the lower ones), and those above.
+        code.alu("=", R3, R0)
+        code.alu(">>", R3, 32)
+        code.alu("=", R4, R2)
+        _low_half(code, R4)
+        code.alu("+", R3, R4)
+        _low_half(code, R0)
+        code.alu(">>", R2, 32)
+        for part, register in enumerate((R0, R3, R2)):
+            code.alu("^", register, R1)
+            code.alu("-", register, R1)
             place = WORD * (state.at + LIMBS + part)
             code.load(R4, R5, place, WORD)
-            code.alu("+", R4, R3)
+            code.alu("+", R4, register)
             code.store(R5, place, R4, WORD)
         code.load(R4, R10, _GROUP, WORD)
         code.jump(done)

@@ -78,7 +78,6 @@ class Part(NamedTuple):
 
     data: Span
     validity: Span | None
-    nulls: int
 
 
 class Batch(NamedTuple):
@@ -101,7 +100,7 @@ class Batch(NamedTuple):
             raise InvalidFile(f"column {column.name!r} has too few bytes for {rows} rows")
         if nulls and validity.length < _bytes(rows):
             raise InvalidFile(f"column {column.name!r} does not say which of its rows are null")
-        return Part(data, validity if nulls else None, nulls)
+        return Part(data, validity if nulls else None)
 
 
 class ArrowFile:

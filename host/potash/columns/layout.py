@@ -188,5 +188,5 @@ def nullable_of(columns: Iterable[Column], batches: Iterable[Batch]) -> frozense
     """The columns that have nulls."""
     wanted = list(columns)
     return frozenset(
-        column.name for batch in batches for column in wanted if batch.part(column).nulls
+        column.name for batch in batches for column in wanted if batch.part(column).validity
     )

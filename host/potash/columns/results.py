@@ -35,7 +35,7 @@ from potash.columns.plan import (
     Aggregated,
     Selected,
     State,
-    limbs,
+    words,
 )
 from potash.columns.schema import Column
 from potash.columns.types import (
@@ -59,40 +59,21 @@ class ResultColumn(NamedTuple):
 
 
 @dataclass
-class Sum:
-    """The partial aggregates of one column in one group."""
-
-    count: int = 0
-    seen: int = 0
-    least: int = 0
-    greatest: int = 0
-    whole: int = 0
-    """The exact sum: of floats in units of the smallest one."""
-    nan: int = 0
-    infinities: tuple[int, int] = (0, 0)
-    """Positive and negative ones."""
-
-    def add(self, other: Sum) -> None:
-        if other.seen:
-            self.least = min(self.least, other.least) if self.seen else other.least
-            self.greatest = max(self.greatest, other.greatest) if self.seen else other.greatest
-        self.count += other.count
-        self.seen += other.seen
-        self.whole += other.whole
-        self.nan += other.nan
-        ours, theirs = self.infinities, other.infinities
-        self.infinities = (ours[0] + theirs[0], ours[1] + theirs[1])
-
-
-@dataclass
 class Group:
+    """The rows of a group, and of each column that is aggregated the words of its state."""
+
     rows: int
-    sums: dict[str, Sum]
+    states: dict[str, list[int]]
 
     def add(self, other: Group) -> None:
         self.rows += other.rows
-        for name, one in other.sums.items():
-            self.sums[name].add(one)
+        for name, more in other.states.items():
+            mine = self.states[name]
+            extremes = [one[LEAST : GREATEST + 1] for one in (mine, more) if one[SEEN]]
+            self.states[name] = [one + another for one, another in zip(mine, more, strict=True)]
+            if extremes:
+                least, greatest = zip(*extremes, strict=True)
+                self.states[name][LEAST : GREATEST + 1] = min(least), max(greatest)
 
 
 Key = Value | None
@@ -123,7 +104,7 @@ class Groups:
         if isinstance(key, float) and math.isnan(key):
             key = math.nan  # this one, as no NaN equals another
         if key not in self.found:
-            self.found[key] = Group(0, {name: Sum() for name in group.sums})
+            self.found[key] = Group(0, {name: [0] * len(one) for name, one in group.states.items()})
         self.found[key].add(group)
 
     def columns(self) -> list[ResultColumn]:
@@ -146,59 +127,52 @@ def groups_of(result: Aggregated, output: bytes, values: Sequence[Value | None] 
     found = Groups(by, result.aggregates, types)
     stride = result.stride * WORD
     for number in range(result.groups):
-        words = struct.unpack_from(f"<{result.stride}Q", output, number * stride)
-        if by is not None and not words[ROWS]:
+        group = struct.unpack_from(f"<{result.stride}Q", output, number * stride)
+        if by is not None and not group[ROWS]:
             continue
-        sums = {state.column.name: _sum(state, words) for state in result.states}
+        states = {state.column.name: _words(state, group) for state in result.states}
         key = values[number] if number < len(values) else None
-        found.count(key, Group(words[ROWS], sums))
+        found.count(key, Group(group[ROWS], states))
     return found
 
 
-def _sum(state: State, words: Sequence[int]) -> Sum:
-    at, kind = state.at, state.column.stored
-    number = _signed if kind.signed else int
-    found = Sum(words[at + COUNT])
-    if state.extremes:
-        found.seen = words[at + SEEN]
-        found.least, found.greatest = number(words[at + LEAST]), number(words[at + GREATEST])
-    if not state.sums:
-        return found
-    if kind.id == TypeId.FLOAT:
-        found.nan = words[at + NAN]
-        found.infinities = words[at + INFINITY], words[at + MINUS_INFINITY]
-        for number_of, word in enumerate(words[at + LIMBS : at + LIMBS + limbs(kind.bits)]):
-            found.whole += _signed(word) << (LIMB_BITS * number_of)
-    else:
-        found.whole = (_signed(words[at + HIGH]) << 32) + words[at + LOW]
+def _words(state: State, group: Sequence[int]) -> list[int]:
+    """The words of a column as numbers: only least and greatest of unsigned ones have no sign."""
+    kind = state.column.stored
+    own = group[state.at : state.at + words(kind, state.sums)]
+    found = [_signed(word) for word in own]
+    if not kind.signed:
+        found[LEAST : GREATEST + 1] = own[LEAST : GREATEST + 1]
     return found
 
 
 def _value(aggregate: Aggregate, group: Group, kind: DataType) -> Value | None:
     if aggregate.column is None:
         return group.rows
-    one = group.sums[aggregate.column]
-    if aggregate.function == "count":
-        return one.count
-    if not one.count:
+    state = group.states[aggregate.column]
+    function, count = aggregate.function, state[COUNT]
+    if function == "count":
+        return count
+    if not count:
         return None
-    if aggregate.function in ("min", "max"):
-        key = one.least if aggregate.function == "min" else one.greatest
+    if function in ("min", "max"):
+        key = state[LEAST if function == "min" else GREATEST]
         if kind.id == TypeId.FLOAT:
-            return float_of_key(key, kind.bits) if one.seen else math.nan
+            return float_of_key(key, kind.bits) if state[SEEN] else math.nan
         return bool(key) if kind.id == TypeId.BOOL else key
-    if aggregate.function == "sum" and kind.id != TypeId.FLOAT:
-        wrapped = one.whole & ((1 << 64) - 1)
-        return _signed(wrapped) if kind.signed and kind.id != TypeId.BOOL else wrapped
-    divisor = one.count if aggregate.function == "mean" else 1
     if kind.id != TypeId.FLOAT:
-        return one.whole / divisor
-    positive, negative = one.infinities
-    if one.nan or (positive and negative):
+        whole = (state[HIGH] << 32) + state[LOW]
+        if function == "mean":
+            return whole / count
+        wrapped = whole & ((1 << 64) - 1)
+        return _signed(wrapped) if kind.signed and kind.id != TypeId.BOOL else wrapped
+    if state[NAN] or (state[INFINITY] and state[MINUS_INFINITY]):
         return math.nan
-    if positive or negative:
-        return math.inf if positive else -math.inf
-    return _rounded(Fraction(one.whole, divisor * smallest(kind.bits)))
+    if state[INFINITY] or state[MINUS_INFINITY]:
+        return math.inf if state[INFINITY] else -math.inf
+    whole = sum(word << LIMB_BITS * number for number, word in enumerate(state[LIMBS:]))
+    divisor = count if function == "mean" else 1
+    return _rounded(Fraction(whole, divisor * smallest(kind.bits)))
 
 
 def smallest(bits: int) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from csd_spec.opcodes import PAGE_SIZE
+from potash.columns.arrow import Store
 from potash.columns.errors import InvalidFile
 from potash.sdk.commands import Commands
 from potash.sdk.errors import InvalidRequest
@@ -19,17 +20,12 @@ from potash.sdk.namespace import Namespace
 from potash.sdk.targets import Range
 
 
-class Stored(Protocol):
+class Stored(Store, Protocol):
     """A file on a drive."""
-
-    @property
-    def size(self) -> int: ...
 
     @property
     def moved(self) -> int:
         """Bytes that went from the drive to the host."""
-
-    def read(self, offset: int, length: int) -> bytes: ...
 
     def locate(self, pages: Range) -> list[Range]:
         """Pages of the file as pages of the namespace."""
