@@ -148,6 +148,7 @@ def test_both_ways_find_the_same_and_leave_nothing_behind(
             "10 bytes from block 99999999 on are not all on the drive",
         ),
         (("lba:-8:10", "count()"), "block -8 does not start on a page"),
+        (("lba:0:-1", "count()"), "-1 bytes from block 0 on are not all on the drive"),
     ],
 )
 def test_a_place_that_has_no_table_is_named(

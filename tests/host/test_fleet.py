@@ -25,7 +25,7 @@ from potash.fleet.placement import Placement
 from potash.fleet.serving import PLUGIN, ServedDrive, about
 from potash.sdk import InvalidRequest
 from potash.sdk.errors import PotashError
-from support.fleet import FOREVER, LOOPING, SHARDS, Grep, counted, drives
+from support.fleet import FOREVER, LOOPING, SHARDS, SILENT, Grep, counted, drives
 from support.processes import descendants, name
 from support.reports import check
 
@@ -65,6 +65,12 @@ def test_outputs_come_here_or_stay_as_a_data_set(fleet: Fleet, grep: Grep, tmp_p
     assert fleet.remove("found") == SHARDS
     with pytest.raises(PotashError, match="no drive that is served has a data set 'found'"):
         fleet.dataset("found")
+    fleet.put("found", grep.paths[:1])  # of another number of shards
+    nothing = fleet.map(SILENT, "logs", keep="found")
+    assert {one.produced for one in nothing} == {0}
+    fleet.get("found", tmp_path)
+    assert all(not (tmp_path / path.name).read_bytes() for path in grep.paths)
+    fleet.remove("found")
     output, totals = fleet.reduce(grep.program, "logs", counted, grep.args)
     assert output == counted([grep.expected(at) for at in range(SHARDS)])
     assert totals.done == SHARDS
@@ -111,6 +117,10 @@ def test_what_cannot_be_done_is_refused(fleet: Fleet, grep: Grep, tmp_path: Path
     for dataset, paths in ("..", grep.paths), ("a/b", grep.paths), ("same", grep.paths[:1] * 2):
         with pytest.raises(PotashError):
             fleet.put(dataset, paths)
+    large.write_bytes(b"")
+    with pytest.raises(InvalidRequest, match="large is empty"):
+        fleet.put("logs", [*grep.paths[1:], large])
+    assert len(fleet.dataset("logs").shards) == SHARDS
     with pytest.raises(InvalidRequest, match="would replace their inputs"):
         list(fleet.map(LOOPING, "logs", keep="logs"))
     with pytest.raises(InvalidRequest, match="the program is an empty file"):

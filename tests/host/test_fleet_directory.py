@@ -119,7 +119,7 @@ def changed(at: int, value: object) -> list[object]:
         [changed(0, "a/\x1b[2J")], [changed(0, "a/" + "x" * 101)], [changed(0, None)],
         [changed(1, 0)], [changed(1, FIRST_PAGE - 1)], [changed(1, PAGES)], [changed(1, True)],
         [changed(1, 1.5)], [changed(1, 1 << 63)], [changed(1, -1)],
-        [changed(2, 0)], [changed(2, 17 * PAGE)], [changed(2, 1 << 62)],
+        [changed(2, 17 * PAGE)], [changed(2, 1 << 62)],
         [changed(0, "a/\ud800")], [changed(3, 1)], [changed(4, (1 << 20) + 1)],
         [GOOD, ["a/y", FIRST_PAGE, 1, 0, 1]],
         [changed(2, PAGE + 1), ["a/y", FIRST_PAGE + 1, 1, 0, 1]],
@@ -135,6 +135,8 @@ def test_what_is_no_directory_is_refused(files: object) -> None:
 def test_good_ones_are_not_refused() -> None:
     assert directory(written(json.dumps([GOOD]).encode())).files == {"a/x": File(*GOOD)}  # type: ignore[arg-type]
     assert directory(written(b"[]")).files == {}
+    empty = ["a/y", FIRST_PAGE, 0, 0, 1]
+    assert len(directory(written(json.dumps([GOOD, empty]).encode())).files) == 2
     with pytest.raises(PotashError, match="more than 1 MiB"):
         directory(Blocks(pages=FIRST_PAGE))
 

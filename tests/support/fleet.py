@@ -28,6 +28,19 @@ LOOPING = elf(
     [Name("prog")],
 )
 
+# r1 = 0; call 4 (the length of the output is r1); r0 = 0; exit
+SILENT = elf(
+    [
+        text(
+            bytes.fromhex(
+                "b7 01 00 00 00 00 00 00  85 00 00 00 04 00 00 00"
+                "b7 00 00 00 00 00 00 00  95 00 00 00 00 00 00 00"
+            )
+        )
+    ],
+    [Name("prog")],
+)
+
 
 class Grep:
     """The example's log in shards, one of which keeps LOOPING busy."""

@@ -86,7 +86,7 @@ class StoredBlocks:
                 f" {max(1, PAGE_SIZE // block)}"
             )
         self._start = page
-        if page * PAGE_SIZE + _pages(0, size).stop * PAGE_SIZE > namespace.capacity:
+        if size < 0 or (page + _pages(0, size).stop) * PAGE_SIZE > namespace.capacity:
             raise InvalidRequest(f"{size} bytes from block {lba} on are not all on the drive")
         self._cache: dict[int, bytes] = {}
 

@@ -33,7 +33,10 @@ _NAME = re.compile(rf"(?!\.{{1,2}}/){_LETTER}{{1,100}}/(?!\.{{1,2}}$){_LETTER}{{
 
 
 class File(NamedTuple):
-    """A file on a drive, one of the `of` shards of a data set, from 0 on."""
+    """A file on a drive, one of the `of` shards of a data set, from 0 on.
+
+    One without bytes is at FIRST_PAGE, so that it is in no other.
+    """
 
     name: str
     page: int
@@ -185,6 +188,6 @@ def _file(name: object, *numbers: object, pages: int) -> File:
     if not all(type(one) is int and 0 <= one < 1 << 63 for one in numbers):
         raise ValueError("no numbers")
     file = File(name, *numbers)  # type: ignore[arg-type]  # whole numbers, as was just checked
-    if not 0 < file.size <= pages * PAGE_SIZE or not file.shard < file.of <= MOST_SHARDS:
+    if not 0 <= file.size <= pages * PAGE_SIZE or not file.shard < file.of <= MOST_SHARDS:
         raise ValueError("no file")
     return file

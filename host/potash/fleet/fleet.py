@@ -209,6 +209,9 @@ class Fleet:
             require_name(name)
         if not 1 <= len(files) <= MOST_SHARDS or len(set(names)) < len(names):
             raise InvalidRequest(f"a data set is 1 to {MOST_SHARDS} files, each with another name")
+        for path in files:
+            if not path.stat().st_size:
+                raise InvalidRequest(f"{path} is empty, and a job needs at least one byte")
         for place in self.placement.places.values():
             if place.worker is None:
                 raise PotashError(
@@ -278,7 +281,8 @@ class Fleet:
             program: an object file: its bytes or its path.
             dataset: a data set, or its name.
             args: the program's arguments; INPUT_LENGTH becomes the shard's length.
-            keep: leave outputs on the drives, as shards of a data set of this name.
+            keep: leave outputs on the drives, as shards of a data set of this name; an older one
+                is removed.
             timeout: seconds after which a job is stopped.
             progress: called with the share of shards that are done.
 
@@ -289,6 +293,7 @@ class Fleet:
             require_name(f"{keep}/x")
             if keep == found.name:
                 raise InvalidRequest("the outputs would replace their inputs; use another name")
+            self.remove(keep)
         with self._running(program, found, args, keep, timeout) as futures:
             count = len(found.shards) + len(found.missing)
             done = 0

@@ -14,11 +14,11 @@ from distributed import get_worker
 
 from csd_spec.opcodes import PAGE_SIZE
 from potash.columns import OnAccelerator, Request, Result, StoredBlocks, query
-from potash.fleet.directory import Directory, File, require_name
+from potash.fleet.directory import FIRST_PAGE, Directory, File, require_name
 from potash.fleet.serving import ServedDrive, drives_of
 from potash.sdk.accelerator import INPUT_LENGTH, Argument
 from potash.sdk.accelerator_commands import AcceleratorCommands, argument_bytes
-from potash.sdk.errors import DeviceGone, InvalidRequest, JobFailed, PotashError
+from potash.sdk.errors import DeviceGone, JobFailed, PotashError
 from potash.sdk.progress import Progress
 from potash.sdk.targets import PagesSource, Range, Reporter, Sink, room_for, use_output
 
@@ -70,8 +70,8 @@ class StoredSink(Sink):
         use_output(accelerator, [self._range], self._nsid, reporter)
 
     def collect(self, accelerator: AcceleratorCommands, produced: int, reporter: Reporter) -> bytes:
-        if produced:
-            self._directory.add(self._file._replace(page=self._range.page, size=produced))
+        page = self._range.page if produced else FIRST_PAGE
+        self._directory.add(self._file._replace(page=page, size=produced))
         return b""
 
 
@@ -145,8 +145,6 @@ def combined(combine: Callable[[list[bytes]], bytes], parts: Sequence[Done | Par
 def put_file(drive: str, file: File, data: bytes) -> None:
     """Store a file, whose page is not known yet. Raises PotashError."""
     directory = _served(drive).directory
-    if not data:
-        raise InvalidRequest(f"{file.name} is empty, and a job needs at least one byte")
     pages = directory.reserve(len(data))
     directory.write(pages, data)
     directory.add(file._replace(page=pages.page, size=len(data)))
