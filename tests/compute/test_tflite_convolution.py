@@ -14,7 +14,6 @@ from potash_device.vta.config import Config
 from potash_device.vta.isa import Gemm
 from potash_firmware.tflite.arithmetic.ramps import Scale
 from potash_firmware.tflite.arithmetic.requantization import Steps, requantize
-from potash_firmware.tflite.interpreter import FLOATS
 from potash_firmware.tflite.quantization import Multiplier, QuantizationError
 from potash_firmware.tflite.runtime import inspect
 from potash_firmware.vta_runtime.schedules import Plane
@@ -171,7 +170,6 @@ def test_fully_connected(its: dict[str, Any], channels: bool, config: Config | N
     check(graph.finish([x], [y]), values(x.shape, its["seed"]), math.prod(y.shape), config)
 
 
-@pytest.mark.skipif(not FLOATS, reason="TensorFlow Lite 2.14 scales as convolutions do")
 @pytest.mark.parametrize("exponent", [1, 4, 8, 11, 14])
 @pytest.mark.parametrize("exact", [True, False])
 def test_the_nearest_of_a_product_is_litert_s(exponent: int, exact: bool) -> None:

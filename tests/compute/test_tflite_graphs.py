@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from potash.models.builder import GraphBuilder
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_firmware.tflite import partition
 from potash_firmware.tflite.delegate import VtaDelegate
-from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.runtime import Model
 from potash_firmware.vta_runtime import Runtime, VtaMemoryError
 from support.tflite import reference

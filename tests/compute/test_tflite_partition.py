@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ai_edge_litert.interpreter import Interpreter
 
 from potash.models.builder import GraphBuilder, Padding
 from potash_device import cache
@@ -18,7 +19,6 @@ from potash_firmware.tflite import runtime as tflite_runtime
 from potash_firmware.tflite.arithmetic import lines
 from potash_firmware.tflite.capi import Node
 from potash_firmware.tflite.delegate import VtaDelegate
-from potash_firmware.tflite.interpreter import Interpreter
 from potash_firmware.tflite.lowering import Layouts, Lowering, Placement, Refusal, Settings
 from potash_firmware.tflite.operators import addition, convolution, lower
 from potash_firmware.tflite.partition_cache import Record
@@ -316,7 +316,7 @@ def test_decisions_that_were_never_kept_are_as_good_as_none(
 
 
 def record_name(model: bytes) -> str:
-    return partition_cache.name_of_model(model, tflite_delegate.settings_of(Config.default()))
+    return partition_cache.name_of_model(model, Settings(Config.default()))
 
 
 def test_what_raises_while_it_is_placed_or_compiled_leaves_nothing(

@@ -1,6 +1,5 @@
 """Models as bytes: their inputs and outputs, and what is refused before native code sees it."""
 
-import os
 import runpy
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from potash_firmware.tflite.interpreter import VARIABLE
 from potash_firmware.tflite.runtime import Model, ModelError, infer
 from potash_firmware.tflite.validation import model as validation
 from potash_firmware.tflite.writer import ModelBuilder, add_model
@@ -228,8 +226,6 @@ assert ran and refused, (ran, refused)
 
 
 def test_damaged_models_are_refused_and_end_no_process() -> None:
-    if os.environ.get(VARIABLE) == "tflite-runtime":
-        pytest.skip("tflite-runtime 2.14 itself crashes on some of these models")
     done = subprocess.run(
         [sys.executable, "-c", CORRUPTIONS],
         check=False,

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pytest
+from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
@@ -19,7 +20,6 @@ from potash_device.vta.encoding import INSTRUCTION_BYTES
 from potash_device.vta.isa import Instruction, decode
 from potash_firmware.tflite import partition_cache
 from potash_firmware.tflite.delegate import VtaDelegate
-from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.lowering import Rounding
 from potash_firmware.tflite.runtime import infer
 from potash_firmware.vta_runtime import Runtime

@@ -107,9 +107,9 @@ def _model(config: Config, model: bytes, _: int) -> bytes:
 def _cache_entry_of_model(config: Config, model: bytes, _: int) -> tuple[Store, str]:
     from potash_firmware.apu.models import core_config
     from potash_firmware.tflite import partition_cache
-    from potash_firmware.tflite.delegate import settings_of
+    from potash_firmware.tflite.lowering import Settings
 
-    settings = settings_of(core_config(config.vta))
+    settings = Settings(core_config(config.vta))
     return partition_cache.MODELS, partition_cache.name_of_model(model, settings)
 
 

@@ -1,10 +1,8 @@
 """TensorFlow Lite's C interface, as far as a delegate needs it, and read-only copies of its data.
 
-The declarations follow `tflite/core/c/common.h`, `c_api_types.h` and `builtin_op_data.h` of LiteRT
-(of TensorFlow Lite 2.14 too: the fields used here have the same offsets). cffi reads them in ABI
-mode, so nothing is compiled. Only this module and `delegate` handle pointers; operators get
-`Node` and `Tensor`.
-"""
+The declarations follow `tflite/core/c/common.h`, `c_api_types.h` and `builtin_op_data.h` of LiteRT.
+cffi reads them in ABI mode, so nothing is compiled. Only this module and `delegate` handle
+pointers; operators get `Node` and `Tensor`."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from potash_device.trace import COMPUTE
-from potash_device.vta.config import Config
 from potash_firmware.tflite.capi import (
     INIT_FAILED,
     OPERATOR_NAMES,
@@ -118,14 +117,6 @@ class Kernel(NamedTuple):
     graph: int
 
 
-def settings_of(config: Config, rounding: Rounding = Rounding.EXACT) -> Settings:
-    """What holds for a delegate's nodes on a core."""
-    # Here, as it loads TensorFlow Lite.
-    from potash_firmware.tflite.interpreter import FLOATS
-
-    return Settings(config, rounding, FLOATS)
-
-
 class VtaDelegate:
     """A delegate that runs nodes on a VTA: `Interpreter(..., experimental_delegates=[delegate])`.
 
@@ -134,7 +125,7 @@ class VtaDelegate:
     """
 
     def __init__(self, runtime: Runtime, rounding: Rounding = Rounding.EXACT) -> None:
-        self._session = Session(runtime, settings_of(runtime.config, rounding))
+        self._session = Session(runtime, Settings(runtime.config, rounding))
         self._handle = ffi.new_handle(self._session)
         self._native = ffi.new("TfLiteDelegate *")
         self._native.data_ = self._handle

@@ -40,8 +40,6 @@ class Settings(NamedTuple):
 
     config: Config
     rounding: Rounding = Rounding.EXACT
-    floats: bool = True
-    """Whether the reference kernel of FULLY_CONNECTED scales its sums in floating point."""
 
 
 class Builder:

@@ -330,10 +330,7 @@ def _numbers(values: object, count: int) -> tuple[int, ...]:
 
 
 def _versions() -> Iterator[str]:
-    # Here, as it loads TensorFlow Lite.
-    from potash_firmware.tflite.interpreter import runtime_version
-
-    yield runtime_version()
+    yield f"ai-edge-litert {metadata.version('ai-edge-litert')}"
     yield from added_sources()
 
 

@@ -14,11 +14,11 @@ from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
+from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from potash_firmware.tflite import macs
 from potash_firmware.tflite.capi import Array
 from potash_firmware.tflite.delegate import NodeReport, VtaDelegate
-from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.partition import ShapeError
 from potash_firmware.tflite.state import keeps_state
 from potash_firmware.tflite.validation import ModelError, validate

@@ -7,7 +7,7 @@ In a depthwise convolution every input channel has kernels of its own. The core 
 channels with blocks of channels, so that a block of weights has numbers on a diagonal only. A fully
 connected layer is a convolution of images of one pixel, but for how its sums are scaled: LiteRT's
 reference kernel multiplies them by a floating-point number and rounds once, with halves away from
-zero; that of TensorFlow Lite 2.14 scales them as those of convolutions.
+zero.
 
 Sources: `tflite/kernels/conv.cc`, `depthwise_conv.cc`, `fully_connected.cc`, and `conv.h`,
 `depthwise_conv.h` and `fully_connected.h` of `internal/reference/integer_ops`.
@@ -372,7 +372,7 @@ def lower_fully_connected(node: Node, settings: Settings) -> Lowering:
 def _connected(its: Operands, settings: Settings) -> tuple[Products, Rounding]:
     """The products, and how their sums are rounded. Raises Refusal, QuantizationError."""
     scales = scales_of(its.weights, len(its.values), 0)
-    if settings.floats and settings.rounding is Rounding.EXACT:
+    if settings.rounding is Rounding.EXACT:
         real = np.array([its.source.scale * scale / its.output.scale for scale in scales])
         rough = [quantize_multiplier(factor) for factor in real.tolist()]
         products = Products.of(its, its.values, rough).settled(its, settings.rounding, real)

@@ -4,8 +4,8 @@ Padding has no part in a window: taps outside the image are left out. Averages a
 how many values a window has in the image; those at the borders have fewer, so that the output is
 computed in rectangles of windows with equally many. A mean over height, width or both is one window
 of sums, less the zero points, scaled once: the multiplier between the scales is divided by the
-number of values beforehand, in integers. So do LiteRT's reference kernels; those of TensorFlow Lite
-2.14 divide twice where the axes are kept. A mean over channels is the same of a product with ones.
+number of values beforehand, in integers. So do LiteRT's reference kernels. A mean over channels is
+the same of a product with ones.
 
 Sources: `tflite/kernels/pooling.cc`, `reduce.cc`, `internal/reference/integer_ops/pooling.h`,
 `internal/reference/reduce.h` (QuantizedMeanOrSum).
