@@ -172,7 +172,6 @@ class Connection:
                 )
 
     def _keep(self, fds: Sequence[int]) -> list[int]:
-        """Duplicates of descriptors, for a message that waits."""
         waiting = sum(len(unsent.fds) for unsent in self._unsent) if fds else 0
         if waiting + len(fds) > MAX_UNSENT_FDS:
             raise ProtocolError(f"the client has left {waiting} file descriptors unread")
@@ -272,7 +271,6 @@ class Connection:
             self._fds_end -= start
 
     def _refuse(self, start: int) -> None:
-        """Say what is wrong with a header."""
         header = Header.decode(self._buffer[start : start + HEADER.size])
         if header.flags & TYPE_MASK != MessageType.COMMAND:
             raise ProtocolError("the client replied to a message that it was not sent")

@@ -235,7 +235,6 @@ class Server:
 
     @property
     def _failure(self) -> str:
-        """Why the connection is to be ended, as a transfer has found out."""
         return self._messages.failure if self._messages is not None else ""
 
     def drain(self, limit: int) -> int:
@@ -258,7 +257,6 @@ class Server:
         return True
 
     def _reply(self, reply: bytes) -> None:
-        """Send a reply that has waited for the device."""
         if self._connection is not None:
             with suppress(Disconnected, ProtocolError):  # which the next step finds, too
                 self._connection.send(reply)

@@ -347,7 +347,6 @@ def kvm(
 
 
 def _tree(closure: debian.Closure, root: Path | None) -> Path | None:
-    """Where a closure is unpacked, if it is."""
     tree = cache.Cache(cache.folder() if root is None else root).root / "trees" / closure.key
     return tree if tree.is_dir() else None
 

@@ -350,7 +350,6 @@ def _stops_short(at: int, doing: str) -> MediaError:
 
 
 def _punch_hole(fd: int, offset: int, length: int) -> None:
-    """Raises OSError."""
     mode = _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE
     while _libc.fallocate(fd, mode, offset, length):
         code = ctypes.get_errno()

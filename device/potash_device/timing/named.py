@@ -42,7 +42,6 @@ def cores(name: str) -> CoreProfile:
 
 
 def _read(name: str) -> tuple[Profile, CoreProfile]:
-    """What a TOML file describes. Raises ProfileError."""
     try:
         with Path(name).open("rb") as file:
             data = file.read(LARGEST_PROFILE + 1)

@@ -139,7 +139,6 @@ def _check(drive: Drive) -> None:
 
 
 def _complete(drive: Drive) -> None:
-    """Make what follows from the arrays that are kept."""
     profile, s, r = drive.profile, drive.state, drive.state.registers
     mapped = np.flatnonzero(s.places >= 0)
     s.owners[s.places[mapped]] = mapped

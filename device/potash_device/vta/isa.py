@@ -66,7 +66,6 @@ class _Encoded:
 
     @property
     def stage(self) -> Stage:
-        """The module that executes it."""
         return Stage.COMPUTE
 
     def encode(self, config: Config) -> int:

@@ -275,7 +275,6 @@ class Simulator:
             dram[:] = self.acc[at : at + store.x_size].astype(dtype).reshape(-1).view(np.uint8)
 
     def _dram_rows(self, instruction: MemoryInstruction) -> Iterator[NDArray[np.uint8]]:
-        """Each row's bytes in DRAM."""
         element = self.config.element_bytes(instruction.memory_type)
         at = instruction.dram_base * element - self.base
         for _ in range(instruction.y_size):

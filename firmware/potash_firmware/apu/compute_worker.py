@@ -83,7 +83,6 @@ class _Worker:
         )
 
     def perform(self, data: bytes, fds: list[int]) -> None:
-        """Follow one order."""
         order = channel.decode_perform(data)
         self._take(order, fds)
         contents = _contents(fds[-1]) if order.execute.data_length else b""
@@ -162,7 +161,6 @@ class _Worker:
             return placed.run(job.parameters, data).return_value
 
     def _forget(self) -> None:
-        """Have no program, and no memory of one."""
         self._ready_for, self._program, self._placed = None, 0, None
         self._window.begin(0)
 

@@ -57,7 +57,6 @@ class _Worker:
 
     @property
     def is_idle(self) -> bool:
-        """It can be given a job."""
         return self.job is None and self.process.ready and not self.process.doomed
 
 
@@ -364,7 +363,6 @@ class Engines:
         self._hand_over(engine)
 
     def _buried(self, process: Worker, why: str) -> None:
-        """A worker is gone for certain."""
         worker = self._workers.pop(process)
         engine = worker.engine
         engine.workers.remove(worker)
@@ -386,7 +384,6 @@ class Engines:
         self._hand_over(engine)
 
     def _drop_waiting(self, engine: _Engine, outcome: execution.Outcome) -> None:
-        """Answer the jobs that no worker has."""
         while engine.waiting:
             job = engine.waiting.popleft()
             self._let_go(job)

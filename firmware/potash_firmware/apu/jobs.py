@@ -235,7 +235,6 @@ class Jobs:
         self._hand_over(accelerator)
 
     def _ask_about(self, job: _Job, granted: ByteRange) -> None:
-        """Ask the RPU whether granted bytes can be read."""
         tag = next(self._tags) % TAG_LIMIT
         job.checks.add(tag)
         job.asked[tag] = granted
@@ -463,7 +462,6 @@ class Jobs:
             self._pool.kill(worker)
 
     def _buried(self, worker: Worker, why: str) -> None:
-        """A worker is gone for certain."""
         key = worker.accelerator
         del self._workers[key]
         accelerator = self._accelerators[key]

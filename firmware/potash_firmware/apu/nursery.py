@@ -208,7 +208,6 @@ def main() -> None:
 
 
 def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
-    """Load what every worker needs, once."""
     gc.disable()  # until all is there: it stays
     # It takes a second, in which this process must not be able to outlive the service already.
     from potash_device.vta import engines

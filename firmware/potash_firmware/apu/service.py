@@ -150,7 +150,6 @@ class Service:
         return False
 
     def _wait(self) -> list[Source]:
-        """Sources that have something."""
         if self._wanted and not self._port.wants_write() and not self._engines.crew.changed:
             # Executions alone since these were found.
             limit: float | None = CHECK_INTERVAL
@@ -160,7 +159,6 @@ class Service:
         return [by_descriptor[fd] for fd in self._waiting.wait(self._wanted, limit)]
 
     def _find_sources(self) -> float | None:
-        """What is to be waited for, and for how long."""
         self._engines.crew.changed = False
         writing = self._port.wants_write()
         wanted: list[tuple[Source, int]] = [(self._port, READ | WRITE if writing else READ)]
@@ -177,7 +175,6 @@ class Service:
         return min((end for end in ends if end is not None), default=None)
 
     def _reap(self) -> None:
-        """Take in which workers are gone."""
         try:
             for gone in self._pool.exits():
                 for crew in self._crews:
@@ -266,8 +263,6 @@ class Service:
         self._when_at_rest(later.until, succeed)
 
     def _check(self, request: messages.Request, wanted: IfSound) -> None:
-        """Answer when it is known whether a program can run."""
-
         def decided(reason: str | None) -> None:
             try:
                 wanted.decided(reason)

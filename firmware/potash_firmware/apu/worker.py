@@ -82,7 +82,6 @@ class _Worker:
         self._engine = engine
 
     def perform(self, data: bytes, fds: list[int]) -> None:
-        """Do one job."""
         job = channel.decode_run(data)
         self._media = dict(zip(job.namespaces, fds[1:], strict=True))
         with os.fdopen(fds[0], "rb") as contents:

@@ -38,7 +38,6 @@ _BYTES = np.array(_TABLE, np.uint32)
 
 
 def _over_zero(states: Words) -> Words:
-    """The states after one byte of zero."""
     after: Words = (states >> np.uint32(8)) ^ _BYTES[states & np.uint32(0xFF)]
     return after
 
@@ -80,7 +79,6 @@ def _in_lanes(data: npt.NDArray[np.uint16], lanes: int, state: int) -> int:
 
 
 def _over_zeroes(states: Words, count: int) -> Words:
-    """The states after `count` bytes of zero."""
     tables = _zeroes(count)
     after: Words = tables[0][states & np.uint32(0xFF)]
     for at in range(1, 4):

@@ -87,7 +87,6 @@ class Commands:
         self._start(command)
 
     def _command_set(self, command: Command) -> CommandSet:
-        """That of the namespace that a command names."""
         if not command.queue.qid:
             return CommandSet.NVM
         namespace = self.controller.namespaces.attached.get(command.entry.nsid)
@@ -204,7 +203,6 @@ class Commands:
         self._end(command, error.status, error.dnr)
 
     def _end(self, command: Command, status: int = 0, dnr: bool = False, result: int = 0) -> None:
-        """Answer a command, and count how long it has taken."""
         queue, entry = command.queue, command.entry
         self._complete(queue, entry.cid, status, dnr, result)
         if queue.qid:

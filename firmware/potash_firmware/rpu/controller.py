@@ -372,7 +372,6 @@ class Controller:
         return {nsid: one.media.size for nsid, one in self.namespaces.blocks.items()}
 
     def _place_namespaces(self) -> None:
-        """Have the modelled drive follow the namespaces that there are."""
         if self.timing is not None:
             self.timing.place(self._namespace_sizes())
 

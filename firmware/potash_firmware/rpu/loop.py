@@ -329,7 +329,6 @@ class Rpu:
             self.lifecycle.fail(f"queue memory is gone: {fault}")
 
     def _go_on(self) -> None:
-        """Bus Master Enable is on again."""
         self._commands.release()
         for qid, completions in self._board.queues.completions.items():
             if completions.blocked:  # it may have been given room meanwhile

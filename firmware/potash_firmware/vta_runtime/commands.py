@@ -103,7 +103,6 @@ def _no_queue(giver: Stage, taker: Stage) -> int:
 
 
 def _no_op(stage: Stage) -> Instruction:
-    """An instruction of `stage` that moves nothing."""
     match stage:
         case Stage.LOAD:
             return Load(memory_type=MemoryId.INP)

@@ -79,7 +79,6 @@ def _execution(rsid: int) -> Command:
 
 
 def _image() -> bytes:
-    """The program's object file, in whole pages."""
     with tempfile.TemporaryDirectory(prefix="potash-bench-") as folder:
         source, output = Path(folder) / "empty.c", Path(folder) / "empty.o"
         source.write_text(EMPTY)

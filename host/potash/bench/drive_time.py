@@ -58,7 +58,6 @@ class Check:
 
 
 def _requests(op: Op, firsts: object, count: int = 1) -> NDArray[np.void]:
-    """Requests of one kind at time 0."""
     pages = np.asarray(firsts)
     found = np.zeros(len(pages), REQUEST)
     found["op"], found["first"], found["count"] = op, pages, count
@@ -66,7 +65,6 @@ def _requests(op: Op, firsts: object, count: int = 1) -> NDArray[np.void]:
 
 
 def _idle(name: str, op: Op, expected: int) -> tuple[float, float]:
-    """A request of 4 KiB, alone."""
     drive = Drive(PROFILES[name])
     if op is Op.READ:
         drive.submit(0, Op.WRITE, 0, PROFILES[name].row_pages, fua=True)
@@ -74,7 +72,6 @@ def _idle(name: str, op: Op, expected: int) -> tuple[float, float]:
 
 
 def _random_reads(dies: int, depth: int) -> tuple[float, float]:
-    """The share of dies that reads in flight keep busy."""
     profile = replace(
         PLAIN, channels=dies, blocks=10, capacity=dies * 64 * PAGE, bus=FREE, link=FREE
     )
@@ -258,14 +255,12 @@ def write_sample(path: Path, count: int) -> None:
 
 
 def _drive() -> Drive:
-    """A TLC drive, half full."""
     drive = timing.drive("tlc")
     timing.precondition(drive, 0.5)
     return drive
 
 
 def _rate(count: int, run: Callable[[], object]) -> float:
-    """Of so many, in a second."""
     start = time.perf_counter()
     run()
     return count / (time.perf_counter() - start)

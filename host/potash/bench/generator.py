@@ -92,7 +92,6 @@ class _Queue:
         self.tail = 0
 
     def fill(self, command: Command) -> None:
-        """Write all entries, and what their pages hold."""
         for cid in range(ENTRIES):
             entry, content = command(cid)
             page = self._data + cid * PAGE
@@ -327,8 +326,6 @@ def _read(_: int) -> tuple[SubmissionEntry, bytes]:
 
 
 def _access(opcode: MemoryOpcode) -> Command:
-    """Memory Read or Memory Write of a page."""
-
     def command(_: int) -> tuple[SubmissionEntry, bytes]:
         start = random.randrange(SIZE // PAGE) * PAGE
         return SubmissionEntry(opcode, nsid=MEMORY, cdw10=start, cdw12=PAGE), b""
@@ -337,7 +334,6 @@ def _access(opcode: MemoryOpcode) -> Command:
 
 
 def _copy(_: int) -> tuple[SubmissionEntry, bytes]:
-    """Memory Copy of a piece of blocks."""
     first, start = (random.randrange(SIZE // PIECE) * PIECE for _ in range(2))
     source = BlockSourceRange(1, first // PAGE, PIECE // PAGE - 1).encode(CopyFormat.BLOCKS)
     fields = MemoryCopy(PIECE, start, 0, CopyFormat.BLOCKS).fields()

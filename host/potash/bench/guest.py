@@ -131,7 +131,6 @@ class _Bench:
 
 @contextlib.contextmanager
 def _both(images: GuestImages, processors: int) -> Iterator[_Bench]:
-    """A guest with both drives."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(filled("potash", "baseline"))
         device = stack.enter_context(
@@ -144,7 +143,6 @@ def _both(images: GuestImages, processors: int) -> Iterator[_Bench]:
 
 
 def _job(stdout: bytes, stderr: bytes) -> dict[str, Any]:
-    """fio's report on its one group of jobs."""
     try:
         # What fio has to say beside its report stands before it.
         job = json.loads(stdout[stdout.index(b"{") :])["jobs"][0]

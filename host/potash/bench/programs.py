@@ -156,7 +156,6 @@ class _Bench:
         yield paired(name, "time", "ms", self._baseline.name, times)
 
     def helper(self, pairs: int) -> Iterator[Result]:
-        """What one call of a helper takes."""
         program = self._program(HELPER)
         self._run(program, HELPER_CALLS)
         costs = [self._run(program, HELPER_CALLS)[0] / HELPER_CALLS * 1e6 for _ in range(pairs)]

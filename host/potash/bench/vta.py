@@ -155,7 +155,6 @@ def _preparation(engine: FastSimulator, stream: streams.Stream) -> tuple[float, 
 
 
 def _peak() -> float:
-    """GOP/s of the processor's best instruction alone."""
     best = peak.best()
     if best is None:
         return math.nan

@@ -260,7 +260,6 @@ class Accelerator(AcceleratorCommands):
             self.device.log_page(LOG_PAGE, DWORD_SIZE, lsi=self.id)
 
     def _failure(self, status: AcceleratorStatus, log: LogPage) -> JobFailed:
-        """What to raise for a job without a result."""
         if status.status == StatusId.IDLE:
             reason = f"accelerator {self.id} has no job; start one"
         elif status.status == StatusId.STOPPED:

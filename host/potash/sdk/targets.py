@@ -222,7 +222,6 @@ def use_output(
 
 
 def _in_commands(ranges: Sequence[Range]) -> list[Range]:
-    """The ranges in parts that one command can name."""
     return [
         Range(page + start, count)
         for page, pages in ranges

@@ -63,7 +63,6 @@ def _curve(
 
 
 def _powers(values: Sequence[float]) -> Powers:
-    """The powers of two around all values."""
     positive = [value for value in values if value > 0] or [1.0]
     low = 2.0 ** math.floor(math.log2(min(positive)))
     return Powers(low, max(2 * low, 2.0 ** math.ceil(math.log2(max(positive)))))

@@ -111,7 +111,6 @@ class Standstill:
         self._forget()
 
     def _forget(self) -> None:
-        """Know nothing of a guest."""
         self._idle = False
         self._running = False
         self._runs = False

@@ -62,7 +62,6 @@ def draw(points: Sequence[Timed], config: Config, parameters: Parameters) -> byt
 
 
 def _axes(points: Sequence[Timed], peak: float, channel: float) -> Axes:
-    """Axes as long as the points need."""
     across = [one.timing.intensity for one in points] + [peak / channel]
     up = [one.throughput / GIGA for one in points] + [peak]
     low = 2.0 ** math.floor(math.log2(min(across)) - 0.5)

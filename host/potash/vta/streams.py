@@ -77,12 +77,10 @@ class _Writer:
         return Stream(self._core.code, bytes(self._core.dram), products, place, expected.tobytes())
 
     def clamp(self, micro_ops: tuple[MicroOp, ...], loops: tuple[Loop, ...], low: int) -> None:
-        """Shift the accumulators right and clamp them."""
         for opcode, value in ((AluOpcode.SHR, SHIFT), (AluOpcode.MAX, low), (AluOpcode.MIN, 127)):
             self.runtime.push_alu(AluKernel(opcode, micro_ops, loops, value))
 
     def begin(self, threads: int = THREADS) -> None:
-        """Every thread's buffers are free."""
         for _ in range(threads):
             self.runtime.dep_push(COMPUTE, LOAD)
             self.runtime.dep_push(STORE, COMPUTE)

@@ -77,7 +77,6 @@ def function(code: Code, entry: int) -> Function:
 
 
 def _leaders(code: Code, entry: int) -> set[int]:
-    """Where blocks begin."""
     leaders = {entry}
     seen: set[int] = set()
     waiting = [entry]
@@ -123,7 +122,6 @@ def _referred(code: Code, blocks: dict[int, Block], opcode: int, src: int) -> It
 
 
 def _order(blocks: dict[int, Block], entry: int) -> list[int]:
-    """Reverse postorder from the entry."""
     seen = {entry}
     postorder: list[int] = []
     stack = [(entry, iter(blocks[entry].successors))]

@@ -174,7 +174,6 @@ class _Analysis:
                 self._steps[phi] = step
 
     def _begin(self, start: int, edges: dict[tuple[int, int], Environment]) -> Environment:
-        """What is known where a block begins."""
         if start == self._root.header:
             environment = values.start()
         else:

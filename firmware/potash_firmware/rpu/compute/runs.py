@@ -167,7 +167,6 @@ class Runs:
         return self.job_time.keep(run.timed, lambda: self._outcome(run, execution))
 
     def _outcome(self, run: Run, execution: Execution) -> int:
-        """What a program has returned. Raises NvmeError."""
         if execution.outcome is Outcome.RETURNED:
             return execution.value
         if execution.outcome is Outcome.CANCELLED and run.stopped is not None:

@@ -65,7 +65,6 @@ class Compute:
         return state
 
     def _has_room(self) -> bool:
-        """Another program can be loaded."""
         return sum(state.programs.loaded for state in self._states.values()) < LOADED_LIMIT
 
     @property

@@ -139,7 +139,6 @@ class PersistentEvents:
 
 
 def _events(section: Any) -> list[bytes]:
-    """The events of the sidecar's section up to the first one that is none."""
     if section is None:
         return []
     try:

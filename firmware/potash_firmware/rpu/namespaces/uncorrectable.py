@@ -22,7 +22,6 @@ class UncorrectableBlocks:
         self._ends: list[int] = []
 
     def __len__(self) -> int:
-        """How many ranges there are."""
         return len(self._firsts)
 
     def first_in(self, lba: int, count: int) -> int | None:

@@ -235,7 +235,6 @@ class Management:
         return left
 
     def _forget(self, nsids: Iterable[int]) -> Steps:
-        """Keep nothing of namespaces that are not there."""
         for nsid in nsids:
             self.features.forget_namespace(nsid)
         self.persistence.save_features()
@@ -267,7 +266,6 @@ class Management:
 
 
 def _wanted_blocks(data: bytes, extended_formats: bool) -> tuple[NamespaceSettings, int]:
-    """Raises NvmeError."""
     wanted = IdentifyNamespace(data)
     # What is wrong is in the data, and not in the command.
     location = NO_PARAMETER_ERROR_LOCATION
@@ -318,7 +316,6 @@ def _wanted_zones(data: bytes, extended_formats: bool) -> tuple[NamespaceSetting
 
 
 def _wanted_memory(data: bytes, extended_formats: bool) -> tuple[NamespaceSettings, int]:
-    """Raises NvmeError."""
     wanted = MemoryStructure(data)
     # NCAP may be left out: whether the standard's structure has one is not known.
     _require_capacity(wanted.nsze, wanted.ncap or wanted.nsze)
@@ -329,7 +326,6 @@ def _wanted_memory(data: bytes, extended_formats: bool) -> tuple[NamespaceSettin
 
 
 def _wanted_compute(data: bytes, extended_formats: bool) -> tuple[NamespaceSettings, int]:
-    """There is nothing to choose."""
     return NamespaceSettings(attached=False, csi=CommandSet.COMPUTE), 0
 
 

@@ -178,7 +178,6 @@ class SelfTests:
     # The test itself.
 
     def _namespaces(self, nsid: int) -> list[Namespace]:
-        """Raises NvmeError."""
         if nsid == 0:
             return []
         if nsid == BROADCAST_NSID:

@@ -111,7 +111,6 @@ def _places(crc: Crc, count: int, state: int, behind: int) -> Words:
 
 
 def _over_zero(crc: Crc, states: Words) -> Words:
-    """The states after one byte of zero."""
     table = _byte_table(crc)
     after: Words
     if crc.reflected:
@@ -138,7 +137,6 @@ def _byte_table(crc: Crc) -> Words:
 
 @lru_cache(maxsize=64)
 def _zeroes(crc: Crc, length: int) -> int:
-    """The CRC of so many zeroes."""
     table, state, mask = _byte_table(crc).tolist(), crc.initial, (1 << crc.bits) - 1
     for _ in range(length):
         if crc.reflected:

@@ -229,7 +229,6 @@ class JobTime:
         return timed
 
     def _drop(self, timed: Timed) -> None:
-        """Nothing comes of it."""
         if self._timed.pop(timed.place, None) is not None:
             now = self._timing.clock.now()
             following = self._cores.drop(timed.place, now)
@@ -237,7 +236,6 @@ class JobTime:
             self._begin(following)
 
     def _leave(self, timed: Timed, due: int) -> None:
-        """Its time has come."""
         del self._timed[timed.place]
         timed.over(due)
         self._begin(self._cores.end(timed.place, due))

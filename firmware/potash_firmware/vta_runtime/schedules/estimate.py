@@ -166,7 +166,6 @@ def _counts(shape: Conv2d, config: Config, found: Candidates) -> tuple[Numbers, 
 def _image_load(
     shape: Conv2d, config: Config, parameters: Parameters, found: Candidates
 ) -> Numbers:
-    """Cycles for the inputs of a step."""
     height, width = _window(shape, found)
     blocks = found.in_blocks * (found.out_blocks if shape.depthwise else 1)
     element = config.element_bytes(MemoryId.INP)
@@ -185,7 +184,6 @@ def _image_load(
 def _weight_load(
     shape: Conv2d, config: Config, parameters: Parameters, found: Candidates
 ) -> Numbers:
-    """Cycles for the weights of a step."""
     element = config.element_bytes(MemoryId.WGT)
     taps = shape.kernel[0] * shape.kernel[1]
     across = found.tap_columns == shape.kernel[1]
@@ -209,7 +207,6 @@ def _transfer(parameters: Parameters, lines: Numbers | int, size: Numbers) -> Nu
 
 
 def _window(shape: Conv2d, found: Candidates) -> tuple[Numbers, Numbers]:
-    """As `tiles.window`."""
     step = _row_step(shape, found.rows, found.tap_rows)
     down = (found.rows - 1) * shape.stride[0] + (found.tap_rows - 1) * shape.dilation[0]
     across = (found.columns - 1) * shape.stride[1] + (found.tap_columns - 1) * shape.dilation[1]
@@ -217,7 +214,6 @@ def _window(shape: Conv2d, found: Candidates) -> tuple[Numbers, Numbers]:
 
 
 def _row_step(shape: Conv2d, rows: Numbers, tap_rows: Numbers) -> Numbers:
-    """As `tiles.row_step`."""
     steps = np.gcd(
         np.where(rows > 1, shape.stride[0], 0), np.where(tap_rows > 1, shape.dilation[0], 0)
     )

@@ -190,7 +190,6 @@ def stream_of(plan: Convolution, pieces: int | None = None) -> bytes:
 
 
 def _tile(kept: object) -> Tile | None:
-    """A tiling from JSON."""
     try:
         values = dict(kept)  # type: ignore[call-overload]  # whatever it is
         taps = values.pop("taps")

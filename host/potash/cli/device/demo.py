@@ -241,7 +241,6 @@ def _show_vectors(example: Example, ran: Ran, seconds: float) -> None:
 
 
 def _show_found(example: Example, ran: Ran, seconds: float) -> None:
-    """What was found, and what had to come from the drive for it."""
     output = ran.output
     equal = output == example.expected
     without = _pages(len(example.input) if example.needed is None else example.needed)

@@ -327,5 +327,4 @@ def _isolated(
 
 
 def _tensor_line(what: str, dtype: np.dtype[Any], shape: Sequence[int], more: str = "") -> str:
-    """An input or an output in words."""
     return f"{what} {dtype.name} {'x'.join(map(str, shape)) or 'scalar'}{more}"

@@ -234,7 +234,6 @@ def _memory(config: Config, memory: MemoryId, clock: float) -> reports.Memory:
 
 
 def _shown(config: Config, clock: float) -> list[str]:
-    """The core, and a row for each buffer."""
     rows = [("memory", "element", "bits", "bytes", "elements", "buffer", "Gb/s")]
     for memory in figures.BUFFERS:
         size = config.element_bytes(memory)

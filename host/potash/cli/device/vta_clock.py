@@ -343,7 +343,6 @@ def _said(points: Sequence[Timed]) -> list[str]:
 
 
 def _assumptions(config: Config, parameters: Parameters) -> list[str]:
-    """What the figures rest on."""
     peak = figures.peak_throughput(config, parameters.clock) / vta_options.GIGA
     numbers = [
         f"{field.name} {getattr(parameters, field.name)}"

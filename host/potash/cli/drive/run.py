@@ -171,7 +171,6 @@ def _require_unmounted(drive: Device) -> None:
 
 
 def _show_printed(lines: Sequence[str]) -> None:
-    """What the program has printed, apart from its output."""
     for line in "".join(f"{text.rstrip()}\n" for text in lines).splitlines():
         click.echo(f"program: {plain(line)}", err=True)
 

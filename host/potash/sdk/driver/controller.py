@@ -248,7 +248,6 @@ class Controller:
             self._execute(_entry(opcode, prp1, cdws), timeout)
 
     def _execute(self, command: queues.SubmissionEntry, timeout: float) -> None:
-        """Carry out an Admin command of the driver's own."""
         completions: list[queues.CompletionEntry | None] = []
         self.submit(True, command, completions.append)
         deadline = time.monotonic() + timeout

@@ -102,7 +102,6 @@ def _modelled(timing: ModelledTime, sources: Sequence[Source], total: int) -> in
 
 
 def _bytes(controller: Controller, target: MemoryNamespace, one: MemorySourceRange) -> Source:
-    """A source range of memory. Raises NvmeError."""
     namespace = source_memory(controller, target.nsid, one.snsid, one.sopt)
     require_granularity(one.saddr, one.nbyte)
     namespace.require_range(one.saddr, one.nbyte)
@@ -110,7 +109,6 @@ def _bytes(controller: Controller, target: MemoryNamespace, one: MemorySourceRan
 
 
 def _blocks(controller: Controller, target: MemoryNamespace, one: BlockSourceRange) -> Source:
-    """A source range of blocks. Raises NvmeError."""
     if one.snsid == target.nsid:
         raise NvmeError(
             Status.INCOMPATIBLE_NAMESPACE, "blocks are of another namespace than the target"
@@ -195,7 +193,6 @@ def _moved(source: Source, target: memoryview) -> bool:
 
 
 def _moving(source: Source, target: memoryview) -> Callable[[], None]:
-    """As much for the media executor."""
     namespace, first, length = source
     dulbe = isinstance(namespace, Namespace) and namespace.dulbe
     media = namespace.media

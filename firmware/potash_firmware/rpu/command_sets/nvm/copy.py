@@ -247,7 +247,6 @@ def _reading_pairs(parts: Sequence[Buffers], *, dulbe: bool) -> Read:
 
 
 def _storing_pairs(command: Command, namespace: Namespace, fields: Copy, blocks: int) -> Store:
-    """Raises NvmeError."""
     kept = namespace.metadata
     wanted = Wanted.of(kept, fields.prinfow, fields.stcw, Tags.of(command.entry))
     wanted.require_valid(fields.sdlba)
