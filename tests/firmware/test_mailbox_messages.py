@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from potash_device.timing.cores import Work
 from potash_firmware.mailbox import messages
 from potash_firmware.mailbox.counters import ENGINE_ROWS
-from potash_firmware.mailbox.errors import MailboxError
+from potash_firmware.mailbox.datagrams import MailboxError
 from potash_firmware.mailbox.execution import (
     MAX_RANGES,
     VERDICTS,

@@ -156,12 +156,10 @@ _SERIAL_COUNT = struct.Struct("<Q")
 
 def encode(message: Run | Check | Perform | FromWorker) -> bytes:
     if isinstance(message, execution.Executed):
-        return execution.pack_executed(message)
+        return message.pack()
     if isinstance(message, Perform):
         count = len(message.new)
-        return struct.pack(f"<Q{count}Q", count, *message.new) + execution.pack_execute(
-            message.execute
-        )
+        return struct.pack(f"<Q{count}Q", count, *message.new) + message.execute.pack()
     return json.dumps([type(message).__name__, asdict(message)]).encode()
 
 
@@ -189,14 +187,14 @@ def decode_perform(data: bytes) -> Perform:
     """What the service sent to a compute namespace's worker."""
     (count,) = _SERIAL_COUNT.unpack_from(data)
     new = struct.unpack_from(f"<{count}Q", data, _SERIAL_COUNT.size)
-    return Perform(execution.unpack_execute(data[_SERIAL_COUNT.size * (1 + count) :]), new)
+    return Perform(execution.Execute.unpack(data[_SERIAL_COUNT.size * (1 + count) :]), new)
 
 
 def decode(data: bytes) -> FromWorker:
     """What a worker sent. Raises ChannelError."""
-    if data[:1] == bytes((execution.Kind.EXECUTED,)):
+    if data[:1] == bytes((execution.EXECUTED,)):
         try:
-            return execution.unpack_executed(data)
+            return execution.Executed.unpack(data)
         except (MailboxError, struct.error) as error:
             raise ChannelError(f"a worker sent {data[:80]!r}: {error}") from None
     try:

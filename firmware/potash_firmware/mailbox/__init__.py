@@ -1,6 +1,6 @@
 """The mailbox between RPU and APU: the interface that the firmware of both processors shares."""
 
-from potash_firmware.mailbox.errors import MailboxError
+from potash_firmware.mailbox.datagrams import MailboxError
 from potash_firmware.mailbox.port import ApuPort, RpuPort, pair
 from potash_firmware.mailbox.shared import ArenaPlan, SharedBuffers
 

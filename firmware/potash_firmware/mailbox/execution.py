@@ -5,15 +5,14 @@ never reused; later messages refer to that number.
 """
 
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import count
-from typing import Any, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 from potash_device.timing.cores import Work
 from potash_firmware.mailbox.counters import ENGINE_ROWS
-from potash_firmware.mailbox.errors import MailboxError
+from potash_firmware.mailbox.datagrams import MailboxError, datagram
 from potash_firmware.mailbox.job_time import WORK, pack_work, unpack_work
 
 FIRST_SERIAL = 256
@@ -26,6 +25,15 @@ MAX_RANGES = 64
 """Memory ranges of one `Execute`."""
 
 NO_DESCRIPTOR = -1
+
+EXECUTED = 40
+"""The first byte of an `Executed`."""
+
+_SHARE = struct.Struct("<B7xQQ")
+_CHECKED = struct.Struct("<BBxxI")
+_EXECUTE = struct.Struct("<BBHIIIQQQ")
+_RANGE = struct.Struct("<QQQ")
+_EXECUTED = struct.Struct("<BBxxIQ")
 
 
 class Outcome(IntEnum):
@@ -58,27 +66,45 @@ class MemoryRange(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ShareMemory:
-    """RPU to APU, with a descriptor: memory of `length` bytes is `serial`.
-
-    Whoever receives `descriptor` owns it; the sender keeps its own.
-    """
-
+class _Share:
     serial: int
     length: int
     descriptor: int = field(default=NO_DESCRIPTOR, compare=False)
+    """Whoever receives it owns it; the sender keeps its own."""
+
+    KIND: ClassVar[int]
+
+    def pack(self) -> bytes:
+        _require_length(self.length)
+        return _SHARE.pack(self.KIND, self.serial, self.length)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        _, serial, length = _SHARE.unpack(data)
+        if serial < FIRST_SERIAL:
+            raise MailboxError(f"{serial} is no serial number")
+        _require_length(length)
+        return cls(serial, length)
 
 
+@datagram(32)
 @dataclass(frozen=True, slots=True)
-class ShareProgram:
+class ShareMemory(_Share):
+    """RPU to APU, with a descriptor: memory of `length` bytes is `serial`."""
+
+    KIND = 32
+
+
+@datagram(33)
+@dataclass(frozen=True, slots=True)
+class ShareProgram(_Share):
     """RPU to APU, with a descriptor: a program of `length` bytes, which never changes, is
     `serial`."""
 
-    serial: int
-    length: int
-    descriptor: int = field(default=NO_DESCRIPTOR, compare=False)
+    KIND = 33
 
 
+@datagram(34, "<B7xQ")
 @dataclass(frozen=True, slots=True)
 class Forget:
     """RPU to APU: nothing names this memory or this program any more."""
@@ -86,6 +112,7 @@ class Forget:
     serial: int
 
 
+@datagram(35, "<BxxxIIxxxxQ")
 @dataclass(frozen=True, slots=True)
 class CheckProgram:
     """RPU to APU: can this program run? `ProgramChecked` answers it; why not, the log of compute
@@ -96,6 +123,7 @@ class CheckProgram:
     serial: int
 
 
+@datagram(36)
 @dataclass(frozen=True, slots=True)
 class ProgramChecked:
     """APU to RPU: whether a program is sound: RETURNED, or REFUSED, or LOST where nobody can
@@ -104,7 +132,18 @@ class ProgramChecked:
     tag: int
     outcome: Outcome
 
+    def pack(self) -> bytes:
+        return _CHECKED.pack(36, self.outcome, self.tag)
 
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        _, outcome, tag = _CHECKED.unpack(data)
+        if outcome not in VERDICTS:
+            raise MailboxError(f"a program is not checked with {outcome}")
+        return cls(tag, Outcome(outcome))
+
+
+@datagram(37, "<BxxxI")
 @dataclass(frozen=True, slots=True)
 class OpenEngine:
     """RPU to APU: compute namespace `nsid` is there."""
@@ -112,6 +151,7 @@ class OpenEngine:
     nsid: int
 
 
+@datagram(38, "<BxxxI")
 @dataclass(frozen=True, slots=True)
 class CloseEngine:
     """RPU to APU: it is not there any more. Its executions are cancelled, its log is cleared."""
@@ -119,6 +159,7 @@ class CloseEngine:
     nsid: int
 
 
+@datagram(39)
 @dataclass(frozen=True, slots=True)
 class Execute:
     """RPU to APU, with a descriptor where there is `data_length`: run a program on memory ranges.
@@ -144,7 +185,29 @@ class Execute:
         program = () if self.program < FIRST_SERIAL else (self.program,)
         return frozenset((*(one.serial for one in self.ranges), *program))
 
+    def pack(self) -> bytes:
+        """0 kind, 1 ranges, 2:3 row, 4:7 tag, 8:11 namespace, 12:15 bytes of data, 16:23 program,
+        the parameters, then for each range serial, offset and length."""
+        _require_places(self)
+        head = _EXECUTE.pack(
+            39, len(self.ranges), self.row, self.tag, self.nsid, self.data_length, self.program,
+            *self.parameters,
+        )  # fmt: skip
+        return head + b"".join(_RANGE.pack(*item) for item in self.ranges)
 
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        """Raises MailboxError and struct.error."""
+        _, count, row, tag, nsid, length, program, *parameters = _EXECUTE.unpack_from(data)
+        if len(data) != _EXECUTE.size + count * _RANGE.size:
+            raise MailboxError(f"{len(data)} bytes cannot hold {count} ranges")
+        ranges = tuple(map(MemoryRange._make, _RANGE.iter_unpack(data[_EXECUTE.size :])))
+        message = cls(tag, nsid, program, (parameters[0], parameters[1]), ranges, length, row=row)
+        _require_places(message)
+        return message
+
+
+@datagram(EXECUTED)
 @dataclass(frozen=True, slots=True)
 class Executed:
     """APU to RPU: how an execution ended. `value` is what a program returned, all 64 bits; `work`
@@ -155,7 +218,23 @@ class Executed:
     value: int = 0
     work: Work | None = None
 
+    def pack(self) -> bytes:
+        """0 kind, 1 outcome, 4:7 tag, 8:15 value; the work, if there is any."""
+        work = b"" if self.work is None else pack_work(self.work)
+        return _EXECUTED.pack(EXECUTED, self.outcome, self.tag, self.value) + work
 
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        """Raises MailboxError and struct.error."""
+        counted = len(data) == _EXECUTED.size + WORK.size
+        work = unpack_work(data[_EXECUTED.size :]) if counted else None
+        _, outcome, tag, value = _EXECUTED.unpack(data[: _EXECUTED.size] if counted else data)
+        if outcome > Outcome.CANCELLED or (value and outcome):
+            raise MailboxError(f"an execution cannot have ended with {outcome} and {value}")
+        return cls(tag, Outcome(outcome), value, work)
+
+
+@datagram(41, "<BxxxI")
 @dataclass(frozen=True, slots=True)
 class Cancel:
     """RPU to APU: end an execution. One that has ended is left alone; `Executed` comes anyhow."""
@@ -172,70 +251,6 @@ WithDescriptor = ShareMemory | ShareProgram | Execute
 """Those that bring a descriptor, an `Execute` only with data."""
 
 
-class Codec(NamedTuple):
-    """How a kind of message is packed and unpacked; unpacking raises MailboxError, struct.error."""
-
-    message: type[Any]
-    pack: Callable[[Any], bytes]
-    unpack: Callable[[bytes], Any]
-
-    @classmethod
-    def plain(cls, kind: int, message: type[Any], layout: struct.Struct) -> Self:
-        """Of a message whose fields are numbers, in the order of the datagram."""
-        names = [one.name for one in fields(message)]
-        return cls(
-            message,
-            lambda m: layout.pack(kind, *(getattr(m, name) for name in names)),
-            lambda data: message(*layout.unpack(data)[1:]),
-        )
-
-
-class Kind(IntEnum):
-    """The first byte of a datagram; `messages.Kind` has those below."""
-
-    SHARE_MEMORY = 32
-    SHARE_PROGRAM = 33
-    FORGET = 34
-    CHECK_PROGRAM = 35
-    PROGRAM_CHECKED = 36
-    OPEN_ENGINE = 37
-    CLOSE_ENGINE = 38
-    EXECUTE = 39
-    EXECUTED = 40
-    CANCEL = 41
-
-
-_SHARE = struct.Struct("<B7xQQ")
-_FORGET = struct.Struct("<B7xQ")
-_CHECK = struct.Struct("<BxxxIIxxxxQ")
-_CHECKED = struct.Struct("<BBxxI")
-_NUMBER = struct.Struct("<BxxxI")
-_EXECUTE = struct.Struct("<BBHIIIQQQ")
-_RANGE = struct.Struct("<QQQ")
-_EXECUTED = struct.Struct("<BBxxIQ")
-
-
-def pack_execute(m: Execute) -> bytes:
-    """0 kind, 1 ranges, 2:3 row, 4:7 tag, 8:11 namespace, 12:15 bytes of data, 16:23 program, the
-    parameters, then for each range serial, offset and length."""
-    _require_places(m)
-    head = _EXECUTE.pack(
-        Kind.EXECUTE, len(m.ranges), m.row, m.tag, m.nsid, m.data_length, m.program, *m.parameters
-    )
-    return head + b"".join(_RANGE.pack(*item) for item in m.ranges)
-
-
-def unpack_execute(data: bytes) -> Execute:
-    """Raises MailboxError and struct.error."""
-    _, count, row, tag, nsid, length, program, *parameters = _EXECUTE.unpack_from(data)
-    if len(data) != _EXECUTE.size + count * _RANGE.size:
-        raise MailboxError(f"{len(data)} bytes cannot hold {count} ranges")
-    ranges = tuple(map(MemoryRange._make, _RANGE.iter_unpack(data[_EXECUTE.size :])))
-    message = Execute(tag, nsid, program, (parameters[0], parameters[1]), ranges, length, row=row)
-    _require_places(message)
-    return message
-
-
 def _require_places(m: Execute) -> None:
     if m.row > ENGINE_ROWS:
         raise MailboxError(f"there is no row {m.row} for executions")
@@ -245,68 +260,6 @@ def _require_places(m: Execute) -> None:
         raise MailboxError("an execution has an empty range")
 
 
-def _pack_share(kind: Kind, m: ShareMemory | ShareProgram) -> bytes:
-    _require_length(m.length)
-    return _SHARE.pack(kind, m.serial, m.length)
-
-
-def _unpack_share(data: bytes) -> tuple[int, int]:
-    _, serial, length = _SHARE.unpack(data)
-    if serial < FIRST_SERIAL:
-        raise MailboxError(f"{serial} is no serial number")
-    _require_length(length)
-    return serial, length
-
-
 def _require_length(length: int) -> None:
     if not length:
         raise MailboxError("what is shared is empty")
-
-
-def _unpack_checked(data: bytes) -> ProgramChecked:
-    _, outcome, tag = _CHECKED.unpack(data)
-    if outcome not in VERDICTS:
-        raise MailboxError(f"a program is not checked with {outcome}")
-    return ProgramChecked(tag, Outcome(outcome))
-
-
-def pack_executed(m: Executed) -> bytes:
-    """0 kind, 1 outcome, 4:7 tag, 8:15 value; the work, if there is any."""
-    work = b"" if m.work is None else pack_work(m.work)
-    return _EXECUTED.pack(Kind.EXECUTED, m.outcome, m.tag, m.value) + work
-
-
-def unpack_executed(data: bytes) -> Executed:
-    """Raises MailboxError and struct.error."""
-    counted = len(data) == _EXECUTED.size + WORK.size
-    work = unpack_work(data[_EXECUTED.size :]) if counted else None
-    _, outcome, tag, value = _EXECUTED.unpack(data[: _EXECUTED.size] if counted else data)
-    if outcome > Outcome.CANCELLED or (value and outcome):
-        raise MailboxError(f"an execution cannot have ended with {outcome} and {value}")
-    return Executed(tag, Outcome(outcome), value, work)
-
-
-CODECS: dict[int, Codec] = {
-    Kind.SHARE_MEMORY: Codec(
-        ShareMemory,
-        lambda m: _pack_share(Kind.SHARE_MEMORY, m),
-        lambda data: ShareMemory(*_unpack_share(data)),
-    ),
-    Kind.SHARE_PROGRAM: Codec(
-        ShareProgram,
-        lambda m: _pack_share(Kind.SHARE_PROGRAM, m),
-        lambda data: ShareProgram(*_unpack_share(data)),
-    ),
-    Kind.FORGET: Codec.plain(Kind.FORGET, Forget, _FORGET),
-    Kind.CHECK_PROGRAM: Codec.plain(Kind.CHECK_PROGRAM, CheckProgram, _CHECK),
-    Kind.PROGRAM_CHECKED: Codec(
-        ProgramChecked,
-        lambda m: _CHECKED.pack(Kind.PROGRAM_CHECKED, m.outcome, m.tag),
-        _unpack_checked,
-    ),
-    Kind.OPEN_ENGINE: Codec.plain(Kind.OPEN_ENGINE, OpenEngine, _NUMBER),
-    Kind.CLOSE_ENGINE: Codec.plain(Kind.CLOSE_ENGINE, CloseEngine, _NUMBER),
-    Kind.EXECUTE: Codec(Execute, pack_execute, unpack_execute),
-    Kind.EXECUTED: Codec(Executed, pack_executed, unpack_executed),
-    Kind.CANCEL: Codec.plain(Kind.CANCEL, Cancel, _NUMBER),
-}

@@ -6,11 +6,10 @@ what the job has counted, and the RPU, which has the models and the clock, when 
 
 import struct
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from potash_device.timing.cores import KINDS, Work
-from potash_firmware.mailbox.errors import MailboxError
+from potash_firmware.mailbox.datagrams import MailboxError, datagram
 
 MAX_READS = 512
 """Reads of one `JobCounted`; a job may have any number of these messages."""
@@ -28,6 +27,7 @@ class Read(NamedTuple):
     length: int
 
 
+@datagram(48, "<BxHI")
 @dataclass(frozen=True, slots=True)
 class JobBegan:
     """APU to RPU: a host has started a job, which is `job` until it is due or has left."""
@@ -36,6 +36,7 @@ class JobBegan:
     job: int
 
 
+@datagram(49)
 @dataclass(frozen=True, slots=True)
 class JobCounted:
     """APU to RPU: what a job has counted, and which blocks it has read. `JobDue` answers it.
@@ -49,7 +50,30 @@ class JobCounted:
     reads: tuple[Read, ...] = ()
     more: bool = False
 
+    def pack(self) -> bytes:
+        """0 kind, 1 more, 2:3 accelerator, 4:7 job, 8:11 reads; the work; the reads."""
+        _require_reads(self.reads)
+        head = _COUNTED.pack(49, self.more, self.accelerator, self.job, len(self.reads))
+        reads = (_READ.pack(one.at, one.first, one.length, one.nsid) for one in self.reads)
+        return head + pack_work(self.work) + b"".join(reads)
 
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        """Raises MailboxError and struct.error."""
+        _, more, accelerator, job, count = _COUNTED.unpack_from(data)
+        at = _COUNTED.size + WORK.size
+        if more > 1 or len(data) != at + count * _READ.size:
+            raise MailboxError(f"{len(data)} bytes cannot hold {count} reads")
+        reads = tuple(
+            Read(at, nsid, first, length)
+            for at, first, length, nsid in _READ.iter_unpack(data[at:])
+        )
+        _require_reads(reads)
+        work = unpack_work(data[_COUNTED.size : at])
+        return cls(accelerator, job, work, reads, bool(more))
+
+
+@datagram(50, "<BxHI")
 @dataclass(frozen=True, slots=True)
 class JobLeft:
     """APU to RPU: a job was stopped, or has failed, before it was due."""
@@ -58,6 +82,7 @@ class JobLeft:
     job: int
 
 
+@datagram(51, "<BxHIQ")
 @dataclass(frozen=True, slots=True)
 class JobDue:
     """RPU to APU: the modelled time of a job's program has passed, `modelled` nanoseconds."""
@@ -67,6 +92,7 @@ class JobDue:
     modelled: int = 0
 
 
+@datagram(52, "<BxHI")
 @dataclass(frozen=True, slots=True)
 class JobOverdue:
     """RPU to APU: a job takes too long; it is ended as one that exceeds its limit."""
@@ -75,19 +101,7 @@ class JobOverdue:
     job: int
 
 
-class Kind(IntEnum):
-    """The first byte of a datagram; `messages.Kind` and `execution.Kind` have others."""
-
-    JOB_BEGAN = 48
-    JOB_COUNTED = 49
-    JOB_LEFT = 50
-    JOB_DUE = 51
-    JOB_OVERDUE = 52
-
-
 WORK = struct.Struct(f"<{len(KINDS) + len(Work._fields) - 1}Q")
-JOB = struct.Struct("<BxHI")
-DUE = struct.Struct("<BxHIQ")
 _COUNTED = struct.Struct("<BBHII")
 _READ = struct.Struct("<QQQI")
 
@@ -113,28 +127,6 @@ def unpack_work(data: bytes) -> Work:
 def _require_counts(counts: tuple[int, ...]) -> None:
     if max(counts) > LARGEST_COUNT:
         raise MailboxError("a job has counted more than any job can")
-
-
-def pack_counted(m: JobCounted) -> bytes:
-    """0 kind, 1 more, 2:3 accelerator, 4:7 job, 8:11 reads; the work; the reads."""
-    _require_reads(m.reads)
-    head = _COUNTED.pack(Kind.JOB_COUNTED, m.more, m.accelerator, m.job, len(m.reads))
-    reads = (_READ.pack(one.at, one.first, one.length, one.nsid) for one in m.reads)
-    return head + pack_work(m.work) + b"".join(reads)
-
-
-def unpack_counted(data: bytes) -> JobCounted:
-    """Raises MailboxError and struct.error."""
-    _, more, accelerator, job, count = _COUNTED.unpack_from(data)
-    at = _COUNTED.size + WORK.size
-    if more > 1 or len(data) != at + count * _READ.size:
-        raise MailboxError(f"{len(data)} bytes cannot hold {count} reads")
-    reads = tuple(
-        Read(at, nsid, first, length) for at, first, length, nsid in _READ.iter_unpack(data[at:])
-    )
-    _require_reads(reads)
-    work = unpack_work(data[_COUNTED.size : at])
-    return JobCounted(accelerator, job, work, reads, bool(more))
 
 
 def _require_reads(reads: tuple[Read, ...]) -> None:

@@ -10,11 +10,11 @@ Source: Alkali CSD platform documentation, section 3.4.4 (Userspace custom NVMe 
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum, IntFlag
+from enum import IntFlag
+from typing import Self
 
 from potash_firmware.mailbox import execution, job_time
-from potash_firmware.mailbox.errors import MailboxError
-from potash_firmware.mailbox.execution import Codec
+from potash_firmware.mailbox.datagrams import CODECS, PACKERS, MailboxError, datagram
 from potash_firmware.mailbox.shared import SLOT_SIZE, SLOTS
 
 NO_SLOT = -1
@@ -27,6 +27,7 @@ LARGEST_STATUS = 0x7FF
 """Three bits of status code type above eight of status code."""
 
 
+@datagram(1)
 @dataclass(frozen=True, slots=True)
 class Request:
     """RPU to APU: a host's command. Exactly one `Reply` with the same tag answers it.
@@ -43,6 +44,20 @@ class Request:
     slot: int = NO_SLOT
     length: int = 0
 
+    def pack(self) -> bytes:
+        _require_slot(self.slot, self.length)
+        return _REQUEST.pack(
+            1, self.admin, self.opcode, self.tag, self.nsid, *self.cdws, self.slot, self.length
+        )
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        _, admin, opcode, tag, nsid, *cdws, slot, length = _REQUEST.unpack(data)
+        _require_slot(slot, length)
+        ten, eleven, twelve, thirteen, fourteen, fifteen = cdws
+        dwords = (ten, eleven, twelve, thirteen, fourteen, fifteen)
+        return cls(tag, _boolean(admin), opcode, nsid, dwords, slot, length)
+
 
 class ResetScope(IntFlag):
     """What a `Reset` does beside a Reset of every accelerator, which always clears the buffers."""
@@ -58,6 +73,7 @@ NEXT_HOST = ResetScope.DISABLE | ResetScope.FORGET
 ERASE = ResetScope.FORGET
 
 
+@datagram(2)
 @dataclass(frozen=True, slots=True)
 class Reset:
     """RPU to APU: reset every accelerator. `ResetDone` follows when no job runs any more.
@@ -68,7 +84,18 @@ class Reset:
     tag: int
     scope: ResetScope = CONTROLLER_RESET
 
+    def pack(self) -> bytes:
+        return _RESET.pack(2, self.scope, self.tag)
 
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        _, scope, tag = _RESET.unpack(data)
+        if scope > NEXT_HOST:
+            raise MailboxError(f"{scope:#x} is no scope of a reset")
+        return cls(tag, ResetScope(scope))
+
+
+@datagram(3, "<BxxxIIxxxxQ")
 @dataclass(frozen=True, slots=True)
 class WriteBackDone:
     """RPU to APU: a write-back ended; `error` is its errno, 0 when all blocks are written.
@@ -81,6 +108,7 @@ class WriteBackDone:
     modelled: int = 0
 
 
+@datagram(4)
 @dataclass(frozen=True, slots=True)
 class Reply:
     """APU to RPU: how a request ends. `status` is `SCT << 8 | SC`, `result` completion dword 0.
@@ -94,7 +122,18 @@ class Reply:
     result: int = 0
     length: int = 0
 
+    def pack(self) -> bytes:
+        _require_reply(self.status, self.length)
+        return _REPLY.pack(4, self.dnr, self.status, self.tag, self.result, self.length)
 
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        _, dnr, status, tag, result, length = _REPLY.unpack(data)
+        _require_reply(status, length)
+        return cls(tag, status, _boolean(dnr), result, length)
+
+
+@datagram(5)
 @dataclass(frozen=True, slots=True)
 class WriteBack:
     """APU to RPU: write a job's output to its blocks. `WriteBackDone` answers it, after a reset
@@ -112,7 +151,22 @@ class WriteBack:
     ranges: tuple[tuple[int, int, int], ...]
     more: bool = False
 
+    def pack(self) -> bytes:
+        _require_ranges(self.ranges)
+        count = len(self.ranges)
+        head = _WRITE_BACK.pack(5, self.more, self.accelerator, self.tag, count, self.source)
+        return head + b"".join(_PIECE.pack(*item) for item in self.ranges)
 
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        _, more, accelerator, tag, count, source = _WRITE_BACK.unpack_from(data)
+        tail = _tail(data, _WRITE_BACK.size, count, _PIECE)
+        pieces = tuple((nsid, first, length) for nsid, first, length in _PIECE.iter_unpack(tail))
+        _require_ranges(pieces)
+        return cls(tag, accelerator, source, pieces, _boolean(more))
+
+
+@datagram(8)
 @dataclass(frozen=True, slots=True)
 class ReadCheck:
     """APU to RPU: may a job read these blocks? `ReadChecked` answers it, after a reset too.
@@ -124,7 +178,21 @@ class ReadCheck:
     nsid: int
     ranges: tuple[tuple[int, int], ...]
 
+    def pack(self) -> bytes:
+        _require_ranges(self.ranges)
+        head = _READ_CHECK.pack(8, len(self.ranges), self.tag, self.nsid)
+        return head + b"".join(_RANGE.pack(*item) for item in self.ranges)
 
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        _, count, tag, nsid = _READ_CHECK.unpack_from(data)
+        tail = _tail(data, _READ_CHECK.size, count, _RANGE)
+        ranges = tuple((first, length) for first, length in _RANGE.iter_unpack(tail))
+        _require_ranges(ranges)
+        return cls(tag, nsid, ranges)
+
+
+@datagram(9, "<BxxxIIxxxxQ")
 @dataclass(frozen=True, slots=True)
 class ReadChecked:
     """RPU to APU: 0 where all the blocks may be read; else an errno, and the first byte `at` that
@@ -135,6 +203,7 @@ class ReadChecked:
     at: int = 0
 
 
+@datagram(6, "<BxxxI")
 @dataclass(frozen=True, slots=True)
 class ResetDone:
     """APU to RPU: no job runs, and all is as the `Reset` wanted it."""
@@ -142,6 +211,7 @@ class ResetDone:
     tag: int
 
 
+@datagram(7, "<BxHB")
 @dataclass(frozen=True, slots=True)
 class JobEnded:
     """APU to RPU: a job ended, well or not; `log_page` is where the host reads about it."""
@@ -150,6 +220,7 @@ class JobEnded:
     log_page: int
 
 
+@datagram(10, "<BxxxI")
 @dataclass(frozen=True, slots=True)
 class Ping:
     """RPU to APU: are you still there? `Alive` with the same tag answers it at once."""
@@ -157,6 +228,7 @@ class Ping:
     tag: int
 
 
+@datagram(11, "<BxxxI")
 @dataclass(frozen=True, slots=True)
 class Alive:
     """APU to RPU: its loop runs; said once when it begins, with tag 0, and to a `Ping`."""
@@ -189,48 +261,15 @@ ToRpu = (
 Message = ToApu | ToRpu
 
 
-class Kind(IntEnum):
-    """The first byte of a datagram."""
-
-    REQUEST = 1
-    RESET = 2
-    WRITE_BACK_DONE = 3
-    REPLY = 4
-    WRITE_BACK = 5
-    RESET_DONE = 6
-    JOB_ENDED = 7
-    READ_CHECK = 8
-    READ_CHECKED = 9
-    PING = 10
-    ALIVE = 11
-
-
 _REQUEST = struct.Struct("<BBBxI I6I iI")
-_TAG = struct.Struct("<BxxxI")
 _RESET = struct.Struct("<BBxxI")
-_WRITE_BACK_DONE = struct.Struct("<BxxxIIxxxxQ")
 _REPLY = struct.Struct("<BBHIII")
 _WRITE_BACK = struct.Struct("<BBHIHxxQ")
 _PIECE = struct.Struct("<IQQ")
 _READ_CHECK = struct.Struct("<BxHII")
-_READ_CHECKED = struct.Struct("<BxxxIIxxxxQ")
 _RANGE = struct.Struct("<QQ")
-_JOB_ENDED = struct.Struct("<BxHB")
 
 MAX_DATAGRAM = max(_WRITE_BACK.size + MAX_RANGES * _PIECE.size, job_time.LARGEST)
-
-
-def _pack_request(m: Request) -> bytes:
-    _require_slot(m.slot, m.length)
-    return _REQUEST.pack(Kind.REQUEST, m.admin, m.opcode, m.tag, m.nsid, *m.cdws, m.slot, m.length)
-
-
-def _unpack_request(data: bytes) -> Request:
-    _, admin, opcode, tag, nsid, *cdws, slot, length = _REQUEST.unpack(data)
-    _require_slot(slot, length)
-    ten, eleven, twelve, thirteen, fourteen, fifteen = cdws
-    dwords = (ten, eleven, twelve, thirteen, fourteen, fifteen)
-    return Request(tag, _boolean(admin), opcode, nsid, dwords, slot, length)
 
 
 def _require_slot(slot: int, length: int) -> None:
@@ -243,50 +282,11 @@ def _require_slot(slot: int, length: int) -> None:
         raise MailboxError(f"{length} bytes do not fit in a transfer slot")
 
 
-def _pack_reply(m: Reply) -> bytes:
-    _require_reply(m.status, m.length)
-    return _REPLY.pack(Kind.REPLY, m.dnr, m.status, m.tag, m.result, m.length)
-
-
-def _unpack_reply(data: bytes) -> Reply:
-    _, dnr, status, tag, result, length = _REPLY.unpack(data)
-    _require_reply(status, length)
-    return Reply(tag, status, _boolean(dnr), result, length)
-
-
 def _require_reply(status: int, length: int) -> None:
     if not 0 <= status <= LARGEST_STATUS:
         raise MailboxError(f"{status:#x} is no status")
     if not 0 <= length <= SLOT_SIZE:
         raise MailboxError(f"{length} bytes do not fit in a transfer slot")
-
-
-def _pack_write_back(m: WriteBack) -> bytes:
-    _require_ranges(m.ranges)
-    head = _WRITE_BACK.pack(Kind.WRITE_BACK, m.more, m.accelerator, m.tag, len(m.ranges), m.source)
-    return head + b"".join(_PIECE.pack(*item) for item in m.ranges)
-
-
-def _unpack_write_back(data: bytes) -> WriteBack:
-    _, more, accelerator, tag, count, source = _WRITE_BACK.unpack_from(data)
-    tail = _tail(data, _WRITE_BACK.size, count, _PIECE)
-    pieces = tuple((nsid, first, length) for nsid, first, length in _PIECE.iter_unpack(tail))
-    _require_ranges(pieces)
-    return WriteBack(tag, accelerator, source, pieces, _boolean(more))
-
-
-def _pack_read_check(m: ReadCheck) -> bytes:
-    _require_ranges(m.ranges)
-    head = _READ_CHECK.pack(Kind.READ_CHECK, len(m.ranges), m.tag, m.nsid)
-    return head + b"".join(_RANGE.pack(*item) for item in m.ranges)
-
-
-def _unpack_read_check(data: bytes) -> ReadCheck:
-    _, count, tag, nsid = _READ_CHECK.unpack_from(data)
-    tail = _tail(data, _READ_CHECK.size, count, _RANGE)
-    ranges = tuple((first, length) for first, length in _RANGE.iter_unpack(tail))
-    _require_ranges(ranges)
-    return ReadCheck(tag, nsid, ranges)
 
 
 def _tail(data: bytes, at: int, count: int, item: struct.Struct) -> memoryview:
@@ -304,56 +304,23 @@ def _require_ranges(ranges: Sequence[tuple[int, ...]]) -> None:
         raise MailboxError("a message has an empty range")
 
 
-def _unpack_reset(data: bytes) -> Reset:
-    _, scope, tag = _RESET.unpack(data)
-    if scope > NEXT_HOST:
-        raise MailboxError(f"{scope:#x} is no scope of a reset")
-    return Reset(tag, ResetScope(scope))
-
-
 def _boolean(value: int) -> bool:
     if value > 1:
         raise MailboxError(f"{value} is neither true nor false")
     return bool(value)
 
 
-_CODECS: dict[int, Codec] = {
-    Kind.REQUEST: Codec(Request, _pack_request, _unpack_request),
-    Kind.RESET: Codec(Reset, lambda m: _RESET.pack(Kind.RESET, m.scope, m.tag), _unpack_reset),
-    Kind.WRITE_BACK_DONE: Codec.plain(Kind.WRITE_BACK_DONE, WriteBackDone, _WRITE_BACK_DONE),
-    Kind.REPLY: Codec(Reply, _pack_reply, _unpack_reply),
-    Kind.WRITE_BACK: Codec(WriteBack, _pack_write_back, _unpack_write_back),
-    Kind.RESET_DONE: Codec.plain(Kind.RESET_DONE, ResetDone, _TAG),
-    Kind.PING: Codec.plain(Kind.PING, Ping, _TAG),
-    Kind.ALIVE: Codec.plain(Kind.ALIVE, Alive, _TAG),
-    Kind.READ_CHECK: Codec(ReadCheck, _pack_read_check, _unpack_read_check),
-    Kind.READ_CHECKED: Codec.plain(Kind.READ_CHECKED, ReadChecked, _READ_CHECKED),
-    Kind.JOB_ENDED: Codec.plain(Kind.JOB_ENDED, JobEnded, _JOB_ENDED),
-    job_time.Kind.JOB_BEGAN: Codec.plain(job_time.Kind.JOB_BEGAN, job_time.JobBegan, job_time.JOB),
-    job_time.Kind.JOB_COUNTED: Codec(
-        job_time.JobCounted, job_time.pack_counted, job_time.unpack_counted
-    ),
-    job_time.Kind.JOB_LEFT: Codec.plain(job_time.Kind.JOB_LEFT, job_time.JobLeft, job_time.JOB),
-    job_time.Kind.JOB_DUE: Codec.plain(job_time.Kind.JOB_DUE, job_time.JobDue, job_time.DUE),
-    job_time.Kind.JOB_OVERDUE: Codec.plain(
-        job_time.Kind.JOB_OVERDUE, job_time.JobOverdue, job_time.JOB
-    ),
-    **execution.CODECS,
-}
-_PACKERS = {codec.message: codec.pack for codec in _CODECS.values()}
-
-
 def encode(message: Message) -> bytes:
     """One datagram. Raises MailboxError where a field's value has no place in it."""
     try:
-        return _PACKERS[type(message)](message)
+        return PACKERS[type(message)](message)
     except struct.error as error:
         raise MailboxError(f"{message} cannot be sent: {error}") from None
 
 
 def decode(data: bytes) -> Message:
     """The message in a datagram. Raises MailboxError for anything that `encode` did not make."""
-    codec = _CODECS.get(data[0]) if data else None
+    codec = CODECS.get(data[0]) if data else None
     if codec is None:
         raise MailboxError(f"a datagram starts with {data[:1].hex() or 'nothing'}, no known kind")
     try:

@@ -13,7 +13,7 @@ from typing import Generic, Self, TypeVar, cast, get_args
 
 from potash_device.trace import COMPUTE, Trace
 from potash_firmware.mailbox import messages
-from potash_firmware.mailbox.errors import MailboxError
+from potash_firmware.mailbox.datagrams import MailboxError
 from potash_firmware.mailbox.execution import NO_DESCRIPTOR, Execute, WithDescriptor
 
 Sent = TypeVar("Sent", bound=messages.Message)

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Self
 
-from potash_firmware.mailbox.errors import MailboxError
+from potash_firmware.mailbox.datagrams import MailboxError
 from pyvfio_user.sealed_memory import SealedMemory
 
 SLOTS = 16
