@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from potash import timing
-from potash.bench.drive_time import CHECKS, Check
-from potash_device.timing import closed_forms
 from potash_device.timing.drive import Drive
 from potash_device.timing.policies import Gap, Policies
 from potash_device.timing.profile import PAGE, PROFILES, Profile, Rate
 from potash_device.timing.requests import REQUEST, WORN, Op
+from support import drive_checks
+from support.drive_checks import CHECKS, Check
 from support.drive_reference import Reference
 
 Either = type[Drive] | type[Reference]
@@ -121,15 +121,17 @@ def test_pages_of_a_row_are_read_together_and_unmapped_ones_from_nowhere(kind: E
     assert drive.submit(5 * now, Op.FORMAT) - 5 * now == 20_000  # of the one superblock in use
 
 
-LEFT_TO_THE_BENCHMARK = {f"amplification-fifo-{spare}" for spare in (7, 20, 50)}
-LEFT_TO_THE_BENCHMARK |= {f"amplification-greedy-{spare}" for spare in (12.5, 28)}
-"""Each spare is checked with one policy here, and with both by `potash bench drive`."""
+SLOW = {f"amplification-fifo-{spare}" for spare in (7, 20, 50)}
+SLOW |= {f"amplification-greedy-{spare}" for spare in (12.5, 28)}
+"""Each spare is checked with one policy in any case, and with both among the slow tests."""
 
 
 @pytest.mark.parametrize(
     "check",
-    [check for check in CHECKS if check.name not in LEFT_TO_THE_BENCHMARK],
-    ids=lambda check: check.name,
+    [
+        pytest.param(check, id=check.name, marks=[pytest.mark.slow] if check.name in SLOW else [])
+        for check in CHECKS
+    ],
 )
 def test_a_drive_does_what_formulas_say(check: Check) -> None:
     model, expected = check.run()
@@ -145,11 +147,11 @@ def test_the_formulas_have_their_published_values() -> None:
         1024: (7.76, 4.66, 3.18, 2.48, 1.71),
     }
     for spare, expected in fifo.items():
-        assert closed_forms.fifo_amplification(1 + spare) == pytest.approx(expected, abs=0.005)
+        assert drive_checks.fifo_amplification(1 + spare) == pytest.approx(expected, abs=0.005)
     for pages, row in greedy.items():
-        found = [closed_forms.greedy_amplification(1 + spare, pages) for spare in fifo]
+        found = [drive_checks.greedy_amplification(1 + spare, pages) for spare in fifo]
         assert found == pytest.approx(row, abs=0.0051)
-    found = [closed_forms.busy_share(depth, 16) for depth in (16, 32, 64)]
+    found = [drive_checks.busy_share(depth, 16) for depth in (16, 32, 64)]
     assert found == pytest.approx([0.586, 0.764, 0.877], abs=0.0005)
 
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potash_device.timing.closed_forms import greedy_amplification
 from potash_device.timing.drive import Drive
 from potash_device.timing.policies import Gap, Policies, PolicyError, Superblocks
 from potash_device.timing.profile import ENTRIES, LARGEST, PAGE, PROFILES, Profile, Rate
 from potash_device.timing.requests import REQUEST, WORN, Op
 from potash_device.timing.state import MOST_GAPS, NEVER
+from support.drive_checks import greedy_amplification
 from support.drive_reference import Reference
 from support.drive_time import policies, problems, profiles, requests
 

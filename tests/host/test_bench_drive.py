@@ -19,13 +19,14 @@ def test_the_report_has_what_was_asked_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drive_time, "SAMPLE", 20_000)
-    only = ("--only", "idle-*", "--only", "repeated", "--only", "simulate")
+    only = ("--only", "placement", "--only", "simulate")
     assert run_app(["bench", "drive", *only, "--pairs", "1", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     check("bench drive", report)
     found = {one["name"]: one for one in report["results"]}
-    assert found["idle-read-970-pro"]["value"] == found["idle-read-970-pro"]["baseline"]["value"]
-    assert found["repeated"]["value"] == 0
+    # Hot and cold pages in streams of their own: what docs/placement.md has of it.
+    assert round(found["placement"]["value"], 2) == 1.05
+    assert round(found["placement"]["baseline"]["value"], 2) == 2.66
     assert found["simulate"]["value"] > 0
     assert run_app(["bench", "drive", "--only", "none"]) == 2
 

@@ -189,11 +189,10 @@ def model(patterns: tuple[str, ...], pairs: int, threads: int) -> None:
 @_pairs("Number of measurements of each speed.")
 @json_option(Report)
 def drive(patterns: tuple[str, ...], pairs: int) -> None:
-    """Check the timing model of a flash drive against closed forms, and measure its speed.
+    """Measure the speed of the timing model of a flash drive, and what data placement spares it.
 
-    The baseline is the figure that a published formula or constant gives, so a ratio of 1 is
-    agreement. `repeated` counts unequal completion times of two runs. `simulate` runs a trace
-    against the `tlc` drive, in requests per second of wall time.
+    `trace-reading` and `simulate` read a trace and run it against the `tlc` drive, in requests per
+    second of wall time. The baseline of `placement` is the same drive without it.
     """
     from potash.bench import drive_time  # brings numba
 
