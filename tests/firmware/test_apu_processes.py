@@ -18,6 +18,7 @@ from csd_spec.opcodes import IoOpcode, Operation
 from csd_spec.status import StatusId
 from potash_firmware.apu import main
 from potash_firmware.apu.config import (
+    CONFIG_VARIABLE,
     AcceleratorConfig,
     Config,
     ConfigError,
@@ -315,7 +316,8 @@ def test_an_apu_that_cannot_start_says_why_in_a_sentence() -> None:
     fds = "mailbox=0,state=0,transfer=0,media1=0,arena0=0,arena3=0"
     command = [sys.executable, "-m", "potash_firmware.apu", "--fds", fds]
     done = subprocess.run(
-        [*command, "--config", CONFIG.to_json()],
+        command,
+        env={**os.environ, CONFIG_VARIABLE: CONFIG.to_json()},
         check=False,
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -3,7 +3,7 @@
 import pytest
 
 from csd_spec.descriptors import LogEntry, LogEntryType
-from potash.sdk.log import is_fault
+from potash.sdk.errors import is_fault
 
 STARTED, FINISHED = LogEntryType.JOB_STARTED, LogEntryType.JOB_FINISHED
 

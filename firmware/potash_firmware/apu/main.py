@@ -1,9 +1,9 @@
 """`python -m potash_firmware.apu --fds NAMES`: what the board starts as its APU.
 
-The configuration is JSON, in the environment or in the option `--config`. The descriptors that it
-is given by number: `mailbox`, `state`, `transfer`, `mediaN` for the media of namespace N and
-`arenaN` for the memory of accelerator N; and, where somebody looks on, `counters` for the numbers
-of the accelerators, and `trace` for a file for what happens here.
+The configuration is JSON, in the environment. The descriptors that it is given by number:
+`mailbox`, `state`, `transfer`, `mediaN` for the media of namespace N and `arenaN` for the memory of
+accelerator N; and, where somebody looks on, `counters` for the numbers of the accelerators, and
+`trace` for a file for what happens here.
 """
 
 import argparse
@@ -75,14 +75,9 @@ def main() -> int:
     be_undumpable()
     parser = argparse.ArgumentParser(prog="potash_firmware.apu", description=__doc__)
     parser.add_argument("--fds", required=True, help="NAME=FD,…")
-    parser.add_argument(
-        "--config",
-        default=os.environ.get(CONFIG_VARIABLE, ""),
-        help=f"JSON (default: ${CONFIG_VARIABLE})",
-    )
     arguments = parser.parse_args()
     try:
-        config = Config.from_json(arguments.config)
+        config = Config.from_json(os.environ.get(CONFIG_VARIABLE, ""))
         config.log.apply(PROCESS)
         run(parse_descriptors(arguments.fds), config)
     except (ConfigError, MailboxError) as error:

@@ -23,8 +23,10 @@ from potash.sdk.errors import (
     JobFailed,
     JobTimeout,
     PotashError,
+    is_fault,
+    of_last_job,
+    printed,
 )
-from potash.sdk.log import is_fault, of_last_job, printed
 from potash.sdk.namespace import Namespace
 from potash.sdk.progress import Progress, silent
 from potash.sdk.transport import Buffer

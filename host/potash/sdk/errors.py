@@ -4,14 +4,39 @@ The status codes behind them are those of NVM Express Base Specification 2.0, se
 and of the accelerator command set.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 
 import csd_spec.status
-from csd_spec.descriptors import AcceleratorStatus, LogPage
+from csd_spec.descriptors import AcceleratorStatus, LogEntry, LogEntryType, LogPage
 from nvme_spec import status as nvme_status
 from nvme_spec.identify.capabilities import CommandSet
-from potash.sdk.log import of_last_job, printed
+
+
+def of_last_job(entries: tuple[LogEntry, ...]) -> tuple[LogEntry, ...]:
+    """The entries since the last job's start; all entries if the log no longer contains that."""
+    starts = [at for at, entry in enumerate(entries) if entry.type == LogEntryType.JOB_STARTED]
+    return entries[starts[-1] :] if starts else entries
+
+
+def is_fault(entries: Sequence[LogEntry]) -> bool:
+    """Whether these entries of one job show that it failed, whatever its status is.
+
+    With the original platform's status, an accelerator is done after a failed job, too. A missing
+    entry for the job's start proves nothing, as the platform's own log has none.
+    """
+    types = [entry.type for entry in entries]
+    if LogEntryType.JOB_STARTED not in types:
+        return False
+    if LogEntryType.JOB_FINISHED not in types:
+        return True
+    ended = types.index(LogEntryType.JOB_FINISHED)
+    return LogEntryType.INVALID_OUTPUT_BUFFER in types[ended:]
+
+
+def printed(entries: Iterable[LogEntry]) -> list[str]:
+    """The lines that programs printed."""
+    return [entry.text for entry in entries if entry.type == LogEntryType.PROGRAM_OUTPUT]
 
 
 class PotashError(Exception):

@@ -14,7 +14,7 @@ from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_und
 from potash_firmware.rpu.compute.programs import PROGRAM_TYPES, Programs
 from potash_firmware.rpu.compute.state import ComputeState
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.namespaces.compute import ComputeNamespace
+from potash_firmware.rpu.namespaces.memory import ComputeNamespace
 
 
 def load_program(controller: Controller, command: Command) -> Result:

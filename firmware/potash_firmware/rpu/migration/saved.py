@@ -19,8 +19,7 @@ from potash_firmware.rpu.features.values import SavedFeatures
 from potash_firmware.rpu.interrupts import Interrupts
 from potash_firmware.rpu.lifecycle import Lifecycle, State
 from potash_firmware.rpu.migration import form
-from potash_firmware.rpu.namespaces.compute import ComputeNamespace
-from potash_firmware.rpu.namespaces.memory import MemoryNamespace
+from potash_firmware.rpu.namespaces.memory import ComputeNamespace, MemoryNamespace
 from pyvfio_user.protocol import Buffer
 
 RECORD = "drive"

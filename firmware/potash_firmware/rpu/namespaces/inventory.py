@@ -17,8 +17,7 @@ from potash_device.board import Board
 from potash_device.media.shapes import MOST_NAMESPACES
 from potash_device.media.store import Media
 from potash_firmware.rpu.features.values import Features
-from potash_firmware.rpu.namespaces.compute import ComputeNamespace
-from potash_firmware.rpu.namespaces.memory import MemoryNamespace
+from potash_firmware.rpu.namespaces.memory import ComputeNamespace, MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.zoned import ZonedNamespace
 from potash_firmware.rpu.settings import NamespaceSettings

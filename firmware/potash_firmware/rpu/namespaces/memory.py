@@ -91,3 +91,17 @@ class MemoryNamespace:
     def clear(self) -> None:
         """Zeroes, in the memory that there is."""
         self.memory.shared.clear()
+
+
+@dataclass(eq=False)
+class ComputeNamespace:
+    """It has no size and holds no data of its own."""
+
+    csi: ClassVar[CommandSet] = CommandSet.COMPUTE
+
+    settings: NamespaceSettings
+
+    @property
+    def nsid(self) -> int:
+        """Its identifier."""
+        return self.settings.nsid

@@ -35,9 +35,8 @@ from potash_firmware.rpu.compute.state import Compute
 from potash_firmware.rpu.features.persistence import Persistence
 from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.logs.persistent_events import PersistentEvents
-from potash_firmware.rpu.namespaces.compute import ComputeNamespace
 from potash_firmware.rpu.namespaces.inventory import AnyNamespace, Namespaces
-from potash_firmware.rpu.namespaces.memory import MemoryNamespace
+from potash_firmware.rpu.namespaces.memory import ComputeNamespace, MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace, shape_of, wanted_format
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
 from potash_firmware.rpu.operations.format import require_writable

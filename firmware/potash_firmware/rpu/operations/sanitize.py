@@ -26,8 +26,8 @@ from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.logs.alerts import AsyncEvents
 from potash_firmware.rpu.logs.health import Health
 from potash_firmware.rpu.logs.persistent_events import PersistentEvents
-from potash_firmware.rpu.namespaces.compute import ComputeNamespace
 from potash_firmware.rpu.namespaces.inventory import Namespaces
+from potash_firmware.rpu.namespaces.memory import ComputeNamespace
 from potash_firmware.rpu.namespaces.uncorrectable import UncorrectableBlocks
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
 from potash_firmware.rpu.operations.firmware_slots import FirmwareSlots

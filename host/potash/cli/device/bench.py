@@ -1,7 +1,7 @@
 """`potash bench`: how fast it is, against baselines."""
 
 import fnmatch
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -10,12 +10,13 @@ from potash.bench import computational as computational_bench
 from potash.bench import generator
 from potash.bench import guest as guest_bench
 from potash.bench import programs as program_bench
-from potash.bench.report import Report, document, table
+from potash.bench.report import Report, Result, document, table
 from potash.cli.device.mirror import mirror_option
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
 from potash.configuration import MOST_THREADS
 from potash.programs.examples import examples_folder
+from potash.sdk.progress import Progress
 from potash.vm import images
 
 PAIRS = 8
@@ -98,9 +99,7 @@ def cp(patterns: tuple[str, ...], pairs: int, seconds: float) -> None:
     -ranges- have two memory ranges.
     """
     chosen = _chosen(patterns, computational_bench.NAMES)
-    with showing(steps=True) as progress:
-        results = list(computational_bench.measure(chosen, pairs, seconds, progress))
-    say(document(results), table(results), indent=2)
+    _report(lambda progress: computational_bench.measure(chosen, pairs, seconds, progress))
 
 
 @bench.command()
@@ -119,9 +118,7 @@ def vta(patterns: tuple[str, ...], pairs: int) -> None:
     from potash.bench import vta as vta_bench  # brings numba
 
     chosen = _chosen(patterns, vta_bench.NAMES)
-    with showing(steps=True) as progress:
-        results = list(vta_bench.measure(chosen, pairs, progress))
-    say(document(results), table(results), indent=2)
+    _report(lambda progress: vta_bench.measure(chosen, pairs, progress))
 
 
 @bench.command()
@@ -136,11 +133,8 @@ def bpf(patterns: tuple[str, ...], pairs: int) -> None:
     ratio is Potash's time divided by the baseline's. Also measured are compiling a program, loading
     a compiled one from the cache, and calling a helper.
     """
-    chosen = _chosen(patterns, program_bench.NAMES)
-    with showing(steps=True) as progress:
-        folder = examples_folder() / "include"
-        results = list(program_bench.measure(chosen, folder, pairs, progress))
-    say(document(results), table(results), indent=2)
+    chosen, folder = _chosen(patterns, program_bench.NAMES), examples_folder() / "include"
+    _report(lambda progress: program_bench.measure(chosen, folder, pairs, progress))
 
 
 @bench.command()
@@ -174,14 +168,12 @@ def model(patterns: tuple[str, ...], pairs: int, threads: int) -> None:
     patterns = patterns or (*model_bench.NAMES, *model_bench.PUBLIC)
     chosen = _chosen(patterns, (*model_bench.NAMES, *PUBLIC))
     left_out: list[str] = []
-    with showing(steps=True) as progress:
-        examples = examples_folder()
-        results = list(
-            model_bench.measure(chosen, examples, pairs, progress, left_out.append, threads)
-        )
-    for reason in left_out:
-        click.echo(reason, err=True)
-    say(document(results), table(results), indent=2)
+    _report(
+        lambda progress: model_bench.measure(
+            chosen, examples_folder(), pairs, progress, left_out.append, threads
+        ),
+        left_out,
+    )
 
 
 @bench.command()
@@ -197,9 +189,7 @@ def drive(patterns: tuple[str, ...], pairs: int) -> None:
     from potash.bench import drive_time  # brings numba
 
     chosen = _chosen(patterns, drive_time.NAMES)
-    with showing(steps=True) as progress:
-        results = list(drive_time.measure(chosen, pairs, progress))
-    say(document(results), table(results), indent=2)
+    _report(lambda progress: drive_time.measure(chosen, pairs, progress))
 
 
 @bench.command()
@@ -216,8 +206,15 @@ def fleet(patterns: tuple[str, ...], pairs: int) -> None:
     from potash.bench import fleet as fleet_bench
 
     chosen = _chosen(patterns, fleet_bench.NAMES)
+    _report(lambda progress: fleet_bench.measure(chosen, pairs, progress))
+
+
+def _report(measure: Callable[[Progress], Iterator[Result]], left_out: Iterable[str] = ()) -> None:
+    """Measure and print; what was left out, with the reason, goes to standard error."""
     with showing(steps=True) as progress:
-        results = list(fleet_bench.measure(chosen, pairs, progress))
+        results = list(measure(progress))
+    for reason in left_out:
+        click.echo(reason, err=True)
     say(document(results), table(results), indent=2)
 
 

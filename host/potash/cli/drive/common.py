@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 
@@ -21,7 +21,7 @@ from potash.sdk.accelerator import Argument
 from potash.sdk.accelerator_commands import argument_bytes
 from potash.sdk.errors import PotashError
 from potash.sdk.targets import Range
-from potash.units import Parsed
+from potash.units import Parsed, parse_size
 
 ACCELERATOR_LIMIT = 0xFFFF
 FIRMWARE_LIMIT = 15
@@ -224,3 +224,31 @@ def program_of(path: Path) -> bytes:
         ) from None
     image: bytes = building.compiled(path)
     return image
+
+
+NamedRange: TypeAlias = tuple[int | None, int, int]
+"""A namespace's identifier if it is given, the first one and how many."""
+
+
+def _range(name: str, number: Callable[[str], int]) -> Parsed[NamedRange]:
+    def parse(text: str) -> NamedRange:
+        *namespace, first, count = text.split(":") if ":" in text else ("", "", "")
+        try:
+            if len(namespace) > 1:
+                raise ValueError
+            nsid = int(namespace[0], 0) if namespace else None
+            return nsid, number(first), number(count)
+        except ValueError:
+            raise ValueError(f"{text!r} is not {name}, numbers") from None
+
+    return Parsed(name, parse)
+
+
+def _bytes(text: str) -> int:
+    return int(text, 0) if text.lower().startswith("0x") else parse_size(text)
+
+
+BLOCKS = _range("[NSID:]LBA:COUNT", lambda text: int(text, 0))
+"""Logical blocks: where they begin and how many."""
+BYTES = _range("[NSID:]START:LENGTH", _bytes)
+"""Bytes, whose numbers may have K, M or G behind them."""

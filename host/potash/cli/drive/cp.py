@@ -11,8 +11,7 @@ import click
 
 from csd_spec.timing import TimingLog
 from potash.cli.drive import common
-from potash.cli.drive.ranges import BYTES
-from potash.cli.drive.ranges import Range as NamedRange
+from potash.cli.drive.common import BYTES, NamedRange
 from potash.cli.progress import showing
 from potash.schema import Count
 from potash.sdk.compute_namespace import EBPF, ComputeNamespace, Program

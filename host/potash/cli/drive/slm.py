@@ -12,8 +12,7 @@ from csd_spec.opcodes import PAGE_SIZE
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.memory_commands import MEMORY_GRANULARITY
 from potash.cli.drive import common
-from potash.cli.drive.ranges import BLOCKS, BYTES
-from potash.cli.drive.ranges import Range as NamedRange
+from potash.cli.drive.common import BLOCKS, BYTES, NamedRange
 from potash.cli.progress import showing
 from potash.schema import Count
 from potash.sdk.memory_namespace import Blocks, Bytes, MemoryNamespace
