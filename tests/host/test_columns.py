@@ -314,7 +314,7 @@ def test_columns_that_programs_cannot_use_are_passed_over() -> None:
         ("sum(x + 1)", "sum takes the name of a column"),
         ("sum()", "sum takes the name of a column"),
         ("median(x)", "is no condition"),
-        ("y > 1", "has no column 'y'; it has x, s, k, b, t, u, v"),
+        ("y > 1", "has no column 'y'; it has x, s, k, b, t, u, v, w"),
         ("x", "is no condition; compare it"),
         ("x == 'a'", "it has numbers"),
         ("x == True", "but with numbers"),
@@ -335,6 +335,7 @@ def test_columns_that_programs_cannot_use_are_passed_over() -> None:
         ('t > "12:00:00+02:00"', "cannot be compared with '12:00:00[+]02:00'"),
         ("t == u", "cannot be compared"),
         ("u == v", "cannot be compared"),
+        ("w == 'a'", "write a dictionary of strings"),
     ],
 )
 def test_an_expression_that_cannot_be_answered_says_why(text: str, reason: str) -> None:
@@ -347,6 +348,7 @@ def test_an_expression_that_cannot_be_answered_says_why(text: str, reason: str) 
             "t": pa.array([1], pa.time32("s")),
             "u": pa.array([1], pa.timestamp("s")),
             "v": pa.array([1], pa.timestamp("s", "UTC")),
+            "w": pa.array(["a"], pa.string_view()).dictionary_encode(),
         }
     )
     with pytest.raises(InvalidQuery, match=reason):

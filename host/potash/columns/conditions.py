@@ -172,6 +172,8 @@ def _value(column: Column, operator: str, value: Value) -> Value | Fraction:
     elif kind.id in TEXTS:
         if not isinstance(value, str):
             raise InvalidQuery(f"{column} cannot be compared with {value!r}, but with strings")
+    elif not kind.is_computable:
+        raise InvalidQuery(f"{column} cannot be compared; write a dictionary of strings")
     elif isinstance(value, bool):
         raise InvalidQuery(f"{column} cannot be compared with {value}, but with numbers")
     elif isinstance(value, str):
