@@ -55,23 +55,17 @@ class Accumulator:
 
     def _extremes(self, state: State) -> None:
         """The least and the greatest key, of which the first one is both."""
-        code, first, no_less, done = self._code, Label(), Label(), Label()
-        signed = state.column.stored.signed
-        least, greatest = (WORD * (state.at + word) for word in (LEAST, GREATEST))
+        code, signed = self._code, state.column.stored.signed
         increment(code, state.at + SEEN)
-        code.jump_if(R2, "==", 1, first)
-        code.load(R2, R4, least, WORD)
-        code.jump_if(R1, jump_operator(">=", signed), R2, no_less)
-        code.store(R4, least, R1, WORD)
-        code.place(no_less)
-        code.load(R2, R4, greatest, WORD)
-        code.jump_if(R1, jump_operator("<=", signed), R2, done)
-        code.store(R4, greatest, R1, WORD)
-        code.jump(done)
-        code.place(first)
-        code.store(R4, least, R1, WORD)
-        code.store(R4, greatest, R1, WORD)
-        code.place(done)
+        for word, beaten in ((LEAST, ">="), (GREATEST, "<=")):
+            place, better, kept = WORD * (state.at + word), Label(), Label()
+            code.load(R2, R4, WORD * (state.at + SEEN), WORD)
+            code.jump_if(R2, "==", 1, better)
+            code.load(R2, R4, place, WORD)
+            code.jump_if(R1, jump_operator(beaten, signed), R2, kept)
+            code.place(better)
+            code.store(R4, place, R1, WORD)
+            code.place(kept)
 
     def _add_integer(self, state: State) -> None:
         """Add the halves of R1, which stays; no sum of 2^31 halves overflows."""

@@ -37,11 +37,6 @@ class Drive:
     shared: bool = False
     options: tuple[str, ...] = ()
 
-    @property
-    def moves(self) -> bool:
-        """Whether another worker can serve it with all that it holds."""
-        return self.media is not None and self.worker is None
-
     def words(self) -> list[str]:
         """The options of `potash serve`."""
         words = ["--media", self.media] if self.media is not None else []

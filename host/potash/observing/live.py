@@ -13,6 +13,7 @@ from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.widget import Widget
 from textual.widgets import DataTable, Footer, RichLog, Sparkline, Static
 from textual.worker import get_current_worker
 
@@ -67,6 +68,11 @@ class Rows(DataTable[str]):
             self.add_row(*(plain(cell) for cell in row))
 
 
+def _titled(widget: Widget, title: str) -> Widget:
+    widget.border_title = title
+    return widget.add_class("panel")
+
+
 class LiveScreen(App[None]):
     """The activity of the device whose status socket is `place`, every `interval` seconds.
 
@@ -103,30 +109,20 @@ class LiveScreen(App[None]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll():
-            yield Static(id="summary", classes="panel")
+            yield _titled(Static(id="summary"), plain(str(self._place.with_suffix(""))))
             with Horizontal(id="curves"):
                 for key in CURVES:
                     yield Curve(key)
             with Horizontal(id="tables"):
-                yield Static(id="latencies", classes="panel")
-                yield Static(id="flash", classes="panel")
-            yield Rows(id="queues", classes="panel", show_cursor=False)
-            yield Rows(id="accelerators", classes="panel", show_cursor=False)
-            yield Static(id="errors", classes="panel")
-            yield RichLog(id="log", classes="panel", max_lines=1000)
+                yield _titled(Static(id="latencies"), "latency of this interval")
+                yield _titled(Static(id="flash"), "modelled flash")
+            yield _titled(Rows(id="queues", show_cursor=False), "queues")
+            yield _titled(Rows(id="accelerators", show_cursor=False), "accelerators")
+            yield _titled(Static(id="errors"), "errors")
+            yield _titled(RichLog(id="log", max_lines=1000), "log")
         yield Footer()
 
     def on_mount(self) -> None:
-        for widget, title in (
-            ("#summary", str(self._place.with_suffix(""))),
-            ("#latencies", "latency of this interval"),
-            ("#flash", "modelled flash"),
-            ("#queues", "queues"),
-            ("#accelerators", "accelerators"),
-            ("#errors", "errors"),
-            ("#log", "log"),
-        ):
-            self.query_one(widget).border_title = plain(title)
         self.run_worker(self._watch, thread=True)
 
     def action_interrupt(self) -> None:
@@ -183,18 +179,15 @@ class LiveScreen(App[None]):
 def latencies(rates: Rates) -> Iterable[str]:
     """Histograms of how long commands took."""
     found = rates["latencies"]
-    for kind, one in (
-        ("reads", found["read"]),
-        ("writes", found["write"]),
-        ("other commands", found["other"]),
-    ):
-        if one["commands"]:
-            yield (
-                f"{one['commands']} {kind}: {screen.microseconds(one['p50'])} (median), "
-                f"{screen.microseconds(one['p99'])} (99 %)"
-            )
-            yield from bars(one)
-    if not any(found[kind]["commands"] for kind in ("read", "write", "other")):
+    kinds = (found["read"], "reads"), (found["write"], "writes"), (found["other"], "other commands")
+    used = [(one, kind) for one, kind in kinds if one["commands"]]
+    for one, kind in used:
+        yield (
+            f"{one['commands']} {kind}: {screen.microseconds(one['p50'])} (median), "
+            f"{screen.microseconds(one['p99'])} (99 %)"
+        )
+        yield from bars(one)
+    if not used:
         yield "no I/O commands"
 
 

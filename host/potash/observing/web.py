@@ -9,7 +9,6 @@ import secrets
 import shlex
 import socket
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from aiohttp import web
@@ -29,21 +28,33 @@ HEADERS = {
 
 
 class PrivateServer(Server):
-    """Serves a command below a secret path, at `address`; `listener` is where it listens."""
+    """Serves the screen of the device whose status socket is `place` below a secret path.
 
-    def __init__(self, argv: Sequence[str], listener: socket.socket) -> None:
-        self.token = secrets.token_urlsafe(24)
-        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    It listens on 127.0.0.1, at a free port if `port` is 0; `address` is where. Raises OSError.
+    """
+
+    def __init__(self, place: Path, interval: float, port: int) -> None:
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self._token = secrets.token_urlsafe(24)
+        address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        top = [sys.executable, "-m", "potash.cli.main", "top", str(place.with_suffix(""))]
         # Its processes are started by a shell, and do not end by themselves with this one.
-        command = shlex.join(["exec", *dies_with_parent(argv)])
-        super().__init__(command, title="potash top", public_url=address)
-        self.address = f"{address}/{self.token}/"
+        command = dies_with_parent([*top, "--interval", str(interval)])
+        super().__init__(shlex.join(["exec", *command]), title="potash top", public_url=address)
+        self.address = f"{address}/{self._token}/"
+
+    def run(self) -> None:
+        """Serve until an interrupt."""
+        application = self.below_the_token()
+        web.run_app(
+            application, sock=self._listener, print=None, access_log=None, shutdown_timeout=1.0
+        )
 
     async def below_the_token(self) -> web.Application:
         """The application, with nothing anywhere else."""
         application = web.Application()
         application.on_response_prepare.append(_add_headers)
-        application.add_subapp(f"/{self.token}", await self._make_app())
+        application.add_subapp(f"/{self._token}", await self._make_app())
         return application
 
     async def on_startup(self, app: web.Application) -> None:
@@ -52,21 +63,3 @@ class PrivateServer(Server):
 
 async def _add_headers(_: web.BaseRequest, response: web.StreamResponse) -> None:
     response.headers.update(HEADERS)
-
-
-def listening(port: int) -> socket.socket:
-    """A socket on 127.0.0.1; port 0 is a free one. Raises OSError."""
-    return socket.create_server(("127.0.0.1", port))
-
-
-def server(place: Path, interval: float, listener: socket.socket) -> PrivateServer:
-    """Serves the screen of the device whose status socket is `place`."""
-    device = str(place.with_suffix(""))
-    options = ["top", device, "--interval", str(interval)]
-    return PrivateServer([sys.executable, "-m", "potash.cli.main", *options], listener)
-
-
-def run(found: PrivateServer, listener: socket.socket) -> None:
-    """Serve until an interrupt."""
-    application = found.below_the_token()
-    web.run_app(application, sock=listener, print=None, access_log=None, shutdown_timeout=1.0)

@@ -108,9 +108,8 @@ def _serve(socket: Path, interval: float, port: int) -> None:
             "the screen in a browser takes the package textual-serve; install potash[web]"
         ) from None
     try:
-        listener = web.listening(port)
+        found = web.PrivateServer(socket, interval, port)
     except OSError as error:
         raise PotashError(f"port {port} of 127.0.0.1: {error.strerror or error}") from None
-    found = web.server(socket, interval, listener)
     click.echo(f"the screen is at {found.address} (Ctrl-C ends it)")
-    web.run(found, listener)
+    found.run()
