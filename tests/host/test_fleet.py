@@ -1,6 +1,7 @@
 """Fleets within this process, the file that describes one, and `potash fleet`."""
 
 import contextlib
+import importlib
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -136,11 +138,23 @@ def test_a_drive_with_other_contents_is_left_alone(tmp_path: Path) -> None:
     assert media.read_bytes() == before
 
 
-def test_nothing_listens_that_others_can_reach() -> None:
-    with cluster.within(1) as client:
+def test_nothing_listens_that_others_can_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where Bokeh is installed, for which these modules stand, or where TLS is asked for."""
+    shown: list[object] = []
+    dashboard = importlib.import_module("distributed.dashboard")
+    for who in ("scheduler", "worker"):
+        module = SimpleNamespace(connect=lambda *given, **_: shown.append(given))
+        monkeypatch.setitem(sys.modules, f"distributed.dashboard.{who}", module)
+        monkeypatch.setattr(dashboard, who, module, raising=False)
+    with (
+        dask.config.set({"distributed.comm.require-encryption": True}),
+        cluster.within(1) as client,
+    ):
         assert client.submit(int, "7").result() == 7
+        assert client.scheduler.address.startswith("inproc://")
         listening = _listening()
     assert all(address == "0100007F" for address in listening), listening
+    assert not shown
 
 
 def _listening() -> list[str]:

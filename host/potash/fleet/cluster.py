@@ -53,19 +53,19 @@ def within(threads: int) -> Iterator[Client]:
     distributed = _distributed("a fleet needs")
     import dask
 
-    # Its HTTP servers cannot be left out. They get loopback, and nothing to show.
+    # HTTP servers cannot be left out. They get loopback, and nothing to show: a LocalCluster would
+    # have dashboards where Bokeh is installed.
+    how = {"protocol": "inproc://", "dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    worker = {"cls": distributed.Worker, "options": {**how, "nthreads": threads}}
     routes: dict[str, list[str]] = {
         f"distributed.{who}.http.routes": [] for who in ("scheduler", "worker")
     }
     with (
         tempfile.TemporaryDirectory(prefix="potash-") as folder,
         dask.config.set({**routes, "temporary-directory": folder}),
-        distributed.LocalCluster(
-            processes=False,
-            n_workers=1,
-            threads_per_worker=threads,
-            dashboard_address="127.0.0.1:0",
-            worker_dashboard_address="127.0.0.1:0",
+        distributed.SpecCluster(
+            scheduler={"cls": distributed.Scheduler, "options": how},
+            workers={0: worker},
             silence_logs=logging.CRITICAL,
         ) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
