@@ -33,7 +33,6 @@ class RegisterBytes:
         self._bytes[offset : offset + width] = value.to_bytes(width, "little")
 
     def save(self) -> bytes:
-        """All values."""
         return bytes(self._bytes)
 
     def load(self, values: bytes, *, own: Collection[int] = ()) -> None:

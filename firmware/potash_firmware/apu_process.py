@@ -69,7 +69,6 @@ class ApuProcess:
         self.starts += 1
 
     def stop(self) -> None:
-        """End the process and wait until it is gone."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

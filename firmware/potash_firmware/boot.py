@@ -456,7 +456,6 @@ class StopSignals:
         os.close(self._writer)
 
     def fileno(self) -> int:
-        """Readable once a signal has come."""
         return self._reader
 
 

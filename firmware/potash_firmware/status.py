@@ -106,7 +106,6 @@ class StatusSocket:
         unlink(self.path, self._identity)
 
     def fileno(self) -> int:
-        """Readable when a client has come."""
         return self._listener.fileno()
 
     def answer(self, snapshot: Callable[[], Snapshot]) -> bool:

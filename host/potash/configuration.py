@@ -216,7 +216,6 @@ class Configuration:
 
     @property
     def described_accelerators(self) -> tuple[AcceleratorConfig, ...]:
-        """The accelerators as the firmware wants them."""
         return tuple(
             AcceleratorConfig(number, one.input_size, one.output_size)
             for number, one in enumerate(self.accelerators)

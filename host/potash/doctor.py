@@ -102,7 +102,6 @@ class Report:
 
 
 def python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
-    """The interpreter that runs this."""
     said = f"Python {'.'.join(map(str, version))}"
     if version >= OLDEST_PYTHON:
         return Finding("python", State.GOOD, said)

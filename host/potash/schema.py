@@ -40,7 +40,6 @@ _PLAIN = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 
 def encode(report: object, indent: int | None = None) -> str:
-    """A report as JSON."""
     return json.dumps(report, default=_mapping, indent=indent)
 
 

@@ -67,8 +67,6 @@ def sizes(least: int, most: int, step: int, number: int) -> Kind:
 
 
 def count(least: int, most: int) -> Kind:
-    """A whole number."""
-
     def read(value: object, _folder: Path) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise Refused(f"must be a whole number, {least} to {most}")
@@ -78,7 +76,6 @@ def count(least: int, most: int) -> Kind:
 
 
 def choice(choices: Iterable[str | int]) -> Kind:
-    """One of several values of a type."""
     known = list(choices)
 
     def read(value: object, _folder: Path) -> object:

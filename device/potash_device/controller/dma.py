@@ -102,7 +102,6 @@ class DmaEngine:
 
     @property
     def ready(self) -> bool:
-        """Transfers are allowed."""
         return self._memory is not None
 
     @property

@@ -151,7 +151,6 @@ class RegisterFile:
         return self._cmb is not None and start - size < offset < start + Register.CMBMSC.width
 
     def save(self) -> "SavedRegisters":
-        """Everything that is in here."""
         return SavedRegisters(self._values.save(), self._mask, tuple(self.host_writes))
 
     def load(self, saved: "SavedRegisters") -> None:

@@ -93,11 +93,9 @@ class ShadowDoorbells:
         self._seen = b""
 
     def tail(self, queue: SubmissionQueue) -> int:
-        """The tail that the host has left."""
         return int(self._pages()[0][2 * queue.qid])
 
     def head(self, queue: CompletionQueue) -> int:
-        """The head that the host has left."""
         return int(self._pages()[0][2 * queue.qid + 1])
 
     def arm(self, queue: SubmissionQueue) -> bool:

@@ -145,7 +145,6 @@ class NamespaceShape(NamedTuple):
 
     @property
     def format(self) -> BlockFormat:
-        """Its LBA format."""
         kept = self.metadata
         return BlockFormat(self.block_size, kept.size, kept.guard, kept.storage_tag)
 

@@ -24,7 +24,6 @@ class BarMemory:
 
     @property
     def region(self) -> Region:
-        """The BAR as it is now."""
         return Region(self.size, fd=self.memory.fd)
 
     def read(self, offset: int, count: int) -> bytes:

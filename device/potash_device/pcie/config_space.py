@@ -97,7 +97,6 @@ class ConfigSpace:
         return bool(self._registers.get(Header.COMMAND, 2) & layout.Command.BUS_MASTER)
 
     def save(self) -> bytes:
-        """All values."""
         return self._registers.save()
 
     def load(self, values: bytes) -> None:

@@ -83,7 +83,6 @@ def words(stream: bytes) -> Iterator[int]:
 
 
 def disassemble(word: int, config: Config) -> str:
-    """An instruction's 128 bits as text."""
     known = _known_opcode(word)
     if known is None:
         return f"{WORD} {word:#0{2 + INSTRUCTION_BITS // 4}x}"

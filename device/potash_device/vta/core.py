@@ -83,7 +83,6 @@ class Core:
     def create(
         cls, config: Config, dram_bytes: int, *, engine: str = DEFAULT_ENGINE, threads: int = 1
     ) -> "Core":
-        """A core with a new DRAM."""
         return cls(config, memoryview(bytearray(dram_bytes)), engine=engine, threads=threads)
 
     @property

@@ -132,7 +132,6 @@ class LoopInstruction(_Encoded):
 
     @property
     def steps(self) -> int:
-        """How many micro-ops it executes in all."""
         return self.iter_out * self.iter_in * max(0, self.uop_end - self.uop_bgn)
 
 

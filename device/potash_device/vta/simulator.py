@@ -104,7 +104,6 @@ class Simulator:
         self.reset()
 
     def reset(self) -> None:
-        """Zero every buffer on the chip."""
         config = self.config
         inp_type, wgt_type = (self._formats[m][0] for m in (MemoryId.INP, MemoryId.WGT))
         self.uop: NDArray[np.uint32] = np.zeros(config.depth(MemoryId.UOP), "<u4")

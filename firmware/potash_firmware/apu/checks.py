@@ -40,7 +40,6 @@ class Checks:
 
     @property
     def workers(self) -> list[Worker]:
-        """Processes to listen to."""
         return [check.worker for check in self._checks]
 
     def deadline(self) -> float | None:
@@ -80,7 +79,6 @@ class Checks:
         self._end(worker, reason)
 
     def expire(self) -> None:
-        """Give up programs that take too long."""
         now = time.monotonic()
         for check in [one for one in self._checks if one.deadline <= now]:
             self._end(

@@ -42,11 +42,9 @@ class Crew:
 
     @property
     def workers(self) -> list[Worker]:
-        """Processes to listen to."""
         return [worker for worker in self._members.values() if not worker.silent]
 
     def spawn(self, accelerator: int) -> Worker:
-        """Have one more worker."""
         worker = self._pool.spawn(accelerator)
         self._members[worker.serial] = worker
         self.changed = True
@@ -65,7 +63,6 @@ class Crew:
             self._bury(worker, why)
 
     def nursery_lost(self) -> None:
-        """Nobody will tell of a worker's death any more."""
         for worker in list(self._members.values()):
             worker.orphaned = True
             self._bury_orphan(worker)

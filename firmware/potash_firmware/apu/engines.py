@@ -130,7 +130,6 @@ class Engines:
         return None if engine is None else (engine.log, engine.snapshot)
 
     def close(self) -> None:
-        """Release descriptors."""
         for shared in self._shared.values():
             os.close(shared.descriptor)
         self._shared.clear()
@@ -138,7 +137,6 @@ class Engines:
     # What the RPU asks.
 
     def handle(self, message: execution.ToApu) -> None:
-        """Do what a message asks."""
         match message:
             case execution.Execute():
                 self._begin(message)
@@ -168,7 +166,6 @@ class Engines:
                     self._retire(worker)
 
     def expire(self) -> None:
-        """End executions that have taken too long."""
         now = self._monotonic()
         for worker in self._workers.values():
             job = worker.job

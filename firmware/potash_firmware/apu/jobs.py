@@ -131,7 +131,6 @@ class Jobs:
         return min(due, default=None)
 
     def prepare(self) -> None:
-        """Have a worker ready for every accelerator."""
         for accelerator in self._accelerators:
             if accelerator not in self._workers:
                 self._workers[accelerator] = self.crew.spawn(accelerator)
@@ -371,7 +370,6 @@ class Jobs:
             self._end_program(accelerator, job.ending)
 
     def overdue(self, overdue: JobOverdue) -> None:
-        """The RPU says that a job takes too long."""
         job, accelerator = self._running(overdue.accelerator, overdue.job)
         if accelerator is not None and job is not None and job.ending is None:
             accelerator.log.add(

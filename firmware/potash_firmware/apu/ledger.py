@@ -28,7 +28,6 @@ class Ledger:
         self.begin()
 
     def begin(self) -> None:
-        """Another job."""
         self.tally.counts = [0] * len(Kind)
         self.helpers = self.bytes = self.vta_cycles = self.macs = 0
         self.reads: list[Read] = []
@@ -41,11 +40,9 @@ class Ledger:
         return Work(tuple(self.tally.counts), *(min(one, LARGEST_COUNT) for one in others))
 
     def show(self) -> None:
-        """Bring the row up to now."""
         self.row[Word.MODELLED] = min(self._price(self.work), _MASK)
 
     def called(self) -> None:
-        """A program calls a helper."""
         self.helpers += 1
         self.show()
 
@@ -54,7 +51,6 @@ class Ledger:
         self.bytes += count
 
     def accelerated(self, cycles: int) -> None:
-        """The tensor accelerator has run a stream."""
         self.vta_cycles += cycles
         self.show()
 

@@ -30,7 +30,6 @@ class Log:
         self._entries.append(LogEntry(now, kind, text[: self._text_limit]))
 
     def clear(self) -> None:
-        """Begin anew."""
         self._entries.clear()
         self._lost = 0
 
@@ -52,5 +51,4 @@ class Snapshot:
         return data
 
     def release(self) -> None:
-        """Forget what is held."""
         self._held = None

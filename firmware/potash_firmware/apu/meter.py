@@ -46,7 +46,6 @@ class Meter:
         core.observer = lambda stream, began: self._streamed(config, stream, began)
 
     def model(self) -> None:
-        """A model is run."""
         self._row[Word.MODELS] += 1
 
     def _streamed(self, config: Config, stream: bytes, began: float) -> None:

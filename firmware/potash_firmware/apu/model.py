@@ -140,7 +140,6 @@ class Subsystem:
 
     @classmethod
     def create(cls, config: Config, clock: Clock) -> Self:
-        """As after power-on."""
         limits = config.limits
         return cls(
             {

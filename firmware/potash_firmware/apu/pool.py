@@ -151,7 +151,6 @@ class Pool:
         return self._control
 
     def start(self) -> None:
-        """Start a nursery, if there is none."""
         if self._control is not None:
             return
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -195,7 +194,6 @@ class Pool:
         self._wait_for(worker, self._config.limits.patience if self._settled else START_PATIENCE)
 
     def ready(self, worker: Worker) -> None:
-        """This worker says that it can take jobs."""
         self._settled = True
         if worker.serial in self._due:
             self._due[worker.serial] = math.inf
@@ -244,7 +242,6 @@ class Pool:
         return gone
 
     def close(self) -> None:
-        """End the nursery, and with it the workers."""
         self._due.clear()
         if self._control is not None:
             self._control.close()

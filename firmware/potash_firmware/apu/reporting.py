@@ -54,14 +54,12 @@ class Reporter:
         self._end.send(channel.encode(message), socket.MSG_NOSIGNAL)
 
     def log(self, level: Level, text: str) -> None:
-        """What a program says."""
         self.send(Line(LEVELS[level], text[: channel.TEXT_LIMIT]))
 
     def print(self, text: str) -> None:
         self.log(Level.INFO, text)
 
     def failure(self, error: Exception) -> None:
-        """What has ended a job."""
         kind, text = LogEntryType.ACCELERATOR_ERROR, str(error)
         if isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError):
             memory, _ = resource.getrlimit(resource.RLIMIT_DATA)

@@ -98,7 +98,6 @@ class Service:
         self._by_descriptor: dict[int, Source] = {}
 
     def run(self) -> None:
-        """Serve until the RPU is gone."""
         self._port.send(messages.Alive())
         self._restore()
         self._prepare_at = time.monotonic() + PREPARE_AFTER

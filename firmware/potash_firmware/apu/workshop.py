@@ -210,12 +210,10 @@ class Desk:
         return self._mine.fileno()
 
     def handed_over(self) -> None:
-        """The worker has its end."""
         self.its.close()
 
     @property
     def closed(self) -> bool:
-        """Nobody asks any more."""
         return self._mine.fileno() < 0
 
     def close(self) -> None:

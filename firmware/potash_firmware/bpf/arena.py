@@ -154,22 +154,18 @@ class Arena:
 
     @property
     def input(self) -> int:
-        """Address of the input buffer."""
         return BASE + self.layout.input_offset
 
     @property
     def output(self) -> int:
-        """Address of the output buffer."""
         return BASE + self.layout.output_offset
 
     @property
     def data(self) -> int:
-        """Address of the writable data."""
         return BASE + self.layout.data_offset
 
     @property
     def rodata(self) -> int:
-        """Address of the read-only data."""
         return BASE + self.layout.rodata_offset
 
     def read(self, address: int, size: int) -> int:

@@ -88,7 +88,6 @@ class Helpers:
         """The open models by their handles, and how long each is."""
 
     def begin(self, arguments: Sequence[bytes]) -> None:
-        """Another run, with these arguments."""
         self.output_length = None
         self._arguments = arguments
 

@@ -62,7 +62,6 @@ class Window:
         self.places = tuple(places)
 
     def hide(self) -> None:
-        """Map no ranges."""
         self.places = ()
         self.space.put_nothing(self._own, self._end - self._own)
         self._end = self._own

@@ -34,7 +34,6 @@ _OTHERS = {Class.LDX: Kind.LOAD, Class.ST: Kind.STORE, Class.LD: Kind.ALU}
 
 
 def kind_of(instruction: Instruction) -> Kind:
-    """The kind of an instruction."""
     match instruction.kind:
         case Class.ALU | Class.ALU64:
             code = instruction.code
@@ -65,5 +64,4 @@ class Tally:
         self.progress = progress
 
     def add(self, counts: Sequence[int]) -> None:
-        """Count on."""
         self.counts = [one + other for one, other in zip(self.counts, counts, strict=True)]

@@ -152,11 +152,9 @@ class SharedBuffers:
         memory.discard(0, memory.size)
 
     def clear_slot(self, index: int) -> None:
-        """Make every byte of a transfer slot zero."""
         self.transfer.discard(index * SLOT_SIZE, SLOT_SIZE)
 
     def clear_state(self) -> None:
-        """Make every byte of the state area zero."""
         self.state.discard(0, self.state.size)
 
     def slot(self, index: int) -> memoryview:

@@ -138,7 +138,6 @@ class MicroOpCache:
         self._spans = Spans(self._depth)
 
     def clear(self) -> None:
-        """Forget all kernels and free their DRAM."""
         for buffer in self.hand_over():
             buffer.free()
 

@@ -41,17 +41,14 @@ class Runtime:
 
     @property
     def config(self) -> Config:
-        """The core's configuration."""
         return self.core.config
 
     @property
     def instructions(self) -> tuple[Instruction, ...]:
-        """The stream so far, for inspection."""
         return tuple(self._commands)
 
     @property
     def length(self) -> int:
-        """Instructions in the stream so far."""
         return len(self._commands)
 
     def dump(self) -> str:

@@ -39,7 +39,6 @@ class Window:
 
 
 def name(workload: Workload, processors: int) -> str:
-    """What a result is called."""
     return workload.name if processors == 1 else f"{workload.name}-cpu{processors}"
 
 

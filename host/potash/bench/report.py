@@ -88,7 +88,6 @@ def alone(name: str, metric: str, unit: str, values: Sequence[float]) -> Result:
 
 
 def machine() -> Machine:
-    """The machine on which this runs."""
     models = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()

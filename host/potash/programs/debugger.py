@@ -64,7 +64,6 @@ class Debugger:
 
     @property
     def depth(self) -> int:
-        """How many functions are active."""
         return len(self.cpu.frames)
 
     @property
@@ -84,12 +83,10 @@ class Debugger:
         return added
 
     def delete_breakpoint(self, number: int) -> None:
-        """Forget a breakpoint."""
         if self.breakpoints.pop(number, None) is None:
             raise DebuggerError(f"there is no breakpoint {number}")
 
     def step_instruction(self) -> None:
-        """Execute one instruction."""
         self._run_until(lambda: True)
 
     def next_instruction(self) -> None:

@@ -84,7 +84,6 @@ def _by_script(folder: Path, described: dict[str, Any]) -> dict[str, Any]:
 
 
 def example_names() -> list[str]:
-    """The examples that there are."""
     return sorted(path.parent.name for path in examples_folder().glob("*/example.toml"))
 
 

@@ -178,5 +178,4 @@ _READERS: Mapping[int, Callable[[Any, Any], Conv2d | None]] = {
 
 
 def distinct(networks: Iterable[Network]) -> list[Conv2d]:
-    """Every shape of some networks once."""
     return list(dict.fromkeys(shape for one in networks for shape in one.shapes))

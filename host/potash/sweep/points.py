@@ -50,7 +50,6 @@ class Point:
 
     @property
     def gops(self) -> float:
-        """GOP/s of the network."""
         return self.network.operations / self.latency / GIGA
 
     @property

@@ -50,7 +50,6 @@ class Document:
         return round((moment - self._began) * self._scale, 3)
 
     def write(self, event: Event) -> None:
-        """Append an event as it is."""
         if event["ph"] != "M":
             self.events += 1
         line = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
@@ -99,7 +98,6 @@ class Document:
     def instant(
         self, process: int, track: str, name: str, moment: float, about: Mapping[str, object]
     ) -> None:
-        """Something that happened."""
         event = {"ph": "i", "s": "t", "pid": process, "tid": self.track(process, track)}
         self.write(event | {"name": name, "ts": self.microseconds(moment), "args": dict(about)})
 
@@ -111,7 +109,6 @@ class Document:
     def end(
         self, process: int, track: str, moment: float, about: Mapping[str, object] | None = None
     ) -> None:
-        """What has begun last on a track ends."""
         event = {"ph": "E", "pid": process, "tid": self.track(process, track)}
         self.write(event | {"ts": self.microseconds(moment), "args": dict(about or {})})
 

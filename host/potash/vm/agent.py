@@ -182,7 +182,6 @@ class Agent:
                     self.attend(self.owners[descriptor], descriptor, events)
 
     def close(self) -> None:
-        """End every command that still runs."""
         for command in list(self.commands.values()):
             self.kill(command, signal.SIGKILL)
             command.process.wait()

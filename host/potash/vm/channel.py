@@ -58,11 +58,9 @@ class Command:
         self.code: int | None = None
 
     def signal(self, number: int) -> None:
-        """Send the command's process group a signal."""
         self._channel.send(frames.Kind.SIGNAL, self.number, frames.U32.pack(number))
 
     def resize(self, rows: int, columns: int) -> None:
-        """Tell its terminal's new size."""
         self._channel.send(frames.Kind.RESIZE, self.number, frames.SIZE.pack(rows, columns))
 
     def wait(self, timeout: float | None = None) -> int:

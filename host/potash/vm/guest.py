@@ -147,7 +147,6 @@ class Guest:
             self.machine.qmp.execute("device_add", placed)
 
     def plug_socket(self, socket: Path, *, name: str = "potash0", bus: str = "rp0") -> None:
-        """Plug in the device behind a vfio-user socket."""
         address = {"type": "unix", "path": str(socket.absolute())}
         self.plug(CLIENT, {"socket": address}, name=name, bus=bus)
 

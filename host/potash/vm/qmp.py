@@ -31,7 +31,6 @@ Message = Mapping[str, Any]
 
 
 def encoded(command: str, arguments: Mapping[str, Any] | None = None) -> bytes:
-    """A command as the monitor reads it."""
     return json.dumps({"execute": command, "arguments": dict(arguments or {})}).encode() + b"\n"
 
 

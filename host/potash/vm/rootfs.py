@@ -170,7 +170,6 @@ TEXTS = {
 
 
 def init_script() -> bytes:
-    """The guest's /init."""
     return (files("potash.vm") / "init.sh").read_bytes()
 
 

@@ -61,7 +61,6 @@ class Frozen:
         return Machine(qemu, [*self.arguments, *more, "-incoming", "defer"])
 
     def resume(self, machine: Machine) -> None:
-        """Let a started machine go on from the state."""
         machine.qmp.execute("migrate-set-capabilities", MAPPED)
         machine.qmp.execute("migrate-incoming", {"uri": f"file:{self.state}"})
 

@@ -22,7 +22,6 @@ LABELS = {1: "one virtual thread", 2: "two virtual threads"}
 
 
 def draw(points: Sequence[Timed], config: Config, parameters: Parameters) -> bytes:
-    """The picture as SVG."""
     peak = figures.peak_throughput(config, parameters.clock) / GIGA
     channel = parameters.bus_bytes * parameters.clock / GIGA
     axes = _axes(points, peak, channel)

@@ -27,7 +27,6 @@ def plan(
     parameters: Parameters = PYNQ,
     threads: int | None = None,
 ) -> Convolution:
-    """The schedule of a layer."""
     return conv2d(shape, config, STEPS, parameters=parameters, threads=threads)
 
 

@@ -39,7 +39,6 @@ class Picture:
     def line(
         self, start: tuple[float, float], end: tuple[float, float], **style: str | float
     ) -> None:
-        """From one point to another."""
         ends = {"x1": start[0], "y1": start[1], "x2": end[0], "y2": end[1]}
         self._add("line", {**ends, **style})
 

@@ -51,7 +51,6 @@ class Code:
         return inside and isa.problem(self.instructions, pc) is None
 
     def following(self, pc: int) -> int:
-        """The next instruction in the program's order."""
         return pc + (2 if self.instructions[pc].opcode == isa.LDDW else 1)
 
     def successors(self, pc: int) -> tuple[int, ...] | None:

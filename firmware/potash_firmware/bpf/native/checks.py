@@ -43,7 +43,6 @@ class Segment(NamedTuple):
 
 
 def is_access(instruction: Instruction) -> bool:
-    """Whether it loads or stores."""
     return instruction.kind in (Class.LDX, Class.ST, Class.STX)
 
 

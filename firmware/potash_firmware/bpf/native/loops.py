@@ -61,16 +61,13 @@ class Linear(NamedTuple):
         return self + other.scaled(-1)
 
     def scaled(self, factor: int) -> Linear:
-        """This form times a number."""
         return _linear(self.constant * factor, {one: by * factor for one, by in self.terms})
 
     def shifted(self, by: int) -> Linear:
-        """This form plus a number."""
         return Linear(wrapped(self.constant + by), self.terms)
 
     @property
     def known(self) -> bool:
-        """Whether this is just a number."""
         return not self.terms
 
 
@@ -80,12 +77,10 @@ def near(low: int, high: int) -> bool:
 
 
 def number(value: int) -> Linear:
-    """A form without unknowns."""
     return Linear(wrapped(value), frozenset())
 
 
 def unknown(symbol: Symbol) -> Linear:
-    """The form that is one symbol."""
     return Linear(0, frozenset({(symbol, 1)}))
 
 
@@ -113,7 +108,6 @@ class Loop:
     children: list[Loop] = field(default_factory=list)
 
     def nest(self) -> Iterator[Loop]:
-        """This loop and all inside, outer ones first."""
         yield self
         for child in self.children:
             yield from child.nest()
@@ -139,7 +133,6 @@ class Flow:
 
 
 def flow(function: Function) -> Flow:
-    """Find a function's loops."""
     order = {start: index for index, start in enumerate(function.blocks)}
     predecessors: dict[int, list[int]] = {start: [] for start in function.blocks}
     for start, block in function.blocks.items():

@@ -49,7 +49,6 @@ _ATOMICS: Mapping[int, str] = {
 
 
 def get(writer: Writer, register: int) -> str:
-    """A register's 64 bits."""
     if register == isa.FRAME_POINTER:
         return "%frame"
     return writer.value(f"load i64, ptr %r{register}")
@@ -77,7 +76,6 @@ def _operands(writer: Writer, instruction: Instruction, bits: int) -> tuple[str,
 
 
 def arithmetic(writer: Writer, instruction: Instruction) -> None:
-    """An ALU or ALU64 instruction."""
     bits = 32 if instruction.kind == Class.ALU else 64
     code = instruction.code
     if code == Alu.END:
@@ -137,7 +135,6 @@ def _divided(writer: Writer, instruction: Instruction, kind: str, left: str, rig
 
 
 def condition(writer: Writer, instruction: Instruction) -> str:
-    """Whether a conditional jump is taken."""
     bits = 32 if instruction.kind == Class.JMP32 else 64
     left, right = _operands(writer, instruction, bits)
     if instruction.code == Jump.JSET:

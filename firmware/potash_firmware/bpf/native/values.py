@@ -53,7 +53,6 @@ def _read_by_jump(instruction: Instruction) -> Iterator[int]:
 
 
 def written(instruction: Instruction) -> Iterator[int]:
-    """The registers that an instruction changes."""
     match instruction.kind:
         case Class.ALU | Class.ALU64 | Class.LD | Class.LDX:
             yield instruction.dst
@@ -175,7 +174,6 @@ class Evaluator:
         self._widen = widen
 
     def wide(self, value: Value) -> Linear:
-        """All 64 bits of a value."""
         return self._widen(value.form, False) if value.narrow else value.form
 
     def address(self, environment: Environment, pc: int) -> Linear:

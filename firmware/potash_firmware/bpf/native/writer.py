@@ -56,7 +56,6 @@ class Writer:
         self._names = 0
 
     def name(self, prefix: str = "") -> str:
-        """A new name, for a value or a label."""
         self._names += 1
         return f"{prefix or 'v'}.{self._names}"
 
@@ -64,7 +63,6 @@ class Writer:
         self._lines.append(f"  {text}")
 
     def value(self, expression: str) -> str:
-        """A new value."""
         name = f"%{self.name()}"
         self._lines.append(f"  {name} = {expression}")
         return name
@@ -81,12 +79,10 @@ class Writer:
         self._lines.append(f"  br i1 {condition}, label %{yes}, label %{no}{comma}")
 
     def cold(self, label: str, lines: Sequence[str]) -> None:
-        """A block that is put at the end."""
         self._cold.append(f"{label}:")
         self._cold.extend(f"  {line}" for line in lines)
 
     def context(self, word: int) -> str:
-        """The address of a word of the context."""
         return self.value(f"getelementptr i64, ptr %context, i64 {word}")
 
     def load_context(self, word: int) -> str:

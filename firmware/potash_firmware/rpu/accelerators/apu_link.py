@@ -184,7 +184,6 @@ class ApuLink:
         return token
 
     def free_slot(self, slot: int) -> None:
-        """The slot may be used again."""
         if slot in self._stale:
             self._stale.remove(slot)
             self.buffers.clear_slot(slot)

@@ -134,7 +134,6 @@ class Engines:
 
     @property
     def asked(self) -> bool:
-        """The APU owes an answer."""
         return bool(self._checks or self._executions)
 
     @property
@@ -160,7 +159,6 @@ class Engines:
         self._executions.clear()
 
     def answered(self, message: Executed | ProgramChecked) -> None:
-        """The APU has answered."""
         if isinstance(message, Executed) and message.tag in self._executions:
             execution = Execution(message.outcome, message.value, message.work)
             self._end(self._executions.pop(message.tag), execution)

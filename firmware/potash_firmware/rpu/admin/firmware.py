@@ -29,7 +29,6 @@ _REPLACES = (
 
 
 def download(controller: Controller, command: Command) -> Result:
-    """Take a piece of an image."""
     fields = FirmwareImageDownload.decode(command.entry.cdws)
     views = controller.transfer.views(command, fields.length, write=False)
     controller.firmware.download.put(fields.offset * DWORD, views)

@@ -91,7 +91,6 @@ def _of_blocks(namespace: AnyNamespace | None) -> bytes:
 
 
 def namespace_structure(namespace: Namespace) -> structures.IdentifyNamespace:
-    """What the NVM command set says of a namespace."""
     metadata = namespace.metadata
     return structures.IdentifyNamespace(
         nsze=namespace.blocks,

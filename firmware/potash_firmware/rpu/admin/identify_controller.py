@@ -43,7 +43,6 @@ MICROSECONDS = 1_000_000
 
 
 def controller_structure(controller: Controller) -> IdentifyController:
-    """What the controller says of itself."""
     identity = controller.settings.identity
     pci = controller.board.settings.identity
     says = IdentifyController(

@@ -15,7 +15,6 @@ from pyvfio_user.memory import AccessFault
 
 
 def create_completion(controller: Controller, command: Command) -> Result:
-    """Create I/O Completion Queue."""
     fields = CreateIoCompletionQueue.decode(command.entry.cdws)
     queues = controller.board.queues
     _require_free(controller, fields.qid, fields.qid in queues.completions)
@@ -40,7 +39,6 @@ def create_completion(controller: Controller, command: Command) -> Result:
 
 
 def create_submission(controller: Controller, command: Command) -> Result:
-    """Create I/O Submission Queue."""
     fields = CreateIoSubmissionQueue.decode(command.entry.cdws)
     queues = controller.board.queues
     _require_free(controller, fields.qid, fields.qid in queues.submissions)

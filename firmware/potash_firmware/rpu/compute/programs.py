@@ -191,7 +191,6 @@ class Programs:
 
     @property
     def loaded(self) -> int:
-        """Programs that were loaded, whole or not."""
         return sum(not program.device_defined for program in self._programs.values())
 
     # Activation.
@@ -269,7 +268,6 @@ class Programs:
     # Moving to another process.
 
     def save(self) -> tuple[SavedProgram, ...]:
-        """All of them."""
         return tuple(_saved(index, program) for index, program in self._programs.items())
 
     def restore(self, saved: Iterable[SavedProgram]) -> None:

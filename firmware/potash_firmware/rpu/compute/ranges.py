@@ -71,7 +71,6 @@ class RangeSets:
         return found
 
     def clear(self) -> None:
-        """Forget every set."""
         self._sets.clear()
 
     def describe(self, rsid: int = 0) -> dict[int, tuple[MemoryRange, ...]]:

@@ -69,7 +69,6 @@ class Turn:
     runs: Runs
 
     def drop(self) -> None:
-        """Its command is gone."""
         self.runs.release(self.run)
 
 

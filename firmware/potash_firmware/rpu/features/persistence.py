@@ -134,7 +134,6 @@ class Persistence:
 
     @property
     def saving(self) -> bool:
-        """A record is being written."""
         return self._saving is not None
 
     def save_features(self) -> Callable[[], None]:

@@ -44,7 +44,6 @@ class AsyncEvents:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait."""
         return len(self._requests)
 
     def save(self) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:

@@ -36,11 +36,9 @@ class ChangedNamespaces:
         self._nsids.clear()
 
     def save(self) -> tuple[int, ...]:
-        """Their identifiers."""
         return tuple(sorted(self._nsids))
 
     def load(self, nsids: Iterable[int]) -> None:
-        """Have these and no others."""
         self._nsids = set(nsids)
 
     def encode(self) -> bytes:

@@ -47,7 +47,6 @@ class MemoryNamespace:
 
     @property
     def nsid(self) -> int:
-        """Its identifier."""
         return self.settings.nsid
 
     @property
@@ -103,5 +102,4 @@ class ComputeNamespace:
 
     @property
     def nsid(self) -> int:
-        """Its identifier."""
         return self.settings.nsid

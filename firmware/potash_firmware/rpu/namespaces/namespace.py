@@ -41,7 +41,6 @@ class Namespace:
 
     @property
     def nsid(self) -> int:
-        """Its identifier."""
         return self.settings.nsid
 
     @property
@@ -62,7 +61,6 @@ class Namespace:
 
     @property
     def format(self) -> BlockFormat:
-        """The LBA format."""
         return shape_of(self.settings, self.media.size).format
 
     @property

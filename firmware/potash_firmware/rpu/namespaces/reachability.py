@@ -32,7 +32,6 @@ class Reachability:
         """Changes of the associations since power came."""
 
     def load(self, associated: bool, changes: int) -> None:
-        """Go on from what was saved."""
         self.associated, self.changes = associated, changes
 
     def associate(self, associated: bool) -> bool:

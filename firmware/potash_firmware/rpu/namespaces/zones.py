@@ -132,16 +132,13 @@ class Zones:
 
     @property
     def active(self) -> int:
-        """How many zones are active."""
         return len(self._active)
 
     @property
     def opened(self) -> int:
-        """How many zones are open."""
         return len(self._implicit) + len(self._explicit)
 
     def of(self, lba: int) -> Zone:
-        """The zone that a block is in."""
         return self.every[lba // self.size]
 
     def starting(self, lba: int) -> Zone:

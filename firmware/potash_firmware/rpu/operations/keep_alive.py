@@ -30,7 +30,6 @@ class KeepAlive:
         return (0, 0) if left is None else (round(self._seconds * 1000), round(left * 1000))
 
     def load(self, milliseconds: int, left: int) -> None:
-        """Go on from what was saved."""
         self._seconds = milliseconds / 1000
         self._due = self._clock() + left / 1000 if milliseconds else None
 

@@ -209,7 +209,6 @@ class Sanitizing:
     # The log.
 
     def encode(self) -> bytes:
-        """The log page."""
         size = sum(namespace.media.size for namespace in self.namespaces.blocks.values())
         overwrite = 16 * size // WRITE_RATE + 1
         return bytes(

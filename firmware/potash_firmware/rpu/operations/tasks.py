@@ -60,7 +60,6 @@ class Tasks:
 
     @property
     def idle(self) -> bool:
-        """There is no task."""
         return not self._running and not self._queue
 
     @property

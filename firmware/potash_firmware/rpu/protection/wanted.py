@@ -65,7 +65,6 @@ class Wanted:
 
     @property
     def reference_bits(self) -> int:
-        """Bits of the reference tag."""
         return SPACE_BITS[self.metadata.guard] - self.metadata.storage_tag
 
     def require_valid(self, slba: int) -> None:

@@ -89,7 +89,6 @@ class Deadlines:
         return len(self._heap)
 
     def clear(self) -> None:
-        """Nobody waits any more."""
         self._heap.clear()
 
     @property
@@ -110,7 +109,6 @@ class Deadlines:
 
     @property
     def due(self) -> bool:
-        """Some deadline has passed."""
         return bool(self._heap) and self._heap[0][0] <= self.clock.now()
 
     def passed(self) -> Iterator[object]:

@@ -107,7 +107,6 @@ class JobTime:
     # Jobs on accelerators.
 
     def began(self, message: job_time.JobBegan) -> None:
-        """A job has begun."""
         accelerator, number = message.accelerator, message.job
         before = self._accelerators.pop(accelerator, None)
         if before is not None:
@@ -123,7 +122,6 @@ class JobTime:
         self._accelerators[accelerator] = number, timed
 
     def counted(self, message: job_time.JobCounted) -> None:
-        """What a job has counted."""
         number, timed = self._accelerators.get(message.accelerator, (None, None))
         if timed is None or number != message.job or timed.work is not None:
             return  # of before a reset
@@ -133,7 +131,6 @@ class JobTime:
             self._settle(timed)
 
     def left(self, message: job_time.JobLeft) -> None:
-        """A job has ended, or was stopped."""
         number, timed = self._accelerators.get(message.accelerator, (None, None))
         if timed is not None and number == message.job:
             del self._accelerators[message.accelerator]

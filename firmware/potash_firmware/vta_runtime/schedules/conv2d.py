@@ -64,7 +64,6 @@ class Convolution:
 
     @property
     def input(self) -> Extent:
-        """The sizes of the packed images."""
         groups, blocks = self.shape.groups(self.config), self.shape.in_blocks(self.config)
         return Extent(groups, blocks, self.shape.height, self.shape.width)
 
@@ -87,12 +86,10 @@ class Convolution:
 
     @property
     def output(self) -> Extent:
-        """The sizes of the packed output."""
         groups, blocks = self.shape.groups(self.config), self.shape.out_blocks(self.config)
         return Extent(groups, blocks, self.shape.out_height, self.shape.out_width)
 
     def tiles(self) -> list[Piece]:
-        """The tiles in their order."""
         tile = self.tile
         size = Extent(1, tile.out_blocks, tile.rows, tile.columns)
         made = [Piece(*one) for one in tiles(self.output, size)]
@@ -112,7 +109,6 @@ class Convolution:
 
     @property
     def steps(self) -> int:
-        """How many steps all tiles have."""
         tile, (groups, deep, height, width) = self.tile, self.output
         pixels = -(-height // tile.rows) * -(-width // tile.columns)
         return groups * -(-deep // tile.out_blocks) * pixels * len(self.parts())
@@ -153,7 +149,6 @@ class Convolution:
             pipeline.store(runtime, stored, acc, *stored.piece(*piece))
 
     def resets(self, acc: int, elements: int) -> tuple[GemmKernel, ...]:
-        """Zero the accumulators of a tile."""
         return tuple(
             GemmKernel(nest.micro_ops, nest.loops, reset=True)
             for first, rows, row in pieces(elements, self.share.micro_ops)

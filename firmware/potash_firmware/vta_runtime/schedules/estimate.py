@@ -34,7 +34,6 @@ class Candidates(NamedTuple):
     weights_outside: Numbers
 
     def tile(self, number: int, threads: int) -> Tile:
-        """One of them."""
         rows, columns, outs, ins, *taps, weights = (int(column[number]) for column in self)
         outer = Outer.WEIGHTS if weights else Outer.IMAGE
         return Tile(rows, columns, outs, ins, (taps[0], taps[1]), threads, outer)

@@ -79,12 +79,10 @@ class Pool2d(NamedTuple):
 
     @property
     def image(self) -> Extent:
-        """The sizes of the input."""
         return Extent(self.groups, self.blocks, self.down.length, self.across.length)
 
     @property
     def extent(self) -> Extent:
-        """The sizes of the output."""
         return Extent(self.groups, self.blocks, self.down.windows, self.across.windows)
 
     @property
@@ -118,11 +116,9 @@ class Grid(NamedTuple):
 
     @classmethod
     def dense(cls, first: int, extent: Extent) -> "Grid":
-        """Contiguous planes."""
         return cls(first, extent.height * extent.width, extent.width, 1)
 
     def place(self, row: int, column: int) -> int:
-        """Of the first block."""
         return self.first + row * self.row + column * self.column
 
 

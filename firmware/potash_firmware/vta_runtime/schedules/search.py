@@ -49,7 +49,6 @@ Cost = Callable[[Config, Parameters, bytes], float]
 
 
 def clocked(config: Config, parameters: Parameters, stream: bytes) -> float:
-    """A stream's cycles."""
     return timing.run(config, parameters, stream).cycles
 
 

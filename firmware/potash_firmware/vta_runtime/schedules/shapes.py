@@ -57,13 +57,11 @@ class Conv2d:
 
     @property
     def out_height(self) -> int:
-        """Rows of an output."""
         reach = (self.kernel[0] - 1) * self.dilation[0] + 1
         return (self.height + sum(self.padding[:2]) - reach) // self.stride[0] + 1
 
     @property
     def out_width(self) -> int:
-        """Columns of an output."""
         reach = (self.kernel[1] - 1) * self.dilation[1] + 1
         return (self.width + sum(self.padding[2:]) - reach) // self.stride[1] + 1
 

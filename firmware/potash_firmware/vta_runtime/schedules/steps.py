@@ -67,14 +67,12 @@ class Epilogue:
 
     @property
     def planes(self) -> int:
-        """How many planes there are."""
         used = [step.target.number for step in self.steps]
         used += [step.source.number for step in self.steps if isinstance(step.source, Plane)]
         return max([0, len(self.tensors) - 1, *used]) + 1
 
     @property
     def vectors(self) -> int:
-        """How many vectors of channels there are."""
         sources = [step.source for step in self.steps]
         return max([-1, *(one.number for one in sources if isinstance(one, Channels))]) + 1
 

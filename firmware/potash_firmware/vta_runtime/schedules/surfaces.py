@@ -29,7 +29,6 @@ class Extent(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """All of them."""
         return math.prod(self)
 
 
@@ -82,7 +81,6 @@ class Surface:
 
     @property
     def extent(self) -> Extent:
-        """Its sizes."""
         return Extent(self.groups, self.blocks, self.height, self.width)
 
     @property

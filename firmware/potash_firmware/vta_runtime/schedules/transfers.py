@@ -55,7 +55,6 @@ class Span(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of them."""
         return self.before + self.inside + self.after
 
 

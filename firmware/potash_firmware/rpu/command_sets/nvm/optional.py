@@ -92,7 +92,6 @@ def differs(namespace: Namespace, at: int) -> NvmeError:
 
 
 def verify(controller: Controller, command: Command) -> Result:
-    """Succeed if the blocks could be read."""
     blocks = target(controller, command, moves_data=False)
     if blocks.wanted is not None:
         return paired.verify(controller, command, blocks)
