@@ -15,6 +15,8 @@ from textwrap import fill
 from time import monotonic
 from typing import Any
 
+import supported_texts
+
 import csd_spec.opcodes
 from nvme_spec import computational, memory_commands
 from nvme_spec.features import FeatureId
@@ -65,7 +67,7 @@ from potash_device.media.flash import Flash
 from potash_device.media.shapes import BLOCK_SIZES, FORMATS, NamespaceShape
 from potash_device.media.sidecar import Sidecar
 from potash_firmware.mailbox import SharedBuffers
-from potash_firmware.mailbox.device_programs import DESCRIPTIONS
+from potash_firmware.mailbox.device_programs import RANGES
 from potash_firmware.naming import command_name
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS, identify, identify_controller
@@ -240,12 +242,12 @@ def _parts(stack: ExitStack) -> Iterator[str]:
             (
                 str(int(index)),
                 one.name,
-                "; ".join(f"{at}: {what}" for at, what in enumerate(one.ranges)),
+                "; ".join(f"{at}: {what}" for at, what in enumerate(RANGES[index])),
                 one.parameter1 or NO,
                 one.parameter2 or NO,
                 one.result,
             )
-            for index, one in DESCRIPTIONS.items()
+            for index, one in supported_texts.PROGRAMS.items()
         ),
     )
     yield _section(
@@ -437,7 +439,7 @@ def _features() -> Iterator[Cells]:
             state,
             "namespace" if row.namespace_specific else "controller",
             "saved" if row.saveable else "kept" if row.persistent else NO,
-            row.takes,
+            supported_texts.FEATURES.get(fid, "any"),
         )
 
 
@@ -445,7 +447,12 @@ def _structures() -> Iterator[Cells]:
     for cns in Cns:
         row = identify.STRUCTURES.get(cns)
         state = _state(row, Status.INVALID_FIELD)
-        yield f"{cns:02X}h", words(cns.name), state, NO if row is None else row.takes
+        yield (
+            f"{cns:02X}h",
+            words(cns.name),
+            state,
+            NO if row is None else supported_texts.STRUCTURES[cns],
+        )
 
 
 def _fields(

@@ -12,7 +12,7 @@ import numpy as np
 
 from potash_firmware.apu.models import Models
 from potash_firmware.bpf.crc32c import crc32c
-from potash_firmware.mailbox.device_programs import DESCRIPTIONS, DeviceProgram
+from potash_firmware.mailbox.device_programs import RANGES, DeviceProgram
 
 INTEGER = np.dtype("<u8")
 FIELD = np.dtype("<u4")
@@ -40,7 +40,7 @@ def run(
     models: Models,
 ) -> int:
     """Run a program; returns its 64-bit result. Raises Refused, and what a model raises."""
-    wanted = DESCRIPTIONS[program].ranges
+    wanted = RANGES[program]
     given = len(ranges) + (program is DeviceProgram.GREP and bool(data))
     if given < len(wanted):
         raise Refused(f"{len(wanted)} ranges are needed ({', '.join(wanted)}), not {len(ranges)}")

@@ -304,78 +304,49 @@ def _require_possible(controller: Controller, nsid: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One data structure; `takes` says for the documentation what the command's fields choose."""
+    """One data structure."""
 
     make: Callable[[Controller, Command, Identify], bytes]
-    takes: str
     of_no_namespace: bool = False
     """The namespace identifier has nothing to do with it, and must be 0."""
     placement: bool = False
     """Only a drive with flexible data placement has it."""
 
 
-_INACTIVE = "an inactive namespace is zeroes"
-_UNALLOCATED = "an identifier that no namespace has is zeroes"
-_ABOVE = "those above NSID"
-_BLOCKS = "of the NVM command set"
-_CSI = "of the command set CSI"
-
 STRUCTURES: dict[int, Answer] = {
-    structures.Cns.NAMESPACE: Answer(
-        _namespace,
-        f"{_BLOCKS}; {_INACTIVE}; NSID FFFFFFFFh gives what all namespaces have in common",
-    ),
+    structures.Cns.NAMESPACE: Answer(_namespace),
     structures.Cns.CONTROLLER: Answer(
-        lambda controller, *_: bytes(controller_structure(controller)),
-        "NSID 0",
-        of_no_namespace=True,
+        lambda controller, *_: bytes(controller_structure(controller)), of_no_namespace=True
     ),
-    structures.Cns.ACTIVE_NAMESPACE_LIST: Answer(partial(_list, which=_active), _ABOVE),
-    structures.Cns.NAMESPACE_IDENTIFICATION_DESCRIPTORS: Answer(
-        _descriptors, "an active namespace; its UUID and its command set"
-    ),
-    structures.Cns.COMMAND_SET_NAMESPACE: Answer(
-        partial(_of_command_set, which=_active),
-        f"{_CSI}; {_INACTIVE}; NSID FFFFFFFFh gives what all namespaces have in common",
-    ),
-    structures.Cns.COMMAND_SET_CONTROLLER: Answer(
-        _command_set_controller, f"{_CSI}, NSID 0; zeroes for all but CSI 0", of_no_namespace=True
-    ),
+    structures.Cns.ACTIVE_NAMESPACE_LIST: Answer(partial(_list, which=_active)),
+    structures.Cns.NAMESPACE_IDENTIFICATION_DESCRIPTORS: Answer(_descriptors),
+    structures.Cns.COMMAND_SET_NAMESPACE: Answer(partial(_of_command_set, which=_active)),
+    structures.Cns.COMMAND_SET_CONTROLLER: Answer(_command_set_controller, of_no_namespace=True),
     structures.Cns.COMMAND_SET_ACTIVE_NAMESPACE_LIST: Answer(
-        partial(_list, which=_active, by_command_set=True), f"{_CSI}; {_ABOVE}"
+        partial(_list, which=_active, by_command_set=True)
     ),
-    structures.Cns.COMMAND_SET_INDEPENDENT_NAMESPACE: Answer(
-        partial(_independent, which=_active), _INACTIVE
-    ),
-    structures.Cns.ALLOCATED_NAMESPACE_LIST: Answer(partial(_list, which=_allocated), _ABOVE),
-    structures.Cns.ALLOCATED_NAMESPACE: Answer(_allocated_namespace, f"{_BLOCKS}; {_UNALLOCATED}"),
-    structures.Cns.NAMESPACE_CONTROLLER_LIST: Answer(
-        _attached_controllers, "an allocated namespace; controllers from CNTID on"
-    ),
+    structures.Cns.COMMAND_SET_INDEPENDENT_NAMESPACE: Answer(partial(_independent, which=_active)),
+    structures.Cns.ALLOCATED_NAMESPACE_LIST: Answer(partial(_list, which=_allocated)),
+    structures.Cns.ALLOCATED_NAMESPACE: Answer(_allocated_namespace),
+    structures.Cns.NAMESPACE_CONTROLLER_LIST: Answer(_attached_controllers),
     structures.Cns.CONTROLLER_LIST: Answer(
-        lambda controller, command, fields: _controllers_from(fields, [CONTROLLER_ID]),
-        "controllers from CNTID on",
+        lambda controller, command, fields: _controllers_from(fields, [CONTROLLER_ID])
     ),
     structures.Cns.ENDURANCE_GROUP_LIST: Answer(
         lambda controller, command, fields: lists.encode_controller_list(
             [ENDURANCE_GROUP] if fields.cnssid <= ENDURANCE_GROUP else []
         ),
-        "endurance groups from CNS specific identifier on",
         placement=True,
     ),
     structures.Cns.COMMAND_SET_ALLOCATED_NAMESPACE_LIST: Answer(
-        partial(_list, which=_allocated, by_command_set=True), f"{_CSI}; {_ABOVE}"
+        partial(_list, which=_allocated, by_command_set=True)
     ),
     structures.Cns.COMMAND_SET_ALLOCATED_NAMESPACE: Answer(
-        partial(_of_command_set, which=_allocated), f"{_CSI}; {_UNALLOCATED}"
+        partial(_of_command_set, which=_allocated)
     ),
-    structures.Cns.COMMAND_SETS: Answer(
-        _command_sets,
-        "CNTID 0 or FFFFh, NSID 0; the command sets that work at once",
-        of_no_namespace=True,
-    ),
+    structures.Cns.COMMAND_SETS: Answer(_command_sets, of_no_namespace=True),
     structures.Cns.COMMAND_SET_INDEPENDENT_ALLOCATED_NAMESPACE: Answer(
-        partial(_independent, which=_allocated), _UNALLOCATED
+        partial(_independent, which=_allocated)
     ),
 }
 """Every data structure that can be asked for."""

@@ -80,8 +80,7 @@ class Feature:
     `selector` is the part of the dword that chooses which of several values is meant, and
     `check_selector` refuses a choice in a Get Features. `taken` and `given` are the bytes of data
     that move with a Set Features and a Get Features of that dword. What is `persistent` outlives
-    resets and power cycles; what is `saveable` does so when the host asks for it. `takes` says for
-    the documentation which values there are.
+    resets and power cycles; what is `saveable` does so when the host asks for it.
     """
 
     word: type[Word] = Word
@@ -96,7 +95,6 @@ class Feature:
     namespace_specific: bool = False
     saveable: bool = False
     persistent: bool = False
-    takes: str = "any"
     placement: bool = False
     """Only a drive with flexible data placement has it, and keeps its value."""
 
@@ -242,11 +240,7 @@ FEATURES: dict[int, Feature] = {
     features.FeatureId.ARBITRATION: Feature(
         features.Arbitration, default=lambda dword: ARBITRATION_BURST, saveable=True
     ),
-    features.FeatureId.POWER_MANAGEMENT: Feature(
-        features.PowerManagement,
-        check=_check_power,
-        takes="power state 0",
-    ),
+    features.FeatureId.POWER_MANAGEMENT: Feature(features.PowerManagement, check=_check_power),
     features.FeatureId.LBA_RANGE_TYPE: Feature(
         features.LbaRangeType,
         default_data=lambda nsid, limits: bytes(
@@ -257,7 +251,6 @@ FEATURES: dict[int, Feature] = {
         given=lambda dword: features.MAX_LBA_RANGES * features.LbaRange.SIZE,
         namespace_specific=True,
         persistent=True,
-        takes="ranges inside the namespace that do not overlap",
     ),
     features.FeatureId.TEMPERATURE_THRESHOLD: Feature(
         features.TemperatureThreshold,
@@ -267,23 +260,14 @@ FEATURES: dict[int, Feature] = {
         check_selector=_check_threshold_asked,
         rounded=_only_one_thermometer,
         saveable=True,
-        takes="the composite temperature, over and under",
     ),
     features.FeatureId.ERROR_RECOVERY: Feature(
-        features.ErrorRecovery,
-        check=_check_error_recovery,
-        namespace_specific=True,
-        saveable=True,
-        takes="any TLER; DULBE where the namespace supports it",
+        features.ErrorRecovery, check=_check_error_recovery, namespace_specific=True, saveable=True
     ),
     features.FeatureId.VOLATILE_WRITE_CACHE: Feature(
         features.VolatileWriteCache, default=lambda dword: 1, saveable=True
     ),
-    features.FeatureId.NUMBER_OF_QUEUES: Feature(
-        features.NumberOfQueues,
-        check=_check_queues,
-        takes="only before an I/O queue is created; all available queues are granted",
-    ),
+    features.FeatureId.NUMBER_OF_QUEUES: Feature(features.NumberOfQueues, check=_check_queues),
     features.FeatureId.INTERRUPT_COALESCING: Feature(features.InterruptCoalescing, saveable=True),
     features.FeatureId.INTERRUPT_VECTOR_CONFIGURATION: Feature(
         features.InterruptVectorConfiguration,
@@ -291,70 +275,44 @@ FEATURES: dict[int, Feature] = {
         check=_check_vector,
         selector=features.InterruptVectorConfiguration.iv.mask,
         check_selector=_check_vector,
-        takes="any existing vector",
     ),
     features.FeatureId.WRITE_ATOMICITY_NORMAL: Feature(
         features.WriteAtomicityNormal, saveable=True
     ),
     # Notices that the device never has are no error to ask for: they just do not come.
     features.FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION: Feature(
-        features.AsyncEventConfiguration,
-        default=lambda dword: sum(CriticalWarning),
-        saveable=True,
-        takes="any; unsupported events are never reported",
+        features.AsyncEventConfiguration, default=lambda dword: sum(CriticalWarning), saveable=True
     ),
     features.FeatureId.TIMESTAMP: Feature(
-        taken=lambda dword: features.Timestamp.SIZE,
-        given=lambda dword: features.Timestamp.SIZE,
-        takes="any; counts from that value, and from 0 after a reset",
+        taken=lambda dword: features.Timestamp.SIZE, given=lambda dword: features.Timestamp.SIZE
     ),
-    features.FeatureId.KEEP_ALIVE_TIMER: Feature(
-        features.KeepAliveTimer,
-        rounded=_whole_steps,
-        takes="any, rounded up to 100 ms",
-    ),
+    features.FeatureId.KEEP_ALIVE_TIMER: Feature(features.KeepAliveTimer, rounded=_whole_steps),
     features.FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT: Feature(
-        features.HostControlledThermalManagement,
-        check=_check_thermal_management,
-        saveable=True,
-        takes=f"{LOWEST_THRESHOLD} K to {HIGHEST_THRESHOLD} K, the first below the second",
+        features.HostControlledThermalManagement, check=_check_thermal_management, saveable=True
     ),
     features.FeatureId.HOST_BEHAVIOR_SUPPORT: Feature(
         check=_check_behavior,
         taken=lambda dword: features.HostBehavior.SIZE,
         given=lambda dword: features.HostBehavior.SIZE,
-        takes="0 or 1 for each bit",
     ),
     features.FeatureId.IO_COMMAND_SET_PROFILE: Feature(
-        features.IoCommandSetProfile,
-        check=_check_combination,
-        persistent=True,
-        takes="a combination of CNS 1Ch with the command sets of all attached namespaces",
+        features.IoCommandSetProfile, check=_check_combination, persistent=True
     ),
     features.FeatureId.SOFTWARE_PROGRESS_MARKER: Feature(
         features.SoftwareProgressMarker, persistent=True
     ),
     features.FeatureId.HOST_IDENTIFIER: Feature(
-        features.HostIdentifier,
-        taken=_host_identifier_size,
-        given=_host_identifier_size,
-        takes="64 or 128 bits",
+        features.HostIdentifier, taken=_host_identifier_size, given=_host_identifier_size
     ),
-    features.FeatureId.FLEXIBLE_DATA_PLACEMENT: Feature(
-        placement=True, persistent=True, takes="no other than it has: enabled, configuration 0"
-    ),
+    features.FeatureId.FLEXIBLE_DATA_PLACEMENT: Feature(placement=True, persistent=True),
     features.FeatureId.FDP_EVENTS: Feature(
-        placement=True,
-        persistent=True,
-        namespace_specific=True,
-        takes="events 0 and 3, for each placement handle",
+        placement=True, persistent=True, namespace_specific=True
     ),
     features.FeatureId.NAMESPACE_WRITE_PROTECTION: Feature(
         features.NamespaceWriteProtection,
         check=_check_write_protection,
         namespace_specific=True,
         persistent=True,
-        takes="No Write Protect and Write Protect",
     ),
 }
 """Every feature that the device has."""
