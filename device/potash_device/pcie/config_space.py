@@ -9,14 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from potash_device.pcie import layout
-from potash_device.pcie.layout import (
-    CapabilityId,
-    Header,
-    Msi,
-    MsiX,
-    PciExpress,
-    PowerManagement,
-)
 from potash_device.register_bytes import RegisterBytes
 
 POWER_MANAGEMENT_AT = 0x40
@@ -27,7 +19,7 @@ MSIX_AT = 0xC0
 
 def _initiates_reset(offset: int, data: bytes) -> bool:
     """Whether a write has Initiate Function Level Reset set."""
-    at = PCI_EXPRESS_AT + PciExpress.DEVICE_CONTROL + 1 - offset
+    at = PCI_EXPRESS_AT + layout.PciExpress.DEVICE_CONTROL + 1 - offset
     return 0 <= at < len(data) and bool(data[at] << 8 & layout.DEVICE_CONTROL_INITIATE_FLR)
 
 
@@ -94,7 +86,7 @@ class ConfigSpace:
     @property
     def bus_master(self) -> bool:
         """Bus Master Enable: the function may access the host's memory, be it for an interrupt."""
-        return bool(self._registers.get(Header.COMMAND, 2) & layout.Command.BUS_MASTER)
+        return bool(self._registers.get(layout.Header.COMMAND, 2) & layout.Command.BUS_MASTER)
 
     def save(self) -> bytes:
         return self._registers.save()
@@ -116,7 +108,7 @@ class ConfigSpace:
 
     def stops(self, offset: int, data: bytes) -> bool:
         """Whether a write would end bus mastering, or reset the function."""
-        at = Header.COMMAND - offset
+        at = layout.Header.COMMAND - offset
         ends = 0 <= at < len(data) and not data[at] & layout.Command.BUS_MASTER
         return _initiates_reset(offset, data) or (ends and self.bus_master)
 
@@ -130,44 +122,44 @@ class ConfigSpace:
             | command.SERR_ENABLE
             | command.INTERRUPT_DISABLE
         )
-        yield Header.VENDOR_ID, 2, identity.vendor_id, 0, 0
-        yield Header.DEVICE_ID, 2, identity.device_id, 0, 0
-        yield Header.COMMAND, 2, 0, writable_command, 0
-        yield Header.STATUS, 2, layout.STATUS_CAPABILITIES_LIST, 0, layout.STATUS_ERROR_BITS
-        yield Header.REVISION_ID, 1, identity.revision_id, 0, 0
-        yield Header.CLASS_CODE, 3, identity.class_code, 0, 0
-        yield Header.CACHE_LINE_SIZE, 1, 0, 0xFF, 0
-        yield Header.BAR0, 8, layout.BAR_64_BIT_MEMORY, _address_bits(self._bar.size), 0
+        yield layout.Header.VENDOR_ID, 2, identity.vendor_id, 0, 0
+        yield layout.Header.DEVICE_ID, 2, identity.device_id, 0, 0
+        yield layout.Header.COMMAND, 2, 0, writable_command, 0
+        yield layout.Header.STATUS, 2, layout.STATUS_CAPABILITIES_LIST, 0, layout.STATUS_ERROR_BITS
+        yield layout.Header.REVISION_ID, 1, identity.revision_id, 0, 0
+        yield layout.Header.CLASS_CODE, 3, identity.class_code, 0, 0
+        yield layout.Header.CACHE_LINE_SIZE, 1, 0, 0xFF, 0
+        yield layout.Header.BAR0, 8, layout.BAR_64_BIT_MEMORY, _address_bits(self._bar.size), 0
         for bar, size in self._memory_bars.items():
-            at, kind = Header.BAR0 + 4 * bar, layout.BAR_64_BIT_PREFETCHABLE
+            at, kind = layout.Header.BAR0 + 4 * bar, layout.BAR_64_BIT_PREFETCHABLE
             yield at, 8, kind, _address_bits(size), 0
-        yield Header.SUBSYSTEM_VENDOR_ID, 2, identity.subsystem_vendor_id, 0, 0
-        yield Header.SUBSYSTEM_ID, 2, identity.subsystem_id, 0, 0
-        yield Header.CAPABILITIES_POINTER, 1, POWER_MANAGEMENT_AT, 0, 0
+        yield layout.Header.SUBSYSTEM_VENDOR_ID, 2, identity.subsystem_vendor_id, 0, 0
+        yield layout.Header.SUBSYSTEM_ID, 2, identity.subsystem_id, 0, 0
+        yield layout.Header.CAPABILITIES_POINTER, 1, POWER_MANAGEMENT_AT, 0, 0
         # Interrupt Pin stays 0: this function signals by MSI-X alone.
-        yield Header.INTERRUPT_LINE, 1, 0, 0xFF, 0
+        yield layout.Header.INTERRUPT_LINE, 1, 0, 0xFF, 0
 
         at, following = POWER_MANAGEMENT_AT, MSI_AT if identity.msi_vectors else PCI_EXPRESS_AT
         state = layout.PMCSR_POWER_STATE
-        yield at, 2, CapabilityId.POWER_MANAGEMENT | following << 8, 0, 0
-        yield at + PowerManagement.PMC, 2, layout.PMC_VERSION_3, 0, 0
-        yield at + PowerManagement.PMCSR, 2, layout.PMCSR_NO_SOFT_RESET, state, 0
+        yield at, 2, layout.CapabilityId.POWER_MANAGEMENT | following << 8, 0, 0
+        yield at + layout.PowerManagement.PMC, 2, layout.PMC_VERSION_3, 0, 0
+        yield at + layout.PowerManagement.PMCSR, 2, layout.PMCSR_NO_SOFT_RESET, state, 0
 
         if identity.msi_vectors:
             at, capable = MSI_AT, (identity.msi_vectors - 1).bit_length()
             control = layout.MSI_64_BIT | capable << layout.MSI_MULTIPLE_CAPABLE_SHIFT
-            yield at, 2, CapabilityId.MSI | PCI_EXPRESS_AT << 8, 0, 0
-            yield at + Msi.MESSAGE_CONTROL, 2, control, layout.MSI_WRITABLE, 0
-            yield at + Msi.ADDRESS, 8, 0, layout.MSI_ADDRESS_WRITABLE, 0
-            yield at + Msi.DATA, 2, 0, 0xFFFF, 0
+            yield at, 2, layout.CapabilityId.MSI | PCI_EXPRESS_AT << 8, 0, 0
+            yield at + layout.Msi.MESSAGE_CONTROL, 2, control, layout.MSI_WRITABLE, 0
+            yield at + layout.Msi.ADDRESS, 8, 0, layout.MSI_ADDRESS_WRITABLE, 0
+            yield at + layout.Msi.DATA, 2, 0, 0xFFFF, 0
 
-        at, reg = PCI_EXPRESS_AT, PciExpress
+        at, reg = PCI_EXPRESS_AT, layout.PciExpress
         capabilities = layout.DEVICE_CAPABILITIES_ROLE_BASED_ERRORS | layout.DEVICE_CAPABILITIES_FLR
         timeout, writable = (
             layout.DEVICE_CAPABILITIES_2_TIMEOUT_DISABLE,
             layout.DEVICE_CONTROL_WRITABLE,
         )
-        yield at, 2, CapabilityId.PCI_EXPRESS | MSIX_AT << 8, 0, 0
+        yield at, 2, layout.CapabilityId.PCI_EXPRESS | MSIX_AT << 8, 0, 0
         yield at + reg.CAPABILITIES, 2, layout.EXPRESS_VERSION_2_ENDPOINT, 0, 0
         yield at + reg.DEVICE_CAPABILITIES, 4, capabilities, 0, 0
         yield at + reg.DEVICE_CONTROL, 2, layout.DEVICE_CONTROL_DEFAULT, writable, 0
@@ -181,10 +173,10 @@ class ConfigSpace:
 
         at, bar_index = MSIX_AT, 0
         enable = layout.MSIX_ENABLE | layout.MSIX_FUNCTION_MASK
-        yield at, 2, CapabilityId.MSI_X, 0, 0
-        yield at + MsiX.MESSAGE_CONTROL, 2, self._vectors - 1, enable, 0
-        yield at + MsiX.TABLE, 4, self._bar.msix_table | bar_index, 0, 0
-        yield at + MsiX.PENDING_BITS, 4, self._bar.msix_pending | bar_index, 0, 0
+        yield at, 2, layout.CapabilityId.MSI_X, 0, 0
+        yield at + layout.MsiX.MESSAGE_CONTROL, 2, self._vectors - 1, enable, 0
+        yield at + layout.MsiX.TABLE, 4, self._bar.msix_table | bar_index, 0, 0
+        yield at + layout.MsiX.PENDING_BITS, 4, self._bar.msix_pending | bar_index, 0, 0
 
 
 def _address_bits(size: int) -> int:

@@ -19,16 +19,6 @@ from csd_spec.descriptors import LogEntryType
 from csd_spec.opcodes import LOG_PAGE
 from potash_device.trace import COMPUTE
 from potash_firmware.apu import channel, ranges
-from potash_firmware.apu.channel import (
-    ChannelError,
-    Counted,
-    Faulted,
-    FromWorker,
-    Gathered,
-    Line,
-    Ready,
-    Returned,
-)
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.crew import Crew
 from potash_firmware.apu.job_counts import count_event
@@ -83,9 +73,9 @@ class _Job:
     """Its tag, while the RPU writes."""
     number: int = 0
     """By which the RPU knows it, where time is modelled."""
-    counted: list[Counted] = field(default_factory=list)
+    counted: list[channel.Counted] = field(default_factory=list)
     """What its worker has counted."""
-    ending: Returned | Faulted | None = None
+    ending: channel.Returned | channel.Faulted | None = None
     """How its program has ended, while the RPU has not said that its time has come."""
 
 
@@ -318,38 +308,42 @@ class Jobs:
             else:
                 self._pool.kill(worker)
 
-    def _heard(self, worker: Worker, message: FromWorker) -> None:
+    def _heard(self, worker: Worker, message: channel.FromWorker) -> None:
         accelerator = self._accelerators[worker.accelerator]
         match message:
-            case Ready():
+            case channel.Ready():
                 pass
-            case Line(kind, text):
+            case channel.Line(kind, text):
                 accelerator.log.add(kind, text)
-            case Gathered(gathered) if accelerator.state is State.RUNNING:
+            case channel.Gathered(gathered) if accelerator.state is State.RUNNING:
                 self._gathered(accelerator, gathered)
-            case Counted() if accelerator.state is State.RUNNING:
+            case channel.Counted() if accelerator.state is State.RUNNING:
                 self._counted(accelerator, message)
-            case Returned() | Faulted() if accelerator.state is State.RUNNING:
+            case channel.Returned() | channel.Faulted() if accelerator.state is State.RUNNING:
                 self._program_ended(accelerator, message)
             case _:
-                raise ChannelError(f"a worker that runs no job sent {message}")
+                raise channel.ChannelError(f"a worker that runs no job sent {message}")
 
-    def _counted(self, accelerator: Accelerator, counted: Counted) -> None:
+    def _counted(self, accelerator: Accelerator, counted: channel.Counted) -> None:
         """Keep what a job has counted; its reads are of blocks that it may read."""
         job = self._jobs[accelerator.config.id]
         sizes = {nsid: self._namespaces[nsid].size for nsid in job.run.namespaces}
         if not job.number or any(
             one.first + one.length > sizes.get(one.nsid, 0) for one in counted.reads
         ):
-            raise ChannelError("a worker has counted what nobody has asked for")
+            raise channel.ChannelError("a worker has counted what nobody has asked for")
         job.counted.append(counted)
 
-    def _program_ended(self, accelerator: Accelerator, ending: Returned | Faulted) -> None:
+    def _program_ended(
+        self, accelerator: Accelerator, ending: channel.Returned | channel.Faulted
+    ) -> None:
         """A program has ended, or will have when its modelled time has passed."""
         key = accelerator.config.id
         job = self._jobs[key]
         if job.ending is not None or bool(job.counted) != bool(job.number):
-            raise ChannelError("a worker has ended a job twice, or without what it has counted")
+            raise channel.ChannelError(
+                "a worker has ended a job twice, or without what it has counted"
+            )
         if not job.number:
             self._end_program(accelerator, ending)
             return
@@ -384,8 +378,10 @@ class Jobs:
             return None, None
         return (job, accelerator) if job.number == number else (None, None)
 
-    def _end_program(self, accelerator: Accelerator, ending: Returned | Faulted) -> None:
-        if isinstance(ending, Returned):
+    def _end_program(
+        self, accelerator: Accelerator, ending: channel.Returned | channel.Faulted
+    ) -> None:
+        if isinstance(ending, channel.Returned):
             self._returned(accelerator, ending)
         else:
             self._fire(accelerator, Event.FAULTED)
@@ -396,10 +392,10 @@ class Jobs:
         job = self._jobs[accelerator.config.id]
         for item in gathered:
             if not self._may_write(job.run, item):
-                raise ChannelError(f"a worker wants to write {item}, which was not granted")
+                raise channel.ChannelError(f"a worker wants to write {item}, which was not granted")
         job.gathered += gathered
         if sum(item.length for item in job.gathered) > accelerator.config.plan.writes_size:
-            raise ChannelError("a worker wants to write more than there is room for")
+            raise channel.ChannelError("a worker wants to write more than there is room for")
 
     def _may_write(self, run: channel.Run, item: ByteRange) -> bool:
         namespace = self._namespaces.get(item.nsid)
@@ -408,11 +404,11 @@ class Jobs:
         first, count = (number // namespace.block_size for number in (item.first, item.length))
         return ranges.is_granted(run.granted, item.nsid, first, count, writing=True)
 
-    def _returned(self, accelerator: Accelerator, outcome: Returned) -> None:
+    def _returned(self, accelerator: Accelerator, outcome: channel.Returned) -> None:
         key = accelerator.config.id
         job = self._jobs[key]
         if outcome.length > job.run.output_length:
-            raise ChannelError(f"a worker claims {outcome.length} bytes of output")
+            raise channel.ChannelError(f"a worker claims {outcome.length} bytes of output")
         accelerator.outcome = Outcome(
             job.run.input_length, outcome.length, outcome.value, accelerator.outcome.modelled
         )

@@ -16,15 +16,6 @@ from potash_device.trace import COMPUTE
 from potash_firmware import bpf
 from potash_firmware.apu import channel
 from potash_firmware.apu.blocks import Blocks, MediaReadError, read_media
-from potash_firmware.apu.channel import (
-    RANGES_AT_ONCE,
-    Counted,
-    Faulted,
-    FromWorker,
-    Gathered,
-    Returned,
-    Run,
-)
 from potash_firmware.apu.config import AcceleratorConfig, NamespaceConfig
 from potash_firmware.apu.ledger import Ledger
 from potash_firmware.apu.model import ByteRange
@@ -95,12 +86,12 @@ class _Worker:
         for fd in self._media.values():
             os.close(fd)
         if ledger is not None:
-            for first in range(0, max(len(ledger.reads), 1), RANGES_AT_ONCE):
-                reads = tuple(ledger.reads[first : first + RANGES_AT_ONCE])
-                self._reporter.send(Counted(ledger.work, reads))
+            for first in range(0, max(len(ledger.reads), 1), channel.RANGES_AT_ONCE):
+                reads = tuple(ledger.reads[first : first + channel.RANGES_AT_ONCE])
+                self._reporter.send(channel.Counted(ledger.work, reads))
         self._reporter.send(answer)
 
-    def _run(self, job: Run, image: bytes, arguments: bytes) -> FromWorker:
+    def _run(self, job: channel.Run, image: bytes, arguments: bytes) -> channel.FromWorker:
         plan = self._config.plan
         try:
             program = bpf.load_program(image)
@@ -115,18 +106,18 @@ class _Worker:
                 outcome, written = self._execute(job, program, arguments, bpf.Engine.INTERPRETER)
         except (MemoryError, bpf.Fault, bpf.ProgramError, MediaReadError) as error:
             self._reporter.failure(error)
-            return Faulted()
-        for first in range(0, len(written), RANGES_AT_ONCE):
-            self._reporter.send(Gathered(written[first : first + RANGES_AT_ONCE]))
+            return channel.Faulted()
+        for first in range(0, len(written), channel.RANGES_AT_ONCE):
+            self._reporter.send(channel.Gathered(written[first : first + channel.RANGES_AT_ONCE]))
         length = outcome.output_length
-        return Returned(
+        return channel.Returned(
             outcome.return_value,
             job.output_length if length is None else length,
             outcome.instructions,
         )
 
     def _execute(
-        self, job: Run, program: bpf.Program, arguments: bytes, engine: bpf.Engine
+        self, job: channel.Run, program: bpf.Program, arguments: bytes, engine: bpf.Engine
     ) -> tuple[bpf.Outcome, tuple[ByteRange, ...]]:
         """How the program ended, and what it wants written."""
         plan, models = self._config.plan, self._models
@@ -167,7 +158,7 @@ class _Worker:
             )
         return outcome, blocks.written()
 
-    def _read_input(self, job: Run) -> None:
+    def _read_input(self, job: channel.Run) -> None:
         """Bring the ranges of local storage into the input buffer."""
         at = self._config.plan.input_offset
         for item in job.input_ranges:

@@ -34,15 +34,6 @@ from potash_firmware.bpf.native.loops import (
     number,
     unknown,
 )
-from potash_firmware.bpf.native.values import (
-    Bounded,
-    Environment,
-    Evaluator,
-    Extended,
-    Start,
-    Value,
-    written,
-)
 
 MOST_FACTOR = 1 << 31
 """Larger factors are of hashes, not of addresses."""
@@ -108,15 +99,15 @@ class _Analysis:
         self._root = root
         self._loops = {loop.header: loop for loop in root.nest()}
         self._order = sorted(root.blocks, key=flow.order.__getitem__)
-        self._evaluator = Evaluator(self._instructions, widened)
+        self._evaluator = values.Evaluator(self._instructions, widened)
         self._first: dict[Phi, Linear] = {}
         """What registers hold when their loop begins."""
         self._steps: dict[Phi, Linear] = {}
         """What an iteration adds to them, if that is constant or at least has bounds."""
         self._extended: dict[Phi, set[bool]] = {}
         """Those that are cut to 32 bits in each iteration, with the kinds of their extension."""
-        self._before: dict[int, Environment] = {}
-        self._ends: dict[int, Environment] = {}
+        self._before: dict[int, values.Environment] = {}
+        self._ends: dict[int, values.Environment] = {}
         self._tests: dict[int, Test] = {}
         self._conditions: dict[Symbol, frozenset[Fits]] = {}
         """What `_condition_of` has found out, likewise."""
@@ -156,7 +147,7 @@ class _Analysis:
 
     def _walk(self) -> None:
         """Find what is known of the registers at each block, and how they change by iteration."""
-        edges: dict[tuple[int, int], Environment] = {}
+        edges: dict[tuple[int, int], values.Environment] = {}
         for start in self._order:
             environment = self._begin(start, edges)
             self._before[start] = list(environment)
@@ -173,7 +164,9 @@ class _Analysis:
             if len(steps) == 1 and (step := steps.pop()) is not None:
                 self._steps[phi] = step
 
-    def _begin(self, start: int, edges: dict[tuple[int, int], Environment]) -> Environment:
+    def _begin(
+        self, start: int, edges: dict[tuple[int, int], values.Environment]
+    ) -> values.Environment:
         if start == self._root.header:
             environment = values.start()
         else:
@@ -190,7 +183,7 @@ class _Analysis:
             for register in self._written(self._loops[start]):
                 phi = Phi(start, register)
                 self._first[phi] = self._evaluator.wide(environment[register])
-                environment[register] = Value(unknown(phi))
+                environment[register] = values.Value(unknown(phi))
         return environment
 
     def _written(self, loop: Loop) -> set[int]:
@@ -198,10 +191,10 @@ class _Analysis:
             register
             for start in loop.blocks
             for pc in self._function.blocks[start].pcs
-            for register in written(self._instructions[pc])
+            for register in values.written(self._instructions[pc])
         }
 
-    def _gain(self, phi: Phi, value: Value) -> Linear | None:
+    def _gain(self, phi: Phi, value: values.Value) -> Linear | None:
         """What an iteration that leaves `value` in a register has added to it."""
         form = value.form
         extended: set[bool] = set()
@@ -211,12 +204,12 @@ class _Analysis:
             extended.add(False)
         elif len(form.terms) == 1 and not form.constant:
             [(symbol, factor)] = form.terms
-            if isinstance(symbol, Extended) and factor == 1:
+            if isinstance(symbol, values.Extended) and factor == 1:
                 form = symbol.form
                 extended.add(symbol.signed)
         gained = form - unknown(phi)
         symbols = [symbol for symbol, _ in gained.terms]
-        if all(isinstance(one, Start) for one in symbols) or static(gained) is not None:
+        if all(isinstance(one, values.Start) for one in symbols) or static(gained) is not None:
             self._extended.setdefault(phi, set()).update(extended)
             return gained
         return None
@@ -308,7 +301,7 @@ class _Analysis:
     def _inside(self, symbol: Symbol, loop: Loop, headers: set[int]) -> bool:
         """Whether a symbol may have another value in each iteration of a loop."""
         match symbol:
-            case Bounded(pc=pc):
+            case values.Bounded(pc=pc):
                 return any(pc in self._function.blocks[start].pcs for start in loop.blocks)
             case Merged(block=block):
                 return block in loop.blocks
@@ -341,9 +334,9 @@ class _Analysis:
 
     def _find_resolved(self, symbol: Symbol) -> Linear | None:
         match symbol:
-            case Start() | Bounded() | Merged():
+            case values.Start() | values.Bounded() | Merged():
                 return unknown(symbol)
-            case Extended(form=form):
+            case values.Extended(form=form):
                 return self.resolved(form)
             case Phi():
                 return self._resolved_phi(symbol)
@@ -361,7 +354,7 @@ class _Analysis:
             return first + unknown(Drift(phi.header, phi.register, *bounds))
         total = first + unknown(Iteration(phi.header)).scaled(step.constant)
         for symbol, factor in step.terms:
-            assert isinstance(symbol, Start)
+            assert isinstance(symbol, values.Start)
             total += unknown(Times(phi.header, symbol.register)).scaled(factor)
         return total
 
@@ -373,7 +366,7 @@ class _Analysis:
         if symbol not in self._conditions:
             found: set[Fits] = set()
             match symbol:
-                case Extended(form=inner, signed=signed):
+                case values.Extended(form=inner, signed=signed):
                     found = {Fits(inner, signed), *self._condition_of(inner)}
                 case Phi() if symbol in self._steps:
                     found = self._condition_of(self._first[symbol])

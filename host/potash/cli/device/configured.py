@@ -14,14 +14,8 @@ from click.core import ParameterSource
 
 from csd_spec.faults import FaultFlags
 from potash import configuration, toml_kinds
-from potash.cli.drive.common import Decorator, together
+from potash.cli.drive.common import together
 from potash.cli.drive.fault import FAULT
-from potash.configuration import (
-    LARGEST_MEMORY,
-    MOST_COMPUTE_NAMESPACES,
-    Configuration,
-    NamespaceSection,
-)
 from potash.sdk.errors import PotashError
 from potash.sdk.faults import Fault, describe, read_table
 from potash.units import Parsed, Size, human
@@ -58,7 +52,7 @@ def namespace_option(shape: shapes.NamespaceShape) -> str:
 NAMESPACE = Parsed("SIZE[:BLOCK[+METADATA[:TYPE]]]", _namespace)
 
 
-DEFAULTS = Configuration()
+DEFAULTS = configuration.Configuration()
 
 
 def _use(ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
@@ -93,27 +87,29 @@ def _use(ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path
     return path
 
 
-config_option: Decorator = click.option(
-    "--config",
-    "config_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    is_eager=True,
-    callback=_use,
-    help="Configuration file (potash.toml); other options override it.",
-)
-print_option: Decorator = click.option(
-    "--print-config",
-    is_flag=True,
-    help="Print the resulting configuration as TOML, and exit.",
+config_options = together(
+    click.option(
+        "--config",
+        "config_file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        is_eager=True,
+        callback=_use,
+        help="Configuration file (potash.toml); other options override it.",
+    ),
+    click.option(
+        "--print-config",
+        is_flag=True,
+        help="Print the resulting configuration as TOML, and exit.",
+    ),
 )
 
 
 def _memory_size(text: str) -> int:
     size = Size(shapes.MEMORY_UNIT).parse(text)
-    if size % shapes.MEMORY_UNIT or size > LARGEST_MEMORY:
+    if size % shapes.MEMORY_UNIT or size > configuration.LARGEST_MEMORY:
         raise ValueError(
-            f"{text!r}: memory has {human(shapes.MEMORY_UNIT)} to {human(LARGEST_MEMORY)}, in "
-            f"steps of {human(shapes.MEMORY_UNIT)}"
+            f"{text!r}: memory has {human(shapes.MEMORY_UNIT)} to "
+            f"{human(configuration.LARGEST_MEMORY)}, in steps of {human(shapes.MEMORY_UNIT)}"
         )
     return size
 
@@ -129,60 +125,63 @@ def _zoned(text: str) -> shapes.NamespaceShape:
     return shapes.NamespaceShape.zoned(Size().parse(size), *map(Size().parse, zone))
 
 
-zoned_namespace_option: Decorator = click.option(
-    "--zoned-namespace",
-    "zoned_namespaces",
-    type=Parsed("SIZE[:ZONE[:CAPACITY]]", _zoned),
-    multiple=True,
-    help="Size of a zoned namespace of a new drive, of its zones (a power of two, default: "
-    f"{human(shapes.DEFAULT_ZONE_SIZE)}), and how much of each can be written (default: all); may "
-    "be repeated. It comes after those of --namespace. The media store it.",
+extension_options = together(
+    click.option(
+        "--zoned-namespace",
+        "zoned_namespaces",
+        type=Parsed("SIZE[:ZONE[:CAPACITY]]", _zoned),
+        multiple=True,
+        help="Size of a zoned namespace of a new drive, of its zones (a power of two, default:"
+        f" {human(shapes.DEFAULT_ZONE_SIZE)}), and how much of each can be written "
+        "(default: all); may be repeated. It comes after those of --namespace. The media "
+        "store it.",
+    ),
+    click.option(
+        "--memory-namespace",
+        "memory_namespaces",
+        type=MEMORY_SIZE,
+        multiple=True,
+        help="Size of a memory namespace (Subsystem Local Memory) of a new drive, or of one "
+        "without any; may be repeated. Its contents are not persistent.",
+    ),
+    click.option(
+        "--memory-bar/--no-memory-bar",
+        help="Let the host map the first memory namespace, as BAR 4. Its size must be a power "
+        "of two, up to 1G.",
+    ),
+    click.option(
+        "--compute-namespace",
+        "compute_namespaces",
+        count=True,
+        help="A compute namespace (Computational Programs) of a new drive, or of one without "
+        "any; may be repeated.",
+    ),
+    click.option(
+        "--cmb",
+        type=Parsed("SIZE[:USE,…]", toml_kinds.parse_cmb),
+        help="Controller memory buffer in BAR 2: its size, a power of two (Linux uses it from "
+        "2M on), and its uses: sqs,cqs,lists,rds,wds for submission and completion "
+        "queues, lists, and data of reads and writes (default: all uses; no buffer).",
+    ),
+    click.option(
+        "--fdp",
+        type=Parsed("HANDLES[:SIZE]", toml_kinds.parse_placement),
+        help="Flexible data placement: the number of reclaim unit handles (1 to 128), and the "
+        "size of a reclaim unit (default: 64M), which with --time modelled is that of a "
+        "superblock.",
+    ),
 )
-memory_namespace_option: Decorator = click.option(
-    "--memory-namespace",
-    "memory_namespaces",
-    type=MEMORY_SIZE,
-    multiple=True,
-    help="Size of a memory namespace (Subsystem Local Memory) of a new drive, or of one without "
-    "any; may be repeated. Its contents are not persistent.",
-)
-memory_bar_option: Decorator = click.option(
-    "--memory-bar/--no-memory-bar",
-    help="Let the host map the first memory namespace, as BAR 4. Its size must be a power of two, "
-    "up to 1G.",
-)
-compute_namespace_option: Decorator = click.option(
-    "--compute-namespace",
-    "compute_namespaces",
-    count=True,
-    help="A compute namespace (Computational Programs) of a new drive, or of one without any; may "
-    "be repeated.",
-)
-
-
-cmb_option: Decorator = click.option(
-    "--cmb",
-    type=Parsed("SIZE[:USE,…]", toml_kinds.parse_cmb),
-    help="Controller memory buffer in BAR 2: its size, a power of two (Linux uses it from 2M on), "
-    "and its uses: sqs,cqs,lists,rds,wds for submission and completion queues, lists, and data of "
-    "reads and writes (default: all uses; no buffer).",
-)
-
-
-fdp_option: Decorator = click.option(
-    "--fdp",
-    type=Parsed("HANDLES[:SIZE]", toml_kinds.parse_placement),
-    help="Flexible data placement: the number of reclaim unit handles (1 to 128), and the size of "
-    "a reclaim unit (default: 64M), which with --time modelled is that of a superblock.",
-)
+"""What a drive may have besides namespaces with plain blocks."""
 
 
 def computational(
     memory: tuple[int, ...], capacity: int | None, bar: bool, compute: int
 ) -> dict[str, Any]:
     """Those sections of a configuration, with the limits that the file gives."""
-    if compute > MOST_COMPUTE_NAMESPACES:
-        raise click.UsageError(f"a drive has at most {MOST_COMPUTE_NAMESPACES} compute namespaces")
+    if compute > configuration.MOST_COMPUTE_NAMESPACES:
+        raise click.UsageError(
+            f"a drive has at most {configuration.MOST_COMPUTE_NAMESPACES} compute namespaces"
+        )
     found = given()
     return {
         "memory": dataclasses.replace(found.memory, namespaces=memory, capacity=capacity, bar=bar),
@@ -190,10 +189,10 @@ def computational(
     }
 
 
-def given() -> Configuration:
+def given() -> configuration.Configuration:
     """What the file says, or the defaults where none is given."""
     found = click.get_current_context().meta[__name__]
-    assert isinstance(found, Configuration)
+    assert isinstance(found, configuration.Configuration)
     return found
 
 
@@ -212,10 +211,12 @@ def wanted_namespaces(
     return (shapes.NamespaceShape(size), *zoned)
 
 
-def sections(namespaces: tuple[shapes.NamespaceShape, ...]) -> tuple[NamespaceSection, ...]:
+def sections(
+    namespaces: tuple[shapes.NamespaceShape, ...],
+) -> tuple[configuration.NamespaceSection, ...]:
     """Namespaces as a configuration has them."""
     return tuple(
-        NamespaceSection(
+        configuration.NamespaceSection(
             one.zones * one.zone_size or one.size,
             one.block_size,
             one.metadata.size,

@@ -10,21 +10,6 @@ import click
 
 from potash import configuration, toml_kinds
 from potash.cli.device import configured
-from potash.cli.device.configured import (
-    DEFAULTS,
-    NAMESPACE,
-    cmb_option,
-    compute_namespace_option,
-    config_option,
-    fault_options,
-    faults_of,
-    fdp_option,
-    memory_bar_option,
-    memory_namespace_option,
-    namespace_option,
-    print_option,
-    zoned_namespace_option,
-)
 from potash.cli.device.mirror import mirror_option
 from potash.cli.device.time_options import MODELLED, passed_on, time_options, time_section
 from potash.cli.device.vta_options import writable_file
@@ -128,8 +113,7 @@ def running_guest(
 
 @click.command()
 @click.argument("command", nargs=-1, metavar="[-- CMD...]")
-@config_option
-@print_option
+@configured.config_options
 @click.option(
     "--socket",
     "served",
@@ -156,16 +140,11 @@ def running_guest(
 @click.option(
     "--namespace",
     "namespaces",
-    type=NAMESPACE,
+    type=configured.NAMESPACE,
     multiple=True,
     help="A namespace of a new drive, as for potash serve; may be repeated.",
 )
-@zoned_namespace_option
-@memory_namespace_option
-@memory_bar_option
-@compute_namespace_option
-@cmb_option
-@fdp_option
+@configured.extension_options
 @click.option(
     "--size", type=Size(), help="Short form for one --namespace of this size (default: 1 GiB)."
 )
@@ -187,14 +166,14 @@ def running_guest(
 @click.option(
     "--memory",
     type=Size(),
-    default=short(DEFAULTS.guest.memory),
+    default=short(configured.DEFAULTS.guest.memory),
     show_default=True,
     help="Memory of the guest.",
 )
 @click.option(
     "--cpus",
     type=click.IntRange(1, MOST_CPUS),
-    default=DEFAULTS.guest.cpus,
+    default=configured.DEFAULTS.guest.cpus,
     show_default=True,
     help="Number of vCPUs.",
 )
@@ -203,11 +182,11 @@ def running_guest(
 @click.option(
     "--profile",
     type=click.Choice(sorted(PROFILES)),
-    default=DEFAULTS.device.profile,
+    default=configured.DEFAULTS.device.profile,
     show_default=True,
     help="Identity of the drive.",
 )
-@fault_options
+@configured.fault_options
 @click.option(
     "--kernel",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -332,14 +311,14 @@ def guest(
             size_of_all = namespace.zones * zone_size
             shared += ["--zoned-namespace", f"{size_of_all}:{zone_size}:{capacity}"]
         else:
-            shared += ["--namespace", namespace_option(namespace)]
+            shared += ["--namespace", configured.namespace_option(namespace)]
     for memory_size in memory_namespaces:
         shared += ["--memory-namespace", str(memory_size)]
     shared += ["--compute-namespace"] * compute_namespaces
     shared += ["--memory-bar" if memory_bar else "--no-memory-bar"]
     shared += ["--cmb", toml_kinds.describe_cmb(cmb)] if cmb else []
     shared += ["--fdp", toml_kinds.describe_placement(fdp)] if fdp else []
-    for fault in faults_of(faults, fault_files):
+    for fault in configured.faults_of(faults, fault_files):
         shared += ["--fault", sdk_faults.describe(fault)]
     drives = [
         [*shared, *_own_options(number, media[number : number + 1])] for number in range(count)

@@ -13,36 +13,10 @@ from csd_spec.opcodes import PAGE_SIZE
 from nvme_spec.identify.capabilities import CommandSet
 from potash import configuration
 from potash.cli.device import configured, serve_reports
-from potash.cli.device.configured import (
-    DEFAULTS,
-    MEMORY_SIZE,
-    NAMESPACE,
-    Moving,
-    cmb_option,
-    compute_namespace_option,
-    config_option,
-    fault_options,
-    faults_of,
-    fdp_option,
-    load_state,
-    memory_bar_option,
-    memory_namespace_option,
-    moving_options,
-    print_option,
-    save_state,
-    zoned_namespace_option,
-)
 from potash.cli.device.serve_reports import announce
 from potash.cli.device.time_options import keep, modelled, standing, time_options, time_section
 from potash.cli.drive.common import json_option
 from potash.cli.progress import showing
-from potash.configuration import (
-    LARGEST_BUFFER,
-    RANGE_COUNTS,
-    AcceleratorSection,
-    Configuration,
-    DeviceSection,
-)
 from potash.files import unwritable
 from potash.observing.exporter import exporting
 from potash.observing.status import status_socket
@@ -72,8 +46,8 @@ LONGEST_SOCKET = 107
 def _buffers(text: str) -> tuple[int, int]:
     first, _, second = text.partition(":")
     sizes = [Size(PAGE_SIZE).parse(one) for one in (first, second or first)]
-    if max(sizes) > LARGEST_BUFFER:
-        raise ValueError(f"{text!r}: a buffer has at most {human(LARGEST_BUFFER)}")
+    if max(sizes) > configuration.LARGEST_BUFFER:
+        raise ValueError(f"{text!r}: a buffer has at most {human(configuration.LARGEST_BUFFER)}")
     return sizes[0], sizes[1]
 
 
@@ -95,8 +69,7 @@ def _serial(text: str) -> str:
 
 
 @click.command()
-@config_option
-@print_option
+@configured.config_options
 @click.option(
     "--socket",
     type=click.Path(path_type=Path),
@@ -111,7 +84,7 @@ def _serial(text: str) -> str:
 @click.option(
     "--namespace",
     "namespaces",
-    type=NAMESPACE,
+    type=configured.NAMESPACE,
     multiple=True,
     help="Size and block size (512 or 4096, the default) of a namespace of a new drive, bytes of "
     "metadata (8, 16 or 64) and the type of protection information in it (1, 2 or 3); may be "
@@ -128,23 +101,18 @@ def _serial(text: str) -> str:
     help="Maximum total size of all namespaces, for hosts that create some (default: their total "
     "size). The media store it.",
 )
-@zoned_namespace_option
-@memory_namespace_option
+@configured.extension_options
 @click.option(
     "--memory-capacity",
-    type=MEMORY_SIZE,
+    type=configured.MEMORY_SIZE,
     help="Maximum total size of all memory namespaces, for hosts that create some (default: their "
     "total size). The media store it.",
 )
-@memory_bar_option
-@compute_namespace_option
-@cmb_option
-@fdp_option
 @click.option("--read-only/--read-write", help="Open the media read-only, or for writing.")
 @click.option(
     "--profile",
     type=click.Choice(sorted(PROFILES)),
-    default=DEFAULTS.device.profile,
+    default=configured.DEFAULTS.device.profile,
     show_default=True,
     help="Identity of the device: Potash, or the hardware platform that it follows.",
 )
@@ -165,21 +133,21 @@ def _serial(text: str) -> str:
 @click.option(
     "--range-unit",
     type=click.Choice([unit.value for unit in RangeUnit]),
-    default=DEFAULTS.device.range_unit,
+    default=configured.DEFAULTS.device.range_unit,
     show_default=True,
     help="Unit of local storage in accelerator commands: pages of 4096 bytes, or LBAs.",
 )
 @click.option(
     "--range-count",
-    type=click.Choice(RANGE_COUNTS),
-    default=DEFAULTS.device.range_count,
+    type=click.Choice(configuration.RANGE_COUNTS),
+    default=configured.DEFAULTS.device.range_count,
     show_default=True,
     help="Whether a count of one page is 1 there, or 0 as in Read and Write.",
 )
 @click.option(
     "--engine",
     type=click.Choice([engine.value for engine in Engine]),
-    default=DEFAULTS.device.engine,
+    default=configured.DEFAULTS.device.engine,
     show_default=True,
     help="Engine that runs programs; the interpreter if it is not available.",
 )
@@ -196,7 +164,7 @@ def _serial(text: str) -> str:
     metavar="PORT",
     help="Serve metrics for Prometheus at this port of 127.0.0.1 (0: any free port).",
 )
-@moving_options
+@configured.moving_options
 @time_options
 @click.option(
     "--monitor",
@@ -205,12 +173,12 @@ def _serial(text: str) -> str:
     help="A monitor of the guest's QEMU, which has no other client: the guest is stopped while a "
     "job's emulation is behind its modelled time.",
 )
-@fault_options
+@configured.fault_options
 @json_option(serve_reports.Serving, "Report the device's address as JSON.")
 @click.option(
     "--log-level",
     type=click.Choice(LEVELS),
-    default=DEFAULTS.device.log_level,
+    default=configured.DEFAULTS.device.log_level,
     show_default=True,
     help="Log level.",
 )
@@ -272,16 +240,16 @@ def serve(
 
     `potash top` shows its activity.
     """
-    wanted = Configuration(
-        device=DeviceSection(
+    wanted = configuration.Configuration(
+        device=configuration.DeviceSection(
             socket, media, capacity, read_only, profile, range_unit, range_count, engine, trace,
             log_level, cmb, fdp,
         ),
         namespaces=configured.sections(
             configured.wanted_namespaces(namespaces, size, zoned_namespaces)
         ),
-        accelerators=tuple(AcceleratorSection(*one) for one in accelerators)
-        or DEFAULTS.accelerators,
+        accelerators=tuple(configuration.AcceleratorSection(*one) for one in accelerators)
+        or configured.DEFAULTS.accelerators,
         **configured.computational(
             memory_namespaces, memory_capacity, memory_bar, compute_namespaces
         ),
@@ -307,20 +275,22 @@ def serve(
     )
     log.apply(PROCESS)
     settings = device_settings(wanted)
-    rpu = replace(settings.rpu, faults=faults_of(faults, fault_files), allow_faults=allow_faults)
+    rpu = replace(
+        settings.rpu, faults=configured.faults_of(faults, fault_files), allow_faults=allow_faults
+    )
     if serial is not None:
         # The name of a profile's subsystem would be that of all its devices.
         rpu = replace(rpu, identity=replace(rpu.identity, serial=serial, qualified_name=""))
     settings = replace(settings, rpu=rpu, count_cycles=metrics is not None, log=log)
-    _serve(wanted, settings, socket, metrics, Moving(incoming, save, load))
+    _serve(wanted, settings, socket, metrics, configured.Moving(incoming, save, load))
 
 
 def _serve(
-    wanted: Configuration,
+    wanted: configuration.Configuration,
     settings: DeviceSettings,
     socket: Path,
     metrics: int | None,
-    moving: Moving,
+    moving: configured.Moving,
 ) -> None:
     section = wanted.device
     path = socket.absolute()
@@ -363,16 +333,16 @@ def _serve(
             address = stack.enter_context(exporting(asked, metrics))
         be_undumpable()
         if moving.load is not None:
-            load_state(device, moving.load)
+            configured.load_state(device, moving.load)
         announce(path, section.media, drive, address)
         run_until(device, stop)
         if moving.save is not None:
-            save_state(device, moving.save)
+            configured.save_state(device, moving.save)
         elif device.rpu.migration.owns_media:
             keep(device.rpu.controller.timing, drive)
 
 
-def device_settings(wanted: Configuration) -> DeviceSettings:
+def device_settings(wanted: configuration.Configuration) -> DeviceSettings:
     """The settings of a device, but for its drive's namespaces."""
     section = wanted.device
     profile = PROFILES[section.profile]
@@ -431,7 +401,7 @@ def _why(error: OSError, socket: Path) -> str:
     return error.strerror or str(error)
 
 
-def _drive(wanted: Configuration, *, locked: bool = True) -> Drive:
+def _drive(wanted: configuration.Configuration, *, locked: bool = True) -> Drive:
     """Raises PotashError for what is no drive, or not the one that is asked for."""
     section = wanted.device
     try:
