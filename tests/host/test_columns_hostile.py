@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.feather
 import pytest
 
-from potash.columns import InvalidFile
-from potash.columns.arrow import MAGIC
+from potash.columns import InvalidFile, Request
+from potash.columns.arrow import MAGIC, ArrowFile
 from potash.columns.flatbuffers import Table
+from potash.columns.query import Prepared
 from potash.sdk.errors import PotashError
-from support.columns import ask, written
+from support.columns import InMemory, ask, written
 
 TABLE = pa.table(
     {
@@ -138,4 +139,15 @@ def test_a_long_list_is_read_one_by_one() -> None:
     tracemalloc.start()
     assert next(iter(Table(data, 8).tables(0))).at == 20
     assert tracemalloc.get_traced_memory()[1] < count
+    tracemalloc.stop()
+
+
+def test_columns_that_are_not_asked_for_are_not_kept() -> None:
+    """Each of 40 000 would take some hundred bytes."""
+    columns = {f"c{at}": range(200) for at in range(200)}
+    data = InMemory(written(pa.table(columns), 1))
+    tracemalloc.start()
+    prepared = Prepared(Request("count()", where="c7 > 1"), ArrowFile(data))
+    assert len(prepared.batches) == 200
+    assert tracemalloc.get_traced_memory()[1] < 3e6
     tracemalloc.stop()

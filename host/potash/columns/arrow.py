@@ -81,7 +81,14 @@ class Part(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A record batch: its rows, its fields and its buffers by their offsets in the file."""
+    """A record batch: its rows, and those of its columns that are wanted, by name."""
+
+    rows: int
+    parts: dict[str, Part]
+
+
+class _Body(NamedTuple):
+    """All fields of a batch, and its buffers by their offsets in the file."""
 
     rows: int
     nodes: Sequence[tuple[int, ...]]
@@ -125,13 +132,13 @@ class ArrowFile:
     def size(self) -> int:
         return self._store.size
 
-    def batches(self) -> Iterator[Batch]:
-        """The record batches, in their order."""
+    def batches(self, columns: Sequence[Column]) -> Iterator[Batch]:
+        """The record batches, in their order, with these columns. Raises InvalidFile."""
         if len(self._batches) * len(self.schema.places) > MAX_NODES:
             raise InvalidFile("it has too many batches of too many columns; write larger batches")
         for block in self._batches:
-            message = self._message(block, _BATCH)
-            yield _batch(message, self.schema.places, block)
+            body = _body(self._message(block, _BATCH), self.schema.places, block)
+            yield Batch(body.rows, {column.name: body.part(column) for column in columns})
 
     def dictionary(self, column: Column) -> list[Value | None]:
         """The values of a column's dictionary, deltas included. Raises InvalidFile."""
@@ -161,7 +168,7 @@ class ArrowFile:
         is_text = column.type.id in TEXTS
         if not is_text and not column.type.is_computable:
             raise InvalidFile(f"a dictionary of {column.type} cannot be used; use strings")
-        batch = _batch(described, [Place(3 if is_text else 2)], block)
+        batch = _body(described, [Place(3 if is_text else 2)], block)
         if batch.rows > MAX_DICTIONARY:
             raise _too_large(column)
         validity, *buffers = [self._read(*span) for span in batch.buffers]
@@ -223,7 +230,7 @@ class ArrowFile:
         return data
 
 
-def _batch(table: Table, places: Sequence[Place], block: Block) -> Batch:
+def _body(table: Table, places: Sequence[Place], block: Block) -> _Body:
     if table.table(3) is not None:
         raise InvalidFile(
             "its batches are compressed; write it without compression, as with"
@@ -246,7 +253,7 @@ def _batch(table: Table, places: Sequence[Place], block: Block) -> Batch:
             at += max(0, more)
     if not 0 <= rows < MAX_ROWS or len(nodes) != len(places) or len(buffers) != at:
         raise InvalidFile("a batch does not have the columns of the schema")
-    return Batch(rows, nodes, buffers, firsts)
+    return _Body(rows, nodes, buffers, firsts)
 
 
 def _too_large(column: Column) -> InvalidFile:

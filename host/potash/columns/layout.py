@@ -121,7 +121,7 @@ def _spans(plan: Plan, batch: Batch, first: int, last: int) -> list[Span | None]
     """
     found: list[Span | None] = []
     for column in plan.columns:
-        part = batch.part(column)
+        part = batch.parts[column.name]
         found.append(_rows_of(part.data, column.stored.bits, first, last))
         if column.name in plan.nullable:
             bitmap = part.validity
@@ -188,5 +188,5 @@ def nullable_of(columns: Iterable[Column], batches: Iterable[Batch]) -> frozense
     """The columns that have nulls."""
     wanted = list(columns)
     return frozenset(
-        column.name for batch in batches for column in wanted if batch.part(column).validity
+        column.name for batch in batches for column in wanted if batch.parts[column.name].validity
     )

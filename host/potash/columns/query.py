@@ -103,7 +103,7 @@ class Prepared:
             result = self._selected(request.select)
         used = [*result.reads(), *(one for part in bound for one in conditions.columns_of(part))]
         columns = tuple({column.name: column for column in used}.values())
-        self.batches: list[Batch] = list(file.batches())
+        self.batches: list[Batch] = list(file.batches(columns))
         condition = conditions.All(tuple(bound)) if bound else None
         nullable = nullable_of(columns, self.batches)
         self.plan = Plan(condition, result, columns, nullable)
