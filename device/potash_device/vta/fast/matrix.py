@@ -130,50 +130,35 @@ class Model:
 
     @staticmethod
     def _lose(builder: Any, registers: Value) -> None:
-        left = load(builder, registers, LOSS_AT, I64)
-        left = builder.sub(left, integer(1))
+        left = builder.sub(load(builder, registers, LOSS_AT, I64), integer(1))
         store(builder, left, registers, LOSS_AT)
         with builder.if_then(builder.icmp_signed("==", left, integer(0))):
-            place = _pointer(builder, registers)
-            size = integer(REGISTERS * REGISTER_BYTES)
-            cgutils.memset(builder, place, size, 0)  # type: ignore[no-untyped-call]
+            _clear(builder, registers, REGISTERS * REGISTER_BYTES)
 
-    @classmethod
-    def _configure(cls, builder: Any, registers: Value, address: Value) -> None:
-        cls._release(builder, registers)
+    @staticmethod
+    def _configure(builder: Any, registers: Value, address: Value) -> None:
+        _clear(builder, registers, REGISTERS * REGISTER_BYTES)
         own = builder.add(registers, integer(REGISTERS * REGISTER_BYTES))
-        cgutils.raw_memcpy(  # type: ignore[no-untyped-call]
-            builder,
-            _pointer(builder, own),
-            _pointer(builder, address),
-            integer(CONFIGURATION_BYTES),
-            1,
-        )
+        _copy(builder, own, address, integer(CONFIGURATION_BYTES))
 
     @staticmethod
     def _release(builder: Any, registers: Value) -> None:
-        size = REGISTERS * REGISTER_BYTES + CONFIGURATION_BYTES
-        cgutils.memset(builder, _pointer(builder, registers), integer(size), 0)  # type: ignore[no-untyped-call]
+        _clear(builder, registers, REGISTERS * REGISTER_BYTES + CONFIGURATION_BYTES)
 
     @staticmethod
     def _zero(builder: Any, registers: Value, tile: Value) -> None:
-        place = _pointer(builder, _register(builder, registers, tile))
-        cgutils.memset(builder, place, integer(REGISTER_BYTES), 0)  # type: ignore[no-untyped-call]
+        _clear(builder, _register(builder, registers, tile), REGISTER_BYTES)
 
     @classmethod
-    def _load(
-        cls, builder: Any, registers: Value, tile: Value, address: Value, stride: Value
-    ) -> None:
+    def _load(cls, builder: Any, registers: Value, tile: Value, *memory: Value) -> None:
         cls._zero(builder, registers, tile)
-        for own, other, size in cls._rows(builder, registers, tile, address, stride):
-            cgutils.raw_memcpy(builder, own, other, size, 1)  # type: ignore[no-untyped-call]
+        for own, other, size in cls._rows(builder, registers, tile, *memory):
+            _copy(builder, own, other, size)
 
     @classmethod
-    def _store(
-        cls, builder: Any, registers: Value, tile: Value, address: Value, stride: Value
-    ) -> None:
-        for own, other, size in cls._rows(builder, registers, tile, address, stride):
-            cgutils.raw_memcpy(builder, other, own, size, 1)  # type: ignore[no-untyped-call]
+    def _store(cls, builder: Any, registers: Value, tile: Value, *memory: Value) -> None:
+        for own, other, size in cls._rows(builder, registers, tile, *memory):
+            _copy(builder, other, own, size)
 
     @staticmethod
     def _rows(builder: Any, registers: Value, tile: Value, address: Value, stride: Value) -> Any:
@@ -181,8 +166,7 @@ class Model:
         rows, size = _shape(builder, registers, tile)
         with cgutils.for_range(builder, rows) as row:
             own = _register(builder, registers, tile, row.index)
-            other = builder.add(address, builder.mul(row.index, stride))
-            yield _pointer(builder, own), _pointer(builder, other), size
+            yield own, builder.add(address, builder.mul(row.index, stride)), size
 
     @staticmethod
     def _multiply(
@@ -237,8 +221,14 @@ def _shape(builder: Any, registers: Value, tile: Value) -> tuple[Value, Value]:
     return rows, builder.zext(size, I64)
 
 
-def _pointer(builder: Any, address: Value) -> Value:
-    return builder.inttoptr(address, I8.as_pointer())
+def _clear(builder: Any, address: Value, size: int) -> None:
+    place = builder.inttoptr(address, I8.as_pointer())
+    cgutils.memset(builder, place, integer(size), 0)  # type: ignore[no-untyped-call]
+
+
+def _copy(builder: Any, to: Value, source: Value, size: Value) -> None:
+    to, source = (builder.inttoptr(one, I8.as_pointer()) for one in (to, source))
+    cgutils.raw_memcpy(builder, to, source, size, 1)  # type: ignore[no-untyped-call]
 
 
 def _instructions(
