@@ -6,8 +6,6 @@ NVM Express Base Specification 2.0, section 5 (each command under its name); NVM
 Specification 1.0, section 3.2.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
@@ -338,7 +336,7 @@ class ReadWrite(NamedTuple):
         return (slba & 0xFFFF_FFFF, slba >> 32, dw12, dw13, 0, 0)
 
     @classmethod
-    def decode(cls, cdws: Sequence[int]) -> ReadWrite:
+    def decode(cls, cdws: Sequence[int]) -> "ReadWrite":
         dw12 = cdws[2]
         return cls(
             cdws[1] << 32 | cdws[0],
@@ -386,7 +384,7 @@ class DatasetRange(NamedTuple):
         return _DSM_RANGE.pack(*self)
 
     @classmethod
-    def decode_list(cls, buffer: Buffer) -> Iterator[DatasetRange]:
+    def decode_list(cls, buffer: Buffer) -> Iterator["DatasetRange"]:
         """The ranges in `buffer`; `struct.error` when it is not a whole number of them."""
         return map(cls._make, _DSM_RANGE.iter_unpack(buffer))
 

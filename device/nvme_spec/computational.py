@@ -6,8 +6,6 @@ agree on. `UNVERIFIED` lists what only one of them has, or none; each such layou
 of this module, so that a correction changes data here and no code elsewhere.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
@@ -152,7 +150,7 @@ class Execute(NamedTuple):
         }
 
     @classmethod
-    def decode(cls, entry: SubmissionEntry) -> Execute:
+    def decode(cls, entry: SubmissionEntry) -> "Execute":
         return cls(
             entry.cdw2 & 0xFFFF,
             entry.cdw2 >> 16,
@@ -174,7 +172,7 @@ class MemoryRange(NamedTuple):
         return _MEMORY_RANGE.pack(*self)
 
     @classmethod
-    def decode_list(cls, buffer: Buffer) -> Iterator[MemoryRange]:
+    def decode_list(cls, buffer: Buffer) -> Iterator["MemoryRange"]:
         """The ranges in `buffer`; `struct.error` when it is not a whole number of them."""
         return map(cls._make, _MEMORY_RANGE.iter_unpack(buffer))
 

@@ -4,8 +4,6 @@ NVM Command Set Specification 1.0, section 3.2.2 (Copy) and 4.2.1 (Get LBA Statu
 to 41 (source range entries of formats 2h, 3h and 4h).
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
@@ -86,12 +84,12 @@ class SourceRange(NamedTuple):
         return self.nlb_z + 1
 
     @classmethod
-    def decode_list(cls, buffer: Buffer) -> Iterator[SourceRange]:
+    def decode_list(cls, buffer: Buffer) -> Iterator["SourceRange"]:
         """The entries in `buffer`; `struct.error` when it is not a whole number of them."""
         return map(cls._make, _SOURCE_RANGE.iter_unpack(buffer))
 
     @classmethod
-    def decode_list_1(cls, buffer: Buffer) -> Iterator[SourceRange]:
+    def decode_list_1(cls, buffer: Buffer) -> Iterator["SourceRange"]:
         """As `decode_list`, of format 1; its tags are big-endian."""
         for slba, nlb_z, elbt, elbat, elbatm in _SOURCE_RANGE_1.iter_unpack(buffer):
             yield cls(slba, nlb_z, int.from_bytes(elbt, "big"), elbat, elbatm)
@@ -113,7 +111,7 @@ class BlockSourceRange(NamedTuple):
         return _BLOCK_RANGES[kind].pack(*self)
 
     @classmethod
-    def decode_list(cls, buffer: Buffer, kind: CopyFormat) -> Iterator[BlockSourceRange]:
+    def decode_list(cls, buffer: Buffer, kind: CopyFormat) -> Iterator["BlockSourceRange"]:
         """The entries in `buffer`; `struct.error` when it is not a whole number of them."""
         return map(cls._make, _BLOCK_RANGES[kind].iter_unpack(buffer))
 
@@ -130,7 +128,7 @@ class MemorySourceRange(NamedTuple):
         return _MEMORY_RANGE.pack(*self)
 
     @classmethod
-    def decode_list(cls, buffer: Buffer) -> Iterator[MemorySourceRange]:
+    def decode_list(cls, buffer: Buffer) -> Iterator["MemorySourceRange"]:
         """The entries in `buffer`; `struct.error` when it is not a whole number of them."""
         return map(cls._make, _MEMORY_RANGE.iter_unpack(buffer))
 

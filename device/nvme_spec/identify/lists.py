@@ -4,8 +4,6 @@ NVM Express Base Specification 2.0, section 4.5 (lists) and figure 277 (Namespac
 Descriptor).
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
@@ -48,7 +46,7 @@ class NamespaceIdentificationDescriptor(NamedTuple):
         return _NID_HEADER.pack(self.type, len(self.identifier)) + self.identifier
 
     @classmethod
-    def decode_list(cls, buffer: Buffer) -> Iterator[NamespaceIdentificationDescriptor]:
+    def decode_list(cls, buffer: Buffer) -> Iterator["NamespaceIdentificationDescriptor"]:
         """The descriptors up to the first of length 0; ValueError when one is cut off."""
         at = 0
         while at + _NID_HEADER.size <= len(buffer):

@@ -4,8 +4,6 @@ Nothing here waits without watching for the guest's end: while a command is quie
 asked for a sign of life, and a guest that gives none is reported, not waited for.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select
@@ -46,7 +44,7 @@ class Command:
     """
 
     def __init__(
-        self, channel: Channel, number: int, stdin: Source, stdout: Sink, stderr: Sink
+        self, channel: "Channel", number: int, stdin: Source, stdout: Sink, stderr: Sink
     ) -> None:
         self._channel = channel
         self.number = number

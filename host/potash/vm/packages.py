@@ -8,8 +8,6 @@ sources.list(5), apt-secure(8). Which archive this machine uses, apt says itself
 is taken from there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -200,7 +198,7 @@ class Archive:
 
         return self._cache.entry("trees", closure.key, build)
 
-    def _index(self, closure: Closure) -> Apt:
+    def _index(self, closure: Closure) -> "Apt":
         if self._apt is None:
             missing = [tool for tool in TOOLS if shutil.which(tool) is None]
             if missing:

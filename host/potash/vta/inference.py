@@ -4,8 +4,6 @@ take there.
 The delegate is the drive's own, and keeps a model's streams; what is timed is what it runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -43,7 +41,7 @@ class Modelled:
         """The cycles' time."""
         return self.cycles / self.clock
 
-    def times(self, runs: int) -> Modelled:
+    def times(self, runs: int) -> "Modelled":
         """The same for so many inferences, one behind the other."""
         return Modelled(self.cycles * runs, self.instructions * runs, self.clock)
 
