@@ -9,27 +9,12 @@ from ai_edge_litert import schema_py_generated as schema
 from potash_firmware.tflite.runtime import Model, ModelError
 from potash_firmware.tflite.validation import validate
 from potash_firmware.tflite.writer import ModelBuilder
-from support.model_fuzz import packed, unpacked
 from support.tflite import bench
-
-OPERATOR, OPTIONS = schema.BuiltinOperator, schema.BuiltinOptions
+from support.variables import OPERATOR, OPTIONS, call_once, handle, joined
 
 
 class Graph(ModelBuilder):
-    """A graph with the variable `state`."""
-
-    def handle(
-        self,
-        name: str = "state",
-        kind: int = OPTIONS.VarHandleOptions,
-        of: int = schema.TensorType.RESOURCE,
-    ) -> int:
-        made = self.tensor("handle", (1,), np.int32)
-        self._graph.tensors[made].type = of
-        options = schema.VarHandleOptionsT()
-        options.container, options.sharedName = "", name
-        self.operator(OPERATOR.VAR_HANDLE, (), (made,), options_type=kind, options=options)
-        return made
+    """A graph with variables."""
 
     def assign(self, handle: int, value: int) -> None:
         self.operator(OPERATOR.ASSIGN_VARIABLE, (handle, value), ())
@@ -44,13 +29,13 @@ def stored(size: int, between: int | None = None) -> bytes:
     """A model that assigns its input of four values, in the file `between` if given, and gives
     `size` values of the variable."""
     graph = Graph()
-    handle = graph.handle()
+    state = handle(graph, "state")
     x = value = graph.tensor("x", (4,), scale=0.5)
     if between:
         value = graph.tensor("value", (between,), scale=0.5)
         graph.operator(OPERATOR.RELU, (x,), (value,))
-    graph.assign(handle, value)
-    return graph.build((x,), (graph.read(handle, (size,)),))
+    graph.assign(state, value)
+    return graph.build((x,), (graph.read(state, (size,)),))
 
 
 X = np.array([1, 2, 3, 4], np.int8)
@@ -85,7 +70,7 @@ def two_names(first: str, other: str, kind: int = OPTIONS.VarHandleOptions) -> b
     """A model that assigns its input of four values, and reads 4000 of a variable that it has not
     set, unless TensorFlow Lite takes both names for one."""
     graph = Graph()
-    handles = [graph.handle(name, kind) for name in (first, other)]
+    handles = [handle(graph, name, kind) for name in (first, other)]
     x = graph.tensor("x", (4,), scale=0.5)
     graph.assign(handles[0], x)
     return graph.build((x,), (graph.read(handles[1], (4000,)),))
@@ -94,13 +79,13 @@ def two_names(first: str, other: str, kind: int = OPTIONS.VarHandleOptions) -> b
 def computed() -> bytes:
     """A model that makes the handle of one variable that of the next, and reads that one."""
     graph = Graph()
-    handle = graph.handle("large", of=schema.TensorType.INT32)
+    large = handle(graph, "large", of=schema.TensorType.INT32)
     x = graph.tensor("x", (4,), scale=0.5)
-    graph.assign(graph.handle("small"), x)
-    graph.assign(handle, graph.tensor("zeroes", (4000,), scale=0.5, data=np.zeros(4000)))
+    graph.assign(handle(graph, "small"), x)
+    graph.assign(large, graph.tensor("zeroes", (4000,), scale=0.5, data=np.zeros(4000)))
     one, nought = (graph.tensor(str(number), (), np.int32, data=number) for number in (1, 0))
-    graph.add(one, nought, handle)
-    return graph.build((x,), (graph.read(handle, (4000,)),))
+    graph.add(one, nought, large)
+    return graph.build((x,), (graph.read(large, (4000,)),))
 
 
 @pytest.mark.parametrize("reference", [True, False])
@@ -122,38 +107,23 @@ def test_no_variable_is_read_under_another_name(model: bytes, reference: bool) -
 
 def test_a_handle_from_elsewhere_is_refused() -> None:
     graph = Graph()
-    handle = graph.tensor("handle", (1,), np.int32, data=[0])
-    model = graph.build((), (graph.read(handle, (4,)),))
+    number = graph.tensor("handle", (1,), np.int32, data=[0])
+    model = graph.build((), (graph.read(number, (4,)),))
     with pytest.raises(ModelError):
         Model(model, delegate=None)
 
 
 def initialised(size: int) -> bytes:
     """A model that adds its input to a variable, which another graph sets to `size` values."""
-    graph = Graph()
-    options = schema.CallOnceOptionsT()
-    options.initSubgraphIndex = 1
-    kind = OPTIONS.CallOnceOptions
-    graph.operator(OPERATOR.CALL_ONCE, (), (), options_type=kind, options=options)
-    handle = graph.handle()
+    graph, other = Graph(), Graph()
+    call_once(graph)
+    state = handle(graph, "state")
     x, y = (graph.tensor(name, (4,), scale=0.5) for name in "xy")
-    graph.add(graph.read(handle, (4,)), x, y)
-    graph.assign(handle, y)
-    first = unpacked(graph.build((x,), (y,)))
-    graph = Graph()
-    handle = graph.handle()
-    graph.assign(handle, graph.tensor("zeroes", (size,), scale=0.5, data=np.full(size, 7)))
-    other = unpacked(graph.build((), ()))
-    (made,) = other.subgraphs
-    for tensor in made.tensors:
-        if tensor.buffer:
-            first.buffers.append(other.buffers[tensor.buffer])
-            tensor.buffer = len(first.buffers) - 1
-    codes = [code.builtinCode for code in first.operatorCodes]
-    for operator in made.operators:
-        operator.opcodeIndex = codes.index(other.operatorCodes[operator.opcodeIndex].builtinCode)
-    first.subgraphs.append(made)
-    return packed(first)
+    graph.add(graph.read(state, (4,)), x, y)
+    graph.assign(state, y)
+    zeroes = other.tensor("zeroes", (size,), scale=0.5, data=np.full(size, 7))
+    other.assign(handle(other, "state"), zeroes)
+    return joined(graph.build((x,), (y,)), other.build((), ()))
 
 
 def test_state_is_kept_between_runs_with_the_vta() -> None:
@@ -165,7 +135,8 @@ def test_state_is_kept_between_runs_with_the_vta() -> None:
         for times in (1, 2, 3):
             assert loaded(X.tobytes(), memoryview(output)) == 4
             assert np.frombuffer(output, np.int8).tolist() == (7 + times * X).tolist()
-        assert vta.delegate.nodes_run == 3
+        # The ADD, and four that call another graph, name, read and set the variable.
+        assert vta.delegate.nodes_run == 15
         del loaded
 
 

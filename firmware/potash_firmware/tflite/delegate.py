@@ -31,7 +31,7 @@ from potash_firmware.tflite.capi import (
     read_node,
     view,
 )
-from potash_firmware.tflite.lowering import Lowering, Refusal, Rounding, Settings
+from potash_firmware.tflite.lowering import Refusal, Rounding, Settings
 from potash_firmware.tflite.operators import OPERATORS, lower, lower_later
 from potash_firmware.tflite.partition import Partition, ShapeError, build
 from potash_firmware.tflite.partition_cache import (
@@ -41,6 +41,9 @@ from potash_firmware.tflite.partition_cache import (
     name_of_partition,
 )
 from potash_firmware.tflite.streams import Stream
+from potash_firmware.tflite.variables.claims import OPERATORS as VARIABLES
+from potash_firmware.tflite.variables.claims import Claims, Work, resolve
+from potash_firmware.tflite.variables.plan import NO_PLAN, Plan
 from potash_firmware.vta_runtime import Runtime, VtaMemoryError
 
 Result = TypeVar("Result")
@@ -53,6 +56,10 @@ OTHER_SHAPES = "its tensors have other shapes when it runs than in the file"
 _INTEGERS = frozenset({TensorType.INT32, TensorType.INT64})
 """Of shapes."""
 _CONSTANT = frozenset({Allocation.MMAP_RO, Allocation.PERSISTENT_RO})
+
+
+class SplitError(Exception):
+    """A partition has some accesses to a variable only; fewer nodes are claimed next time."""
 
 
 class NodeReport(NamedTuple):
@@ -80,10 +87,12 @@ class Session:
     """For each graph, by its context's address, what was decided last."""
     partitions: dict[int, tuple[CData, Partition]] = field(default_factory=dict)
     """By the handle's address, which TensorFlow Lite keeps; the handle itself is kept here."""
-    lowered: dict[int, tuple[Node, Lowering]] = field(default_factory=dict)
+    lowered: dict[int, tuple[Node, Work]] = field(default_factory=dict)
     """The nodes that are claimed in the graph that is being decided about, by their numbers."""
     left: dict[tuple[int, int], str] = field(default_factory=dict)
     """Nodes that are not to be claimed, by their graphs and numbers, and why."""
+    claims: Claims = field(default_factory=lambda: Claims(NO_PLAN, {}))
+    """Which of those that have to do with variables are claimed."""
     unsure: set[tuple[int, int]] = field(default_factory=set)
     """Nodes that probably find other shapes than those in the file, likewise, if any do."""
     record: Record = field(default_factory=Record)
@@ -115,6 +124,7 @@ class Kernel(NamedTuple):
     session: Session
     partition: Partition
     graph: int
+    nodes: tuple[int, ...]
 
 
 class VtaDelegate:
@@ -210,10 +220,13 @@ class VtaDelegate:
             # Another interpreter's graph may look the same.
             session.record = Record()
 
-    def begin(self, left: Mapping[tuple[int, int], str] = MappingProxyType({})) -> None:
+    def begin(
+        self, left: Mapping[tuple[int, int], str] = MappingProxyType({}), plan: Plan = NO_PLAN
+    ) -> None:
         """Forget the decisions for an earlier interpreter, and its failure; the nodes in `left` are
-        not claimed."""
+        not claimed, and of the model's variables those that `plan` has."""
         self._session.left = dict(left)
+        self._session.claims = Claims(plan, left)
         self._session.decisions.clear()
         self._session.unsure.clear()
         self._dynamic = False
@@ -240,11 +253,16 @@ def _claim(session: Session, context: CData, delegate: CData) -> int:
     session.names[graph] = name = name_of_graph(nodes, left)
     known = session.record.reasons(name)
     reasons: dict[int, str | None] = {}
-    lowered = {}
+    lowered: dict[int, tuple[Node, Work]] = {}
+    session.claims.check(graph, nodes)
     for node in nodes:
         reason = session.left.get((graph, node.index)) or known.get(node.index)
         if reason is None:
-            found = (lower_later if node.index in known else lower)(node, session.settings)
+            found: Work | Refusal
+            if node.operator in VARIABLES:
+                found = session.claims.work(graph, node)
+            else:
+                found = (lower_later if node.index in known else lower)(node, session.settings)
             if isinstance(found, Refusal):
                 reason = str(found)
             else:
@@ -289,19 +307,23 @@ def _behind_shapes(nodes: Sequence[Node]) -> Sequence[Node]:
 def _make_partition(session: Session, context: CData, params: CData) -> CData:
     graph = session.graph(context)
     indices = read_ints(params.nodes_to_replace)
-    lowered = [session.lowered[index] for index in indices]
+    if split := session.claims.split(graph, indices):
+        session.left |= split
+        raise SplitError
+    nodes = [session.lowered[index] for index in indices]
     border = read_ints(params.input_tensors), read_ints(params.output_tensors)
     name = None
-    if all(node.operator in OPERATORS for node, _ in lowered):
+    if all(node.operator in OPERATORS or node.operator in VARIABLES for node, _ in nodes):
         name = name_of_partition(session.names[graph], indices, *border)
+    lowered, states = resolve(graph, nodes)
     try:
-        partition = build(lowered, *border, session.runtime, session.record, name)
+        partition = build(lowered, states, *border, session.runtime, session.record, name)
     except VtaMemoryError:
         # The other half may fit; `runtime` makes the interpreter again.
-        half = lowered[len(lowered) // 2 :]
-        session.left |= {(graph, node.index): NO_ROOM for node, _ in half}
+        half = indices[len(indices) // 2 :]
+        session.left |= {(graph, index): NO_ROOM for index in half}
         raise
-    kernel = Kernel(session, partition, graph)
+    kernel = Kernel(session, partition, graph, indices)
     handle = ffi.new_handle(kernel)
     session.partitions[int(ffi.cast("intptr_t", handle))] = handle, partition
     return handle
@@ -341,12 +363,12 @@ def _invoke(context: CData, node: CData) -> int:
 
 
 def _run(kernel: Kernel, context: CData) -> int:
-    session, nodes = kernel.session, kernel.partition.nodes
+    session, nodes = kernel.session, kernel.nodes
     with COMPUTE.span("tflite.partition", nodes=len(nodes)):
         try:
             kernel.partition.run(lambda index: view(context.tensors + index))
         except ShapeError:
-            session.left = {(kernel.graph, node.index): OTHER_SHAPES for node in nodes}
+            session.left = {(kernel.graph, index): OTHER_SHAPES for index in nodes}
             raise
     session.nodes_run += len(nodes)
     return Status.OK

@@ -1,8 +1,9 @@
 """What an operator makes of a node: the layouts of its tensors, and how its outputs come about.
 
-There are three kinds of work. `Compute` appends instructions to the partition's stream. `Alias`
+There are four kinds of work. `Compute` appends instructions to the partition's stream. `Alias`
 says that the output is the input's surface, or a part of it. `Arrange` permutes values between
-layouts, which only the host can do where values change places within an element.
+layouts, which only the host can do where values change places within an element. `Keep` leaves a
+value for the next run.
 """
 
 from collections.abc import Callable, Sequence
@@ -119,7 +120,12 @@ class Arrange:
     arrange: Callable[..., Array]
 
 
-Work: TypeAlias = Compute | Alias | Arrange
+@dataclass(frozen=True)
+class Keep:
+    """No output: the first input is what the second one, a variable, holds from the next run on."""
+
+
+Work: TypeAlias = Compute | Alias | Arrange | Keep
 Layouts: TypeAlias = Sequence[Layout | None]
 """Of a node's inputs: None for a constant, and for a tensor that has no layout yet."""
 

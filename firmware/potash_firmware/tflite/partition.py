@@ -5,7 +5,8 @@ two nodes want differently has both layouts, and is converted from the first to 
 Backwards, the margins that readers want add up. Forwards again, memory is allocated. Then the nodes
 append their instructions, unless those were cached earlier. The streams, with their constants, stay
 in the accelerator's memory. Where there is no room for all tensors at once, those that are never
-needed together share memory.
+needed together share memory. What variables hold between runs has memory of its own, and changes at
+the end of a run.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,7 @@ from potash_firmware.tflite.lowering import (
     Builder,
     Compute,
     Emit,
+    Keep,
     Lowering,
     Placement,
 )
@@ -47,6 +49,7 @@ from potash_firmware.tflite.partition_cache import (
     Streams,
 )
 from potash_firmware.tflite.streams import Stream, streams_of
+from potash_firmware.tflite.variables.claims import State
 from potash_firmware.vta_runtime import Buffer, Runtime, Share, VtaMemoryError
 from potash_firmware.vta_runtime.schedules import Surface, fill, layouts, move
 
@@ -101,11 +104,18 @@ class Port(NamedTuple):
         return values.view(np.int8)
 
 
+class Kept(NamedTuple):
+    """What a variable is set to at the end of a run."""
+
+    node: Node
+    source: Source
+    state: Copy
+
+
 @dataclass(slots=True)
 class Partition:
     """A partition: what the core runs for its nodes, and its memory."""
 
-    nodes: tuple[Node, ...]
     runtime: Runtime
     builder: Builder
     inputs: tuple[Port, ...]
@@ -147,14 +157,16 @@ class Partition:
 
 def build(
     lowered: Sequence[Lowered],
+    states: Sequence[State],
     inputs: Sequence[int],
     outputs: Sequence[int],
     runtime: Runtime,
     record: Record,
     name: str | None,
 ) -> Partition:
-    """Make a partition of nodes, whose border are the tensors `inputs` and `outputs`, from what
-    `record` has under that name, or add it there; with None, it has nothing to do with it.
+    """Make a partition of nodes, which keeps some states, and whose border are the tensors `inputs`
+    and `outputs`, from what `record` has under that name, or add it there; with None, it has
+    nothing to do with it.
 
     Raises VtaMemoryError where the accelerator's memory is too small for it.
     """
@@ -162,8 +174,8 @@ def build(
     kept = None if name is None else record.compiled(name)
     if kept is not None and kept.suits(nodes):
         with suppress(_UnusableError):
-            return _build(lowered, inputs, outputs, runtime, kept)[0]
-    partition, compiled = _build(lowered, inputs, outputs, runtime, None)
+            return _build(lowered, states, inputs, outputs, runtime, kept)[0]
+    partition, compiled = _build(lowered, states, inputs, outputs, runtime, None)
     if name is not None:
         record.add(name, compiled)
     return partition
@@ -171,6 +183,7 @@ def build(
 
 def _build(
     lowered: Sequence[Lowered],
+    states: Sequence[State],
     inputs: Sequence[int],
     outputs: Sequence[int],
     runtime: Runtime,
@@ -182,17 +195,16 @@ def _build(
     for (node, lowering), its in zip(lowered, layouts, strict=True):
         draft.add(node, lowering, its)
     draft.spread_margins()
-    nodes = [node for node, _ in lowered]
     with suppress(VtaMemoryError, _UnusableError):
-        return _assembled(draft, Builder(runtime), nodes, inputs, outputs, kept, shared=False)
+        return _assembled(draft, Builder(runtime), states, inputs, outputs, kept, shared=False)
     # The core has to fill margins then, so that this is not the first thing that is tried.
-    return _assembled(draft, Builder(runtime), nodes, inputs, outputs, kept, shared=True)
+    return _assembled(draft, Builder(runtime), states, inputs, outputs, kept, shared=True)
 
 
 def _assembled(
     draft: "Draft",
     builder: Builder,
-    nodes: Sequence[Node],
+    states: Sequence[State],
     inputs: Sequence[int],
     outputs: Sequence[int],
     kept: Compiled | None,
@@ -202,7 +214,7 @@ def _assembled(
     """Raises _UnusableError, VtaMemoryError."""
     try:
         assembly = _Assembly(draft, builder, shared)
-        partition = assembly.finish(nodes, inputs, outputs, kept)
+        partition = assembly.finish(states, inputs, outputs, kept)
         return partition, assembly.compiled
     except BaseException:
         builder.runtime.close()
@@ -225,10 +237,11 @@ class _Assembly:
         self._surfaces: dict[Copy, Surface] = {}
         self._steps: list[tuple[Job, ...] | Arrangement] = []
         self._jobs: list[Job] = []
+        self._kept: list[Kept] = []
 
     def finish(
         self,
-        nodes: Sequence[Node],
+        states: Sequence[State],
         inputs: Sequence[int],
         outputs: Sequence[int],
         kept: Compiled | None,
@@ -239,12 +252,18 @@ class _Assembly:
             for index in inputs
             if index in self._draft.layouts and self._draft.tensors[index].constant is None
         ]
+        for state in states:
+            copy = self._home(state.tensor.index)
+            self._surfaces[copy] = surface = self._lasting(copy)
+            pack(state.initial, copy.sizes, surface, self._builder.config)
         for copy in entries:
-            self._make(nodes[0], copy)
+            self._make(self._draft.placements[0][0], copy)
         for node, placement in self._draft.placements:
             self._add(node, placement)
+        # Handles of variables have no values.
+        exits = [self._home(index) for index in outputs if index in self._draft.layouts]
+        self._keep(exits)
         self._end_stream()
-        exits = [self._home(index) for index in outputs]
         memory.settle(
             self._buffers(entries, exits), self._builder.allocate, self._builder.config.alignment
         )
@@ -253,7 +272,6 @@ class _Assembly:
         for step in self._steps:
             steps += [step] if isinstance(step, Arrangement) else next(streams)
         return Partition(
-            nodes=tuple(nodes),
             runtime=self._builder.runtime,
             builder=self._builder,
             inputs=tuple(map(self._port, entries)),
@@ -301,6 +319,35 @@ class _Assembly:
                 )
                 target = self._make(node, copies[0])
                 self._arrange(Arrangement(sources, arrange, target, copies[0].sizes))
+            case Keep():
+                (tensor, state), (layout, _) = node.inputs, placement.inputs
+                assert tensor and state and layout and inputs[0]
+                value = Source(inputs[0], layout.sizes, tensor.shape)
+                self._kept.append(Kept(node, value, self._home(state.index)))
+
+    def _keep(self, exits: Sequence[Copy]) -> None:
+        """Set variables, when nothing else needs what they were. What they are set to, and what the
+        partition gives, may be what one of them was."""
+        kept = [one for one in self._kept if one.source.surface != self._surfaces[one.state]]
+        old = {id(self._surfaces[one.state].buffer): one.node for one in kept}
+
+        def saved(source: Source) -> Source:
+            node = old.get(id(source.surface.buffer))
+            return source if node is None else self._saved(node, source)
+
+        kept = [one._replace(source=saved(one.source)) for one in kept]
+        for copy in exits:
+            its = Source(self._surfaces[copy], copy.sizes, self._draft.tensors[copy.tensor].shape)
+            self._surfaces[copy] = saved(its).surface
+        for node, source, state in kept:
+            self._move(node, source, self._surfaces[state], state.sizes)
+
+    def _saved(self, node: Node, source: Source) -> Source:
+        """A copy of a tensor, in memory of its own."""
+        config, layout = self._builder.config, Layout(source.sizes)
+        target = layout.surface(self._builder.allocate(layout.bytes(config)), config)
+        self._move(node, source, target, source.sizes)
+        return source._replace(surface=target)
 
     def _home(self, index: int) -> Copy:
         sizes, memory = self._draft.layouts[index].sizes, self._draft.memories[index]
@@ -312,12 +359,12 @@ class _Assembly:
     def _make(self, node: Node, copy: Copy) -> Surface:
         """Memory for a copy, its margin filled; that of a share by the core, each time."""
         config, tensor = self._builder.config, self._draft.tensors[copy.tensor]
-        layout = Layout(copy.sizes, self._draft.margin(copy))
-        size = layout.bytes(config, copy.memory)
+        layout = self._layout(copy)
         # The core stores elements of OUT alone.
         fills = layout.margin == NO_MARGIN or copy.memory == MemoryId.OUT
         if self._shared and tensor.constant is None and fills:
-            surface = layout.surface(Share(size), config, copy.memory)
+            share = Share(layout.bytes(config, copy.memory))
+            surface = layout.surface(share, config, copy.memory)
             if margin := [one for one in around(surface, layout.margin) if one.extent.elements]:
 
                 def emit(builder: Builder, _inputs: object, _outputs: object) -> None:
@@ -325,13 +372,21 @@ class _Assembly:
 
                 self._jobs.append(Job(node, emit, (), (surface,)))
         else:
-            buffer = self._builder.allocate(size)
-            if layout.margin != NO_MARGIN:
-                kind = layouts.value_type(config, copy.memory)
-                np.frombuffer(buffer.view, kind)[:] = tensor.zero_point
-            surface = layout.surface(buffer, config, copy.memory)
+            surface = self._lasting(copy)
         self._surfaces[copy] = surface
         return surface
+
+    def _lasting(self, copy: Copy) -> Surface:
+        """Memory that no other copy has, its margin filled."""
+        config, layout = self._builder.config, self._layout(copy)
+        buffer = self._builder.allocate(layout.bytes(config, copy.memory))
+        if layout.margin != NO_MARGIN:
+            kind = layouts.value_type(config, copy.memory)
+            np.frombuffer(buffer.view, kind)[:] = self._draft.tensors[copy.tensor].zero_point
+        return layout.surface(buffer, config, copy.memory)
+
+    def _layout(self, copy: Copy) -> Layout:
+        return Layout(copy.sizes, self._draft.margin(copy))
 
     def _reach(self, node: Node, tensor: Tensor, layout: Layout, memory: MemoryId) -> Surface:
         """A tensor's surface in a layout, to which it is converted where it has no copy in it
@@ -343,30 +398,31 @@ class _Assembly:
             def spread(values: Array) -> Array:
                 return np.broadcast_to(values, shape)
 
+            target = self._make(node, copy)
             if tensor.constant is not None:
-                values = spread(tensor.constant)
-                pack(values, copy.sizes, self._make(node, copy), self._builder.config)
+                pack(spread(tensor.constant), copy.sizes, target, self._builder.config)
             else:
-                self._convert(node, tensor, copy, spread)
+                home = self._home(tensor.index)
+                source = Source(self._surfaces[home], home.sizes, tensor.shape)
+                if copy.spread:
+                    self._arrange(Arrangement((source,), spread, target, copy.sizes))
+                else:
+                    self._move(node, source, target, copy.sizes)
         return self._surfaces[copy]
 
-    def _convert(
-        self, node: Node, tensor: Tensor, copy: Copy, spread: Callable[[Array], Array]
-    ) -> None:
-        """Make a copy of a tensor from its first layout: on the VTA where whole elements move."""
-        home, config = self._home(tensor.index), self._builder.config
-        source, target = self._surfaces[home], self._make(node, copy)
-        axes = None if copy.spread else moved(source, home.sizes, target, copy.sizes, config)
+    def _move(self, node: Node, source: Source, target: Surface, sizes: Sizes) -> None:
+        """Copy a tensor to a surface in other sizes: on the VTA where whole elements move."""
+        surface = source.surface
+        axes = moved(surface, source.sizes, target, sizes, self._builder.config)
         if axes is None:
-            whole = Source(source, home.sizes, tensor.shape)
-            self._arrange(Arrangement((whole,), spread, target, copy.sizes))
+            self._arrange(Arrangement((source,), lambda values: values, target, sizes))
             return
         found = axes
 
         def emit(builder: Builder, _inputs: object, _outputs: object) -> None:
-            move(builder.runtime, source, target, found)
+            move(builder.runtime, surface, target, found)
 
-        self._jobs.append(Job(node, emit, (source,), (target,)))
+        self._jobs.append(Job(node, emit, (surface,), (target,)))
 
     def _arrange(self, step: Arrangement) -> None:
         self._end_stream()

@@ -18,11 +18,12 @@ from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from potash_firmware.tflite import macs
 from potash_firmware.tflite.capi import Array
-from potash_firmware.tflite.delegate import NodeReport, VtaDelegate
+from potash_firmware.tflite.delegate import NodeReport, SplitError, VtaDelegate
 from potash_firmware.tflite.partition import ShapeError
 from potash_firmware.tflite.state import keeps_state
 from potash_firmware.tflite.validation import ModelError, validate
 from potash_firmware.tflite.variables import sizes
+from potash_firmware.tflite.variables.plan import plan
 from potash_firmware.vta_runtime import VtaMemoryError
 
 __all__ = ["Model", "ModelError", "NodeReport", "TensorReport", "infer", "inspect"]
@@ -221,13 +222,14 @@ def _prepare(
     with delegate.recalled(model) as valid:
         if not valid:
             validate(model)
-        delegate.begin(left)
+        variables = plan(model)
+        delegate.begin(left, variables)
         while True:
             try:
                 return _native(make, delegate)
-            except VtaMemoryError:
+            except (VtaMemoryError, SplitError):
                 # It takes fewer nodes now, and in the end none.
-                delegate.begin({**left, **delegate.left})
+                delegate.begin({**left, **delegate.left}, variables)
 
 
 def _native(action: Callable[[], Result], delegate: VtaDelegate | None) -> Result:

@@ -24,8 +24,8 @@ def tensors(
     """
     if len(node.inputs) not in counts or len(node.outputs) != 1 or node.outputs[0] is None:
         raise Refusal(f"{what} has other inputs and outputs than it should")
-    sources = [_quantized(tensor, types) for tensor in node.inputs[:activations]]
-    return sources, _quantized(node.outputs[0], types)
+    sources = [quantized(tensor, types) for tensor in node.inputs[:activations]]
+    return sources, quantized(node.outputs[0], types)
 
 
 def same_scale(source: Tensor, output: Tensor) -> None:
@@ -51,7 +51,7 @@ def options(node: Node, what: str) -> Options:
     return node.options
 
 
-def _quantized(tensor: Tensor | None, types: Mapping[int, int]) -> Tensor:
+def quantized(tensor: Tensor | None, types: Mapping[int, int] = INT8) -> Tensor:
     """A tensor with one scale and zero point, whose size is known."""
     if tensor is None:
         raise Refusal("an input is left out")

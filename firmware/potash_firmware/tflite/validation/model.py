@@ -115,7 +115,7 @@ def _validate_model(model: Table, contents: bytes) -> None:
     codes = [model.OperatorCodes(at) for at in budget.take(model.OperatorCodesLength(), "codes")]
     operators = [max(code.BuiltinCode(), code.DeprecatedBuiltinCode()) for code in codes]
     buffers = [
-        _data(model.Buffers(at), contents) for at in budget.take(model.BuffersLength(), "buffers")
+        data_of(model.Buffers(at), contents) for at in budget.take(model.BuffersLength(), "buffers")
     ]
     if buffers:
         # TensorFlow Lite never takes data from this one.
@@ -129,7 +129,7 @@ def _validate_model(model: Table, contents: bytes) -> None:
     _validate_calls(calls)
 
 
-def _data(buffer: Table, contents: bytes) -> Data:
+def data_of(buffer: Table, contents: bytes) -> Data:
     """A buffer's bytes, in its table or behind all tables."""
     if buffer.Offset() <= 1:
         if buffer.DataLength() > len(contents):

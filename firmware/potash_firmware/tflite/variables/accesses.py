@@ -59,9 +59,9 @@ def read(model: Table) -> Variables | None:
 
     Raises ModelError where it is not known which variable an operator means.
     """
-    graphs = operators(model)
-    if not any(one.code == BuiltinOperator.READ_VARIABLE for graph in graphs for one in graph):
+    if BuiltinOperator.READ_VARIABLE not in _codes(model):
         return None
+    graphs = operators(model)
     handles: dict[Place, Name] = {}
     accesses: list[Access] = []
     escaped: set[Name] = set()
@@ -89,10 +89,7 @@ def read(model: Table) -> Variables | None:
 
 def operators(model: Table) -> list[list[Operator]]:
     """Those of each graph of a valid `schema.Model`."""
-    codes = [
-        max(one.BuiltinCode(), one.DeprecatedBuiltinCode())
-        for one in map(model.OperatorCodes, range(model.OperatorCodesLength()))
-    ]
+    codes = _codes(model)
     return [
         [
             Operator(
@@ -104,6 +101,13 @@ def operators(model: Table) -> list[list[Operator]]:
             for one in map(graph.Operators, range(graph.OperatorsLength()))
         ]
         for graph in map(model.Subgraphs, range(model.SubgraphsLength()))
+    ]
+
+
+def _codes(model: Table) -> list[int]:
+    return [
+        max(one.BuiltinCode(), one.DeprecatedBuiltinCode())
+        for one in map(model.OperatorCodes, range(model.OperatorCodesLength()))
     ]
 
 
