@@ -34,6 +34,13 @@ def integer(value: int) -> Value:
     return ir.Constant(I64, value)
 
 
+def on_stack(builder: Any, kind: Value) -> Value:
+    """The address of room for a value, with any contents: numba's own function would write zeroes,
+    which takes long to compile, too."""
+    with builder.goto_entry_block():
+        return builder.ptrtoint(builder.alloca(kind), I64)
+
+
 def scaled(builder: Any, number: Value, size: int) -> Value:
     return builder.mul(number, integer(size))
 

@@ -8,10 +8,10 @@ that is also a target comes out as it should.
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba.core import types
 
 from potash_device.vta.fast.compiling import intrinsic
-from potash_device.vta.fast.emitting import I32, I64, integer, load, shuffle, store
+from potash_device.vta.fast.emitting import I32, I64, integer, load, on_stack, shuffle, store
 from potash_device.vta.isa import AluOpcode
 
 LANES = 16
@@ -59,7 +59,7 @@ def new_program(typing: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         room = ir.ArrayType(ir.ArrayType(I64, LOOP.count + BYTES // 8), MOST_OPERATIONS + 1)
-        return builder.ptrtoint(cgutils.alloca_once(builder, room), I64)  # type: ignore[no-untyped-call]
+        return on_stack(builder, room)
 
     return signature, generate
 
