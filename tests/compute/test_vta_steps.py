@@ -206,6 +206,51 @@ def test_accumulators_are_zero_where_they_were_reset(
         assert pair.check(finished(*stream)).refusal is None
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.data(), st.sampled_from(available(DEFAULT)))
+def test_lines_of_positions(data: st.DataObject, path: str) -> None:
+    """Rows of an image with the same weights, and rows that are nearly so; of accumulators that are
+    zero and of others, of which some belong to two rows."""
+    columns, taps, lines = (data.draw(st.integers(1, most)) for most in (17, 5, 4))
+    down, along = data.draw(st.integers(0, 20)), data.draw(st.integers(-3, 9))
+    other = data.draw(st.sampled_from((-1, -1, *range(lines))))
+    micro_ops = [
+        MicroOp(line * down + (line == other == 1), 40 + line * along + tap, tap + (line == other))
+        for line in range(lines)
+        for tap in range(taps)
+    ]
+    micro_ops = [
+        MicroOp(one.dst + x, one.src + x, one.wgt) for one in micro_ops for x in range(columns)
+    ]
+    blocks = data.draw(st.sampled_from((1, 2, 5)))
+    shared: dict[str, Any] = {"uop_end": len(micro_ops), "iter_out": blocks, "dst_factor_out": 90}
+    gemm = Gemm(
+        **shared,
+        iter_in=data.draw(st.integers(1, 3)),
+        src_factor_in=30,
+        wgt_factor_in=7,
+        src_factor_out=data.draw(st.sampled_from((0, 21))),
+        wgt_factor_out=30,
+    )
+    stream = [Gemm(reset=True, iter_in=1, **shared), gemm, gemm][data.draw(st.integers(0, 1)) :]
+    pair = Pair(DEFAULT, path=path, micro_ops=micro_ops)
+    for _ in range(2):
+        pair.check(finished(*stream))
+
+
+def test_rows_of_an_image_are_one_step() -> None:
+    micro_ops = [
+        MicroOp(14 * row + x, 18 * row + x + tap, tap)
+        for row in range(14)
+        for tap in range(5)
+        for x in range(14)
+    ]
+    pair = Pair(DEFAULT, micro_ops=micro_ops)
+    pair.check(finished(Gemm(uop_end=len(micro_ops), iter_out=1, iter_in=1)))
+    (program,) = pair.fast._programs.values()
+    assert program.plan is not None and len(program.plan.steps.steps) == 1
+
+
 @settings(max_examples=40, deadline=None)
 @given(kernels(), st.sampled_from((1, 2, 7)))
 def test_a_stream_with_more_steps_than_there_is_room_for(

@@ -110,11 +110,14 @@ def in_matrix(buffers: Any, step: Any, pairs: Any, acc: Any, configured: Number)
         some, left = 1, blocks - block
         if step[s.SRC_BLOCK] == 0 and left >= 2:
             some = 4 if left >= 4 else 2
-        in_windows(buffers, some, windows, at, src, shape, others)
-        for number in range(some if done < length else 0):
-            rest = at + (done * dst_step + number * block_step) * ACC_BYTES
-            those = of_block(others, number)
-            in_registers(buffers, False, FULL, length - done, rest, src + done * src_step, those)
+        for line in range(step[s.LINES]):
+            place = at + line * np.int64(step[s.LINE_STEP]) * ACC_BYTES
+            source = src + line * np.int64(step[s.SRC_LINE])
+            in_windows(buffers, some, windows, place, source, shape, others)
+            for number in range(some if done < length else 0):
+                rest = place + (done * dst_step + number * block_step) * ACC_BYTES
+                its, those = source + done * src_step, of_block(others, number)
+                in_registers(buffers, False, FULL, length - done, rest, its, those)
         block += some
         at += some * block_step * ACC_BYTES
         src += some * np.int64(step[s.SRC_BLOCK])
@@ -190,12 +193,15 @@ def in_tiles(buffers: Any, step: Any, pairs: Any, acc: Any) -> None:
     count, fresh = np.int64(step[s.PAIRS]), np.int64(step[s.FRESH])
     at = acc.ctypes.data + np.int64(step[s.TARGET]) * ACC_BYTES
     src, wgt = np.int64(step[s.SRC]), np.int64(step[s.WGT])
+    down, along = np.int64(step[s.LINE_STEP]) * ACC_BYTES, np.int64(step[s.SRC_LINE])
     block = 0
     while block < blocks:
         two = step[s.TOGETHER] != 0 and block + 1 < blocks
         others = (dst_step, block_step, src_step, wgt, wgt_step, table, count, fresh)
         form = form_of(buffers, two, step[s.CONSECUTIVE], others)
-        in_registers(buffers, two, form, np.int64(step[s.COUNT]), at, src, others)
+        for line in range(step[s.LINES]):
+            place, source = at + line * down, src + line * along
+            in_registers(buffers, two, form, np.int64(step[s.COUNT]), place, source, others)
         done = 2 if two else 1
         block += done
         at += done * block_step * ACC_BYTES
@@ -208,16 +214,18 @@ def in_loops(buffers: Any, step: Any, pairs: Any, lanes: Number, acc: Any) -> No
     """For a core of any shape."""
     batch, depth, height = buffers.batch, buffers.block_in, buffers.block_out
     for block in range(step[s.BLOCKS]):
-        for position in range(step[s.COUNT]):
-            dst = step[s.TARGET] + block * step[s.BLOCK_STEP] + position * step[s.DST_STEP]
+        for position in range(step[s.COUNT] * step[s.LINES]):
+            line, column = divmod(position, step[s.COUNT])
+            dst = step[s.TARGET] + block * step[s.BLOCK_STEP]
+            dst += line * step[s.LINE_STEP] + column * step[s.DST_STEP]
             if step[s.FRESH]:
                 acc[dst * lanes : (dst + 1) * lanes] = 0
             for number in range(step[s.PAIR], step[s.PAIR] + step[s.PAIRS]):
                 src = pairs[number, 0] + step[s.SRC] + block * step[s.SRC_BLOCK]
-                src += position * step[s.SRC_STEP]
+                src += line * step[s.SRC_LINE] + column * step[s.SRC_STEP]
                 wgt = pairs[number, 1] + step[s.WGT] + block * step[s.WGT_STEP]
-                for line in range(batch):
-                    at = (src * batch + line) * depth
+                for row in range(batch):
+                    at = (src * batch + row) * depth
                     inputs = buffers.inp[at : at + depth]
                     for output in range(height):
                         at = (wgt * height + output) * depth
@@ -227,7 +235,7 @@ def in_loops(buffers: Any, step: Any, pairs: Any, lanes: Number, acc: Any) -> No
                             total = np.int32(
                                 total + np.int32(inputs[value]) * np.int32(weights[value])
                             )
-                        acc[(dst * batch + line) * height + output] += total
+                        acc[(dst * batch + row) * height + output] += total
 
 
 def in_registers(

@@ -217,15 +217,18 @@ def relate(
 def _relate_products(
     step: Any, at: Number, pairs: Any, chains: Chains, writers: Writers, count: Number
 ) -> Number:
-    positions = np.int64(step[s.COUNT])
-    for block in range(step[s.BLOCKS]):
+    positions, lines = np.int64(step[s.COUNT]), np.int64(step[s.LINES])
+    for part in range(step[s.BLOCKS] * lines):
+        block, line = divmod(part, lines)
         target = np.int64(step[s.TARGET]) + block * np.int64(step[s.BLOCK_STEP])
+        target += line * np.int64(step[s.LINE_STEP])
         for position in range(positions):
             element = target + position * step[s.DST_STEP]
             if not step[s.FRESH]:
                 count = _use(chains, at, writers.acc[element], count)
             writers.acc[element] = at
         src = np.int64(step[s.SRC]) + block * np.int64(step[s.SRC_BLOCK])
+        src += line * np.int64(step[s.SRC_LINE])
         wgt = np.int64(step[s.WGT]) + block * np.int64(step[s.WGT_STEP])
         for number in range(step[s.PAIR], step[s.PAIR] + step[s.PAIRS]):
             count = _use(chains, at, writers.wgt[pairs[number, 1] + wgt], count)
@@ -236,7 +239,8 @@ def _relate_products(
                 if writer != before:
                     count = _use(chains, at, writer, count)
                     before = writer
-    chains.cost[at] = 10 + positions * step[s.BLOCKS] * (2 + np.int64(step[s.PAIRS])) // 4
+    products = positions * lines * step[s.BLOCKS]
+    chains.cost[at] = 10 * lines + products * (2 + np.int64(step[s.PAIRS])) // 4
     return count
 
 

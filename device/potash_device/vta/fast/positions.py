@@ -81,7 +81,7 @@ def lower_products(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink
     together = has_pairs(other, length, dst_step)
 
     for iteration in range(one[0]):
-        start = 0
+        start, last = 0, -1
         while start < rows:
             dst = np.int64(words[start * stride]) & dst_mask
             end = start + 1
@@ -91,19 +91,48 @@ def lower_products(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink
             waiting = s.take_zeroed(sink, dst, dst_step, length, other[1], other[0])
             if waiting == s.SOME:
                 s.zero_waiting(sink)
-            at = s.new_step(sink, s.PRODUCTS)
-            step = sink.steps[at]
+            size = (end - start) * turns
+            if last >= 0 and last == sink.filled[s.STEPS] - 1:
+                first_pair = pair + start * turns
+                if is_line(sink, last, dst, first_pair, size, waiting == s.ALL):
+                    sink.steps[last, s.LINES] += 1
+                    start = end
+                    continue
+            last = s.new_step(sink, s.PRODUCTS)
+            step = sink.steps[last]
             step[s.COUNT] = length
             step[s.TARGET] = dst
             step[s.DST_STEP], step[s.BLOCK_STEP] = dst_step, other[1]
             step[s.SRC], step[s.SRC_STEP] = iteration * one[2], src_step
             step[s.SRC_BLOCK] = other[2]
             step[s.WGT], step[s.WGT_STEP] = iteration * one[3], other[3]
-            step[s.PAIR], step[s.PAIRS] = pair + start * turns, (end - start) * turns
+            step[s.PAIR], step[s.PAIRS] = pair + start * turns, size
             step[s.BLOCKS], step[s.TOGETHER] = other[0], together
             step[s.FRESH], step[s.CONSECUTIVE] = waiting == s.ALL, consecutive
+            step[s.LINES], step[s.LINE_STEP], step[s.SRC_LINE] = 1, 0, 0
             start = end
     sink.filled[s.FILLED_PAIRS] += rows * turns
+
+
+@compiled
+def is_line(sink: s.Sink, at: Number, dst: Number, pair: Number, size: Number, fresh: Flag) -> Flag:
+    """Whether products with `size` pairs from number `pair` on are one more line of a step: with
+    the same weights, as far from its last line as that is from the one before."""
+    step = sink.steps[at]
+    first, lines = np.int64(step[s.PAIR]), np.int64(step[s.LINES])
+    down = dst - step[s.TARGET]
+    along = np.int64(sink.pairs[pair, 0] - sink.pairs[first, 0])
+    if lines == 1:
+        step[s.LINE_STEP], step[s.SRC_LINE] = down, along
+    if step[s.PAIRS] != size or step[s.FRESH] != fresh:
+        return False
+    if down != lines * step[s.LINE_STEP] or along != lines * step[s.SRC_LINE]:
+        return False
+    for number in range(size):
+        one, other = sink.pairs[pair + number], sink.pairs[first + number]
+        if one[0] - other[0] != along or one[1] != other[1]:
+            return False
+    return True
 
 
 @compiled

@@ -17,7 +17,7 @@ from potash_device.vta.fast.compiling import Number, compiled
 TABLE_PAIRS = 1 << 14
 """Pairs of an instruction, beside its micro-ops."""
 
-COLUMNS = 16
+COLUMNS = 19
 KIND, COUNT, TARGET = range(3)
 TRANSFER, ZERO, PRODUCTS, ELEMENTWISE = range(4)
 """Kinds. A TRANSFER's target is the number of its instruction; that of other kinds is an element of
@@ -25,9 +25,11 @@ ACC, the first of `COUNT`."""
 
 DST_STEP, BLOCK_STEP, SRC, SRC_STEP, SRC_BLOCK, WGT, WGT_STEP = range(3, 10)
 PAIR, PAIRS, BLOCKS, TOGETHER, FRESH, CONSECUTIVE = range(10, 16)
+LINES, LINE_STEP, SRC_LINE = range(16, 19)
 """Of PRODUCTS: for so many positions and blocks, the pairs of INP and WGT elements from number PAIR
 on. Two blocks may be multiplied TOGETHER. FRESH accumulators are zero, whatever they hold. The WGT
-elements of CONSECUTIVE pairs follow each other."""
+elements of CONSECUTIVE pairs follow each other. There are so many LINES of positions, one after the
+other, as the rows of an image are."""
 
 OPCODE, IMMEDIATE, OPERAND, STRIDE, CUT, JUMP, MEMBERS, PIECES, SIMPLE = range(3, 12)
 """Of ELEMENTWISE: the operand is the number itself where it is IMMEDIATE, else an element of ACC,
