@@ -6,22 +6,7 @@ The group's state is at R4; `plan` says what its words are.
 from __future__ import annotations
 
 from potash.columns.assembly import R0, R1, R2, R3, R4, R5, R10, Code, Label, Register
-from potash.columns.plan import (
-    COUNT,
-    GREATEST,
-    HIGH,
-    INFINITY,
-    LEAST,
-    LIMB_BITS,
-    LIMBS,
-    LOW,
-    MANTISSA,
-    MINUS_INFINITY,
-    NAN,
-    SEEN,
-    WORD,
-    State,
-)
+from potash.columns.plan import LIMB_BITS, MANTISSA, WORD, Field, State
 from potash.columns.row import Row, jump_operator
 from potash.columns.types import TypeId
 
@@ -39,7 +24,7 @@ class Accumulator:
     def count(self, state: State, done: Label) -> None:
         """Count the row's value, and go on or to `done`."""
         code, column = self._code, state.column
-        increment(code, state.at + COUNT)
+        increment(code, state.at + Field.COUNT)
         if not (state.sums or state.extremes):
             return
         self._row.value(column)
@@ -56,10 +41,10 @@ class Accumulator:
     def _extremes(self, state: State) -> None:
         """The least and the greatest key, of which the first one is both."""
         code, signed = self._code, state.column.stored.signed
-        increment(code, state.at + SEEN)
-        for word, beaten in ((LEAST, ">="), (GREATEST, "<=")):
+        increment(code, state.at + Field.SEEN)
+        for word, beaten in ((Field.LEAST, ">="), (Field.GREATEST, "<=")):
             place, better, kept = WORD * (state.at + word), Label(), Label()
-            code.load(R2, R4, WORD * (state.at + SEEN), WORD)
+            code.load(R2, R4, WORD * (state.at + Field.SEEN), WORD)
             code.jump_if(R2, "==", 1, better)
             code.load(R2, R4, place, WORD)
             code.jump_if(R1, jump_operator(beaten, signed), R2, kept)
@@ -72,10 +57,10 @@ class Accumulator:
         code = self._code
         code.alu("=", R2, R1)
         _low_half(code, R2)
-        _add(code, R4, WORD * (state.at + LOW), R2)
+        _add(code, R4, WORD * (state.at + Field.LOW), R2)
         code.alu("=", R2, R1)
         code.alu("s>>" if state.column.stored.signed else ">>", R2, 32)
-        _add(code, R4, WORD * (state.at + HIGH), R2)
+        _add(code, R4, WORD * (state.at + Field.HIGH), R2)
 
     def _add_float(self, state: State) -> None:
         """Add the float whose bits are in R1, which it uses, to three words of the sum.
@@ -121,7 +106,7 @@ class Accumulator:
         for part, register in enumerate((R0, R3, R2)):
             code.alu("^", register, R1)
             code.alu("-", register, R1)
-            place = WORD * (state.at + LIMBS + part)
+            place = WORD * (state.at + Field.LIMBS + part)
             code.load(R4, R5, place, WORD)
             code.alu("+", R4, register)
             code.store(R5, place, R4, WORD)
@@ -135,14 +120,14 @@ class Accumulator:
         """Count NaN or an infinity: its bits are in R1, its mantissa in R2."""
         code, infinite, positive = self._code, Label(), Label()
         code.jump_if(R2, "==", 0, infinite)
-        increment(code, state.at + NAN)
+        increment(code, state.at + Field.NAN)
         code.jump(done)
         code.place(infinite)
         code.jump_if(R1, "s>=", 0, positive)
-        increment(code, state.at + MINUS_INFINITY)
+        increment(code, state.at + Field.MINUS_INFINITY)
         code.jump(done)
         code.place(positive)
-        increment(code, state.at + INFINITY)
+        increment(code, state.at + Field.INFINITY)
 
 
 def _low_half(code: Code, register: Register) -> None:

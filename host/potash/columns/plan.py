@@ -23,15 +23,20 @@ WORD = 8
 ROWS = 0
 """The word of a group that counts its rows."""
 GROUP_HEADER = 1
-
-COUNT, SEEN, LEAST, GREATEST, SUMS = 0, 1, 2, 3, 4
-"""Words of a column: values, values that are not NaN, the least and greatest key, and the sum."""
-LOW, HIGH = SUMS, SUMS + 1
-NAN, INFINITY, MINUS_INFINITY, LIMBS = SUMS, SUMS + 1, SUMS + 2, SUMS + 3
 LIMB_BITS = 32
 
 MANTISSA = {16: 10, 32: 23, 64: 52}
 """Bits of a float's mantissa in memory."""
+
+
+class Field:
+    """Words of a column's state: values, values that are not NaN, the least and greatest key, and
+    the sum, of integers or of floats."""
+
+    COUNT, SEEN, LEAST, GREATEST, SUMS = range(5)
+    EXTREMES = slice(LEAST, GREATEST + 1)
+    LOW, HIGH = SUMS, SUMS + 1
+    NAN, INFINITY, MINUS_INFINITY, LIMBS = range(SUMS, SUMS + 4)
 
 
 class State(NamedTuple):
@@ -131,8 +136,8 @@ def states_of(
 def words(kind: DataType, sums: bool) -> int:
     """Words of a column's state."""
     if not sums:
-        return SUMS
-    return LIMBS + limbs(kind.bits) if kind.id == TypeId.FLOAT else HIGH + 1
+        return Field.SUMS
+    return Field.LIMBS + limbs(kind.bits) if kind.id == TypeId.FLOAT else Field.HIGH + 1
 
 
 def limbs(bits: int) -> int:

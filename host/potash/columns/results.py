@@ -18,21 +18,12 @@ from potash.columns.conditions import Dictionary
 from potash.columns.errors import InvalidFile
 from potash.columns.expressions import Aggregate
 from potash.columns.plan import (
-    COUNT,
-    GREATEST,
-    HIGH,
-    INFINITY,
-    LEAST,
     LIMB_BITS,
-    LIMBS,
-    LOW,
     MANTISSA,
-    MINUS_INFINITY,
-    NAN,
     ROWS,
-    SEEN,
     WORD,
     Aggregated,
+    Field,
     Selected,
     State,
     words,
@@ -69,11 +60,11 @@ class Group:
         self.rows += other.rows
         for name, more in other.states.items():
             mine = self.states[name]
-            extremes = [one[LEAST : GREATEST + 1] for one in (mine, more) if one[SEEN]]
+            extremes = [one[Field.EXTREMES] for one in (mine, more) if one[Field.SEEN]]
             self.states[name] = [one + another for one, another in zip(mine, more, strict=True)]
             if extremes:
                 least, greatest = zip(*extremes, strict=True)
-                self.states[name][LEAST : GREATEST + 1] = min(least), max(greatest)
+                self.states[name][Field.EXTREMES] = min(least), max(greatest)
 
 
 Key = Value | None
@@ -142,7 +133,7 @@ def _words(state: State, group: Sequence[int]) -> list[int]:
     own = group[state.at : state.at + words(kind, state.sums)]
     found = [_signed(word) for word in own]
     if not kind.signed:
-        found[LEAST : GREATEST + 1] = own[LEAST : GREATEST + 1]
+        found[Field.EXTREMES] = own[Field.EXTREMES]
     return found
 
 
@@ -150,27 +141,27 @@ def _value(aggregate: Aggregate, group: Group, kind: DataType) -> Value | None:
     if aggregate.column is None:
         return group.rows
     state = group.states[aggregate.column]
-    function, count = aggregate.function, state[COUNT]
+    function, count = aggregate.function, state[Field.COUNT]
     if function == "count":
         return count
     if not count:
         return None
     if function in ("min", "max"):
-        key = state[LEAST if function == "min" else GREATEST]
+        key = state[Field.LEAST if function == "min" else Field.GREATEST]
         if kind.id == TypeId.FLOAT:
-            return float_of_key(key, kind.bits) if state[SEEN] else math.nan
+            return float_of_key(key, kind.bits) if state[Field.SEEN] else math.nan
         return bool(key) if kind.id == TypeId.BOOL else key
     if kind.id != TypeId.FLOAT:
-        whole = (state[HIGH] << 32) + state[LOW]
+        whole = (state[Field.HIGH] << 32) + state[Field.LOW]
         if function == "mean":
             return whole / count
         wrapped = whole & ((1 << 64) - 1)
         return _signed(wrapped) if kind.signed and kind.id != TypeId.BOOL else wrapped
-    if state[NAN] or (state[INFINITY] and state[MINUS_INFINITY]):
+    if state[Field.NAN] or (state[Field.INFINITY] and state[Field.MINUS_INFINITY]):
         return math.nan
-    if state[INFINITY] or state[MINUS_INFINITY]:
-        return math.inf if state[INFINITY] else -math.inf
-    whole = sum(word << LIMB_BITS * number for number, word in enumerate(state[LIMBS:]))
+    if state[Field.INFINITY] or state[Field.MINUS_INFINITY]:
+        return math.inf if state[Field.INFINITY] else -math.inf
+    whole = sum(word << LIMB_BITS * number for number, word in enumerate(state[Field.LIMBS :]))
     divisor = count if function == "mean" else 1
     return _rounded(Fraction(whole, divisor * smallest(kind.bits)))
 
