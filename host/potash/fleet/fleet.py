@@ -13,13 +13,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from potash.columns import Request, merged
 from potash.columns import Result as Answer
 from potash.fleet import cluster
+from potash.fleet.datasets import Dataset, Result, Totals, dataset_of, missing, numbered
 from potash.fleet.directory import MOST_SHARDS, File, require_name
 from potash.fleet.drives import Drive, require_distinct
 from potash.fleet.placement import Placement
@@ -30,7 +31,6 @@ from potash.sdk.targets import Content, content_of
 
 if TYPE_CHECKING:
     from potash.fleet.serving import Seen
-    from potash.fleet.work import Done
 
 PATIENCE = 10.0
 """Seconds in which a drive may come back on another worker."""
@@ -42,66 +42,6 @@ FAN_IN = 16
 
 Combine = Callable[[list[bytes]], bytes]
 """Makes one output of several, in the order of their shards; it is associative."""
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """A list of files that are spread over drives: for each its drive, in the order of shards.
-
-    `missing` has the shards, from 0 on, that no drive has which is served.
-    """
-
-    name: str
-    shards: Sequence[tuple[str, File]]
-    missing: Sequence[int]
-
-    @property
-    def held(self) -> int:
-        """Bytes of all shards that are there."""
-        return sum(file.size for _, file in self.shards)
-
-
-@dataclass(frozen=True)
-class Result:
-    """What came of one shard. `drive` and the size are unknown of one that was missing before."""
-
-    name: str
-    shard: int
-    drive: str | None
-    held: int | None
-    output: bytes = b""
-    produced: int = 0
-    return_value: int | None = None
-    printed: Sequence[str] = ()
-    seconds: float = 0.0
-    moved: int = 0
-    worker: str | None = None
-    error: str = ""
-    missing: bool = False
-
-
-@dataclass
-class Totals:
-    """The sum of some results: shards by what came of them, and bytes."""
-
-    done: int = 0
-    failed: int = 0
-    missing: int = 0
-    held: int = 0
-    moved: int = 0
-
-    def add(self, result: Result) -> None:
-        """Count one more."""
-        self.missing += result.missing
-        self.failed += bool(result.error) and not result.missing
-        self.done += not result.error
-        self.held += result.held or 0
-        self.moved += result.moved
-
-    @property
-    def shards(self) -> int:
-        """All of them."""
-        return self.done + self.failed + self.missing
 
 
 class Fleet:
@@ -186,13 +126,15 @@ class Fleet:
 
     def datasets(self) -> list[Dataset]:
         """All data sets, by name."""
-        seen = self.seen()
-        names = {file.dataset for one in seen.values() for file in one.files}
-        return [_dataset(name, seen) for name in sorted(names)]
+        files = self._files()
+        return [dataset_of(name, files) for name in sorted({file.dataset for _, file in files})]
 
     def dataset(self, name: str) -> Dataset:
         """A data set. Raises PotashError where no drive has any of it."""
-        return _dataset(name, self.seen())
+        return dataset_of(name, self._files())
+
+    def _files(self) -> list[tuple[str, File]]:
+        return [(name, file) for name, one in self.seen().items() for file in one.files]
 
     def put(
         self, dataset: str, paths: Iterable[str | Path], *, progress: Progress = silent
@@ -255,11 +197,8 @@ class Fleet:
         """Remove a data set from the drives; how many files that were."""
         from potash.fleet import work
 
-        futures = [
-            self._submit(name, work.remove_files, dataset)
-            for name, one in self.seen().items()
-            if any(file.dataset == dataset for file in one.files)
-        ]
+        having = {drive for drive, file in self._files() if file.dataset == dataset}
+        futures = [self._submit(drive, work.remove_files, dataset) for drive in having]
         return sum(self._value(future) for _, future in self._finished(futures))
 
     def map(
@@ -299,7 +238,7 @@ class Fleet:
             done = 0
             for index in found.missing:
                 done += 1
-                yield _missing(found, index)
+                yield missing(found, index)
             for at, future in cluster.completed(self._client, futures):
                 drive, file = found.shards[at]
                 done += 1
@@ -442,44 +381,9 @@ class Fleet:
 
     def _result(self, drive: str, file: File, future: Any) -> Result:
         try:
-            done: Done = self._value(future)
+            result: Result = self._value(future)
+            return result
         except PotashError as error:
-            missing = self.placement.missing(drive)
-            return Result(
-                file.name, file.shard, drive, file.size, error=missing or str(error),
-                missing=bool(missing),
-            )  # fmt: skip
-        return Result(file.name, file.shard, drive, file.size, **vars(done))
-
-
-def _dataset(name: str, seen: Mapping[str, Seen]) -> Dataset:
-    shards = sorted(
-        (
-            (drive, file)
-            for drive, one in seen.items()
-            for file in one.files
-            if file.dataset == name
-        ),
-        key=lambda one: one[1].shard,
-    )
-    if not shards:
-        raise PotashError(f"no drive that is served has a data set {name!r}")
-    there = [file.shard for _, file in shards]
-    counts = {file.of for _, file in shards}
-    if len(counts) > 1 or len(set(there)) < len(there):
-        raise PotashError(
-            f"the drives have parts of two data sets {name!r}, as a drive was not there when one"
-            " was removed; remove it, and put it again"
-        )
-    return Dataset(name, shards, sorted(set(range(counts.pop())) - set(there)))
-
-
-def _missing(dataset: Dataset, index: int) -> Result:
-    error = f"no drive that is served has shard {index} of {dataset.name}"
-    return Result(f"{dataset.name}/?", index, None, None, error=error, missing=True)
-
-
-def numbered(indices: Sequence[int], most: int = 10) -> str:
-    """Numbers of shards, not too many."""
-    said = ", ".join(map(str, indices[:most]))
-    return said if len(indices) <= most else f"{said} and {len(indices) - most} more"
+            lost = self.placement.missing(drive)
+            one = Result(file.name, file.shard, drive, file.size, error=lost or str(error))
+            return replace(one, missing=bool(lost))

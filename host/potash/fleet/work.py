@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import NamedTuple
 
 from distributed import get_worker
 
 from csd_spec.opcodes import PAGE_SIZE
-from potash.columns import OnAccelerator, Request, Result, StoredBlocks, query
+from potash.columns import OnAccelerator, Request, StoredBlocks, query
+from potash.columns import Result as Answer
+from potash.fleet.datasets import Result
 from potash.fleet.directory import FIRST_PAGE, Directory, File, require_name
 from potash.fleet.serving import ServedDrive, drives_of
 from potash.sdk.accelerator import INPUT_LENGTH, Argument
@@ -33,23 +35,6 @@ class Job(NamedTuple):
     args: Sequence[Argument] = ()
     keep: str | None = None
     timeout: float | None = None
-
-
-@dataclass(frozen=True)
-class Done:
-    """What came of a job: its output, or the `error` of one that failed.
-
-    `moved` counts the bytes of program, arguments and output between worker and drive.
-    """
-
-    output: bytes = b""
-    produced: int = 0
-    return_value: int | None = None
-    printed: Sequence[str] = ()
-    seconds: float = 0.0
-    moved: int = 0
-    worker: str = ""
-    error: str = ""
 
 
 class StoredSink(Sink):
@@ -75,14 +60,15 @@ class StoredSink(Sink):
         return b""
 
 
-def run_job(drive: str, file: File, image: bytes, job: Job) -> Done:
+def run_job(drive: str, file: File, image: bytes, job: Job) -> Result:
     """Run a program on a file. Raises what is worth a retry: the drive's device has died."""
     served, progress = _begun(drive, file)
-    nsid, worker = served.device.nsid, get_worker().address
+    nsid = served.device.nsid
     sink = Sink()
     if job.keep is not None:
         name = f"{job.keep}/{file.name.partition('/')[2]}"
         sink = StoredSink(served.directory, file._replace(name=name), nsid)
+    found = Result(file.name, file.shard, drive, file.size, worker=get_worker().address)
     began = time.monotonic()
     try:
         result = served.accelerator.run(
@@ -98,21 +84,21 @@ def run_job(drive: str, file: File, image: bytes, job: Job) -> Done:
         raise
     except PotashError as error:
         printed = error.printed if isinstance(error, JobFailed) else ()
-        return Done(error=str(error), printed=printed, worker=worker)
+        return replace(found, error=str(error), printed=printed)
     values = [file.size if one is INPUT_LENGTH else one for one in job.args]
     given = len(image) + sum(len(argument_bytes(one)) for one in values)
-    return Done(
+    return replace(
+        found,
         output=result.output,
         produced=result.status.produced,
         return_value=result.status.return_value,
         printed=result.printed,
         seconds=time.monotonic() - began,
         moved=given + len(result.output),
-        worker=worker,
     )
 
 
-def run_query(drive: str, file: File, request: Request, timeout: float | None) -> Result | str:
+def run_query(drive: str, file: File, request: Request, timeout: float | None) -> Answer | str:
     """Query a file, which is a table; or why that cannot be. Raises what is worth a retry."""
     served, progress = _begun(drive, file)
     namespace = served.device.namespace()
@@ -134,10 +120,10 @@ class Part(NamedTuple):
     moved: int
 
 
-def combined(combine: Callable[[list[bytes]], bytes], parts: Sequence[Done | Part]) -> Part:
+def combined(combine: Callable[[list[bytes]], bytes], parts: Sequence[Result | Part]) -> Part:
     """Outputs as one. Raises PotashError for a job that failed."""
     for one in parts:
-        if isinstance(one, Done) and one.error:
+        if isinstance(one, Result) and one.error:
             raise PotashError(one.error)
     return Part(combine([one.output for one in parts]), sum(one.moved for one in parts))
 

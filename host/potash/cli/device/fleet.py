@@ -16,7 +16,8 @@ from potash.cli.drive.reports import QueryAnswered
 from potash.cli.drive.run import program_argument_option
 from potash.cli.progress import showing, ticking
 from potash.fleet import Dataset, Fleet, FleetFile, Result, Totals, read_fleet
-from potash.fleet.fleet import PATIENCE, numbered
+from potash.fleet.datasets import numbered
+from potash.fleet.fleet import PATIENCE
 from potash.sdk.accelerator import Argument
 from potash.sdk.errors import PotashError
 from potash.tables import columns
