@@ -124,6 +124,9 @@ typedef struct {
 } TfLiteTransposeConvParams;
 typedef struct { int activation, weights_format; bool keep_num_dims; } TfLiteFullyConnectedParams;
 typedef struct { int axis, activation; } TfLiteConcatenationParams;
+typedef struct { int values_count, axis; } TfLitePackParams;
+typedef struct { int axis, batch_dims; } TfLiteGatherParams;
+typedef struct { int mode; } TfLiteMirrorPaddingParams;
 typedef struct { float alpha; } TfLiteLeakyReluParams;
 typedef struct { int block_size; } TfLiteDepthToSpaceParams;
 typedef struct { int block_size; } TfLiteSpaceToDepthParams;
@@ -201,6 +204,13 @@ class Padding(IntEnum):
     VALID = 2
 
 
+class Mirror(IntEnum):
+    """`TfLiteMirrorPaddingMode`."""
+
+    REFLECT = 1
+    SYMMETRIC = 2
+
+
 class Activation(IntEnum):
     """`TfLiteFusedActivation`: those that are clamps."""
 
@@ -264,6 +274,8 @@ class Options:
     offset: bool = False
     align_corners: bool = False
     half_pixel_centers: bool = False
+    batch_dims: int = 0
+    mode: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +301,10 @@ _STRUCTURES: Mapping[int, str] = {
     BuiltinOperator.FULLY_CONNECTED: "TfLiteFullyConnectedParams",
     BuiltinOperator.CONCATENATION: "TfLiteConcatenationParams",
     BuiltinOperator.DEPTH_TO_SPACE: "TfLiteDepthToSpaceParams",
+    BuiltinOperator.GATHER: "TfLiteGatherParams",
     BuiltinOperator.LEAKY_RELU: "TfLiteLeakyReluParams",
+    BuiltinOperator.MIRROR_PAD: "TfLiteMirrorPaddingParams",
+    BuiltinOperator.PACK: "TfLitePackParams",
     BuiltinOperator.RESIZE_BILINEAR: "TfLiteResizeBilinearParams",
     BuiltinOperator.RESIZE_NEAREST_NEIGHBOR: "TfLiteResizeNearestNeighborParams",
     BuiltinOperator.SPACE_TO_DEPTH: "TfLiteSpaceToDepthParams",
@@ -309,6 +324,8 @@ _PLAIN = (
     "offset",
     "align_corners",
     "half_pixel_centers",
+    "batch_dims",
+    "mode",
 )
 """Options that have the same name in their structure."""
 

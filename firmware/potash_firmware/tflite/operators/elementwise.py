@@ -154,7 +154,7 @@ class _Operands:
 def _place(sources: Sequence[Tensor], output: Tensor, given: Layouts, config: Config) -> _Operands:
     whole = [at for at, tensor in enumerate(sources) if tensor.size == output.size]
     layout = next((its for at, its in enumerate(given) if its and at in whole), None)
-    layout = layout.with_margin(NO_MARGIN) if layout else _images_or_flat(output, config)
+    layout = layout.with_margin(NO_MARGIN) if layout else images_or_flat(output, config)
     spread = replace(layout, spread=output.shape)
     layouts: list[Layout | None] = [layout if at in whole else spread for at in range(len(sources))]
     # A constant is better the other one.
@@ -191,7 +191,7 @@ def _by_channel(tensor: Tensor, output: Tensor, layout: Layout, config: Config) 
     return tensor.constant is None and images == layout.sizes.images == math.prod(shape[:-3])
 
 
-def _images_or_flat(output: Tensor, config: Config) -> Layout:
+def images_or_flat(output: Tensor, config: Config) -> Layout:
     """As images, where those do not waste too much."""
     image, flat = Layout.image(output.shape), Layout.flat(output.shape)
     return image if image.elements(config) <= WASTE * flat.elements(config) else flat

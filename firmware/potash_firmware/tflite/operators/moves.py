@@ -1,19 +1,19 @@
-"""Operators that move int8 values without computing: CONCATENATION, PAD, RESHAPE and TRANSPOSE.
+"""Operators that move int8 values without computing: CONCATENATION, PACK, RESHAPE and TRANSPOSE.
 
 Where whole elements move the accelerator moves them, and where nothing does the output is the
 input's surface, or a part of it. What permutes values within elements is packing.
 
-Sources: `tflite/kernels/concatenation.cc`, `pad.cc`, `reshape.cc`, `transpose.cc`.
+Sources: `tflite/kernels/concatenation.cc`, `pack.cc`, `reshape.cc`, `transpose.cc`.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from potash_device.vta.config import Config
-from potash_firmware.tflite.capi import Activation, Allocation, Node, Tensor
+from potash_firmware.tflite.capi import Activation, Allocation, Array, Node, Tensor
 from potash_firmware.tflite.lowering import (
     Alias,
     Arrange,
@@ -25,8 +25,8 @@ from potash_firmware.tflite.lowering import (
     Refusal,
     Settings,
 )
-from potash_firmware.tflite.operators import checks, selection
-from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin
+from potash_firmware.tflite.operators import checks
+from potash_firmware.tflite.packing import NO_MARGIN, Layout
 from potash_firmware.vta_runtime.schedules import MovedAxis, Surface, between, move
 
 
@@ -38,10 +38,33 @@ def lower_concatenation(node: Node, settings: Settings) -> Lowering:
     options = checks.options(node, what)
     if options.activation != Activation.NONE:
         raise Refusal("the concatenation has a fused activation")
+    return _joined(sources, sources, output, options.axis, np.concatenate, settings)
+
+
+def lower_pack(node: Node, settings: Settings) -> Lowering:
+    """PACK: a concatenation of tensors with another axis, of one. Raises Refusal."""
+    what = "a packing"
+    sources, output = checks.tensors(node, range(1, len(node.inputs) + 1), what)
+    axis, rank = checks.options(node, what).axis, len(output.shape)
+    at = axis % rank if rank else 0
+    parts = [replace(one, shape=(*one.shape[:at], 1, *one.shape[at:])) for one in sources]
+    return _joined(sources, parts, output, axis, np.stack, settings)
+
+
+def _joined(
+    tensors: Sequence[Tensor],
+    sources: Sequence[Tensor],
+    output: Tensor,
+    along: int,
+    join: Callable[[Sequence[Array], int], Array],
+    settings: Settings,
+) -> Lowering:
+    """A concatenation of `sources`, which is what `join` does with the `tensors`. Raises
+    Refusal."""
     rank = len(output.shape)
-    if not -rank <= options.axis < rank:
+    if not -rank <= along < rank:
         raise Refusal("the concatenation is along no axis of its output")
-    axis = options.axis % rank
+    axis = along % rank
     if any(len(source.shape) != rank for source in sources):
         raise Refusal("the tensors of the concatenation differ in rank")
     sizes = [source.shape[axis] for source in sources]
@@ -61,8 +84,8 @@ def lower_concatenation(node: Node, settings: Settings) -> Lowering:
         inner = 3
     step = _step(inner, rank, settings.config)
     if step is None or any(first % step for first in firsts):
-        arrange = Arrange(lambda *values: np.concatenate(values, axis))
-        return Lowering.fixed(inputs, outputs, arrange)
+        arrange = Arrange(lambda *values: join(values, axis))
+        return Lowering.fixed([Layout.image(one.shape) for one in tensors], outputs, arrange)
 
     def emit(builder: Builder, pieces: Sequence[Surface | None], wholes: Sequence[Surface]) -> None:
         for surface, first in zip(pieces, firsts, strict=True):
@@ -91,30 +114,6 @@ def _part(whole: Surface, inner: int, first: int, size: Surface) -> Surface:
         height=size.height,
         width=size.width,
     )
-
-
-def lower_pad(node: Node, settings: Settings) -> Lowering:
-    """PAD around images with the zero point, which is what a margin holds: the output is the
-    input's surface with a part of its margin. Raises Refusal."""
-    (source,), output = checks.tensors(node, (2,), "a padding", 1)
-    checks.same_scale(source, output)
-    numbers, pads = checks.numbers(node.inputs[1]), node.inputs[1]
-    if pads is None or pads.shape != (len(source.shape), 2):
-        raise Refusal("the padding has other numbers than two for each axis")
-    if min(numbers, default=0) < 0:
-        raise Refusal("the padding is negative")
-    each = list(zip(numbers[::2], numbers[1::2], strict=True))
-    if output.shape != tuple(map(sum, zip(source.shape, *zip(*each, strict=True), strict=True))):
-        raise Refusal("the padding's output has another shape than it should")
-    spatial = [number for pair in each[-3:-1] for number in pair] if len(each) >= 3 else []
-    margin = Margin(*spatial)
-    if sum(numbers) > sum(spatial):
-        if sum(numbers) > sum(spatial) + sum(each[-1]):
-            raise Refusal("the padding is one of other axes than height, width and channels")
-        return selection.pad_channels(node, settings, source, output, margin, each[-1][0])
-    work = Alias(lambda surface: surface.grown(*margin), margin.plus)
-    layouts = Layout.image(source.shape), Layout.image(output.shape)
-    return Lowering.fixed((layouts[0], None), layouts[1:], work)
 
 
 def lower_reshape(node: Node, settings: Settings) -> Lowering:

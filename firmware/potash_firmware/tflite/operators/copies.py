@@ -1,0 +1,123 @@
+"""Operators that put int8 values, or the zero point, beside what they have: PAD, MIRROR_PAD and
+GATHER.
+
+What is around an image is a margin, and channels are put between others by a product with ones. The
+host does the rest.
+
+Sources: `tflite/kernels/pad.cc`, `mirror_pad.cc`, `gather.cc`.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from potash_firmware.tflite.capi import Array, Mirror, Node, Tensor
+from potash_firmware.tflite.lowering import (
+    Alias,
+    Arrange,
+    Layouts,
+    Lowering,
+    Placement,
+    Refusal,
+    Settings,
+)
+from potash_firmware.tflite.operators import checks, elementwise, selection
+from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin, Sizes
+
+MOST_WEIGHTS = 1 << 16
+"""In a product with ones; they are the square of the channels."""
+
+
+def _padded(node: Node) -> tuple[Tensor, Tensor, list[tuple[int, int]]]:
+    """The input, the output, and how much there is before and after each axis. Raises Refusal."""
+    (source,), output = checks.tensors(node, (2,), "a padding", 1)
+    checks.same_scale(source, output)
+    numbers, pads = checks.numbers(node.inputs[1]), node.inputs[1]
+    if pads is None or pads.shape != (len(source.shape), 2):
+        raise Refusal("the padding has other numbers than two for each axis")
+    if min(numbers, default=0) < 0:
+        raise Refusal("the padding is negative")
+    each = list(zip(numbers[::2], numbers[1::2], strict=True))
+    if output.shape != tuple(map(sum, zip(source.shape, *zip(*each, strict=True), strict=True))):
+        raise Refusal("the padding's output has another shape than it should")
+    return source, output, each
+
+
+def lower_pad(node: Node, settings: Settings) -> Lowering:
+    """PAD around images with the zero point, which is what a margin holds: the output is the
+    input's surface with a part of its margin. Raises Refusal."""
+    source, output, each = _padded(node)
+    spatial = [number for pair in each[-3:-1] for number in pair] if len(each) >= 3 else []
+    margin, total = Margin(*spatial), sum(map(sum, each))
+    if total > sum(spatial):
+        if total > sum(spatial) + sum(each[-1]):
+            raise Refusal("the padding is one of other axes than height, width and channels")
+        if source.shape[-1] * output.shape[-1] <= MOST_WEIGHTS:
+            return selection.pad_channels(node, settings, source, output, margin, each[-1][0])
+        if source.size > source.shape[-1]:
+            zero_point = source.zero_point
+            return _arranged(
+                source,
+                Layout.image(output.shape),
+                lambda values: np.pad(values, each, constant_values=zero_point),
+            )
+        before, after = each[-1]
+        margin = Margin(left=before, right=after)
+        work = Alias(lambda surface: surface.grown(*margin), margin.plus)
+        return Lowering.fixed((_row(source), None), (_row(output),), work)
+    work = Alias(lambda surface: surface.grown(*margin), margin.plus)
+    layouts = Layout.image(source.shape), Layout.image(output.shape)
+    return Lowering.fixed((layouts[0], None), layouts[1:], work)
+
+
+def lower_mirror(node: Node, settings: Settings) -> Lowering:
+    """MIRROR_PAD. Raises Refusal."""
+    source, output, each = _padded(node)
+    mode = checks.options(node, "a padding").mode
+    if mode not in (Mirror.REFLECT, Mirror.SYMMETRIC):
+        raise Refusal("the padding has another mode than the known ones")
+    seen = 1 if mode == Mirror.REFLECT else 0
+    if any(max(pads) > extent - seen for pads, extent in zip(each, source.shape, strict=True)):
+        raise Refusal("the padding has more than it mirrors")
+    row = source.shape[-1:] == (source.size,)
+    return _arranged(
+        source,
+        _row(output) if row else Layout.image(output.shape),
+        lambda values: np.pad(values, each, "reflect" if seen else "symmetric"),
+    )
+
+
+def lower_gather(node: Node, settings: Settings) -> Lowering:
+    """GATHER of constant places. Raises Refusal."""
+    what = "a gather"
+    (source,), output = checks.tensors(node, (2,), what, 1)
+    checks.same_scale(source, output)
+    options, rank = checks.options(node, what), len(source.shape)
+    checks.numbers(node.inputs[1])
+    if options.batch_dims or not -rank <= options.axis < rank:
+        raise Refusal("the gather is along no axis, or another one for each image")
+    assert node.inputs[1] is not None and node.inputs[1].constant is not None
+    axis, places = options.axis % rank, node.inputs[1].constant
+    before, extent, behind = source.shape[:axis], source.shape[axis], source.shape[axis + 1 :]
+    if not (0 <= places.min(initial=0) and places.max(initial=0) < extent):
+        raise Refusal("the gather is of places that its input does not have")
+    if output.shape != (*before, *places.shape, *behind):
+        raise Refusal("the gather's output has another shape than it should")
+    layout = elementwise.images_or_flat(output, settings.config)
+    return _arranged(source, layout, lambda values: np.take(values, places, axis))
+
+
+def _row(tensor: Tensor) -> Layout:
+    """Each value as a pixel of one row."""
+    return Layout(Sizes(1, 1, tensor.size, 1))
+
+
+def _arranged(source: Tensor, output: Layout, arrange: Callable[[Array], Array]) -> Lowering:
+    """An arrangement of the first input by the host, whatever layout that has."""
+
+    def place(given: Layouts) -> Placement:
+        first, *others = given
+        layout = first.with_margin(NO_MARGIN) if first else Layout.image(source.shape)
+        return Placement((layout, *[None] * len(others)), (output,), Arrange(arrange))
+
+    return Lowering(place)
