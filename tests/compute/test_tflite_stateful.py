@@ -12,8 +12,8 @@ from ai_edge_litert.interpreter import Interpreter, OpResolverType
 from potash.models.builder import GraphBuilder, Padding, Tensor
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
-from potash_firmware.tflite.delegate import VtaDelegate
-from potash_firmware.tflite.runtime import Model, inspect
+from potash_firmware.tflite.delegate import NO_ROOM, VtaDelegate
+from potash_firmware.tflite.runtime import Model, ModelError, inspect
 from potash_firmware.tflite.variables import claims, plan
 from potash_firmware.vta_runtime import Runtime
 from support.model_fuzz import packed, unpacked
@@ -197,23 +197,29 @@ def test_models_begin_anew_and_beside_each_other() -> None:
         del first, other
 
 
-def test_states_outlast_runs_where_tensors_share_memory() -> None:
-    shape = (1, 32, 32, 64)
-    runs = list(np.random.default_rng(3).integers(-128, 128, (3, *shape), np.int8))
+LARGE = list(np.random.default_rng(3).integers(-128, 128, (3, 1, 32, 32, 64), np.int8))
+
+
+def large() -> bytes:
+    """A model with a variable and a dozen other tensors of 64 KiB."""
     graph = Stateful()
-    state = graph.variable("state", runs[2])
+    shape = LARGE[0].shape
+    state = graph.variable("state", LARGE[2])
     x = y = graph.tensor(shape, 0.05)
     old = graph.read(state, shape)
     for number in range(5, -1, -1):
         y = graph.add(y, old, 0.05, number)
         y = graph.max_pool2d(y, 3, stride=1, padding=Padding.SAME)
     graph.set(state, y)
-    model = graph.finish([x], [graph.max_pool2d(y, 32, padding=Padding.VALID)])
-    # Of 16 tensors with 64 KiB each.
+    return graph.finish([x], [graph.max_pool2d(y, 32, padding=Padding.VALID)])
+
+
+def test_states_outlast_runs_where_tensors_share_memory() -> None:
+    model = large()
     with bench(dram_bytes=600 << 10) as vta:
         loaded = Model(model, delegate=vta.delegate, reference=True)
         assert set(vta.reasons) == {None}
-        assert given(loaded, runs) == expected(model, runs)
+        assert given(loaded, LARGE) == expected(model, LARGE)
         del loaded
 
 
@@ -363,6 +369,25 @@ def test_no_variable_is_kept_of_which_not_all_is_known(model: bytes, reason: str
     with bench() as vta:
         nodes = inspect(model, vta.delegate)
         assert not any(node.claimed for node in nodes if "VAR" in node.operator)
+
+
+@pytest.mark.parametrize("number", [-1, 0, 2])
+def test_a_call_of_a_graph_that_is_not_there_is_refused(number: int) -> None:
+    whole = unpacked(built(delayed))
+    whole.subgraphs[0].operators[0].builtinOptions.initSubgraphIndex = number
+    with bench() as vta, pytest.raises(ModelError):
+        inspect(packed(whole), vta.delegate)
+
+
+def test_a_variable_without_room_is_left_as_a_whole() -> None:
+    model = large()
+    with bench(dram_bytes=200 << 10) as vta:
+        loaded = Model(model, delegate=vta.delegate, reference=True)
+        assert given(loaded, LARGE) == expected(model, LARGE)
+        assert NO_ROOM in vta.reasons
+        nodes = vta.delegate.decisions[0]
+        assert not any(node.claimed for node in nodes if "VARIABLE" in node.operator)
+        del loaded
 
 
 def test_an_interpreter_without_the_model_keeps_no_variables() -> None:

@@ -8,7 +8,8 @@ runs it.
 """
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple, TypeAlias
@@ -100,8 +101,16 @@ def validate(model: bytes) -> None:
     """Raises ModelError for a model that is known to fail, or to make TensorFlow Lite abort."""
     if len(model) < SMALLEST_MODEL or model[4:8] != FILE_IDENTIFIER:
         raise ModelError("this is not a TensorFlow Lite model")
-    try:
+    with reading():
         _validate_model(schema.Model.GetRootAs(model, 0), model)
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """A context for the schema's accessors: raises ModelError for what these raise where an offset
+    leads anywhere."""
+    try:
+        yield
     except (struct.error, IndexError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, ModelError):
             raise

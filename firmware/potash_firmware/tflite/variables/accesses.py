@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 from ai_edge_litert import schema_py_generated as schema
 
 from potash_firmware.tflite.capi import BuiltinOperator
-from potash_firmware.tflite.validation import ModelError
+from potash_firmware.tflite.validation.model import ModelError, reading
 
 Table: TypeAlias = Any
 """An accessor of the generated schema classes, which are untyped."""
@@ -59,6 +59,11 @@ def read(model: Table) -> Variables | None:
 
     Raises ModelError where it is not known which variable an operator means.
     """
+    with reading():
+        return _read(model)
+
+
+def _read(model: Table) -> Variables | None:
     if BuiltinOperator.READ_VARIABLE not in _codes(model):
         return None
     graphs = operators(model)

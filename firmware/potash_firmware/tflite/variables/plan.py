@@ -14,7 +14,7 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 from potash_firmware.tflite.capi import Array, BuiltinOperator
-from potash_firmware.tflite.validation.model import data_of
+from potash_firmware.tflite.validation.model import data_of, reading
 from potash_firmware.tflite.validation.operators import called_graphs
 from potash_firmware.tflite.variables.accesses import (
     Access,
@@ -86,10 +86,11 @@ def plan(model: bytes) -> Plan:
         (0, at): frozenset((number, node) for node in range(len(graphs[number])))
         for number, at in initialisers.items()
     }
-    hidden = any(
-        (graph.Name() or b"").startswith(_NOT_SHOWN)
-        for graph in map(its.Subgraphs, range(its.SubgraphsLength()))
-    )
+    with reading():
+        hidden = any(
+            (graph.Name() or b"").startswith(_NOT_SHOWN)
+            for graph in map(its.Subgraphs, range(its.SubgraphsLength()))
+        )
     variables: dict[Place, Decision] = {}
     for name, places in _places(found).items():
         accesses = [one for one in found.accesses if one.variable == name]
@@ -122,7 +123,8 @@ def _initialisers(graphs: Sequence[Sequence[Operator]]) -> Mapping[int, int]:
     found = {}
     for called, by in callers.items():
         (number, at), code = by[0]
-        if len(by) == 1 and number == 0 != called and code == BuiltinOperator.CALL_ONCE:
+        here = number == 0 and 0 < called < len(graphs)
+        if len(by) == 1 and here and code == BuiltinOperator.CALL_ONCE:
             found[called] = at
     return found
 
