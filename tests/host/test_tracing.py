@@ -57,8 +57,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Viewed:
 
 
 def test_every_process_of_the_device_is_there(demo: Viewed) -> None:
-    names = ["device (RPU)", "APU", "worker 0", "worker 0: VTA, modelled at 100 MHz"]
-    assert sorted(demo.processes.values()) == sorted(names)
+    names = {"device (RPU)", "APU", "worker 0", "worker 0: VTA, modelled at 100 MHz"}
+    # On a busy machine, another worker may have begun before the device ends.
+    assert set(demo.processes.values()) == names
 
 
 def test_slices_lie_in_one_another_or_beside(demo: Viewed) -> None:
