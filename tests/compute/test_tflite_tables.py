@@ -67,7 +67,7 @@ def function(
     if code == Code.LEAKY_RELU:
         options = schema.LeakyReluOptionsT()
         options.alpha = alpha
-    graph.operator(code, (x,), y, options, version=FUNCTIONS[code])
+    graph.operator(code, (x,), y, options, version=FUNCTIONS.get(code, 1))
     return graph.finish([x], [y])
 
 
@@ -137,6 +137,20 @@ def test_bytes_that_change_their_sign_inside_a_partition(vta: Bench) -> None:
     same(vta, graph.finish([x], [z, y]), [values])
     with bench(Config(log_inp_width=4, log_out_width=4)) as wide:
         same(wide, graph.finish([x], [z, y]), [values])
+
+
+@pytest.mark.parametrize("code", [Code.SQRT, Code.RSQRT])
+@pytest.mark.parametrize("scales", [(0.112, 0.000865), (0.0309, 0.00159), (0.00772, 0.0055)])
+@pytest.mark.parametrize("zero_point", [-128, 5])
+def test_roots_of_what_is_not_negative(
+    vta: Bench, code: int, scales: tuple[float, float], zero_point: int
+) -> None:
+    same(vta, function(code, scales, (-128, zero_point)), [GRID])
+
+
+def test_roots_of_negative_numbers_are_left_to_the_processor(vta: Bench) -> None:
+    (report,) = inspect(function(Code.RSQRT, (0.1, 0.1), (0, 0)), vta.delegate)
+    assert report.reason == "TensorFlow Lite does not run it by itself"
 
 
 def test_a_function_is_as_few_lines_as_it_looks(vta: Bench) -> None:

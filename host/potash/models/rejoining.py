@@ -1,15 +1,18 @@
 """Operators that ai-edge-quantizer leaves in float32 between a DEQUANTIZE and a QUANTIZE, though
-TensorFlow Lite has them for int8: PRELU, LEAKY_RELU, and some that move values only.
+TensorFlow Lite has them for int8: PRELU, LEAKY_RELU, and some that move values only. NEG and SQUARE
+become products: the kernel of NEG for int8 leaves zero points out, and there is none of SQUARE.
 """
 
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from ai_edge_litert import schema_py_generated as schema
 
 Code = schema.BuiltinOperator
 _MOVES = frozenset({Code.DEPTH_TO_SPACE, Code.SPACE_TO_DEPTH, Code.EXPAND_DIMS, Code.SQUEEZE})
-_RESCALES = frozenset({Code.PRELU, Code.LEAKY_RELU})
+_PRODUCTS = frozenset({Code.NEG, Code.SQUARE})
+_RESCALES = _PRODUCTS | {Code.PRELU, Code.LEAKY_RELU}
 """Those whose output has a scale of its own."""
 
 
@@ -39,6 +42,11 @@ def rejoin(tables: Any) -> None:
             continue
         if code == Code.PRELU and not _make_int8(tables, graph, operator):
             continue
+        if code in _PRODUCTS:
+            other = maker.inputs[0] if code == Code.SQUARE else _minus_one(tables, graph)
+            operator.inputs = [operator.inputs[0], other]
+            _multiply(tables, operator)
+            codes.append(Code.MUL)
         operator.inputs = [maker.inputs[0], *operator.inputs[1:]]
         target.type = schema.TensorType.INT8
         target.quantization = (source if code in _MOVES else results[0]).quantization
@@ -53,21 +61,39 @@ def _make_int8(tables: Any, graph: Any, operator: Any) -> bool:
         return False
     values = np.frombuffer(bytes(data), np.float32)
     scale = float(np.abs(values).max(initial=0)) / 127 or 1.0
+    whole = np.rint(values / scale).astype(np.int8).reshape(factors.shape)
+    made = _constant(tables, graph, factors.name + b"_int8", whole, scale)
+    operator.inputs = [operator.inputs[0], made]
+    return True
+
+
+def _minus_one(tables: Any, graph: Any) -> int:
+    return _constant(tables, graph, b"minus one", np.array([-1], np.int8), 1.0)
+
+
+def _constant(tables: Any, graph: Any, name: bytes, values: npt.NDArray[Any], scale: float) -> int:
+    """A tensor with a scale; its number."""
     made, buffer = schema.TensorT(), schema.BufferT()
-    buffer.data = np.rint(values / scale).astype(np.int8).view(np.uint8)
+    buffer.data = values.reshape(-1).view(np.uint8)
     tables.buffers.append(buffer)
-    made.name, made.shape, made.type = (
-        factors.name + b"_int8",
-        factors.shape,
-        schema.TensorType.INT8,
-    )
+    made.name, made.shape, made.type = name, list(values.shape), schema.TensorType.INT8
     made.buffer = len(tables.buffers) - 1
     made.quantization = schema.QuantizationParametersT()
     made.quantization.scale = np.array([scale], np.float32)
     made.quantization.zeroPoint = np.zeros(1, np.int64)
     graph.tensors.append(made)
-    operator.inputs = [operator.inputs[0], len(graph.tensors) - 1]
-    return True
+    return len(graph.tensors) - 1
+
+
+def _multiply(tables: Any, operator: Any) -> None:
+    """Make a product of an operator of one input."""
+    code = schema.OperatorCodeT()
+    code.builtinCode = code.deprecatedBuiltinCode = Code.MUL
+    code.version = 2
+    tables.operatorCodes.append(code)
+    operator.opcodeIndex = len(tables.operatorCodes) - 1
+    operator.builtinOptionsType = schema.BuiltinOptions.MulOptions
+    operator.builtinOptions = schema.MulOptionsT()
 
 
 def _drop_idle(graph: Any, codes: list[int]) -> None:

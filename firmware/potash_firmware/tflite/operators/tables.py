@@ -1,5 +1,5 @@
 """Operators of one int8 tensor, value by value: QUANTIZE, which takes and gives uint8, too,
-LOGISTIC, TANH, HARD_SWISH, LEAKY_RELU and PRELU.
+LOGISTIC, TANH, HARD_SWISH, LEAKY_RELU, SQRT, RSQRT and PRELU.
 
 Whatever such an operator computes, it is a table of 256 results, or one for each channel. The
 reference kernel itself makes it when a node is lowered. The ALU then has the same results from a
@@ -8,7 +8,7 @@ line, or from one with bends (`arithmetic.pieces`).
 A byte of uint8 is loaded as if it were of int8, and the low 8 bits of a sum are stored: what the
 steps are between is the number minus 128.
 
-Sources: `tflite/kernels/quantize.cc`, `activations.cc`.
+Sources: `tflite/kernels/quantize.cc`, `activations.cc`, `elementwise.cc`.
 """
 
 import functools
@@ -93,6 +93,8 @@ _NAMES: Mapping[int, str] = MappingProxyType(
         BuiltinOperator.LEAKY_RELU: "a leaky rectifier",
         BuiltinOperator.LOGISTIC: "a logistic function",
         BuiltinOperator.QUANTIZE: "a quantisation",
+        BuiltinOperator.RSQRT: "a reciprocal square root",
+        BuiltinOperator.SQRT: "a square root",
         BuiltinOperator.TANH: "a hyperbolic tangent",
     }
 )
