@@ -141,7 +141,7 @@ def moves(devices: Devices, times: int, *options: str) -> None:
 
 
 def test_a_drive_moves_while_it_is_written_to(devices: Devices) -> None:
-    moves(devices, 3)
+    moves(devices, 2)
 
 
 def test_a_drive_moves_there_and_back(devices: Devices) -> None:

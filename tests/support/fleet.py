@@ -10,7 +10,7 @@ from potash.sdk import INPUT_LENGTH
 from potash.sdk.accelerator import Argument
 from support.bpf_elf import Name, elf, text
 
-SHARDS = 8
+SHARDS = 4
 SMALL = ("--accelerator", "512K")
 FOREVER = b"L"
 """What a shard begins with on which LOOPING does not end."""

@@ -41,7 +41,7 @@ PRECISION_MS = 5
 """Of guest time on a busy machine, where a read of the guest's clock takes milliseconds; 0.1 ms on
 an idle one."""
 
-LIMIT = 3
+LIMIT = 2
 """Seconds that the guest may stand still at a time, which is more than the loop takes anywhere."""
 
 MEASURE = """
