@@ -53,7 +53,7 @@ booted: $(READY)
 
 setup: $(DEVELOPED)
 
-# Made anew whenever what is to be installed changes.
+# Made anew whenever what is to be installed changes. Python compiles what is used.
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Potash needs Python 3.11 or later; install it, or name one: make PYTHON=python3.12" >&2; exit 1; }
@@ -61,10 +61,10 @@ $(READY): pyproject.toml
 	  || { echo "This Python cannot make virtual environments; install its venv package (Debian: apt install python3-venv)." >&2; exit 1; }
 	@echo "Setting up $(VENV) (once)…"
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	@$(BIN)/pip install --no-compile --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-# The rest of what tests and checks need; a demo does not wait for it. Python compiles what is used.
+# The rest of what tests and checks need; a demo does not wait for it.
 $(DEVELOPED): $(READY)
 	@$(BIN)/pip install --no-compile --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
