@@ -25,6 +25,7 @@ from potash_firmware.tflite.runtime import Model, inspect
 from potash_firmware.tflite.streams import Mark
 from potash_firmware.vta_runtime import Runtime
 from support.docs import ROOT
+from support.variables import Stateful
 
 QUICK = ("--pairs", "1", "--json")
 
@@ -55,6 +56,17 @@ def test_a_model_is_reported_with_both_of_its_baselines() -> None:
     assert 0 < found["digits", "besides the streams"]["value"]
     nodes = found["digits", "nodes"]
     assert nodes["value"] == nodes["baseline"]["value"] == 4 and nodes["ratio"] == 1
+
+
+def test_a_model_that_keeps_state_is_compared_run_by_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, shape = Stateful(), (1, 8)
+    state, x = graph.variable("state", np.zeros(shape, np.int8)), graph.tensor(shape, 0.05)
+    total = graph.add(x, graph.read(state, shape), 0.05)
+    graph.set(state, total)
+    model = graph.finish([x], [total])
+    monkeypatch.setattr(models, "_made", lambda *_: model)
+    nodes = told("digits", *QUICK)["digits", "nodes"]
+    assert nodes["value"] == nodes["baseline"]["value"] == 7
 
 
 def test_of_a_call_with_nothing_to_compute_the_time_is_told() -> None:
