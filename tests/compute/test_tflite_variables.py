@@ -66,6 +66,15 @@ def test_nothing_is_given_of_what_is_behind_a_variable(
         assert between and not reference and given == 4
 
 
+@pytest.mark.parametrize("between", [None, 4000])
+def test_the_vta_keeps_no_variable_that_is_read_as_another_size(between: int | None) -> None:
+    output = bytearray(5000)
+    with bench() as vta, pytest.raises(ModelError, match="a tensor of another size"):
+        model = stored(4000, between)
+        Model(model, delegate=vta.delegate, reference=True)(X.tobytes(), memoryview(output))
+    assert output == bytes(5000)
+
+
 def two_names(first: str, other: str, kind: int = OPTIONS.VarHandleOptions) -> bytes:
     """A model that assigns its input of four values, and reads 4000 of a variable that it has not
     set, unless TensorFlow Lite takes both names for one."""

@@ -73,7 +73,7 @@ class Model:
         self._contents = bytes(model)
         self._load = functools.partial(_prepare, self._contents, delegate, reference, threads)
         self._interpreter = self._load()
-        self._assigned = sizes.assigned(self._contents)
+        self._assigned = self._checked()
         self._left: Left = {}
         self._has_run = False
         self._macs: int | None = None
@@ -150,8 +150,16 @@ class Model:
             if len(left) > len(self._left):
                 self._left = left
                 self._interpreter = self._load(left)
+                self._assigned = self._checked()
                 return True
         return False
+
+    def _checked(self) -> tuple[sizes.Assigned, ...]:
+        """What has to be checked after each run, as the delegate has not made sure of it."""
+        assigned = sizes.assigned(self._contents)
+        graphs = () if self._delegate is None else self._delegate.decisions
+        claimed = {one.node for one in graphs[0] if one.claimed} if graphs else set()
+        return tuple(one for one in assigned if one.node not in claimed)
 
     def _run(self, inputs: BytesLike, output: memoryview) -> int:
         interpreter = self._interpreter

@@ -23,6 +23,8 @@ class Assigned(NamedTuple):
 
     tensor: int
     elements: int
+    node: int
+    """The one that sets the variable."""
 
 
 def assigned(model: bytes) -> tuple[Assigned, ...]:
@@ -42,11 +44,11 @@ def assigned(model: bytes) -> tuple[Assigned, ...]:
             sizes[one.variable].add(_elements(tensor))
     found = []
     for one in variables.accesses:
-        graph, _ = one.place
+        graph, node = one.place
         tensor = its.Subgraphs(graph).Tensors(one.tensor)
         for elements in () if one.reads else sizes[one.variable]:
             if graph == 0:
-                found.append(Assigned(one.tensor, elements))
+                found.append(Assigned(one.tensor, elements, node))
             elif not tensor.Buffer() or _elements(tensor) != elements:
                 # Of what another graph computes, it cannot be seen how large it is.
                 raise ModelError(_OTHER_SIZE)
@@ -56,7 +58,7 @@ def assigned(model: bytes) -> tuple[Assigned, ...]:
 def check(interpreter: Any, every: tuple[Assigned, ...]) -> None:
     """Raises ModelError where a run has set a variable to a tensor of another size than it must
     have."""
-    for index, elements in every:
+    for index, elements, _ in every:
         shape = interpreter._get_tensor_details(index, 0)["shape"]
         if math.prod(int(extent) for extent in shape) != elements:
             raise ModelError(_OTHER_SIZE)
