@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from potash.bench import models
+from potash.bench import models, xnnpack
 from potash.bench.report import Result
 from potash.cli.device.bench import bench
 from potash.models import networks
+from potash.models.builder import GraphBuilder
 from potash.sdk.errors import PotashError
 from potash.vta.inference import Clocked, Inference, infer
 from potash_device.vta.config import Config
@@ -179,3 +180,15 @@ def test_the_page_says_what_every_figure_is() -> None:
     assert {metric for metric in metrics if f"`{metric}`" not in page} == set()
     names = {name for name in models.NAMES if not name.startswith("resnet18-")}
     assert {name for name in names if f"`{name}`" not in page} == set()
+
+
+def test_nodes_that_xnnpack_leaves_are_not_counted_as_its_own() -> None:
+    """It has no RELU in int8, nor a PRELU."""
+    graph = GraphBuilder()
+    x = graph.tensor((1, 4, 4, 8), scale=0.02)
+    weights = graph.constant(np.ones((8, 1, 1, 8), np.int8), scale=[0.1] * 8)
+    bias = graph.bias([0] * 8, x, weights)
+    convolved = graph.conv2d(x, weights, bias, scale=0.5)
+    assert xnnpack.nodes(graph.finish([x], [convolved])) == 1
+    y = graph.conv2d(graph.relu(convolved, scale=0.5), weights, bias, scale=0.5)
+    assert xnnpack.nodes(graph.finish([x], [y])) == 2

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from potash.bench import first_load
+from potash.bench import first_load, xnnpack
 from potash.bench.report import Baseline, Result, alone, paired
 from potash.models import networks, public, resnet
 from potash.sdk.errors import PotashError
@@ -131,6 +131,7 @@ def _model(
         delegate = VtaDelegate(runtime)
         nodes = [node.claimed for node in inspect(model, delegate)]
         yield paired(name, "nodes", "", ALL_NODES, [(sum(nodes), len(nodes))])
+        yield paired(name, "XNNPACK's nodes", "", ALL_NODES, [(xnnpack.nodes(model), len(nodes))])
         yield paired(name, "load", "ms", XNNPACK, _loaded(model, delegate, pairs))
         yield paired(name, "repeated call", "ms", FIRST_CALL, _called(model, inputs, pairs))
         delegated = Model(model, delegate=delegate)
