@@ -26,6 +26,7 @@ from potash_firmware.tflite.runtime import Model, inspect
 from potash_firmware.vta_runtime import Runtime
 from potash_firmware.vta_runtime.schedules import Convolution
 from support.tflite import Int8, bench, reference
+from support.variables import Stateful
 
 SHAPE = (1, 9, 9, 20)
 
@@ -92,6 +93,37 @@ def test_what_was_compiled_is_kept(own_cache: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(TypeError):
         # Another model was not.
         run(chain(seed=1), data())
+
+
+def test_what_was_compiled_begins_with_the_initial_state(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = Stateful()
+    state = graph.variable("state", data(1))
+    x, old = graph.tensor(SHAPE, 0.05), graph.read(state, SHAPE)
+    weights = np.random.default_rng(2).integers(-127, 128, (20, 3, 3, 20)).astype(np.int8)
+    y = graph.conv2d(graph.maximum(x, old), graph.constant(weights, 0.005), None, 0.05)
+    graph.set(state, y)
+    model = graph.finish([x], [y])
+
+    def twice() -> list[bytes]:
+        # Beside memory that another partition has, so that it is elsewhere each time.
+        with Runtime(Core.create(Config.default(), 1 << 22)) as runtime:
+            found, delegate = [], VtaDelegate(runtime)
+            models = [Model(model, delegate=delegate) for _ in range(2)]
+            for one in models * 2:
+                output = bytearray(1 << 12)
+                one(data().tobytes(), memoryview(output))
+                found.append(bytes(output))
+            del models, one
+            return found
+
+    first, same, second, again = twice()
+    assert first == same != second == again
+    assert first[: data().nbytes] == reference(model, [data()])
+    assert len(list((own_cache / partition_cache.MODELS.kind).iterdir())) == 1
+    monkeypatch.setattr(Convolution, "emit", None)
+    assert twice() == [first, same, second, again]
 
 
 def chain_with_moves() -> bytes:
