@@ -1,4 +1,4 @@
-"""PAD of long rows, MIRROR_PAD, GATHER and PACK: the bytes of TensorFlow Lite's reference kernels,
+"""PAD of long rows, MIRROR_PAD, GATHER, PACK, REDUCE_MAX and REDUCE_MIN: the bytes of TensorFlow Lite's reference kernels,
 on the VTA."""
 
 from __future__ import annotations
@@ -141,3 +141,49 @@ def test_packs(shape: Sequence[int], axis: int, moved: int, config: Config) -> N
 
     _, steps = run(make, shape, config)
     assert config is SMALL or steps == (["Stream"] if moved else ["Stream", "Arrangement"])
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("code", [Code.REDUCE_MAX, Code.REDUCE_MIN])
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((1, 17, 31), [1, 2]),
+        ((1, 997), [-1]),
+        ((2, 5, 7), [0, 1, 2]),
+        ((3, 6, 7, 20), [1, 2]),
+        ((2, 6, 7, 20), [-2]),
+        ((6, 7, 20), [0]),
+        ((1, 1, 5), [0]),
+    ],
+)
+@pytest.mark.parametrize("kept", [True, False])
+def test_extremes(
+    shape: Sequence[int], axes: Sequence[int], code: int, kept: bool, config: Config
+) -> None:
+    options = schema.ReducerOptionsT()
+    options.keepDims = kept
+    reduced = {axis % len(shape) for axis in axes}
+    left = [
+        1 if at in reduced else extent
+        for at, extent in enumerate(shape)
+        if kept or at not in reduced
+    ]
+
+    def make(graph: GraphBuilder, x: Tensor) -> Tensor:
+        inputs = (x, graph.constant(np.array(axes, np.int32)))
+        return graph.operator(code, inputs, graph.tensor(left, 0.05, -7), options, version=2)
+
+    run(make, shape, config)
+
+
+def test_extremes_of_channels_are_left_to_the_processor() -> None:
+    graph = GraphBuilder()
+    x = graph.tensor((2, 5), 0.05, -7)
+    inputs = (x, graph.constant(np.array([1], np.int32)))
+    y = graph.operator(
+        Code.REDUCE_MAX, inputs, graph.tensor((2,), 0.05, -7), schema.ReducerOptionsT(), version=2
+    )
+    with bench() as vta:
+        (report,) = inspect(graph.finish([x], [y]), vta.delegate)
+        assert report.reason == "the extreme is one of other axes than height and width, or all"

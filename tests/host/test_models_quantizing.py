@@ -304,7 +304,7 @@ def test_what_takes_int8_is_not_left_in_float32() -> None:
             assert np.abs(real(index, results[part]) - expected).max() < 0.06 * np.ptp(expected)
 
 
-def test_negations_and_squares_become_products() -> None:
+def test_negations_and_squares_become_products_and_a_maximum_is_one_of_int8() -> None:
     graph = GraphBuilder()
     x = graph.tensor((1, 6, 6, 3), name="x")
     results = []
@@ -312,18 +312,27 @@ def test_negations_and_squares_become_products() -> None:
         y = graph.conv2d(x, graph.constant(reals(8, 3, 3, 3)), graph.constant(reals(8) + 2))
         y = graph.operator(code, (y,), graph.tensor(y.shape))
         results.append(graph.max_pool2d(y, 1))
+    options = schema.ReducerOptionsT()
+    options.keepDims = True
+    y = graph.conv2d(x, graph.constant(reals(8, 3, 3, 3)), graph.constant(reals(8)))
+    inputs = (y, graph.constant(np.array([1, 2], np.int32)))
+    code = schema.BuiltinOperator.REDUCE_MAX
+    y = graph.operator(code, inputs, graph.tensor((1, 1, 1, 8)), options)
+    results.append(graph.max_pool2d(y, 1))
     model = graph.finish((x,), results)
     made = quantize(model, [("samples", SAMPLES.tobytes())])
-    assert (made.operators, made.float_operators) == (6, 0)
-    tables = unpacked(made.model)
-    quantized = tables.subgraphs[0]
+    # The maximum has its input's scale, and then its own.
+    assert (made.operators, made.float_operators) == (10, 0)
+    quantized = unpacked(made.model).subgraphs[0]
     its, *outputs = (
         quantized.tensors[at].quantization for at in (*quantized.inputs, *quantized.outputs)
     )
     whole = np.clip(np.rint(SAMPLES[:1] / its.scale[0]) + its.zeroPoint[0], -128, 127)
-    exact = np.frombuffer(reference(model, (SAMPLES[:1],)), np.float32).reshape(2, -1)
-    found = np.frombuffer(reference(made.model, (whole.astype(np.int8),)), np.int8).reshape(2, -1)
-    for real, values, one in zip(exact, found, outputs, strict=True):
+    exact = np.frombuffer(reference(model, (SAMPLES[:1],)), np.float32)
+    found = np.frombuffer(reference(made.model, (whole.astype(np.int8),)), np.int8)
+    half = (len(exact) - 8) // 2
+    parts = [np.split(values, [half, 2 * half]) for values in (exact, found)]
+    for real, values, one in zip(*parts, outputs, strict=True):
         error = (values.astype(float) - one.zeroPoint[0]) * one.scale[0] - real
         assert np.abs(error).max() < 0.04 * np.ptp(real)
 

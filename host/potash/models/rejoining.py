@@ -1,6 +1,7 @@
 """Operators that ai-edge-quantizer leaves in float32 between a DEQUANTIZE and a QUANTIZE, though
-TensorFlow Lite has them for int8: PRELU, LEAKY_RELU, and some that move values only. NEG and SQUARE
-become products: the kernel of NEG for int8 leaves zero points out, and there is none of SQUARE.
+TensorFlow Lite has them for int8: PRELU, LEAKY_RELU, and some whose values are their input's. NEG
+and SQUARE become products: the kernel of NEG for int8 leaves zero points out, and there is none of
+SQUARE.
 """
 
 from typing import Any
@@ -10,7 +11,12 @@ import numpy.typing as npt
 from ai_edge_litert import schema_py_generated as schema
 
 Code = schema.BuiltinOperator
-_MOVES = frozenset({Code.DEPTH_TO_SPACE, Code.SPACE_TO_DEPTH, Code.EXPAND_DIMS, Code.SQUEEZE})
+_MOVES = frozenset(
+    {
+        *(Code.DEPTH_TO_SPACE, Code.SPACE_TO_DEPTH, Code.EXPAND_DIMS, Code.SQUEEZE),
+        *(Code.REDUCE_MAX, Code.REDUCE_MIN),
+    }
+)
 _PRODUCTS = frozenset({Code.NEG, Code.SQUARE})
 _RESCALES = _PRODUCTS | {Code.PRELU, Code.LEAKY_RELU}
 """Those whose output has a scale of its own."""

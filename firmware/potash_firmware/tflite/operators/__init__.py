@@ -58,6 +58,8 @@ OPERATORS: Mapping[int, Lower] = MappingProxyType(
         BuiltinOperator.PAD: copies.lower_pad,
         BuiltinOperator.PRELU: tables.lower_prelu,
         BuiltinOperator.QUANTIZE: tables.lower,
+        BuiltinOperator.REDUCE_MAX: pooling.lower_extreme,
+        BuiltinOperator.REDUCE_MIN: pooling.lower_extreme,
         BuiltinOperator.RELU: pointwise.lower_rectifier,
         BuiltinOperator.RELU6: pointwise.lower_rectifier,
         BuiltinOperator.RELU_N1_TO_1: pointwise.lower_rectifier,

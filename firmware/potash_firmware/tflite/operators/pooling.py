@@ -1,4 +1,4 @@
-"""MAX_POOL_2D, AVERAGE_POOL_2D and MEAN of int8: windows on images.
+"""MAX_POOL_2D, AVERAGE_POOL_2D, MEAN, REDUCE_MAX and REDUCE_MIN of int8: windows on images.
 
 Padding has no part in a window: taps outside the image are left out. Averages are sums, divided by
 how many values a window has in the image; those at the borders have fewer, so that the output is
@@ -22,7 +22,7 @@ from potash_device.vta.isa import AluOpcode
 from potash_firmware.tflite.arithmetic.division import MOST_VALUES, divide
 from potash_firmware.tflite.arithmetic.ramps import Scale
 from potash_firmware.tflite.arithmetic.requantization import Steps, requantize
-from potash_firmware.tflite.capi import Array, Node, Tensor
+from potash_firmware.tflite.capi import Array, BuiltinOperator, Node, Tensor
 from potash_firmware.tflite.lowering import Builder, Compute, Lowering, Refusal, Settings
 from potash_firmware.tflite.operators import checks, convolution
 from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin, Sizes
@@ -158,6 +158,43 @@ def _runs(sweep: Sweep) -> Iterator[tuple[int, Sweep, int]]:
         first, *others = its
         before = sweep.before - first * sweep.stride
         yield first, sweep._replace(windows=1 + len(others), before=before), count
+
+
+def lower_extreme(node: Node, settings: Settings) -> Lowering:
+    """REDUCE_MAX and REDUCE_MIN over height, width or both, or over all values. Raises Refusal,
+    ScheduleError."""
+    (source,), output = checks.tensors(node, (2,), "an extreme", 1)
+    checks.same_scale(source, output)
+    rank, axes = len(source.shape), checks.numbers(node.inputs[1])
+    if not all(-rank <= axis < rank for axis in axes):
+        raise Refusal("the extreme is one of other axes than its input has")
+    reduced = {axis % rank for axis in axes}
+    long = {axis for axis in reduced if source.shape[axis] > 1}
+    whole = long == {axis for axis, extent in enumerate(source.shape) if extent > 1}
+    if whole:
+        # As a single channel, with sides that are as even as they can be.
+        across = next(n for n in range(math.isqrt(source.size), 0, -1) if source.size % n == 0)
+        image = Layout(Sizes(1, source.size // across, across, 1))
+    elif rank >= 3 and long <= {rank - 3, rank - 2}:
+        image = Layout.image(source.shape)
+    else:
+        raise Refusal("the extreme is one of other axes than height and width, or all")
+    images, height, width, channels = image.sizes
+    down = height if whole or rank - 3 in reduced else 1
+    across = width if whole or rank - 2 in reduced else 1
+    result = Layout(Sizes(images, height // down, width // across, channels))
+    if math.prod(result.sizes) != output.size:
+        raise Refusal("the extreme's output has another shape than it should")
+    opcode = AluOpcode.MAX if node.operator == BuiltinOperator.REDUCE_MAX else AluOpcode.MIN
+    steps = Steps()
+    shape = Pool2d(
+        blocks(images, settings.config.batch),
+        blocks(channels, settings.config.block_out),
+        Sweep(height, result.sizes.height, down),
+        Sweep(width, result.sizes.width, across),
+    )
+    pooled = pool2d(shape, settings.config, opcode, steps.steps)
+    return lowering([Part(pooled, steps)], (image, None), result)
 
 
 def lower_mean(node: Node, settings: Settings) -> Lowering:
