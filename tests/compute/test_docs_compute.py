@@ -4,6 +4,7 @@ import re
 
 from potash_firmware.tflite.capi import OPERATOR_NAMES
 from potash_firmware.tflite.operators import OPERATORS
+from potash_firmware.tflite.variables.claims import OPERATORS as VARIABLES
 from support.docs import ROOT, blocks, run_python
 
 
@@ -29,7 +30,7 @@ def test_the_delegate_s_page_has_every_operator() -> None:
     ]
     rows = table.partition("\n\n")[0].splitlines()
     named = [name for row in rows for name in re.findall(r"[A-Z][A-Z0-9_]+", row.split("|")[1])]
-    assert sorted(named) == sorted(OPERATOR_NAMES[code] for code in OPERATORS)
+    assert sorted(named) == sorted(OPERATOR_NAMES[code] for code in (*OPERATORS, *VARIABLES))
 
 
 def test_the_example_of_a_schedule() -> None:
