@@ -13,18 +13,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Protocol, Self, TypeVar
 
-from pyvfio_user import dma_client
+from pyvfio_user import dma_client, protocol
 from pyvfio_user.connection import MAX_MSG_FDS
 from pyvfio_user.descriptors import close_all
 from pyvfio_user.payloads import REGION_ACCESS
-from pyvfio_user.protocol import (
-    DEFAULT_MAX_TRANSFER,
-    HEADER,
-    Command,
-    Header,
-    ProtocolError,
-    encode_command,
-)
 
 _MESSAGE_IDS = 1 << 16
 _SENT_WHOLE = 1 << 12
@@ -56,12 +48,12 @@ class Channel:
         """Where the server's commands come, if not at the first socket."""
         self.windows = dma_client.MessageWindows()
         """The memory that the server may ask for."""
-        self.max_transfer = DEFAULT_MAX_TRANSFER
+        self.max_transfer = protocol.DEFAULT_MAX_TRANSFER
         """Bytes that the server takes in one access to a region."""
         self._timeout = timeout
         self._socket: socket.socket | None = None
         self._ids: Iterator[int] = itertools.cycle(range(_MESSAGE_IDS))
-        self._unanswered: dict[int, Command] = {}
+        self._unanswered: dict[int, protocol.Command] = {}
         self._pieces: list[_Piece] = []
         """What has come of the next message."""
         self._fd_room = 0
@@ -99,7 +91,7 @@ class Channel:
                 return True
             self._answer_ready(ready)
 
-    def command_fds(self, command: Command, payload: bytes) -> tuple[bytes, list[int]]:
+    def command_fds(self, command: protocol.Command, payload: bytes) -> tuple[bytes, list[int]]:
         """As `command`, with the file descriptors of the reply, which are the caller's."""
         self._fd_room = _FD_ROOM
         try:
@@ -107,7 +99,7 @@ class Channel:
         finally:
             self._fd_room = 0
 
-    def command(self, command: Command, payload: bytes, fds: Sequence[int] = ()) -> bytes:
+    def command(self, command: protocol.Command, payload: bytes, fds: Sequence[int] = ()) -> bytes:
         """Send a command and return the payload of its reply.
 
         An exception such as KeyboardInterrupt may leave a command without having read its reply:
@@ -116,7 +108,7 @@ class Channel:
         return self._exchange(command, payload, fds)[0]
 
     def _exchange(
-        self, command: Command, payload: bytes, fds: Sequence[int]
+        self, command: protocol.Command, payload: bytes, fds: Sequence[int]
     ) -> tuple[bytes, list[int]]:
         message_id = self.send(command, payload, fds)
         deadline = time.monotonic() + self._timeout
@@ -141,7 +133,7 @@ class Channel:
 
     def send(
         self,
-        command: Command,
+        command: protocol.Command,
         payload: bytes,
         fds: Sequence[int] = (),
         *,
@@ -150,7 +142,7 @@ class Channel:
         """Send a whole message; its ID."""
         sock = self._connected()
         message_id = next(self._ids)
-        message = encode_command(message_id, command, payload, no_reply=no_reply)
+        message = protocol.encode_command(message_id, command, payload, no_reply=no_reply)
         if not no_reply:
             self._unanswered[message_id] = command
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
@@ -171,19 +163,21 @@ class Channel:
         return message_id
 
     def _receive_message(
-        self, command: Command, deadline: float
-    ) -> tuple[Header, bytes, list[int]]:
+        self, command: protocol.Command, deadline: float
+    ) -> tuple[protocol.Header, bytes, list[int]]:
         """The next message's header, payload and descriptors, taken once it is whole."""
-        header = self.decode(Header, self._receive(HEADER.size, deadline)[: HEADER.size])
-        size = header.size - HEADER.size
-        if size > REGION_ACCESS.size + max(self.max_transfer, DEFAULT_MAX_TRANSFER):
+        header = self.decode(
+            protocol.Header, self._receive(protocol.HEADER.size, deadline)[: protocol.HEADER.size]
+        )
+        size = header.size - protocol.HEADER.size
+        if size > REGION_ACCESS.size + max(self.max_transfer, protocol.DEFAULT_MAX_TRANSFER):
             raise self.broken(errno.EPROTO, f"a reply to {command.name} cannot have {size} bytes")
         message = self._receive(header.size, deadline)
         fds = self._descriptors()
         if len(fds) > MAX_MSG_FDS:
             raise self.broken(errno.EPROTO, "too many file descriptors with a reply")
         self._pieces.clear()
-        return header, message[HEADER.size :], fds
+        return header, message[protocol.HEADER.size :], fds
 
     def _descriptors(self) -> list[int]:
         """The descriptors that have come with the next message."""
@@ -230,7 +224,7 @@ class Channel:
         """Answer a command at a socket that is readable; at ours nothing else may come."""
         if self.twin is None or self.twin.fileno() not in ready:
             deadline = time.monotonic() + self._timeout
-            header, payload, _ = self._receive_message(Command.DMA_READ, deadline)
+            header, payload, _ = self._receive_message(protocol.Command.DMA_READ, deadline)
             if not header.is_reply:
                 self._reply(header, payload)
             elif self._unanswered.pop(header.message_id, None) is None:
@@ -238,12 +232,12 @@ class Channel:
             return
         try:
             self.windows.answer_at(self.twin, self._timeout)
-        except ProtocolError as error:
+        except protocol.ProtocolError as error:
             raise self.broken(errno.EPROTO, str(error)) from None
         except OSError as error:
             raise self.broken(errno.ECONNRESET, f"the server is gone: {error}") from None
 
-    def _reply(self, header: Header, payload: bytes) -> None:
+    def _reply(self, header: protocol.Header, payload: bytes) -> None:
         sock = self._connected()
         try:
             sock.settimeout(self._timeout)
@@ -254,7 +248,7 @@ class Channel:
     def decode(self, kind: type[_Decoded], payload: bytes) -> _Decoded:
         try:
             return kind.decode(payload)
-        except ProtocolError as error:
+        except protocol.ProtocolError as error:
             raise self.broken(errno.EPROTO, str(error)) from None
 
     def _connected(self) -> socket.socket:

@@ -11,57 +11,21 @@ import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
 
+from pyvfio_user import payloads, protocol
 from pyvfio_user.connection import MAX_MSG_FDS, Message
 from pyvfio_user.device import Device, Region
 from pyvfio_user.dma_messages import DmaMessages
 from pyvfio_user.irqs import InterruptLines, Irq
 from pyvfio_user.memory import MAX_MAPPINGS, AddressSpace
 from pyvfio_user.migration import DeviceFeatures, Later, done
-from pyvfio_user.payloads import (
-    REGION_ACCESS,
-    DeviceInfo,
-    DmaMap,
-    DmaUnmap,
-    IrqInfo,
-    RegionCapabilities,
-    RegionInfo,
-    RegionIoFds,
-    RegionWriteMulti,
-    RegionWriteMultiReply,
-    SetIrqs,
-    SubRegion,
-    Version,
-)
-from pyvfio_user.protocol import (
-    DEFAULT_MAX_MSG_FDS,
-    DEFAULT_MAX_TRANSFER,
-    DMA_FLAGS,
-    MAJOR_VERSION,
-    MINOR_VERSION,
-    Command,
-    DeviceFlags,
-    DmaFlags,
-    DmaUnmapFlags,
-    IoEventFdFlags,
-    IoFdType,
-    IrqFlags,
-    MessageFlags,
-    PciIrq,
-    PciRegion,
-    ProtocolError,
-    RegionFlags,
-    encode_error,
-    encode_reply,
-    head,
-)
 
-MAX_TRANSFER = DEFAULT_MAX_TRANSFER
+MAX_TRANSFER = protocol.DEFAULT_MAX_TRANSFER
 """Bytes of data in one REGION_READ or REGION_WRITE."""
 
-_NO_REPLY = int(MessageFlags.NO_REPLY)
+_NO_REPLY = int(protocol.MessageFlags.NO_REPLY)
 """As a plain number: `&` with an IntFlag costs 0.4 µs, and every message asks for it."""
 _NO_REGION = Region(0, readable=False, writable=False)
-_NO_IRQ = Irq(0, IrqFlags(0))
+_NO_IRQ = Irq(0, protocol.IrqFlags(0))
 
 
 class Session:
@@ -92,7 +56,7 @@ class Session:
         self._lines = InterruptLines(device.irqs)
         self._attached = False
         self._commands = _OPENING
-        self._max_fds = DEFAULT_MAX_MSG_FDS
+        self._max_fds = protocol.DEFAULT_MAX_MSG_FDS
         """File descriptors that the client takes with one message."""
         self.fds: Sequence[int] = ()
         """File descriptors to send with the reply that `handle` returned last. They are the
@@ -119,13 +83,13 @@ class Session:
         """
         handler = self._commands.get(message.command)
         if not self._attached and (handler is None or message.flags & _NO_REPLY):
-            raise ProtocolError("the first message must be a VERSION that wants a reply")
+            raise protocol.ProtocolError("the first message must be a VERSION that wants a reply")
         self.fds = ()
         try:
             if handler is None:
                 raise OSError(errno.ENOTSUP, f"command {message.command} is not supported")
             payload = handler(self, message)
-        except ProtocolError:
+        except protocol.ProtocolError:
             if not self._attached:
                 raise
             failure = errno.EINVAL
@@ -137,10 +101,10 @@ class Session:
             if isinstance(payload, Later):
                 self._wait_for(payload, message.message_id, message.command)
                 return None
-            return encode_reply(message.message_id, message.command, payload)
+            return protocol.encode_reply(message.message_id, message.command, payload)
         if message.flags & _NO_REPLY:
             return None
-        return encode_error(message.message_id, message.command, failure)
+        return protocol.encode_error(message.message_id, message.command, failure)
 
     def _wait_for(self, later: Later, message_id: int, command: int) -> None:
         """Reply when the device has finished, which may be now."""
@@ -149,9 +113,9 @@ class Session:
             if not self._attached:
                 return
             if failure:
-                self._reply(encode_error(message_id, command, failure))
+                self._reply(protocol.encode_error(message_id, command, failure))
             else:
-                self._reply(encode_reply(message_id, command, later.payload()))
+                self._reply(protocol.encode_reply(message_id, command, later.payload()))
 
         later.pending.then(finished)
 
@@ -163,18 +127,20 @@ class Session:
         """
         command, payload = message.command, message.payload
         try:
-            if command == Command.REGION_WRITE:
-                offset, region, _ = REGION_ACCESS.unpack_from(payload)
-                return not self._stops(region, offset, bytes(payload[REGION_ACCESS.size :]))
-            if command == Command.REGION_WRITE_MULTI:
-                writes = RegionWriteMulti.decode(payload).writes
+            if command == protocol.Command.REGION_WRITE:
+                offset, region, _ = payloads.REGION_ACCESS.unpack_from(payload)
+                return not self._stops(
+                    region, offset, bytes(payload[payloads.REGION_ACCESS.size :])
+                )
+            if command == protocol.Command.REGION_WRITE_MULTI:
+                writes = payloads.RegionWriteMulti.decode(payload).writes
                 return not any(self._stops(region, at, data) for at, region, data in writes)
-            if command == Command.DMA_UNMAP:
-                request = DmaUnmap.decode_head(payload)
+            if command == protocol.Command.DMA_UNMAP:
+                request = payloads.DmaUnmap.decode_head(payload)
                 return not request.flags and not self._memory.is_mapped(
                     request.address, request.size
                 )
-        except (ProtocolError, struct.error):
+        except (protocol.ProtocolError, struct.error):
             return True  # it is refused, and does nothing
         return command in _HARMLESS
 
@@ -182,7 +148,7 @@ class Session:
         stops = getattr(self._device, "stops_transfers", None)
         if stops is not None:
             return bool(stops(region, offset, data))
-        return self._device.pci and region == PciRegion.CONFIG
+        return self._device.pci and region == protocol.PciRegion.CONFIG
 
     def close(self) -> None:
         """Take the client's memory and eventfds away, then tell the device that it is gone."""
@@ -194,14 +160,18 @@ class Session:
             self._device.detached()
 
     def _version(self, message: Message) -> bytes:
-        proposed = Version.decode(message.payload)
-        if proposed.major != MAJOR_VERSION:
-            raise ProtocolError(f"the client speaks version {proposed.major}.{proposed.minor}")
-        self._max_fds = proposed.limit("max_msg_fds", DEFAULT_MAX_MSG_FDS)
+        proposed = payloads.Version.decode(message.payload)
+        if proposed.major != protocol.MAJOR_VERSION:
+            raise protocol.ProtocolError(
+                f"the client speaks version {proposed.major}.{proposed.minor}"
+            )
+        self._max_fds = proposed.limit("max_msg_fds", protocol.DEFAULT_MAX_MSG_FDS)
         if self._messages is not None:
-            limit = proposed.limit("max_data_xfer_size", DEFAULT_MAX_TRANSFER)
+            limit = proposed.limit("max_data_xfer_size", protocol.DEFAULT_MAX_TRANSFER)
             self._messages.negotiated(limit)
-        version = Version(MAJOR_VERSION, min(proposed.minor, MINOR_VERSION), {})
+        version = payloads.Version(
+            protocol.MAJOR_VERSION, min(proposed.minor, protocol.MINOR_VERSION), {}
+        )
         for name, value in self._capabilities.items():
             # "The capability list must be a subset of those proposed", and a client has room for as
             # much as it sent. It takes the default of what is missing.
@@ -221,7 +191,7 @@ class Session:
         self._commands = _NEGOTIATED
         return version.encode()
 
-    def _offer_twin_socket(self, proposed: Version) -> bool:
+    def _offer_twin_socket(self, proposed: payloads.Version) -> bool:
         """Whether the client gets a second socket, for commands to it."""
         wanted = proposed.capabilities.get("twin_socket", {}).get("supported") is True
         if self._messages is None or not wanted or not self._max_fds:
@@ -231,19 +201,21 @@ class Session:
         return True
 
     def _dma_map(self, message: Message) -> bytes:
-        request = DmaMap.decode_head(message.payload)
-        _require_argsz(request.argsz, DmaMap.FORM.size)
+        request = payloads.DmaMap.decode_head(message.payload)
+        _require_argsz(request.argsz, payloads.DmaMap.FORM.size)
         if len(message.fds) > 1:
-            raise ProtocolError(f"{len(message.fds)} file descriptors came with one DMA_MAP")
-        if request.flags & ~DMA_FLAGS:
-            raise ProtocolError(f"DMA_MAP has unknown flags: {request.flags:#x}")
+            raise protocol.ProtocolError(
+                f"{len(message.fds)} file descriptors came with one DMA_MAP"
+            )
+        if request.flags & ~protocol.DMA_FLAGS:
+            raise protocol.ProtocolError(f"DMA_MAP has unknown flags: {request.flags:#x}")
         self._memory.map(
             request.address,
             request.size,
             fd=message.fds[0] if message.fds else None,
             offset=request.offset,
-            readable=bool(request.flags & DmaFlags.READABLE),
-            writable=bool(request.flags & DmaFlags.WRITABLE),
+            readable=bool(request.flags & protocol.DmaFlags.READABLE),
+            writable=bool(request.flags & protocol.DmaFlags.WRITABLE),
         )
         try:
             self._device.memory_changed()
@@ -253,23 +225,24 @@ class Session:
         return b""
 
     def _dma_unmap(self, message: Message) -> bytes | Later:
-        request = DmaUnmap.decode_head(message.payload)
-        _require_argsz(request.argsz, DmaUnmap.FORM.size)
-        if request.flags == DmaUnmapFlags.ALL and not request.address and not request.size:
+        request = payloads.DmaUnmap.decode_head(message.payload)
+        _require_argsz(request.argsz, payloads.DmaUnmap.FORM.size)
+        if request.flags == protocol.DmaUnmapFlags.ALL and not request.address and not request.size:
             self._memory.unmap_all()
         elif request.flags:
-            raise ProtocolError(f"DMA_UNMAP cannot be done with flags {request.flags:#x}")
+            raise protocol.ProtocolError(f"DMA_UNMAP cannot be done with flags {request.flags:#x}")
         else:
             self._memory.unmap(request.address, request.size)
         return done(self._device.memory_changed(), request.encode)
 
     def _device_info(self, message: Message) -> bytes:
-        request = DeviceInfo.decode_head(message.payload)
-        info = DeviceInfo(
-            argsz=DeviceInfo.FORM.size,
-            flags=DeviceFlags.RESET | (DeviceFlags.PCI if self._device.pci else 0),
-            num_regions=self._count(self._regions, len(PciRegion)),
-            num_irqs=self._count(self._device.irqs, len(PciIrq)),
+        request = payloads.DeviceInfo.decode_head(message.payload)
+        info = payloads.DeviceInfo(
+            argsz=payloads.DeviceInfo.FORM.size,
+            flags=protocol.DeviceFlags.RESET
+            | (protocol.DeviceFlags.PCI if self._device.pci else 0),
+            num_regions=self._count(self._regions, len(protocol.PciRegion)),
+            num_irqs=self._count(self._device.irqs, len(protocol.PciIrq)),
         )
         return _fitting(info.encode(), request.argsz)
 
@@ -278,30 +251,30 @@ class Session:
         return max([pci if self._device.pci else 0, *(index + 1 for index in described)])
 
     def _region_info(self, message: Message) -> bytes:
-        request = RegionInfo.decode_head(message.payload)
-        if request.index >= self._count(self._regions, len(PciRegion)):
-            raise ProtocolError(f"the device has no region {request.index}")
+        request = payloads.RegionInfo.decode_head(message.payload)
+        if request.index >= self._count(self._regions, len(protocol.PciRegion)):
+            raise protocol.ProtocolError(f"the device has no region {request.index}")
         region = self._regions.get(request.index, _NO_REGION)
-        flags = (RegionFlags.READ if region.readable else 0) | (
-            RegionFlags.WRITE if region.writable else 0
+        flags = (protocol.RegionFlags.READ if region.readable else 0) | (
+            protocol.RegionFlags.WRITE if region.writable else 0
         )
-        capabilities = RegionCapabilities(type=region.type)
+        capabilities = payloads.RegionCapabilities(type=region.type)
         fds: Sequence[int] = ()
         if region.fd is not None and region.size and self._max_fds:
             fds = (region.fd,)
-            flags |= RegionFlags.MMAP
+            flags |= protocol.RegionFlags.MMAP
             if region.areas:
                 capabilities = capabilities._replace(areas=region.areas)
         following = capabilities.encode()
-        needed = RegionInfo.FORM.size + len(following)
+        needed = payloads.RegionInfo.FORM.size + len(following)
         if needed > request.argsz:
             # The client asks again when it sees `argsz`. QEMU refuses CAPS without an offset.
             following = b""
-        info = RegionInfo(
+        info = payloads.RegionInfo(
             argsz=needed,
-            flags=flags | (RegionFlags.CAPS if following else 0),
+            flags=flags | (protocol.RegionFlags.CAPS if following else 0),
             index=request.index,
-            cap_offset=RegionInfo.FORM.size if following else 0,
+            cap_offset=payloads.RegionInfo.FORM.size if following else 0,
             size=region.size,
             offset=region.fd_offset,
         )
@@ -310,12 +283,12 @@ class Session:
         return reply
 
     def _region_io_fds(self, message: Message) -> bytes:
-        request = RegionIoFds.decode_head(message.payload)
+        request = payloads.RegionIoFds.decode_head(message.payload)
         if request.flags or request.count:
-            raise ProtocolError("a DEVICE_GET_REGION_IO_FDS has flags or a count")
+            raise protocol.ProtocolError("a DEVICE_GET_REGION_IO_FDS has flags or a count")
         region = self._regions.get(request.index)
         if region is None:
-            raise ProtocolError(f"the device has no region {request.index}")
+            raise protocol.ProtocolError(f"the device has no region {request.index}")
         # "More than one sub-region may share the same file descriptor."
         fds = tuple(dict.fromkeys(one.fd for one in region.ioeventfds))
         if len(fds) > self._max_fds:
@@ -323,84 +296,88 @@ class Session:
                 errno.ENOSPC, f"the client takes {self._max_fds} of {len(fds)} file descriptors"
             )
         sub_regions = b"".join(
-            SubRegion(
+            payloads.SubRegion(
                 one.offset,
                 one.size,
                 fds.index(one.fd),
-                IoFdType.IOEVENTFD,
-                (0 if one.datamatch is None else IoEventFdFlags.DATAMATCH)
-                | (IoEventFdFlags.PIO if one.pio else 0),
+                protocol.IoFdType.IOEVENTFD,
+                (0 if one.datamatch is None else protocol.IoEventFdFlags.DATAMATCH)
+                | (protocol.IoEventFdFlags.PIO if one.pio else 0),
                 data=one.datamatch or 0,
             ).encode()
             for one in region.ioeventfds
         )
-        needed = RegionIoFds.FORM.size + len(sub_regions)
-        info = RegionIoFds(needed, index=request.index, count=len(region.ioeventfds))
+        needed = payloads.RegionIoFds.FORM.size + len(sub_regions)
+        info = payloads.RegionIoFds(needed, index=request.index, count=len(region.ioeventfds))
         if needed > request.argsz:
             return _fitting(info.encode(), request.argsz)
         self.fds = fds
         return info.encode() + sub_regions
 
     def _irq_info(self, message: Message) -> bytes:
-        request = IrqInfo.decode_head(message.payload)
-        if request.index >= self._count(self._device.irqs, len(PciIrq)):
-            raise ProtocolError(f"the device has no interrupts of kind {request.index}")
+        request = payloads.IrqInfo.decode_head(message.payload)
+        if request.index >= self._count(self._device.irqs, len(protocol.PciIrq)):
+            raise protocol.ProtocolError(f"the device has no interrupts of kind {request.index}")
         irq = self._device.irqs.get(request.index, _NO_IRQ)
-        info = IrqInfo(IrqInfo.FORM.size, irq.flags, request.index, irq.count)
+        info = payloads.IrqInfo(payloads.IrqInfo.FORM.size, irq.flags, request.index, irq.count)
         return _fitting(info.encode(), request.argsz)
 
     def _set_irqs(self, message: Message) -> bytes:
-        request = SetIrqs.decode(message.payload)
+        request = payloads.SetIrqs.decode(message.payload)
         self._lines.set(request, message.fds)
         self._device.irqs_changed(request.index)
         return b""
 
     def _region_read(self, message: Message) -> bytes:
         # As for a write: a RegionAccess takes 0.7 µs.
-        offset, region, count = head(REGION_ACCESS, message.payload, "REGION_READ")
+        offset, region, count = protocol.head(
+            payloads.REGION_ACCESS, message.payload, "REGION_READ"
+        )
         self._require(offset, region, count, write=False)
         data = self._device.region_read(region, offset, count) if count else b""
         if len(data) != count:
             raise OSError(errno.EIO, f"the device answered {len(data)} bytes for {count}")
-        return REGION_ACCESS.pack(offset, region, count) + data
+        return payloads.REGION_ACCESS.pack(offset, region, count) + data
 
     def _region_write(self, message: Message) -> bytes:
         # Doorbells: the payload is taken apart here, which spares two tuples of 0.3 µs each.
         payload = message.payload
-        if len(payload) < REGION_ACCESS.size:
-            raise ProtocolError(f"a region access cannot be {len(payload)} bytes long")
-        offset, region, count = REGION_ACCESS.unpack_from(payload)
-        if len(payload) != REGION_ACCESS.size + count:
-            raise ProtocolError(f"the data of a region write are not {count} bytes long")
+        if len(payload) < payloads.REGION_ACCESS.size:
+            raise protocol.ProtocolError(f"a region access cannot be {len(payload)} bytes long")
+        offset, region, count = payloads.REGION_ACCESS.unpack_from(payload)
+        if len(payload) != payloads.REGION_ACCESS.size + count:
+            raise protocol.ProtocolError(f"the data of a region write are not {count} bytes long")
         self._require(offset, region, count, write=True)
         if count:
-            self._device.region_write(region, offset, bytes(payload[REGION_ACCESS.size :]))
+            self._device.region_write(region, offset, bytes(payload[payloads.REGION_ACCESS.size :]))
         if message.flags & _NO_REPLY:
             return b""
-        return REGION_ACCESS.pack(offset, region, count)
+        return payloads.REGION_ACCESS.pack(offset, region, count)
 
     def _region_write_multi(self, message: Message) -> bytes:
-        request = RegionWriteMulti.decode(message.payload)
+        request = payloads.RegionWriteMulti.decode(message.payload)
         for offset, region, data in request.writes:
             self._require(offset, region, len(data), write=True)
         for offset, region, data in request.writes:
             if data:
                 self._device.region_write(region, offset, data)
-        return RegionWriteMultiReply(len(request.writes)).encode()
+        return payloads.RegionWriteMultiReply(len(request.writes)).encode()
 
     def _require(self, offset: int, index: int, count: int, *, write: bool) -> None:
         """Refuse an access that does not lie in a region, or that the region does not allow."""
         region = self._regions.get(index, _NO_REGION)
         if count > MAX_TRANSFER or offset + count > region.size:
-            raise ProtocolError(
+            raise protocol.ProtocolError(
                 f"{count} bytes at {offset:#x} are not in region {index}, which has {region.size}"
             )
         if not (region.writable if write else region.readable):
-            raise ProtocolError(f"region {index} is not for {'writing' if write else 'reading'}")
+            raise protocol.ProtocolError(
+                f"region {index} is not for {'writing' if write else 'reading'}"
+            )
 
     def _reset(self, message: Message) -> bytes | Later:
         if message.payload:
-            raise ProtocolError("a DEVICE_RESET has no payload")
+            raise protocol.ProtocolError("a DEVICE_RESET has no payload")
         pending = self._device.reset()
         self._features.reset()
         return done(pending, bytes)
@@ -408,34 +385,34 @@ class Session:
 
 _Handler = Callable[[Session, Message], bytes | Later]
 
-_OPENING: Mapping[int, _Handler] = {Command.VERSION: Session._version}
+_OPENING: Mapping[int, _Handler] = {protocol.Command.VERSION: Session._version}
 
 _NEGOTIATED: Mapping[int, _Handler] = {
-    Command.DMA_MAP: Session._dma_map,
-    Command.DMA_UNMAP: Session._dma_unmap,
-    Command.DEVICE_GET_INFO: Session._device_info,
-    Command.DEVICE_GET_REGION_INFO: Session._region_info,
-    Command.DEVICE_GET_REGION_IO_FDS: Session._region_io_fds,
-    Command.DEVICE_GET_IRQ_INFO: Session._irq_info,
-    Command.DEVICE_SET_IRQS: Session._set_irqs,
-    Command.REGION_READ: Session._region_read,
-    Command.REGION_WRITE: Session._region_write,
-    Command.DEVICE_RESET: Session._reset,
-    Command.REGION_WRITE_MULTI: Session._region_write_multi,
-    Command.DEVICE_FEATURE: lambda self, message: self._features.feature(message.payload),
-    Command.MIG_DATA_READ: lambda self, message: self._features.read(message.payload),
-    Command.MIG_DATA_WRITE: lambda self, message: self._features.write(message.payload),
+    protocol.Command.DMA_MAP: Session._dma_map,
+    protocol.Command.DMA_UNMAP: Session._dma_unmap,
+    protocol.Command.DEVICE_GET_INFO: Session._device_info,
+    protocol.Command.DEVICE_GET_REGION_INFO: Session._region_info,
+    protocol.Command.DEVICE_GET_REGION_IO_FDS: Session._region_io_fds,
+    protocol.Command.DEVICE_GET_IRQ_INFO: Session._irq_info,
+    protocol.Command.DEVICE_SET_IRQS: Session._set_irqs,
+    protocol.Command.REGION_READ: Session._region_read,
+    protocol.Command.REGION_WRITE: Session._region_write,
+    protocol.Command.DEVICE_RESET: Session._reset,
+    protocol.Command.REGION_WRITE_MULTI: Session._region_write_multi,
+    protocol.Command.DEVICE_FEATURE: lambda self, message: self._features.feature(message.payload),
+    protocol.Command.MIG_DATA_READ: lambda self, message: self._features.read(message.payload),
+    protocol.Command.MIG_DATA_WRITE: lambda self, message: self._features.write(message.payload),
 }
 
 _HARMLESS = frozenset(
     {
-        Command.DMA_MAP,
-        Command.DEVICE_GET_INFO,
-        Command.DEVICE_GET_REGION_INFO,
-        Command.DEVICE_GET_REGION_IO_FDS,
-        Command.DEVICE_GET_IRQ_INFO,
-        Command.DEVICE_SET_IRQS,
-        Command.REGION_READ,
+        protocol.Command.DMA_MAP,
+        protocol.Command.DEVICE_GET_INFO,
+        protocol.Command.DEVICE_GET_REGION_INFO,
+        protocol.Command.DEVICE_GET_REGION_IO_FDS,
+        protocol.Command.DEVICE_GET_IRQ_INFO,
+        protocol.Command.DEVICE_SET_IRQS,
+        protocol.Command.REGION_READ,
     }
 )
 """Commands that may come in the middle of a transfer."""
@@ -449,4 +426,4 @@ def _fitting(reply: bytes, argsz: int) -> bytes:
 
 def _require_argsz(argsz: int, needed: int) -> None:
     if argsz < needed:
-        raise ProtocolError(f"argsz is {argsz} and must be at least {needed}")
+        raise protocol.ProtocolError(f"argsz is {argsz} and must be at least {needed}")
