@@ -179,7 +179,7 @@ def test_a_running_program_is_aborted(drive: Drive) -> None:
     drive.load(ENDLESS)
     pending = drive.begin()
     drive.await_begun()
-    queue = drive.device.transport._controller._queues[1]  # type: ignore[attr-defined]  # its identifiers
+    queue = drive.device.transport.controller._queues[1]  # type: ignore[attr-defined]  # its identifiers
     (cid,) = queue.in_flight
     request = Request(True, AdminOpcode.ABORT, cdws=Abort(1, cid).encode())
     assert drive.device.transport.submit(request, 30.0).result().result == 0

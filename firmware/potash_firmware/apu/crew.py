@@ -6,6 +6,7 @@ hangs up, is killed; when it is gone for certain, its owner is told once, after 
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from potash_firmware.apu.channel import ChannelError, FromWorker, Ready
 from potash_firmware.apu.pool import Pool, Worker
@@ -18,6 +19,7 @@ LAST_WORDS = 4096
 A process that it has made may hold its channel open, and may even speak."""
 
 
+@dataclass(eq=False)
 class Crew:
     """Workers of `pool`, of which `listen` takes in `at_once` messages of one.
 
@@ -25,27 +27,20 @@ class Crew:
     the reason.
     """
 
-    def __init__(
-        self,
-        pool: Pool,
-        heard: Callable[[Worker, FromWorker], None],
-        buried: Callable[[Worker, str], None],
-        at_once: int,
-    ) -> None:
-        self._pool = pool
-        self._heard = heard
-        self._buried = buried
-        self._at_once = at_once
-        self._members: dict[int, Worker] = {}
-        self.changed = False
-        """There are other workers, or one has to be seen to, since this was last cleared."""
+    pool: Pool
+    heard: Callable[[Worker, FromWorker], None]
+    buried: Callable[[Worker, str], None]
+    at_once: int
+    _members: dict[int, Worker] = field(default_factory=dict, init=False)
+    changed: bool = field(default=False, init=False)
+    """There are other workers, or one has to be seen to, since this was last cleared."""
 
     @property
     def workers(self) -> list[Worker]:
         return [worker for worker in self._members.values() if not worker.silent]
 
     def spawn(self, accelerator: int) -> Worker:
-        worker = self._pool.spawn(accelerator)
+        worker = self.pool.spawn(accelerator)
         self._members[worker.serial] = worker
         self.changed = True
         return worker
@@ -53,7 +48,7 @@ class Crew:
     def listen(self, worker: Worker) -> bool:
         """Take in what a worker says; whether there was anything, and nothing else to be seen
         to."""
-        return self._listen(worker, self._at_once)
+        return self._listen(worker, self.at_once)
 
     def gone(self, serial: int, why: str) -> None:
         """The nursery says that a process is gone, whoever's it is."""
@@ -80,13 +75,13 @@ class Crew:
                 heard = True
                 if isinstance(message, Ready):
                     worker.ready = True
-                    self._pool.ready(worker)
-                self._heard(worker, message)
+                    self.pool.ready(worker)
+                self.heard(worker, message)
         except ChannelError as error:
             log.warning("%s", error)
-            self._pool.kill(worker)
+            self.pool.kill(worker)
         if worker.silent and not worker.orphaned:
-            self._pool.kill(worker)  # it may have hung up and stayed
+            self.pool.kill(worker)  # it may have hung up and stayed
         self.changed |= worker.silent
         self._bury_orphan(worker)
         return heard and not worker.doomed
@@ -100,4 +95,4 @@ class Crew:
         if self._members.pop(worker.serial, None) is not None:
             self.changed = True
             worker.close()
-            self._buried(worker, why)
+            self.buried(worker, why)

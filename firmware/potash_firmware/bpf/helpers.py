@@ -7,7 +7,7 @@ program with a fault instead of unwinding through it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn, TypeVar
 
 from csd_spec.program import NO_ARGUMENT, Level, Processor
@@ -69,27 +69,21 @@ class Services:
     """Called before each call of a helper."""
 
 
+@dataclass(eq=False)
 class Helpers:
     """The helpers of one run: bound to its arena, its arguments and the length of its output."""
 
-    def __init__(
-        self,
-        arena: Arena,
-        services: Services,
-        output_limit: int,
-        arguments: Sequence[bytes] = (),
-    ) -> None:
-        self.output_length: int | None = None
-        self._arena = arena
-        self._services = services
-        self._output_limit = output_limit
-        self._arguments = arguments
-        self._models: dict[int, tuple[Model, int]] = {}
-        """The open models by their handles, and how long each is."""
+    arena: Arena
+    services: Services
+    output_limit: int
+    arguments: Sequence[bytes] = ()
+    output_length: int | None = field(default=None, init=False)
+    _models: dict[int, tuple[Model, int]] = field(default_factory=dict, init=False)
+    """The open models by their handles, and how long each is."""
 
     def begin(self, arguments: Sequence[bytes]) -> None:
         self.output_length = None
-        self._arguments = arguments
+        self.arguments = arguments
 
     def close(self) -> None:
         """Let go of the models that the program has left open."""
@@ -100,8 +94,8 @@ class Helpers:
         extra = added.found().helpers
         # Each is a method here that is called as its number is named.
         table: dict[int, Helper] = {one: getattr(self, one.name.lower()) for one in HelperNumber}
-        table.update((number, one.bound(self._arena)) for number, one in extra.items())
-        called = self._services.called
+        table.update((number, one.bound(self.arena)) for number, one in extra.items())
+        called = self.services.called
         if called is not None:
             table = {number: _counted(called, helper) for number, helper in table.items()}
         if COMPUTE.sink is None:
@@ -112,8 +106,8 @@ class Helpers:
 
     def print(self, text: int, _2: int, _3: int, _4: int, _5: int) -> int:
         """`print(const char *text)`: one line for the accelerator's log."""
-        line = self._arena.string_at(text, MAX_PRINT).decode(errors="replace")
-        self._do(HelperNumber.PRINT, lambda: self._services.print(line))
+        line = self.arena.string_at(text, MAX_PRINT).decode(errors="replace")
+        self._do(HelperNumber.PRINT, lambda: self.services.print(line))
         return 0
 
     def tflite_apu(
@@ -126,7 +120,7 @@ class Helpers:
         """
         lengths = input_length, output_length, model_length
         return self._infer(
-            HelperNumber.TFLITE_APU, self._services.infer_apu, source, target, *lengths
+            HelperNumber.TFLITE_APU, self.services.infer_apu, source, target, *lengths
         )
 
     def tflite_vta(
@@ -135,15 +129,15 @@ class Helpers:
         """`tflite_vta(…)`: as `tflite_apu`, with the tensor accelerator for what it can do."""
         lengths = input_length, output_length, model_length
         return self._infer(
-            HelperNumber.TFLITE_VTA, self._services.infer_vta, source, target, *lengths
+            HelperNumber.TFLITE_VTA, self.services.infer_vta, source, target, *lengths
         )
 
     def set_output_length(self, length: int, _2: int, _3: int, _4: int, _5: int) -> int:
         """`set_output_length(u64 length)`: how much of the output buffer is the result."""
-        if length > self._output_limit:
+        if length > self.output_limit:
             raise _failed(
                 HelperNumber.SET_OUTPUT_LENGTH,
-                f"the output of {self._output_limit} bytes cannot hold {length}",
+                f"the output of {self.output_limit} bytes cannot hold {length}",
             )
         self.output_length = length
         return 0
@@ -151,13 +145,13 @@ class Helpers:
     def log(self, level: int, text: int, length: int, _4: int, _5: int) -> int:
         """`log(u32 level, const void *text, u64 length)`: as `print`, and the text needs no end."""
         known = self._known(HelperNumber.LOG, "level", Level, level)
-        data = self._arena.bytes_at(text, length)
+        data = self.arena.bytes_at(text, length)
         line = bytes(data[:MAX_PRINT]).decode(errors="replace")
-        log = self._services.log
+        log = self.services.log
 
         def add() -> None:
             if log is None:
-                self._services.print(line)
+                self.services.print(line)
             else:
                 log(known, line)
 
@@ -169,10 +163,10 @@ class Helpers:
 
         Returns its whole length; `NO_ARGUMENT`, and writes nothing, where there is none.
         """
-        output = self._arena.bytes_at(target, room, write=True)
-        if index >= len(self._arguments):
+        output = self.arena.bytes_at(target, room, write=True)
+        if index >= len(self.arguments):
             return NO_ARGUMENT
-        value = self._arguments[index]
+        value = self.arguments[index]
         given = value[:room]
         output[: len(given)] = given
         return len(value)
@@ -182,21 +176,21 @@ class Helpers:
         # It needs numpy, for which the device would start a fifth of a second later.
         from potash_firmware.bpf.crc32c import crc32c
 
-        return crc32c(self._arena.bytes_at(data, length), seed & 0xFFFF_FFFF)
+        return crc32c(self.arena.bytes_at(data, length), seed & 0xFFFF_FFFF)
 
     def read_lba(self, nsid: int, lba: int, count: int, target: int, room: int) -> int:
         """`read_lba(u32 nsid, u64 lba, u64 count, void *to, u64 room)`: blocks of the drive.
 
         Returns how many bytes they have.
         """
-        view = self._arena.bytes_at(target, room, write=True)
-        read = self._services.read_blocks
+        view = self.arena.bytes_at(target, room, write=True)
+        read = self.services.read_blocks
         return self._do(HelperNumber.READ_LBA, lambda: read(nsid, lba, count, view))
 
     def write_lba(self, nsid: int, lba: int, count: int, source: int, length: int) -> int:
         """`write_lba(u32 nsid, u64 lba, u64 count, const void *from, u64 length)`: likewise."""
-        view = self._arena.bytes_at(source, length)
-        write = self._services.write_blocks
+        view = self.arena.bytes_at(source, length)
+        write = self.services.write_blocks
         return self._do(HelperNumber.WRITE_LBA, lambda: write(nsid, lba, count, view))
 
     def tflite_open(self, model: int, length: int, processor: int, _4: int, _5: int) -> int:
@@ -206,14 +200,14 @@ class Helpers:
         """
         number = HelperNumber.TFLITE_OPEN
         chosen = self._known(number, "processor", Processor, processor)
-        view = self._arena.bytes_at(model, length)
+        view = self.arena.bytes_at(model, length)
         handle = next((i for i in range(1, MAX_MODELS + 1) if i not in self._models), None)
         if handle is None:
             raise _failed(number, f"{MAX_MODELS} models are open, and there cannot be more")
         total = length + sum(other for _, other in self._models.values())
         if total > MAX_MODEL_BYTES:
             raise _failed(number, f"the open models may have {MAX_MODEL_BYTES} bytes, not {total}")
-        load = self._services.load_model
+        load = self.services.load_model
         self._models[handle] = self._do(number, lambda: load(view, chosen)), length
         return handle
 
@@ -225,8 +219,8 @@ class Helpers:
         Returns how many bytes of `out` were written.
         """
         model = self._opened(HelperNumber.TFLITE_RUN, handle)
-        inputs = self._arena.bytes_at(source, input_length)
-        output = self._arena.bytes_at(target, output_length, write=True)
+        inputs = self.arena.bytes_at(source, input_length)
+        output = self.arena.bytes_at(target, output_length, write=True)
         return self._do(HelperNumber.TFLITE_RUN, lambda: model(inputs, output))
 
     def tflite_close(self, handle: int, _2: int, _3: int, _4: int, _5: int) -> int:
@@ -258,8 +252,8 @@ class Helpers:
         output_length: int,
         model_length: int,
     ) -> int:
-        whole = self._arena.bytes_at(source, model_length + input_length)
-        output = self._arena.bytes_at(target, output_length, write=True)
+        whole = self.arena.bytes_at(source, model_length + input_length)
+        output = self.arena.bytes_at(target, output_length, write=True)
         model, inputs = whole[:model_length], whole[model_length:]
         return self._do(number, lambda: infer(model, inputs, output))
 

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -52,6 +53,7 @@ def _reset_if_interrupted(
     return guarded
 
 
+@dataclass(eq=False)
 class VfioUserTransport:
     """A controller that is ready, and the resources that it owns."""
 
@@ -61,28 +63,16 @@ class VfioUserTransport:
     reports_events = True
     carries_cdw4 = True
 
-    def __init__(
-        self,
-        client: Client,
-        function: PciFunction,
-        memory: DriverMemory,
-        controller: Controller,
-        eventfds: list[int],
-        resources: ExitStack,
-        *,
-        timeout: float,
-        queue_depth: int,
-    ) -> None:
-        self._client = client
-        self._function = function
-        self._memory = memory
-        self._controller: Controller | None = controller
-        self._eventfds = eventfds
-        self._resources = resources
-        self._timeout = timeout
-        self.queue_depth = queue_depth
-        self._in_flight: dict[int, _PendingCommand] = {}
-        """The commands by their buffers' numbers."""
+    client: Client
+    function: PciFunction
+    memory: DriverMemory
+    controller: Controller | None
+    eventfds: list[int]
+    resources: ExitStack
+    timeout: float
+    queue_depth: int
+    _in_flight: dict[int, _PendingCommand] = field(default_factory=dict, init=False)
+    """The commands by their buffers' numbers."""
 
     @_reset_if_interrupted
     def submit(self, request: Request, timeout: float) -> PendingCommand:
@@ -98,8 +88,8 @@ class VfioUserTransport:
             out, size = request.data_out, request.data_in_length
             if out:
                 size = len(out)
-                self._memory.buffer(slot, size)[:] = out
-            prp1, prp2 = self._memory.prps(slot, size)
+                self.memory.buffer(slot, size)[:] = out
+            prp1, prp2 = self.memory.prps(slot, size)
             command = SubmissionEntry(
                 request.opcode,
                 0,
@@ -135,16 +125,11 @@ class VfioUserTransport:
     def release(self, slot: int, size: int) -> bytes:
         """Take a command's buffer back; what is in its first `size` bytes."""
         self._in_flight.pop(slot, None)
-        return bytes(self._memory.buffer(slot, size))
+        return bytes(self.memory.buffer(slot, size))
 
     @_reset_if_interrupted
     def await_event(self, timeout: float) -> int | None:
         return self._opened().await_event(timeout)
-
-    @property
-    def client(self) -> Client:
-        """The vfio-user client."""
-        return self._client
 
     def move(self, path: str) -> None:
         """Move to the device at the socket `path`, which gets the state of this one.
@@ -152,7 +137,7 @@ class VfioUserTransport:
         Commands in flight complete there. Raises as `attach`; if the other device fails, this one
         continues.
         """
-        source = self._client
+        source = self.client
         with _device_errors():
             state = source.migration.save()
         try:
@@ -170,44 +155,44 @@ class VfioUserTransport:
         """
         with ExitStack() as resources, _device_errors():
             client = resources.enter_context(attached(path))
-            client.dma_map(BASE_ADDRESS, len(self._memory), self._memory.shared.fd)
-            client.set_irqs(PciIrq.MSIX, 0, self._eventfds)
+            client.dma_map(BASE_ADDRESS, len(self.memory), self.memory.shared.fd)
+            client.set_irqs(PciIrq.MSIX, 0, self.eventfds)
             if state is None:
                 client.migration.enter(State.RUNNING)
             else:
                 client.migration.load(state)
-            self._client = self._function.client = client
-            self._resources.push(resources.pop_all())
+            self.client = self.function.client = client
+            self.resources.push(resources.pop_all())
 
     def reset(self) -> None:
         controller = self._opened()
         try:
-            controller.start(self._timeout)
+            controller.start(self.timeout)
             self._in_flight.clear()
         except errors.PotashError:
             # There are no queues: release everything without shutting it down.
-            self._controller = None
-            self._resources.close()
+            self.controller = None
+            self.resources.close()
             raise
 
     def close(self) -> None:
         """Shut the controller down and disconnect; a device that has ended is no error."""
-        controller, self._controller = self._controller, None
+        controller, self.controller = self.controller, None
         if controller is None:
             return
-        with self._resources:
+        with self.resources:
             try:
                 with _device_errors():
                     controller.shut_down()
-                    self._function.disable()
-                    self._client.dma_unmap(BASE_ADDRESS, len(self._memory))
+                    self.function.disable()
+                    self.client.dma_unmap(BASE_ADDRESS, len(self.memory))
             except errors.PotashError:
                 pass  # The device was to be left anyway.
 
     def _opened(self) -> Controller:
-        if self._controller is None:
+        if self.controller is None:
             raise errors.DeviceGone("the device is closed")
-        return self._controller
+        return self.controller
 
 
 class _PendingCommand:

@@ -10,6 +10,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any
 
 from potash_firmware.mailbox.device_programs import DeviceProgram
@@ -34,6 +35,7 @@ from potash_firmware.rpu.compute.engine import Execution, Shared, SharedRange
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Engines:
     """The engines of all compute namespaces, and what they were asked: an `engine.Engine`.
 
@@ -45,22 +47,16 @@ class Engines:
 
     device_defined = len(DeviceProgram)
 
-    def __init__(
-        self,
-        send: Callable[[ToApu], None],
-        new_tag: Callable[[], int],
-        asking: Callable[[], None],
-    ) -> None:
-        self._send = send
-        self._new_tag = new_tag
-        self._asking = asking
-        self._connected = False
-        self._open: set[int] = set()
-        self._shared: set[int] = set()
-        """Serials that the APU which is there knows."""
-        self._checks: dict[int, Future[Outcome]] = {}
-        self._executions: dict[int, Future[Execution]] = {}
-        self._ended: deque[Future[Any]] = deque()
+    send: Callable[[ToApu], None]
+    new_tag: Callable[[], int]
+    asking: Callable[[], None]
+    _connected: bool = field(default=False, init=False)
+    _open: set[int] = field(default_factory=set, init=False)
+    _shared: set[int] = field(default_factory=set, init=False)
+    """Serials that the APU which is there knows."""
+    _checks: dict[int, Future[Outcome]] = field(default_factory=dict, init=False)
+    _executions: dict[int, Future[Execution]] = field(default_factory=dict, init=False)
+    _ended: deque[Future[Any]] = field(default_factory=deque, init=False)
 
     # As `engine.Engine` says.
 
@@ -76,11 +72,11 @@ class Engines:
         future: Future[Outcome] = Future()
         if not self._connected:
             return self._end(future, Outcome.LOST)
-        self._asking()
-        tag = self._new_tag()
+        self.asking()
+        tag = self.new_tag()
         self._checks[tag] = future
         self._share(program, ShareProgram)
-        self._send(CheckProgram(tag, nsid, program.serial))
+        self.send(CheckProgram(tag, nsid, program.serial))
         return future
 
     def execute(
@@ -100,8 +96,8 @@ class Engines:
         except OSError as error:
             log.error("there is no memory for the data of an execution: %s", error.strerror)
             return self._end(future, Execution(Outcome.LOST))
-        self._asking()
-        tag = self._new_tag()
+        self.asking()
+        tag = self.new_tag()
         self._executions[tag] = future
         if isinstance(program, Shared):
             self._share(program, ShareProgram)
@@ -110,7 +106,7 @@ class Engines:
             self._share(one.memory, ShareMemory)
         named = tuple(MemoryRange(one.memory.serial, one.offset, one.length) for one in ranges)
         try:
-            self._send(Execute(tag, nsid, program, parameters, named, len(data), descriptor, row))
+            self.send(Execute(tag, nsid, program, parameters, named, len(data), descriptor, row))
         finally:
             if data:
                 os.close(descriptor)
@@ -170,11 +166,11 @@ class Engines:
     def _share(self, what: Shared, message: type[ShareMemory | ShareProgram]) -> None:
         if what.serial not in self._shared:
             self._shared.add(what.serial)
-            self._send(message(what.serial, what.length, what.fd))
+            self.send(message(what.serial, what.length, what.fd))
 
     def _notify(self, message: ToApu) -> None:
         if self._connected:
-            self._send(message)
+            self.send(message)
 
     def _end(self, future: Future[Any], result: object) -> Future[Any]:
         future.set_result(result)

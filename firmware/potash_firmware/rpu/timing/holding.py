@@ -6,6 +6,7 @@ nobody: they take less time than a stop.
 """
 
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from potash_firmware.rpu.timing.deadlines import GuestClock
@@ -64,29 +65,23 @@ class RunningJob(NamedTuple):
     modelled: int
 
 
+@dataclass(eq=False)
 class Holding:
     """Has `standstill` hold the guest for those of `jobs` that are behind.
 
     `fail` ends the jobs for which the guest has stood still too long.
     """
 
-    def __init__(
-        self,
-        standstill: Standstill,
-        clock: GuestClock,
-        jobs: Callable[[], Iterable[RunningJob]],
-        fail: Callable[[], None],
-    ) -> None:
-        self.standstill = standstill
-        self._clock = clock
-        self._jobs = jobs
-        self._fail = fail
-        self._holders: set[Hashable] = set()
-        self._failed: set[Hashable] = set()
-        """Those that were to be failed, and are there still."""
-        self._attached = False
-        self._next: int | None = None
-        """Nanoseconds of guest time at which some job may have to hold the guest."""
+    standstill: Standstill
+    clock: GuestClock
+    jobs: Callable[[], Iterable[RunningJob]]
+    fail: Callable[[], None]
+    _holders: set[Hashable] = field(default_factory=set, init=False)
+    _failed: set[Hashable] = field(default_factory=set, init=False)
+    """Those that were to be failed, and are there still."""
+    _attached: bool = field(default=False, init=False)
+    _next: int | None = field(default=None, init=False)
+    """Nanoseconds of guest time at which some job may have to hold the guest."""
 
     @property
     def timeout(self) -> float | None:
@@ -94,8 +89,8 @@ class Holding:
         limits = [self.standstill.timeout]
         if self._holders:
             limits.append(POLL)
-        if self._next is not None and not self._clock.frozen:
-            limits.append(max(0, self._next - self._clock.now()) / 1e9)
+        if self._next is not None and not self.clock.frozen:
+            limits.append(max(0, self._next - self.clock.now()) / 1e9)
         return min((one for one in limits if one is not None), default=None)
 
     def service(self, *, connected: bool) -> None:
@@ -108,12 +103,12 @@ class Holding:
         if still.over and self._holders:
             self._failed |= self._holders
             self._keep(set())
-            self._fail()
-        now = self._clock.now()
+            self.fail()
+        now = self.clock.now()
         holders: set[Hashable] = set()
         failed: set[Hashable] = set()
         self._next = None
-        for key, start, modelled in self._jobs():
+        for key, start, modelled in self.jobs():
             if key in self._failed:
                 failed.add(key)
                 continue
