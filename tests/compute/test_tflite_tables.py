@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from potash.models.builder import GraphBuilder, Padding
@@ -197,6 +197,14 @@ def prelu(
     return graph.finish([x], [y])
 
 
+# Where a line is below zero at zero.
+@example(
+    scales=(0.125, 0.010000000000000002),
+    zero_points=(0, 116),
+    factor_scale=0.001,
+    factor_zero_point=0,
+    seed=0,
+)
 @settings(max_examples=40, deadline=None)
 @given(
     scales=st.tuples(*[st.floats(0.01, 0.2)] * 2),

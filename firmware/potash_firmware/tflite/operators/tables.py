@@ -252,6 +252,8 @@ class _Rectifier(NamedTuple):
         steps.add(AluOpcode.MUL, line.factors[0], _ABOVE)
         steps.add(AluOpcode.ADD, line.offset, _ABOVE)
         steps.add(AluOpcode.SHR, line.shift, _ABOVE)
+        if line.below:
+            steps.add(AluOpcode.MAX, line.low, _ABOVE)
         steps.add(AluOpcode.MIN, line.high, _ABOVE)
         steps.add(AluOpcode.ADD, _ABOVE)
         steps.add(AluOpcode.ADD, self.its.output.zero_point)
