@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from potash_firmware.bpf.errors import EngineUnavailable
-from potash_firmware.bpf.native import compiler, generator, induction, ranges
+from potash_firmware.bpf.native import compiler, generator, induction, loops, ranges
 from support import bpf_attacks as attacks
 from support.bpf import LAYOUT
 from support.bpf_claims import Violation, hold
@@ -95,7 +95,7 @@ def test_random_programs_find_every_known_fault(fault: str) -> None:
 
 
 def _one_iteration_less(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ranges, "INCLUSIVE", frozenset())
+    patch.setattr(loops, "INCLUSIVE", frozenset())
 
 
 def _no_conditions(patch: pytest.MonkeyPatch) -> None:

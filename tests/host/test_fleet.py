@@ -106,6 +106,17 @@ def test_jobs_that_fail_are_results(fleet: Fleet, grep: Grep) -> None:
         fleet.reduce(LOOPING, "logs", counted, timeout=1)
 
 
+def test_what_was_released_is_not_cancelled(fleet: Fleet) -> None:
+    """The scheduler would drop the client, and all that comes behind it would be lost."""
+    client = fleet._client
+    first = client.submit(int, 1, pure=False)
+    assert first.result(LIMIT) == 1
+    second = client.submit(time.sleep, first, pure=False)
+    first.release()
+    cluster.cancel(client, [first, second])
+    assert client.submit(int, 2, pure=False).result(LIMIT) == 2
+
+
 def test_what_cannot_be_done_is_refused(fleet: Fleet, grep: Grep, tmp_path: Path) -> None:
     large = tmp_path / "large"
     large.write_bytes(bytes(16 << 20))

@@ -86,7 +86,18 @@ def completed(client: Client, futures: Sequence[Any]) -> Generator[tuple[int, An
             yield numbers[future.key], future
             future.release()
     finally:
-        client.cancel(list(futures))
+        cancel(client, futures)
+
+
+def cancel(client: Client, futures: Sequence[Any]) -> None:
+    """Cancel those that have not been released: Dask's scheduler drops a client that cancels what
+    it does not want any more, but others need (distributed 2026.8, `stimulus_cancel`)."""
+
+    async def wanted() -> None:  # In the client's loop, where nothing is released meanwhile.
+        if there := [one for one in futures if one.key in client.futures]:
+            await client.cancel(there, asynchronous=True)
+
+    client.sync(wanted)
 
 
 def _distributed(who: str) -> Any:

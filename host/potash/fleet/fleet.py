@@ -345,7 +345,8 @@ class Fleet:
         try:
             yield futures
         finally:
-            self._client.cancel([*futures, sent])
+            cluster.cancel(self._client, futures)
+            sent.release()
 
     def _submit(self, drive: str, function: Callable[..., Any], *args: Any) -> Any:
         """A task on a drive, which is cancelled when the drive is lost for good."""

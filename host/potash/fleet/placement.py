@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import potash
-from potash.fleet.cluster import Client
+from potash.fleet.cluster import Client, cancel
 from potash.fleet.drives import Drive
 from potash.sdk.errors import PotashError
 
@@ -180,7 +180,7 @@ class Placement:
                 for future in self._waiting.pop(name, ())
             ]
         if lost:
-            self._client.cancel(lost)
+            cancel(self._client, lost)
 
 
 def _seen(client: Client) -> Mapping[str, Any]:
