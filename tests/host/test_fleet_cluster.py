@@ -74,7 +74,9 @@ class Cluster:
         return subprocess.Popen(
             [DASK, what, "--scheduler-file", self.file, "--host", "127.0.0.1", *options,
              "--dashboard-address", "127.0.0.1:0"],
-            env={**os.environ, "PYTHONPATH": str(TESTS), **environment}, stderr=subprocess.DEVNULL,
+            # What is killed leaves its folders.
+            env={**os.environ, "PYTHONPATH": str(TESTS), "TMPDIR": str(self.folder), **environment},
+            stderr=subprocess.DEVNULL,
         )  # fmt: skip
 
 
