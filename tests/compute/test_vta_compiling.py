@@ -104,7 +104,6 @@ def _doubled(value: compiling.Number) -> compiling.Number:
     return 2 * value
 
 
-@compiling.entry
 def _of_all(values: Any) -> compiling.Number:
     """8 and twice the values."""
     total = _doubled(4)
@@ -114,8 +113,9 @@ def _of_all(values: Any) -> compiling.Number:
 
 
 class TestEntries:
-    def test_they_are_compiled_with_what_they_call(self) -> None:
-        assert _of_all(np.arange(3)) == 14
+    def test_they_are_compiled_with_what_they_call(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(compiling, "cache_folder", lambda _: None)  # or it was compiled before
+        assert compiling.entry(_of_all)(np.arange(3)) == 14
         part: Any = _doubled
         (found,) = part.overloads.values()
         assert found.signature.args == (numba.int64,)
