@@ -21,7 +21,6 @@ def booted() -> GuestImages | str:
     found = guest_images()
     if not isinstance(found, str):
         snapshot.frozen(found, Shape(MEMORY, CPUS), silent)
-        snapshot.frozen(found, Shape(MEMORY, CPUS, stops=True), silent)
     return found
 
 

@@ -108,7 +108,7 @@ class Guest:
         self.more = tuple(more)
         self.namespaces = namespaces
         self.monitors = tuple(monitors)
-        self.shape = Shape(memory, cpus, backend, stops=bool(monitors))
+        self.shape = Shape(memory, cpus, backend)
         self._progress = progress
         self._life_limit = life_limit
         self._owned = contextlib.ExitStack()

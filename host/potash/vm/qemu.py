@@ -26,9 +26,6 @@ MEMORY = 512
 """MiB of a guest, where nothing else is asked for."""
 CPUS = 1
 
-STOPPABLE = ("-rtc", "clock=vm")
-"""What a machine needs whose clocks are all to stand still while it is stopped."""
-
 
 class Accelerator(Enum):
     """What executes the guest's instructions, and the processor that the guest then sees."""
@@ -116,7 +113,7 @@ def unpacked(tree: Path) -> Qemu:
 def bare_machine(
     memory: int, cpus: int, accelerator: Accelerator, backend: Memory = Memory.MEMFD
 ) -> list[str]:
-    """The options of a machine with nothing in it.
+    """The options of an empty machine, whose clocks all stand still while it is stopped.
 
     Args:
         memory: in MiB.
@@ -131,6 +128,7 @@ def bare_machine(
         *("-smp", str(cpus)),
         *("-accel", accel),
         *("-cpu", processor),
+        *("-rtc", "clock=vm"),
         *("-nodefaults", "-no-user-config", "-no-reboot"),
         *("-display", "none"),
     ]

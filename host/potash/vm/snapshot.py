@@ -24,7 +24,7 @@ from potash.vm.channel import Channel
 from potash.vm.errors import GuestError
 from potash.vm.images import Emulator, GuestImages
 from potash.vm.machine import Machine
-from potash.vm.qemu import STOPPABLE, Accelerator, Memory, Qemu, machine_arguments
+from potash.vm.qemu import Accelerator, Memory, Qemu, machine_arguments
 
 KVM = Path("/dev/kvm")
 KVM_LIMIT = 6.0
@@ -40,13 +40,11 @@ KEPT = 4
 
 @dataclass(frozen=True)
 class Shape:
-    """The machine's size: memory in MiB, and processors; what holds its memory; and whether all
-    its clocks stand still while it is stopped."""
+    """The machine's size: memory in MiB, and processors; and what holds its memory."""
 
     memory: int
     cpus: int
     backend: Memory = Memory.MEMFD
-    stops: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,12 +140,12 @@ def _accelerator(kvm: bool) -> Accelerator:
 
 def _entry(images: GuestImages, shape: Shape, accelerator: Accelerator) -> Frozen:
     machine = (images.kernel, images.initrd, shape.memory, shape.cpus, accelerator)
-    clock = STOPPABLE if shape.stops else ()
     # Under KVM the guest sees the host's own processor, so its state is this host's alone.
     host = _host(images) if accelerator is Accelerator.KVM else ""
-    name = key(images.key, [*machine_arguments(*machine), *clock], host)
-    arguments = (*machine_arguments(*machine, shape.backend), *clock)
-    return Frozen(arguments, _states(images).root / "snapshots" / name)
+    name = key(images.key, machine_arguments(*machine), host)
+    return Frozen(
+        tuple(machine_arguments(*machine, shape.backend)), _states(images).root / "snapshots" / name
+    )
 
 
 def _states(images: GuestImages | Emulator) -> Cache:

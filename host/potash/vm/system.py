@@ -20,7 +20,6 @@ from potash.sdk.errors import PotashError
 from potash.vm.parent_death import dies_with_parent
 from potash.vm.qemu import (
     CLIENT,
-    STOPPABLE,
     Accelerator,
     Qemu,
     bare_machine,
@@ -79,7 +78,7 @@ class System:
         for number, disk in enumerate(self.disks):
             options += _disk(f"disk{number}", disk)
         options += root_ports()
-        options += [*STOPPABLE, *monitor_arguments(monitors)] if monitors else []
+        options += monitor_arguments(monitors)
         for number, socket in enumerate(sockets):
             address = {"type": "unix", "path": str(socket.absolute())}
             drive = {"driver": CLIENT, "id": f"potash{number}", "bus": f"rp{number}"}
