@@ -1,5 +1,7 @@
-"""What the page of what is supported says besides the tables of the firmware."""
+"""What the page of what is supported says besides the tables of the firmware, and how it writes
+names."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from nvme_spec.features import FeatureId
@@ -103,3 +105,31 @@ PROGRAMS = {
     ),
     DeviceProgram.TFLITE: Program("tflite", "bytes", "", "the number of bytes of output"),
 }
+
+Cells = Sequence[str]
+YES, NO = "yes", "–"
+
+ABBREVIATIONS = {
+    "io": "I/O",
+    "nvm": "NVM",
+    "nvme": "NVMe",
+    "mi": "MI",
+    "lba": "LBA",
+    "sq": "SQ",
+    "sgl": "SGL",
+    "smart": "SMART",
+    "crc": "CRC",
+    "uuid": "UUID",
+    "id": "ID",
+    "fdp": "FDP",
+}
+LITTLE_WORDS = frozenset({"and", "of", "is", "not", "per", "in", "than"})
+
+
+def words(name: str) -> str:
+    """A name of the code as the standard writes it."""
+    written = [
+        ABBREVIATIONS.get(word, word if word in LITTLE_WORDS else word.capitalize())
+        for word in name.lower().split("_")
+    ]
+    return " ".join(written).replace("Self Test", "Self-test").replace("NVMe MI", "NVMe-MI")

@@ -1,4 +1,4 @@
-"""When jobs and executions end whose time is modelled, with the test in the APU's place.
+"""When jobs end whose time is modelled, with the test in the APU's place.
 
 Expected times are sums of what the core takes for the counted work, and what a second drive of the
 same profile answers, which is asked directly.
@@ -10,12 +10,11 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from potash_device.timing.cores import CoreProfile, Price, Work
+from potash_device.timing.cores import Work
 from potash_device.timing.drive import Drive
 from potash_device.timing.requests import Op
 from potash_firmware.mailbox import ApuPort
 from potash_firmware.mailbox.counters import Word, unshared_row
-from potash_firmware.mailbox.execution import Outcome
 from potash_firmware.mailbox.job_time import (
     LARGEST_COUNT,
     JobBegan,
@@ -32,27 +31,15 @@ from potash_firmware.mailbox.messages import (
     WriteBack,
     WriteBackDone,
 )
-from potash_firmware.rpu.compute.runs import RUN_LIMIT
 from potash_firmware.rpu.settings import RpuSettings
-from potash_firmware.rpu.timing.jobs import READS_AT_ONCE, JobTime
-from potash_firmware.rpu.timing.modelled import TimeSettings
-from support.compute import COMPUTE, OTHER_COMPUTE, ComputeHost, compute_host
-from support.modelled_time import PROFILE
-from support.nvme_host import PAGE, Host, Queue
-
-SECOND = 10**9
-CORE = CoreProfile(dispatch_ns=1000, clock_hz=1_000_000_000)
-PRICE = Price(CORE)
-WORK = Work((5000, 0, 0, 0, 0, 0, 0, 2), helpers=1)
-
-
-def settings(factor: int = 1) -> TimeSettings:
-    return TimeSettings(Drive(PROFILE), factor, CORE)
+from potash_firmware.rpu.timing.jobs import READS_AT_ONCE
+from support.modelled_time import LONG, PRICE, PROFILE, SECOND, WORK, job_time, with_core
+from support.nvme_host import PAGE, Host
 
 
 @pytest.fixture
 def host() -> Iterator[Host]:
-    with Host(settings=RpuSettings(time=settings())) as host:
+    with Host(settings=RpuSettings(time=with_core())) as host:
         host.enable()
         yield host
 
@@ -60,12 +47,6 @@ def host() -> Iterator[Host]:
 @pytest.fixture
 def apu(host: Host) -> ApuPort:
     return host.connect_apu()
-
-
-def job_time(host: Host) -> JobTime:
-    found = host.rpu.controller.job_time
-    assert found is not None
-    return found
 
 
 def say(host: Host, *messages: ToRpu) -> None:
@@ -236,7 +217,7 @@ def test_a_trace_shows_jobs_in_modelled_time(host: Host, apu: ApuPort) -> None:
 
 
 def test_a_factor_multiplies_what_jobs_take() -> None:
-    with Host(settings=RpuSettings(time=settings(factor=10))) as host:
+    with Host(settings=RpuSettings(time=with_core(factor=10))) as host:
         host.enable()
         host.connect_apu()
         at(host, SECOND)
@@ -260,10 +241,6 @@ def test_a_job_that_is_gone_is_never_due(host: Host, apu: ApuPort, how: str) -> 
     assert not any(isinstance(one, JobDue) for one in heard)
     say(host, JobBegan(0, 8), JobCounted(0, 7, WORK), JobCounted(0, 8, WORK))
     assert at(host, 3 * SECOND)[-1] == JobDue(0, 8, PRICE(WORK))
-
-
-LONG = Work((100 * SECOND,) + (0,) * 7)
-"""Of 100 s."""
 
 
 @pytest.mark.parametrize("how", ["left", "reset", "lost"])
@@ -295,190 +272,6 @@ def test_without_a_model_nothing_is_answered() -> None:
         assert host.rpu.controller.job_time is None
 
 
-# Compute namespaces
-
-
-@pytest.fixture
-def computer() -> Iterator[ComputeHost]:
-    with compute_host(time=settings()) as host:
-        host.now = 1.0
-        yield host
-
-
-@pytest.fixture
-def queue(computer: ComputeHost) -> Queue:
-    return computer.create_io_queue()
-
-
-def answered(host: ComputeHost, queue: Queue, ns: int) -> list[int]:
-    """Commands that have been answered by a time."""
-    host.now = ns / SECOND
-    host.service()
-    return [one.cid for one in host.reap(queue)]
-
-
-def test_an_execution_ends_when_its_core_would_have_done_its_work(
-    computer: ComputeHost, queue: Queue
-) -> None:
-    computer.begin(queue, 1)
-    computer.engine.end(value=5, work=WORK)
-    due = SECOND + PRICE(WORK)
-    assert not answered(computer, queue, due - 1)
-    computer.now = due / SECOND
-    computer.service()
-    ((cid, status, value),) = [(one.cid, one.status, one.dw0) for one in computer.reap(queue)]
-    assert (cid, status, value) == (1, 0, 5)
-
-
-def test_executions_of_a_namespace_take_one_core_in_their_order(
-    computer: ComputeHost, queue: Queue
-) -> None:
-    """Whichever ends first here: the second and the third wait for the first."""
-    for cid in (1, 2, 3):
-        computer.begin(queue, 1, cid)
-    computer.begin(queue, 1, 4, nsid=OTHER_COMPUTE)
-    works = [WORK, Work((100,) + (0,) * 7), Work((200,) + (0,) * 7), Work()]
-    asked = list(computer.engine.asked)
-    for index in (2, 1, 3, 0):
-        computer.engine.end(asked[index], work=works[index])
-        computer.service()
-    ends = {4: SECOND + PRICE(works[3])}
-    ends[1] = SECOND + PRICE(works[0])
-    ends[2] = ends[1] + PRICE(works[1])
-    ends[3] = ends[2] + PRICE(works[2])
-    for cid, end in sorted(ends.items(), key=lambda one: one[1]):
-        assert not answered(computer, queue, end - 1)
-        assert answered(computer, queue, end) == [cid]
-
-
-def test_an_execution_that_fails_takes_its_time_too(computer: ComputeHost, queue: Queue) -> None:
-    computer.begin(queue, 1)
-    computer.engine.end(outcome=Outcome.FAULTED, work=WORK)
-    assert not answered(computer, queue, SECOND + PRICE(WORK) - 1)
-    assert answered(computer, queue, SECOND + PRICE(WORK)) == [1]
-
-
-def test_one_that_is_lost_ends_at_once_and_frees_its_core(
-    computer: ComputeHost, queue: Queue
-) -> None:
-    computer.begin(queue, 1, 1)
-    computer.begin(queue, 1, 2)
-    first, second = computer.engine.asked
-    computer.engine.end(second, work=WORK)
-    assert not answered(computer, queue, SECOND + 5000)
-    computer.engine.end(first, outcome=Outcome.LOST)
-    assert answered(computer, queue, SECOND + 6000) == [1]
-    assert not answered(computer, queue, SECOND + 6000 + PRICE(WORK) - 1)
-    assert answered(computer, queue, SECOND + 6000 + PRICE(WORK)) == [2]
-
-
-def test_an_execution_that_waits_for_its_time_can_be_aborted(
-    computer: ComputeHost, queue: Queue
-) -> None:
-    computer.begin(queue, 1, 9)
-    computer.engine.end(work=WORK)
-    computer.service()
-    assert computer.command(computer.admin, 0x08, cdws=(9 << 16 | queue.qid,)).dw0 == 0
-    ((cid, status),) = [(one.cid, one.status) for one in computer.reap(queue)]
-    assert (cid, status) == (9, 0x007)
-    assert not answered(computer, queue, 2 * SECOND)
-
-
-def ask(host: ComputeHost, opcode: int, *cdws: int) -> None:
-    """An admin command that ends at once: no time passes, unlike in `command`."""
-    host.place(host.admin, opcode, 99, cdws=cdws)
-    host.ring(host.admin)
-    host.service()
-    assert [(one.cid, one.status) for one in host.reap(host.admin)] == [(99, 0)]
-
-
-@pytest.mark.parametrize("how", ["abort", "deletion", "reset"])
-def test_one_that_ends_before_it_is_due_leaves_its_core(
-    computer: ComputeHost, queue: Queue, how: str
-) -> None:
-    again = computer.create_io_queue(2)
-    computer.begin(queue, 1, 9)
-    computer.engine.end(work=LONG)
-    computer.now = 2.0
-    computer.service()
-    if how == "abort":
-        ask(computer, 0x08, 9 << 16 | queue.qid)
-    elif how == "deletion":
-        ask(computer, 0x00, queue.qid)
-    else:
-        computer.disable()
-        computer.enable()
-        again = computer.create_io_queue()
-    computer.begin(again, 1)
-    computer.engine.end(work=WORK)
-    assert not answered(computer, again, 2 * SECOND + PRICE(WORK) - 1)
-    assert answered(computer, again, 2 * SECOND + PRICE(WORK)) == [1]
-
-
-def test_one_that_waits_for_its_core_begins_when_that_is_left(
-    computer: ComputeHost, queue: Queue
-) -> None:
-    """Whether it was executed already or is still to be."""
-    for cid in (1, 2, 3):
-        computer.begin(queue, 1, cid)
-    first, second, third = list(computer.engine.asked)
-    computer.engine.end(first, work=LONG)
-    computer.engine.end(second, work=WORK)
-    computer.service()
-    computer.now = 2.0
-    ask(computer, 0x08, 1 << 16 | queue.qid)
-    assert answered(computer, queue, 2 * SECOND) == [1]
-    assert not answered(computer, queue, 2 * SECOND + PRICE(WORK) - 1)
-    assert answered(computer, queue, 2 * SECOND + PRICE(WORK)) == [2]
-    computer.engine.end(third, work=WORK)
-    assert not answered(computer, queue, 2 * SECOND + 2 * PRICE(WORK) - 1)
-    assert answered(computer, queue, 2 * SECOND + 2 * PRICE(WORK)) == [3]
-
-
-def test_executions_that_wait_when_the_controller_is_reset_leave_their_core(
-    computer: ComputeHost, queue: Queue
-) -> None:
-    for cid in range(1, RUN_LIMIT + 3):
-        computer.begin(queue, 1, cid)
-    asked = list(computer.engine.asked)
-    assert len(asked) == RUN_LIMIT
-    computer.disable()
-    for one in asked:
-        computer.engine.end(one, outcome=Outcome.CANCELLED)
-    computer.service()
-    computer.enable()
-    again = computer.create_io_queue()
-    computer.begin(again, 1)
-    computer.engine.end(work=WORK)
-    assert not answered(computer, again, SECOND + PRICE(WORK) - 1)
-    assert answered(computer, again, SECOND + PRICE(WORK)) == [1]
-
-
-def test_executions_that_wait_have_no_row(computer: ComputeHost, queue: Queue) -> None:
-    for cid in range(1, 3 * RUN_LIMIT):
-        computer.begin(queue, 1, cid)
-    assert [one.row for one in computer.engine.asked] == list(range(1, RUN_LIMIT + 1))
-    computer.engine.end(work=WORK)
-    computer.service()
-    assert computer.engine.asked[-1].row == 1
-
-
-def test_the_number_of_executions_is_not_limited_by_the_rows(
-    computer: ComputeHost, queue: Queue
-) -> None:
-    rows = []
-    for number in range(200):
-        computer.begin(queue, 1)
-        (asked,) = computer.engine.asked
-        rows.append(asked.row)
-        computer.engine.end(work=Work())
-        assert answered(computer, queue, SECOND * (2 + number)) == [1]
-    assert set(rows) == {1}
-
-
-# What runs
-
-
 def test_what_runs_is_told_with_what_it_has_modelled(host: Host, apu: ApuPort) -> None:
     found = job_time(host)
     row = unshared_row()
@@ -502,18 +295,3 @@ def test_what_runs_for_too_long_is_ended(host: Host, apu: ApuPort) -> None:
     say(host, JobBegan(0, 7))
     job_time(host).fail()
     assert at(host, SECOND) == [JobOverdue(0, 7)]
-
-
-def test_executions_that_run_for_too_long_are_cancelled(
-    computer: ComputeHost, queue: Queue
-) -> None:
-    computer.begin(queue, 1, nsid=COMPUTE)
-    found = job_time(computer)
-    ((_, start, modelled),) = found.running()
-    assert (start, modelled) == (SECOND, 0)
-    found.fail()
-    computer.engine.end_cancelled()
-    computer.service()
-    ((status, dnr),) = [(one.status, one.dnr) for one in computer.reap(queue)]
-    assert (status, dnr) == (0x006, True)
-    assert not list(found.running())

@@ -1,9 +1,12 @@
-"""A small drive of flash for tests of modelled time, and when commands of a host complete."""
+"""A small drive of flash and a core for tests of modelled time, and when commands of a host
+complete."""
 
+from potash_device.timing.cores import CoreProfile, Price, Work
 from potash_device.timing.drive import Drive
 from potash_device.timing.policies import Policies
 from potash_device.timing.profile import Profile, Rate
 from potash_firmware.rpu.settings import RpuSettings
+from potash_firmware.rpu.timing.jobs import JobTime
 from potash_firmware.rpu.timing.modelled import ModelledTime, TimeSettings
 from support.nvme_host import Host, Queue
 
@@ -31,11 +34,29 @@ PROFILE = Profile(
 )
 """A MiB: 256 pages on 20 superblocks of 32."""
 
+SECOND = 10**9
+CORE = CoreProfile(dispatch_ns=1000, clock_hz=1_000_000_000)
+PRICE = Price(CORE)
+WORK = Work((5000, 0, 0, 0, 0, 0, 0, 2), helpers=1)
+LONG = Work((100 * SECOND,) + (0,) * 7)
+"""Of 100 s."""
+
 
 def modelled(
     profile: Profile = PROFILE, factor: int = 1, policies: Policies | None = None
 ) -> RpuSettings:
     return RpuSettings(time=TimeSettings(Drive(profile, policies), factor))
+
+
+def with_core(factor: int = 1) -> TimeSettings:
+    """Of the drive and its core."""
+    return TimeSettings(Drive(PROFILE), factor, CORE)
+
+
+def job_time(host: Host) -> JobTime:
+    found = host.rpu.controller.job_time
+    assert found is not None
+    return found
 
 
 def timing_of(host: Host) -> ModelledTime:

@@ -1,0 +1,209 @@
+"""When executions of compute namespaces end whose time is modelled, with the test in the
+engine's place.
+
+Expected times are sums of what the core takes for the counted work.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from potash_device.timing.cores import Work
+from potash_firmware.mailbox.execution import Outcome
+from potash_firmware.rpu.compute.runs import RUN_LIMIT
+from support.compute import COMPUTE, OTHER_COMPUTE, ComputeHost, compute_host
+from support.modelled_time import LONG, PRICE, SECOND, WORK, job_time, with_core
+from support.nvme_host import Queue
+
+
+@pytest.fixture
+def computer() -> Iterator[ComputeHost]:
+    with compute_host(time=with_core()) as host:
+        host.now = 1.0
+        yield host
+
+
+@pytest.fixture
+def queue(computer: ComputeHost) -> Queue:
+    return computer.create_io_queue()
+
+
+def answered(host: ComputeHost, queue: Queue, ns: int) -> list[int]:
+    """Commands that have been answered by a time."""
+    host.now = ns / SECOND
+    host.service()
+    return [one.cid for one in host.reap(queue)]
+
+
+def test_an_execution_ends_when_its_core_would_have_done_its_work(
+    computer: ComputeHost, queue: Queue
+) -> None:
+    computer.begin(queue, 1)
+    computer.engine.end(value=5, work=WORK)
+    due = SECOND + PRICE(WORK)
+    assert not answered(computer, queue, due - 1)
+    computer.now = due / SECOND
+    computer.service()
+    ((cid, status, value),) = [(one.cid, one.status, one.dw0) for one in computer.reap(queue)]
+    assert (cid, status, value) == (1, 0, 5)
+
+
+def test_executions_of_a_namespace_take_one_core_in_their_order(
+    computer: ComputeHost, queue: Queue
+) -> None:
+    """Whichever ends first here: the second and the third wait for the first."""
+    for cid in (1, 2, 3):
+        computer.begin(queue, 1, cid)
+    computer.begin(queue, 1, 4, nsid=OTHER_COMPUTE)
+    works = [WORK, Work((100,) + (0,) * 7), Work((200,) + (0,) * 7), Work()]
+    asked = list(computer.engine.asked)
+    for index in (2, 1, 3, 0):
+        computer.engine.end(asked[index], work=works[index])
+        computer.service()
+    ends = {4: SECOND + PRICE(works[3])}
+    ends[1] = SECOND + PRICE(works[0])
+    ends[2] = ends[1] + PRICE(works[1])
+    ends[3] = ends[2] + PRICE(works[2])
+    for cid, end in sorted(ends.items(), key=lambda one: one[1]):
+        assert not answered(computer, queue, end - 1)
+        assert answered(computer, queue, end) == [cid]
+
+
+def test_an_execution_that_fails_takes_its_time_too(computer: ComputeHost, queue: Queue) -> None:
+    computer.begin(queue, 1)
+    computer.engine.end(outcome=Outcome.FAULTED, work=WORK)
+    assert not answered(computer, queue, SECOND + PRICE(WORK) - 1)
+    assert answered(computer, queue, SECOND + PRICE(WORK)) == [1]
+
+
+def test_one_that_is_lost_ends_at_once_and_frees_its_core(
+    computer: ComputeHost, queue: Queue
+) -> None:
+    computer.begin(queue, 1, 1)
+    computer.begin(queue, 1, 2)
+    first, second = computer.engine.asked
+    computer.engine.end(second, work=WORK)
+    assert not answered(computer, queue, SECOND + 5000)
+    computer.engine.end(first, outcome=Outcome.LOST)
+    assert answered(computer, queue, SECOND + 6000) == [1]
+    assert not answered(computer, queue, SECOND + 6000 + PRICE(WORK) - 1)
+    assert answered(computer, queue, SECOND + 6000 + PRICE(WORK)) == [2]
+
+
+def test_an_execution_that_waits_for_its_time_can_be_aborted(
+    computer: ComputeHost, queue: Queue
+) -> None:
+    computer.begin(queue, 1, 9)
+    computer.engine.end(work=WORK)
+    computer.service()
+    assert computer.command(computer.admin, 0x08, cdws=(9 << 16 | queue.qid,)).dw0 == 0
+    ((cid, status),) = [(one.cid, one.status) for one in computer.reap(queue)]
+    assert (cid, status) == (9, 0x007)
+    assert not answered(computer, queue, 2 * SECOND)
+
+
+def ask(host: ComputeHost, opcode: int, *cdws: int) -> None:
+    """An admin command that ends at once: no time passes, unlike in `command`."""
+    host.place(host.admin, opcode, 99, cdws=cdws)
+    host.ring(host.admin)
+    host.service()
+    assert [(one.cid, one.status) for one in host.reap(host.admin)] == [(99, 0)]
+
+
+@pytest.mark.parametrize("how", ["abort", "deletion", "reset"])
+def test_one_that_ends_before_it_is_due_leaves_its_core(
+    computer: ComputeHost, queue: Queue, how: str
+) -> None:
+    again = computer.create_io_queue(2)
+    computer.begin(queue, 1, 9)
+    computer.engine.end(work=LONG)
+    computer.now = 2.0
+    computer.service()
+    if how == "abort":
+        ask(computer, 0x08, 9 << 16 | queue.qid)
+    elif how == "deletion":
+        ask(computer, 0x00, queue.qid)
+    else:
+        computer.disable()
+        computer.enable()
+        again = computer.create_io_queue()
+    computer.begin(again, 1)
+    computer.engine.end(work=WORK)
+    assert not answered(computer, again, 2 * SECOND + PRICE(WORK) - 1)
+    assert answered(computer, again, 2 * SECOND + PRICE(WORK)) == [1]
+
+
+def test_one_that_waits_for_its_core_begins_when_that_is_left(
+    computer: ComputeHost, queue: Queue
+) -> None:
+    """Whether it was executed already or is still to be."""
+    for cid in (1, 2, 3):
+        computer.begin(queue, 1, cid)
+    first, second, third = list(computer.engine.asked)
+    computer.engine.end(first, work=LONG)
+    computer.engine.end(second, work=WORK)
+    computer.service()
+    computer.now = 2.0
+    ask(computer, 0x08, 1 << 16 | queue.qid)
+    assert answered(computer, queue, 2 * SECOND) == [1]
+    assert not answered(computer, queue, 2 * SECOND + PRICE(WORK) - 1)
+    assert answered(computer, queue, 2 * SECOND + PRICE(WORK)) == [2]
+    computer.engine.end(third, work=WORK)
+    assert not answered(computer, queue, 2 * SECOND + 2 * PRICE(WORK) - 1)
+    assert answered(computer, queue, 2 * SECOND + 2 * PRICE(WORK)) == [3]
+
+
+def test_executions_that_wait_when_the_controller_is_reset_leave_their_core(
+    computer: ComputeHost, queue: Queue
+) -> None:
+    for cid in range(1, RUN_LIMIT + 3):
+        computer.begin(queue, 1, cid)
+    asked = list(computer.engine.asked)
+    assert len(asked) == RUN_LIMIT
+    computer.disable()
+    for one in asked:
+        computer.engine.end(one, outcome=Outcome.CANCELLED)
+    computer.service()
+    computer.enable()
+    again = computer.create_io_queue()
+    computer.begin(again, 1)
+    computer.engine.end(work=WORK)
+    assert not answered(computer, again, SECOND + PRICE(WORK) - 1)
+    assert answered(computer, again, SECOND + PRICE(WORK)) == [1]
+
+
+def test_executions_that_wait_have_no_row(computer: ComputeHost, queue: Queue) -> None:
+    for cid in range(1, 3 * RUN_LIMIT):
+        computer.begin(queue, 1, cid)
+    assert [one.row for one in computer.engine.asked] == list(range(1, RUN_LIMIT + 1))
+    computer.engine.end(work=WORK)
+    computer.service()
+    assert computer.engine.asked[-1].row == 1
+
+
+def test_the_number_of_executions_is_not_limited_by_the_rows(
+    computer: ComputeHost, queue: Queue
+) -> None:
+    rows = []
+    for number in range(200):
+        computer.begin(queue, 1)
+        (asked,) = computer.engine.asked
+        rows.append(asked.row)
+        computer.engine.end(work=Work())
+        assert answered(computer, queue, SECOND * (2 + number)) == [1]
+    assert set(rows) == {1}
+
+
+def test_executions_that_run_for_too_long_are_cancelled(
+    computer: ComputeHost, queue: Queue
+) -> None:
+    computer.begin(queue, 1, nsid=COMPUTE)
+    found = job_time(computer)
+    ((_, start, modelled),) = found.running()
+    assert (start, modelled) == (SECOND, 0)
+    found.fail()
+    computer.engine.end_cancelled()
+    computer.service()
+    ((status, dnr),) = [(one.status, one.dnr) for one in computer.reap(queue)]
+    assert (status, dnr) == (0x006, True)
+    assert not list(found.running())
