@@ -8,18 +8,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-import potash.sdk
 from csd_spec.descriptors import AcceleratorStatus
 from csd_spec.status import StatusId
 from nvme_spec.opcodes import AdminOpcode
+from potash import sdk
 from potash.cli.app import SECTIONS, run_app
 from potash.sdk import CommandFailed, DeviceGone, JobFailed
 from potash.vm.drive import device_process
 from support.apu import await_end, program
 from support.bpf import exit_, insn, mov
+from support.in_process import potash
 from support.processes import descendants
 from support.reports import check
 
@@ -38,6 +40,8 @@ RETURN_7 = program(mov(0, 7), exit_)
 BLOCK = 4096
 
 SMALL = ("--size", "64M")
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def potash_command(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -84,7 +88,7 @@ def device(socket: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_the_demo_adds_two_vectors_and_says_so() -> None:
-    done = potash_command("demo", "--embedded", "--json")
+    done = potash("demo", "--embedded", "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     check("demo run", report)
@@ -110,29 +114,41 @@ def test_the_demo_prints_its_steps_and_its_vectors() -> None:
     assert lines[-1] == "equal"
 
 
+class Shared(NamedTuple):
+    """A device for tests after which it still works."""
+
+    process: subprocess.Popen[bytes]
+    socket: Path
+
+    @property
+    def name(self) -> str:
+        return f"vfio-user:{self.socket}"
+
+
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A device's socket, for tests after which it still works."""
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     path = tmp_path_factory.mktemp("shared") / "s"
-    with device_process(path, *SMALL):
-        yield path
+    with device_process(path, *SMALL) as process:
+        yield Shared(process, path)
 
 
-@pytest.mark.parametrize("lba", [None, "0", "8:100"])
+@pytest.mark.parametrize(
+    ("lba", "command"), [(None, potash), ("0", potash), ("8:100", potash_command)]
+)
 def test_run_writes_exactly_what_was_produced(
-    shared: Path, tmp_path: Path, lba: str | None
+    shared: Shared, tmp_path: Path, lba: str | None, command: Command
 ) -> None:
-    with potash.sdk.open(f"vfio-user:{shared}") as opened:
+    with sdk.open(shared.name) as opened:
         before = opened.read(0, 128)
     output = tmp_path / "output"
     where = [] if lba is None else ["--lba", lba]
-    done = potash_command(
-        "run", f"vfio-user:{shared}", EXAMPLE / "program.o", EXAMPLE / "input.bin", output,
+    done = command(
+        "run", shared.name, EXAMPLE / "program.o", EXAMPLE / "input.bin", output,
         *ARGUMENTS, *where,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert output.read_bytes() == (EXAMPLE / "expected.bin").read_bytes()
-    with potash.sdk.open(f"vfio-user:{shared}") as opened:
+    with sdk.open(shared.name) as opened:
         blocks = opened.read(0, 128)
     if lba is None:
         assert blocks == before, "no block is touched"
@@ -155,13 +171,13 @@ def test_run_writes_exactly_what_was_produced(
     ],
 )
 def test_what_cannot_run_is_one_sentence_and_the_next_one_runs(
-    shared: Path, tmp_path: Path, content: bytes | None, arguments: list[str], said: str
+    shared: Shared, tmp_path: Path, content: bytes | None, arguments: list[str], said: str
 ) -> None:
     object_file = tmp_path / "program.o"
     object_file.write_bytes(content or (EXAMPLE / "program.o").read_bytes())
     output = tmp_path / "output"
-    target = f"vfio-user:{shared}"
-    done = potash_command("run", target, object_file, EXAMPLE / "input.bin", output, *arguments)
+    target = shared.name
+    done = potash("run", target, object_file, EXAMPLE / "input.bin", output, *arguments)
     if "999999" in arguments:
         # The example's program itself refuses lengths that cannot be, and returns that it did.
         assert done.returncode == 0
@@ -171,19 +187,15 @@ def test_what_cannot_run_is_one_sentence_and_the_next_one_runs(
         *printed, sentence = done.stderr.splitlines()
         assert sentence.startswith("potash: ") and said in sentence
         assert all(line.startswith("program: ") for line in printed)
-    again = potash_command(
-        "run", target, EXAMPLE / "program.o", EXAMPLE / "input.bin", output, *ARGUMENTS
-    )
+    again = potash("run", target, EXAMPLE / "program.o", EXAMPLE / "input.bin", output, *ARGUMENTS)
     assert again.returncode == 0, again.stderr
 
 
-def test_a_client_that_is_killed_leaves_a_device_for_the_next_one(
-    device: subprocess.Popen[bytes], socket: Path
-) -> None:
+def test_a_client_that_is_killed_leaves_a_device_for_the_next_one(shared: Shared) -> None:
     content = os.urandom(BLOCK)
     script = (
         "import sys, time, potash.sdk\n"
-        f"device = potash.sdk.open('vfio-user:{socket}')\n"
+        f"device = potash.sdk.open('{shared.name}')\n"
         f"device.write(3, bytes.fromhex('{content.hex()}'))\n"
         "device.accelerators()[0].enable()\n"
         "print('written', flush=True)\n"
@@ -193,9 +205,9 @@ def test_a_client_that_is_killed_leaves_a_device_for_the_next_one(
         assert client.stdout is not None
         assert client.stdout.readline() == b"written\n"
         client.kill()
-    with potash.sdk.open(f"vfio-user:{socket}") as opened:
+    with sdk.open(shared.name) as opened:
         assert opened.read(3, 1) == content
-    assert device.poll() is None
+    assert shared.process.poll() is None
 
 
 def test_blocks_stay_in_the_media_file_and_a_second_device_is_refused(
@@ -203,19 +215,19 @@ def test_blocks_stay_in_the_media_file_and_a_second_device_is_refused(
 ) -> None:
     media, content = tmp_path / "media", os.urandom(2 * BLOCK)
     with device_process(socket, "--media", str(media), "--size", "16M"):
-        with potash.sdk.open(f"vfio-user:{socket}") as opened:
+        with sdk.open(f"vfio-user:{socket}") as opened:
             opened.write(1, content)
             opened.flush()
-        second = potash_command("serve", "--socket", tmp_path / "other", "--media", media)
+        second = potash("serve", "--socket", tmp_path / "other", "--media", media)
         assert second.returncode == 1
         assert "another device has it open" in second.stderr
-        taken = potash_command("serve", "--socket", socket)
+        taken = potash("serve", "--socket", socket)
         assert taken.returncode == 1
         assert taken.stderr.count("\n") == 1
     assert media.read_bytes()[BLOCK : 3 * BLOCK] == content
     with (
         device_process(socket, "--media", str(media)),
-        potash.sdk.open(f"vfio-user:{socket}") as opened,
+        sdk.open(f"vfio-user:{socket}") as opened,
     ):
         assert opened.read(1, 2) == content
 
@@ -225,7 +237,7 @@ def test_an_image_keeps_its_size(socket: Path, tmp_path: Path) -> None:
     media.write_bytes(bytes(3 * BLOCK))
     with (
         device_process(socket, "--media", str(media)),
-        potash.sdk.open(f"vfio-user:{socket}") as opened,
+        sdk.open(f"vfio-user:{socket}") as opened,
     ):
         assert opened.capacity == 3 * BLOCK
     assert media.stat().st_size == 3 * BLOCK
@@ -259,7 +271,7 @@ def test_a_trace_that_fills_its_disk_costs_the_drive_nothing(socket: Path) -> No
         assert served.stdout is not None
         assert served.stderr is not None
         served.stdout.readline()
-        with potash.sdk.open(f"vfio-user:{socket}", timeout=5.0) as opened:
+        with sdk.open(f"vfio-user:{socket}", timeout=5.0) as opened:
             assert opened.read(0, 1) == bytes(BLOCK)
         served.terminate()
         said = served.stderr.read()
@@ -268,11 +280,11 @@ def test_a_trace_that_fills_its_disk_costs_the_drive_nothing(socket: Path) -> No
     assert "No space left" in said
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_an_interrupt_leaves_no_socket_and_no_process(
     device: subprocess.Popen[bytes], socket: Path, number: signal.Signals
 ) -> None:
-    with potash.sdk.open(f"vfio-user:{socket}") as opened:
+    with sdk.open(f"vfio-user:{socket}") as opened:
         opened.accelerators()[0].enable()
     below = [os.pidfd_open(pid) for pid in descendants(device.pid)]
     assert below
@@ -286,7 +298,7 @@ def test_an_interrupt_leaves_no_socket_and_no_process(
 def test_a_killed_device_leaves_no_process_and_its_client_is_told(
     device: subprocess.Popen[bytes], socket: Path
 ) -> None:
-    with potash.sdk.open(f"vfio-user:{socket}") as opened:
+    with sdk.open(f"vfio-user:{socket}") as opened:
         opened.accelerators()[0].enable()
         below = [os.pidfd_open(pid) for pid in descendants(device.pid)]
         device.kill()
@@ -296,10 +308,8 @@ def test_a_killed_device_leaves_no_process_and_its_client_is_told(
         await_end(pidfd)
 
 
-def test_registers_and_blocks_answer_while_a_job_computes(
-    device: subprocess.Popen[bytes], socket: Path
-) -> None:
-    with potash.sdk.open(f"vfio-user:{socket}") as opened:
+def test_registers_and_blocks_answer_while_a_job_computes(shared: Shared) -> None:
+    with sdk.open(shared.name) as opened:
         accelerator = opened.accelerators()[0]
         accelerator.enable()
         accelerator.write_input(b"data")
@@ -317,18 +327,18 @@ def test_registers_and_blocks_answer_while_a_job_computes(
 
 @pytest.mark.parametrize("depth", [0, 1, 2], ids=["APU", "nursery", "worker"])
 def test_a_killed_process_fails_its_job_alone_and_the_next_job_runs(
-    device: subprocess.Popen[bytes], socket: Path, depth: int
+    shared: Shared, depth: int
 ) -> None:
-    with potash.sdk.open(f"vfio-user:{socket}") as opened:
+    with sdk.open(shared.name) as opened:
         accelerator = opened.accelerators()[0]
         accelerator.enable()
         accelerator.write_input(b"data")
         accelerator.send_firmware(SPIN)
         accelerator.start(firmware_id=0)
         deadline = time.monotonic() + LIMIT
-        while len(descendants(device.pid)) <= depth and time.monotonic() < deadline:
+        while len(descendants(shared.process.pid)) <= depth and time.monotonic() < deadline:
             assert accelerator.status().status == StatusId.RUNNING
-        os.kill(descendants(device.pid)[depth], signal.SIGKILL)
+        os.kill(descendants(shared.process.pid)[depth], signal.SIGKILL)
         opened.write(9, b"x" * BLOCK)
         assert opened.read(9, 1) == b"x" * BLOCK
         with pytest.raises(JobFailed) as failed:

@@ -127,5 +127,7 @@ def test_a_program_in_c_is_built_and_executed(
 ) -> None:
     (tmp_path / "seven.c").write_text("int prog(void) { return 7; }")
     lines = (f"cp load {tmp_path}/seven.c --index 12", "cp execute --index 12")
-    assert shell(socket, tmp_path, *lines) == 0
-    assert capsys.readouterr().out.splitlines() == ["returned 7"]
+    assert shell(socket, tmp_path, *lines, "cp execute --index 12 --json") == 0
+    said, report = capsys.readouterr().out.splitlines()
+    assert said == "returned 7"
+    assert json.loads(report)["modelled_ns"] is None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import json
+import runpy
 import shutil
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.opcodes import AdminOpcode
 from potash.cli.app import run_app
 from potash.cli.device import demo as demos
+from potash.models import networks
 from potash.models.public import fetch
 from potash.programs.examples import Example, example_names
 from potash.programs.execution import execute
@@ -34,7 +38,7 @@ from potash.sdk.transport import PendingCommand, Request
 from potash.vm.drive import device_process
 from potash_firmware.bpf import Engine, load_program
 from support.bpf_compiler import NO_COMPILER, compile_program, compiler
-from support.docs import ROOT, SOCKET, blocks, run_python, run_shell
+from support.docs import ROOT, SOCKET, blocks, run_shell
 from support.reports import check
 
 EXAMPLES = ROOT / "examples"
@@ -42,9 +46,24 @@ FOUND = ("checksum", "filter", "grep")
 LIMIT = 60
 WAKE_WORD = "wake-word"
 
+load = functools.cache(Example.load)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def networks_are_made_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(networks, "make", functools.cache(networks.make))
+        yield
+
 
 @pytest.fixture
-def demo(capsys: pytest.CaptureFixture[str]) -> Callable[[str], Any]:
+def on_the_device(socket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Demos run on the device of these tests; `test_cli.py` has one on a device of its own."""
+    monkeypatch.setattr(demos, "serving", lambda *_: nullcontext(socket))
+
+
+@pytest.fixture
+def demo(on_the_device: None, capsys: pytest.CaptureFixture[str]) -> Callable[[str], Any]:
     """Runs a demo, and gives its report."""
 
     def run(name: str) -> Any:
@@ -67,7 +86,7 @@ def test_a_demo_finds_what_python_finds_and_says_what_it_saved(
     name: str, demo: Callable[[str], Any]
 ) -> None:
     report = demo(name)
-    example = Example.load(name)
+    example = load(name)
     program = len((EXAMPLES / name / "program.o").read_bytes())
     assert report["example"] == name and report["equal"] is True
     assert (report["input"], report["output"]) == (len(example.input), len(example.expected))
@@ -95,18 +114,22 @@ def test_a_demo_of_a_model_gives_the_reference_kernels_bytes(
         assert len(report["classes"]) == 5
 
 
-def load(name: str) -> Example:
-    """An example, if its network can be had, which is not in the repository."""
+def need(name: str) -> None:
+    """Skip the test of an example whose network cannot be had, which is not in the repository."""
     if name == WAKE_WORD:
         try:
             fetch("wake-word-okay-nabu")
         except PotashError as error:
             pytest.skip(str(error))
-    return Example.load(name)
+
+
+def make(folder: Path, command: str) -> None:
+    """Run the script of an example in a copy of its folder."""
+    runpy.run_path(str(folder / command.split()[-1]), run_name="__main__")
 
 
 def test_a_word_is_found_where_it_was_said(demo: Callable[[str], Any]) -> None:
-    load(WAKE_WORD)
+    need(WAKE_WORD)
     report = demo(WAKE_WORD)
     assert report["equal"] is True
     # The word takes 0.8 seconds, and the network some tenths more. The other words are ignored.
@@ -118,6 +141,7 @@ def test_a_word_is_found_where_it_was_said(demo: Callable[[str], Any]) -> None:
 
 @pytest.mark.parametrize("at", [0, 22, 40])
 def test_a_recording_of_another_kind_is_refused(at: int) -> None:
+    need(WAKE_WORD)
     example = load(WAKE_WORD)
     data = bytearray(example.input)
     data[len(data) - (44 + 2 * 160000) + at] ^= 0xFF
@@ -127,7 +151,9 @@ def test_a_recording_of_another_kind_is_refused(at: int) -> None:
     )
 
 
-def test_a_demo_shows_what_was_found(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_demo_shows_what_was_found(
+    on_the_device: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run_app(["demo", "grep", "--embedded"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "equal"
@@ -142,9 +168,8 @@ def test_a_table_is_queried_where_it_is(
     assert report["equal"] is True
     assert report["input"] > report["moved_without"] > 100 * report["moved_with"]
     shutil.copytree(EXAMPLES / "columns", tmp_path, dirs_exist_ok=True)
-    make, ask = blocks("../examples/columns/README.md", "sh")
-    script = tmp_path / make.split()[-1]
-    run_python(script.read_text().replace("__file__", repr(str(script))), cwd=tmp_path)
+    typed, ask = blocks("../examples/columns/README.md", "sh")
+    make(tmp_path, typed)
     said = run_shell(ask.replace(SOCKET, str(socket)), cwd=tmp_path)
     with pa.ipc.open_file(tmp_path / "sales.arrow") as file:
         kept = file.read_all().filter(
@@ -170,7 +195,7 @@ def test_a_demo_that_there_is_not_is_wrong_usage(capsys: pytest.CaptureFixture[s
 def test_grep_expects_what_grep_finds(tmp_path: Path) -> None:
     if shutil.which("grep") is None:
         pytest.skip("there is no grep")
-    example = Example.load("grep")
+    example = load("grep")
     (tmp_path / "log").write_bytes(example.input)
     text = example.arguments[1].decode()
     found = subprocess.run(
@@ -290,7 +315,7 @@ def test_filter_hands_out_nothing_half_done(programs: dict[str, bytes]) -> None:
 
 @pytest.mark.parametrize("length", [1, 9, 4096, 4097, 8192])
 def test_checksum_sums_pages(programs: dict[str, bytes], length: int) -> None:
-    script = Example.load("checksum")
+    script = load("checksum")
     output = run(programs["checksum"], script.input[:8192], length)
     assert isinstance(output, bytes)
     sums = struct.unpack(f"<{len(output) // 4}I", output)
@@ -345,7 +370,7 @@ class Moved:
 def test_an_example_gives_the_same_by_start_and_by_execute(
     name: str, socket: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    example = Example.load(name)
+    example = load(name)
     with potash.sdk.open(f"vfio-user:{socket}") as device:
         moved = Moved(device, monkeypatch)
         started = demos.start(device, example)
@@ -362,13 +387,12 @@ def test_an_example_gives_the_same_by_start_and_by_execute(
 
 @pytest.mark.parametrize("name", [*FOUND, "digits", "resnet18", WAKE_WORD])
 def test_an_example_is_run_as_its_folder_says(name: str, socket: Path, tmp_path: Path) -> None:
-    load(name)
+    need(name)
     folder = tmp_path / name
     shutil.copytree(EXAMPLES / name, folder)
     text = (folder / "README.md").read_text()
-    make, first, build = (part.partition("```")[0] for part in text.split("```sh\n")[1:])
-    script = folder / make.split()[-1]
-    assert run_python(script.read_text().replace("__file__", repr(str(script))), cwd=folder) == ""
+    typed, first, build = (part.partition("```")[0] for part in text.split("```sh\n")[1:])
+    make(folder, typed)
     said = run_shell(first.replace(SOCKET, str(socket)), cwd=folder).splitlines()
     assert said[-1] == "equal" and said[0].startswith(f"program: {name}: ")
     assert "clang -O2 -target bpf -fno-builtin -I ../include -c program.c -o program.o" in build

@@ -140,6 +140,7 @@ def test_reports_of_a_drive_and_its_accelerators(
                   "--arg", 520, "--arg", 1024)  # fmt: skip
         check("run", ran)
         assert ran["printed"] == ["add: running the model"]
+        assert ran["modelled_ns"] is None
 
 
 def test_reports_of_a_device_that_runs(run: Run, tmp_path: Path) -> None:
