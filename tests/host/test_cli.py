@@ -1,6 +1,5 @@
 """The command line as a user meets it: real processes, files and exit codes."""
 
-import json
 import os
 import signal
 import subprocess
@@ -23,7 +22,6 @@ from support.apu import await_end, program
 from support.bpf import exit_, insn, mov
 from support.in_process import potash
 from support.processes import descendants
-from support.reports import check
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "add"
 ARGUMENTS = ["--arg", "520", "--arg", "1024"]
@@ -85,16 +83,6 @@ def socket(tmp_path: Path) -> Path:
 def device(socket: Path) -> Iterator[subprocess.Popen[bytes]]:
     with device_process(socket, *SMALL) as process:
         yield process
-
-
-def test_the_demo_adds_two_vectors_and_says_so() -> None:
-    done = potash("demo", "--embedded", "--json")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    check("demo run", report)
-    expected = list(memoryview((EXAMPLE / "expected.bin").read_bytes()).cast("b"))
-    assert report["output"] == report["expected"] == expected
-    assert report["equal"] is True
 
 
 def test_the_demo_prints_its_steps_and_its_vectors() -> None:

@@ -39,8 +39,8 @@ def sentence(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 @pytest.fixture(autouse=True)
 def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a process for each model, but for the tests that run one in each way."""
-    if "target" not in request.fixturenames:
+    """Without a process for each model, but for the test that runs one on the VTA."""
+    if "target" not in request.fixturenames or request.getfixturevalue("target") != Target.VTA:
         monkeypatch.setattr(ISOLATED, in_this_process)
 
 

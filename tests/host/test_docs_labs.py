@@ -59,12 +59,19 @@ def test_the_session_of_the_lab_about_debugging_shows_the_bug(tmp_path: Path) ->
     assert second.splitlines()[-1].split()[1:9] == ["01", *["00"] * 7]
 
 
-def test_the_command_says_solved_or_what_is_missing(tmp_path: Path) -> None:
-    check = f"python {FOLDER / 'check.py'} debugger"
-    assert "usage: " in run_shell(f"! {check} none.c", cwd=ROOT)
+def test_the_command_says_solved_or_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def check(*words: object) -> int:
+        monkeypatch.setattr("sys.argv", ["check.py", *map(str, words)])
+        code: int = CHECK["main"]()
+        return code
+
+    assert check("debugger", "none.c") == 2
+    assert capsys.readouterr().err.startswith("usage: check.py ")
+    assert check("debugger", FOLDER / "debugger" / "solution.c") == 0
+    assert capsys.readouterr().out == "solved\n"
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     (typed,) = blocks("labs/README.md", "sh")
     said = run_shell(f"! {{ {typed}\n}}", cwd=tmp_path)
     assert said == blocks("labs/schedule.md", "text")[0] + "\n"
-    solved = typed.replace("start.py", "solution.py")
-    assert solved != typed and run_shell(solved, cwd=tmp_path) == "solved\n"

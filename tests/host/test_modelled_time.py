@@ -134,7 +134,8 @@ program_ns = [1000]
 LOOPING = """
 class Mine:
     def victim(self, superblocks):
-        return 10 ** 10 ** 8  # in C, where no instructions of Python are counted
+        while True:
+            pass
 """
 
 

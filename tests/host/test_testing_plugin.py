@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -64,46 +64,53 @@ def test_with_a_fault_that_is_none(potash_device):
 """
 
 
-def run(*words: object, cwd: Path, scratch: Path) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What pytest says of these tests, those of the page and those of the example."""
+    folder = tmp_path_factory.mktemp("theirs")
+    (folder / "test_theirs.py").write_text(TESTS)
+    (folder / "test_page.py").write_text("\n\n".join(blocks("testing.md", "python")))
+    scratch = folder / "scratch"
     scratch.mkdir()
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *map(str, words)]
-    paths = os.pathsep.join(SOURCES)
-    return subprocess.run(
-        command,
-        cwd=cwd,
-        env={**os.environ, "TMPDIR": str(scratch), "PYTHONPATH": paths},
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA"]
+    command += ["--strict-markers", "-k", "not linux", f"--basetemp={folder / 'base'}"]
+    done = subprocess.run(
+        [*command, str(folder), str(ROOT / "examples" / "faults")],
+        cwd=folder,
+        env={**os.environ, "TMPDIR": str(scratch), "PYTHONPATH": os.pathsep.join(SOURCES)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=LIMIT,
         check=False,
     )
-
-
-def test_the_fixtures_do_as_they_are_told_and_leave_nothing(tmp_path: Path) -> None:
-    (tmp_path / "test_theirs.py").write_text(TESTS)
-    scratch = tmp_path / "scratch"
-    done = run("-rA", "--strict-markers", f"--basetemp={tmp_path / 'base'}", cwd=tmp_path,
-               scratch=scratch)  # fmt: skip
-    assert "1 failed, 3 passed, 2 errors" in done.stdout
-    for name in ("a_module_s_options", "s_own_are_nearer", "two_at_a_time"):
-        assert f"PASSED test_theirs.py::test_{name}" in done.stdout
-    assert "takes options by their names" in done.stdout
-    assert "there is no opcode reed" in done.stdout
     assert os.listdir(scratch) == []
+    return done.stdout
 
 
-def test_the_example_passes(tmp_path: Path) -> None:
-    done = run("-q", "examples/faults", "-k", "not linux", cwd=ROOT, scratch=tmp_path / "scratch")
-    assert done.returncode == 0, done.stdout
-    assert "6 passed, 1 deselected" in done.stdout
+def outcomes(said: str, file: str) -> dict[str, str]:
+    """How the tests of a file have ended, by their names."""
+    return {
+        name: how for how, name in re.findall(rf"^([A-Z]+) \S*{file}::(\w+)", said, re.MULTILINE)
+    }
 
 
-def test_what_the_page_shows_passes(tmp_path: Path) -> None:
-    code = blocks("testing.md", "python")
-    (tmp_path / "test_page.py").write_text("\n\n".join(code))
-    done = run("-q", "-k", "not linux", cwd=tmp_path, scratch=tmp_path / "scratch")
-    assert done.returncode == 0, done.stdout
+def test_the_fixtures_do_as_they_are_told(said: str) -> None:
+    assert outcomes(said, "test_theirs.py") == {
+        "test_a_module_s_options": "PASSED",
+        "test_s_own_are_nearer": "PASSED",
+        "test_two_at_a_time": "PASSED",
+        "test_that_fails": "FAILED",
+        "test_with_an_option_without_a_name": "ERROR",
+        "test_with_a_fault_that_is_none": "ERROR",
+    }
+    assert "takes options by their names" in said
+    assert "there is no opcode reed" in said
+
+
+@pytest.mark.parametrize(("file", "tests"), [("test_store.py", 6), ("test_page.py", 3)])
+def test_the_example_and_what_the_page_shows_pass(said: str, file: str, tests: int) -> None:
+    assert list(outcomes(said, file).values()) == ["PASSED"] * tests
 
 
 def test_pytest_pays_for_nothing_that_is_not_asked_for() -> None:

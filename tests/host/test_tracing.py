@@ -17,14 +17,16 @@ from typing import Any
 
 import pytest
 
-import potash.sdk
+from potash import sdk
 from potash.tracing import modelled
 from potash.tracing.recording import VARIABLE, folder_for_lines, write_trace
 from potash.vm.drive import device_process
 from potash_device.vta.config import Config
 from potash_device.vta.isa import Finish, encode_stream
 from potash_device.vta.timing.parameters import PYNQ
+from support.in_process import potash
 from support.processes import descriptors as opened
+from support.reports import check
 from support.tracing import Viewed
 
 ADD = Path(__file__).parents[2] / "examples" / "add"
@@ -32,11 +34,10 @@ LIMIT = 60
 BLOCK = 4096
 
 
-def potash_command(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+def potash_command(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "potash.cli.main", *map(str, arguments)]
     return subprocess.run(
         command,
-        env=os.environ | environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -51,7 +52,11 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Viewed:
     out = tmp_path_factory.mktemp("trace") / "trace.json"
     done = potash_command("trace", "-o", out, "demo", "add", "--embedded", "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["equal"] is True, "the command's own output is passed through"
+    report = json.loads(done.stdout)  # the command's own output is passed through
+    check("demo run", report)
+    assert report["equal"] is True
+    expected = list(memoryview((ADD / "expected.bin").read_bytes()).cast("b"))
+    assert report["output"] == report["expected"] == expected
     assert str(out) in done.stderr
     return Viewed(out)
 
@@ -153,15 +158,18 @@ def test_registers_doorbells_and_interrupts_are_named(demo: Viewed) -> None:
 # From lines of a device.
 
 
-@pytest.fixture(params=["in memory", "in a file"])
-def lines(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+@pytest.fixture(scope="module", params=["in memory", "in a file"])
+def lines(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Path]:
     """A device that has been read with several commands at a time, in the way that is short
     else."""
-    path, socket = tmp_path / "lines.jsonl", tmp_path / "device.sock"
-    media = ["--media", str(tmp_path / "media")] if request.param == "in a file" else []
+    folder = tmp_path_factory.mktemp("lines")
+    path, socket = folder / "lines.jsonl", folder / "device.sock"
+    media = ["--media", str(folder / "media")] if request.param == "in a file" else []
     with (
         device_process(socket, "--size", "64M", "--trace", str(path), *media),
-        potash.sdk.open(f"vfio-user:{socket}") as device,
+        sdk.open(f"vfio-user:{socket}") as device,
     ):
         device.write(0, bytes(range(256)) * 16 * 600)
         assert len(device.read(0, 600)) == 600 * BLOCK
@@ -170,7 +178,7 @@ def lines(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 
 def test_lines_are_made_a_trace_later(lines: Path, tmp_path: Path) -> None:
     out = tmp_path / "trace.json.gz"
-    done = potash_command("trace", "--read", lines, "-o", out, "--json")
+    done = potash("trace", "--read", lines, "-o", out, "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     plain = tmp_path / "trace.json"
@@ -192,7 +200,7 @@ def test_a_device_that_is_served_makes_a_trace_at_its_end(tmp_path: Path) -> Non
     out, socket = tmp_path / "served.json", tmp_path / "device.sock"
     with (
         device_process(socket, "--size", "16M", "--trace", str(out)),
-        potash.sdk.open(f"vfio-user:{socket}") as device,
+        sdk.open(f"vfio-user:{socket}") as device,
     ):
         device.read(0, 1)
         assert not out.exists()
@@ -277,6 +285,7 @@ def test_lines_that_are_none_are_left_out(tmp_path: Path) -> None:
     assert [one.args["status"] for one in found.slices] == ["unanswered"]
 
 
+@pytest.mark.parametrize("lines", ["in memory"], indirect=True)
 def test_bent_lines_still_make_a_trace_that_can_be_read(lines: Path, tmp_path: Path) -> None:
     """Whatever somebody makes of a file of lines, `--read` gives JSON and no traceback."""
     random, whole = Random(11), lines.read_text().splitlines(keepends=True)
@@ -367,7 +376,7 @@ def test_another_program_is_traced_and_its_exit_code_passed_on(tmp_path: Path) -
 
 def test_nothing_to_show_is_said_and_no_file_made(tmp_path: Path) -> None:
     out = tmp_path / "trace.json"
-    done = potash_command("trace", "-o", out, "--", "true")
+    done = potash("trace", "-o", out, "--", "true")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "no device has written anything" in done.stderr
     assert not out.exists()
@@ -375,20 +384,21 @@ def test_nothing_to_show_is_said_and_no_file_made(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [(), ("--read", __file__, "demo")])
 def test_wrong_uses(wrong: tuple[str, ...]) -> None:
-    assert potash_command("trace", *wrong).returncode == 2
+    assert potash("trace", *wrong).returncode == 2
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
-    done = potash_command("trace", "-o", tmp_path / "none" / "x", "--", "touch", ran)
+    done = potash("trace", "-o", tmp_path / "none" / "x", "--", "touch", ran)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "none" in done.stderr
     assert not ran.exists()
 
 
-def test_a_program_that_is_not_there_is_named() -> None:
+def test_a_program_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     # A folder in PATH that its user may not read would make it "Permission denied".
-    done = potash_command("trace", "no-such-program", PATH=os.defpath)
+    monkeypatch.setenv("PATH", os.defpath)
+    done = potash("trace", "no-such-program")
     assert (done.returncode, done.stderr) == (
         1, "potash: no-such-program cannot be run: No such file or directory\n"
     )  # fmt: skip
@@ -409,7 +419,7 @@ def test_an_interrupt_ends_the_command_and_the_trace_is_written(tmp_path: Path) 
     ) as running:
         assert running.stdout is not None
         running.stdout.readline()
-        with potash.sdk.open(f"vfio-user:{socket}") as device:
+        with sdk.open(f"vfio-user:{socket}") as device:
             device.read(0, 1)
         os.killpg(running.pid, signal.SIGINT)
         assert running.wait(LIMIT) == 0

@@ -20,4 +20,4 @@ def potash(*words: object, stdin: str = "") -> CompletedProcess[str]:
         mock.patch("sys.stdin", io.StringIO(stdin)),
     ):
         code = run_app([*map(str, words)])
-    return CompletedProcess(words, code, out.getvalue(), err.getvalue())
+    return CompletedProcess([*map(str, words)], code, out.getvalue(), err.getvalue())
