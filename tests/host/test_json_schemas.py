@@ -174,9 +174,15 @@ def test_a_device_announces_itself(tmp_path: Path, media: tuple[str, ...]) -> No
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path) as process:
         try:
             assert process.stdout is not None
-            check("serve", json.loads(process.stdout.readline()))
+            report = json.loads(process.stdout.readline())
         finally:
             process.terminate()
+    check("serve", report)
+    assert report["media"] == ("drive" if media else None)
+    size, block_size = (1 << 20, 512) if media else (1 << 30, 4096)
+    assert report["namespaces"] == [
+        {"nsid": 1, "size": size, "block_size": block_size, "read_only": False}
+    ]
 
 
 def test_reports_of_examples(run: Run) -> None:

@@ -1,38 +1,37 @@
 """A real device on real files: started again, killed while it writes, left by its clients."""
 
-import json
 import os
 import random
+import shutil
 import signal
 import struct
-import subprocess
-import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import potash.sdk
 from nvme_spec.commands import ReadWrite
 from nvme_spec.logs import LogPage, SmartLog
 from nvme_spec.opcodes import IoOpcode
+from potash import sdk
 from potash.cli.app import run_app
 from potash.sdk import CommandFailed, Device, DeviceGone
 from potash.sdk.commands import encoded
 from potash.vm.drive import device_process
 from support.apu import await_end
+from support.in_process import potash
 from support.processes import descriptors as opened
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "add"
 
-LIMIT = 60
 MIB = 1 << 20
 NAMESPACES = ("--namespace", "8M", "--namespace", "1M:512")
 BLOCK_SIZES = {1: 4096, 2: 512}
 
-KILLS = 4
-CLIENTS = 40
+KILLS = 3
+CLIENTS = 20
 
 
 @pytest.fixture
@@ -43,17 +42,6 @@ def socket(tmp_path: Path) -> Path:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "drive"
-
-
-def serve(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "potash.cli.main", "serve", *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
 
 
 def write(device: Device, nsid: int, lba: int, data: bytes, *, fua: bool = False) -> None:
@@ -78,19 +66,19 @@ def health(device: Device) -> SmartLog:
 def test_a_folder_is_a_drive_that_needs_no_options_again(socket: Path, folder: Path) -> None:
     with (
         device_process(socket, "--media", str(folder), *NAMESPACES),
-        potash.sdk.open(f"vfio-user:{socket}") as device,
+        sdk.open(f"vfio-user:{socket}") as device,
     ):
         assert device.active_namespaces() == [1, 2]
         assert device.namespace(1).identify().nsze == 8 * MIB // 4096
         assert device.namespace(2).identify().nsze == MIB // 512
         write(device, 2, 7, b"seven   " * 64)
         write(device, 1, 7, b"SEVEN   " * 512)
-        busy = serve("--socket", socket.with_name("other"), "--media", folder)
+        busy = potash("serve", "--socket", socket.with_name("other"), "--media", folder)
         assert (busy.returncode, busy.stderr.count("\n")) == (1, 1)
         assert "another device has it open" in busy.stderr
     with (
         device_process(socket, "--media", str(folder)),
-        potash.sdk.open(f"vfio-user:{socket}") as device,
+        sdk.open(f"vfio-user:{socket}") as device,
     ):
         assert read(device, 2, 7, 1) == b"seven   " * 64
         assert read(device, 1, 7, 1) == b"SEVEN   " * 512
@@ -99,27 +87,12 @@ def test_a_folder_is_a_drive_that_needs_no_options_again(socket: Path, folder: P
         assert (smart.host_write_commands, smart.host_read_commands) == (2, 2)
 
 
-def test_what_is_served_is_told_to_programs(socket: Path, folder: Path) -> None:
-    command = [sys.executable, "-m", "potash.cli.main", "serve", "--json", *NAMESPACES]
-    command += ["--socket", str(socket), "--media", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as served:
-        assert served.stdout is not None
-        report = json.loads(served.stdout.readline())
-        served.terminate()
-        assert served.wait(LIMIT) == 0
-    assert report["media"] == str(folder)
-    assert report["namespaces"] == [
-        {"nsid": 1, "size": 8 * MIB, "block_size": 4096, "read_only": False},
-        {"nsid": 2, "size": MIB, "block_size": 512, "read_only": False},
-    ]
-
-
 def test_a_read_only_drive_is_served_and_not_changed(socket: Path, tmp_path: Path) -> None:
     image = tmp_path / "image"
     image.write_bytes(b"r" * 8192)
     with (
         device_process(socket, "--media", str(image), "--read-only"),
-        potash.sdk.open(f"vfio-user:{socket}") as device,
+        sdk.open(f"vfio-user:{socket}") as device,
     ):
         assert device.read(1, 1) == b"r" * 4096
         with pytest.raises(CommandFailed, match="read-only|Protected"):
@@ -145,12 +118,20 @@ def test_a_namespace_that_cannot_be_is_a_wrong_use(
     assert run_app(["serve", "--socket", str(socket), *arguments]) == 2
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A drive that a device has made."""
+    folder = tmp_path_factory.mktemp("made")
+    with device_process(folder / "s", "--media", str(folder / "drive"), *NAMESPACES):
+        pass
+    return folder / "drive"
+
+
 @pytest.mark.parametrize("wrong", ["size", "list", "file"])
 def test_a_drive_that_is_another_one_is_one_sentence(
-    socket: Path, folder: Path, wrong: str, capsys: pytest.CaptureFixture[str]
+    socket: Path, folder: Path, made: Path, wrong: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with device_process(socket, "--media", str(folder), *NAMESPACES):
-        pass
+    shutil.copytree(made, folder)
     options = ("--size", "1M") if wrong == "size" else ()
     if wrong == "list":
         (folder / "namespaces.toml").write_text("?")
@@ -161,24 +142,27 @@ def test_a_drive_that_is_another_one_is_one_sentence(
     assert "namespaces.toml" in said or "namespace-2" in said
 
 
+@pytest.fixture(scope="module")
+def small_blocks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
+    """The socket of a drive whose last page is no whole one, and its image: 20003 blocks are 2500
+    pages and 3 blocks."""
+    folder = tmp_path_factory.mktemp("small")
+    socket, image = folder / "s", folder / "image"
+    with device_process(socket, "--media", str(image), "--namespace", f"{20003 * 512}:512"):
+        yield socket, image
+
+
 @pytest.mark.parametrize("lba", ["0", "8:1000"])
 def test_a_job_works_on_pages_of_a_drive_with_small_blocks(
-    socket: Path, tmp_path: Path, lba: str
+    small_blocks: tuple[Path, Path], tmp_path: Path, lba: str
 ) -> None:
-    """The last page of this drive is no whole one: 20003 blocks are 2500 pages and 3 blocks."""
-    image, output = tmp_path / "image", tmp_path / "output"
-    with device_process(socket, "--media", str(image), "--namespace", f"{20003 * 512}:512"):
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "potash.cli.main", "run", f"vfio-user:{socket}"),
-                *(EXAMPLE / "program.o", EXAMPLE / "input.bin", output, "--lba", lba),
-                *("--arg", "520", "--arg", "1024"),
-            ],
-            capture_output=True,
-            timeout=LIMIT,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+    socket, image = small_blocks
+    output = tmp_path / "output"
+    done = potash(
+        *("run", f"vfio-user:{socket}", EXAMPLE / "program.o", EXAMPLE / "input.bin", output),
+        *("--lba", lba, "--arg", 520, "--arg", 1024),
+    )
+    assert done.returncode == 0, done.stderr
     expected = (EXAMPLE / "expected.bin").read_bytes()
     assert output.read_bytes() == expected
     first, _, second = lba.partition(":")
@@ -235,7 +219,7 @@ def test_a_device_that_is_killed_while_it_writes_has_kept_every_block(
     stamps = Stamps(1)
     for kills in range(KILLS + 1):
         with device_process(socket, "--media", str(folder), *NAMESPACES) as process:
-            with potash.sdk.open(f"vfio-user:{socket}") as device:
+            with sdk.open(f"vfio-user:{socket}") as device:
                 stamps.check(device)
                 smart = health(device)
                 assert (smart.power_cycles, smart.unsafe_shutdowns) == (kills + 1, kills)
@@ -251,7 +235,7 @@ def test_a_device_that_is_killed_while_it_writes_has_kept_every_block(
 
 def client(socket: Path, number: int, written: int) -> None:
     """Write block `number`, say so, and go on writing elsewhere until the end comes."""
-    device = potash.sdk.open(f"vfio-user:{socket}")
+    device = sdk.open(f"vfio-user:{socket}")
     device.write(number, struct.pack("<Q", number) * 512)
     os.write(written, b"x")
     for turn in range(1 << 30):
@@ -277,9 +261,7 @@ def killed_client(socket: Path, number: int, delay: float) -> None:
         os.close(reading)
 
 
-def test_forty_clients_are_killed_and_the_next_one_finds_everything(
-    socket: Path, folder: Path
-) -> None:
+def test_clients_are_killed_and_the_next_one_finds_everything(socket: Path, folder: Path) -> None:
     moments = random.Random(2)
     with device_process(socket, "--media", str(folder), "--size", "16M") as process:
 
@@ -287,11 +269,11 @@ def test_forty_clients_are_killed_and_the_next_one_finds_everything(
             return len(opened(process.pid))
 
         killed_client(socket, 0, 0.0)
-        with potash.sdk.open(f"vfio-user:{socket}"):
+        with sdk.open(f"vfio-user:{socket}"):
             before = descriptors()
         for number in range(1, CLIENTS):
             killed_client(socket, number, moments.uniform(0, 0.02))
-        with potash.sdk.open(f"vfio-user:{socket}") as device:
+        with sdk.open(f"vfio-user:{socket}") as device:
             assert descriptors() == before
             blocks = device.read(0, CLIENTS)
             for number in range(CLIENTS):

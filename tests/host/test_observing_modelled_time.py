@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import potash.sdk
 from csd_spec.timing import SIZE, TimingLog, TimingLogError
 from nvme_spec.logs import CriticalWarning
-from potash import timing
-from potash.cli.app import run_app
+from potash import sdk, timing
 from potash.observing import prometheus, status
 from potash.observing.rates import between
 from potash.observing.screen import lines
@@ -21,6 +19,7 @@ from potash.sdk import Device
 from potash.sdk.errors import DeviceMisbehaved
 from potash.vm.drive import serving
 from potash_device.timing.profile import scaled
+from support.in_process import potash
 from support.prometheus import parse, value
 from support.tracing import Viewed
 
@@ -58,11 +57,11 @@ def write(device: Device, pages: int) -> None:
         device.namespace(1).write(first % 900, bytes(4096 * PAGES))
 
 
-def test_the_log_page_and_smart_say_what_the_model_counts(
+def test_the_log_page_and_smart_say_what_the_model_counts_until_the_drive_is_worn(
     served: tuple[Path, timing.Drive],
 ) -> None:
     socket, model = served
-    with potash.sdk.open(f"vfio-user:{socket}") as device:
+    with sdk.open(f"vfio-user:{socket}") as device:
         fresh = device.timing_log()
         assert (fresh.modelled, fresh.factor, fresh.host, fresh.erases) == (1, 1, 0, 0)
         assert (fresh.available_spare, fresh.superblocks) == (100, model.profile.blocks)
@@ -77,15 +76,10 @@ def test_the_log_page_and_smart_say_what_the_model_counts(
         assert log.erases_least <= log.erases_p50 <= log.erases_p99 <= log.erases_most
         assert 0 < smart.percentage_used == log.percentage_used == model.wear.percentage_used
         assert log.die_ns >= log.programs * model.profile.program_ns[0]
-
-
-def test_a_drive_that_wears_out_says_so_in_smart(served: tuple[Path, timing.Drive]) -> None:
-    socket, _ = served
-    with potash.sdk.open(f"vfio-user:{socket}") as device:
         for _ in range(40):
             try:
                 write(device, 1000)
-            except potash.sdk.CommandFailed as error:
+            except sdk.CommandFailed as error:
                 assert "write protected" in str(error).lower()
                 break
         smart, log = device.smart_log(), device.timing_log()
@@ -95,13 +89,17 @@ def test_a_drive_that_wears_out_says_so_in_smart(served: tuple[Path, timing.Driv
         assert log.retired > 0 and smart.percentage_used >= 50
 
 
-def test_without_modelled_time_the_page_is_empty(tmp_path: Path) -> None:
+def test_without_modelled_time_the_page_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         serving("--size", "16M") as socket,
-        potash.sdk.open(f"vfio-user:{socket}") as device,
+        sdk.open(f"vfio-user:{socket}") as device,
     ):
         assert device.timing_log() == TimingLog()
         assert status.ask(status.status_socket(str(socket)))["modelled"] is None
+        # And a page of another layout is refused.
+        monkeypatch.setattr(Device, "log_page", lambda *_: bytes(SIZE))
+        with pytest.raises(DeviceMisbehaved):
+            device.timing_log()
 
 
 def test_the_page_is_decoded_from_its_bytes() -> None:
@@ -117,7 +115,7 @@ def test_the_page_is_decoded_from_its_bytes() -> None:
 def test_status_metrics_and_top_agree(served: tuple[Path, timing.Drive]) -> None:
     socket, model = served
     place = status.status_socket(str(socket))
-    with potash.sdk.open(f"vfio-user:{socket}") as device:
+    with sdk.open(f"vfio-user:{socket}") as device:
         before = status.ask(place)
         write(device, 1000)
         after: Snapshot = status.ask(place)
@@ -138,6 +136,10 @@ def test_status_metrics_and_top_agree(served: tuple[Path, timing.Drive]) -> None
         assert sum(states) == model.profile.blocks
         shown = "\n".join(lines(place, after, between(before, after)))
         assert "modelled time:" in shown and "write amplification 1.00" in shown
+    command = potash("top", socket, "--once", "--json", "--interval", 0.05)
+    report = json.loads(command.stdout)["modelled"]
+    assert report["pages"]["host"] == 1000
+    assert report["wear"]["percentage_used"] == found["wear"]["percentage_used"]
 
 
 def test_the_trace_has_the_modelled_drive_as_a_process(tmp_path: Path) -> None:
@@ -147,7 +149,7 @@ def test_the_trace_has_the_modelled_drive_as_a_process(tmp_path: Path) -> None:
     options = ("--time", "modelled", "--drive", str(slow), "--size", "64M", "--trace", str(out))
     with (
         serving(*options) as socket,
-        potash.sdk.open(f"vfio-user:{socket}") as device,
+        sdk.open(f"vfio-user:{socket}") as device,
     ):
         device.namespace(1).write(0, bytes(4096))
     found = Viewed(out)
@@ -155,18 +157,3 @@ def test_the_trace_has_the_modelled_drive_as_a_process(tmp_path: Path) -> None:
     wall = found.one("write", "device", "queue 1")
     assert wall.begin <= modelled.begin < modelled.end <= wall.end
     assert modelled.end - modelled.begin > 3000  # microseconds
-
-
-def test_top_of_a_running_device(
-    served: tuple[Path, timing.Drive], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert not run_app(["top", str(served[0]), "--once", "--json", "--interval", "0.05"])
-    report = json.loads(capsys.readouterr().out)
-    assert report["modelled"]["wear"]["percentage_used"] == 0
-
-
-def test_a_page_of_another_layout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving("--size", "16M") as socket, potash.sdk.open(f"vfio-user:{socket}") as device:
-        monkeypatch.setattr(Device, "log_page", lambda *_: bytes(SIZE))
-        with pytest.raises(DeviceMisbehaved):
-            device.timing_log()
