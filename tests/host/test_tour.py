@@ -45,7 +45,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     manager = AsyncKernelManager(transport="ipc", ip=str(folder / "kernel"))
     metadata = {"metadata": {"path": str(folder)}}
     client = NotebookClient(tour, km=manager, timeout=LIMIT, resources=metadata)
-    client.execute(env={**environment(), "TMPDIR": str(folder)})
+    client.execute(env={**environment(), "TMPDIR": str(folder)}, cleanup_kc=True)
     assert list(folder.glob("potash-*")) == []
     return [
         [one.get("text") or one["data"]["image/svg+xml"] for one in cell.outputs]
