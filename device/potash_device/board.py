@@ -62,9 +62,9 @@ class BoardSettings:
 class BoardMigration(Migration, Protocol):
     """How a board with its firmware is migrated."""
 
-    def reset(self) -> None:
+    def reset(self, *, as_they_were: bool) -> None:
         """The slot is reset: no migration goes on any more, and the device runs. Raises OSError
-        where it cannot."""
+        where it cannot, or has to have its media `as_they_were` and another has used them."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ class Board:
         except OSError as error:  # of now, perhaps: the next host has to come again
             log.error("the memory of BARs cannot be replaced: %s", error)
         with suppress(OSError):  # the next host is told, when it resets the device
-            self.reset()
+            self._reset(as_they_were=True)
         self.dma.connect(None)
         self.interrupts.disconnect()
         log.info("the host has detached")
@@ -260,10 +260,13 @@ class Board:
     def reset(self) -> None:
         """The slot's reset: everything back to power-on. Raises OSError where the drive is not
         here, but in another process."""
+        self._reset(as_they_were=False)
+
+    def _reset(self, *, as_they_were: bool) -> None:
         self._config_space.reset()
         self._function_level_reset(keep_cmb=False)
         if self.migration is not None:
-            self.migration.reset()
+            self.migration.reset(as_they_were=as_they_were)
 
     def memory_changed(self) -> None:
         """The host maps or unmaps memory: no view may outlive this call."""

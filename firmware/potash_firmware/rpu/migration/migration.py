@@ -116,8 +116,10 @@ class Migration:
             raise OSError(errno.EFBIG, "the state is too large for this drive")
         self._received += data
 
-    def reset(self) -> None:
-        """The slot is reset: the drive runs. Raises MediaError where its media cannot be had."""
+    def reset(self, *, as_they_were: bool) -> None:
+        """The slot is reset: the drive runs. Raises MediaError where its media cannot be had, or
+        are not `as_they_were`: a drive that has moved on may come back, and is not to be found
+        running by then because its host has left it meanwhile."""
         self.stopping = self._starting = None
         self._taken_over = False
         self._data = memoryview(b"")
@@ -126,7 +128,7 @@ class Migration:
             return
         self._keep_alive = (0, 0)
         try:
-            self._take(as_they_were=False)
+            self._take(as_they_were=as_they_were)
         except MediaError as error:
             log.warning("the drive does not run: %s", error.strerror)
             raise
