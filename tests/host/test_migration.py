@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,6 +18,7 @@ import potash.sdk
 from csd_spec.status import StatusId
 from nvme_spec.commands import ReadWrite
 from nvme_spec.opcodes import IoOpcode
+from potash.cli.device.configured import load_state
 from potash.sdk import Device, DeviceGone, PotashError
 from potash.sdk.commands import encoded
 from potash.sdk.compute_namespace import ComputeNamespace
@@ -30,23 +32,30 @@ from pyvfio_user.migration import State
 from pyvfio_user.protocol import PciRegion
 from support.bpf_assembler import assemble
 from support.bpf_elf import Name, elf, text
+from support.processes import descendants, name
 
 BLOCK = 4096
 BLOCKS = 2048
 DEPTH = 16
+FEW = 4
+"""Commands of a device that ends: the host takes a quarter of a second to give each one up."""
 SIZE = ("--namespace", "8M")
+MEMORY = ("--memory-namespace", "1M")
+BARS = ("--memory-bar", "--cmb", "64K")
 
 Process = subprocess.Popen[bytes]
 
 
 class Devices:
-    """Processes that have a drive one after the other."""
+    """Processes that have a drive one after the other; who has ended is replaced."""
 
     def __init__(self, folder: Path) -> None:
         self.media = folder / "drive"
         self._folder = folder
         self._stack = ExitStack()
         self._count = 0
+        self._running: list[tuple[str, Process]] = []
+        """The first has the drive, or gets it as soon as it has a client."""
 
     def __enter__(self) -> Self:
         self._stack.__enter__()
@@ -62,6 +71,32 @@ class Devices:
         media = ("--media", str(self.media))
         process = self._stack.enter_context(device_process(socket, *media, *options))
         return str(socket), process
+
+    def source(self) -> tuple[str, Process]:
+        """Who has the drive."""
+        return self._number(0, *SIZE)
+
+    def target(self) -> tuple[str, Process]:
+        """Who may get it."""
+        self.source()
+        return self._number(1, "--incoming")
+
+    def move(self, device: Device) -> None:
+        """From the source to the target, which is the source from now on."""
+        transport(device).move(self.target()[0])
+        self._running[:2] = reversed(self._running[:2])
+
+    def _number(self, place: int, *options: str) -> tuple[str, Process]:
+        self._running = [one for one in self._running if one[1].poll() is None]
+        if len(self._running) == place:
+            self._running.append(self.start(*options))
+        return self._running[place]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Devices]:
+    with Devices(tmp_path_factory.mktemp("shared")) as devices:
+        yield devices
 
 
 @pytest.fixture
@@ -119,19 +154,20 @@ class Verifier:
             assert found in (data, self.maybe.get(lba)), f"block {lba}"
 
 
-def moves(devices: Devices, times: int, *options: str) -> None:
-    path, process = devices.start(*SIZE, *options)
+def moves(devices: Devices, times: int, *, ending: bool = False) -> None:
+    """Move while blocks are written; whom the drive has left may be `ending`."""
     verifier = Verifier(times)
-    with connect(path) as device:
+    with connect(devices.source()[0]) as device:
         assert device.await_event(0.01) is None  # which leaves a request with the device
         for _ in range(times):
             verifier.submit(device)
-            path, following = devices.start("--incoming")
+            _, process = devices.source()
+            devices.target()
             verifier.submit(device)
-            transport(device).move(path)
-            process.terminate()
-            assert process.wait(30) == 0
-            process = following
+            devices.move(device)
+            if ending:
+                process.terminate()
+                assert process.wait(30) == 0
             verifier.submit(device, DEPTH // 2)
             verifier.settle()
             assert not verifier.maybe, "a write in flight has failed"
@@ -140,26 +176,39 @@ def moves(devices: Devices, times: int, *options: str) -> None:
         assert device.await_event(0.01) is None
 
 
-def test_a_drive_moves_while_it_is_written_to(devices: Devices) -> None:
-    moves(devices, 2)
+def test_a_drive_moves_while_it_is_written_to(shared: Devices) -> None:
+    moves(shared, 1, ending=True)
 
 
-def test_a_drive_moves_there_and_back(devices: Devices) -> None:
-    first, _ = devices.start(*SIZE)
-    second, _ = devices.start("--incoming")
-    verifier = Verifier(8)
-    with connect(first) as device:
-        for path in (second, first, second):
-            verifier.submit(device)
-            transport(device).move(path)
-            verifier.settle()
-        assert not verifier.maybe
+def test_a_drive_moves_there_and_back(shared: Devices) -> None:
+    moves(shared, 3)
+
+
+def test_a_drive_comes_back_before_its_source_has_noticed_the_end(shared: Devices) -> None:
+    """It would take the media that the destination has just let go."""
+    (source, process), (target, _) = shared.source(), shared.target()
+    verifier = Verifier(9)
+    with connect(source) as device:
+        verifier.submit(device)
+        verifier.settle()
+        first = transport(device).client
+        state = first.migration.save()
+        process.send_signal(signal.SIGSTOP)
+        try:
+            transport(device).attach(target, state)
+            first.close()
+            second = transport(device).client
+            state = second.migration.save()
+        finally:
+            process.send_signal(signal.SIGCONT)
+        transport(device).attach(source, state)
+        second.close()
         verifier.check(device)
 
 
 @pytest.mark.slow
 def test_a_drive_moves_a_hundred_times(devices: Devices) -> None:
-    moves(devices, 100)
+    moves(devices, 100, ending=True)
 
 
 def kill(process: Process) -> None:
@@ -167,15 +216,15 @@ def kill(process: Process) -> None:
     process.wait(30)
 
 
-def test_the_source_dies_before_it_has_given_its_state(devices: Devices) -> None:
+def test_the_source_dies_before_it_has_given_its_state(shared: Devices) -> None:
     """The other drive begins as after a loss of power, with all that was acknowledged."""
-    source, process = devices.start(*SIZE)
+    source, process = shared.source()
+    target, _ = shared.target()
     verifier = Verifier(1)
     with suppress(DeviceGone), connect(source) as device:
         verifier.submit(device)
         verifier.settle()
-        verifier.submit(device)
-        target, _ = devices.start("--incoming")
+        verifier.submit(device, FEW)
         transport(device).client.migration.enter(State.STOP)
         kill(process)
         with pytest.raises(DeviceGone):
@@ -188,14 +237,13 @@ def test_the_source_dies_before_it_has_given_its_state(devices: Devices) -> None
         verifier.check(device)
 
 
-def test_the_target_dies_with_the_state(devices: Devices) -> None:
+def test_the_target_dies_with_the_state(shared: Devices) -> None:
     """The source goes on, as if nothing had been."""
-    source, _ = devices.start(*SIZE)
     verifier = Verifier(2)
-    with connect(source) as device:
+    with connect(shared.source()[0]) as device:
         for when in (State.RESUMING, State.STOP):
             verifier.submit(device)
-            target, process = devices.start("--incoming")
+            target, process = shared.target()
             migration = transport(device).client.migration
             state = migration.save()
             with ExitStack() as stack:
@@ -208,15 +256,14 @@ def test_the_target_dies_with_the_state(devices: Devices) -> None:
             verifier.settle()
             assert not verifier.maybe
         verifier.check(device)
-        moved, _ = devices.start("--incoming")
-        transport(device).move(moved)
+        shared.move(device)
         verifier.check(device)
 
 
-def test_the_source_cannot_go_on_behind_the_target(devices: Devices) -> None:
+def test_the_source_cannot_go_on_behind_the_target(shared: Devices) -> None:
     """Whose media have been another's is reset: it knows neither them nor its queues' fate."""
-    source, _ = devices.start(*SIZE)
-    target, process = devices.start("--incoming")
+    source, _ = shared.source()
+    target, process = shared.target()
     verifier = Verifier(3)
     with connect(source) as device:
         verifier.submit(device)
@@ -233,24 +280,22 @@ def test_the_source_cannot_go_on_behind_the_target(devices: Devices) -> None:
             migration.enter(State.RUNNING)
         transport(device).client.device_reset()
         assert migration.state is State.RUNNING
-    with connect(source) as device:
-        verifier.check(device)
+    verifier.check_anew(source)
 
 
-def test_the_target_dies_at_work(devices: Devices) -> None:
-    source, _ = devices.start(*SIZE)
-    target, process = devices.start("--incoming")
+def test_the_target_dies_at_work(shared: Devices) -> None:
+    """The source begins anew, as any process would that finds the media."""
+    source, _ = shared.source()
+    _, process = shared.target()
     verifier = Verifier(4)
     with suppress(DeviceGone), connect(source) as device:
         verifier.submit(device)
-        transport(device).move(target)
+        shared.move(device)
         verifier.settle()
-        verifier.submit(device)
+        verifier.submit(device, FEW)
         kill(process)
         verifier.settle()
-    third, _ = devices.start()
-    with connect(third) as device:
-        verifier.check(device)
+    verifier.check_anew(source)
 
 
 @pytest.mark.slow
@@ -283,21 +328,8 @@ def test_either_process_dies_at_any_moment(devices: Devices) -> None:
     assert len(set(outcomes)) > 1, "some moves are to be cut short"
 
 
-def test_a_drive_in_memory_moves_with_its_blocks(tmp_path: Path) -> None:
-    with (
-        device_process(tmp_path / "a", *SIZE),
-        device_process(tmp_path / "b", *SIZE),
-        connect(str(tmp_path / "a")) as device,
-    ):
-        verifier = Verifier(5)
-        verifier.submit(device)
-        transport(device).move(str(tmp_path / "b"))
-        verifier.settle()
-        verifier.check(device)
-
-
 def test_a_drive_moves_that_reaches_its_memory_by_messages(
-    devices: Devices, monkeypatch: pytest.MonkeyPatch
+    shared: Devices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mapped = Client.dma_map
     clients: list[Client] = []
@@ -314,7 +346,7 @@ def test_a_drive_moves_that_reaches_its_memory_by_messages(
 
     monkeypatch.setattr(Client, "dma_map", unmapped)
     monkeypatch.setattr(controller._Interrupt, "wait", wait)
-    moves(devices, 1)
+    moves(shared, 1)
 
 
 COPY = """
@@ -343,45 +375,53 @@ def program(source: str) -> bytes:
     return elf([text(assemble(source))], [Name("prog")])
 
 
-def test_accelerators_move_with_programs_and_buffers(devices: Devices) -> None:
-    path, _ = devices.start(*SIZE)
+def test_accelerators_move_with_programs_and_buffers(shared: Devices) -> None:
     content = bytes(range(256)) * 16
-    with connect(path) as device:
+    with connect(shared.source()[0]) as device:
         accelerator = device.accelerator()
         accelerator.enable()
         accelerator.send_firmware(program(COPY), 5)
         accelerator.write_input(content)
         for _ in range(2):
-            target = devices.start("--incoming")[0]
-            transport(device).move(target)
+            shared.move(device)
         accelerator.start(firmware_id=5)
         assert accelerator.wait(timeout=20).status == StatusId.DONE
-        target, _ = devices.start("--incoming")
-        transport(device).move(target)
+        shared.move(device)
         assert accelerator.status().status == StatusId.DONE
         assert accelerator.read_output(len(content)) == content
 
 
-def test_a_drive_whose_accelerator_runs_a_job_is_not_moved(devices: Devices) -> None:
-    path, _ = devices.start(*SIZE)
-    target, _ = devices.start("--incoming")
-    with connect(path) as device:
+def test_a_drive_whose_accelerator_runs_a_job_is_not_moved(shared: Devices) -> None:
+    (source, process), (target, _) = shared.source(), shared.target()
+    with connect(source) as device:
         accelerator = device.accelerator()
         accelerator.enable()
         accelerator.send_firmware(program(ENDLESS))
         accelerator.write_input(bytes(BLOCK))
         accelerator.start(firmware_id=0)
+        # Four seconds, in which it need not take a processor.
+        for pid in workers(process):
+            os.kill(pid, signal.SIGSTOP)
         with pytest.raises(PotashError, match="busy"):
             transport(device).move(target)
+        for pid in workers(process):
+            os.kill(pid, signal.SIGCONT)
         assert accelerator.status().status == StatusId.RUNNING
         accelerator.stop()
-        transport(device).move(target)
+        shared.move(device)
         assert accelerator.status().status == StatusId.STOPPED
 
 
-@pytest.mark.parametrize("bars", [(), ("--memory-bar", "--cmb", "64K")])
-def test_memory_and_compute_namespaces_move(devices: Devices, bars: tuple[str, ...]) -> None:
-    path, _ = devices.start(*SIZE, "--memory-namespace", "1M", "--compute-namespace", *bars)
+def workers(device: Process) -> list[int]:
+    """The processes that run its programs."""
+    found = [pid for pid in descendants(device.pid) if name(pid).startswith("potash-worker")]
+    assert found
+    return found
+
+
+def test_memory_and_compute_namespaces_move(devices: Devices) -> None:
+    path, _ = devices.start(*SIZE, *MEMORY, "--compute-namespace", *BARS)
+    target, _ = devices.start("--incoming", *BARS)
     with connect(path) as device:
         memory, compute = MemoryNamespace(device, 2), ComputeNamespace(device, 3)
         memory.write(BLOCK, b"input   " * 512)
@@ -389,46 +429,56 @@ def test_memory_and_compute_namespaces_move(devices: Devices, bars: tuple[str, .
         compute.load(21, program(COPY_RANGES), activate=False)
         ranges = compute.create_ranges([Bytes(2, BLOCK, BLOCK), Bytes(2, 0, BLOCK)])
         before = compute.programs(), compute.range_sets()
-        if bars:
-            transport(device).client.region_write(PciRegion.BAR2, 4096, b"in the buffer")
-        target, _ = devices.start("--incoming", *bars)
+        transport(device).client.region_write(PciRegion.BAR2, 4096, b"in the buffer")
         transport(device).move(target)
-        if bars:
-            client = transport(device).client
-            assert client.region_read(PciRegion.BAR2, 4096, 13) == b"in the buffer"
-            assert client.region_read(PciRegion.BAR4, BLOCK, 16) == b"input   " * 2
+        client = transport(device).client
+        assert client.region_read(PciRegion.BAR2, 4096, 13) == b"in the buffer"
+        assert client.region_read(PciRegion.BAR4, BLOCK, 16) == b"input   " * 2
         assert (compute.programs(), compute.range_sets()) == before
         assert compute.execute(20, ranges) == 7
         assert memory.read(0, BLOCK) == b"input   " * 512
 
 
+def test_a_drive_in_memory_moves_with_its_namespaces(tmp_path: Path) -> None:
+    source, target = tmp_path / "a", tmp_path / "b"
+    with (
+        device_process(source, *SIZE, *MEMORY),
+        device_process(target, *SIZE, *MEMORY),
+        connect(str(source)) as device,
+    ):
+        memory = MemoryNamespace(device, 2)
+        memory.write(BLOCK, b"input   " * 512)
+        verifier = Verifier(5)
+        verifier.submit(device)
+        transport(device).move(str(target))
+        verifier.settle()
+        assert not verifier.maybe
+        verifier.check(device)
+        assert memory.read(BLOCK, BLOCK) == b"input   " * 512
+
+
 def test_a_state_is_saved_and_loaded(devices: Devices, tmp_path: Path) -> None:
-    file = tmp_path / "state"
+    file, other = tmp_path / "state", tmp_path / "other"
     source, process = devices.start(*SIZE, "--save", str(file))
     verifier = Verifier(6)
     device = connect(source)
     verifier.submit(device)
     verifier.settle()
+    verifier.submit(device)
     process.terminate()
     assert process.wait(30) == 0
-    for again in range(2):
-        loaded, process = devices.start("--load", str(file), "--save", str(file))
-        transport(device).attach(loaded)
-        verifier.submit(device)
-        if not again:
-            process.terminate()
-            assert process.wait(30) == 0
+    other.write_bytes(b"nonsense" * 10)
+    with pytest.raises(PotashError, match="cannot be loaded: this is no state of a drive"):
+        devices.start("--load", str(other))
+    loaded, _ = devices.start("--load", str(file))
+    transport(device).attach(loaded)
+    verifier.submit(device)
     verifier.settle()
     assert not verifier.maybe
     verifier.check(device)
     device.close()
 
 
-def test_a_state_that_is_none_is_one_sentence(devices: Devices, tmp_path: Path) -> None:
-    devices.start(*SIZE)[1].terminate()
-    file = tmp_path / "state"
-    file.write_bytes(b"nonsense" * 10)
-    with pytest.raises(PotashError, match="cannot be loaded: this is no state of a drive"):
-        devices.start("--load", str(file))
+def test_a_state_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(PotashError, match="cannot be loaded: No such file"):
-        devices.start("--load", str(tmp_path / "nowhere"))
+        load_state(Mock(), tmp_path / "nowhere")
