@@ -24,6 +24,7 @@ from potash.vm.frames import I32, PORT, SIZE, U32, Decoder, Frame, Kind, encode
 PIECE = 1 << 16
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
+RTC_SET_TIME = 0x4024700A  # include/uapi/linux/rtc.h
 RNDADDENTROPY = 0x40085203  # include/uapi/linux/random.h
 RNDRESEEDCRNG = 0x5207
 
@@ -301,8 +302,13 @@ class Agent:
 
 
 def settle(greeting: Mapping[str, Any]) -> None:
-    """A machine that was frozen has an old clock, and shares its random state with its siblings."""
-    time.clock_settime_ns(time.CLOCK_REALTIME, int(greeting["time_ns"]))
+    """A machine that was frozen has old clocks, and shares its random state with its siblings."""
+    now = int(greeting["time_ns"])
+    time.clock_settime_ns(time.CLOCK_REALTIME, now)
+    year, month, *rest = time.gmtime(now // 10**9)[:6]
+    with open("/dev/rtc0", "rb", buffering=0) as hardware:
+        fields = (*reversed(rest), month - 1, year - 1900, 0, 0, 0)
+        fcntl.ioctl(hardware, RTC_SET_TIME, struct.pack("9i", *fields))
     entropy = bytes.fromhex(greeting["entropy"])
     with open("/dev/urandom", "wb", buffering=0) as source:
         counted = struct.pack("<ii", 8 * len(entropy), len(entropy)) + entropy

@@ -79,7 +79,7 @@ class Guest:
         backend: what holds its memory.
         namespaces: how many the drive at `rp0` has, as far as it is known.
         monitors: where QEMU makes a monitor for each device that stops the guest while its own
-            work is behind; the guest's real-time clock then stands still, too.
+            work is behind.
         progress: told when the guest has to be booted first.
         life_limit: seconds without any sign of life after which the guest counts as hung. These,
             as all limits, are of the guest's own time.

@@ -159,8 +159,9 @@ def machine_arguments(
         cpus: number of processors.
         backend: what holds the memory.
     """
-    # Root may map a device's registers although its driver has them: `nvme show-regs` does.
-    append = "console=ttyS0 quiet panic=-1 mitigations=off iomem=relaxed"
+    # Root may map a device's registers although its driver has them: `nvme show-regs` does. Memory
+    # is cleared when it is freed, as zeros take no space in a snapshot and no time to resume.
+    append = "console=ttyS0 quiet panic=-1 mitigations=off iomem=relaxed init_on_free=1"
     options = bare_machine(memory, cpus, accelerator, backend)
     if accelerator is Accelerator.TCG:
         # Without AVX, whose state the dynamic linker and the kernel would keep saving: Python
