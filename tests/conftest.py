@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.shared_guests import SHARED_GUESTS
+
 # How long examples take to draw, and how many are thrown away, is chance, and no reason to fail.
 settings.register_profile(
     "potash",
@@ -27,19 +29,6 @@ settings.load_profile("potash")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-
-SHARED_GUEST = frozenset(
-    f"tests/vm/test_{name}.py"
-    for name in (
-        "acc_cli",
-        "accelerator_lines",
-        "admin_verbs",
-        "docs_in_a_guest",
-        "drive",
-        "io_verbs",
-    )
-)
-"""Files whose tests run in one guest (`vm/conftest.py`), and so in one worker."""
 
 LONG = ("vm", "host")
 """Folders whose files take long; the others follow."""
@@ -61,7 +50,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     def unit(nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "the shared guest" if file in SHARED_GUEST else file
+        return SHARED_GUESTS.get(file, file)
 
     scheduling: Any = LoadFileScheduling(config, log)
     scheduling._split_scope = unit

@@ -12,6 +12,7 @@ from potash.vm.drive import serving
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
 from support.booted import booted
+from support.shared_guests import SHARED_GUESTS
 from support.vm import fork_commands
 
 
@@ -33,17 +34,37 @@ def guest(images: GuestImages) -> Iterator[Guest]:
 @pytest.fixture(scope="session")
 def shared_guest(images: GuestImages) -> Iterator[Guest]:
     """A guest with a drive of 64 MiB, and commands that are forked."""
-    with serving("--size", "64M") as socket, Guest(images, socket) as guest:
+    with serving("--size", "64M", "--allow-faults") as socket, Guest(images, socket) as guest:
         fork_commands(guest)
         yield guest
 
 
+@pytest.fixture(scope="session")
+def computational_guest(images: GuestImages) -> Iterator[Guest]:
+    """As `shared_guest`, with a memory namespace of 4 MiB, that is in a BAR, and a compute
+    namespace."""
+    options = (
+        "--size", "64M", "--memory-namespace", "4M", "--memory-capacity", "8M", "--memory-bar",
+        "--compute-namespace",
+    )  # fmt: skip
+    with serving(*options) as socket, Guest(images, socket, namespaces=3) as guest:
+        fork_commands(guest)
+        yield guest
+
+
+CLEARED = "nvme io-passthru /dev/ng0n2 --opcode=4 --namespace-id=2 --cdw12=4194304"
+"""Memory Fill."""
+
+
 @pytest.fixture(scope="module")
-def linux(shared_guest: Guest) -> Iterator[Guest]:
-    """That guest for the tests of a file; the next file has a controller that was reset, and
-    nothing in the kernel's log. `conftest.SHARED_GUEST` lists the files."""
-    yield shared_guest
-    done = shared_guest.capture(["sh", "-c", "nvme reset /dev/nvme0 && dmesg -c > /dev/null"])
+def linux(request: pytest.FixtureRequest) -> Iterator[Guest]:
+    """The guest that `SHARED_GUESTS` has for a file's tests. The next file has a controller that
+    was reset, zeros in memory, and nothing in the kernel's log."""
+    name = SHARED_GUESTS[f"tests/vm/{request.path.name}"]
+    guest: Guest = request.getfixturevalue(name)
+    yield guest
+    clear = f"{CLEARED} &&" if name == "computational_guest" else ""
+    done = guest.capture(["sh", "-c", f"{clear} nvme reset /dev/nvme0 && dmesg -c > /dev/null"])
     assert done.code == 0, done
 
 

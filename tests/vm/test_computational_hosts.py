@@ -7,32 +7,20 @@ import random
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 
 from potash.programs.examples import Example, examples_folder
-from potash.vm.drive import serving
 from potash.vm.guest import Guest
-from potash.vm.images import GuestImages
 from support.checksums import crc32c_bitwise
 from support.columns import selected, written
 from support.compute_programs import SUM
 from support.docs import blocks
-from support.vm import each, fork_commands
+from support.vm import each
 
 SOURCE = examples_folder() / "c" / "execute.c"
 LIMIT = 120
-
-
-@pytest.fixture(scope="module")
-def linux(images: GuestImages) -> Iterator[Guest]:
-    options = ("--size", "64M", "--memory-namespace", "4M", "--compute-namespace")
-    with serving(*options) as socket, Guest(images, socket, namespaces=3) as guest:
-        fork_commands(guest)
-        yield guest
 
 
 def shell(guest: Guest, script: str) -> str:
@@ -172,3 +160,6 @@ def test_what_the_page_shows_works(linux: Guest, tmp_path: Path) -> None:
     shell(linux, "potash slm read /dev/nvme0 /tmp/page/copied --offset 4K --data-len 8K")
     linux.copy_out("/tmp/page/copied", tmp_path / "copied")
     assert (tmp_path / "copied").read_bytes() == bytes(4096) + numbers[:4096]
+    shell(
+        linux, "potash cp deactivate /dev/nvme0 --index 12; potash cp unload /dev/nvme0 --index 12"
+    )

@@ -5,13 +5,8 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
 
-import pytest
-
-from potash.vm.drive import serving
 from potash.vm.guest import Guest
-from potash.vm.images import GuestImages
 from support.compute_programs import SUM, program
 
 PAGE = 4096
@@ -23,27 +18,11 @@ INDEX = 12
 ENDLESS = program("again:\n goto again")
 
 
-@pytest.fixture(scope="module")
-def linux(images: GuestImages) -> Iterator[Guest]:
-    options = ("--size", "64M", "--memory-namespace", "1M", "--compute-namespace")
-    with serving(*options) as socket, Guest(images, socket) as guest:
-        yield guest
-
-
 def nvme(guest: Guest, *argv: object, data: bytes = b"") -> tuple[int, str]:
     """The exit code of a command and what it says."""
     given = ("-w", "-i", "/dev/stdin", "-l", len(data)) if data else ()
     done = guest.capture(["nvme", *map(str, (*argv, *given))], data or None)
     return done.code, (done.stdout + done.stderr).decode()
-
-
-def node(guest: Guest, nsid: int) -> str:
-    """The device of a namespace, which Linux numbers in the order in which it finds them."""
-    for path in guest.capture(["sh", "-c", "ls /dev/ng0n*"]).stdout.decode().split():
-        _, said = nvme(guest, "get-ns-id", path)
-        if said.strip().endswith(f":{nsid}"):
-            return path
-    raise AssertionError(f"namespace {nsid} has no device")
 
 
 def admin(guest: Guest, opcode: int, *cdws: int, data: bytes = b"") -> int:
@@ -58,19 +37,17 @@ def admin(guest: Guest, opcode: int, *cdws: int, data: bytes = b"") -> int:
 
 
 def execute(guest: Guest, *fields: str, data: bytes = b"") -> tuple[int, str]:
-    path = node(guest, COMPUTE)
-    return nvme(guest, "io-passthru", path, "-O", 1, "-n", COMPUTE, *fields, data=data)
+    return nvme(guest, "io-passthru", "/dev/ng0n3", "-O", 1, "-n", COMPUTE, *fields, data=data)
 
 
 def write_memory(guest: Guest, start: int, data: bytes) -> None:
     fields = (f"--cdw10={start}", f"--cdw12={len(data)}")
-    path = node(guest, MEMORY)
-    code, said = nvme(guest, "io-passthru", path, "-O", 5, "-n", MEMORY, *fields, data=data)
+    code, said = nvme(guest, "io-passthru", "/dev/ng0n2", "-O", 5, "-n", MEMORY, *fields, data=data)
     assert code == 0, said
 
 
 def read_memory(guest: Guest, start: int, length: int) -> bytes:
-    argv = ["nvme", "io-passthru", node(guest, MEMORY), "-O", "2", "-n", "2", f"--cdw10={start}"]
+    argv = ["nvme", "io-passthru", "/dev/ng0n2", "-O", "2", "-n", "2", f"--cdw10={start}"]
     done = guest.capture([*argv, f"--cdw12={length}", "-r", "-b", "-l", str(length)])
     assert done.code == 0, done
     return done.stdout

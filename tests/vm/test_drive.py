@@ -123,24 +123,15 @@ def test_the_drive_comes_back_with_its_data(linux: Guest, again: str) -> None:
     write_and_read(linux, 300)
 
 
-def fio(guest: Guest, *options: str) -> dict[str, Any]:
-    """Run one fio job against the drive; its report."""
-    argv = ["fio", "--name=job", "--filename=/dev/nvme0n1", "--direct=1", "--bs=4k", *options]
-    report = json.loads(said(guest, *argv, "--output-format=json"))
-    job = report["jobs"][0]
-    assert isinstance(job, dict)
-    return job
-
-
-@pytest.mark.parametrize(("engine", "depth"), [("io_uring", 32), ("psync", 1)])
-def test_what_fio_writes_verifies(linux: Guest, engine: str, depth: int) -> None:
-    job = fio(
-        linux,
-        *("--rw=randwrite", "--verify=crc32c", "--verify_fatal=1"),
-        *("--size=4M", f"--iodepth={depth}", f"--ioengine={engine}"),
-    )
-    assert job["error"] == 0
-    assert job["read"]["total_ios"] == job["write"]["total_ios"] == 1024
+def test_what_fio_writes_verifies(linux: Guest) -> None:
+    """Many commands at a time, and then one at a time."""
+    common = "--filename=/dev/nvme0n1 --direct=1 --bs=4k --rw=randwrite --size=4M"
+    common += " --verify=crc32c --verify_fatal=1 --stonewall --output-format=json"
+    jobs = "--name=many --iodepth=32 --ioengine=io_uring --name=one --ioengine=psync"
+    report = json.loads(said(linux, "fio", *common.split(), *jobs.split()))
+    assert [job["error"] for job in report["jobs"]] == [0, 0]
+    for job in report["jobs"]:
+        assert job["read"]["total_ios"] == job["write"]["total_ios"] == 1024
 
 
 def await_writes(guest: Guest) -> None:
@@ -198,11 +189,11 @@ def test_the_host_application_gets_the_sum_from_the_drive(linux: Guest) -> None:
         sh(linux, "rm /tmp/sum")
 
 
-def test_a_firmware_image_lands_in_the_flash_beside_the_media(
-    images: GuestImages, tmp_path: Path
+def test_firmware_lands_in_the_flash_beside_the_media_and_qemu_s_drive_beside_ours(
+    images: GuestImages, tmp_path: Path, blocks: Path
 ) -> None:
-    media = tmp_path / "blocks"
-    flash = tmp_path / "blocks.flash"
+    media = tmp_path / "drive"
+    flash = tmp_path / "drive.flash"
     with (
         serving("--media", str(media), "--size", str(SIZE)) as socket,
         Guest(images, socket) as guest,
@@ -216,23 +207,6 @@ def test_a_firmware_image_lands_in_the_flash_beside_the_media(
             assert image in flash.read_bytes()
         assert nvme(guest, "fw-log", "/dev/nvme0")
 
-
-def test_a_drive_may_say_that_it_is_the_platform_s(images: GuestImages) -> None:
-    with serving("--size", str(SIZE), "--profile", "alkali") as socket, Guest(images, socket) as g:
-        (device,) = nvme(g, "list")["Devices"]
-        assert (device["SerialNumber"], device["ModelNumber"]) == ("0123456789", "DEADBEEF")
-        # Capability 05h of the configuration space is MSI; vendor 1b96h, device 0001h.
-        config = g.capture(["cat", f"{PCI}/config"]).stdout
-        assert config[:4] == bytes.fromhex("961b0100")
-        found, at = [], config[0x34]
-        while at:
-            found.append(config[at])
-            at = config[at + 1]
-        assert 0x05 in found and 0x11 in found
-
-
-def test_a_drive_of_qemu_s_own_works_beside_ours(images: GuestImages, blocks: Path) -> None:
-    with serving("--size", str(SIZE)) as socket, Guest(images, socket) as guest:
         guest.plug_file(blocks, name="other")
         guest.await_drive("/dev/nvme1n1")
         assert {device["SectorSize"] for device in nvme(guest, "list")["Devices"]} == {BLOCK}

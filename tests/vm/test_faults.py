@@ -13,28 +13,21 @@ import pytest
 from csd_spec.faults import decode_faults
 from csd_spec.opcodes import FaultOpcode
 from potash.sdk.faults import parse
-from potash.vm.drive import serving
 from potash.vm.guest import Captured, Guest
 from potash.vm.images import GuestImages
 from support.docs import ROOT, SOURCES
-from support.vm import each, fork_commands
+from support.vm import each
 
 TIMEOUT = "/sys/block/nvme0n1/queue/io_timeout"
 """Milliseconds until Linux wants to know what has become of a command."""
 
 
-@pytest.fixture(scope="module")
-def faulty(images: GuestImages) -> Iterator[Guest]:
-    with serving("--size", "64M", "--allow-faults") as socket, Guest(images, socket) as guest:
-        assert guest.run(["sh", "-c", f"echo 400 > {TIMEOUT}"]) == 0
-        yield guest
-
-
 @pytest.fixture
-def linux(faulty: Guest) -> Iterator[Guest]:
-    assert faulty.run(["dmesg", "-c"]) == 0
-    yield faulty
-    passthru(faulty, FaultOpcode.FAULT_SEND, "--cdw12=1")
+def faulty(linux: Guest) -> Iterator[Guest]:
+    assert linux.run(["sh", "-c", f"dmesg -c > /dev/null; echo 400 > {TIMEOUT}"]) == 0
+    yield linux
+    assert linux.run(["sh", "-c", f"echo 30000 > {TIMEOUT}"]) == 0
+    passthru(linux, FaultOpcode.FAULT_SEND, "--cdw12=1")
 
 
 def passthru(guest: Guest, opcode: int, *words: str, stdin: bytes | None = None) -> bytes:
@@ -66,48 +59,47 @@ def kernel(guest: Guest) -> str:
     return guest.capture(["dmesg"]).stdout.decode()
 
 
-def test_an_error_of_the_media_reaches_the_program(linux: Guest) -> None:
-    add(linux, "media read lba=100..107")
-    assert read(linux, 99).code == 0
-    failed = read(linux, 107)
+def test_an_error_of_the_media_reaches_the_program(faulty: Guest) -> None:
+    add(faulty, "media read lba=100..107")
+    assert read(faulty, 99).code == 0
+    failed = read(faulty, 107)
     assert failed.code == 1
     assert b"No data available" in failed.stderr, "ENODATA is what Linux has for the media"
     # The kernel counts in sectors of 512 bytes.
-    assert f"critical medium error, dev nvme0n1, sector {107 * 8}" in kernel(linux)
-    assert triggered(linux) == [1], "Do Not Retry was set"
-    log = linux.capture(["nvme", "error-log", "/dev/nvme0", "-e", "1", "-o", "json"])
+    assert f"critical medium error, dev nvme0n1, sector {107 * 8}" in kernel(faulty)
+    assert triggered(faulty) == [1], "Do Not Retry was set"
+    log = faulty.capture(["nvme", "error-log", "/dev/nvme0", "-e", "1", "-o", "json"])
     assert json.loads(log.stdout)["errors"][0]["lba"] == 107
 
 
-def test_a_status_of_the_path_is_tried_again_until_it_succeeds(linux: Guest) -> None:
-    add(linux, "io read status=INTERNAL_PATH_ERROR count=3")
-    assert read(linux).code == 0
-    assert triggered(linux) == [3]
-    add(linux, "io read status=INTERNAL_PATH_ERROR dnr count=1")
-    assert read(linux).code == 1
-    assert triggered(linux) == [3, 1]
+def test_a_status_of_the_path_is_tried_again_until_it_succeeds(faulty: Guest) -> None:
+    add(faulty, "io read status=INTERNAL_PATH_ERROR count=3")
+    assert read(faulty).code == 0
+    assert triggered(faulty) == [3]
+    add(faulty, "io read status=INTERNAL_PATH_ERROR dnr count=1")
+    assert read(faulty).code == 1
+    assert triggered(faulty) == [3, 1]
 
 
-def test_an_interrupt_that_is_dropped_is_made_up_for_by_looking(linux: Guest) -> None:
-    add(linux, "interrupt vector=1 count=1")
-    assert read(linux).code == 0
-    assert triggered(linux) == [1]
-    assert "completion polled" in kernel(linux)
+def test_an_interrupt_that_is_dropped_is_made_up_for_by_looking(faulty: Guest) -> None:
+    add(faulty, "interrupt vector=1 count=1")
+    assert read(faulty).code == 0
+    assert triggered(faulty) == [1]
+    assert "completion polled" in kernel(faulty)
 
 
-def test_a_command_that_is_lost_comes_again_after_a_reset(linux: Guest) -> None:
-    add(linux, "io read lost count=1")
-    assert read(linux).code == 0
-    assert triggered(linux) == [1], "it is the device's, and has outlived the reset"
-    said = kernel(linux)
+def test_a_command_that_is_lost_comes_again_after_a_reset(faulty: Guest) -> None:
+    add(faulty, "io read lost count=1")
+    assert read(faulty).code == 0
+    assert triggered(faulty) == [1], "it is the device's, and has outlived the reset"
+    said = kernel(faulty)
     assert "timeout, aborting" in said
     assert "timeout, reset controller" in said
 
 
-def test_the_command_works_in_the_guest(linux: Guest) -> None:
-    fork_commands(linux)
+def test_the_command_works_in_the_guest(faulty: Guest) -> None:
     added, read, listed = each(
-        linux,
+        faulty,
         ("potash", "fault", "add", "/dev/nvme0", "io", "read", "delay=20ms", "count=2"),
         ("dd", "if=/dev/nvme0n1", "of=/dev/null", "bs=4096", "count=1", "iflag=direct"),
         ("potash", "fault", "list", "/dev/nvme0n1", "--json"),
@@ -119,11 +111,11 @@ def test_the_command_works_in_the_guest(linux: Guest) -> None:
     assert (fault["triggered"], fault["spent"]) == (1, False)
 
 
-def test_a_slow_answer_is_only_slow(linux: Guest) -> None:
-    add(linux, "io read delay=50ms count=1")
-    assert read(linux).code == 0
-    assert triggered(linux) == [1]
-    assert "timeout" not in kernel(linux)
+def test_a_slow_answer_is_only_slow(faulty: Guest) -> None:
+    add(faulty, "io read delay=50ms count=1")
+    assert read(faulty).code == 0
+    assert triggered(faulty) == [1]
+    assert "timeout" not in kernel(faulty)
 
 
 def test_the_example_s_guest_passes(images: GuestImages) -> None:

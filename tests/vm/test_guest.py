@@ -76,13 +76,9 @@ def test_modules_come_with_bytecode_that_is_used(guest: Guest) -> None:
     assert guest.capture(["python3", "-c", script]).stdout == b"1\n1\n1\n"
 
 
-def test_a_resumed_guest_has_the_time_of_day_and_randomness_of_its_own(
-    guest: Guest, images: GuestImages
-) -> None:
-    assert abs(int(guest.capture(["date", "+%s"]).stdout) - time.time()) < LIMIT
-    with Guest(images) as other:
-        argv = ["sh", "-c", "head -c 16 /dev/urandom | sha256sum"]
-        assert guest.capture(argv).stdout != other.capture(argv).stdout
+def test_a_resumed_guest_has_the_time_of_day(guest: Guest) -> None:
+    for clock in (["date", "+%s"], ["cat", "/sys/class/rtc/rtc0/since_epoch"]):
+        assert abs(int(guest.capture(clock).stdout) - time.time()) < LIMIT
 
 
 def test_a_folder_goes_in_and_comes_out_as_it_was(guest: Guest, tmp_path: Path) -> None:
@@ -117,22 +113,13 @@ def test_a_copy_that_cannot_be_made_is_one_sentence(guest: Guest, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_drive_plugged_into_a_resumed_guest_is_found(images: GuestImages, blocks: Path) -> None:
+def test_a_drive_plugged_into_a_resumed_guest_has_what_it_held_back_at_the_end(
+    images: GuestImages, blocks: Path
+) -> None:
     with Guest(images) as guest:
         guest.plug_file(blocks, name="S123", bus="rp0")
         guest.await_drive()
         assert b"S123" in guest.capture(["nvme", "id-ctrl", "/dev/nvme0"]).stdout
-        script = f"printf potash | dd of={DRIVE} bs=4096 seek=3 conv=sync 2>&1"
-        assert guest.capture(["sh", "-c", script]).code == 0
-    assert blocks.read_bytes()[3 * 4096 :][:6] == b"potash"
-
-
-def test_what_the_guest_holds_back_reaches_the_drive_at_the_end(
-    images: GuestImages, blocks: Path
-) -> None:
-    with Guest(images) as guest:
-        guest.plug_file(blocks, name="S123")
-        guest.await_drive()
         # A descriptor that stays open keeps the kernel from writing on close.
         script = f"import os, time; f = os.open('{DRIVE}', os.O_RDWR); os.write(f, b'held back')\n"
         script += "print('written', flush=True); time.sleep(60)"
@@ -189,17 +176,27 @@ def test_a_machine_that_cannot_start_says_why(images: GuestImages) -> None:
     assert "unsupported machine type" in caught.value.console
 
 
-def test_a_frozen_state_that_is_damaged_is_made_anew(images: GuestImages, tmp_path: Path) -> None:
-    """In a cache of its own, as others use the states of the user's."""
-    name = snapshot.frozen(images, Shape(MEMORY, CPUS), silent).state.name
+def test_a_frozen_state_that_is_damaged_is_made_anew(
+    images: GuestImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a cache of its own, as others use the states of the user's, from which the new one is
+    taken: what boots a guest and freezes it has made that."""
+    sound = snapshot.frozen(images, Shape(MEMORY, CPUS), silent)
     for known in images.cache.root.glob("kvm.json"):
         (tmp_path / known.name).write_bytes(known.read_bytes())
-    state = tmp_path / "states" / "snapshots" / name
+    state = tmp_path / "states" / "snapshots" / sound.state.name
     state.parent.mkdir(parents=True, mode=0o700)
     state.write_bytes(b"no migration stream")
+
+    def freeze(*_arguments: object) -> snapshot.Frozen:
+        assert not state.exists()
+        state.symlink_to(sound.state)
+        return sound
+
+    monkeypatch.setattr(snapshot, "_freeze", freeze)
     with Guest(dataclasses.replace(images, cache=Cache(tmp_path))) as guest:
         assert guest.capture(["echo", "back"]).stdout == b"back\n"
-    assert state.stat().st_size > 1 << 20
+    assert state.is_symlink()
 
 
 OWNER = """
@@ -234,27 +231,29 @@ def test_nothing_outlives_the_process_that_owns_the_guest(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_processors_and_more_memory(images: GuestImages) -> None:
-    with Guest(images, memory=768, cpus=2) as guest:
+def test_more_processors_and_more_memory(images: GuestImages) -> None:
+    with Guest(images, memory=768, cpus=4) as guest:
         threads = guest.processor_threads()
-        assert len(set(threads)) == 2
+        assert len(set(threads)) == 4
         for thread in threads:
             assert Path(f"/proc/{guest.machine.pid}/task/{thread}").exists()
-        assert guest.capture(["nproc"]).stdout == b"2\n"
+        assert guest.capture(["nproc"]).stdout == b"4\n"
         total = guest.capture(["sh", "-c", "grep MemTotal /proc/meminfo"]).stdout.split()[1]
         assert 640 << 10 < int(total) < 768 << 10
 
 
-def test_guests_of_one_image_run_side_by_side(images: GuestImages) -> None:
-    answers: list[bytes] = []
+def test_guests_of_one_image_run_side_by_side_with_randomness_of_their_own(
+    images: GuestImages,
+) -> None:
+    answers: set[bytes] = set()
 
     def one() -> None:
         with Guest(images) as guest:
-            answers.append(guest.capture(["echo", "on"]).stdout)
+            answers.add(guest.capture(["head", "-c", "16", "/dev/urandom"]).stdout)
 
     threads = [threading.Thread(target=one) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(LIMIT)
-    assert answers == [b"on\n", b"on\n"]
+    assert [len(one) for one in answers] == [16, 16]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from potash.vm.drive import device_process, monitor_of, serving, serving_guest
+from potash.vm import drive
+from potash.vm.drive import device_process, monitor_of, serving_guest
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
 from support.compute_programs import program
@@ -41,8 +43,9 @@ PRECISION_MS = 5
 """Of guest time on a busy machine, where a read of the guest's clock takes milliseconds; 0.1 ms on
 an idle one."""
 
-LIMIT = 2
-"""Seconds that the guest may stand still at a time, which is more than the loop takes anywhere."""
+LIMIT = 1
+"""Seconds that the guest may stand still at a time, which is more than the loop takes anywhere: 20
+ms on an idle machine."""
 
 MEASURE = """
 import json, statistics, time
@@ -87,8 +90,8 @@ def modelled(images: GuestImages, folder: Path) -> Iterator[Guest]:
     more = ("--memory-namespace", "1M", "--compute-namespace", "--engine", "interpreter")
     limit = ("--still-limit", str(LIMIT))
     with (
-        serving(*options, *more, *limit, stops=True) as socket,
-        Guest(images, socket, namespaces=3, monitors=[monitor_of(socket)]) as guest,
+        serving_guest([(*options, *more, *limit)]) as ([socket], monitors),
+        Guest(images, socket, namespaces=3, monitors=monitors) as guest,
     ):
         for name in ("program.o", "nothing.o", "endless.o", "measure.py"):
             guest.copy_in(folder / name, f"/tmp/{name}")
@@ -168,8 +171,18 @@ def test_a_guest_goes_on_when_the_device_is_killed_that_has_stopped_it(
         assert guest.run(["true"]) == 0
 
 
-def test_the_modelled_drives_of_a_guest_have_a_monitor_each() -> None:
+def test_the_modelled_drives_of_a_guest_have_a_monitor_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Others have none, as they stop nobody."""
-    modelled = ("--time", "modelled", "--drive", "z-nand", "--size", "64M")
-    with serving_guest([("--size", "64M"), modelled]) as (sockets, monitors):
-        assert monitors == [monitor_of(sockets[1])]
+
+    @contextmanager
+    def played(*options: str, verbose: bool, stops: bool) -> Iterator[Path]:
+        assert stops is ("modelled" in options)
+        yield Path(options[-1], "drive")
+
+    monkeypatch.setattr(drive, "serving", played)
+    modelled = [("--time", "modelled", "--serial", name) for name in ("b", "c")]
+    with serving_guest([("--serial", "a"), *modelled]) as (sockets, monitors):
+        assert sockets == [Path(name, "drive") for name in "abc"]
+        assert monitors == [Path(name, "monitor") for name in "bc"]

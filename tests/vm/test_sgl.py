@@ -45,8 +45,8 @@ def said(guest: Guest, *argv: str, stdin: bytes | None = None) -> str:
 
 def verified(guest: Guest, *options: str) -> None:
     """What a fio job with these options writes is read back as it was."""
-    argv = ["fio", "--name=job", "--filename=/dev/nvme0n1", "--direct=1", "--rw=randwrite"]
-    argv += ["--verify=crc32c", "--verify_fatal=1", "--output-format=json", *options]
+    argv = ["fio", "--output-format=json", "--filename=/dev/nvme0n1", "--direct=1"]
+    argv += ["--rw=randwrite", "--verify=crc32c", "--verify_fatal=1", "--name=job", *options]
     output = said(guest, *argv)
     report = json.loads(output[output.index("{") :])  # warnings may come before it
     assert all(job["error"] == 0 for job in report["jobs"])
@@ -68,8 +68,9 @@ def descriptors(commands: list[dict[str, Any]]) -> Counter[int]:
 def test_large_requests_verify(linux: Guest, trace: Path) -> None:
     before = trace.stat().st_size
     linux.run(["sh", "-c", f"echo 512 > {THRESHOLD}"])
-    verified(linux, "--bs=128k", "--size=8M", "--iodepth=8", "--ioengine=io_uring")
-    verified(linux, "--bs=12k", "--size=3M", "--iodepth=8", "--ioengine=io_uring")
+    whole = ("--bs=128k", "--size=8M", "--iodepth=8", "--ioengine=io_uring")
+    odd = ("--name=odd", "--stonewall", "--bs=12k", "--size=3M", "--offset=8M")
+    verified(linux, *whole, *odd, "--iodepth=8", "--ioengine=io_uring")
     assert set(descriptors(fetched(trace, before))) <= {BLOCK, LAST_SEGMENT}
 
 
