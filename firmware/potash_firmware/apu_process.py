@@ -19,6 +19,20 @@ REAP_INTERVAL = 0.01
 STEADY_AFTER = 10.0
 """Seconds after which an APU counts as started for good."""
 
+_VARIABLES = frozenset({"PATH", "HOME", "LANG", "TZ", "TMPDIR", "VIRTUAL_ENV", "XDG_CACHE_HOME"})
+_PREFIXES = ("LC_", "LD_", "PYTHON", "POTASH_", "NUMBA_", "OMP_", "OPENBLAS_", "COVERAGE_")
+
+
+def environment(config: Config) -> dict[str, str]:
+    """What an APU and its workers may know: of the device's environment, which can hold its user's
+    secrets, what they need."""
+    known = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _VARIABLES or name.startswith(_PREFIXES)
+    }
+    return {**known, CONFIG_VARIABLE: config.to_json()}
+
 
 class ApuProcess:
     """The APU's process while there is one; a context manager that leaves none behind."""
@@ -62,7 +76,7 @@ class ApuProcess:
             command,
             pass_fds=tuple(named.values()),
             stdin=subprocess.DEVNULL,
-            env={**os.environ, CONFIG_VARIABLE: self._config.to_json()},
+            env=environment(self._config),
             # A key at the terminal is for the device, which ends this process.
             process_group=0,
         )

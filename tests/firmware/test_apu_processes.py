@@ -71,6 +71,14 @@ def end(pid: int, number: signal.Signals) -> None:
     await_end(pidfd)
 
 
+def memory(nursery: int) -> tuple[set[str], bool]:
+    """The shared memory that a nursery has open, but for what its workers have something compiled
+    by; and whether it has mapped any."""
+    files = {one.split()[0] for one in opened(nursery) if one.startswith("/memfd:")}
+    mapped = "/memfd:" in Path(f"/proc/{nursery}/maps").read_text()
+    return files - {"/memfd:potash-exchange"}, mapped
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
 def test_a_worker_that_dies_fails_its_job_and_the_next_one_runs(
     apu: Board, number: signal.Signals
@@ -122,6 +130,17 @@ def test_workers_are_made_though_no_command_comes() -> None:
     with board() as apu:
         apu.until_so(lambda: len(children(apu.process.pid)) == 1)
         apu.until_so(lambda: apu.has_worker(0) and apu.has_worker(3))
+
+
+def test_of_the_devices_memory_a_nursery_has_the_accelerators_alone(apu: Board) -> None:
+    """The first one is forked from the APU, which has all of it; the next one is not."""
+    apu.run(COPY_8, b"ABCDEFGH")
+    first = apu.nursery()
+    assert memory(first) == ({"/memfd:potash-arena0", "/memfd:potash-arena3"}, False)
+    end(first, signal.SIGKILL)
+    apu.until_so(lambda: children(apu.process.pid) not in ([], [first]))
+    apu.until_so(lambda: apu.has_worker(0) and apu.has_worker(3))
+    assert memory(apu.nursery()) == ({"/memfd:potash-arena0", "/memfd:potash-arena3"}, False)
 
 
 def test_an_idle_worker_that_dies_fails_no_job(apu: Board) -> None:

@@ -21,12 +21,12 @@ from csd_spec.status import StatusId
 from nvme_spec import opcodes as nvme
 from nvme_spec.commands import GetLogPage
 from potash_firmware.apu.config import (
-    CONFIG_VARIABLE,
     AcceleratorConfig,
     Config,
     Limits,
     NamespaceConfig,
 )
+from potash_firmware.apu_process import environment
 from potash_firmware.mailbox import SharedBuffers, pair
 from potash_firmware.mailbox.counters import Counters
 from potash_firmware.mailbox.job_time import JobBegan, JobCounted, JobDue, JobLeft
@@ -104,9 +104,8 @@ class Board:
             descriptors["counters"] = self.counters.fd
         names = ",".join(f"{name}={fd}" for name, fd in descriptors.items())
         command = [sys.executable, "-m", "potash_firmware.apu", "--fds", names]
-        environment = {**os.environ, CONFIG_VARIABLE: self.config.to_json()}
         self.process = subprocess.Popen(
-            command, env=environment, pass_fds=tuple(descriptors.values())
+            command, env=environment(self.config), pass_fds=tuple(descriptors.values())
         )
         other.close()
         for reader in readers.values():

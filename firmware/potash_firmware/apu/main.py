@@ -42,13 +42,14 @@ def run(descriptors: dict[str, int], config: Config) -> None:
     missing = [name for name in wanted if name not in descriptors]
     if missing:
         raise ConfigError(f"no descriptor was given for {', '.join(missing)}")
+    for_workers = {name: fd for name, fd in descriptors.items() if name.startswith(FOR_WORKERS)}
+    pool = Pool(config, for_workers)
+    pool.fork()
     if "trace" in descriptors:
         # What ends it is said by the device.
         record(COMPUTE, descriptors["trace"], PROCESS, level=logging.DEBUG)
-    for_workers = {name: fd for name, fd in descriptors.items() if name.startswith(FOR_WORKERS)}
     arenas = {item.id: (descriptors[f"arena{item.id}"], item.plan) for item in config.accelerators}
     media = {item.nsid: descriptors[f"media{item.nsid}"] for item in config.namespaces}
-    pool = Pool(config, for_workers)
     with (
         _counters(descriptors, config) as counters,
         ApuPort.adopt(descriptors["mailbox"]) as port,

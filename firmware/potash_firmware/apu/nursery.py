@@ -1,6 +1,6 @@
 """The process that workers are born from, and that sees them die.
 
-It imports once what every worker needs, and forks a worker when the service asks for one: that
+With its first order it imports once what every worker needs, and forks a worker for each: that
 takes milliseconds where a fresh interpreter takes a second. It is the workers' parent, so it alone
 can kill and reap them without ever hitting another process. It runs no program itself.
 """
@@ -11,6 +11,7 @@ import argparse
 import gc
 import logging
 import os
+import select
 import selectors
 import signal
 import socket
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from potash_firmware.apu.meter import Meter
 
 log = logging.getLogger(__name__)
+
+PROCESS = "potash-nursery"
 
 Serve = Callable[[socket.socket, int, Workshop], None]
 """What a worker does with its end of its channel, for the accelerator with this identifier, and
@@ -192,24 +195,26 @@ def main() -> None:
     parser.add_argument("--control", type=int, required=True)
     parser.add_argument("--fds", required=True)
     arguments = parser.parse_args()
-    die_with_parent(arguments.parent)
-    set_name("potash-nursery")
     be_undumpable()
     config = Config.from_json(os.environ[CONFIG_VARIABLE])
-    config.log.apply("potash-nursery")
-    descriptors = parse_descriptors(arguments.fds)
-    serve = _loaded(config, descriptors)
+    with socket.socket(fileno=arguments.control) as control:
+        run(arguments.parent, control, config, parse_descriptors(arguments.fds))
+
+
+def run(parent: int, control: socket.socket, config: Config, descriptors: dict[str, int]) -> None:
+    """Follow the orders that come at `control`, from the process `parent`, until it is gone."""
+    die_with_parent(parent)
+    set_name(PROCESS)
+    config.log.apply(PROCESS)
+    select.select([control], [], [])  # the first order, or that there will be none
     # A service that goes while there is something to say to it has gone nevertheless.
-    with (
-        suppress(BrokenPipeError, ConnectionResetError),
-        socket.socket(fileno=arguments.control) as control,
-    ):
-        Nursery(control, serve, config).run()
+    with suppress(BrokenPipeError, ConnectionResetError):
+        if control.recv(1, socket.MSG_PEEK):
+            Nursery(control, _loaded(config, descriptors), config).run()
 
 
 def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
     gc.disable()  # until all is there: it stays
-    # It takes a second, in which this process must not be able to outlive the service already.
     from potash_device.vta import engines
     from potash_firmware.apu import checks, compute_worker, worker
     from potash_firmware.apu.models import Models
@@ -226,7 +231,7 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
     libraries()  # found out once, for all that are forked
 
     # What is here now is shared with every worker: the collector must not touch, and so copy, it.
-    gc.collect()
+    # To collect first takes a tenth of all this, and leaves holes that workers fill with copies.
     gc.freeze()
     gc.enable()
     accelerators = {item.id: item for item in config.accelerators}

@@ -15,9 +15,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from potash_firmware.apu import channel, orders
-from potash_firmware.apu.config import CONFIG_VARIABLE, Config, format_descriptors
+from potash_firmware.apu import channel, nursery, orders
+from potash_firmware.apu.config import Config, format_descriptors
+from potash_firmware.apu.confined import close_others
 
 log = logging.getLogger(__name__)
 
@@ -26,10 +28,6 @@ NURSERY = "potash_firmware.apu.nursery"
 START_PATIENCE = 60.0
 """Seconds in which a worker has to be ready: its nursery has to import, on however busy a
 machine."""
-
-_VARIABLES = frozenset({"PATH", "HOME", "LANG", "TZ", "TMPDIR", "VIRTUAL_ENV", "XDG_CACHE_HOME"})
-_PREFIXES = ("LC_", "LD_", "PYTHON", "POTASH_", "NUMBA_", "OMP_", "OPENBLAS_", "COVERAGE_")
-
 
 MEANINGS: Mapping[int, str] = {
     signal.SIGSYS: ", as it made a system call that workers may not make",
@@ -111,15 +109,6 @@ class Worker:
         self._socket.close()
 
 
-def _environment() -> dict[str, str]:
-    """What workers may know of the device's environment, which can hold its user's secrets."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name in _VARIABLES or name.startswith(_PREFIXES)
-    }
-
-
 def contents_of(*parts: bytes) -> int:
     """A descriptor of memory that holds these, to be read from its beginning; the caller closes
     it."""
@@ -130,13 +119,25 @@ def contents_of(*parts: bytes) -> int:
     return contents
 
 
+class _Forked(NamedTuple):
+    """A child of this process, like those of `subprocess`."""
+
+    pid: int
+
+    def send_signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self) -> None:
+        os.waitpid(self.pid, 0)
+
+
 class Pool:
     """Makes and kills workers through a nursery, which it starts when it needs one."""
 
     def __init__(self, config: Config, descriptors: dict[str, int]) -> None:
         self._config = config
         self._descriptors = descriptors
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | _Forked | None = None
         self._control: socket.socket | None = None
         self._serials = itertools.count(1)
         self._due: dict[int, float] = {}
@@ -158,14 +159,40 @@ class Pool:
             command = [sys.executable, "-P", "-m", NURSERY]
             command += ["--parent", str(os.getpid()), "--control", str(its.fileno())]
             command += ["--fds", format_descriptors(self._descriptors)]
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 command,
-                env={**_environment(), CONFIG_VARIABLE: self._config.to_json()},
                 pass_fds=(its.fileno(), *self._descriptors.values()),
                 stdin=subprocess.DEVNULL,
             )
-        mine.setblocking(False)
-        self._control = mine
+        self._started(process, mine)
+
+    def fork(self) -> None:
+        """Start a nursery that shares what this process has imported.
+
+        It shares this process's memory, too, and its workers do. So this is only for a process that
+        has not taken in anything of a host yet.
+        """
+        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                close_others([its.fileno(), *self._descriptors.values()])
+                nursery.run(parent, its, self._config, self._descriptors)
+                code = 0
+            except Exception:
+                log.exception("the nursery met a mistake of the firmware")
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        its.close()
+        self._started(_Forked(pid), mine)
+
+    def _started(self, process: subprocess.Popen[bytes] | _Forked, control: socket.socket) -> None:
+        self._process = process
+        control.setblocking(False)
+        self._control = control
         self._settled = False
 
     def spawn(self, accelerator: int) -> Worker:
