@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from potash_device.trace import COMPUTE, record
+from potash_firmware.apu import nursery
 from potash_firmware.apu.config import (
     CONFIG_VARIABLE,
     Config,
@@ -44,7 +45,7 @@ def run(descriptors: dict[str, int], config: Config) -> None:
         raise ConfigError(f"no descriptor was given for {', '.join(missing)}")
     for_workers = {name: fd for name, fd in descriptors.items() if name.startswith(FOR_WORKERS)}
     pool = Pool(config, for_workers)
-    pool.fork()
+    pool.fork(nursery.run)
     if "trace" in descriptors:
         # What ends it is said by the device.
         record(COMPUTE, descriptors["trace"], PROCESS, level=logging.DEBUG)

@@ -14,10 +14,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from potash_firmware.apu import channel, nursery, orders
+from potash_firmware.apu import channel, orders
 from potash_firmware.apu.config import Config, format_descriptors
 from potash_firmware.apu.confined import close_others
 
@@ -34,6 +34,10 @@ MEANINGS: Mapping[int, str] = {
     signal.SIGXCPU: ", as it took more processor time than workers may take",
 }
 """What a signal says that ended a worker."""
+
+
+Run = Callable[[int, socket.socket, Config, dict[str, int]], None]
+"""What a nursery does: for this parent, at its end of the channel, with these descriptors."""
 
 
 class NurseryLost(Exception):
@@ -166,8 +170,8 @@ class Pool:
             )
         self._started(process, mine)
 
-    def fork(self) -> None:
-        """Start a nursery that shares what this process has imported.
+    def fork(self, run: Run) -> None:
+        """Start a nursery, whose `run` this is, that shares what this process has imported.
 
         It shares this process's memory, too, and its workers do. So this is only for a process that
         has not taken in anything of a host yet.
@@ -179,7 +183,7 @@ class Pool:
             code = 1
             try:
                 close_others([its.fileno(), *self._descriptors.values()])
-                nursery.run(parent, its, self._config, self._descriptors)
+                run(parent, its, self._config, self._descriptors)
                 code = 0
             except Exception:
                 log.exception("the nursery met a mistake of the firmware")
