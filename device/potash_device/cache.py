@@ -24,6 +24,9 @@ MAX_FILE = 64 << 20
 FORGET_AFTER = 30 * 24 * 3600.0
 """Seconds after which a folder that other sources have used is removed."""
 
+_SLACK = 1 / 16
+"""A process exceeds limits by this share, as looking at all files takes long."""
+
 ignored: set[str] = set()
 """Kinds of which this process finds and keeps nothing, to measure how long making them takes."""
 
@@ -53,8 +56,8 @@ class Store:
         kind: the folder's name.
         sources: the packages' folders and the files that decide about what is kept.
         versions: gives what else it depends on, such as a compiler's version. Called once.
-        limit: files that are kept; the ones used longest ago go first.
-        room: bytes that these may take, where there is a limit.
+        limit: about how many files are kept; the ones used longest ago go first.
+        room: about how many bytes these may take, where there is a limit.
     """
 
     def __init__(
@@ -69,6 +72,8 @@ class Store:
         self.sources = tuple(sources)
         self._versions = versions
         self._limits = limit, room
+        self._added = _SLACK
+        """What was kept since old files were last looked for, as a share of the limits."""
 
     @functools.cached_property
     def identity(self) -> bytes:
@@ -119,7 +124,11 @@ class Store:
                 except BaseException:
                     os.unlink(unfinished)
                     raise
-            _prune(root, *self._limits)
+            limit, room = self._limits
+            self._added += 1 / limit + (len(contents) / room if room else 0)
+            if self._added >= _SLACK:
+                _prune(root, limit, room)
+                self._added = 0
 
     def directory(self) -> Path | None:
         """A folder for these sources and versions alone, for what writes and reads files itself;

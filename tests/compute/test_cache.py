@@ -151,6 +151,14 @@ def test_only_the_ones_used_last_are_kept(own_cache: Path) -> None:
     assert {path.stem for path in own_cache.iterdir()} == set(names[2:])
 
 
+def test_limits_are_exceeded_by_a_sixteenth_at_most(own_cache: Path) -> None:
+    store = Store("bpf", [], limit=32, room=32 * 4128)
+    for size in (0, 4096):
+        for number in range(40):
+            store.keep(store.name(bytes([number, size % 255])), bytes(size))
+        assert len(list(own_cache.iterdir())) <= 32 + 2
+
+
 def test_no_more_bytes_are_kept_than_there_is_room_for(own_cache: Path) -> None:
     digest = 32
     store = Store("bpf", [], limit=9, room=3 * (digest + 100))

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from enum import IntEnum, IntFlag
 
+import numpy as np
+
 from potash_device.vta.config import DRAM_BASE, Config
 from potash_device.vta.encoding import INSTRUCTION_BYTES
 from potash_device.vta.engines import DEFAULT_ENGINE, ENGINES
@@ -83,7 +85,8 @@ class Core:
     def create(
         cls, config: Config, dram_bytes: int, *, engine: str = DEFAULT_ENGINE, threads: int = 1
     ) -> "Core":
-        return cls(config, memoryview(bytearray(dram_bytes)), engine=engine, threads=threads)
+        dram = np.zeros(dram_bytes, np.uint8).data  # what is never used takes no memory
+        return cls(config, dram, engine=engine, threads=threads)
 
     @property
     def trace(self) -> Callable[[Event], None] | None:

@@ -36,8 +36,11 @@ _FREE = 256.0
 """How far a line may be beyond what it is clamped to."""
 _BEAM, _ENDS = 3, 2
 """So many lines are gone on with, from so many of the last values that they reach."""
-_STEEPEST, _SLOPES, _REFINEMENTS = 600.0, 25, 7
-"""Slopes are searched for among so many, so often among those between neighbours of the best."""
+_STEEPEST = 600.0
+"""Slopes are searched for up to here."""
+_EXACT = 1e-9
+"""What differs by less is equal."""
+_STEPS = np.arange(COUNT, dtype=np.float64)
 
 
 class Pieces(NamedTuple):
@@ -149,26 +152,46 @@ def _furthest(window: _Window, floor: Reals, ceiling: Reals) -> tuple[int, _Corn
 
 
 class _Line(NamedTuple):
-    """A line with the most room above and below: its height at the first value."""
+    """A line with the most room above and below, at some slope: its height at the first value, and
+    how the room grows with the slope."""
 
+    slope: float
     room: float
     height: float
-    slope: float
+    growth: int
 
 
 def _line(low: Reals, high: Reals) -> _Line:
-    """The line between `low` and `high` for 0, 1, …: its room is a concave function of the
-    slope."""
-    x = np.arange(len(low))
-    first, last = -_STEEPEST, _STEEPEST
-    for _ in range(_REFINEMENTS):
-        slopes = np.linspace(first, last, _SLOPES)
-        below = (low - slopes[:, None] * x).max(axis=1)
-        above = (high - slopes[:, None] * x).min(axis=1)
-        best = int((above - below).argmax())
-        first, last = slopes[max(best - 1, 0)], slopes[min(best + 1, _SLOPES - 1)]
-    room = float(above[best] - below[best])
-    return _Line(room, float(above[best] + below[best]) / 2, float(slopes[best]))
+    """The line between `low` and `high` for 0, 1, … with the most room; where there is no such
+    line, one whose room is negative.
+
+    The room is a concave function of the slope, made of lines. Its peak is below where the tangents
+    on both sides of it meet (J. E. Kelley, "The cutting-plane method for solving convex programs").
+    """
+    x = _STEPS[: len(low)]
+
+    def steep(slope: float) -> _Line:
+        above, below = high - slope * x, low - slope * x
+        at_high, at_low = int(above.argmin()), int(below.argmax())
+        top, bottom = float(above[at_high]), float(below[at_low])
+        return _Line(slope, top - bottom, (top + bottom) / 2, at_low - at_high)
+
+    left, right = steep(-_STEEPEST), steep(_STEEPEST)
+    if left.growth <= 0:
+        return left
+    if right.growth >= 0:
+        return right
+    while True:
+        rise = right.room - left.room - right.growth * (right.slope - left.slope)
+        slope = left.slope + rise / (left.growth - right.growth)
+        most = left.room + left.growth * (slope - left.slope)
+        found = steep(slope)
+        if found.growth == 0 or found.room >= most - _EXACT or most < 0:
+            return found
+        if found.growth > 0:
+            left = found
+        else:
+            right = found
 
 
 def _rounded(
