@@ -54,6 +54,25 @@ def fleet(grep: Grep, media: Path) -> Iterator[Fleet]:
         yield fleet
 
 
+@pytest.fixture
+def described(fleet: Fleet, media: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of this fleet, of which commands find the drives served in its cluster."""
+    monkeypatch.setattr(cluster, "within", lambda _: contextlib.nullcontext(fleet._client))
+    return file_of(drives(media, FEW), media)
+
+
+def file_of(drives: list[Drive], folder: Path) -> Path:
+    file = folder / "fleet.toml"
+    file.write_text(
+        "".join(
+            f'[[drive]]\nname = "{one.name}"\nmedia = "{one.media}"\nsize = "{one.size}"\n'
+            f"options = {json.dumps(one.options)}\n"
+            for one in drives
+        )
+    )
+    return file
+
+
 def test_outputs_come_here_or_stay_as_a_data_set(fleet: Fleet, grep: Grep, tmp_path: Path) -> None:
     grep.check(fleet.map(grep.program, "logs", grep.args))
     kept = list(fleet.map(grep.program, "logs", grep.args, keep="found"))
@@ -93,17 +112,17 @@ def command_line(pid: int) -> str:
 
 
 def test_jobs_that_fail_are_results(fleet: Fleet, grep: Grep) -> None:
-    results = {one.shard: one for one in fleet.map(LOOPING, "logs", timeout=1)}
+    results = {one.shard: one for one in fleet.map(LOOPING, "logs", timeout=0.5)}
     stopped = results.pop(SHARDS - 1)
     assert grep.contents[SHARDS - 1].startswith(FOREVER)
-    assert stopped.error == "the job was stopped after 1 s" and not stopped.missing
+    assert stopped.error == "the job was stopped after 0.5 s" and not stopped.missing
     assert {one.return_value for one in results.values()} == {7}
     totals = Totals()
     for one in (stopped, *results.values()):
         totals.add(one)
     assert (totals.done, totals.failed, totals.missing) == (SHARDS - 1, 1, 0)
-    with pytest.raises(PotashError, match="the job was stopped after 1 s"):
-        fleet.reduce(LOOPING, "logs", counted, timeout=1)
+    with pytest.raises(PotashError, match=r"the job was stopped after 0\.1 s"):
+        fleet.reduce(LOOPING, "logs", counted, timeout=0.1)
 
 
 def test_what_was_released_is_not_cancelled(fleet: Fleet) -> None:
@@ -236,49 +255,41 @@ def test_mistakes_in_a_file_are_sentences(text: str, said: str, tmp_path: Path) 
         read_fleet(path)
 
 
-def described(folder: Path) -> Path:
-    file = folder / "fleet.toml"
-    file.write_text(
-        '[[drive]]\nname = "d0"\nmedia = "d0"\nsize = "8M"\noptions = ["--accelerator", "512K"]\n'
-    )
-    return file
-
-
 def test_the_commands_report(
-    grep: Grep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    grep: Grep, described: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file, program = described(tmp_path), tmp_path / "program.o"
+    program = tmp_path / "program.o"
     program.write_bytes(LOOPING)
 
     def run(command: str, *rest: object, code: int = 0) -> Any:
         with pytest.raises(SystemExit, match=str(code)) if code else contextlib.nullcontext():
-            run_app(["fleet", command, str(file), *map(str, rest), "--json"])
+            run_app(["fleet", command, str(described), *map(str, rest), "--json"])
         report = json.loads(capsys.readouterr().out)
         check(f"fleet {command}", report)
         return report
 
-    put = run("put", "logs", *grep.paths[-2:])
-    assert put == {"dataset": "logs", "files": 2, "size": sum(map(len, grep.contents[-2:]))}
-    mapped = run("map", program, "logs", "--timeout", 0.5, code=1)
+    put = run("put", "few", *grep.paths[-2:])
+    assert put == {"dataset": "few", "files": 2, "size": sum(map(len, grep.contents[-2:]))}
+    mapped = run("map", program, "few", "--timeout", 0.5, code=1)
     assert [one["return_value"] for one in mapped["shards"]] == [7, None]
     assert (mapped["done"], mapped["failed"], mapped["missing"]) == (1, 1, 0)
     status = run("status")
-    assert [one["files"] for one in status["drives"]] == [2]
-    assert run_app(["fleet", "status", str(file)]) == 0
-    assert f"logs: 2 shards, {put['size']} bytes" in capsys.readouterr().out
+    assert [one["files"] for one in status["drives"]] == [1 + SHARDS // FEW] * FEW
+    assert run_app(["fleet", "status", str(described)]) == 0
+    assert f"few: 2 shards, {put['size']} bytes" in capsys.readouterr().out
+    assert run("remove", "few") == {"dataset": "few", "files": 2, "size": None}
 
 
 def test_an_interrupt_leaves_nothing_behind(grep: Grep, tmp_path: Path) -> None:
-    file, program = described(tmp_path), tmp_path / "program.o"
+    file, program = file_of(drives(tmp_path, 1), tmp_path), tmp_path / "program.o"
     program.write_bytes(LOOPING)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    command = [sys.executable, "-m", "potash.cli", "fleet"]
-    environment = {**os.environ, "TMPDIR": str(scratch)}
-    subprocess.run([*command, "put", file, "logs", grep.paths[-1]], check=True, env=environment,
-                   stdout=subprocess.DEVNULL)  # fmt: skip
+    with Fleet(read_fleet(file).drives) as fleet:
+        fleet.put("logs", grep.paths[-1:])
     with subprocess.Popen(
-        [*command, "map", file, program, "logs"], env=environment, stdout=subprocess.PIPE,
+        [sys.executable, "-m", "potash.cli", "fleet", "map", file, program, "logs"],
+        env={**os.environ, "TMPDIR": str(scratch)}, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, start_new_session=True,
     ) as process:  # fmt: skip
         deadline = time.monotonic() + LIMIT
@@ -307,7 +318,7 @@ def test_mistakes_are_sentences(
     arguments: list[str], code: int, said: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    described(tmp_path)
+    file_of(drives(tmp_path, 1), tmp_path)
     monkeypatch.chdir(tmp_path)
     assert run_app(["fleet", *arguments]) == code
     assert said in capsys.readouterr().err
@@ -329,7 +340,9 @@ def test_no_scheduler_and_no_dask_are_sentences(monkeypatch: pytest.MonkeyPatch)
         Fleet([Drive("d0")]).__enter__()
 
 
-def test_a_table_in_shards_is_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_in_shards_is_one_table(
+    fleet: Fleet, described: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each shard has a dictionary of its own; a drive that has none takes no part."""
     source = np.random.default_rng(9)
     table = pa.table(
@@ -344,20 +357,15 @@ def test_a_table_in_shards_is_one_table(tmp_path: Path, capsys: pytest.CaptureFi
         part = table.slice(at * 1500, 1500)
         part = part.set_column(0, "key", part["key"].dictionary_encode())
         pyarrow.feather.write_feather(part, path, compression="uncompressed")
-    described = tmp_path / "fleet.toml"
-    described.write_text(
-        "".join(f'[[drive]]\nname = "d{at}"\nmedia = "d{at}.img"\nsize = "8M"\n' for at in "01")
-    )
-    with Fleet(read_fleet(described).drives) as fleet:
-        fleet.put("sales", paths)
-        fleet.put("notes", [described])
-        rows = fleet.query("sales", Request("x > 2", select=("key", "x")))
-        expected = table.filter(pc.greater(table["x"], 2)).select(["key", "x"])
-        assert rows.to_pydict() == expected.to_pydict()
-        with pytest.raises(PotashError, match="notes/fleet.toml: .* it is not an Arrow file"):
-            fleet.query("notes", Request("count()"))
-        with pytest.raises(PotashError, match="sales/.*: the file has no column 'y'"):
-            fleet.query("sales", Request("y > 2"))
+    fleet.put("sales", paths)
+    fleet.put("notes", [described])
+    rows = fleet.query("sales", Request("x > 2", select=("key", "x")))
+    expected = table.filter(pc.greater(table["x"], 2)).select(["key", "x"])
+    assert rows.to_pydict() == expected.to_pydict()
+    with pytest.raises(PotashError, match="notes/fleet.toml: .* it is not an Arrow file"):
+        fleet.query("notes", Request("count()"))
+    with pytest.raises(PotashError, match="sales/.*: the file has no column 'y'"):
+        fleet.query("sales", Request("y > 2"))
     asked = ("sum(n), count()", "--where", "x > 0", "--by", "key", "--json")
     assert run_app(["fleet", "query", str(described), "sales", *asked]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -369,6 +377,8 @@ def test_a_table_in_shards_is_one_table(tmp_path: Path, capsys: pytest.CaptureFi
     ]
     assert report["held"] == sum(path.stat().st_size for path in paths)
     assert (report["file_rows"], report["jobs"]) == (4000, 3)
+    fleet.remove("sales")
+    fleet.remove("notes")
 
 
 def test_a_drive_that_was_ended_is_not_started_again_by_its_last_job() -> None:
