@@ -24,6 +24,7 @@ from support.processes import descendants, runs
 distributed: Any = pytest.importorskip("distributed", reason="needs the extra `fleet`")
 
 LIMIT = 60
+DRIVES = 2
 DASK = Path(sys.executable).with_name("dask")
 TESTS = ROOT / "tests"
 
@@ -107,13 +108,12 @@ def test_results_are_complete_though_a_worker_dies_in_the_middle(
 ) -> None:
     grep = Grep(folder)
     with Fleet(
-        drives(folder, SHARDS, shared=True), scheduler=cluster.address, patience=LIMIT
+        drives(folder, DRIVES, shared=True), scheduler=cluster.address, patience=LIMIT
     ) as fleet:
         places = fleet.placement.places
-        by_worker = [one.worker for one in places.values()]
-        assert sorted(map(by_worker.count, by_worker)) == [SHARDS // 2] * SHARDS
+        assert len({one.worker for one in places.values()}) == DRIVES
         put = fleet.put("logs", grep.paths)
-        assert [drive for drive, _ in put.shards] == list(places)
+        assert [drive for drive, _ in put.shards] == list(places) * (SHARDS // DRIVES)
         assert put.held == sum(map(len, grep.contents))
 
         running = fleet.map(grep.program, "logs", grep.args)
@@ -122,7 +122,7 @@ def test_results_are_complete_though_a_worker_dies_in_the_middle(
         results += running
         grep.check(results)
         assert len({one.worker for one in places.values()}) == 1
-        assert fleet.placement.moves == SHARDS // 2
+        assert fleet.placement.moves == 1
         totals = Totals()
         for one in results:
             totals.add(one)
@@ -143,18 +143,18 @@ def test_results_are_complete_though_a_worker_dies_in_the_middle(
 
 def test_shards_of_drives_that_cannot_come_back_are_missing(cluster: Cluster, folder: Path) -> None:
     grep = Grep(folder)
-    first, last = drives(folder, SHARDS, shared=True)[:: SHARDS - 1]
+    first, last = drives(folder, DRIVES, shared=True)
     pinned = replace(last, worker="first", shared=False)
     with Fleet([first, pinned], scheduler=cluster.address, patience=1) as fleet:
         results = {one.shard: one for one in fleet.map(grep.program, "logs", grep.args)}
-        assert results[0].output == grep.expected(0)
-        assert all(results[at].missing for at in range(1, SHARDS))
-        assert fleet.placement.missing("d3") == (
-            "drive d3 is not served: worker first, which alone has its media, is not there"
+        assert all(results[at].output == grep.expected(at) for at in (0, 2))
+        assert all(results[at].missing for at in (1, 3))
+        assert fleet.placement.missing("d1") == (
+            "drive d1 is not served: worker first, which alone has its media, is not there"
         )
-        with pytest.raises(PotashError, match="shards of logs are missing: 1, 2, 3"):
+        with pytest.raises(PotashError, match="shards of logs are missing: 1, 3"):
             fleet.reduce(grep.program, "logs", counted, grep.args)
-        with pytest.raises(PotashError, match="drive d3 is not served"):
+        with pytest.raises(PotashError, match="drive d1 is not served"):
             fleet.put("more", grep.paths)
     in_memory = Drive("m", size="8M", options=last.options)
     with Fleet([last, in_memory], scheduler=cluster.address, patience=1) as fleet:
@@ -164,7 +164,7 @@ def test_shards_of_drives_that_cannot_come_back_are_missing(cluster: Cluster, fo
         cluster.kill("second")
         (lost,) = looping
         assert lost.missing and lost.name == "two/part-3"
-        assert lost.error == "drive d3 is not served: there is no worker that serves it"
+        assert lost.error == "drive d1 is not served: there is no worker that serves it"
         gone = "it was in the memory of a worker that is gone"
         assert fleet.placement.missing("m") == f"drive m is not served: {gone}"
 
@@ -187,7 +187,7 @@ def test_a_scheduler_that_is_gone_is_the_error_of_its_shards(
     monkeypatch.setattr("potash.fleet.cluster.CONNECT_LIMIT", "2s")
     cluster.start("last")
     cluster.wait()
-    drive = replace(drives(folder, SHARDS, shared=True)[-1], name="other")
+    drive = replace(drives(folder, DRIVES, shared=True)[-1], name="other")
     with Fleet([drive], scheduler=cluster.address) as fleet:
         fleet.put("end", [Grep(folder).paths[-1]])
         looping = fleet.map(LOOPING, "end")
