@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
@@ -14,9 +15,20 @@ from support.drive_reference import Reference
 from support.drive_time import policies, problems, profiles, requests
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(profiles(), st.integers(0, 1 << 20))
 def test_both_engines_give_the_same_times_and_drives(profile: Profile, seed: int) -> None:
+    compare(profile, seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=600)
+@given(profiles(), st.integers(0, 1 << 20))
+def test_both_engines_give_the_same_for_many_drives(profile: Profile, seed: int) -> None:
+    compare(profile, seed)
+
+
+def compare(profile: Profile, seed: int) -> None:
     note(f"seed {seed}")
     asked = requests(profile, 400, seed)
     reference, drive = Reference(profile, policies(seed)), Drive(profile, policies(seed))

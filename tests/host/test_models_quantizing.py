@@ -20,6 +20,7 @@ from potash.models.quantizing import quantize
 from potash.sdk.errors import PotashError
 from potash_firmware.tflite.writer import ModelBuilder
 from support.model_fuzz import packed, unpacked
+from support.models import ISOLATED, in_this_process
 from support.tflite import bench, reference
 from support.tflite_shapes import flatten, multiply, opened
 
@@ -421,7 +422,9 @@ def test_a_quantised_model_is_refused() -> None:
         quantize(networks.make("add-4"), [("samples", bytes(8))])
 
 
-def test_the_command_writes_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_a_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     source, output = tmp_path / "float.tflite", tmp_path / "int8.tflite"
     source.write_bytes(network())
     pieces = [tmp_path / "first.bin", tmp_path / "second.bin"]
@@ -435,6 +438,7 @@ def test_the_command_writes_a_model(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (report["float_operators"], report["float_tensors"]) == (0, [])
     assert output.read_bytes()[4:8] == b"TFL3"
     pieces[1].write_bytes(b"?")
+    monkeypatch.setattr(ISOLATED, in_this_process)
     before = output.read_bytes()
     assert run_app(command) == 1
     said = capsys.readouterr().err

@@ -217,23 +217,19 @@ def test_the_picture_shows_every_point_and_joins_the_front() -> None:
     assert b"no configuration is feasible" in none
 
 
-def test_processes_of_this_machine_find_the_same() -> None:
+def test_processes_of_this_machine_find_the_same_until_one_dies() -> None:
     tasks = [
         Task(shape, core.config, core.parameters)
         for core, shape in itertools.product(cores("bus_bytes=4,8"), NETWORK.shapes)
     ]
     with workers.local(1) as work:
-        found = dict(work(tasks))
-    assert found == dict(serially(tasks))
-
-
-def test_a_worker_that_dies_is_told_of() -> None:
-    with workers.local(1) as work, pytest.raises(PotashError, match="try --jobs 1"):
-        for _ in work([Task(SMALL, PYNQ_CORE, replace(PYNQ, latency=at)) for at in range(64)]):
-            for pid in descendants(os.getpid()):
-                command = Path(f"/proc/{pid}/cmdline").read_bytes()
-                if b"spawn_main" in command:
-                    os.kill(pid, signal.SIGKILL)
+        assert dict(work(tasks)) == dict(serially(tasks))
+        with pytest.raises(PotashError, match="try --jobs 1"):
+            for _ in work([Task(SMALL, PYNQ_CORE, replace(PYNQ, latency=at)) for at in range(64)]):
+                for pid in descendants(os.getpid()):
+                    command = Path(f"/proc/{pid}/cmdline").read_bytes()
+                    if b"spawn_main" in command:
+                        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -330,7 +326,12 @@ def test_a_dask_cluster_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [Task(shape, PYNQ_CORE, PYNQ) for shape in NETWORK.shapes]
     with (
         distributed.LocalCluster(
-            n_workers=1, threads_per_worker=1, dashboard_address=None, host="127.0.0.1"
+            n_workers=1,
+            threads_per_worker=1,
+            dashboard_address=None,
+            processes=False,
+            protocol="tcp://",
+            host="127.0.0.1",
         ) as cluster,
         workers.cluster(cluster.scheduler_address) as work,
     ):
