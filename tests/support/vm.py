@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from potash.vm import images
 from potash.vm.channel import Channel
@@ -76,6 +77,12 @@ with open(os.open("/tmp/potash", os.O_RDWR)) as asking:  # it has no end
                 print(code, file=answer)
         os._exit(0)
 """
+
+
+class PotashGuest(Protocol):
+    """Carries out `potash guest` with some words, and nothing to read."""
+
+    def __call__(self, *words: object) -> subprocess.CompletedProcess[str]: ...
 
 
 @contextlib.contextmanager

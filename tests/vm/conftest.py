@@ -3,17 +3,21 @@ there can be none, they say why they are skipped."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
+from potash.cli.app import run_app
 from potash.vm.drive import serving
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
 from support.booted import booted
 from support.shared_guests import SHARED_GUESTS
-from support.vm import fork_commands
+from support.vm import WAITING, PotashGuest, fork_commands
 
 
 @pytest.fixture(scope="session")
@@ -66,6 +70,26 @@ def linux(request: pytest.FixtureRequest) -> Iterator[Guest]:
     clear = f"{CLEARED} &&" if name == "computational_guest" else ""
     done = guest.capture(["sh", "-c", f"{clear} nvme reset /dev/nvme0 && dmesg -c > /dev/null"])
     assert done.code == 0, done
+
+
+@pytest.fixture
+def potash_guest(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[PotashGuest]:
+    """Without a process of its own, which would cost each test half a second."""
+
+    def run(*words: object) -> CompletedProcess[str]:
+        command = ["guest", *map(str, words)]
+        try:
+            code = run_app(command)
+        except SystemExit as end:  # with that of a command in the guest
+            code = int(end.code or 0)
+        out, err = capfd.readouterr()
+        return CompletedProcess(command, code, out, err.removeprefix(WAITING))
+
+    with open(os.devnull) as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        yield run
 
 
 @pytest.fixture

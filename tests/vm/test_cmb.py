@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 from potash.vm.drive import serving
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
+from support.vm import PotashGuest
 
 DRIVER = Path(__file__).with_name("bar_driver.py")
 MIB = 1 << 20
@@ -39,14 +38,8 @@ def test_a_driver_that_has_no_other_memory(images: GuestImages) -> None:
         assert read.stdout == random.Random(1).randbytes(8 * 4096) * (BLOCKS // 8)
 
 
-def test_the_command_passes_its_options_on(images: GuestImages) -> None:
+def test_the_command_passes_its_options_on(images: GuestImages, potash_guest: PotashGuest) -> None:
     options = ["--cmb", "2M:sqs", "--memory-namespace", "64K", "--memory-bar"]
     sizes = "cd /sys/bus/pci/drivers/nvme/0000:* && stat -c %s resource2 resource4"
-    done = subprocess.run(
-        [sys.executable, "-m", "potash.cli.main", "guest", *options, "--", "sh", "-c", sizes],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = potash_guest(*options, "--", "sh", "-c", sizes)
     assert (done.returncode, done.stdout.split()) == (0, ["2097152", "65536"]), done

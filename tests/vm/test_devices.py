@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,33 +9,27 @@ import pytest
 from potash.cli.app import run_app
 from potash.cli.device.guest import running_guest
 from potash.vm.images import GuestImages
-from support.vm import WAITING
+from support.vm import PotashGuest
 
 MIB = 1 << 20
-LIMIT = 120.0
 
 pytestmark = pytest.mark.usefixtures("images")
 
 
-def test_four_drives_are_four_controllers_and_share_nothing(tmp_path: Path) -> None:
+def test_four_drives_are_four_controllers_and_share_nothing(
+    tmp_path: Path, potash_guest: PotashGuest
+) -> None:
     count = 4
-    command = [sys.executable, "-m", "potash.cli.main", "guest", "--devices", str(count)]
+    options = ["--devices", count, "--size", "32M"]
     for number in range(2):
-        command += ["--media", str(tmp_path / f"media{number}")]
+        options += ["--media", tmp_path / f"media{number}"]
     script = """
 for n in 0 1 2 3; do cat /sys/class/nvme/nvme$n/serial /sys/class/nvme/nvme$n/subsysnqn; done
 for n in 0 1 2 3; do printf "drive $n" | dd of=/dev/nvme${n}n1 bs=4096 seek=$n conv=sync,fsync; done
 for n in 0 1 2 3; do head -c 16384 /dev/nvme${n}n1 | tr -d '\\0'; echo; done
 """.replace("fsync;", "fsync 2>/dev/null;")
-    done = subprocess.run(
-        [*command, "--size", "32M", "--", "sh", "-ec", script],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
-    assert (done.returncode, done.stderr.removeprefix(WAITING)) == (0, "")
+    done = potash_guest(*options, "--", "sh", "-ec", script)
+    assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert [line.strip() for line in lines[0:8:2]] == [
         f"POTASH{number:04}" for number in range(1, 5)

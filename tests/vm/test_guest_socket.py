@@ -11,13 +11,7 @@ import pytest
 import potash.sdk
 from potash.cli.app import run_app
 from potash.vm.drive import device_process
-
-LIMIT = 120.0
-
-
-def potash_guest(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "potash.cli.main", "guest", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+from support.vm import PotashGuest
 
 
 @pytest.mark.usefixtures("images")
@@ -30,14 +24,18 @@ def test_a_guest_uses_a_device_that_is_there_and_leaves_it(tmp_path: Path) -> No
             "dd if=/dev/nvme0n1 bs=4096 skip=3 count=1 2>/dev/null | head -c 9;"
             "echo from there | dd of=/dev/nvme0n1 bs=4096 seek=4 conv=fsync 2>/dev/null"
         )
-        done = potash_guest("--socket", str(socket), "--", "sh", "-c", script)
+        command = [sys.executable, "-m", "potash.cli.main", "guest", "--socket", str(socket)]
+        command += ["--", "sh", "-c", script]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert (done.returncode, done.stdout) == (0, "from here"), done.stderr
         assert device.poll() is None
         with potash.sdk.open(f"vfio-user:{socket}") as after:
             assert after.read(4, 1).startswith(b"from there\n")
 
 
-def test_a_socket_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+def test_a_socket_that_is_not_there_is_one_sentence(
+    tmp_path: Path, potash_guest: PotashGuest
+) -> None:
     done = potash_guest("--socket", str(tmp_path / "s"), "--", "true")
     assert done.returncode == 1
     assert done.stderr == (
@@ -46,7 +44,9 @@ def test_a_socket_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     )
 
 
-def test_a_device_that_has_a_client_is_busy_and_nothing_is_booted(tmp_path: Path) -> None:
+def test_a_device_that_has_a_client_is_busy_and_nothing_is_booted(
+    tmp_path: Path, potash_guest: PotashGuest
+) -> None:
     socket = tmp_path / "s"
     with device_process(socket, "--size", "16M"), potash.sdk.open(f"vfio-user:{socket}"):
         done = potash_guest("--socket", str(socket), "--", "true")

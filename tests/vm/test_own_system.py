@@ -20,7 +20,7 @@ import pytest
 from potash.cli.app import run_app
 from potash.vm.images import GuestImages
 from potash.vm.rootfs import Archive
-from support.vm import WAITING, processes_with
+from support.vm import WAITING, PotashGuest, processes_with
 
 LIMIT = 60.0
 COMMAND = [sys.executable, "-m", "potash.cli.main", "guest"]
@@ -221,17 +221,9 @@ def test_what_makes_no_sense_together_is_wrong_usage(
 
 
 def test_what_qemu_does_not_take_is_one_sentence(
-    environment: dict[str, str], tmp_path: Path, images: GuestImages
+    tmp_path: Path, images: GuestImages, potash_guest: PotashGuest
 ) -> None:
     (tmp_path / "file").write_bytes(b"no kernel")
-    done = subprocess.run(
-        [*COMMAND, "--kernel", str(tmp_path / "file")],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        env=environment,
-        timeout=LIMIT,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (1, b"")
-    assert done.stderr.startswith(b"potash: QEMU does not run the system: ")
-    assert os.listdir(environment["TMPDIR"]) == []
+    done = potash_guest("--kernel", tmp_path / "file")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("potash: QEMU does not run the system: ")

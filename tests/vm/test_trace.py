@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from support.tracing import Viewed
-
-LIMIT = 120.0
+from support.vm import PotashGuest
 
 pytestmark = pytest.mark.usefixtures("images")
 
 
-def test_a_guest_s_reads_are_all_there(tmp_path: Path) -> None:
+def test_a_guest_s_reads_are_all_there(tmp_path: Path, potash_guest: PotashGuest) -> None:
     out = tmp_path / "trace.json"
     read = "dd if=/dev/nvme0n1 of=/dev/null bs=64k count=16 iflag=direct status=none"
-    command = [sys.executable, "-m", "potash.cli.main", "guest", "--size", "16M"]
-    done = subprocess.run(
-        [*command, "--trace", str(out), "--", "sh", "-c", f"{read}; exit 7"],
-        capture_output=True,
-        timeout=LIMIT,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (7, b""), done.stderr
+    done = potash_guest("--size", "16M", "--trace", out, "--", "sh", "-c", f"{read}; exit 7")
+    assert (done.returncode, done.stdout) == (7, ""), done.stderr
     found = Viewed(out)
     found.check_nesting()
     found.check_arrows()
