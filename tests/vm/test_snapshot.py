@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -11,6 +13,7 @@ from potash.vm import snapshot
 from potash.vm.cache import Cache
 from potash.vm.errors import GuestError
 from potash.vm.images import GuestImages
+from potash.vm.machine import Machine
 from potash.vm.qemu import Accelerator, Qemu
 from potash.vm.snapshot import Frozen, Shape, frozen, kvm_verdict
 
@@ -109,6 +112,23 @@ def test_a_host_without_kvm_does_not_try(
     monkeypatch.setattr(snapshot, "_freeze", boots)
     assert frozen(images, SHAPE, silent).arguments == ("TCG",)
     assert len(boots.tried) == 1
+
+
+@pytest.mark.parametrize(
+    ("instruction", "said"), [("EIP=000ea462", "no kernel was started"), ("RIP=0", "no life")]
+)
+def test_firmware_that_starts_no_kernel_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, instruction: str, said: str
+) -> None:
+    """Nested in a software hypervisor, SeaBIOS takes longer than a whole boot otherwise."""
+    monkeypatch.setattr(snapshot, "KERNEL_LIMIT", 0.01)
+    machine = Machine(Qemu((), ""), [])
+    machine.control, agent = socket.socketpair()
+    with machine.control, agent, mock.patch.object(machine, "qmp", create=True) as monitor:
+        monitor.execute.return_value = f"\r\nCPU#0\r\n{instruction} EFL=00000046\r\n"
+        monkeypatch.setattr(machine, "failure", GuestError)  # there is no console
+        with pytest.raises(GuestError, match=said):
+            snapshot._await_life(machine, Accelerator.KVM, 0.02)
 
 
 def test_another_shape_image_or_accelerator_is_another_state(images: GuestImages) -> None:

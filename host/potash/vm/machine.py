@@ -87,6 +87,11 @@ class Machine:
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
+    def runs_kernel(self) -> bool:
+        """Whether its processor is in 64-bit mode, which SeaBIOS never enters."""
+        registers = {"command-line": "info registers"}
+        return "RIP=" in self.qmp.execute("human-monitor-command", registers)
+
     def seconds(self) -> float:
         """The time of the guest, from any origin: it stands still while the guest is stopped."""
         self.qmp.take_events()

@@ -11,6 +11,7 @@ within a short limit, because a `/dev/kvm` may open and still be useless (nested
 verdict is kept.
 """
 
+import contextlib
 import json
 import os
 import platform
@@ -21,7 +22,7 @@ from pathlib import Path
 from potash.sdk.progress import Progress
 from potash.vm.cache import Cache, key
 from potash.vm.channel import Channel
-from potash.vm.errors import GuestError
+from potash.vm.errors import GuestError, GuestTimeout
 from potash.vm.images import Emulator, GuestImages
 from potash.vm.machine import Machine
 from potash.vm.qemu import Accelerator, Memory, Qemu, machine_arguments
@@ -29,6 +30,8 @@ from potash.vm.qemu import Accelerator, Memory, Qemu, machine_arguments
 KVM = Path("/dev/kvm")
 KVM_LIMIT = 6.0
 """Seconds in which a guest must be up under KVM; an emulated processor needs less."""
+KERNEL_LIMIT = 1.0
+"""Seconds in which its firmware must have started the kernel; an emulated processor needs 0.3."""
 BOOT_LIMIT = 180.0
 """Seconds in which a guest must be up at all."""
 MIGRATION_LIMIT = 120.0
@@ -101,7 +104,7 @@ def boot(images: GuestImages, shape: Shape, accelerator: Accelerator) -> float:
     limit = KVM_LIMIT if accelerator is Accelerator.KVM else BOOT_LIMIT
     started = time.monotonic()
     with Machine(images.qemu, _entry(images, shape, accelerator).arguments) as machine:
-        _await_life(machine, limit)
+        _await_life(machine, accelerator, limit)
     return time.monotonic() - started
 
 
@@ -160,7 +163,7 @@ def _freeze(
     def build(place: Path) -> None:
         progress("booting the guest for the first time", None)
         with Machine(images.qemu, wanted.arguments) as machine:
-            _await_life(machine, limit)
+            _await_life(machine, accelerator, limit)
             progress("saving a snapshot of the guest", None)
             _migrate(machine, place)
 
@@ -170,9 +173,16 @@ def _freeze(
     return wanted
 
 
-def _await_life(machine: Machine, limit: float) -> None:
+def _await_life(machine: Machine, accelerator: Accelerator, limit: float) -> None:
+    channel = Channel(machine.control)
     try:
-        Channel(machine.control).greet(limit)
+        if accelerator is Accelerator.KVM:
+            with contextlib.suppress(GuestTimeout):
+                return channel.greet(KERNEL_LIMIT)
+            if not machine.runs_kernel():
+                raise GuestTimeout(f"no kernel was started within {KERNEL_LIMIT:g} seconds")
+            limit -= KERNEL_LIMIT
+        channel.greet(limit)
     except GuestError as error:
         raise machine.failure(error.reason) from error
 
