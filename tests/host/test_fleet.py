@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,14 +25,16 @@ from potash.cli.app import run_app
 from potash.columns import Request
 from potash.fleet import Drive, Fleet, Totals, cluster, placement, read_fleet
 from potash.fleet.placement import Placement
-from potash.fleet.serving import PLUGIN, ServedDrive, about
 from potash.sdk import InvalidRequest
 from potash.sdk.errors import PotashError
 from support.fleet import FOREVER, LOOPING, SHARDS, SILENT, Grep, counted, drives
 from support.processes import descendants, name
 from support.reports import check
 
-dask: Any = pytest.importorskip("dask", reason="the extra `fleet` is not installed")
+# Dask is imported by the tests alone: each worker of pytest reads this file.
+pytestmark = pytest.mark.skipif(
+    find_spec("distributed") is None, reason="the extra `fleet` is not installed"
+)
 
 LIMIT = 60
 FEW = 2
@@ -176,6 +179,7 @@ def test_nothing_listens_that_others_can_reach(monkeypatch: pytest.MonkeyPatch) 
         module = SimpleNamespace(connect=lambda *given, **_: shown.append(given))
         monkeypatch.setitem(sys.modules, f"distributed.dashboard.{who}", module)
         monkeypatch.setattr(dashboard, who, module, raising=False)
+    dask: Any = importlib.import_module("dask")
     with (
         dask.config.set({"distributed.comm.require-encryption": True}),
         cluster.within(1) as client,
@@ -330,6 +334,7 @@ def test_no_scheduler_and_no_dask_are_sentences(monkeypatch: pytest.MonkeyPatch)
         Fleet([Drive("d0")], scheduler="tcp://127.0.0.1:1").__enter__()
     with pytest.raises(PotashError, match="at tls://127.*: it needs a certificate"):
         Fleet([Drive("d0")], scheduler="tls://127.0.0.1:1").__enter__()
+    dask: Any = importlib.import_module("dask")
     with (
         dask.config.set({"distributed.comm.require-encryption": True}),
         pytest.raises(PotashError, match="at tcp://127.*: Dask's configuration allows tls:// only"),
@@ -382,6 +387,8 @@ def test_a_table_in_shards_is_one_table(
 
 
 def test_a_drive_that_was_ended_is_not_started_again_by_its_last_job() -> None:
+    from potash.fleet.serving import ServedDrive
+
     served = ServedDrive(Drive("d0", size="8M"), "somebody")
     served.start()
     served.stop()
@@ -414,6 +421,8 @@ def test_a_drive_whose_device_could_not_start_again_comes_back_later(
 
 
 def test_a_client_does_not_end_what_another_one_was_starting() -> None:
+    from potash.fleet.serving import PLUGIN, about
+
     def known(dask_worker: Any) -> bool:
         return PLUGIN in dask_worker.plugins and bool(dask_worker.plugins[PLUGIN].drives)
 

@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,10 @@ from support.docs import ROOT
 from support.fleet import LOOPING, SHARDS, Grep, counted, drives
 from support.processes import descendants, runs
 
-distributed: Any = pytest.importorskip("distributed", reason="needs the extra `fleet`")
+# Dask is imported by the tests alone: each worker of pytest reads this file.
+pytestmark = pytest.mark.skipif(
+    find_spec("distributed") is None, reason="the extra `fleet` is not installed"
+)
 
 LIMIT = 60
 DRIVES = 2
@@ -50,6 +55,7 @@ class Cluster:
 
     def wait(self) -> None:
         """Until all workers that were started and not killed are there."""
+        distributed: Any = import_module("distributed")
         with distributed.Client(self.address, set_as_default=False) as client:
             client.wait_for_workers(len(self.workers), timeout=LIMIT)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from support.models import ISOLATED, in_this_process
 from support.tflite import bench, reference
 from support.tflite_shapes import flatten, multiply, opened
 
-pytest.importorskip("ai_edge_quantizer", reason="the package ai-edge-quantizer is not installed")
+pytestmark = pytest.mark.skipif(
+    find_spec("ai_edge_quantizer") is None, reason="the package ai-edge-quantizer is not installed"
+)
 
 Array = npt.NDArray[Any]
 RANDOM = np.random.default_rng(6)

@@ -88,11 +88,13 @@ class LazyGroup(click.Group):
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
+        collects = gc.isenabled()
         gc.disable()  # what modules make stays; looking for garbage takes a tenth of the import
         try:
             command = getattr(importlib.import_module(entry.module), cmd_name)
         finally:
-            gc.enable()
+            if collects:
+                gc.enable()
         assert isinstance(command, click.Command)
         return command
 
