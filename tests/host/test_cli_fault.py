@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import potash.sdk
+from potash import sdk
 from potash.cli.app import run_app
 from potash.sdk import Accelerator, CommandFailed, CommandTimeout, Device, JobFailed, faults
 from potash.vm.drive import device_process
 from support.apu import program
 from support.bpf import exit_, insn, mov
+from support.in_process import potash
 
 LIMIT = 60
 RETURN_7 = program(mov(0, 7), exit_)
@@ -47,18 +46,6 @@ def socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder / "s"
 
 
-def command(*words: object) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "potash.cli.main", *map(str, words)]
-    return subprocess.run(
-        argv,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
-
-
 def failing(device: Device, lba: int = 0) -> int:
     with pytest.raises(CommandFailed) as caught:
         device.read(lba, 1)
@@ -67,14 +54,14 @@ def failing(device: Device, lba: int = 0) -> int:
 
 def test_a_device_is_started_with_faults_and_takes_more(socket: Path) -> None:
     target = f"vfio-user:{socket}"
-    with potash.sdk.open(target) as device:
+    with sdk.open(target) as device:
         assert [failing(device) for _ in range(3)] == [0x281] * 3
         assert len(device.read(0, 1)) == 4096
         device.write(99, bytes(4096))
         with pytest.raises(CommandFailed) as caught:
             device.write(199, bytes(4096))
         assert (caught.value.status, caught.value.dnr) == (0x280, True)
-    done = command("fault", "list", target, "--json")
+    done = potash("fault", "list", target, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["faults"] == [
         {"id": 1, "fault": "io read status=UNRECOVERED_READ_ERROR count=3", "triggered": 3,
@@ -84,43 +71,40 @@ def test_a_device_is_started_with_faults_and_takes_more(socket: Path) -> None:
         {"id": 3, "fault": "admin identify status=INTERNAL_ERROR count=1 after=1000", "triggered": 0,
          "spent": False},
     ]  # fmt: skip
-    done = command("fault", "add", target, "media", "read", "lba=5+2", "--json")
+    done = potash("fault", "add", target, "media", "read", "lba=5+2", "--json")
     assert json.loads(done.stdout) == {"id": 4, "fault": "media read lba=5..6"}
-    with potash.sdk.open(target) as device:
+    with sdk.open(target) as device:
         assert failing(device, 6) == 0x281
         device.read(7, 1)
-    done = command("fault", "clear", target, "4")
+    done = potash("fault", "clear", target, "4")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    with potash.sdk.open(target) as device:
+    with sdk.open(target) as device:
         device.read(6, 1)
         faults.clear(device)
-    assert command("fault", "list", target).stdout == "no faults\n"
+    assert potash("fault", "list", target).stdout == "no faults\n"
 
 
 def test_a_session_of_one_host_has_them_too(socket: Path) -> None:
     script = "enable\nfault add io control status=INTERNAL_ERROR dnr count=1\nreset\n"
-    command_line = [sys.executable, "-m", "potash.cli.main", "acc", "shell", f"vfio-user:{socket}"]
-    done = subprocess.run(
-        command_line, input=script, capture_output=True, text=True, timeout=LIMIT, check=False
-    )
+    done = potash("acc", "shell", f"vfio-user:{socket}", stdin=script)
     assert done.returncode == 1
     assert done.stdout.endswith(": io control status=INTERNAL_ERROR dnr count=1\n")
     assert done.stderr == "potash: Control failed: Internal Error (SCT 0h, SC 06h)\n"
-    assert command("fault", "clear", f"vfio-user:{socket}").returncode == 0
+    assert potash("fault", "clear", f"vfio-user:{socket}").returncode == 0
 
 
 def test_what_cannot_be_asked_for_is_one_sentence(socket: Path) -> None:
     target = f"vfio-user:{socket}"
-    done = command("fault", "add", target, "io reed lost")
+    done = potash("fault", "add", target, "io reed lost")
     assert done.returncode == 2
     assert "there is no opcode reed" in done.stderr
-    done = command("fault", "clear", target, "77")
+    done = potash("fault", "clear", target, "77")
     assert (done.returncode, done.stdout) == (1, "")
     assert "Invalid Field" in done.stderr
 
 
 def test_an_answer_that_never_comes_times_out_and_the_device_goes_on(socket: Path) -> None:
-    with potash.sdk.open(f"vfio-user:{socket}") as device:
+    with sdk.open(f"vfio-user:{socket}") as device:
         faults.add(device, "io read lost count=1")
         with pytest.raises(CommandTimeout):
             device.transport.submit(_read(device), timeout=0.1).result()
@@ -128,13 +112,13 @@ def test_an_answer_that_never_comes_times_out_and_the_device_goes_on(socket: Pat
         faults.clear(device)
 
 
-def _read(device: Device) -> potash.sdk.transport.Request:
-    return potash.sdk.transport.Request(False, 0x02, 1, data_in_length=device.block_size)
+def _read(device: Device) -> sdk.transport.Request:
+    return sdk.transport.Request(False, 0x02, 1, data_in_length=device.block_size)
 
 
 def test_an_interrupt_that_is_dropped_leaves_its_completion_to_be_found(socket: Path) -> None:
     """Our own driver looks at its queue when nothing has come for a while."""
-    with potash.sdk.open(f"vfio-user:{socket}") as device:
+    with sdk.open(f"vfio-user:{socket}") as device:
         faults.add(device, "interrupt vector=1 count=1")
         device.read(0, 1)
         assert faults.listed(device)[0].triggered == 1
@@ -155,7 +139,7 @@ def start_when_it_is_back(accelerator: Accelerator, firmware: int) -> None:
 
 
 def test_the_apu_dies_and_the_next_job_runs(socket: Path) -> None:
-    with potash.sdk.open(f"vfio-user:{socket}") as device:
+    with sdk.open(f"vfio-user:{socket}") as device:
         (accelerator,) = device.accelerators()
         accelerator.enable()
         accelerator.write_input(b"data")
@@ -184,7 +168,7 @@ def test_the_apu_dies_and_the_next_job_runs(socket: Path) -> None:
 
 def test_a_device_that_takes_no_faults_says_what_to_do(tmp_path: Path) -> None:
     with device_process(tmp_path / "s", "--size", "1M"):
-        done = command("fault", "add", f"vfio-user:{tmp_path / 's'}", "io read lost")
+        done = potash("fault", "add", f"vfio-user:{tmp_path / 's'}", "io read lost")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         "potash: this device takes no faults; start it with --allow-faults (potash serve, potash "

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import potash.sdk
 from nvme_spec.opcodes import AdminOpcode, IoOpcode
+from potash import sdk
 from potash.observing import prometheus, status
 from potash.sdk import CommandFailed
 from potash.sdk.errors import DeviceNotFound, PotashError
@@ -34,6 +34,7 @@ from potash_firmware.log_components import COMPONENTS
 from support.apu import program
 from support.bpf import exit_, insn, mov
 from support.docs import ROOT
+from support.in_process import potash
 from support.processes import descendants
 from support.prometheus import parse, value
 
@@ -45,18 +46,6 @@ SPIN = program(insn(0x05, offset=-1), exit_)
 RETURN_7 = program(mov(0, 7), exit_)
 FAULT = program(insn(0x79, dst=0, src=0), exit_)
 """Reads at address r0, which is no program's."""
-
-
-def potash_command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "potash.cli.main", *map(str, arguments)]
-    return subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -108,7 +97,7 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def test_numbers_are_those_of_what_the_host_has_done(device: Served) -> None:
     before = device.scrape()
-    with potash.sdk.open(f"vfio-user:{device.socket}") as host:
+    with sdk.open(f"vfio-user:{device.socket}") as host:
         for _ in range(5):
             host.write(0, bytes(2 * BLOCK))
         for _ in range(3):
@@ -152,7 +141,7 @@ def test_jobs_are_counted_by_how_they_ended(device: Served) -> None:
     def jobs(result: str, of: Any) -> float:
         return value(of, "potash_jobs_total", accelerator="0", result=result)
 
-    with potash.sdk.open(f"vfio-user:{device.socket}") as host:
+    with sdk.open(f"vfio-user:{device.socket}") as host:
         (accelerator,) = host.accelerators()
         accelerator.enable()
         accelerator.write_input(bytes(64))
@@ -182,7 +171,7 @@ def test_jobs_are_counted_by_how_they_ended(device: Served) -> None:
 
 def test_counts_outlive_an_application_processor(device: Served) -> None:
     before = device.scrape()
-    with potash.sdk.open(f"vfio-user:{device.socket}") as host:
+    with sdk.open(f"vfio-user:{device.socket}") as host:
         (accelerator,) = host.accelerators()
         accelerator.enable()
         accelerator.write_input(bytes(64))
@@ -257,7 +246,7 @@ def test_clients_that_say_nothing_keep_the_drive_from_nothing(device: Served) ->
     with ExitStack() as stack:
         idle = [stack.enter_context(device.connect()) for _ in range(40)]
         idle[0].sendall(b"GET /metr")
-        with potash.sdk.open(f"vfio-user:{device.socket}") as host:
+        with sdk.open(f"vfio-user:{device.socket}") as host:
             host.write(0, b"\x5a" * BLOCK)
             assert host.read(0, 1) == b"\x5a" * BLOCK
         assert status.ask(status.status_socket(str(device.socket)))["version"] == 1
@@ -272,7 +261,7 @@ def test_the_port_is_this_machines_own(device: Served) -> None:
 
 def test_a_port_that_is_taken_is_named(device: Served, tmp_path: Path) -> None:
     place = tmp_path / "other.sock"
-    done = potash_command("serve", "--socket", place, *SMALL, "--metrics", device.port)
+    done = potash("serve", "--socket", place, *SMALL, "--metrics", device.port)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert str(device.port) in done.stderr
     assert not list(tmp_path.iterdir())
@@ -282,6 +271,9 @@ def test_the_page_outlives_the_device_and_nothing_outlives_both(tmp_path: Path) 
     with served(tmp_path) as found:
         metrics = found.metrics
         below = descendants(found.process.pid)
+        place = status.status_socket(f"vfio-user:{found.socket}")
+        assert place == tmp_path / "device.sock.status"
+        assert stat.S_IMODE(place.stat().st_mode) == 0o600, "it is its user's alone"
         parse(urllib.request.urlopen(metrics, timeout=LIMIT).read().decode())
     for pid in below:
         assert not Path(f"/proc/{pid}").exists()
@@ -305,15 +297,6 @@ def test_labels_are_escaped(device: Served) -> None:
 # The status socket.
 
 
-def test_the_status_socket_is_its_users_alone_and_goes_with_the_device(tmp_path: Path) -> None:
-    path = tmp_path / "device.sock"
-    with device_process(path, *SMALL):
-        place = status.status_socket(f"vfio-user:{path}")
-        assert place == tmp_path / "device.sock.status"
-        assert stat.S_IMODE(place.stat().st_mode) == 0o600
-    assert not list(tmp_path.iterdir())
-
-
 def test_clients_that_read_nothing_are_not_waited_for(device: Served) -> None:
     place = status.status_socket(str(device.socket))
     with ExitStack() as stack:
@@ -332,10 +315,10 @@ def test_a_path_that_has_no_room_for_another_costs_the_drive_nothing(tmp_path: P
     path = tmp_path / ("x" * room)
     with (
         device_process(path, *SMALL),
-        potash.sdk.open(f"vfio-user:{path}") as host,
+        sdk.open(f"vfio-user:{path}") as host,
     ):
         assert host.read(0, 1) == bytes(BLOCK)
-    refused = potash_command("serve", "--socket", path, *SMALL, "--metrics", 0)
+    refused = potash("serve", "--socket", path, *SMALL, "--metrics", 0)
     assert refused.returncode == 1
     assert "--metrics" in refused.stderr.splitlines()[-1]
     assert not list(tmp_path.iterdir())
@@ -345,10 +328,10 @@ def test_a_path_that_has_no_room_for_another_costs_the_drive_nothing(tmp_path: P
 
 
 def test_top_reports_an_interval_as_json(device: Served) -> None:
-    with potash.sdk.open(f"vfio-user:{device.socket}") as host:
+    with sdk.open(f"vfio-user:{device.socket}") as host:
         host.read(0, 1)
         command = ["top", device.socket, "--once", "--json", "--interval", 0.05]
-        done = potash_command(*command)
+        done = potash(*command)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["controller"]["host_attached"] is True
@@ -359,7 +342,7 @@ def test_top_reports_an_interval_as_json(device: Served) -> None:
 
 
 def test_top_shows_queues_and_accelerators(device: Served) -> None:
-    done = potash_command("top", f"vfio-user:{device.socket}", "--once", "--interval", 0.05)
+    done = potash("top", f"vfio-user:{device.socket}", "--once", "--interval", 0.05)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert any(line.split()[:2] == ["queue", "size"] for line in lines)
@@ -372,19 +355,18 @@ def test_top_finds_the_one_device_that_another_command_has_started(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    nothing = potash_command("top", "--once")
+    nothing = potash("top", "--once")
     assert (nothing.returncode, nothing.stderr.count("\n")) == (1, 1)
     with serving(*SMALL) as first:
-        found = potash_command("top", "--once", "--interval", 0.05)
+        found = potash("top", "--once", "--interval", 0.05)
         assert found.stdout.startswith(f"{first}.status"), found.stderr
         with serving(*SMALL) as second:
-            several = potash_command("top", "--once")
+            several = potash("top", "--once")
     assert (several.returncode, several.stderr.count("\n")) == (1, 1)
     assert str(first) in several.stderr and str(second) in several.stderr
 
 
-@pytest.mark.parametrize(("key", "code"), [(b"\x03", 130), (b"q", 0)])
-def test_top_stays_on_a_terminal_until_it_is_ended(device: Served, key: bytes, code: int) -> None:
+def test_top_stays_on_a_terminal_until_it_is_ended(device: Served) -> None:
     terminal, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("4H", 40, 120, 0, 0))
     command = [sys.executable, "-m", "potash.cli.main", "top", str(device.socket)]
@@ -400,13 +382,13 @@ def test_top_stays_on_a_terminal_until_it_is_ended(device: Served, key: bytes, c
             while piece := screen_.read(4096):
                 seen += piece
                 if b"latency of reads" in seen and b"accelerator" in seen:
-                    screen_.write(key)
+                    screen_.write(b"\x03")
                     seen = b""
-        assert top.wait(LIMIT) == code
+        assert top.wait(LIMIT) == 130
 
 
 def test_top_of_nothing_is_one_sentence(tmp_path: Path) -> None:
-    done = potash_command("top", tmp_path / "none")
+    done = potash("top", tmp_path / "none")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "no device" in done.stderr
 

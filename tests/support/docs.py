@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
+import runpy
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,17 +86,19 @@ def run_python(code: str, *, cwd: Path = ROOT, replace: Mapping[str, str] | None
     for old, new in (replace or {}).items():
         assert old in code
         code = code.replace(old, new)
-    return _output([sys.executable, "-c", code], cwd)
+    said = io.StringIO()
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as file, redirect_stdout(said), chdir(cwd):
+        file.write(code)
+        file.flush()
+        runpy.run_path(file.name, run_name="__main__")
+    return said.getvalue()
 
 
 def run_shell(code: str, *, cwd: Path) -> str:
-    """What a block prints, standard error included, when it is typed into a shell."""
-    return _output(["sh", "-ec", f"exec 2>&1\n{code}"], cwd)
-
-
-def _output(command: list[str], cwd: Path) -> str:
+    """What a block prints, standard error included, when it is typed into a shell, where it must
+    succeed."""
     done = subprocess.run(
-        command,
+        ["sh", "-ec", f"exec 2>&1\n{code}"],
         cwd=cwd,
         env=environment(),
         capture_output=True,
@@ -101,7 +106,7 @@ def _output(command: list[str], cwd: Path) -> str:
         timeout=120,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout
     return done.stdout
 
 
