@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ import pytest
 
 from potash.cli.app import run_app
 from potash.cli.progress import Line
-from potash.vm.drive import device_process
 from support.apu import program
 from support.bpf import call, exit_, insn, mov
 from support.bpf_compiler import NO_COMPILER, compiler
@@ -29,15 +27,9 @@ from support.in_process import potash
 ADD = Path(__file__).parents[2] / "examples" / "add"
 LIMIT = 60
 FOREVER = program(insn(0x05, offset=-1), exit_)
-PRINT_INPUT = program(call(1), mov(0, 0), exit_)
+PRINT_INPUT = program(call(1), mov(1, 0), call(4), mov(0, 0), exit_)
+"""And has no output."""
 ARGUMENTS = ["--arg", "520", "--arg", "1024"]
-
-
-@pytest.fixture(scope="module")
-def drive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    path = tmp_path_factory.mktemp("device") / "s"
-    with device_process(path, "--size", "64M"):
-        yield f"vfio-user:{path}"
 
 
 def reports(said: str) -> list[Any]:

@@ -9,20 +9,15 @@ import subprocess
 from pathlib import Path
 
 import potash.sdk
-from potash.vm.drive import device_process
 from support.accelerator_flow import EXAMPLE, check_step, steps
 from support.nvme_cli import nvme_cli
 
 
-def test_the_example_command_flow_step_by_step(tmp_path: Path) -> None:
+def test_the_example_command_flow_step_by_step(drive: str, tmp_path: Path) -> None:
     assert len(steps()) == 8
     work = tmp_path / "work"
     shutil.copytree(EXAMPLE, work)
-    with (
-        device_process(tmp_path / "s", "--size", "64M"),
-        potash.sdk.open(f"vfio-user:{tmp_path / 's'}") as device,
-        nvme_cli(device, tmp_path) as path,
-    ):
+    with potash.sdk.open(drive) as device, nvme_cli(device, tmp_path) as path:
         for number, step in enumerate(steps(), start=1):
             subprocess.run(
                 ["sh", "-ec", step],

@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from potash.cli.app import run_app
 from potash.cli.device.example_index import described
 from potash.programs.examples import Example, example_names
 from potash.sdk.errors import PotashError
-from potash.vm.drive import device_process
 from support.docs import ROOT
 
 LIMIT = 120
@@ -58,11 +56,9 @@ def test_a_folder_that_says_nothing_of_itself_is_named(tmp_path: Path, text: str
         described(tmp_path)
 
 
-@pytest.fixture(scope="module")
-def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    socket = tmp_path_factory.mktemp("device") / "s"
-    with device_process(socket, "--size", "64M"):
-        yield f"NVME_DEVICE=vfio-user:{socket}"
+@pytest.fixture
+def device(drive: str) -> str:
+    return f"NVME_DEVICE={drive}"
 
 
 def test_an_example_is_built_and_loaded_as_on_the_platform(tmp_path: Path, device: str) -> None:

@@ -9,7 +9,7 @@ import socket as sockets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,13 +45,6 @@ def said(
     return fail
 
 
-@pytest.fixture(scope="module")
-def drive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    socket = tmp_path_factory.mktemp("drive") / "s"
-    with device_process(socket, "--size", "16M"):
-        yield f"vfio-user:{socket}"
-
-
 def test_a_device_that_is_not_there(said: Said) -> None:
     advice = "give one such as /dev/nvme0n1, or vfio-user:SOCKET where potash serve runs"
     assert said("run", "/dev/nvme77n1", *JOB, "out") == (
@@ -78,8 +71,7 @@ def test_a_device_that_this_user_may_not_open(said: Said, monkeypatch: pytest.Mo
     )
 
 
-def test_a_socket_that_somebody_uses(said: Said, drive: str) -> None:
-    socket = drive.removeprefix("vfio-user:")
+def test_a_socket_that_somebody_uses(said: Said, socket: Path) -> None:
     assert said("serve", "--socket", socket).endswith("another process serves this socket")
 
 

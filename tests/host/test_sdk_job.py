@@ -9,7 +9,6 @@ import potash.sdk
 from csd_spec.descriptors import LogEntryType
 from csd_spec.status import StatusId
 from potash.sdk import Device, DeviceNotFound, JobFailed, JobTimeout, LocalStorage, PotashError
-from potash.vm.drive import device_process
 from support.bpf import call, insn, load, mov
 from support.bpf_elf import Name, elf, text
 
@@ -27,15 +26,6 @@ MODEL_SIZE = (520).to_bytes(4, "little")
 ARGUMENTS = [MODEL_SIZE, len(EXPECTED).to_bytes(4, "little")]
 BLOCK = 4096
 LAST_BLOCK = (64 << 20) // BLOCK - 1
-
-SMALL = ("--size", "64M")
-
-
-@pytest.fixture(scope="module")
-def socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    path = tmp_path_factory.mktemp("device") / "s"
-    with device_process(path, *SMALL):
-        yield path
 
 
 @pytest.fixture
@@ -100,7 +90,7 @@ def test_nothing_is_written_for_a_job_that_cannot_start(device: Device) -> None:
 def test_what_a_program_prints_comes_with_its_result(device: Device) -> None:
     result = device.accelerator().run(PROGRAM, INPUT, timeout=30)
     assert result.printed == ["add: the arguments are the lengths of the model and of the output"]
-    assert device.accelerator().run(SILENT, INPUT, timeout=30).printed == []
+    assert device.accelerator().run(SILENT, INPUT, local=LocalStorage(20)).printed == []
 
 
 def test_a_job_that_faults_says_why_and_the_next_one_runs(device: Device) -> None:

@@ -52,13 +52,6 @@ BUSY_FOR_A_WHILE = program(
 )
 
 
-@pytest.fixture(scope="module")
-def socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    path = tmp_path_factory.mktemp("device") / "s"
-    with device_process(path, "--size", "64M"):
-        yield path
-
-
 @pytest.fixture
 def device(socket: Path) -> Iterator[Device]:
     with potash.sdk.open(f"vfio-user:{socket}", timeout=10.0) as opened:

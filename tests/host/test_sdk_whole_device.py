@@ -32,13 +32,6 @@ BLOCK = 4096
 SMALL = ("--size", "64M")
 
 
-@pytest.fixture(scope="module")
-def socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    path = tmp_path_factory.mktemp("device") / "s"
-    with device_process(path, *SMALL):
-        yield path
-
-
 @pytest.fixture
 def device(socket: Path) -> Iterator[Device]:
     with potash.sdk.open(f"vfio-user:{socket}", timeout=10.0) as opened:
