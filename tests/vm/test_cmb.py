@@ -9,7 +9,6 @@ from pathlib import Path
 from potash.vm.drive import serving
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
-from support.vm import PotashGuest
 
 DRIVER = Path(__file__).with_name("bar_driver.py")
 MIB = 1 << 20
@@ -36,10 +35,3 @@ def test_a_driver_that_has_no_other_memory(images: GuestImages) -> None:
         guest.await_drive("/dev/nvme0n1")
         read = guest.capture(["dd", "if=/dev/nvme0n1", "bs=4096", f"count={BLOCKS}"])
         assert read.stdout == random.Random(1).randbytes(8 * 4096) * (BLOCKS // 8)
-
-
-def test_the_command_passes_its_options_on(images: GuestImages, potash_guest: PotashGuest) -> None:
-    options = ["--cmb", "2M:sqs", "--memory-namespace", "64K", "--memory-bar"]
-    sizes = "cd /sys/bus/pci/drivers/nvme/0000:* && stat -c %s resource2 resource4"
-    done = potash_guest(*options, "--", "sh", "-c", sizes)
-    assert (done.returncode, done.stdout.split()) == (0, ["2097152", "65536"]), done

@@ -34,13 +34,18 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return dict(os.environ, TMPDIR=str(scratch))
 
 
-def test_the_example_runs_in_the_guest_on_the_drive(
+def test_the_example_runs_in_the_guest_on_a_drive_with_memory_in_bars(
     tmp_path: Path, potash_guest: PotashGuest
 ) -> None:
     run = "potash run /dev/nvme0n1 program.o input.bin /tmp/out --lba 0 --arg 520 --arg 1024"
-    options = ("--share", ADD, "--collect", f"/tmp/out:{tmp_path / 'out'}")
-    done = potash_guest(*options, "--", "sh", "-c", f"cd /share/add && {run}")
+    bars = "cd /sys/bus/pci/drivers/nvme/0000:* && stat -c %s resource2 resource4"
+    done = potash_guest(
+        *("--cmb", "2M:sqs", "--memory-namespace", "64K", "--memory-bar"),
+        *("--share", ADD, "--collect", f"/tmp/out:{tmp_path / 'out'}"),
+        *("--", "sh", "-c", f"cd /share/add && {run} && {bars}"),
+    )
     assert (done.returncode, done.stderr) == (0, "program: add: running the model\n")
+    assert done.stdout.split()[-2:] == ["2097152", "65536"]
     assert (tmp_path / "out").read_bytes() == (ADD / "expected.bin").read_bytes()
 
 
