@@ -13,12 +13,12 @@ FIO = [
     "fio", "--filename=/dev/nvme0n1", "--direct=1", "--ioengine=io_uring", "--verify=crc32c",
     "--verify_fatal=1", "--verify_state_save=0",
 ]  # fmt: skip
-SMALL = ["--rw=randrw", "--bs=4k", "--iodepth=32", "--size=4M"]
+SMALL = ["--rw=randrw", "--bs=4k", "--iodepth=32", "--size=1M"]
 JOBS = [
     "--name=small", *SMALL,
-    "--name=large", "--stonewall", "--rw=write", "--bs=384k", "--iodepth=4", "--size=6M",
+    "--name=large", "--stonewall", "--rw=write", "--bs=384k", "--iodepth=4", "--size=3M",
     "--offset=8M",
-    "--name=odd", "--stonewall", "--rw=randwrite", "--bsrange=4k-128k", "--iodepth=8", "--size=3M",
+    "--name=odd", "--stonewall", "--rw=randwrite", "--bsrange=4k-128k", "--iodepth=8", "--size=1M",
     "--offset=24M",
 ]  # fmt: skip
 COPY = """
@@ -26,7 +26,7 @@ head -c 1048576 /dev/urandom > /tmp/data
 dd if=/tmp/data of=/dev/nvme0n1 bs=256k oflag=direct 2>/dev/null
 dd if=/dev/nvme0n1 bs=4k count=256 iflag=direct 2>/dev/null | cmp - /tmp/data
 """
-RESETS = "for n in 1 2 3; do sleep 0.3; nvme reset /dev/nvme0 || exit 1; done"
+RESETS = "for n in 1 2 3; do sleep 0.2; nvme reset /dev/nvme0 || exit 1; done"
 
 
 def said(guest: Guest, *argv: str) -> str:
@@ -47,7 +47,7 @@ def test_a_drive_works_with_any_memory(
             with Guest(images, socket, backend=backend) as guest:
                 if backend is Memory.PRIVATE:
                     said(guest, *FIO, *JOBS)
-                    again = ["--name=again", *SMALL, "--loops=20", "--time_based", "--runtime=2"]
+                    again = ["--name=again", *SMALL, "--loops=20", "--time_based", "--runtime=1"]
                     load = guest.start([*FIO, *again])
                     said(guest, "sh", "-c", RESETS)
                     assert load.wait(60.0) == 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from potash.vm import drive
-from potash.vm.drive import device_process, monitor_of, serving_guest
+from potash.vm.drive import serving_guest
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
 from support.compute_programs import program
+from support.vm import processes_with
 
 TURNS = 10_000
 LOOP = program(
@@ -73,38 +76,13 @@ with potash.sdk.open("/dev/nvme0n1") as device:
 """
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("modelled")
-    (made / "slow.toml").write_text(PROFILE)
-    (made / "program.o").write_bytes(LOOP)
-    (made / "endless.o").write_bytes(program("again:\n goto again"))
-    (made / "nothing.o").write_bytes(program("r0 = 0\nexit"))
-    (made / "measure.py").write_text(MEASURE)
-    return made
-
-
-@pytest.fixture(scope="module")
-def modelled(images: GuestImages, folder: Path) -> Iterator[Guest]:
-    options = ("--time", "modelled", "--drive", str(folder / "slow.toml"), "--size", "64M")
-    more = ("--memory-namespace", "1M", "--compute-namespace", "--engine", "interpreter")
-    limit = ("--still-limit", str(LIMIT))
-    with (
-        serving_guest([(*options, *more, *limit)]) as ([socket], monitors),
-        Guest(images, socket, namespaces=3, monitors=monitors) as guest,
-    ):
-        for name in ("program.o", "nothing.o", "endless.o", "measure.py"):
-            guest.copy_in(folder / name, f"/tmp/{name}")
-        yield guest
-
-
-def test_a_job_takes_its_modelled_time_in_the_guest_s_own_clock(modelled: Guest) -> None:
-    """However long the interpreter takes for it on this machine."""
-    stopped = time.monotonic() - modelled.machine.seconds()
-    done = modelled.capture(["python3", "-s", "/tmp/measure.py"], timeout=120.0)
+def jobs_take_their_modelled_time(guest: Guest) -> None:
+    """However long the interpreter takes for them on this machine."""
+    stopped = time.monotonic() - guest.machine.seconds()
+    done = guest.capture(["python3", "-s", "-c", MEASURE], timeout=120.0)
     assert done.code == 0, done
     (nothing, _), execution, job = json.loads(done.stdout)
-    stopped = time.monotonic() - modelled.machine.seconds() - stopped
+    stopped = time.monotonic() - guest.machine.seconds() - stopped
     assert stopped > 0
     # On a quiet machine 20 to 21 ms; what is above it is the host's, which may be busy. Without a
     # stop it would be some hundred. An offset is wrong by as much to either side, so that it is the
@@ -133,42 +111,64 @@ with potash.sdk.open("/dev/nvme0n1") as device:
 """
 
 
-def test_a_job_that_never_ends_does_not_stop_its_guest_for_ever(modelled: Guest) -> None:
-    began, before = time.monotonic(), modelled.machine.seconds()
-    done = modelled.capture(["python3", "-s", "-c", ENDLESS], timeout=60.0)
-    stopped = time.monotonic() - began - (modelled.machine.seconds() - before)
+def jobs_that_never_end_do_not_stop_it_for_ever(guest: Guest) -> None:
+    began, before = time.monotonic(), guest.machine.seconds()
+    done = guest.capture(["python3", "-s", "-c", ENDLESS], timeout=60.0)
+    stopped = time.monotonic() - began - (guest.machine.seconds() - before)
     assert done.code == 0, done
     execution, job = done.stdout.decode().splitlines()
     assert execution.startswith("Execute program failed: Internal Error")
     assert job.endswith("the guest has stood still for the job for too long")
     assert stopped >= 2 * LIMIT - 1
-    assert modelled.run(["true"]) == 0
+    assert guest.run(["true"]) == 0
 
 
-def test_a_guest_goes_on_when_the_device_is_killed_that_has_stopped_it(
-    images: GuestImages, folder: Path, tmp_path: Path
-) -> None:
-    socket = tmp_path / "drive"
-    monitor = monitor_of(socket)
-    options = ("--time", "modelled", "--drive", str(folder / "slow.toml"), "--size", "64M")
-    more = ("--compute-namespace", "--engine", "interpreter", "--monitor", str(monitor))
+AGAIN = """
+import potash.sdk
+
+with potash.sdk.open("/dev/nvme0n1") as device:
+    while True:
+        try:
+            device.compute_namespace().execute(14, timeout=30)
+        except potash.sdk.PotashError:
+            pass
+"""
+
+
+def it_goes_on_when_the_device_is_killed_that_has_stopped_it(guest: Guest, device: int) -> None:
+    guest.start(["python3", "-s", "-c", AGAIN])
+    seconds = guest.machine.seconds
+    stopped = -1.0
+    while stopped != seconds():
+        stopped = seconds()
+        time.sleep(0.2)
+    deadline = time.monotonic() + 30
+    os.kill(device, signal.SIGKILL)
+    while seconds() == stopped:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert guest.run(["true"]) == 0
+
+
+def test_jobs_stop_the_clocks_of_a_guest(images: GuestImages, tmp_path: Path) -> None:
+    (tmp_path / "slow.toml").write_text(PROFILE)
+    options = ("--time", "modelled", "--drive", str(tmp_path / "slow.toml"), "--size", "64M")
+    more = ("--memory-namespace", "1M", "--compute-namespace", "--engine", "interpreter")
+    limit = ("--still-limit", str(LIMIT))
     with (
-        device_process(socket, *options, *more) as device,
-        Guest(images, socket, namespaces=2, monitors=[monitor]) as guest,
+        serving_guest([(*options, *more, *limit)]) as ([socket], monitors),
+        Guest(images, socket, namespaces=3, monitors=monitors) as guest,
     ):
-        guest.copy_in(folder / "endless.o", "/tmp/endless.o")
-        guest.start(["python3", "-s", "-c", ENDLESS])
-        seconds = guest.machine.seconds
-        stopped = -1.0
-        while stopped != seconds():
-            stopped = seconds()
-            time.sleep(0.2)
-        deadline = time.monotonic() + 30
-        device.kill()
-        while seconds() == stopped:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        assert guest.run(["true"]) == 0
+        for name, content in (
+            ("program.o", LOOP),
+            ("nothing.o", program("r0 = 0\nexit")),
+            ("endless.o", program("again:\n goto again")),
+        ):
+            assert guest.run(["sh", "-c", f"cat > /tmp/{name}"], content) == 0
+        jobs_take_their_modelled_time(guest)
+        jobs_that_never_end_do_not_stop_it_for_ever(guest)
+        (device,) = processes_with(str(socket))
+        it_goes_on_when_the_device_is_killed_that_has_stopped_it(guest, device)
 
 
 def test_the_modelled_drives_of_a_guest_have_a_monitor_each(
