@@ -1,9 +1,9 @@
 """What holds for all tests.
 
 No example may fail because the machine was busy. A random test tries so many of them each time that
-it is run, which adds up; those marked slow try many at once. And signals are heard: a shell starts
-what it puts in the background with SIGINT ignored, as nohup does with SIGHUP, and every process
-that a test starts would inherit that.
+it is run, which adds up; those marked slow try many at once, and `--hypothesis-profile=thorough`
+has the others do so. And signals are heard: a shell starts what it puts in the background with
+SIGINT ignored, as nohup does with SIGHUP, and every process that a test starts would inherit that.
 """
 
 import gc
@@ -24,6 +24,7 @@ settings.register_profile(
     max_examples=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
+settings.register_profile("thorough", settings.get_profile("potash"), max_examples=1000)
 settings.load_profile("potash")
 
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -4,7 +4,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from potash_firmware.bpf import (
@@ -182,7 +182,6 @@ def test_no_more_records_are_read_than_a_program_has_instructions() -> None:
     assert table(ext=many) == [MAX_LINES - 1]
 
 
-@settings(max_examples=80)
 @given(
     st.lists(
         st.tuples(st.booleans(), st.integers(0, 200), st.one_of(st.integers(0, 255))),

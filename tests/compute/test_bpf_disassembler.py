@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from potash_firmware.bpf import elf, isa
@@ -82,7 +82,6 @@ legal = slots.filter(lambda code: isa.problem(isa.decode(code), 0) is None).filt
 )
 
 
-@settings(max_examples=60)
 @given(st.one_of(legal, st.builds(lddw, st.integers(0, 9), st.integers(0, 2**64 - 1))))
 def test_a_text_says_all_that_an_instruction_is(code: bytes) -> None:
     assert assemble(disassemble(isa.decode(code), 0)) == code

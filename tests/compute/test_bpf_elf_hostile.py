@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from potash_firmware.bpf import ElfError, ProgramError, load_program
@@ -286,7 +286,6 @@ def test_the_object_that_is_damaged_below_is_sound() -> None:
     assert str(program.debug.place(1)) == "prog, sum.c:3"
 
 
-@settings(max_examples=120)
 @given(
     st.lists(
         st.tuples(st.integers(0, len(RICH) - 1), st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF])),
@@ -301,7 +300,6 @@ def test_bytes_changed_anywhere_make_no_other_exception(changes: list[tuple[int,
     load_or_refuse(bytes(damaged))
 
 
-@settings(max_examples=120)
 @given(
     at=st.integers(0, len(RICH) // 4 - 2).map(lambda word: 4 * word),
     value=st.one_of(
@@ -318,7 +316,6 @@ def test_words_changed_anywhere_make_no_other_exception(at: int, value: int) -> 
 EXAMPLE = (Path(__file__).parents[2] / "examples" / "add" / "program.o").read_bytes()
 
 
-@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.integers(0, len(EXAMPLE) - 1), st.integers(0, 255)), min_size=1),
     st.one_of(st.just(len(EXAMPLE)), st.integers(0, len(EXAMPLE))),
@@ -332,13 +329,11 @@ def test_a_compiler_s_object_damaged_makes_no_other_exception(
     load_or_refuse(bytes(damaged[:length]))
 
 
-@settings(max_examples=100)
 @given(st.integers(0, len(RICH)))
 def test_an_object_cut_short_makes_no_other_exception(length: int) -> None:
     load_or_refuse(RICH[:length])
 
 
-@settings(max_examples=100)
 @given(st.binary(max_size=300))
 def test_noise_behind_a_good_start_makes_no_other_exception(noise: bytes) -> None:
     load_or_refuse(RICH[:64] + noise)

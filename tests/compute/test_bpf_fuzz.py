@@ -52,7 +52,7 @@ def unchecked_literals(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_random_programs() -> None:
     seed = Random().getrandbits(32)
     print("seed", seed)
-    print(fuzz(1.5, seed))
+    print(fuzz(0.8, seed))
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_spec.descriptors import encode_arguments
@@ -396,7 +396,6 @@ numbers = st.one_of(
 
 
 @given(st.lists(st.tuples(st.integers(1, 13), *[numbers] * 5), min_size=1, max_size=6))
-@settings(max_examples=60)
 def test_whatever_a_helper_is_given_it_returns_or_faults(calls: list[tuple[int, ...]]) -> None:
     made = Bench(Engine.INTERPRETER, (b"argument",))
     calls = [call for call in calls if call[0] not in (TFLITE_APU, TFLITE_VTA)]

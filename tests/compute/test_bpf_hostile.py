@@ -3,7 +3,7 @@
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from potash_firmware.bpf import isa
@@ -43,19 +43,16 @@ legal = st.one_of(
 )
 
 
-@settings(max_examples=100)
 @given(st.binary(max_size=400))
 def test_any_bytes(code: bytes) -> None:
     finish(code)
 
 
-@settings(max_examples=100)
 @given(st.lists(plausible, min_size=1, max_size=30), st.integers(-2, 32))
 def test_plausible_instructions(code: list[bytes], entry: int) -> None:
     finish(b"".join(code), entry)
 
 
-@settings(max_examples=80)
 @given(st.lists(legal, min_size=1, max_size=30))
 def test_legal_instructions_keep_the_machine_in_order(code: list[bytes]) -> None:
     """Registers stay 64 bits wide, the fault names an instruction, the limit holds."""
@@ -71,7 +68,6 @@ def test_legal_instructions_keep_the_machine_in_order(code: list[bytes]) -> None
     assert all(0 <= register <= U64 for register in machine.registers)
 
 
-@settings(max_examples=80)
 @given(st.lists(st.one_of(legal, plausible), min_size=1, max_size=12))
 def test_what_is_verified_meets_only_the_faults_that_depend_on_values(code: list[bytes]) -> None:
     program = b"".join([*code, exit_])

@@ -97,9 +97,9 @@ ENDS = [
     (JGE, 10, 0, -1),  # so is this
     (JGE, 10, 1, -1),
     (JSGE, 10, 0, -1),
-    (JSGE, 10, -8192, -1),
-    (JSGE, 10, -8193, -1),
-    (JSGT, 10, -8193, -1),
+    (JSGE, 10, -8192, -6),
+    (JSGE, 9, -8193, -6),
+    (JSGT, 10, -8193, -6),
     (JSGT, 8192, 0, -1),
 ]
 """How a loop goes on, and its counter: where it begins, up to where, in which steps."""

@@ -205,7 +205,6 @@ def divisions() -> dict[str, Any]:
     return found | {"owner": owner}
 
 
-@settings(max_examples=60, deadline=None)
 @given(WIDE, WIDE)
 @example(-(1 << 127), -1)
 @example(-(1 << 127), 1)

@@ -89,7 +89,7 @@ def check(seed: int, config: Config, dram_bytes: int = 1 << 22) -> Counter[bool]
 @pytest.mark.parametrize("config", CONFIGS, ids=["1x16x16", "2x8x8"])
 def test_random_networks_give_the_references_bytes(config: Config) -> None:
     taken: Counter[bool] = Counter()
-    for seed in range(8):
+    for seed in range(5):
         taken += check(2 * seed + CONFIGS.index(config), config)
     # What runs elsewhere proves nothing.
     assert taken[True] > 4 * taken[False] > 0
@@ -98,14 +98,14 @@ def test_random_networks_give_the_references_bytes(config: Config) -> None:
 @pytest.mark.parametrize("keys", OTHERS.values(), ids=OTHERS)
 def test_other_cores_give_the_same(keys: dict[str, int]) -> None:
     taken: Counter[bool] = Counter()
-    for seed in range(300, 303):
+    for seed in range(300, 302):
         taken += check(seed + 10 * list(OTHERS.values()).index(keys), Config.from_mapping(keys))
     assert taken[True] > 4 * taken[False]
 
 
 @pytest.mark.parametrize("log_bytes", [10, 12, 14, 16])
 def test_with_little_memory_they_give_the_same(log_bytes: int) -> None:
-    for seed in range(log_bytes, log_bytes + 3):
+    for seed in range(log_bytes, log_bytes + 2):
         check(seed, CONFIGS[seed % 2], 1 << log_bytes)
 
 
@@ -123,9 +123,9 @@ def test_tensors_that_are_never_needed_together_share_memory(
         return assembled(*arguments, shared=True)
 
     monkeypatch.setattr(partition, "_assembled", without_room)
-    for seed in range(200 + CONFIGS.index(config), 212, 2):
+    for seed in range(200 + CONFIGS.index(config), 208, 2):
         check(seed, config)
-    assert tried[True] == tried[False] > 8
+    assert tried[True] == tried[False] > 6
 
 
 @pytest.mark.slow

@@ -164,7 +164,6 @@ def test_a_function_is_as_few_lines_as_it_looks(vta: Bench) -> None:
     assert vta.counts["Alu"] < 2 * 120
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(-128, 127), min_size=256, max_size=256) | st.just([7] * 256))
 def test_pieces_are_right_or_there_are_none(wanted: list[int]) -> None:
     table = np.array(wanted, np.int64)

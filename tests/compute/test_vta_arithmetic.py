@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from potash_device.vta.config import Config
@@ -107,7 +107,6 @@ class TestGemm:
         bench.run(gemm)
         assert (bench.simulator.acc == 9).all()
 
-    @settings(max_examples=50)
     @given(
         micro_op_lists,
         st.tuples(*[st.integers(0, 3)] * 2),
@@ -247,7 +246,6 @@ class TestAlu:
         )
         assert bench.simulator.acc[:3, 0, 0].tolist() == [4, 4, 0]
 
-    @settings(max_examples=50)
     @given(
         st.sampled_from(AluOpcode),
         st.none() | st.integers(-32768, 32767),

@@ -1,7 +1,7 @@
 """Streams as text: every 128 bits and back, and what a line can be."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from potash_device.vta.assembly import (
@@ -66,7 +66,6 @@ opcodes = st.integers(0, 7)
 few_bits = st.sets(st.integers(3, 127), max_size=6).map(lambda bits: sum(1 << b for b in bits))
 
 
-@settings(max_examples=150)
 @given(
     st.integers(0, 2**128 - 1) | st.builds(lambda o, b: o | b, opcodes, few_bits),
     st.sampled_from(CONFIGS),

@@ -35,7 +35,6 @@ PUSH_PREV, PUSH_NEXT = Dependencies.PUSH_PREV, Dependencies.PUSH_NEXT
 
 
 class TestAnyStream:
-    @settings(max_examples=80, deadline=None)
     @given(st.data())
     def test_on_the_default_core(self, data: Any) -> None:
         micro_ops = data.draw(micro_op_lists(DEFAULT))
@@ -52,13 +51,11 @@ class TestAnyStream:
         stream = data.draw(streams(config, len(micro_ops)))
         Pair(config, micro_ops=micro_ops).check(stream)
 
-    @settings(max_examples=60, deadline=None)
     @given(st.binary(min_size=16, max_size=48))
     def test_of_any_bytes(self, stream: bytes) -> None:
         Pair(CONFIGS[1]).check_bytes(stream)
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.sampled_from(PATHS), kernels())
 def test_any_kernel(path: str, kernel: tuple[Gemm | Alu, list[MicroOp]]) -> None:
     instruction, micro_ops = kernel

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -62,7 +62,6 @@ def _blocks(forms: list[Callable[[Block], None]], seed: int) -> Block:
     return blocks
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(PATHS),
     ANY_FORMS,

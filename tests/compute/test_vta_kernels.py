@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from potash_device.vta.config import Config
@@ -117,7 +117,6 @@ class TestMicroKernels:
         runtime.synchronize()
         assert list(out.view[::16]) == counts
 
-    @settings(max_examples=50)
     @given(
         st.lists(
             st.lists(st.integers(0, 15), min_size=1, max_size=8).map(tuple) | st.none(),

@@ -10,7 +10,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from llvmlite import ir
 
@@ -83,7 +83,6 @@ needs_model = pytest.mark.skipif(
 
 @needs_model
 class TestModel:
-    @settings(max_examples=50, deadline=None)
     @given(
         st.sampled_from((8, 9, 14, 15, 16, 17, 28, 31, 33, 48, 49, 56, 64, 70)),
         st.sampled_from((1, 2, 3, 4, 6, 8, 12)),

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from potash_device.vta.config import Config, MemoryId
@@ -253,12 +253,10 @@ def attempt(bench: Bench, stream: bytes) -> bool:
 
 
 class TestHostileStreams:
-    @settings(max_examples=100)
     @given(st.binary(max_size=16 * 8).map(lambda b: b[: len(b) // 16 * 16]))
     def test_random_bytes(self, stream: bytes) -> None:
         attempt(Bench(step_limit=1000), stream)
 
-    @settings(max_examples=100)
     @given(
         st.lists(wild_instructions, max_size=8),
         st.binary(min_size=64, max_size=64),

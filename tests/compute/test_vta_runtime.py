@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from potash_device.vta.assembly import assemble
@@ -360,7 +360,6 @@ class TestDependences:
         assert runtime.instructions == ()
         runtime.synchronize()
 
-    @settings(max_examples=60)
     @given(
         st.lists(
             st.tuples(

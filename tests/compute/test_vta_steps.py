@@ -48,7 +48,6 @@ def operations(draw: st.DrawFn) -> Alu:
     return Alu(**fields)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(operations(), min_size=2, max_size=12), st.sampled_from((0, 1, 3)))
 def test_operations_on_the_same_planes(stream: list[Alu], config: int) -> None:
     """Whatever is read and written there, by whichever of them; and again, with the steps kept."""
@@ -130,7 +129,6 @@ def phrases(draw: st.DrawFn) -> list[tuple[AluOpcode, int, int | str, int]]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
 @given(phrases(), st.sampled_from(available(DEFAULT)))
 def test_operations_that_stand_together_at_the_end_of_a_convolution(
     found: list[tuple[AluOpcode, int, int | str, int]], path: str
@@ -190,7 +188,6 @@ def accumulations(draw: st.DrawFn) -> Instruction:
     )
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(available(DEFAULT)),
     st.lists(accumulations(), min_size=2, max_size=10),
@@ -206,7 +203,6 @@ def test_accumulators_are_zero_where_they_were_reset(
         assert pair.check(finished(*stream)).refusal is None
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data(), st.sampled_from(available(DEFAULT)))
 def test_lines_of_positions(data: st.DataObject, path: str) -> None:
     """Rows of an image with the same weights, and rows that are nearly so; of accumulators that are

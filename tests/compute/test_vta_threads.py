@@ -147,7 +147,6 @@ def division_of(fast: FastSimulator) -> Division | None:
     return next(reversed(fast._programs.values())).division
 
 
-@settings(max_examples=120, deadline=None)
 @given(
     st.lists(tiles(), min_size=2, max_size=7),
     st.sampled_from((2, 2, 3)),

@@ -425,7 +425,6 @@ class TestProperties:
         assert (np.diff(found.moments[:, 1:], axis=1) >= 0).all()
         assert (found.moments[:, 0] <= found.moments[:, 2]).all()
 
-    @settings(max_examples=60, deadline=None)
     @given(
         busy_streams(),
         parameters_of_any_core,

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_spec import fields
@@ -182,7 +182,6 @@ def buffers() -> Iterator[SharedBuffers]:
         yield stack.enter_context(SharedBuffers.create(plans))
 
 
-@settings(max_examples=50)
 @given(steps=st.lists(STEPS, min_size=15, max_size=60))
 def test_whatever_comes_is_answered_as_documented(
     buffers: SharedBuffers, steps: list[Step]

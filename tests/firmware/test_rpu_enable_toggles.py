@@ -17,7 +17,6 @@ from support.nvme_host import (
     CSTS,
     DATA,
     IO_QUEUES,
-    MEMORY,
     NSSR,
     PAGE,
     Host,
@@ -28,7 +27,8 @@ DISABLED = 4 << 20 | 6 << 16
 ENABLED = DISABLED | 1
 NORMAL, ABRUPT = 1 << 14, 2 << 14
 FUA = 1 << 30
-SHADOW, EVENTS = 0x30_0000, 0x30_1000
+SHADOW, EVENTS = DATA + 2 * PAGE, DATA + 3 * PAGE
+MEMORY = DATA + 4 * PAGE
 CREATE_CQ = (15 << 16 | 1, 1 << 16 | 3)
 CREATE_SQ = (15 << 16 | 1, 1 << 16 | 1)
 
@@ -120,7 +120,7 @@ ENDS: dict[str, Callable[[Host], None]] = {
 @pytest.mark.parametrize("end", list(ENDS))
 @pytest.mark.parametrize("cut", range(len(LIFE) + 1))
 def test_a_life_that_is_cut_short_leaves_nothing_to_the_next(cut: int, end: str) -> None:
-    with Host({1: MemoryMedia.create(1 << 20)}) as host:
+    with Host({1: MemoryMedia.create(1 << 20)}, memory=MEMORY) as host:
         host.connect_apu()
         for step in LIFE[:cut]:
             step(host)
@@ -128,7 +128,7 @@ def test_a_life_that_is_cut_short_leaves_nothing_to_the_next(cut: int, end: str)
         host.service()
         host.disable()
         assert not host.ready
-        quiet = bytes(host.memory.view[:MEMORY])
+        quiet = bytes(host.memory.view)
         host.lines.fired.clear()
         while host.executor.waiting:  # what is written, and the flush that a shutdown has behind it
             host.executor.run_all()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_spec.faults import ANY, Fault, FaultFlags, FaultKind
@@ -57,7 +57,6 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(steps)
 def test_an_answer_comes_once_and_is_true(script: list[Any]) -> None:
     with Host({1: MemoryMedia.create(BLOCKS * PAGE)}) as host:

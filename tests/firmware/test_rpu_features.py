@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nvme_spec.status import NvmeError, Status
@@ -417,7 +417,6 @@ def asked() -> Iterator[Callable[[int, Question, bytes], Cqe]]:
         yield ask
 
 
-@settings(max_examples=120, deadline=None)
 @given(fids, st.integers(0, 7), nsids, dwords)
 def test_every_get_features_ends_with_a_status_of_the_standard(
     asked: Callable[[int, Question, bytes], Cqe], fid: int, select: int, nsid: int, cdw11: int
@@ -427,7 +426,6 @@ def test_every_get_features_ends_with_a_status_of_the_standard(
     assert completion.dnr == bool(completion.status)
 
 
-@settings(max_examples=120, deadline=None)
 @given(fids, st.integers(0, 0xFFFFFF), nsids, dwords, st.binary(max_size=64))
 def test_every_set_features_ends_with_a_status_of_the_standard_and_can_be_read(
     asked: Callable[[int, Question, bytes], Cqe],

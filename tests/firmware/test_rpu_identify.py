@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from potash_device.media.memory import MemoryMedia
@@ -195,7 +195,6 @@ def asked() -> Iterator[Host]:
         yield host
 
 
-@settings(max_examples=100, deadline=None)
 @given(cns_values, st.integers(0, 0xFFFFFF), nsids, words, words)
 def test_every_identify_ends_with_a_status_of_the_standard(
     asked: Host, cns: int, upper: int, nsid: int, cdw11: int, cdw14: int

@@ -298,7 +298,6 @@ REGIONS = st.tuples(
 GUARD = 0xA5
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(REGIONS, min_size=1, max_size=12))
 def test_no_question_gets_more_bytes_than_it_asked_for(questions: list[Asked]) -> None:
     with Host() as host:

@@ -4,6 +4,7 @@ It implements the tables of RFC 9669, in the RFC's order. It is slow (less than 
 instructions per second) and simple; faster engines are compared with it.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -65,7 +66,7 @@ class Interpreter:
                 FaultKind.INVALID_INSTRUCTION,
                 f"{len(code)} bytes of code are not a whole number of instructions",
             )
-        self.instructions = isa.decode(code)
+        self.instructions, self._steps = _decoded(code)
         self.arena = arena
         self.helpers = helpers
         self.instruction_limit = instruction_limit
@@ -73,10 +74,6 @@ class Interpreter:
         self.registers = [0] * 11
         self.pc = 0
         self.frames: list[_Frame] = []
-        self._steps = [
-            _invalid if isa.problem(self.instructions, index) else _EXECUTE[instruction.kind]
-            for index, instruction in enumerate(self.instructions)
-        ]
 
     def run(self, entry: int, arguments: Sequence[int]) -> int:
         """Call the function at index `entry`; returns r0 at its exit. Raises Fault."""
@@ -153,6 +150,16 @@ def interpreter_of(
     counting = _Counting(code, arena, helpers, instruction_limit)
     counting.tally = tally
     return counting
+
+
+@functools.lru_cache(1)
+def _decoded(code: bytes) -> tuple[Sequence[Instruction], Sequence["_Execute"]]:
+    """The instructions of a program, which often runs again, and what executes each."""
+    instructions = isa.decode(code)
+    return instructions, [
+        _invalid if isa.problem(instructions, index) else _EXECUTE[instruction.kind]
+        for index, instruction in enumerate(instructions)
+    ]
 
 
 def _fresh_registers(arguments: Sequence[int], frame_pointer: int) -> list[int]:
@@ -386,7 +393,9 @@ def _atomic(cpu: Interpreter, instruction: Instruction, address: int) -> None:
         cpu.registers[instruction.src] = old
 
 
-_EXECUTE: Final[Mapping[int, Callable[[Interpreter, Instruction], None]]] = {
+_Execute = Callable[[Interpreter, Instruction], None]
+
+_EXECUTE: Final[Mapping[int, _Execute]] = {
     Class.LD: _load_immediate,
     Class.LDX: _load,
     Class.ST: _store_immediate,

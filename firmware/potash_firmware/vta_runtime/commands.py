@@ -28,6 +28,7 @@ class CommandStream:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._low = config.layouts.finish.by_name["dependencies"].low
+        self._no_ops: dict[Stage, int] = {}
         self.clear()
 
     def __len__(self) -> int:
@@ -65,10 +66,10 @@ class CommandStream:
         """
         bit = (_BITS[0][giver][taker] or _no_queue(giver, taker)) << self._low
         if self._pending[giver]:
-            self.emit(_no_op(giver))
+            self._wait(giver)
         last = self._last[giver]
         if last is None or self._words[last] & bit:
-            self.emit(_no_op(giver))
+            self._wait(giver)
             last = len(self._words) - 1
         self._words[last] |= bit
 
@@ -79,14 +80,20 @@ class CommandStream:
         """
         bit = _BITS[1][giver][taker] or _no_queue(giver, taker)
         if self._pending[taker] & bit:
-            self.emit(_no_op(taker))
+            self._wait(taker)
         self._pending[taker] |= bit
 
     def commit_pops(self) -> None:
         """Let no pop wait any longer for an instruction that does not come."""
         for stage in Stage:
             if self._pending[stage]:
-                self.emit(_no_op(stage))
+                self._wait(stage)
+
+    def _wait(self, stage: Stage) -> None:
+        """Append an instruction that moves nothing."""
+        if stage not in self._no_ops:
+            self._no_ops[stage] = _no_op(stage).encode(self._config)
+        self.emit_word(stage, self._no_ops[stage])
 
     def finish(self) -> None:
         """Wait for all that the stream does, and end it."""

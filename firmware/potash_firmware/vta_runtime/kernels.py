@@ -10,7 +10,6 @@ Source: the VTA project's `vta/runtime.h`: VTAUopPush, VTAUopLoopBegin, VTAPushG
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -46,11 +45,19 @@ class AluKernel:
 
         Raises ValueError for more than two loops.
         """
+        outer, inner = _two(self.loops)
         return Alu(
             alu_opcode=self.opcode,
             use_imm=self.immediate is not None,
             imm=self.immediate or 0,
-            **_loop_fields(self.micro_ops, self.loops, uop_bgn, ("dst", "src")),
+            uop_bgn=uop_bgn,
+            uop_end=uop_bgn + len(self.micro_ops),
+            iter_out=outer.extent,
+            iter_in=inner.extent,
+            dst_factor_out=outer.dst,
+            dst_factor_in=inner.dst,
+            src_factor_out=outer.src,
+            src_factor_in=inner.src,
         )
 
 
@@ -68,21 +75,31 @@ class GemmKernel:
 
         Raises ValueError for more than two loops.
         """
-        fields = _loop_fields(self.micro_ops, self.loops, uop_bgn, ("dst", "src", "wgt"))
-        return Gemm(reset=self.reset, **fields)
+        outer, inner = _two(self.loops)
+        return Gemm(
+            reset=self.reset,
+            uop_bgn=uop_bgn,
+            uop_end=uop_bgn + len(self.micro_ops),
+            iter_out=outer.extent,
+            iter_in=inner.extent,
+            dst_factor_out=outer.dst,
+            dst_factor_in=inner.dst,
+            src_factor_out=outer.src,
+            src_factor_in=inner.src,
+            wgt_factor_out=outer.wgt,
+            wgt_factor_in=inner.wgt,
+        )
 
 
-def _loop_fields(
-    micro_ops: Sequence[MicroOp], loops: Sequence[Loop], uop_bgn: int, indices: Sequence[str]
-) -> dict[str, Any]:
-    """An instruction's micro-ops, and its two loops; a missing one has one iteration."""
+_ONCE = Loop(1)
+
+
+def _two(loops: tuple[Loop, ...]) -> tuple[Loop, Loop]:
+    """An instruction's loops; a missing one has one iteration."""
     if len(loops) > MAX_LOOPS:
         raise ValueError(f"a VTA kernel has at most {MAX_LOOPS} loops, not {len(loops)}")
-    fields = {"uop_bgn": uop_bgn, "uop_end": uop_bgn + len(micro_ops)}
-    for end, loop in zip(("out", "in"), (*loops, Loop(1), Loop(1)), strict=False):
-        fields[f"iter_{end}"] = loop.extent
-        fields |= {f"{index}_factor_{end}": getattr(loop, index) for index in indices}
-    return fields
+    outer, inner = (*loops, _ONCE, _ONCE)[:2]
+    return outer, inner
 
 
 class MicroOpCache:

@@ -38,8 +38,12 @@ class Elementwise:
     def __post_init__(self) -> None:
         if min(self.extent) < 1 or not self.epilogue.tensors:
             raise ScheduleError("an elementwise operation needs a tensor, and values in it")
-        if min(self.piece) < 1 or not _fits(self.piece, self.config, self.epilogue, self.threads):
+        if min(self.piece) < 1 or not _fits(self.piece, self._share, self.epilogue):
             raise ScheduleError(f"{self.piece} does not fit into the accumulators")
+
+    @functools.cached_property
+    def _share(self) -> Share:
+        return Share.of(self.config, self.threads, self.epilogue)
 
     @property
     def output_bytes(self) -> int:
@@ -67,7 +71,7 @@ class Elementwise:
                 f"not {len(tensors)} and {len(channels)}"
             )
         stored, *loaded = (Surface.of(one, self.extent) for one in (output, *tensors))
-        share = Share.of(self.config, self.threads, self.epilogue)
+        share = self._share
         finish = Finish(runtime, self.epilogue, channels, share.micro_ops)
         cut = tiles(self.extent, self.piece)
         for (at, size), acc in tiles_in_acc(runtime, cut, self.threads, share.acc):
@@ -93,7 +97,8 @@ def elementwise(
     """
     epilogue = Epilogue(tuple(steps), tuple(tensors))
     for number in THREADS[::-1] if threads is None else (threads,):
-        fits = functools.partial(_fits, config=config, epilogue=epilogue, threads=number)
+        share = Share.of(config, number, epilogue)
+        fits = functools.partial(_fits, share=share, epilogue=epilogue)
         if fits(Extent(1, 1, 1, 1)) and (extent.elements >= number or threads):
             piece = largest_extent(extent, fits, number)
             return Elementwise(extent, config, epilogue, piece, number)
@@ -119,9 +124,9 @@ def largest_extent(extent: Extent, fits: Callable[[Extent], bool], threads: int)
     return most
 
 
-def _fits(piece: Extent, config: Config, epilogue: Epilogue, threads: int) -> bool:
+def _fits(piece: Extent, share: Share, epilogue: Epilogue) -> bool:
     need = piece.elements * epilogue.planes + piece.blocks * epilogue.vectors
-    return need <= Share.of(config, threads, epilogue).acc and piece.groups == 1
+    return need <= share.acc and piece.groups == 1
 
 
 def tiles(extent: Extent, piece: Extent) -> list[tuple[Extent, Extent]]:

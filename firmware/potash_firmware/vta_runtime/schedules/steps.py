@@ -5,6 +5,7 @@ tile itself; others hold tensors that were loaded, or intermediate values. A ste
 another plane, a number, or a vector with a value for each output channel.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -65,13 +66,13 @@ class Epilogue:
             if memory not in (MemoryId.ACC, MemoryId.ACC_8BIT):
                 raise ScheduleError(f"a tensor for ALU steps is of ACC or ACC_8BIT, not {memory!r}")
 
-    @property
+    @functools.cached_property
     def planes(self) -> int:
         used = [step.target.number for step in self.steps]
         used += [step.source.number for step in self.steps if isinstance(step.source, Plane)]
         return max([0, len(self.tensors) - 1, *used]) + 1
 
-    @property
+    @functools.cached_property
     def vectors(self) -> int:
         sources = [step.source for step in self.steps]
         return max([-1, *(one.number for one in sources if isinstance(one, Channels))]) + 1
