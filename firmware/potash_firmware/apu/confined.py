@@ -11,7 +11,6 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from potash_device import cache
 from potash_firmware import confinement
 from potash_firmware.apu.config import Limits
 
@@ -71,6 +70,8 @@ def close_others(keep: Collection[int]) -> None:
 
 def _caches() -> tuple[Path, ...]:
     """What is in them was other clients', too: only who knows a program can name its code."""
+    from potash_device import cache  # the nursery imports it, and the APU does without
+
     with suppress(RuntimeError):
         return tuple(cache.folder(name) for name in CACHES)
     return ()

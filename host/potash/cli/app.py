@@ -16,7 +16,6 @@ import click
 
 from csd_spec.text import plain_lines
 from potash import __version__
-from potash.sdk.errors import PotashError
 
 
 class Entry(NamedTuple):
@@ -136,12 +135,19 @@ def run_app(arguments: Sequence[str]) -> int:
         raise KeyboardInterrupt from None
     except BrokenPipeError:
         return 1
-    except (PotashError, OSError) as error:
+    except _known_errors() as error:
         if debug:
             raise
         click.echo(f"potash: {plain_lines(_sentence(error))}", err=True)
         return 1
     return 0
+
+
+def _known_errors() -> tuple[type[Exception], ...]:
+    """Those that a user can do something about; the SDK's are imported by those who raise them."""
+    from potash.sdk.errors import PotashError
+
+    return PotashError, OSError
 
 
 def _usage(error: click.ClickException) -> str:
@@ -157,7 +163,7 @@ def _usage(error: click.ClickException) -> str:
     return said
 
 
-def _sentence(error: PotashError | OSError) -> str:
+def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
         return f"{error.strerror} where the output goes, or temporary files (TMPDIR)"
     if isinstance(error, OSError) and error.strerror:

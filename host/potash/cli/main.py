@@ -1,5 +1,6 @@
 """The console script's entry: as little as possible before an interrupt can be answered."""
 
+import gc
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ def main() -> None:
             # Whoever was started with it ignored, as under nohup, goes on ignoring it.
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, _end)
+        gc.disable()  # until the command is imported: what modules make stays
         from potash.cli.app import run_app
 
         code = run_app(sys.argv[1:])
@@ -35,6 +37,8 @@ def main() -> None:
         code = _interrupted()
     finally:
         _drop_unwritten()
+        # Python looks for garbage in all that was imported when it ends, to give its memory back.
+        gc.freeze()
     sys.exit(code)
 
 
