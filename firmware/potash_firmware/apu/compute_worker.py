@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from potash_device.trace import COMPUTE
 from potash_firmware import bpf
-from potash_firmware.apu import channel, device_programs
+from potash_firmware.apu import channel
 from potash_firmware.apu.channel import Perform
+from potash_firmware.apu.inference import Inference
 from potash_firmware.apu.ledger import Ledger
-from potash_firmware.apu.models import Models
 from potash_firmware.apu.reporting import Reporter
 from potash_firmware.bpf.ranged import Extent, Placed, Window
 from potash_firmware.bpf.reserve import Space
@@ -32,7 +32,7 @@ MOST_DESCRIPTORS = execution.MAX_RANGES + 2
 
 def serve(
     end: socket.socket,
-    models: Models,
+    models: Inference,
     instruction_limit: int,
     engine: bpf.Engine,
     ledger: Ledger | None = None,
@@ -51,7 +51,7 @@ class _Worker:
     def __init__(
         self,
         reporter: Reporter,
-        models: Models,
+        models: Inference,
         instruction_limit: int,
         engine: bpf.Engine,
         ledger: Ledger | None,
@@ -115,7 +115,7 @@ class _Worker:
     def _execute(self, job: execution.Execute, data: bytes) -> execution.Executed:
         try:
             return execution.Executed(job.tag, execution.Outcome.RETURNED, self._run(job, data))
-        except (device_programs.Refused, bpf.ProgramError, ValueError) as error:
+        except (bpf.ProgramError, ValueError) as error:
             return self._failed(job, execution.Outcome.REFUSED, error)
         except Exception as error:
             if not isinstance(error, (bpf.Fault, MemoryError)):
@@ -127,6 +127,8 @@ class _Worker:
             self._prepare(job)
         if self._placed is not None:
             return self._run_placed(self._placed, job, data)
+        from potash_firmware.apu import device_programs  # NumPy takes its time to load
+
         program = DeviceProgram(job.program)
         if self._ledger is not None:
             views = self._window.views

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from potash_firmware.apu.models import Models
+from potash_firmware.apu.inference import Inference
 from potash_firmware.bpf.crc32c import crc32c
 from potash_firmware.mailbox.device_programs import RANGES, DeviceProgram
 
@@ -25,7 +25,7 @@ TEXT_BYTES_AT_ONCE = 4096
 MASK = (1 << 64) - 1
 
 
-class Refused(Exception):
+class Refused(ValueError):
     """The parameters or the ranges are not what the program takes, one sentence."""
 
 
@@ -37,7 +37,7 @@ def run(
     ranges: Views,
     parameters: tuple[int, int],
     data: bytes,
-    models: Models,
+    models: Inference,
 ) -> int:
     """Run a program; returns its 64-bit result. Raises Refused, and what a model raises."""
     wanted = RANGES[program]
@@ -172,7 +172,7 @@ def _filter(ranges: Views, parameters: tuple[int, int]) -> int:
     return selected
 
 
-def _infer(ranges: Views, parameters: tuple[int, int], models: Models) -> int:
+def _infer(ranges: Views, parameters: tuple[int, int], models: Inference) -> int:
     model = _counted(ranges[0], parameters[0])
     return models.infer_vta(model, ranges[1], ranges[2])
 

@@ -24,6 +24,7 @@ from potash_device.trace import COMPUTE, record
 from potash_firmware.apu import orders
 from potash_firmware.apu.config import CONFIG_VARIABLE, Config, parse_descriptors
 from potash_firmware.apu.confined import confine_compiler, confine_worker
+from potash_firmware.apu.inference import LateModels, preload_operators
 from potash_firmware.apu.process import die_with_parent, set_name, yield_to_others
 from potash_firmware.apu.workshop import EXCHANGE, Desk, Workshop
 from potash_firmware.confinement import be_undumpable, libraries, missing
@@ -31,7 +32,8 @@ from potash_firmware.mailbox.counters import Counters, Row, unshared_row
 from potash_firmware.mailbox.shared import SharedMemory
 
 if TYPE_CHECKING:
-    from potash_firmware.apu.meter import Meter
+    from potash_firmware.apu.ledger import Ledger
+    from potash_firmware.apu.models import Models
 
 log = logging.getLogger(__name__)
 
@@ -215,16 +217,14 @@ def run(parent: int, control: socket.socket, config: Config, descriptors: dict[s
 
 def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
     gc.disable()  # until all is there: it stays
-    from potash_device.vta import engines
     from potash_firmware.apu import checks, compute_worker, worker
-    from potash_firmware.apu.models import Models
+    from potash_firmware.apu.ledger import Ledger
     from potash_firmware.bpf import added
     from potash_firmware.bpf.engine import usable
     from potash_firmware.bpf.native import engine as native
-    from potash_firmware.tflite import operators
 
     engine = usable(config.engine)
-    for problem in (*added.found().problems, *operators.installed().problems):
+    for problem in (*added.found().problems, *preload_operators()):
         log.error("%s", problem)
     for lack in missing():
         log.warning("%s", lack)
@@ -258,30 +258,35 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
         kept = [channel.fileno(), *workshop.descriptors, *keep]
         confine_worker(config.limits, config.vta_threads, kept)
         native.compile_elsewhere = workshop.program
-        engines.before_fast = workshop.kernels
-        meter = _meter(config, descriptors, places.get(accelerator))
-        models = Models(config.vta, meter, workshop.model, config.vta_threads)
+        row = _row(config, descriptors, places.get(accelerator))
+        ledger = None if config.processor is None else Ledger(config.processor, row)
+        models = LateModels(lambda: _models(config, row, ledger, workshop))
         if accelerator == orders.ENGINE:
-            limit, row = config.limits.instructions, _engine_rows(config, descriptors)
-            compute_worker.serve(channel, models, limit, engine, meter.ledger, row)
+            limit, rows = config.limits.instructions, _engine_rows(config, descriptors)
+            compute_worker.serve(channel, models, limit, engine, ledger, rows)
             return
         arena = descriptors[f"arena{accelerator}"]
         its = accelerators[accelerator]
-        worker.serve(channel, its, config.namespaces, arena, models, engine, meter.ledger)
+        worker.serve(channel, its, config.namespaces, arena, models, engine, ledger)
 
     return serve
 
 
-def _meter(config: Config, descriptors: dict[str, int], place: int | None) -> Meter:
-    """What counts in the row at `place`, where there is one: engines have none."""
-    from potash_firmware.apu.ledger import Ledger
-    from potash_firmware.apu.meter import Meter
+def _row(config: Config, descriptors: dict[str, int], place: int | None) -> Row | None:
+    """The row of the shared counters at `place`, where there is one: engines have none."""
+    if place is None or "counters" not in descriptors:
+        return None
+    return Counters.adopt(descriptors["counters"], config.rows).row(place)
 
-    row = None
-    if place is not None and "counters" in descriptors:
-        row = Counters.adopt(descriptors["counters"], config.rows).row(place)
-    ledger = None if config.processor is None else Ledger(config.processor, row)
-    return Meter(row, count_cycles=config.count_cycles and row is not None, ledger=ledger)
+
+def _models(config: Config, row: Row | None, ledger: Ledger | None, workshop: Workshop) -> Models:
+    from potash_device.vta import engines
+    from potash_firmware.apu.meter import Meter
+    from potash_firmware.apu.models import Models
+
+    engines.before_fast = workshop.kernels
+    meter = Meter(row, count_cycles=config.count_cycles and row is not None, ledger=ledger)
+    return Models(config.vta, meter, workshop.model, config.vta_threads)
 
 
 def _engine_rows(config: Config, descriptors: dict[str, int]) -> Callable[[int], Row]:

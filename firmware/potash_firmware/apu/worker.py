@@ -17,9 +17,9 @@ from potash_firmware import bpf
 from potash_firmware.apu import channel
 from potash_firmware.apu.blocks import Blocks, MediaReadError, read_media
 from potash_firmware.apu.config import AcceleratorConfig, NamespaceConfig
+from potash_firmware.apu.inference import Inference
 from potash_firmware.apu.ledger import Ledger
 from potash_firmware.apu.model import ByteRange
-from potash_firmware.apu.models import Models
 from potash_firmware.apu.reporting import Reporter
 from potash_firmware.bpf import reserve
 from potash_firmware.mailbox.shared import SharedMemory
@@ -35,7 +35,7 @@ def serve(
     config: AcceleratorConfig,
     namespaces: Sequence[NamespaceConfig],
     arena: int,
-    models: Models,
+    models: Inference,
     engine: bpf.Engine,
     ledger: Ledger | None = None,
 ) -> None:
@@ -56,7 +56,7 @@ class _Worker:
         reporter: Reporter,
         config: AcceleratorConfig,
         arena: SharedMemory,
-        models: Models,
+        models: Inference,
         namespaces: Mapping[int, NamespaceConfig],
         engine: bpf.Engine,
         ledger: Ledger | None,

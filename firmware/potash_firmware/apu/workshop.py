@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.confined import close_others, confine_compiler
+from potash_firmware.apu.inference import preload
 from potash_firmware.apu.process import die_with_parent, yield_to_others
 from potash_firmware.mailbox.shared import SharedMemory
 
@@ -241,6 +242,8 @@ class Desk:
 
     def _start(self, data: bytes) -> int | None:
         nursery = os.getpid()
+        if _REQUEST.unpack(data)[0] in (Work.MODEL, Work.KERNELS):
+            preload()  # for its processes, and for the workers after them
         try:
             pid = os.fork()
         except OSError:

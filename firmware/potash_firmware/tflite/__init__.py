@@ -4,3 +4,6 @@
 streams of them; `quantization` is the arithmetic, `capi` the C interface. This package itself
 imports nothing: importing `runtime` loads TensorFlow Lite.
 """
+
+OPERATOR_GROUP = "potash.operators"
+"""The entry points of operators that other packages add (`operators.added`)."""

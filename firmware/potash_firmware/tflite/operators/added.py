@@ -19,10 +19,11 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from potash_firmware.tflite import OPERATOR_GROUP
 from potash_firmware.tflite.capi import OPERATOR_CODES
 from potash_firmware.tflite.lowering import Lower
 
-GROUP = "potash.operators"
+GROUP = OPERATOR_GROUP
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,69 @@
+"""Models for workers, most of which never run one.
+
+TensorFlow Lite and the tensor accelerator take several times the time and memory of all else that a
+worker imports. So a worker imports them with its first model, from folders that it may still read.
+"""
+
+import gc
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+from csd_spec.program import Processor
+from potash_firmware.tflite import OPERATOR_GROUP
+
+if TYPE_CHECKING:
+    from potash_firmware.apu.models import Models, RunModel
+
+
+class Inference(Protocol):
+    """What programs run models by."""
+
+    def infer_apu(self, model: memoryview, inputs: memoryview, output: memoryview) -> int: ...
+    def infer_vta(self, model: memoryview, inputs: memoryview, output: memoryview) -> int: ...
+    def load(self, model: memoryview, processor: Processor) -> "RunModel": ...
+
+
+class LateModels:
+    """The `Models` that `make` makes, when a program first runs one."""
+
+    def __init__(self, make: Callable[[], "Models"]) -> None:
+        self._make = make
+
+    @cached_property
+    def _models(self) -> "Models":
+        return self._make()
+
+    def infer_apu(self, model: memoryview, inputs: memoryview, output: memoryview) -> int:
+        return self._models.infer_apu(model, inputs, output)
+
+    def infer_vta(self, model: memoryview, inputs: memoryview, output: memoryview) -> int:
+        return self._models.infer_vta(model, inputs, output)
+
+    def load(self, model: memoryview, processor: Processor) -> "RunModel":
+        return self._models.load(model, processor)
+
+
+def preload() -> None:
+    """Import what models take, for all processes that are forked from this one."""
+    gc.disable()
+    from potash_device.vta import engines  # noqa: F401
+    from potash_firmware.apu import models  # noqa: F401
+
+    gc.freeze()
+    gc.enable()
+
+
+def preload_operators() -> tuple[str, ...]:
+    """Load the operators of other packages, if there are any; what is wrong with them, a sentence
+    each.
+
+    A confined process may be unable to read the folders of such a package.
+    """
+    from importlib import metadata
+
+    if not metadata.entry_points(group=OPERATOR_GROUP):
+        return ()
+    from potash_firmware.tflite import operators
+
+    return operators.installed().problems
