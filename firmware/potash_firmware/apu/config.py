@@ -57,8 +57,8 @@ class Limits:
     """What one program, one accelerator's firmware and one log may take at most.
 
     `memory` is what the kernel lets a worker have, in bytes of private memory; about 150 MiB of it
-    are taken by what a worker loads with its first model. `compile_seconds` and `compile_memory` are those of
-    the process that compiles one program.
+    are taken by what a worker loads with its first model. `compile_seconds` and `compile_memory`
+    are those of the process that compiles one program.
     """
 
     instructions: int = 1_000_000_000_000
