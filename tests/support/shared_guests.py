@@ -9,6 +9,7 @@ FILES = {
         "drive",
         "faults",
         "io_verbs",
+        "log_verbs",
     ),
     "computational_guest": (
         "computational_hosts",

@@ -198,6 +198,9 @@ def test_firmware_lands_in_the_flash_beside_the_media_and_qemu_s_drive_beside_ou
         serving("--media", str(media), "--size", str(SIZE)) as socket,
         Guest(images, socket) as guest,
     ):
+        assert [one["error_count"] for one in nvme(guest, "error-log", "/dev/nvme0")["errors"]] == (
+            [0] * 64
+        ), "Linux makes no errors"
         for size, options in ((1 << 20, ["--xfer=131072"]), (300 * 4096, []), (10000, [])):
             image = os.urandom(size)
             (tmp_path / "image").write_bytes(image)

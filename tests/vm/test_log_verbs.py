@@ -2,24 +2,14 @@
 
 import json
 import struct
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from potash import __version__
-from potash.vm.drive import serving
 from potash.vm.guest import Guest
-from potash.vm.images import GuestImages
 
 DEVICE = "/dev/nvme0"
-
-
-@pytest.fixture(scope="module")
-def guest(images: GuestImages) -> Iterator[Guest]:
-    with serving() as socket, Guest(images, socket) as guest:
-        guest.await_drive("/dev/nvme0n1")
-        yield guest
 
 
 def nvme(guest: Guest, *arguments: str) -> str:
@@ -38,65 +28,59 @@ def raw(guest: Guest, script: str) -> bytes:
     return done.stdout
 
 
-def test_a_fresh_drive_has_no_errors_and_a_driver_makes_none(guest: Guest) -> None:
-    said = as_json(guest, "error-log", DEVICE, "-e", "4")
-    assert [entry["error_count"] for entry in said["errors"]] == [0] * 4
-    assert "error_count" in nvme(guest, "error-log", DEVICE)
-
-
-def test_a_failed_read_is_in_the_error_log_with_its_block(guest: Guest) -> None:
-    before = as_json(guest, "smart-log", DEVICE)["num_err_log_entries"]
+def test_a_failed_read_is_in_the_error_log_with_its_block(linux: Guest) -> None:
+    before = as_json(linux, "smart-log", DEVICE)["num_err_log_entries"]
     read = ["nvme", "read", "/dev/nvme0n1", "--start-block=0xffffffffff", "--data-size=4096"]
-    assert guest.capture(read).code != 0
-    entry = as_json(guest, "error-log", DEVICE, "-e", "1")["errors"][0]
+    assert linux.capture(read).code != 0
+    entry = as_json(linux, "error-log", DEVICE, "-e", "1")["errors"][0]
     assert (entry["status_field"] & 0x7FF, entry["lba"], entry["nsid"]) == (0x080, (1 << 40) - 1, 1)
     assert (entry["sqid"] > 0, entry["parm_error_location"]) == (True, 40)
-    assert as_json(guest, "smart-log", DEVICE)["num_err_log_entries"] == before + 1
+    assert as_json(linux, "smart-log", DEVICE)["num_err_log_entries"] == before + 1
 
 
-def test_health_counts_what_the_guest_reads_and_writes(guest: Guest) -> None:
-    before = as_json(guest, "smart-log", DEVICE)
-    raw(guest, "dd if=/dev/zero of=/dev/nvme0n1 bs=1M count=4 oflag=direct 2>/dev/null")
-    raw(guest, "dd if=/dev/nvme0n1 of=/dev/null bs=1M count=2 iflag=direct 2>/dev/null")
-    after = as_json(guest, "smart-log", DEVICE)
+def test_health_counts_what_the_guest_reads_and_writes(linux: Guest) -> None:
+    before = as_json(linux, "smart-log", DEVICE)
+    raw(linux, "dd if=/dev/zero of=/dev/nvme0n1 bs=1M count=4 oflag=direct 2>/dev/null")
+    raw(linux, "dd if=/dev/nvme0n1 of=/dev/null bs=1M count=2 iflag=direct 2>/dev/null")
+    after = as_json(linux, "smart-log", DEVICE)
     # In units of 1000 blocks of 512 bytes, rounded up.
     assert 7 <= after["data_units_written"] - before["data_units_written"] <= 10
     assert 3 <= after["data_units_read"] - before["data_units_read"] <= 6
     assert after["host_write_commands"] > before["host_write_commands"]
-    assert (after["power_cycles"], after["avail_spare"], after["media_errors"]) == (1, 100, 0)
-    assert "temperature" in nvme(guest, "smart-log", DEVICE)
+    assert (after["power_cycles"], after["avail_spare"]) == (1, 100)
+    assert after["media_errors"] == before["media_errors"]
+    assert "temperature" in nvme(linux, "smart-log", DEVICE)
 
 
-def test_firmware_slots_and_changed_namespaces(guest: Guest) -> None:
-    assert as_json(guest, "fw-log", DEVICE)["nvme0"]["Active Firmware Slot (afi)"] == 1
-    assert f"({__version__}...)" in nvme(guest, "fw-log", DEVICE)
-    assert as_json(guest, "changed-ns-list-log", DEVICE)["nvme0"] == {}
-    assert "no ns changed" in nvme(guest, "changed-ns-list-log", DEVICE)
+def test_firmware_slots_and_changed_namespaces(linux: Guest) -> None:
+    assert as_json(linux, "fw-log", DEVICE)["nvme0"]["Active Firmware Slot (afi)"] == 1
+    assert f"({__version__}...)" in nvme(linux, "fw-log", DEVICE)
+    assert as_json(linux, "changed-ns-list-log", DEVICE)["nvme0"] == {}
+    assert "no ns changed" in nvme(linux, "changed-ns-list-log", DEVICE)
 
 
-def test_effects_are_told_and_surprise_no_kernel(guest: Guest) -> None:
+def test_effects_are_told(linux: Guest) -> None:
     # Without --csi nvme-cli wants the registers, which this kernel gives to no program.
-    (said,) = as_json(guest, "effects-log", DEVICE, "--csi=0")
+    (said,) = as_json(linux, "effects-log", DEVICE, "--csi=0")
     assert said["admin_cmd_set"]["ACS_6 (Identify)"] == 1 << 21 | 1
     assert said["io_cmd_set"]["IOCS_1 (Write)"] == 3
-    assert "IOCS2    [Read" in nvme(guest, "effects-log", DEVICE, "--csi=0", "-H")
-    assert b"unusual effects" not in raw(guest, "dmesg")
-    features = as_json(guest, "fid-support-effects-log", DEVICE)["fid_support"]
+    assert "IOCS2    [Read" in nvme(linux, "effects-log", DEVICE, "--csi=0", "-H")
+    features = as_json(linux, "fid-support-effects-log", DEVICE)["fid_support"]
     assert {"fid_6": 1 << 21 | 1} in features
 
 
-def test_supported_log_pages_are_named(guest: Guest) -> None:
-    plain = nvme(guest, "supported-log-pages", DEVICE)
+def test_supported_log_pages_are_named(linux: Guest) -> None:
+    plain = nvme(linux, "supported-log-pages", DEVICE)
     for name in ("Error Information", "Telemetry Host-Initiated", "Persistent Event Log"):
         assert name in plain
-    said = as_json(guest, "supported-log-pages", DEVICE)["supported_logs"]
+    said = as_json(linux, "supported-log-pages", DEVICE)["supported_logs"]
     assert {"lid_0xd ": 0x10001} in said
 
 
-def test_telemetry_is_created_and_read_to_its_end(guest: Guest) -> None:
+def test_telemetry_is_created_and_read_to_its_end(linux: Guest) -> None:
     file = "/tmp/telemetry"
     script = f"nvme telemetry-log {DEVICE} --output-file={file} --host-generate=1 && cat {file}"
-    said = raw(guest, script)
+    said = raw(linux, script)
     area1, area2, area3 = struct.unpack_from("<HHH", said, 8)
     assert said[0] == 7
     assert len(said) == 512 * (1 + area3)
@@ -106,17 +90,17 @@ def test_telemetry_is_created_and_read_to_its_end(guest: Guest) -> None:
     assert configuration["identity"]["model"] == "Potash computational storage"
 
 
-def test_the_persistent_event_log_is_established_read_and_released(guest: Guest) -> None:
+def test_the_persistent_event_log_is_established_read_and_released(linux: Guest) -> None:
     log = ["persistent-event-log", DEVICE]
-    assert guest.capture(["nvme", *log, "--action=0"]).code != 0
-    assert "Establishing" in nvme(guest, *log, "--action=1")
-    said = nvme(guest, *log, "--action=0")
+    assert linux.capture(["nvme", *log, "--action=0"]).code != 0
+    assert "Establishing" in nvme(linux, *log, "--action=1")
+    said = nvme(linux, *log, "--action=0")
     # It leaves out the event that ends where the log does, and so the power-on as long as there is
     # no reset.
     assert "Event Type: SMART/Health Log Snapshot Event(0x1)" in said
     assert "Supported Events Bitmap" in said
     # Its JSON ends nvme-cli 2.13 itself with SIGSEGV at the first reset: it swaps two lengths.
-    binary = raw(guest, f"nvme {' '.join(log)} --action=0 -o binary")
+    binary = raw(linux, f"nvme {' '.join(log)} --action=0 -o binary")
     assert binary[0] == 0x0D
     assert struct.unpack_from("<Q", binary, 8) == (len(binary),)
     types, at = set(), 512
@@ -125,18 +109,21 @@ def test_the_persistent_event_log_is_established_read_and_released(guest: Guest)
         at += 3 + binary[at + 2] + int.from_bytes(binary[at + 22 : at + 24], "little")
     assert at == len(binary)
     assert types >= {1, 4}
-    assert "Releasing" in nvme(guest, *log, "--action=2")
-    assert guest.capture(["nvme", *log, "--action=0"]).code != 0
+    assert "Releasing" in nvme(linux, *log, "--action=2")
+    assert linux.capture(["nvme", *log, "--action=0"]).code != 0
 
 
-def test_lba_status_names_blocks_that_cannot_be_read(guest: Guest) -> None:
-    assert as_json(guest, "lba-status-log", DEVICE)["nlslne"] == 0
-    nvme(guest, "write-uncor", "/dev/nvme0n1", "--start-block=77", "--block-count=2")
-    said = as_json(guest, "lba-status-log", DEVICE)
-    assert (said["nlslne"], said["estulb"], said["lsgc"]) == (1, 3, 1)
+def test_lba_status_names_blocks_that_cannot_be_read(linux: Guest) -> None:
+    before = as_json(linux, "lba-status-log", DEVICE)
+    assert before["nlslne"] == 0
+    where = ["/dev/nvme0n1", "--start-block=77", "--block-count=2"]
+    nvme(linux, "write-uncor", *where)
+    said = as_json(linux, "lba-status-log", DEVICE)
+    assert (said["nlslne"], said["estulb"], said["lsgc"]) == (1, 3, before["lsgc"] + 1)
     (element,) = said["ns_elements"]
     assert element["neid"] == 1
-    assert "Estimate of Unrecoverable Logical Blocks: 3" in nvme(guest, "lba-status-log", DEVICE)
+    assert "Estimate of Unrecoverable Logical Blocks: 3" in nvme(linux, "lba-status-log", DEVICE)
+    nvme(linux, "write-zeroes", *where)
 
 
 @pytest.mark.parametrize(
@@ -151,10 +138,10 @@ def test_lba_status_names_blocks_that_cannot_be_read(guest: Guest) -> None:
     ],
 )
 def test_what_cannot_be_asked_has_its_status(
-    guest: Guest, arguments: list[str], status: str
+    linux: Guest, arguments: list[str], status: str
 ) -> None:
-    before = as_json(guest, "smart-log", DEVICE)["num_err_log_entries"]
-    done = guest.capture(["nvme", "get-log", DEVICE, *arguments])
+    before = as_json(linux, "smart-log", DEVICE)["num_err_log_entries"]
+    done = linux.capture(["nvme", "get-log", DEVICE, *arguments])
     assert done.code != 0
     assert status in done.stderr.decode()
-    assert as_json(guest, "smart-log", DEVICE)["num_err_log_entries"] == before
+    assert as_json(linux, "smart-log", DEVICE)["num_err_log_entries"] == before

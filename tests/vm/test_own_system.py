@@ -20,7 +20,7 @@ import pytest
 from potash.cli.app import run_app
 from potash.vm.images import GuestImages
 from potash.vm.rootfs import Archive
-from support.vm import WAITING, PotashGuest, processes_with
+from support.vm import PotashGuest, processes_with
 
 LIMIT = 60.0
 COMMAND = [sys.executable, "-m", "potash.cli.main", "guest"]
@@ -181,22 +181,15 @@ def boot_sector(end: bytes) -> bytes:
 
 
 def test_a_disk_boots_by_itself_and_only_what_may_be_written_is(
-    environment: dict[str, str], tmp_path: Path
+    tmp_path: Path, potash_guest: PotashGuest
 ) -> None:
     first = boot_sector(RESET).ljust(1 << 20, b"\0")
     (tmp_path / "first").write_bytes(first)
     (tmp_path / "other").write_bytes(bytes(1 << 20))
-    disks = ["--disk", str(tmp_path / "first"), "--disk", f"{tmp_path / 'other'},rw"]
-    done = subprocess.run(
-        [*COMMAND, "--size", "1M", *disks],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        env=environment,
-        timeout=LIMIT,
-        check=False,
-    )
-    assert (done.returncode, done.stderr.removeprefix(WAITING.encode())) == (0, b"")
-    assert b"10\n" in done.stdout
+    disks = ("--disk", tmp_path / "first", "--disk", f"{tmp_path / 'other'},rw")
+    done = potash_guest("--size", "1M", *disks)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "10\n" in done.stdout
     assert (tmp_path / "first").read_bytes() == first
     assert (tmp_path / "other").read_bytes()[512:1024] == boot_sector(RESET)
 
