@@ -107,7 +107,15 @@ def libraries() -> tuple[Path, ...]:
     folders = [*own, *sys.path, *site.getsitepackages(), sys.prefix, sys.base_prefix]
     system = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib", "/usr/share/zoneinfo")
     machine = ("/etc/ld.so.cache", "/proc/cpuinfo", "/sys/devices/system/cpu", "/dev/null")
-    return tuple(Path(one) for one in _distinct((*folders, *system, *machine)))
+    packages = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    linked = [link for folder in packages for link in _links(folder)]
+    return tuple(Path(one) for one in _distinct((*folders, *linked, *system, *machine)))
+
+
+def _links(folder: str) -> Iterator[str]:
+    """What some installers put there for a package: a link to a folder that many share."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        yield from [entry.path for entry in entries if entry.is_symlink()]
 
 
 def _distinct(paths: Iterable[str]) -> Iterator[str]:
