@@ -52,16 +52,20 @@ side. Only the standard library is used, and Linux.
 Source: `docs/interop/vfio-user.rst` in QEMU's sources.
 """
 
-from pyvfio_user.client import Client, VfioUserError
-from pyvfio_user.device import Device, IoEventFd, Pending, Region
-from pyvfio_user.irqs import InterruptLines, Irq
-from pyvfio_user.mapped import MappedRegion
-from pyvfio_user.memory import AccessFault, AddressSpace
-from pyvfio_user.migration import Migration
-from pyvfio_user.payloads import Area, RegionType
-from pyvfio_user.protocol import IrqFlags, IrqSetFlags, PciIrq, PciRegion, ProtocolError
-from pyvfio_user.sealed_memory import SealedMemory
-from pyvfio_user.server import Server
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyvfio_user.client import Client, VfioUserError
+    from pyvfio_user.device import Device, IoEventFd, Pending, Region
+    from pyvfio_user.irqs import InterruptLines, Irq
+    from pyvfio_user.mapped import MappedRegion
+    from pyvfio_user.memory import AccessFault, AddressSpace
+    from pyvfio_user.migration import Migration
+    from pyvfio_user.payloads import Area, RegionType
+    from pyvfio_user.protocol import IrqFlags, IrqSetFlags, PciIrq, PciRegion, ProtocolError
+    from pyvfio_user.sealed_memory import SealedMemory
+    from pyvfio_user.server import Server
 
 __all__ = [
     "AccessFault",
@@ -86,3 +90,24 @@ __all__ = [
     "Server",
     "VfioUserError",
 ]
+
+_MODULES = {
+    "client": ("Client", "VfioUserError"),
+    "device": ("Device", "IoEventFd", "Pending", "Region"),
+    "irqs": ("InterruptLines", "Irq"),
+    "mapped": ("MappedRegion",),
+    "memory": ("AccessFault", "AddressSpace"),
+    "migration": ("Migration",),
+    "payloads": ("Area", "RegionType"),
+    "protocol": ("IrqFlags", "IrqSetFlags", "PciIrq", "PciRegion", "ProtocolError"),
+    "sealed_memory": ("SealedMemory",),
+    "server": ("Server",),
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import what is used when it is used: a client needs no server, nor the other way round."""
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
