@@ -43,7 +43,7 @@ def model(kind: str, seed: int) -> tuple[bytes, tuple[int, ...]]:
     return graph.finish((x,), (y,)), shape
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", ["conv2d", "depthwise", "connected"])
 def test_every_sum_is_rounded_as_the_reference_kernel_does(kind: str, seed: int) -> None:
     data, shape = model(kind, seed)

@@ -62,7 +62,7 @@ class Sidecar:
             for start in (0, PAGE_SIZE)
             if (record := _decode(pages[start : start + PAGE_SIZE])) is not None
         ]
-        if not found and any(pages):
+        if not found and pages != bytes(SIDECAR_SIZE):
             log.warning("the sidecar is damaged, so counters and saved features start anew")
         self._number, sections = max(found, key=lambda record: record[0], default=(0, {}))
         with self._lock:

@@ -100,6 +100,8 @@ def _check_finish(instructions: Sequence[Instruction]) -> None:
 
 
 def _token_queues(index: int, instruction: Instruction, which: Dependencies) -> list[TokenQueue]:
+    if not instruction.dependencies:
+        return []
     stage = instruction.stage
     try:
         return [TOKEN_QUEUES[stage, bit] for bit in instruction.dependencies & which]

@@ -5,6 +5,7 @@ other shape has loops that the compiler makes what it can of. Each kind of path 
 own, so that compiled code is for one of them.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -152,6 +153,11 @@ def processor_features() -> frozenset[str]:
         return frozenset(one[1:] for one in configured.split(",") if one.startswith("+"))
     if settings.CPU_NAME not in (None, "host"):
         return frozenset()
+    return _detected()
+
+
+@functools.cache
+def _detected() -> frozenset[str]:
     found = llvmlite.binding.get_host_cpu_features()
     return frozenset(name for name, present in found.items() if present)
 
