@@ -106,10 +106,11 @@ def libraries() -> tuple[Path, ...]:
     own = {path for path in sysconfig.get_paths().values() if path}
     folders = [*own, *sys.path, *site.getsitepackages(), sys.prefix, sys.base_prefix]
     system = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib", "/usr/share/zoneinfo")
+    named = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     machine = ("/etc/ld.so.cache", "/proc/cpuinfo", "/sys/devices/system/cpu", "/dev/null")
     packages = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     linked = [link for folder in packages for link in _links(folder)]
-    return tuple(Path(one) for one in _distinct((*folders, *linked, *system, *machine)))
+    return tuple(Path(one) for one in _distinct((*folders, *linked, *system, *named, *machine)))
 
 
 def _links(folder: str) -> Iterator[str]:
