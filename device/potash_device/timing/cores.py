@@ -5,12 +5,10 @@ into nanoseconds. A core does one job at a time, in the order in which they arri
 has a clock, and nothing waits.
 """
 
-import difflib
 import math
 from collections import deque
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 from potash_device.timing.profile import LARGEST, ProfileError, Rate
@@ -110,6 +108,8 @@ def _cycles(table: object) -> tuple[int, ...]:
 def _require_known(where: str, table: Mapping[str, Any], known: Any) -> None:
     for key in table:
         if key not in known:
+            import difflib
+
             near = difflib.get_close_matches(key, known, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise ProfileError(f"{where} has no key {key}{hint}")
@@ -119,6 +119,8 @@ class Price:
     """What work takes on a core of `profile`: a call gives nanoseconds, rounded up once."""
 
     def __init__(self, profile: CoreProfile) -> None:
+        from fractions import Fraction  # with decimals; every APU imports this module
+
         cycle = Fraction(NS_PER_S, profile.clock_hz)
         prices = [
             *(cycle * cycles / THOUSAND for cycles in profile.cycles),

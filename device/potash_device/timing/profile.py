@@ -7,7 +7,6 @@ is the rows that one program operation writes; a superblock is the blocks of one
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, NamedTuple
@@ -283,6 +282,8 @@ def from_mapping(table: Mapping[str, Any]) -> Profile:
     known = [field.name for field in fields(Profile)]
     for key in values:
         if key not in known:
+            import difflib
+
             near = difflib.get_close_matches(key, known, 1)
             raise ProfileError(
                 f"there is no key {key}" + (f"; did you mean {near[0]}?" if near else "")

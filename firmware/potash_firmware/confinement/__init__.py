@@ -14,7 +14,6 @@ Sources: prctl(2), seccomp(2), landlock(7), capabilities(7), getrlimit(2).
 import ctypes
 import functools
 import os
-import platform
 import resource
 import site
 import sys
@@ -152,7 +151,7 @@ def _drop_capabilities() -> None:
             prctl(PR_CAPBSET_DROP, number)
     with suppress(OSError):
         prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
-    number_of_call = _CAPSET.get(platform.machine())
+    number_of_call = _CAPSET.get(os.uname().machine)
     if number_of_call is not None:
         header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
         with suppress(OSError):  # a container's own filter may forbid even this

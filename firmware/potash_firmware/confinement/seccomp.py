@@ -7,7 +7,7 @@ x32).
 
 import ctypes
 import errno
-import platform
+import os
 import struct
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -46,7 +46,7 @@ MACHINES = {"x86_64": Machine(0xC000003E, 0), "aarch64": Machine(0xC00000B7, 1)}
 
 def machine() -> Machine | None:
     """The one that this process runs on; None where no filter can be made for it."""
-    return MACHINES.get(platform.machine()) if struct.calcsize("P") == 8 else None
+    return MACHINES.get(os.uname().machine) if struct.calcsize("P") == 8 else None
 
 
 def supported() -> bool:
