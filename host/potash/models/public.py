@@ -219,8 +219,11 @@ def in_int8(name: str, calibration: Sequence[tuple[str, bytes]] = ()) -> bytes:
     model = fetch(name)
     if name.startswith(INT8):
         return model
-    calibration = calibration or [("samples", isolated(_samples, model))]
-    return isolated(quantizing.quantize, model, calibration).model
+    return isolated(_quantised, model, calibration)
+
+
+def _quantised(model: bytes, calibration: Sequence[tuple[str, bytes]]) -> bytes:
+    return quantizing.quantize(model, calibration or [("samples", _samples(model))]).model
 
 
 def _downloaded(its: Public) -> bytes:
