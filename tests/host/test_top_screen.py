@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import aiohttp
 import pytest
 from textual.widgets import DataTable, RichLog, Sparkline, Static
 
@@ -114,6 +113,8 @@ def test_a_browser_needs_the_address_and_leaves_nothing(device: Path) -> None:
 
 async def interrupted_while_watched(address: str, process: subprocess.Popen[str]) -> list[int]:
     """Interrupt what serves a page while it is open; gives the processes that it has started."""
+    import aiohttp  # here, as each worker of pytest reads this file, and one runs it
+
     async with (
         aiohttp.ClientSession() as browser,
         browser.ws_connect(f"{address}ws?width=120&height=40") as page,

@@ -8,8 +8,6 @@ from xml.etree import ElementTree as xml
 
 import nbformat
 import pytest
-from jupyter_client.manager import AsyncKernelManager
-from nbclient import NotebookClient
 
 from support.docs import ROOT, environment
 
@@ -39,6 +37,10 @@ def test_a_link_leads_to_a_page() -> None:
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """What each cell with code gives: its text, or its picture. No cell raises."""
+    # Each worker of pytest reads this file, and one runs it.
+    from jupyter_client.manager import AsyncKernelManager
+    from nbclient import NotebookClient
+
     folder = tmp_path_factory.mktemp("tour")
     tour: Any = read(TOUR, as_version=4)
     # Sockets in a folder of this user's, where a kernel would listen on TCP otherwise.
