@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from potash.cli.app import run_app
+from support.processes import descendants, name
 from support.vm import WAITING, PotashGuest, processes_with
 
 LIMIT = 120.0
@@ -115,25 +116,19 @@ def started(environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def test_ctrl_c_leaves_nothing(
-    started: subprocess.Popen[bytes], environment: dict[str, str]
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_outlives_the_command(
+    started: subprocess.Popen[bytes], environment: dict[str, str], number: signal.Signals
 ) -> None:
-    folder = environment["TMPDIR"]
-    (scratch,) = os.listdir(folder)
-    assert len(processes_with(scratch)) >= 1  # the device, which is told its socket
-    os.killpg(started.pid, signal.SIGINT)
-    assert started.wait(LIMIT) == 128 + signal.SIGINT
-    assert processes_with(scratch) == []
-    assert os.listdir(folder) == []
-
-
-def test_the_death_of_the_command_is_the_death_of_its_processes(
-    started: subprocess.Popen[bytes], environment: dict[str, str]
-) -> None:
-    (scratch,) = os.listdir(environment["TMPDIR"])
-    descriptors = [os.pidfd_open(pid) for pid in processes_with(scratch)]
-    assert descriptors
-    started.kill()
+    """Neither Ctrl-C nor its death."""
+    below = descendants(started.pid)
+    assert set(below) & set(processes_with("qemu-system"))
+    assert "potash-apu" in map(name, below)
+    descriptors = [os.pidfd_open(pid) for pid in below]
+    os.killpg(started.pid, number)
+    if number is signal.SIGINT:
+        assert started.wait(LIMIT) == 128 + number
+        assert os.listdir(environment["TMPDIR"]) == []
     for descriptor in descriptors:
         with open(descriptor) as process:
             assert select.select([process], [], [], LIMIT)[0]

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from potash.cli.app import run_app
 from potash.programs.examples import Example
 
 LIMIT = 120.0
@@ -15,15 +16,15 @@ LIMIT = 120.0
 pytestmark = pytest.mark.usefixtures("images")
 
 
-def test_a_log_on_the_drive_is_searched_in_the_guest() -> None:
-    command = [sys.executable, "-m", "potash.cli.main", "demo", "grep", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+def test_a_log_on_the_drive_is_searched_in_the_guest(capfd: pytest.CaptureFixture[str]) -> None:
+    code = run_app(["demo", "grep", "--json"])
+    out, err = capfd.readouterr()
+    assert code == 0, err
+    report = json.loads(out)
     example = Example.load("grep")
     assert report["equal"] is True
     assert (report["input"], report["output"]) == (len(example.input), len(example.expected))
-    assert "/share/grep/output.bin; the program returned 0" in done.stderr
+    assert "/share/grep/output.bin; the program returned 0" in err
 
 
 @pytest.mark.slow  # what differs from a search, `tests/host/test_examples.py` has without a guest

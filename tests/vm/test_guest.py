@@ -6,9 +6,6 @@ import dataclasses
 import hashlib
 import os
 import select
-import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -25,7 +22,6 @@ from potash.vm.images import GuestImages
 from potash.vm.machine import Machine
 from potash.vm.qemu import CPUS, MEMORY
 from potash.vm.snapshot import Shape
-from support.vm import processes_with
 
 LIMIT = 60.0
 
@@ -197,38 +193,6 @@ def test_a_frozen_state_that_is_damaged_is_made_anew(
     with Guest(dataclasses.replace(images, cache=Cache(tmp_path))) as guest:
         assert guest.capture(["echo", "back"]).stdout == b"back\n"
     assert state.is_symlink()
-
-
-OWNER = """
-import os, sys
-from potash.vm import images
-from potash.vm.guest import Guest
-with Guest(images.prepare()) as guest:
-    print(guest.machine.pid, flush=True)
-    guest.run(["sleep", "600"])
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_nothing_outlives_the_process_that_owns_the_guest(
-    images: GuestImages, number: signal.Signals, tmp_path: Path
-) -> None:
-    roots = os.pathsep.join(path for path in sys.path if path)
-    environment = dict(os.environ, PYTHONPATH=roots, TMPDIR=str(tmp_path))
-    owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=environment,
-        start_new_session=True,
-    )
-    with owner:
-        assert owner.stdout is not None
-        pid = int(owner.stdout.readline())
-        assert pid in processes_with("qemu-system")
-        os.killpg(owner.pid, number)
-    assert gone(pid)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_two_processors_and_more_memory(images: GuestImages) -> None:
