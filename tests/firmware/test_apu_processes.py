@@ -32,10 +32,13 @@ from support.processes import children
 from support.processes import descriptors as opened
 
 PRINT = 1
+TFLITE_VTA = 3
 
 COPY_8 = program(load(6, 1), store(2, 6), mov(0, 7), exit_)
 FOREVER = program(call(PRINT), insn(0x05, offset=-1), exit_)
 CHATTER = program(call(PRINT), insn(0x05, offset=-2), exit_)
+INFER = program(mov(3, 8), mov(4, 4), mov(5, 64), call(TFLITE_VTA), exit_)
+"""Runs its input as a model of eight bytes, which is none."""
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +145,24 @@ def test_of_the_devices_memory_a_nursery_has_the_accelerators_alone(apu: Board) 
     apu.until_so(lambda: children(apu.process.pid) not in ([], [first]))
     apu.run(COPY_8, b"ABCDEFGH")
     assert memory(apu.nursery()) == ({"potash-arena0", "potash-arena3"}, set())
+
+
+def test_a_nursery_imports_what_models_take_when_a_second_worker_does() -> None:
+    """One that does so for the first would do it twice on a drive that runs one model."""
+
+    def imported() -> bool:
+        opened(nursery)  # or the test is skipped
+        return "litert" in Path(f"/proc/{nursery}/maps").read_text()
+
+    with board() as apu:
+        assert apu.run(INFER, b"no model").status == StatusId.FAILED
+        nursery, worker = apu.nursery(), apu.worker(0)
+        assert not imported()
+        end(worker, signal.SIGKILL)
+        apu.until_so(lambda: apu.has_worker(0) and apu.worker(0) != worker)
+        assert apu.run(INFER, b"no model").status == StatusId.FAILED
+        apu.until_so(imported)
+        assert apu.nursery() == nursery
 
 
 def test_an_idle_worker_that_dies_fails_no_job(apu: Board) -> None:

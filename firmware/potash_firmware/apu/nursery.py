@@ -284,6 +284,7 @@ def _models(config: Config, row: Row | None, ledger: Ledger | None, workshop: Wo
     from potash_firmware.apu.meter import Meter
     from potash_firmware.apu.models import Models
 
+    workshop.runs_models()
     engines.before_fast = workshop.kernels
     meter = Meter(row, count_cycles=config.count_cycles and row is not None, ledger=ledger)
     return Models(config.vta, meter, workshop.model, config.vta_threads)

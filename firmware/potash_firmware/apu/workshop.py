@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import IntEnum
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from potash_firmware.apu.config import Config
@@ -46,6 +47,9 @@ _ANSWER = struct.Struct("<iI")
 
 _SOURCE_OF_FAILURE = b"\x01"
 
+_running_models = count()
+"""Workers that have said so, in the nursery."""
+
 
 class Work(IntEnum):
     """What can be asked for."""
@@ -56,6 +60,8 @@ class Work(IntEnum):
     """A model's partitions for the tensor accelerator: its bytes."""
     COUNTED_PROGRAM = 4
     """The same, with code that counts instructions by kind."""
+    RUNS_MODELS = 5
+    """Nothing, and no answer: this worker imports what models take."""
     KERNELS = 3
     """The tensor accelerator's own code, which depends on no untrusted input."""
 
@@ -135,6 +141,11 @@ class Workshop:
     def descriptors(self) -> tuple[int, int]:
         """What a worker must keep for this."""
         return self._end.fileno(), self._exchange.fd
+
+    def runs_models(self) -> None:
+        """Say that this worker imports what models take, as the nursery may for those after it."""
+        with suppress(OSError):
+            self._end.send(_REQUEST.pack(Work.RUNS_MODELS, 0, 0), socket.MSG_NOSIGNAL)
 
     def program(self, code: bytes, entry: int, by_kind: bool) -> bytes:
         """The object file of a program. Raises EngineUnavailable."""
@@ -235,6 +246,10 @@ class Desk:
             raise EOFError
         if len(data) != _REQUEST.size:
             return None  # only a compromised worker does that
+        if _REQUEST.unpack(data)[0] == Work.RUNS_MODELS:
+            if next(_running_models):  # this is the second one, and there will be others
+                preload()
+            return None
         if self.busy:
             self._next = data  # its cache writer has answered, and is not reaped yet
             return None
