@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -414,9 +415,13 @@ def test_a_drive_whose_accelerator_runs_a_job_is_not_moved(shared: Devices) -> N
 
 def workers(device: Process) -> list[int]:
     """The processes that run its programs."""
-    found = [pid for pid in descendants(device.pid) if name(pid).startswith("potash-worker")]
-    assert found
-    return found
+    deadline = time.monotonic() + 30
+    while True:
+        below = descendants(device.pid)
+        if found := [pid for pid in below if name(pid).startswith("potash-worker")]:
+            return found
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_memory_and_compute_namespaces_move(devices: Devices) -> None:
