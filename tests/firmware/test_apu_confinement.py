@@ -295,6 +295,18 @@ def test_without_filters_the_other_measures_are_in_force() -> None:
     assert limits["Max core file size"] == ["0"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root enters what others have closed")
+def test_folders_that_root_cannot_enter_without_capabilities_are_known(tmp_path: Path) -> None:
+    folder = tmp_path / "home" / "packages"
+    folder.mkdir(parents=True)
+    for closed in (folder, folder.parent):
+        assert confinement.stay_readable([folder, folder / "absent"])
+        os.chown(closed, 65534, 65534)
+        closed.chmod(0o700)
+        assert not confinement.stay_readable([folder])
+        closed.chmod(0o755)
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may trace any process")
 def test_no_process_of_the_apu_can_be_looked_into(apu: Board) -> None:
     assert attack(apu, "start a thread") == 0

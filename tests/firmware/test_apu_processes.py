@@ -76,9 +76,9 @@ def end(pid: int, number: signal.Signals) -> None:
 
 def memory(nursery: int) -> tuple[set[str], set[str]]:
     """What of the device's memory a nursery has open, and what of it it has mapped."""
+    files = {one.removeprefix("/memfd:").split(" ")[0] for one in opened(nursery)}
     lines = Path(f"/proc/{nursery}/maps").read_text().splitlines()
-    found = opened(nursery), [line.partition("/memfd:")[2] for line in lines]
-    files, mapped = ({one.removeprefix("/memfd:").split(" ")[0] for one in part} for part in found)
+    mapped = {line.partition("/memfd:")[2].split(" ")[0] for line in lines}
     device = {"potash-transfer", "potash-state", "media1", "potash-arena0", "potash-arena3"}
     return files & device, mapped & device
 

@@ -47,6 +47,8 @@ class LateModels:
 def preload() -> None:
     """Import what models take, for all processes that are forked from this one."""
     gc.disable()
+    import email.parser  # noqa: F401 - the entry points are read with it
+
     from potash_device.vta import engines  # noqa: F401
     from potash_firmware.apu import models  # noqa: F401
 

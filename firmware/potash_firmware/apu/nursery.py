@@ -24,10 +24,10 @@ from potash_device.trace import COMPUTE, record
 from potash_firmware.apu import orders
 from potash_firmware.apu.config import CONFIG_VARIABLE, Config, parse_descriptors
 from potash_firmware.apu.confined import confine_compiler, confine_worker
-from potash_firmware.apu.inference import LateModels, preload_operators
+from potash_firmware.apu.inference import LateModels, preload, preload_operators
 from potash_firmware.apu.process import die_with_parent, set_name, yield_to_others
 from potash_firmware.apu.workshop import EXCHANGE, Desk, Workshop
-from potash_firmware.confinement import be_undumpable, libraries, missing
+from potash_firmware.confinement import be_undumpable, libraries, missing, stay_readable
 from potash_firmware.mailbox.counters import Counters, Row, unshared_row
 from potash_firmware.mailbox.shared import SharedMemory
 
@@ -228,7 +228,8 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
         log.error("%s", problem)
     for lack in missing():
         log.warning("%s", lack)
-    libraries()  # found out once, for all that are forked
+    if not stay_readable(libraries()):
+        preload()
 
     # What is here now is shared with every worker: the collector must not touch, and so copy, it.
     # To collect first takes a tenth of all this, and leaves holes that workers fill with copies.

@@ -27,7 +27,7 @@ from potash_firmware.confinement import landlock, seccomp
 from potash_firmware.confinement.kernel import prctl, system_call
 from potash_firmware.confinement.system_calls import rules
 
-__all__ = ["Bounds", "be_undumpable", "confine", "libraries", "missing"]
+__all__ = ["Bounds", "be_undumpable", "confine", "libraries", "missing", "stay_readable"]
 
 PR_SET_DUMPABLE = 4
 PR_CAPBSET_DROP = 24
@@ -110,6 +110,22 @@ def libraries() -> tuple[Path, ...]:
     packages = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     linked = [link for folder in packages for link in _links(folder)]
     return tuple(Path(one) for one in _distinct((*folders, *linked, *system, *named, *machine)))
+
+
+def stay_readable(paths: Iterable[Path]) -> bool:
+    """Whether a confined process of this user can enter all these folders.
+
+    What lets root into the folders of other users are capabilities, which it gives up.
+    """
+    user, groups = os.geteuid(), {os.getegid(), *os.getgroups()}
+    real = [path.resolve() for path in paths if path.is_dir()]
+    wanted = {folder: 0o1 for path in real for folder in path.parents} | dict.fromkeys(real, 0o5)
+    for folder, bits in wanted.items():
+        status = folder.stat()
+        shift = 6 if status.st_uid == user else 3 if status.st_gid in groups else 0
+        if status.st_mode >> shift & bits != bits:
+            return False
+    return True
 
 
 def _links(folder: str) -> Iterator[str]:
