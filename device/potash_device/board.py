@@ -7,11 +7,11 @@ import errno
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from nvme_spec.registers import Capabilities, CommandSets
-from potash_device.controller.cmb import CmbSettings, ControllerMemoryBuffer
+from potash_device.controller.cmb import ControllerMemoryBuffer
 from potash_device.controller.dma import DmaEngine
 from potash_device.controller.interrupts import InterruptLines
 from potash_device.controller.queue_set import QueueSet
@@ -24,10 +24,10 @@ from potash_device.media.sidecar import Sidecar
 from potash_device.media.store import Media
 from potash_device.pcie import layout
 from potash_device.pcie.bar_memory import BarMemory
-from potash_device.pcie.config_space import BarLayout, ConfigSpace, PciIdentity
+from potash_device.pcie.config_space import BarLayout, ConfigSpace
 from potash_device.register_bytes import RegisterBytes
+from potash_device.settings import MAX_QUEUE_PAIRS, BoardSettings
 from potash_device.trace import Trace
-from potash_device.vta.config import Config
 from pyvfio_user.device import Region
 from pyvfio_user.irqs import InterruptLines as ClientLines
 from pyvfio_user.irqs import Irq
@@ -39,24 +39,7 @@ log = logging.getLogger(__name__)
 
 BAR = BarLayout(size=0x4000, msix_table=0x2000, msix_pending=0x3000)
 
-MAX_QUEUE_PAIRS = 64
-"""I/O queue pairs; the admin pair comes on top."""
-
 MAX_QUEUE_ENTRIES = 4096
-
-
-@dataclass(frozen=True)
-class BoardSettings:
-    identity: PciIdentity = field(default_factory=PciIdentity)
-    queue_pairs: int = MAX_QUEUE_PAIRS
-    """I/O queue pairs, each of which can have an interrupt vector of its own."""
-    ready_timeout: int = 60
-    """CAP.TO: how long enabling and disabling may take, in units of 500 ms."""
-    vta: Config = field(default_factory=Config.default)
-    cmb: CmbSettings | None = None
-    """The controller memory buffer, if there is to be one."""
-    memory_bar: int = 0
-    """Bytes of memory that the firmware and the host share through BAR 4; 0 for no such BAR."""
 
 
 class BoardMigration(Migration, Protocol):

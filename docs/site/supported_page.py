@@ -36,13 +36,14 @@ from nvme_spec.opcodes import (
 )
 from nvme_spec.registers import Register
 from nvme_spec.status import Status, describe
-from potash_device.board import Board, BoardSettings
+from potash_device.board import Board
 from potash_device.controller import registers
 from potash_device.media.drive import Drive
 from potash_device.media.executor import MediaExecutor
 from potash_device.media.flash import Flash
 from potash_device.media.shapes import BLOCK_SIZES, FORMATS, NamespaceShape
 from potash_device.media.sidecar import Sidecar
+from potash_device.settings import BoardSettings
 from potash_firmware.mailbox import SharedBuffers
 from potash_firmware.mailbox.device_programs import RANGES
 from potash_firmware.naming import command_name

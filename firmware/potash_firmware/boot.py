@@ -10,34 +10,30 @@ import signal
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from csd_spec.status import StatusId
-from potash_device.board import Board, BoardSettings
+from potash_device.board import Board
 from potash_device.media.drive import Drive
 from potash_device.media.executor import MediaExecutor
 from potash_device.media.flash import Flash
 from potash_device.media.memory import MemoryMedia
 from potash_device.media.sidecar import SIDECAR_SIZE, Sidecar
 from potash_device.media.store import Media
-from potash_device.pcie.config_space import PciIdentity
 from potash_device.trace import record
 from potash_device.vta.config import default_threads
 from potash_firmware.apu import config
 from potash_firmware.apu_process import ApuProcess
-from potash_firmware.bpf.engine import Engine
-from potash_firmware.log_components import LogSettings
 from potash_firmware.mailbox import SharedBuffers, pair
 from potash_firmware.mailbox.counters import ENGINE_ROWS, Counters, Word
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.loop import Rpu
 from potash_firmware.rpu.migration.migration import PATIENCE
-from potash_firmware.rpu.settings import Identity, RpuSettings
 from potash_firmware.rpu.timing.deadlines import GuestClock
 from potash_firmware.rpu.timing.holding import Holding, Standstill
+from potash_firmware.settings import DeviceSettings
 from potash_firmware.status import StatusSocket, snapshot
 from potash_firmware.waiting import READ, WRITE, Source, Waiting
 from pyvfio_user.server import Server
@@ -53,51 +49,7 @@ HOST_WRITES_WAITING = 1024
 REFUSAL_LOG_INTERVAL = 10.0
 """Seconds before the next client that is refused is worth a line."""
 
-MIB = 1 << 20
-
 _PR_SET_TIMERSLACK = 29
-
-
-@dataclass(frozen=True)
-class DeviceSettings:
-    board: BoardSettings = field(default_factory=BoardSettings)
-    rpu: RpuSettings = field(default_factory=RpuSettings)
-    accelerators: tuple[config.AcceleratorConfig, ...] = (
-        config.AcceleratorConfig(0, 64 * MIB, 64 * MIB),
-    )
-    engine: Engine = Engine.NATIVE
-    """What runs programs."""
-    range_blocks: config.RangeBlocks = field(default_factory=config.RangeBlocks)
-    """How local storage commands count."""
-    log: LogSettings = field(default_factory=LogSettings)
-    """What the APU and its workers say of themselves; this process's own log is its owner's."""
-    platform_status: bool = False
-    """Whether an accelerator is done after a job that failed, as the platform has it."""
-    limits: config.Limits = field(default_factory=config.Limits)
-    """What programs and models may take."""
-    vta_threads: int | None = None
-    """Threads that execute a stream of the tensor accelerator; by default, as many as the number of
-    processors suggests."""
-    count_cycles: bool = False
-    """Whether the counters have the cycles of the tensor accelerator, which have to be modelled."""
-
-
-ALKALI = DeviceSettings(
-    board=BoardSettings(identity=PciIdentity(device_id=0x0001, msi_vectors=32)),
-    rpu=RpuSettings(
-        identity=Identity(
-            serial="0123456789",
-            model="DEADBEEF",
-            firmware_revision="12.34",
-            qualified_name="NVMe Open Source Controller",
-        )
-    ),
-    platform_status=True,
-)
-"""What the scripts and programs that were published for the original platform look for."""
-
-PROFILES = {"potash": DeviceSettings(), "alkali": ALKALI}
-"""Whole devices by name."""
 
 
 class Device:

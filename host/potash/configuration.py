@@ -31,12 +31,12 @@ from potash_device.media.shapes import (
 )
 from potash_device.vta.config import Config, ConfigError
 from potash_firmware.apu.config import AcceleratorConfig, Limits, RangeUnit
-from potash_firmware.boot import PROFILES, DeviceSettings
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.log_components import LEVELS
 from potash_firmware.mailbox.execution import MAX_RANGES
 from potash_firmware.rpu.placement import PlacementSettings
 from potash_firmware.rpu.settings import ComputeSettings, RpuSettings
+from potash_firmware.settings import PROFILES, DeviceSettings
 
 LARGEST_FILE = 1 << 20
 """Bytes of a configuration."""

@@ -14,7 +14,7 @@ import pytest
 from potash.cli.drive.acc import acc
 from potash.cli.drive.fw import fw
 from potash.vm.drive import device_process
-from potash_firmware.boot import PROFILES
+from potash_firmware.settings import PROFILES
 from support.bpf_compiler import NO_COMPILER, compiler
 from support.docs import ROOT, SOCKET, blocks, run_python, run_shell
 

@@ -21,12 +21,13 @@ from typing import Any
 import pytest
 
 from nvme_spec.identify.capabilities import CommandSet
-from potash_device.board import BoardSettings
 from potash_device.controller.cmb import CmbSettings
 from potash_device.media.flash import FLASH_SIZE
 from potash_device.media.memory import MemoryMedia
-from potash_firmware.boot import Device, DeviceSettings
+from potash_device.settings import BoardSettings
+from potash_firmware.boot import Device
 from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
+from potash_firmware.settings import DeviceSettings
 from pyvfio_user import dma_messages
 from pyvfio_user.memory import AddressSpace
 from support import vfio_user as wire

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, NamedTuple, Self, cast
 
-from potash_device.board import Board, BoardSettings
+from potash_device.board import Board
 from potash_device.controller.cmb import CmbSettings
 from potash_device.media.drive import Drive
 from potash_device.media.executor import MediaExecutor
@@ -22,6 +22,7 @@ from potash_device.media.memory import MemoryMedia
 from potash_device.media.sidecar import SIDECAR_SIZE, Sidecar
 from potash_device.media.store import Media
 from potash_device.pcie.config_space import PciIdentity
+from potash_device.settings import BoardSettings
 from potash_firmware.mailbox import ApuPort, ArenaPlan, SharedBuffers, pair
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.compute.engine import Engine

@@ -7,7 +7,7 @@ import dataclasses
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -20,7 +20,9 @@ from potash.sdk.errors import PotashError
 from potash.sdk.faults import Fault, describe, read_table
 from potash.units import Parsed, Size, human
 from potash_device.media import shapes
-from potash_firmware.boot import Device
+
+if TYPE_CHECKING:
+    from potash_firmware.boot import Device
 
 
 def _namespace(text: str) -> shapes.NamespaceShape:
@@ -308,7 +310,7 @@ moving_options = together(
 )
 
 
-def load_state(device: Device, path: Path) -> None:
+def load_state(device: "Device", path: Path) -> None:
     """Raises PotashError."""
     try:
         device.load(path.read_bytes())
@@ -316,7 +318,7 @@ def load_state(device: Device, path: Path) -> None:
         raise PotashError(f"the state in {path} cannot be loaded: {error.strerror}") from None
 
 
-def save_state(device: Device, path: Path) -> None:
+def save_state(device: "Device", path: Path) -> None:
     """The file is there whole, or not at all. Raises PotashError."""
     new = path.with_name(path.name + ".new")
     try:

@@ -28,8 +28,8 @@ from potash.vm.system import APPEND, Disk, System
 from potash.vm.terminal import descriptor_sink
 from potash_device.controller.cmb import CmbSettings
 from potash_device.media.shapes import NamespaceShape
-from potash_firmware.boot import PROFILES
 from potash_firmware.rpu.placement import PlacementSettings
+from potash_firmware.settings import PROFILES
 
 SHARE = "/share"
 MEBIBYTE = 1 << 20

@@ -30,12 +30,13 @@ from potash_device.media.drive import Drive
 from potash_device.media.errors import MediaError
 from potash_device.pcie.bar_memory import require_size
 from potash_firmware.apu.config import RangeBlocks, RangeUnit
-from potash_firmware.boot import PROFILES, Device, DeviceSettings, StopSignals, run_until
+from potash_firmware.boot import Device, StopSignals, run_until
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.confinement import be_undumpable
 from potash_firmware.log_components import COMPONENTS, FORMATS, LEVELS, TEXT, LogSettings
 from potash_firmware.rpu.placement import PlacementSettings
 from potash_firmware.rpu.settings import NamespaceSettings
+from potash_firmware.settings import PROFILES, DeviceSettings
 
 PROCESS = "potash"
 

@@ -1,0 +1,24 @@
+"""What a board is made with. Nothing here loads the board, for those who only describe one."""
+
+from dataclasses import dataclass, field
+
+from potash_device.controller.cmb import CmbSettings
+from potash_device.pcie.config_space import PciIdentity
+from potash_device.vta.config import Config
+
+MAX_QUEUE_PAIRS = 64
+"""I/O queue pairs; the admin pair comes on top."""
+
+
+@dataclass(frozen=True)
+class BoardSettings:
+    identity: PciIdentity = field(default_factory=PciIdentity)
+    queue_pairs: int = MAX_QUEUE_PAIRS
+    """I/O queue pairs, each of which can have an interrupt vector of its own."""
+    ready_timeout: int = 60
+    """CAP.TO: how long enabling and disabling may take, in units of 500 ms."""
+    vta: Config = field(default_factory=Config.default)
+    cmb: CmbSettings | None = None
+    """The controller memory buffer, if there is to be one."""
+    memory_bar: int = 0
+    """Bytes of memory that the firmware and the host share through BAR 4; 0 for no such BAR."""
