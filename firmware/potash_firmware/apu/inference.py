@@ -5,6 +5,7 @@ worker imports. So a worker imports them with its first model, from folders that
 """
 
 import gc
+import logging
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
@@ -14,6 +15,9 @@ from potash_firmware.tflite import OPERATOR_GROUP
 
 if TYPE_CHECKING:
     from potash_firmware.apu.models import Models, RunModel
+
+
+log = logging.getLogger(__name__)
 
 
 class Inference(Protocol):
@@ -47,11 +51,13 @@ class LateModels:
 def preload() -> None:
     """Import what models take, for all processes that are forked from this one."""
     gc.disable()
-    import email.parser  # noqa: F401 - the entry points are read with it
+    try:
+        import email.parser  # noqa: F401 - the entry points are read with it
 
-    from potash_device.vta import engines  # noqa: F401
-    from potash_firmware.apu import models  # noqa: F401
-
+        from potash_device.vta import engines  # noqa: F401
+        from potash_firmware.apu import models  # noqa: F401
+    except ImportError as error:  # jobs with models fail, and no others
+        log.error("no model can run: %s", error)
     gc.freeze()
     gc.enable()
 
