@@ -14,8 +14,7 @@ from click.core import ParameterSource
 
 from csd_spec.faults import FaultFlags
 from potash import configuration, toml_kinds
-from potash.cli.drive.common import together
-from potash.cli.drive.fault import FAULT
+from potash.cli.drive.common import FAULT, together
 from potash.sdk.errors import PotashError
 from potash.sdk.faults import Fault, describe, read_table
 from potash.units import Parsed, Size, human

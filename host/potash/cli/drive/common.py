@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -19,12 +19,28 @@ from potash.schema import encode
 from potash.sdk import VFIO_USER_SCHEME, Accelerator, Device
 from potash.sdk.accelerator import Argument
 from potash.sdk.accelerator_commands import argument_bytes
-from potash.sdk.errors import PotashError
+from potash.sdk.errors import InvalidRequest, PotashError
 from potash.sdk.targets import Range
 from potash.units import Parsed, parse_size
 
+if TYPE_CHECKING:
+    from potash.sdk.faults import Fault
+
 ACCELERATOR_LIMIT = 0xFFFF
 FIRMWARE_LIMIT = 15
+
+
+def parse_fault(text: str) -> "Fault":
+    """As `potash.sdk.faults.parse`. Raises ValueError."""
+    from potash.sdk import faults
+
+    try:
+        return faults.parse(text)
+    except InvalidRequest as error:
+        raise ValueError(str(error)) from None
+
+
+FAULT = Parsed("FAULT", parse_fault)
 
 
 def program_argument(text: str, others: str = "hex:BYTES") -> Argument:

@@ -7,22 +7,9 @@ import click
 
 from nvme_spec.status import Status
 from potash.cli.drive import reports
-from potash.cli.drive.common import json_option, opened, say
+from potash.cli.drive.common import FAULT, json_option, opened, say
 from potash.sdk import faults
-from potash.sdk.errors import CommandFailed, InvalidRequest, PotashError
-from potash.sdk.faults import Fault
-from potash.units import Parsed
-
-
-def parse_fault(text: str) -> Fault:
-    """As `potash.sdk.faults.parse`. Raises ValueError."""
-    try:
-        return faults.parse(text)
-    except InvalidRequest as error:
-        raise ValueError(str(error)) from None
-
-
-FAULT = Parsed("FAULT", parse_fault)
+from potash.sdk.errors import CommandFailed, PotashError
 
 
 @click.group()
