@@ -7,13 +7,14 @@ import sys
 import threading
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numba
 import numpy as np
 import pytest
 
 from potash_device import cache as caches
-from potash_device.vta import engines
+from potash_device.vta import engines, warming
 from potash_device.vta.config import DRAM_BASE, Config, MemoryId
 from potash_device.vta.core import Core
 from potash_device.vta.fast import compiling, layout
@@ -87,6 +88,19 @@ class TestCacheFolder:
         other = caches.Store("vta", [tmp_path]).directory()
         assert other is not None and other.parent == cache
         assert other != find_folder()
+
+    def test_code_for_another_copy_of_the_sources_is_not_taken_for_this_one_s(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They share the folder, but numba does not find what it has compiled of other files."""
+        monkeypatch.setattr(warming, "cache_folder", lambda: tmp_path)
+        monkeypatch.setattr(warming, "FastSimulator", mock.Mock())
+        monkeypatch.setattr(warming, "run", mock.Mock())
+        assert not warming.is_warm(DEFAULT)
+        warming.warm(DEFAULT)
+        assert warming.is_warm(DEFAULT)
+        monkeypatch.setattr(warming, "__file__", str(tmp_path / "warming.py"))
+        assert not warming.is_warm(DEFAULT)
 
     def test_what_was_not_used_for_long_is_removed(self, cache: Path) -> None:
         old, recent = cache / "old", cache / "recent"

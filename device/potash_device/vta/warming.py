@@ -71,6 +71,8 @@ def _marker(config: Config) -> Path | None:
     from numba.core.registry import cpu_target
 
     path = available(config)[0]
-    known = [config.to_mapping(), path, cpu_target.target_context.codegen().magic_tuple()]
+    features = cpu_target.target_context.codegen().magic_tuple()
+    # numba finds code for the files that it was compiled from, and for no copy of them.
+    known = [config.to_mapping(), path, features, __file__]
     digest = hashlib.sha256(json.dumps(known).encode()).hexdigest()
     return folder / f"warm-{digest[:16]}"
