@@ -212,7 +212,7 @@ model = add_model((64,), scales=(0.05, 0.031, 0.07), zero_points=(3, -7, 5))
 delegate = VtaDelegate(Runtime(Core.create(Config.default(), 1 << 20)))
 draw = random.Random(20)
 ran = refused = 0
-for _ in range(400):
+for _ in range(200):
     damaged = bytearray(model)
     for _ in range(draw.choice((1, 1, 2, 4))):
         damaged[draw.randrange(len(model))] = draw.choice((0, 1, 0x7F, 0x80, 0xFF, draw.randrange(256)))
