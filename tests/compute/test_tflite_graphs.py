@@ -18,6 +18,7 @@ from ai_edge_litert.interpreter import Interpreter, OpResolverType
 from potash.models.builder import GraphBuilder
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
+from potash_device.vta.fast import compiling
 from potash_firmware.tflite import partition
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.runtime import Model
@@ -50,6 +51,7 @@ SLOW, AT_ONCE = 20_000, 500
 
 @pytest.fixture(autouse=True)
 def no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    compiling.cache_folder(compiling.STORE)  # the engine is compiled already
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
 
 

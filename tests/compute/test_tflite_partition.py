@@ -13,6 +13,7 @@ from potash.models.builder import GraphBuilder, Padding
 from potash_device import cache
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
+from potash_device.vta.fast import compiling
 from potash_firmware.tflite import delegate as tflite_delegate
 from potash_firmware.tflite import partition_cache
 from potash_firmware.tflite import runtime as tflite_runtime
@@ -50,6 +51,7 @@ def data(seed: int = 0) -> Int8:
 
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    compiling.cache_folder(compiling.STORE)  # the engine is compiled already
     root = tmp_path / "cache"
     monkeypatch.setattr(cache, "folder", lambda of: root / of)
     return root

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from potash_device.vta import timing
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.core import Core
+from potash_device.vta.fast import compiling
 from potash_device.vta.isa import AluOpcode
 from potash_device.vta.timing.parameters import PYNQ
 from potash_firmware.vta_runtime import Buffer, Runtime
@@ -51,6 +52,7 @@ RESNET_3X3 = {
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tilings that other runs found are not asked for."""
+    compiling.cache_folder(compiling.STORE)  # the engine is compiled already
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp()))
 
 
