@@ -40,10 +40,13 @@ def run(code: str, environ: Mapping[str, str], cwd: Path) -> str:
 @contextmanager
 def changed(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """The environment of a copy of the source in which the page's changes have been made."""
-    for tree in TREES:
-        shutil.copytree(ROOT / tree, folder / tree)  # with what is compiled
     changes = blocks(page, "diff")
     assert changes
+    for tree in TREES:
+        if any(f"\n+++ b/{tree}/" in change for change in changes):
+            shutil.copytree(ROOT / tree, folder / tree)  # with what is compiled
+        else:
+            (folder / tree).symlink_to(ROOT / tree)
     for change in changes:
         command = ["git", "apply", "-C1", "-"]
         done = subprocess.run(
