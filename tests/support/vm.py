@@ -41,9 +41,8 @@ moment, and who is asked takes over that of the shell.
 """
 
 FORKING = """
-import ctypes, os, signal, sys
+import ctypes, importlib, os, signal, sys
 import potash.cli.app
-from potash.cli.drive import acc, cp, fault, fw, run, slm
 from potash.cli.main import main
 from potash.sdk import ioctl
 
@@ -60,6 +59,8 @@ def become(caller):
     with open(f"/proc/{caller}/cmdline") as words:
         sys.argv[:] = words.read().split("\\0")[1:-1]  # behind the shell that reads the script
 
+for name in sys.argv[1:]:
+    importlib.import_module(f"potash.cli.drive.{name}")
 with open(os.open("/tmp/potash", os.O_RDWR)) as asking:  # it has no end
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in asking:
@@ -132,14 +133,14 @@ def processes_with(word: str) -> list[int]:
     return found
 
 
-def fork_commands(guest: Guest) -> None:
-    """Let `potash` in a guest be forked from a process that has imported it.
+def fork_commands(guest: Guest, *names: str) -> None:
+    """Let `potash` in a guest be forked from a process that has imported it, with these commands.
 
     Python takes a second to start in an emulated one. What is at /usr/bin stays as it was.
     """
     script = "cat > /usr/local/bin/potash && chmod +x /usr/local/bin/potash && mkfifo /tmp/potash"
     assert guest.run(["sh", "-c", script], FORKED.encode()) == 0
-    guest.start(["python3", "-s", "-c", FORKING])
+    guest.start(["python3", "-s", "-c", FORKING, *names])
 
 
 def each(guest: Guest, *commands: Sequence[str]) -> list[Captured]:

@@ -39,7 +39,7 @@ def guest(images: GuestImages) -> Iterator[Guest]:
 def shared_guest(images: GuestImages) -> Iterator[Guest]:
     """A guest with a drive of 64 MiB, and commands that are forked."""
     with serving("--size", "64M", "--allow-faults") as socket, Guest(images, socket) as guest:
-        fork_commands(guest)
+        fork_commands(guest, "acc", "fault", "fw", "run")
         yield guest
 
 
@@ -52,7 +52,7 @@ def computational_guest(images: GuestImages) -> Iterator[Guest]:
         "--compute-namespace",
     )  # fmt: skip
     with serving(*options) as socket, Guest(images, socket, namespaces=3) as guest:
-        fork_commands(guest)
+        fork_commands(guest, "cp", "query", "slm")
         yield guest
 
 
