@@ -147,7 +147,7 @@ def small_blocks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pat
         yield socket, image
 
 
-@pytest.mark.parametrize("lba", ["0", "8:1000"])
+@pytest.mark.parametrize("lba", ["0", "16:1000"])
 def test_a_job_works_on_pages_of_a_drive_with_small_blocks(
     small_blocks: tuple[Path, Path], tmp_path: Path, lba: str
 ) -> None:
