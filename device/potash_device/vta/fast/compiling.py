@@ -108,7 +108,20 @@ class _PartLibrary(JITCodeLibrary):
         """An environment is for Python's objects, and there are none."""
 
 
+class _EntryLibrary(JITCodeLibrary):
+    def _optimize_final_module(self) -> None:
+        """Once: numba's own does it twice, so that fewer references are counted."""
+        passes, builder = self._codegen._module_pass_manager()  # type: ignore[no-untyped-call]
+        passes.run(self._final_module, builder)
+
+
 class _EntryCompiler(Compiler):
+    def __init__(self, typing: Any, target: Any, library: Any, *others: Any) -> None:
+        if library is None:
+            library = _EntryLibrary(target.codegen(), "entry")  # type: ignore[no-untyped-call]
+            library.enable_object_caching()
+        super().__init__(typing, target, library, *others)  # type: ignore[no-untyped-call]
+
     def compile_extra(self, function: Any) -> Any:
         """Without the garbage collector: it would go through numba's many objects again and
         again."""
