@@ -16,19 +16,23 @@ EXAMPLE_BUILD := build/examples/$(EXAMPLE)
 # Tests start hundreds of processes, each of which would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test types lint collected compiled booted setup format docs docs-page example/build example/load clean
+.PHONY: demo test tested types lint collected compiled booted setup format docs docs-page example/build example/load clean
 
 demo: $(READY)
 	@$(BIN)/potash demo
 
 # Two workers would compile the VTA's engine twice, and wait for each other while the guest is
-# downloaded and booted; so both are done before, beside what is installed for tests and mypy. And
-# each would compile all of the tests' modules.
+# downloaded and booted; so both are done before, beside what is installed for tests. And each would
+# compile all of the tests' modules.
 # A quarter of the tests' time is spent in waiting: there is a worker more than processors. Tests of
 # a file share a guest or a device, so that no two workers have tests of one.
 test: $(READY)
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target booted compiled types collected lint
-	$(BIN)/pytest -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target booted compiled collected lint
+	@$(MAKE) --no-print-directory --jobs=2 types tested
+
+# `make` in a test has nothing to do with this one.
+tested: setup
+	MAKEFLAGS= $(BIN)/pytest -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder
 
 types: setup
 	$(BIN)/mypy

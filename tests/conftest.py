@@ -21,7 +21,7 @@ settings.register_profile(
     "potash",
     deadline=None,
     print_blob=True,
-    max_examples=40,
+    max_examples=30,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 settings.register_profile("thorough", settings.get_profile("potash"), max_examples=1000)
