@@ -209,6 +209,17 @@ def test_a_snapshot_that_another_host_took_is_asked_for_again() -> None:
     assert len(requests) == 4
 
 
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_leaves_no_snapshot_behind(kind: type[BaseException]) -> None:
+    def interrupt(request: Request) -> Completion:
+        raise kind
+
+    made, requests = accelerator(data(status(1)), interrupt)  # the second of two reads
+    with pytest.raises(kind):
+        made.status()
+    assert requests[2:] == [Request(ADMIN, 0xC6, 0, (1, 0, 0x0000_0002, 0, 0, 0), None, 4)]
+
+
 @pytest.mark.parametrize("answer", [b"", b"\xff\xff\xff\xff", struct.pack("<I28x", 31)])
 def test_a_status_that_makes_no_sense_is_the_devices_mistake(answer: bytes) -> None:
     made, _ = accelerator(*[data(answer)] * 6)

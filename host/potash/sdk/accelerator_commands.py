@@ -4,6 +4,7 @@ Alkali CSD platform documentation, section 4.3.
 """
 
 from collections.abc import Callable, Container, Iterable
+from contextlib import suppress
 from typing import TypeVar, Unpack
 
 from csd_spec import descriptors, fields
@@ -293,6 +294,10 @@ class AcceleratorCommands:
                 return decode(read(length, retain))
             except descriptors.DescriptorError as error:
                 mistake = error
+            except (KeyboardInterrupt, SystemExit):
+                with suppress(PotashError):  # or whoever reads next is told of this moment
+                    read(DWORD_SIZE, False)
+                raise
         raise DeviceMisbehaved(f"the {what} of accelerator {self.id} is unreadable: {mistake}")
 
 
