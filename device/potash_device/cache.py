@@ -25,7 +25,7 @@ FORGET_AFTER = 30 * 24 * 3600.0
 """Seconds after which a folder that other sources have used is removed."""
 
 _SLACK = 1 / 16
-"""A process exceeds limits by this share, as looking at all files takes long."""
+"""A process may exceed the limits by this share, as looking at all files takes long."""
 
 ignored: set[str] = set()
 """Kinds of which this process finds and keeps nothing, to measure how long making them takes."""

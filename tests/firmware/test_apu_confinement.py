@@ -9,14 +9,12 @@ import errno
 import os
 import shutil
 import signal
-import socket
 import struct
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,17 +29,13 @@ from potash.models import networks
 from potash.models.builder import GraphBuilder
 from potash_device.vta.fast.simulator import DIVIDED_AT
 from potash_firmware import confinement
-from potash_firmware.apu import channel, workshop
+from potash_firmware.apu import workshop
 from potash_firmware.apu.config import AcceleratorConfig
-from potash_firmware.apu.jobs import Jobs
-from potash_firmware.apu.model import ByteRange, Subsystem
-from potash_firmware.apu.orders import Exited
-from potash_firmware.apu.pool import Worker
 from potash_firmware.bpf.native import compiler, lowering
 from potash_firmware.bpf.native.engine import name_of
 from potash_firmware.confinement import landlock, seccomp
 from potash_firmware.confinement.system_calls import NUMBERS
-from potash_firmware.mailbox.messages import Reply, ToRpu
+from potash_firmware.mailbox.messages import Reply
 from potash_firmware.tflite.runtime import infer
 from support import attacks
 from support.apu import CONFIG, Board, board, program
@@ -435,71 +429,3 @@ def test_what_a_compiler_said_before_it_was_ended_is_not_kept(
     monkeypatch.setattr(workshop, "_write", cut_short)
     order = workshop.Order(lambda *_: b"machine code", lambda *_: (compiler.OBJECTS, "name"))
     assert workshop._compiled(order, CONFIG, b"", 0) == (True, b"the compiler was ended by SIGABRT")
-
-
-NOT_GRANTED = channel.Gathered((ByteRange(1, 0, 4096),))
-TOO_LONG = channel.Returned(0, CONFIG.accelerators[0].output_size + 1, 1)
-
-
-@pytest.mark.parametrize("lie", [NOT_GRANTED, TOO_LONG])
-def test_a_worker_that_lies_is_ended_and_nothing_is_written(lie: channel.FromWorker) -> None:
-    accelerator = Subsystem.create(CONFIG, lambda: 0.0).accelerators[0]
-    mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    worker = Worker(1, 0, mine)
-    pool: Any = Graveyard(worker)
-    sent: list[ToRpu] = []
-    jobs = Jobs(CONFIG, {0: accelerator}, pool, sent.append)
-    with mine, its:
-        jobs.start(accelerator, b"", b"")
-        its.send(channel.encode(lie))
-        jobs.crew.listen(worker)
-    assert pool.killed == [worker] and not sent
-
-
-def test_a_worker_is_replaced_before_the_kernel_ends_it() -> None:
-    """It may have the processor for twice the longest job; `seconds` is one longest job."""
-    accelerator = Subsystem.create(CONFIG, lambda: 0.0).accelerators[0]
-    mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    worker = Worker(1, 0, mine)
-    pool: Any = Graveyard(worker)
-    clock = [0.0]
-    jobs = Jobs(CONFIG, {0: accelerator}, pool, lambda _: None, lambda: clock[0])
-    with mine, its:
-        for took, replaced in ((0.6, False), (0.6, True)):
-            jobs.start(accelerator, b"", b"")
-            clock[0] += took * CONFIG.limits.seconds
-            its.send(channel.encode(channel.Returned(0, 0, 1)))
-            jobs.crew.listen(worker)
-            assert bool(pool.killed) is replaced
-
-
-def test_a_worker_s_death_is_its_end_though_another_holds_its_channel() -> None:
-    """As one that a worker had forked would, where no filter forbids that."""
-    accelerator = Subsystem.create(CONFIG, lambda: 0.0).accelerators[0]
-    mine, held = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    worker = Worker(1, 0, mine)
-    pool: Any = Graveyard(worker)
-    jobs = Jobs(CONFIG, {0: accelerator}, pool, lambda _: None)
-    jobs.prepare()
-    with held:
-        held.send(channel.encode(channel.Line(LogEntryType.PROGRAM_OUTPUT, "last words")))
-        jobs.crew.gone(worker.serial, "it exited with status 1")
-    assert [entry.text for entry in accelerator.log.page().entries] == ["last words"]
-    assert not jobs.crew.workers
-
-
-class Graveyard:
-    """A pool with one worker, which is dead."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-        self.killed: list[Worker] = []
-
-    def kill(self, worker: Worker) -> None:
-        self.killed.append(worker)
-
-    def spawn(self, accelerator: int) -> Worker:
-        return self._worker
-
-    def exits(self) -> list[Exited]:
-        return [Exited(1, -signal.SIGKILL)]
