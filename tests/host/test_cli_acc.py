@@ -23,6 +23,7 @@ from support.apu import program
 from support.bpf import call, exit_, insn, mov
 from support.bpf_compiler import NO_COMPILER, compiler
 from support.in_process import potash
+from support.terminal import until
 
 ADD = Path(__file__).parents[2] / "examples" / "add"
 LIMIT = 60
@@ -267,7 +268,7 @@ def test_progress_is_for_terminals(
         with open(theirs, "w") as terminal:
             monkeypatch.setattr("sys.stderr", terminal)
             assert run_app([*map(str, words), "--timeout", "0.6"]) == 1
-            said = os.read(ours, 65536).decode()
+            said = until(ours, b"\n").decode()
     finally:
         os.close(ours)
     assert re.search(r"\r\x1b\[Krunning: [0-9] s", said)

@@ -18,6 +18,7 @@ import pytest
 
 from potash.cli.app import run_app
 from support.processes import descendants, name
+from support.terminal import until
 from support.vm import WAITING, PotashGuest, processes_with
 
 LIMIT = 120.0
@@ -138,28 +139,20 @@ def test_a_terminal_gets_a_shell_with_a_terminal(environment: dict[str, str]) ->
     pid, terminal = pty.fork()
     if not pid:
         os.execve(sys.executable, COMMAND, environment)
-    said = bytearray()
-
-    def until(text: bytes) -> None:
-        while text not in said:
-            assert select.select([terminal], [], [], LIMIT)[0], bytes(said)
-            said.extend(os.read(terminal, 4096))
-        del said[: said.index(text) + len(text)]
-
     try:
-        until(b"# ")
+        until(terminal, b"# ")
         os.write(terminal, b"echo $((6*7)) $(tty)\r")
-        until(b"42 /dev/pts/0")
+        until(terminal, b"42 /dev/pts/0")
         # What says so is what is interrupted: a shell about to start it might miss the interrupt.
         os.write(terminal, b"sh -c 'echo now; exec sleep 600'\r")
-        until(b"now\r\n")
+        until(terminal, b"now\r\n")
         os.write(terminal, b"\x03")
-        until(b"# ")
+        until(terminal, b"# ")
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("<HHHH", 50, 132, 0, 0))
         os.write(terminal, b"until [ \"$(stty size)\" = '50 132' ]; do :; done; echo $((6*8))\r")
-        until(b"48\r\n")
+        until(terminal, b"48\r\n")
         os.write(terminal, b"exit 7\r")
-        until(b"exit 7")
+        until(terminal, b"exit 7")
         _, status = os.waitpid(pid, 0)
         assert os.waitstatus_to_exitcode(status) == 7
     finally:

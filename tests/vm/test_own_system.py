@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
-import select
 import signal
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ import pytest
 from potash.cli.app import run_app
 from potash.vm.images import GuestImages
 from potash.vm.rootfs import Archive
+from support.terminal import until
 from support.vm import PotashGuest, processes_with
 
 LIMIT = 60.0
@@ -85,17 +84,6 @@ def running(command: list[str], **options: Any) -> Iterator[subprocess.Popen[byt
         finally:
             if process.poll() is None:
                 process.terminate()
-
-
-def until(descriptor: int, words: bytes) -> bytes:
-    """What comes from a descriptor up to `words`."""
-    said, deadline = b"", time.monotonic() + LIMIT
-    while words not in said:
-        assert select.select([descriptor], [], [], deadline - time.monotonic())[0], said
-        data = os.read(descriptor, 4096)
-        assert data, said
-        said += data
-    return said
 
 
 def test_it_boots_with_its_disks_and_the_drive(
