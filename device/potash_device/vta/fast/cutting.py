@@ -186,6 +186,9 @@ def run_of(pairs: Any, first: Number, count: Number) -> Number:
 @compiled
 def in_tiles(buffers: Any, step: Any, pairs: Any, acc: Any) -> None:
     """With one block of weights after the other, or two at once."""
+    if step[s.COUNT] * step[s.LINES] * step[s.BLOCKS] * step[s.PAIRS] == 1:
+        in_one_tile(buffers, step, pairs, acc)
+        return
     blocks = np.int64(step[s.BLOCKS])
     dst_step, block_step = np.int64(step[s.DST_STEP]), np.int64(step[s.BLOCK_STEP])
     src_step, wgt_step = np.int64(step[s.SRC_STEP]), np.int64(step[s.WGT_STEP])
@@ -207,6 +210,16 @@ def in_tiles(buffers: Any, step: Any, pairs: Any, acc: Any) -> None:
         at += done * block_step * ACC_BYTES
         src += done * np.int64(step[s.SRC_BLOCK])
         wgt += done * wgt_step
+
+
+@compiled
+def in_one_tile(buffers: Any, step: Any, pairs: Any, acc: Any) -> None:
+    """A single product, as streams without any order are made of: the shortest way there is."""
+    place = acc.ctypes.data + np.int64(step[s.TARGET]) * ACC_BYTES
+    table = pairs.ctypes.data + np.int64(step[s.PAIR]) * PAIR_BYTES
+    none, one = np.int64(0), np.int64(1)
+    others = (none, none, none, np.int64(step[s.WGT]), none, table, one, np.int64(step[s.FRESH]))
+    tile(buffers, FULL, 1, 1, place, np.int64(step[s.SRC]), others)
 
 
 @compiled
