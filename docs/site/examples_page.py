@@ -8,7 +8,7 @@ HEAD = """\
 # Examples
 
 Each example is a directory with a program, its input, its expected output, and a README.md.
-`potash demo list` lists them, too.
+`potash demo list` lists them.
 
 | example | title | teaches |
 |---|---|---|
@@ -24,7 +24,7 @@ potash demo grep --json
 ```
 
 A demo exits with 0 only if the output equals the expected output, which TensorFlow Lite's reference
-kernels or plain Python have computed independently of the device.
+kernels or plain Python computed independently of the device.
 
 The commands of the original platform run an example on an existing drive. They work for every
 example that `potash demo` runs:
