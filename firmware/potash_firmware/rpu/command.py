@@ -51,6 +51,11 @@ def nothing_to_undo() -> bool:
     return True
 
 
+def steps_by(pending: Pending, take: Callable[[Callable[[], Result]], Result]) -> Pending:
+    """`pending`, whose further step is taken by `take`."""
+    return replace(pending, resume=lambda value: take(lambda: pending.resume(value)))
+
+
 def finished(
     step: Callable[[], Result],
     succeeded: Callable[[], None],
@@ -66,10 +71,7 @@ def finished(
         failed(error)
         raise
     if isinstance(result, Pending):
-        resume = result.resume
-        return replace(
-            result, resume=lambda value: finished(lambda: resume(value), succeeded, failed)
-        )
+        return steps_by(result, lambda step: finished(step, succeeded, failed))
     succeeded()
     return result
 

@@ -13,7 +13,7 @@ from nvme_spec import zoned
 from nvme_spec.logs import CommandByte
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
-from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.command import Command, Pending, Result, steps_by
 from potash_firmware.rpu.command_sets.nvm import optional, read_write
 from potash_firmware.rpu.command_sets.nvm.blocks import (
     Target,
@@ -26,7 +26,7 @@ from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import Handler
 from potash_firmware.rpu.namespaces.zoned import ZonedNamespace
 from potash_firmware.rpu.namespaces.zones import Zone, Zones
-from potash_firmware.rpu.transfer import MAX_TRANSFER
+from potash_firmware.rpu.transfer import check_size
 
 if TYPE_CHECKING:  # it takes NumPy, as in the controller
     from potash_firmware.rpu.timing.modelled import ModelledTime
@@ -138,8 +138,7 @@ def _with_result(step: Callable[[], Result], value: int) -> Result:
     """Take `step`; the command's result is `value` when it has succeeded."""
     result = step()
     if isinstance(result, Pending):
-        resume = result.resume
-        return replace(result, resume=lambda token: _with_result(lambda: resume(token), value))
+        return steps_by(result, lambda step: _with_result(step, value))
     return value
 
 
@@ -278,8 +277,7 @@ def zone_management_receive(controller: Controller, command: Command) -> Result:
             location=CommandByte.CDW10,
             lba=fields.slba,
         )
-    if fields.length > MAX_TRANSFER:
-        raise NvmeError(Status.INVALID_FIELD, f"{fields.length} bytes are more than MDTS")
+    check_size(fields.length)
     wanted = _wanted(zones, fields.options)
     extended = fields.zra == zoned.ZoneReceiveAction.EXTENDED_REPORT
     step = zoned.DESCRIPTOR_SIZE + (zoned.EXTENSION_UNIT if extended else 0)

@@ -7,13 +7,12 @@ time is the host's monotonic clock, less the time in which the guest stood still
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import NamedTuple
 
 from nvme_spec.status import NvmeError
-from potash_firmware.rpu.command import Pending, Result, nothing_to_undo
+from potash_firmware.rpu.command import Pending, Result, nothing_to_undo, steps_by
 from potash_firmware.rpu.statistics import Histogram
 
 
@@ -168,8 +167,7 @@ class Deadlines:
         except NvmeError as error:
             return self._end(due, _raising(error))
         if isinstance(result, Pending):
-            resume = result.resume
-            return replace(result, resume=lambda value: self.keep(due, lambda: resume(value)))
+            return steps_by(result, lambda step: self.keep(due, step))
         return self._end(due, lambda: result)
 
     def after(self, step: Callable[[], Result], due: Callable[[], int]) -> Result:
@@ -179,8 +177,7 @@ class Deadlines:
         """
         result = step()
         if isinstance(result, Pending):
-            resume = result.resume
-            return replace(result, resume=lambda value: self.after(lambda: resume(value), due))
+            return steps_by(result, lambda step: self.after(step, due))
         return self._end(due(), lambda: result)
 
     def _end(self, due: int, end: Callable[[], Result]) -> Result:
