@@ -35,7 +35,7 @@ from potash_firmware.rpu.timing.deadlines import GuestClock
 from potash_firmware.rpu.timing.holding import Holding, Standstill
 from potash_firmware.settings import DeviceSettings
 from potash_firmware.status import StatusSocket, snapshot
-from potash_firmware.waiting import READ, WRITE, Source, Waiting
+from potash_firmware.waiting import READ, WRITE, Source, Waiting, earliest
 from pyvfio_user.server import Server
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,6 @@ class Device:
         self._status_path = status
         self._status: StatusSocket | None = None
         self._make_standstill = standstill
-        self.holding: Holding | None = None
         self._settings = settings if settings is not None else DeviceSettings()
         self._stack = ExitStack()
         self._powered = False
@@ -137,7 +136,8 @@ class Device:
                 clock = self.rpu.controller.deadlines.clock
                 standstill = self._make_standstill(clock)
                 stack.callback(standstill.close)
-                self.holding = Holding(standstill, clock, job_time.running, job_time.fail)
+                holding = Holding(standstill, clock, job_time.running, job_time.fail)
+                self.rpu.holding = holding
             self._buffers = {**buffers.descriptors(), "counters": self.counters.fd}
             self._readers: dict[str, int] = {}
             stack.callback(self._close_readers)
@@ -204,8 +204,8 @@ class Device:
             self._more_messages = True  # which came while guest memory was waited for
         if not self.rpu.migration.stopped:  # else nobody listens to the APU
             self.link.check()
-        if self.holding is not None:
-            self.holding.service(connected=self.server.connected)
+        if self.rpu.holding is not None:
+            self.rpu.holding.service(connected=self.server.connected)
         if self._namespaces_version != self.rpu.controller.namespaces.version:
             self._replace_apu()
         elif port is None or port.closed:
@@ -273,7 +273,7 @@ class Device:
             waiting.append((wake, READ))
         if self._status is not None:
             waiting.append((self._status, READ))
-        holding = self.holding
+        holding = self.rpu.holding
         if holding is not None and (source := holding.standstill.source) is not None:
             waiting.append((source, READ | WRITE if source.wants_write else READ))
         limit: float | None = 0.0
@@ -281,11 +281,9 @@ class Device:
             self.rpu.spin()
         if limit != 0.0:
             limits = [timeout, limit, server.timeout]
-            if holding is not None:
-                limits.append(holding.timeout)
             if port is None and self.rpu.apu_may_start:
                 limits.append(self.apu.wait_before_start())
-            limit = min((one for one in limits if one is not None), default=None)
+            limit = earliest(*limits)
         return self._waiting.wait(waiting, limit)
 
     def _keep_apu(self) -> None:

@@ -20,6 +20,11 @@ _LONGEST = 86_400.0
 claims to take may be more."""
 
 
+def earliest(*limits: float | None) -> float | None:
+    """The shortest of these times; None, which is no limit, if there is none."""
+    return min((one for one in limits if one is not None), default=None)
+
+
 class Source(Protocol):
     def fileno(self) -> int: ...
 

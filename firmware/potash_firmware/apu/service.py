@@ -32,7 +32,7 @@ from potash_firmware.apu.state import StateArea
 from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers, execution, messages
 from potash_firmware.mailbox.counters import Counters
 from potash_firmware.mailbox.job_time import JobDue, JobOverdue
-from potash_firmware.waiting import READ, WRITE, Waiting
+from potash_firmware.waiting import READ, WRITE, Waiting, earliest
 
 log = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ class Service:
         ends = [self._jobs.deadline(), self._checks.deadline(), self._engines.deadline()]
         if self._prepare_at is not None:
             ends.append(max(0.0, self._prepare_at - time.monotonic()))
-        return min((end for end in ends if end is not None), default=None)
+        return earliest(*ends)
 
     def _reap(self) -> None:
         try:

@@ -11,11 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from csd_spec.opcodes import JOB_ENDED_EVENT
-from nvme_spec.features import (
-    COALESCING_UNIT,
-    FeatureId,
-    InterruptCoalescing,
-)
+from nvme_spec.features import COALESCING_UNIT, FeatureId, InterruptCoalescing
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.logs import ErrorEvent
 from nvme_spec.registers import (
@@ -29,9 +25,7 @@ from nvme_spec.status import Status
 from potash_device.board import Board
 from potash_device.controller.polling import Polling
 from potash_device.controller.queue_set import UnknownDoorbell
-from potash_device.controller.queues import (
-    InvalidDoorbell,
-)
+from potash_device.controller.queues import InvalidDoorbell
 from potash_firmware.mailbox import RpuPort
 from potash_firmware.mailbox.job_time import JobBegan, JobCounted, JobLeft
 from potash_firmware.mailbox.messages import JobEnded, ReadCheck, ResetDone, WriteBack
@@ -50,6 +44,8 @@ from potash_firmware.rpu.lifecycle import Lifecycle, State
 from potash_firmware.rpu.migration.migration import Migration
 from potash_firmware.rpu.namespaces.namespace import flush_all
 from potash_firmware.rpu.settings import RpuSettings
+from potash_firmware.rpu.timing.holding import Holding
+from potash_firmware.waiting import earliest
 from pyvfio_user.memory import AccessFault
 
 log = logging.getLogger(__name__)
@@ -127,6 +123,8 @@ class Rpu:
             clock=clock,
         )
         board.migration = self.migration
+        self.holding: Holding | None = None
+        """What stops the guest for jobs that are behind, where something can."""
         self._features_version = -1
         self._cut_short = False
         self._logged_until = clock()
@@ -140,8 +138,9 @@ class Rpu:
         Every timer of the firmware counts. A host that is polled without pause comes first: where
         the answer is 0, the others need not be asked.
         """
+        holding = None if self.holding is None else self.holding.timeout
         if self.migration.stopped:
-            return self.migration.timeout
+            return earliest(self.migration.timeout, holding)
         queues = self._board.queues
         polling = (
             queues.shadow is not None
@@ -151,7 +150,7 @@ class Rpu:
         tick = self._polling.timeout if polling else None
         if tick == 0.0:
             return 0.0
-        timers = (
+        return earliest(
             tick,
             self._interrupts.timeout,
             self._persistence.timeout,
@@ -160,8 +159,8 @@ class Rpu:
             self._deadlines.timeout(polls=self._polling.may_wait),
             self._apu.timeout,
             self.migration.timeout,
+            holding,
         )
-        return min((one for one in timers if one is not None), default=None)
 
     def spin(self) -> None:
         """Instead of a tick of no time at all: wait for the host to store something, for a moment,

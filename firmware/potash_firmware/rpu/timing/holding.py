@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from potash_firmware.rpu.timing.deadlines import GuestClock
+from potash_firmware.waiting import earliest
 
 QUANTUM = 5_000_000
 """Nanoseconds by which the model has to be ahead before the guest goes on."""
@@ -91,7 +92,7 @@ class Holding:
             limits.append(POLL)
         if self._next is not None and not self.clock.frozen:
             limits.append(max(0, self._next - self.clock.now()) / 1e9)
-        return min((one for one in limits if one is not None), default=None)
+        return earliest(*limits)
 
     def service(self, *, connected: bool) -> None:
         """Decide anew; `connected` while some host has the device."""
