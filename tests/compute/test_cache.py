@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import llvmlite
 import pytest
 
 from potash_device import cache
@@ -167,6 +168,13 @@ def test_no_more_bytes_are_kept_than_there_is_room_for(own_cache: Path) -> None:
         store.keep(name, bytes(200 if number == 4 else 100))
         os.utime(own_cache / f"{name}.o", (number, number))
     assert {path.stem for path in own_cache.iterdir()} == {names[4], names[5]}
+
+
+def test_another_llvmlite_is_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It decides about LLVM's passes, whatever LLVM's own version is."""
+    before = compiler.versions()
+    monkeypatch.setattr(llvmlite, "__version__", "another")
+    assert compiler.versions() != before
 
 
 @pytest.mark.parametrize(

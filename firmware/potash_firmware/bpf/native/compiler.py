@@ -74,7 +74,10 @@ def target(optimisation: int = OPTIMISATION) -> Any:
 def versions() -> tuple[str, ...]:
     """What an object file depends on beside a program and Potash. Raises EngineUnavailable."""
     binding = llvm()
+    import llvmlite
+
     return (
+        llvmlite.__version__,
         ".".join(map(str, binding.llvm_version_info)),
         binding.get_default_triple(),
         binding.get_host_cpu_name(),
