@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from ai_edge_litert import schema_py_generated as schema
 
+from potash_firmware.tflite.windows import same_padding
 from potash_firmware.tflite.writer import FusedActivation, ModelBuilder
 
 Array = npt.NDArray[np.float64]
@@ -153,15 +154,9 @@ def _moved(images: Array, random: np.random.Generator) -> Array:
     return np.stack(moved)
 
 
-def _padding(size: int, stride: int) -> tuple[int, int]:
-    """What SAME padding puts before and behind a row of `size` for a kernel of 3."""
-    total = max((-(-size // stride) - 1) * stride + 3 - size, 0)
-    return total // 2, total - total // 2
-
-
 def _windows(images: Array, stride: int) -> Array:
     """[batch, row, column, channel, 3, 3]: what each output pixel sees."""
-    down, across = (_padding(size, stride) for size in images.shape[1:3])
+    down, across = (same_padding(size, 3, stride) for size in images.shape[1:3])
     padded = np.pad(images, ((0, 0), down, across, (0, 0)))
     seen = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))
     return seen[:, ::stride, ::stride]
@@ -172,7 +167,7 @@ def _convolution_gradients(
 ) -> tuple[Array, Array, Array]:
     """By the weights, the bias and the images, from the gradient by the output."""
     by_weights = np.tensordot(back, _windows(images, stride), ((0, 1, 2), (0, 1, 2)))
-    (top, bottom), (left, right) = (_padding(size, stride) for size in images.shape[1:3])
+    (top, bottom), (left, right) = (same_padding(size, 3, stride) for size in images.shape[1:3])
     count, rows, columns, channels = images.shape
     padded = np.zeros((count, rows + top + bottom, columns + left + right, channels))
     height, width = (extent * stride for extent in back.shape[1:3])

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from potash.models import resnet
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.core import Control, Core, Register
 from potash_device.vta.encoding import INSTRUCTION_BYTES
@@ -339,11 +340,19 @@ def irregular(turns: int = 64) -> Stream:
     return writer.stream(output, expected, turns * len(places) * BLOCK * BLOCK)
 
 
+def _layer(name: str, rows: int, out_blocks: int, in_blocks: int) -> Callable[..., Stream]:
+    its = resnet.LAYERS[name]
+    return partial(
+        convolution, its.size, its.channels, its.outputs,
+        rows=rows, out_blocks=out_blocks, in_blocks=in_blocks,
+    )  # fmt: skip
+
+
 CONVOLUTIONS: Mapping[str, Callable[..., Stream]] = {
-    "C2": partial(convolution, 56, 64, 64, rows=14, out_blocks=1, in_blocks=1),
-    "C6": partial(convolution, 28, 128, 128, rows=14, out_blocks=2, in_blocks=1),
-    "C9": partial(convolution, 14, 256, 256, rows=14, out_blocks=4, in_blocks=2),
-    "C12": partial(convolution, 7, 512, 512, rows=7, out_blocks=16, in_blocks=1),
+    "C2": _layer("C2", rows=14, out_blocks=1, in_blocks=1),
+    "C6": _layer("C6", rows=14, out_blocks=2, in_blocks=1),
+    "C9": _layer("C9", rows=14, out_blocks=4, in_blocks=2),
+    "C12": _layer("C12", rows=7, out_blocks=16, in_blocks=1),
 }
 """The layers under the paper's names; `threads` and `config` may be given."""
 
