@@ -1,10 +1,18 @@
 """What `Device` sends and makes of the answers; dwords from the standard's figures."""
 
 import struct
+from collections.abc import Callable
 
 import pytest
 
-from potash.sdk import CommandFailed, Completion, Device, DeviceMisbehaved, DeviceNotFound
+from potash.sdk import (
+    CommandFailed,
+    Completion,
+    Device,
+    DeviceMisbehaved,
+    DeviceNotFound,
+    InvalidRequest,
+)
 from potash.sdk.transport import Request
 from support.sdk import RecordingTransport, data
 
@@ -38,6 +46,24 @@ def test_identify_asks_for_its_structure() -> None:
         Request(ADMIN, 0x06, 3, (0, 0, 0, 0, 0, 0), None, 4096),
     ]
     assert transport.timeouts == [7.0, 7.0]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda opened: opened.read(0, -1),
+        lambda opened: opened.log_page(2, -4),
+        lambda opened: opened.admin(0x06, data_in_length=-4),
+        lambda opened: opened.submit(0x02, data_in_length=-4),
+    ],
+    ids=["read", "log page", "admin", "submit"],
+)
+def test_nothing_is_sent_for_a_negative_length(call: Callable[[Device], object]) -> None:
+    opened, transport = device(*identified())
+    with pytest.raises(InvalidRequest):
+        call(opened)
+    sent = [one for one in transport.requests if one.opcode != 0x06 or one.data_in_length != 4096]
+    assert sent == []
 
 
 def test_the_smart_log_is_that_of_the_whole_controller() -> None:

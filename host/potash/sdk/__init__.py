@@ -44,6 +44,8 @@ def open(target: str, *, timeout: float = DEFAULT_TIMEOUT, queue_depth: int = 1)
     Raises:
         DeviceNotFound: there is no such device, or it may not be opened.
         InvalidRequest: the queue cannot be that deep.
+        DeviceGone, DeviceMisbehaved, CommandTimeout: over vfio-user, where the controller is
+            enabled: it does not become ready.
     """
     if not 1 <= queue_depth <= MAX_QUEUE_DEPTH:
         raise InvalidRequest(f"a queue depth is 1 to {MAX_QUEUE_DEPTH}, not {queue_depth}")

@@ -55,6 +55,7 @@ class AcceleratorCommands:
 
     @property
     def id(self) -> int:
+        """By which commands name it; unique on the device."""
         return self.description.id
 
     @property
@@ -69,6 +70,7 @@ class AcceleratorCommands:
 
     @property
     def takes_firmware(self) -> bool:
+        """Whether programs can be sent to it."""
         return self.description.size_of(descriptors.CapabilityId.FIRMWARE) is not None
 
     def enable(self) -> None:

@@ -120,6 +120,8 @@ class Commands:
         ):
             raise InvalidRequest("a field of the command is out of its range")
         data_out, data_in_length = fields.get("data_out"), fields.get("data_in_length", 0)
+        if data_in_length < 0:
+            raise InvalidRequest(f"{data_in_length} bytes cannot be received")
         direction = data_direction(opcode)
         if data_out and not direction & DataDirection.HOST_TO_CONTROLLER:
             raise InvalidRequest(f"opcode {opcode:02X}h does not send data")
@@ -267,6 +269,11 @@ class Commands:
 
 
 def pieces_of(total: int, limit: int) -> Iterator[tuple[int, int]]:
-    """Start and size of the pieces, none larger than `limit`, that make up `total`."""
+    """Start and size of the pieces, none larger than `limit`, that make up `total`.
+
+    Raises InvalidRequest for a negative total.
+    """
+    if total < 0:
+        raise InvalidRequest(f"{total} is no length; give one of 0 or more")
     for start in range(0, total, limit):
         yield start, min(limit, total - start)

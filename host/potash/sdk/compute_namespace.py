@@ -120,6 +120,9 @@ class ComputeNamespace:
             program: an object file's path, or its contents.
             kind: the program type (PTYPE).
             identifier: any 64-bit number (PUID); 0 for none.
+
+        Raises CommandFailed for a program that the drive refuses, and OSError for a file that
+        cannot be read.
         """
         data = bytearray(Path(program).read_bytes() if isinstance(program, str | Path) else program)
         unit = 1 << self.identify().lpg
@@ -193,7 +196,8 @@ class ComputeNamespace:
                 for its length.
             timeout: maximum run time in seconds; the default is that of other commands.
 
-        Raises CommandFailed, also for a program that faults.
+        Raises CommandFailed, also for a program that faults, and InvalidRequest for a number that
+        does not fit, or for `data` with Linux's driver.
         """
         inline = b"" if isinstance(ranges, int) else _descriptors(ranges)
         sent = inline + bytes(data)

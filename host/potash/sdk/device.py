@@ -1,4 +1,7 @@
-"""A device: its commands, its namespaces and its accelerators."""
+"""A device: its commands, its namespaces and its accelerators.
+
+NVM Express Base Specification 2.0, and the Alkali CSD platform documentation, section 4.3.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,8 @@ class Device(Commands):
     """One controller; closes its transport when a `with` block ends.
 
     `read`, `write`, `flush`, `block_size` and `capacity` are those of its first namespace, or of
-    the one that was opened.
+    the one that was opened. Every method that sends a command raises CommandFailed, CommandTimeout
+    or DeviceGone, and InvalidRequest for what cannot be sent.
     """
 
     def __init__(self, transport: Transport, *, timeout: float = DEFAULT_TIMEOUT) -> None:
@@ -40,6 +44,7 @@ class Device(Commands):
         self.close()
 
     def close(self) -> None:
+        """Release the device; a second call does nothing."""
         self.transport.close()
 
     def reset(self) -> None:

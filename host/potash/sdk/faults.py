@@ -18,7 +18,8 @@ A line is the fault's kind, and words for the rest:
     reachability
 
 each but the last two with [count=N] [after=N]. A device that was not started with `potash serve
---allow-faults` refuses them with Invalid Command Opcode.
+--allow-faults` refuses them: CommandFailed (Invalid Command Opcode). The commands are an extension;
+`csd_spec.faults` has their layouts.
 """
 
 import re
@@ -87,7 +88,8 @@ _Choice = TypeVar("_Choice", FaultFlags, FaultKind)
 
 
 def add(device: Commands, fault: Fault | str) -> int:
-    """Inject a fault; returns the number by which it can be cleared."""
+    """Inject a fault; returns the number by which it can be cleared. Raises InvalidRequest for a
+    line that is no fault, or a number that does not fit."""
     wanted = parse(fault) if isinstance(fault, str) else fault
     try:
         data = wanted.encode()
@@ -98,7 +100,8 @@ def add(device: Commands, fault: Fault | str) -> int:
 
 
 def listed(device: Commands) -> list[Fault]:
-    """The device's faults in the order in which they were added, exhausted ones included."""
+    """The device's faults in the order in which they were added, exhausted ones included. Raises
+    DeviceMisbehaved."""
     size = min(_LIST_SIZE, device.max_transfer)
     layout = encoded(FaultReceive(size // DWORD_SIZE))
     completion = device.admin(FaultOpcode.FAULT_RECEIVE, data_in_length=size, **layout)

@@ -68,7 +68,11 @@ class FileInPlace:
 
 
 class FileSource(targets.Source):
-    """A file on the drive as a job's input, padded with zeroes to a whole page."""
+    """A file on the drive as a job's input, padded with zeroes to a whole page.
+
+    `Accelerator.run` raises InvalidRequest where its blocks cannot be read in place, and
+    PotashError where it was changed meanwhile.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -99,6 +103,8 @@ class FileSink(targets.Sink):
     """A file on the drive for a job's output, with room for `size` bytes.
 
     The file gets the length of the output. The default size is that of the input.
+    `Accelerator.run` raises InvalidRequest where there can be no such file on this drive, and
+    PotashError where there is no room, or its blocks have moved meanwhile.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, size: int | None = None) -> None:
