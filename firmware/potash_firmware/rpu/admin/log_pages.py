@@ -56,8 +56,7 @@ def _nothing(controller: Controller, nsid: int) -> None:
 class Page:
     """One log page.
 
-    `attribute` is its bit in LPA of Identify Controller, where it has one. `entry_size` is that of
-    the structures that an offset may count instead of bytes, 0 where it may not. `after_reading` is
+    `attribute` is its bit in LPA of Identify Controller, where it has one. `after_reading` is
     called, with the command's namespace identifier, when the host has the data and did not ask to
     retain the page's event (RAE). `any_nsid` is for a page that ignores that identifier, or is of
     one namespace. `specific` is what the page of supported pages says beside that.
@@ -65,7 +64,6 @@ class Page:
 
     make: Make
     attribute: Lpa = NO_ATTRIBUTE
-    entry_size: int = 0
     after_reading: Callable[[Controller, int], None] = _nothing
     any_nsid: bool = False
     specific: int = 0
@@ -90,7 +88,7 @@ def get_log_page(controller: Controller, command: Command) -> Result:
         )
     if fields.uuid_index:
         raise NvmeError(Status.INVALID_FIELD, detail="there is no list of UUIDs to choose from")
-    offset = _offset(page, fields)
+    offset = _offset(fields)
     # Such a page is the whole controller's, so the identifier is none or all (section 5.16.1).
     if not page.any_nsid and command.entry.nsid not in (0, BROADCAST_NSID):
         raise NvmeError(Status.INVALID_FIELD, detail="the log page is the whole controller's")
@@ -124,12 +122,10 @@ def attributes() -> Lpa:
     return bits
 
 
-def _offset(page: Page, fields: GetLogPage) -> int:
+def _offset(fields: GetLogPage) -> int:
     """The first byte that is asked for. Raises NvmeError."""
     if fields.offset_is_index:
-        if not page.entry_size:
-            raise NvmeError(Status.INVALID_FIELD, detail="the page's offset counts bytes only")
-        return fields.offset * page.entry_size
+        raise NvmeError(Status.INVALID_FIELD, detail="the page's offset counts bytes only")
     if fields.offset % DWORD:
         raise NvmeError(Status.INVALID_FIELD, detail="the offset is no multiple of a dword")
     return fields.offset
@@ -141,9 +137,7 @@ def _offset(page: Page, fields: GetLogPage) -> int:
 def _supported(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     return logs.encode_dword_log(
         {
-            lid: logs.LogPageSupport.LSUPP
-            | (logs.LogPageSupport.IOS if page.entry_size else 0)
-            | page.specific << logs.LOG_PAGE_SPECIFIC_SHIFT
+            lid: logs.LogPageSupport.LSUPP | page.specific << logs.LOG_PAGE_SPECIFIC_SHIFT
             for lid, page in PAGES.items()
             if page.is_there(controller)
         }
