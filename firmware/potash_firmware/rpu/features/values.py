@@ -261,12 +261,6 @@ class Features:
         """How long ago the last controller reset was."""
         return int((self._clock() - self._reset_at) / MILLISECOND)
 
-    @property
-    def host_identifier(self) -> int:
-        """The Host Identifier; 0 where the host has given none."""
-        value = self._values.get((FeatureId.HOST_IDENTIFIER, 0, 0), Value())
-        return int.from_bytes(value.data, "little")
-
 
 def _record(key: Key, value: Value) -> list[int | str]:
     data: list[int | str] = [value.data.hex()] if value.data else []
