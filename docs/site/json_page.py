@@ -9,9 +9,9 @@ from potash.schema import schema
 INTRODUCTION = """\
 # Reports as JSON
 
-Every command that reports has `--json`. It then prints one JSON document on standard output, or on
-standard error if the command's output goes to standard output. An error is a sentence on standard
-error as always, with exit code 1 and no document.
+Every command that prints a report has `--json`. It then prints one JSON document on standard
+output, or on standard error if its other output goes to standard output. An error is, as always, a
+sentence on standard error with exit code 1, without a document.
 
 Each report has a [JSON Schema](https://json-schema.org/draft/2020-12), derived from its type in the
 source: `potash.cli.reports.schema("run")`. Later versions may add keys; required keys and their
@@ -55,5 +55,5 @@ def _rows(form: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str, str]
 def _kind(one: Mapping[str, Any]) -> str:
     kinds = [one["type"]] if isinstance(one["type"], str) else list(one["type"])
     if "items" in one:
-        kinds[kinds.index("array")] = f"array of {one['items']['type']}"
+        kinds[kinds.index("array")] = f"array of {_kind(one['items'])}"
     return " or ".join(kinds)

@@ -90,7 +90,7 @@ def fields(
 ) -> Iterator[Cells]:
     for name, field in structures[0].FIELDS.items():
         if name in varying:
-            values = ["its own"] * len(structures)
+            values = ["varies"] * len(structures)
         else:
             values = [_value(field, one) for one in structures]
         if any(value != "0" for value in values):
@@ -117,7 +117,7 @@ def _value(field: Field[Any], structure: Structure) -> str:
         return "; ".join(found) or "0"
     value = getattr(structure, field.name)
     if isinstance(value, bytes):
-        return "its own" if any(value) else "0"
+        return "varies" if any(value) else "0"
     if isinstance(value, int):
         return f"{value:X}h" if value and field.name in HEXADECIMAL else str(value)
     return str(value)

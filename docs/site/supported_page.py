@@ -85,10 +85,11 @@ INTRODUCTION = """\
 # Supported commands, log pages and features
 
 This page lists every command, log page, feature and register of the NVM Express Base Specification
-2.0 and the NVM Command Set Specification 1.0, and every field and bit of Identify.
-[admin.md](admin.md) and [media.md](media.md) describe what Potash does where the standard leaves a
-choice. The accelerator commands are in [commands.md](commands.md), the commands for fault injection
-in [faults.md](faults.md).
+2.0 and the NVM Command Set Specification 1.0, every field and bit of Identify, and what Potash
+implements of later versions and other command sets. [admin.md](admin.md) and [media.md](media.md)
+describe what Potash does where the standard leaves a choice; [commands.md](commands.md) describes
+the accelerator commands, and [faults.md](faults.md) those for fault injection. What is not
+implemented has as its state the status with which it is refused.
 """
 
 
@@ -104,7 +105,8 @@ def _parts(stack: ExitStack) -> Iterator[str]:
     yield INTRODUCTION
     yield _section(
         "Admin commands",
-        f"Any other opcode is refused, too: {describe(Status.INVALID_OPCODE)} with Do Not Retry.",
+        f"Opcodes that are not listed are refused, too: {describe(Status.INVALID_OPCODE)} with Do "
+        "Not Retry.",
         ("opcode", "command", "state", "namespace", "announced by"),
         (
             *_commands(
@@ -119,7 +121,7 @@ def _parts(stack: ExitStack) -> Iterator[str]:
     )
     yield _section(
         "I/O commands",
-        "Any other opcode is refused in the same way.",
+        "Other opcodes are refused in the same way.",
         ("opcode", "command", "state", "namespace", "announced by"),
         _commands(
             IO_COMMANDS,
@@ -132,7 +134,7 @@ def _parts(stack: ExitStack) -> Iterator[str]:
     for title, csi in OTHER_COMMANDS.items():
         yield _section(
             title,
-            "Any other opcode is refused in the same way.",
+            "Other opcodes are refused in the same way.",
             ("opcode", "command", "state"),
             ((f"{opcode:02X}h", name, YES) for opcode, name in _others(csi)),
         )
@@ -165,22 +167,24 @@ def _parts(stack: ExitStack) -> Iterator[str]:
     )
     yield _section(
         "Log pages",
-        f"Any other page is refused, too: {describe(Status.INVALID_LOG_PAGE)} with Do Not Retry.",
+        f"Pages that are not listed are refused, too: {describe(Status.INVALID_LOG_PAGE)} with Do "
+        "Not Retry.",
         ("LID", "log page", "state", "announced by"),
         _log_pages(),
     )
     yield _section(
         "Features",
-        f"Any other identifier is refused, too: {describe(Status.INVALID_FIELD)} with Do Not "
-        "Retry. *saved*: a host may save the value (SV). *kept*: the value survives resets and "
-        "power cycles without being saved. After a controller reset, any other feature has its "
+        f"Identifiers that are not listed are refused, too: {describe(Status.INVALID_FIELD)} with "
+        "Do Not Retry. *saved*: a host may save the value (SV). *kept*: the value survives resets "
+        "and power cycles without being saved. After a controller reset, any other feature has its "
         "saved or default value.",
         ("FID", "feature", "state", "scope", "persistence", "values"),
         _features(),
     )
     yield _section(
         "Identify",
-        f"Any other CNS is refused, too: {describe(Status.INVALID_FIELD)} with Do Not Retry.",
+        f"Values that are not listed are refused, too: {describe(Status.INVALID_FIELD)} with Do "
+        "Not Retry.",
         ("CNS", "structure", "state", "NSID, CSI, CNTID"),
         _structures(),
     )
@@ -231,8 +235,8 @@ def _parts(stack: ExitStack) -> Iterator[str]:
     )
     yield _section(
         "Controller registers",
-        "Those that are not there read as zero. Uses of a controller memory buffer are those of "
-        "CMBSZ; a queue is there as a whole or not at all.",
+        "Registers that are not implemented read as zero. CMBSZ lists the uses of a controller "
+        "memory buffer; a queue is in it as a whole or not at all.",
         ("offset", "register", "state"),
         ((f"{one.offset:02X}h", one.name, _register(one)) for one in Register),
     )

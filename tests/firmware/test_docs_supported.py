@@ -172,7 +172,7 @@ def values(table: list[list[str]], column: int) -> Iterator[tuple[int, int, int]
     """Offset, size and value of the fields that are whole bytes and numbers."""
     for place, _, *cells in table:
         cell = cells[column]
-        if "bits" in place or not cell.rstrip("h").isalnum() or cell == "its own":
+        if "bits" in place or not cell.rstrip("h").isalnum() or cell == "varies":
             continue
         last, _, first = place.partition(":")
         value = int(cell[:-1], 16) if cell.endswith("h") else int(cell)
