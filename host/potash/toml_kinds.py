@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nvme_spec.registers import CmbUse
 from potash.sdk.errors import PotashError
@@ -14,6 +14,8 @@ from potash.units import human, parse_size, short
 from potash_device.controller.cmb import EVERY_USE, CmbSettings
 from potash_device.timing.profile import PROFILES
 from potash_firmware.rpu.placement import PlacementSettings
+
+T = TypeVar("T")
 
 
 class ConfigurationError(PotashError):
@@ -135,15 +137,6 @@ def describe_cmb(settings: CmbSettings) -> str:
     return f"{bytes_}:{','.join(names)}"
 
 
-def _read_cmb(value: object, folder: Path) -> CmbSettings:
-    try:
-        return parse_cmb(_read_text(value, folder))
-    except Refused:
-        raise
-    except ValueError as error:
-        raise Refused(f'must be as "64M" or "64M:sqs,rds,wds": {error}') from None
-
-
 def parse_placement(described: str) -> PlacementSettings:
     """Reclaim unit handles and their units from HANDLES[:SIZE]. Raises ValueError."""
     handles, colon, size = described.partition(":")
@@ -158,13 +151,19 @@ def describe_placement(settings: PlacementSettings) -> str:
     return f"{settings.handles}:{short(settings.unit)}"
 
 
-def _read_placement(value: object, folder: Path) -> PlacementSettings:
-    try:
-        return parse_placement(_read_text(value, folder))
-    except Refused:
-        raise
-    except ValueError as error:
-        raise Refused(f'must be as "8" or "8:64M": {error}') from None
+def _described(
+    parse: Callable[[str], T], describe: Callable[[T], str], one: str, other: str
+) -> Kind:
+    """A kind with parts, written as two examples are."""
+
+    def read(value: object, folder: Path) -> T:
+        described = _read_text(value, folder)
+        try:
+            return parse(described)
+        except ValueError as error:
+            raise Refused(f'must be as "{one}" or "{other}": {error}') from None
+
+    return Kind(read, lambda settings: text(describe(settings)))
 
 
 def _read_drive(value: object, folder: Path) -> str:
@@ -187,8 +186,8 @@ def _placed(policy: str, folder: Path) -> str:
 
 FLAG = Kind(_read_flag, lambda value: "true" if value else "false")
 TEXT = Kind(_read_text, text)
-CMB = Kind(_read_cmb, lambda settings: text(describe_cmb(settings)))
-PLACEMENT = Kind(_read_placement, lambda settings: text(describe_placement(settings)))
+CMB = _described(parse_cmb, describe_cmb, "64M", "64M:sqs,rds,wds")
+PLACEMENT = _described(parse_placement, describe_placement, "8", "8:64M")
 DRIVE = Kind(_read_drive, lambda name: text(_written_drive(name)))
 POLICIES = Kind(
     _read_policies,

@@ -31,6 +31,17 @@ class Parsed(click.ParamType[T]):
             self.fail(str(error), param, ctx)
 
 
+def quadword(text: str) -> int:
+    """A number of 64 bits. Raises ValueError."""
+    try:
+        value = int(text, 0)
+    except ValueError:
+        value = -1
+    if not 0 <= value < 1 << 64:
+        raise ValueError(f"{text!r} is no number of 64 bits; write 4096 or 0x1000")
+    return value
+
+
 class Size(Parsed[int]):
     """Bytes, or a number with K, M, G or T behind it, each 1024 of the one before."""
 

@@ -157,7 +157,11 @@ def remove(fleet: FleetFile, scheduler: str | None, patience: float, dataset: st
 @_dataset
 @program_argument_option("each shard")
 @click.option(
-    "--output", "folder", type=_folder, help="Write the output of each shard to this directory."
+    "-o",
+    "--output",
+    "folder",
+    type=_folder,
+    help="Write the output of each shard to this directory.",
 )
 @click.option(
     "--keep",

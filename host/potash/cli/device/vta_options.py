@@ -8,22 +8,12 @@ from potash.cli.drive.common import WritableFile
 from potash.files import read_whole
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
-from potash.units import Parsed
+from potash.units import Parsed, quadword
 from potash_device.vta.config import DRAM_BASE, Config, ConfigError
 from potash_device.vta.encoding import INSTRUCTION_BYTES
 
 MEGA = 1e6
 GIGA = 1e9
-
-
-def _address(text: str) -> int:
-    try:
-        address = int(text, 0)
-    except ValueError:
-        address = -1
-    if not 0 <= address < 1 << 64:
-        raise ValueError(f"{text!r} is no physical address; write 0x1000")
-    return address
 
 
 def _config(text: str) -> Config:
@@ -61,7 +51,7 @@ vta_config_option = click.option(
 )
 base_option = click.option(
     "--base",
-    type=Parsed("ADDRESS", _address),
+    type=Parsed("ADDRESS", quadword),
     default=DRAM_BASE,
     show_default=hex(DRAM_BASE),
     help="Physical address of the image's first byte.",

@@ -17,7 +17,7 @@ from potash.schema import Count
 from potash.sdk.compute_namespace import EBPF, ComputeNamespace, Program
 from potash.sdk.errors import PotashError
 from potash.sdk.memory_namespace import Bytes
-from potash.units import Parsed
+from potash.units import Parsed, quadword
 
 
 @dataclass(frozen=True)
@@ -69,17 +69,7 @@ class Executed:
     ]
 
 
-def _quadword(text: str) -> int:
-    try:
-        value = int(text, 0)
-    except ValueError:
-        value = -1
-    if not 0 <= value < 1 << 64:
-        raise ValueError(f"{text!r} is no number of 64 bits")
-    return value
-
-
-QUADWORD = Parsed("NUMBER", _quadword)
+QUADWORD = Parsed("NUMBER", quadword)
 
 compute_option = common.namespace_option("the compute")
 index_option = click.option(
