@@ -15,7 +15,7 @@ from csd_spec.descriptors import AcceleratorStatus
 from csd_spec.status import StatusId
 from nvme_spec.opcodes import AdminOpcode
 from potash import sdk
-from potash.cli.app import SECTIONS, run_app
+from potash.cli.app import COMMANDS, SECTIONS, run_app
 from potash.sdk import CommandFailed, DeviceGone, JobFailed
 from potash.vm.drive import device_process
 from support.apu import await_end, program
@@ -60,6 +60,16 @@ def test_the_help_has_every_command_in_a_group(capsys: pytest.CaptureFixture[str
     for title, commands in SECTIONS.items():
         listed = said.partition(f"{title}:\n")[2].partition("\n\n")[0].splitlines()
         assert [line.split()[0] for line in listed] == list(commands)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_lists_commands_by_whole_sentences(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run_app([name, "--help"]) == 0
+    listed = capsys.readouterr().out.partition("\nCommands:\n")[2].splitlines()
+    assert [line for line in listed if line.endswith("...")] == []
 
 
 @pytest.mark.parametrize(("typed", "completed"), [("de", "demo"), ("demo w", "write")])

@@ -93,10 +93,10 @@ def nvme(
 @_seconds
 @json_option(Report)
 def cp(patterns: tuple[str, ...], pairs: int, seconds: float) -> None:
-    """Measure executions of a program that returns at once, over the device's socket.
+    """Measure executions of a program in a compute namespace.
 
-    Latency is the median time from the doorbell to the completion. Programs whose name contains
-    -ranges- have two memory ranges.
+    The program returns at once. Latency is the median time from the doorbell to the completion.
+    Programs whose name contains -ranges- have two memory ranges.
     """
     chosen = _chosen(patterns, computational_bench.NAMES)
     _report(lambda progress: computational_bench.measure(chosen, pairs, seconds, progress))
@@ -126,7 +126,7 @@ def vta(patterns: tuple[str, ...], pairs: int) -> None:
 @_pairs("Number of measurements of each program and of its baseline.")
 @json_option(Report)
 def bpf(patterns: tuple[str, ...], pairs: int) -> None:
-    """Measure programs, compared with the same C compiled for this machine.
+    """Measure programs, compared with the same C on this machine.
 
     Each program processes 16 MiB, with bounds checks and an instruction limit. The baseline is the
     same source, compiled for this machine by clang -O2 (that of ziglang if there is no other). A
@@ -149,13 +149,13 @@ def bpf(patterns: tuple[str, ...], pairs: int) -> None:
 )
 @json_option(Report)
 def model(patterns: tuple[str, ...], pairs: int, threads: int) -> None:
-    """Measure models with the delegate, compared with TensorFlow Lite's own kernels.
+    """Measure models, compared with TensorFlow Lite's own kernels.
 
-    The names are those of `potash model list`, resnet18-c1 to -c12, digits and callback. Five
-    public networks are among those that are measured by default; one that cannot be downloaded is
-    left out, and the reason is printed. Everything is measured after a first run. The
-    baselines are XNNPACK and the reference kernels, to which the delegate must be bit-identical. A
-    ratio is Potash's time divided by the baseline's.
+    They run with the delegate. The names are those of `potash model list`, resnet18-c1 to -c12,
+    digits and callback. Five public networks are among those that are measured by default; one that
+    cannot be downloaded is left out, and the reason is printed. Everything is measured after a
+    first run. The baselines are XNNPACK and the reference kernels, to which the delegate must be
+    bit-identical. A ratio is Potash's time divided by the baseline's.
 
     `cycles` and `modelled time` are those of the tensor accelerator, at 100 MHz as on the paper's
     board. `besides the streams` is the time of an inference without the accelerator: callbacks,
@@ -181,7 +181,7 @@ def model(patterns: tuple[str, ...], pairs: int, threads: int) -> None:
 @_pairs("Number of measurements of each speed.")
 @json_option(Report)
 def drive(patterns: tuple[str, ...], pairs: int) -> None:
-    """Measure the speed of the timing model of a flash drive, and what data placement spares it.
+    """Measure the timing model of flash, and the effect of placement.
 
     `trace-reading` and `simulate` read a trace and run it against the `tlc` drive, in requests per
     second of wall time. The baseline of `placement` is the same drive without it.

@@ -77,9 +77,10 @@ def disasm(file: Path, entry: str | None) -> None:
 @bpf.command()
 @common.json_option(reports.Helpers)
 def helpers() -> None:
-    """List the helpers that programs can call, including those of other packages.
+    """List the helpers that programs can call.
 
-    The exit code is 1 if a helper of a package could not be loaded.
+    Those of other installed packages are included. The exit code is 1 if a helper of a package
+    could not be loaded.
     """
     found = added.found()
     known = [reports.Helper(number, name, "potash") for name, number in elf.HELPER_NAMES.items()]
@@ -154,9 +155,10 @@ def exec_(
     limit: int,
     engine: str | None,
 ) -> None:
-    """Run FILE, an object file, on this machine as on an accelerator of the drive.
+    """Run FILE, an object file, on this machine.
 
-    Text that the program prints goes to standard error.
+    Memory and helpers are those of an accelerator. Text that the program prints goes to standard
+    error.
     """
     program = _load(file, entry)
     printed: list[str] = []
@@ -250,11 +252,11 @@ def debug(file: Path, given: Path | None, arguments: tuple[bytes, ...], entry: s
     help="Engine.",
 )
 def plugin(memory: tuple[str, ...], program: str | None, is_elf: bool, engine: str) -> None:
-    """Run one test of the public BPF conformance suite: a plugin for its runner.
+    """Run one test of the public BPF conformance suite.
 
-    The program is read from standard input as hexadecimal bytes. MEMORY is the memory, also as
-    hexadecimal bytes, whose address is in r1 and whose length is in r2. The output is r0 in
-    hexadecimal.
+    This is a plugin for the suite's runner. The program is read from standard input as hexadecimal
+    bytes. MEMORY is the memory, also as hexadecimal bytes, whose address is in r1 and whose length
+    is in r2. The output is r0 in hexadecimal.
     """
     given = [text for text in memory if text.strip()]  # a runner may pass empty ones
     if len(given) > 1:

@@ -291,20 +291,19 @@ moving_options = together(
     click.option(
         "--incoming",
         is_flag=True,
-        help="Wait for a client that brings the state of another device, which hands its "
+        help="Wait for a client that transfers the state of another device; that device hands "
         "--media over.",
     ),
     click.option(
         "--save",
         type=_FILE,
-        help="When interrupted, stop in the middle of what a client does, and write the state "
-        "of the device to this file.",
+        help="When interrupted, stop the drive, and write its state to this file, for --load.",
     ),
     click.option(
         "--load",
         type=_FILE,
-        help="Go on from a state that --save has written, with the same --media, once a client "
-        "attaches that still has the memory of before.",
+        help="Continue from a state that --save has written, with the same --media, when a client "
+        "attaches that still has the same memory.",
     ),
 )
 

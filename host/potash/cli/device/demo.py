@@ -64,10 +64,7 @@ _example = click.Choice(example_names())
 def demo() -> None:
     """Run an example on the drive that stores its input: `potash demo grep` runs grep.
 
-    add adds two int8 vectors with a TensorFlow Lite model, grep finds the lines of a log that
-    contain a text, filter selects records by a field, columns queries a table, checksum computes
-    checksums of pages, digits classifies images of handwritten digits, and resnet18 classifies a
-    picture.
+    `potash demo list` lists the examples.
     """
 
 
@@ -82,7 +79,7 @@ def list_() -> None:
 @click.argument("name", type=_example)
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 def write(name: str, folder: Path) -> None:
-    """Build the program of the example NAME into FOLDER, with its input and expected output."""
+    """Write the example NAME to FOLDER, with input and expected output."""
     write_files(name, folder)
 
 

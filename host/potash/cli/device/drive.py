@@ -42,7 +42,7 @@ for command in (wear, plot):
 @click.argument("profile", default="tlc")
 @json_option(reports.DriveInfo)
 def info(profile: str) -> None:
-    """Show the geometry of a modelled drive, and latencies while it is idle.
+    """Show geometry and idle latencies of a modelled drive.
 
     PROFILE is a built-in profile or a TOML file.
     """
@@ -99,14 +99,17 @@ def _idle_reads(profile: Profile) -> list[int]:
     "--output",
     required=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The file that the drive is kept in; it must end in .npz.",
+    help="File for the drive; its name must end in .npz.",
 )
 @drive_options
 @json_option(reports.DrivePreconditioned)
 def precondition(
     output: Path, name: str, named: tuple[str, ...], fill: int, overwrite: float, seed: int
 ) -> None:
-    """Write on a modelled drive, and keep it in a file for `simulate --drive`."""
+    """Write to a modelled drive, and save it to a file.
+
+    The file is a PROFILE for --drive.
+    """
     from potash import timing
 
     if output.suffix != ".npz":
@@ -126,9 +129,9 @@ def precondition(
 def simulate(
     trace: Path, name: str, named: tuple[str, ...], fill: int, overwrite: float, seed: int
 ) -> None:
-    """Run a block trace against a modelled drive, and show the latencies that a host would see.
+    """Show the latencies of a block trace on a modelled drive.
 
-    TRACE has a request on each line, in MSR Cambridge's form (CSV) or in FIU's; it may be
+    TRACE has a request on each line, in the format of MSR Cambridge (CSV) or FIU; it may be
     compressed (.gz). Requests arrive at the trace's times.
     """
     from potash import timing

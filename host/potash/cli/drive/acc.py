@@ -30,7 +30,9 @@ ranges_arguments = common.together(
     click.argument("ranges", metavar="PAGE:COUNT...", type=common.PAGES, nargs=-1, required=True),
     common.accelerator_option,
     common.namespace_option("the pages'"),
-    click.option("--append", is_flag=True, help="Add to the ranges that were selected before."),
+    click.option(
+        "--append", is_flag=True, help="Add to the earlier ranges instead of replacing them."
+    ),
 )
 
 
@@ -70,7 +72,7 @@ def identify(device: str) -> None:
 @rae_option
 @common.json_option(reports.Status)
 def status(device: str, accelerator: int | None, rae: bool) -> None:
-    """Show the status of an accelerator and of its current or last job."""
+    """Show the status of an accelerator and its current or last job."""
     with common.accelerator_of(device, accelerator) as one:
         _say_status(one, one.status(retain=rae))
 

@@ -167,8 +167,10 @@ def _of_a_program(name: str, help: str, act: Callable[[ComputeNamespace, int], N
 
 
 _of_a_program("unload", "Unload a program that is not active.", ComputeNamespace.unload)
-_of_a_program("activate", "Have a program ready to be executed.", ComputeNamespace.activate)
-_of_a_program("deactivate", "The opposite of activate.", ComputeNamespace.deactivate)
+_of_a_program("activate", "Make a program ready to be executed.", ComputeNamespace.activate)
+_of_a_program(
+    "deactivate", "Deactivate a program, which stays loaded.", ComputeNamespace.deactivate
+)
 
 
 @cp.group()
@@ -182,7 +184,10 @@ def ranges() -> None:
 @compute_option
 @common.json_option(Created)
 def create(device: str, wanted: Sequence[NamedRange], nsid: int | None) -> None:
-    """Create a set of ranges, [NSID:]START:LENGTH each, and print its identifier."""
+    """Create a set of ranges, and print its identifier.
+
+    A RANGE is [NSID:]START:LENGTH.
+    """
     with _compute(device, nsid) as compute:
         rsid = compute.create_ranges(_ranges(compute, wanted))
     common.say(Created(compute.nsid, rsid), [str(rsid)])
@@ -193,7 +198,7 @@ def create(device: str, wanted: Sequence[NamedRange], nsid: int | None) -> None:
 @click.argument("rsid", metavar="ID", type=click.IntRange(1, 0xFFFF))
 @compute_option
 def delete(device: str, rsid: int, nsid: int | None) -> None:
-    """Delete a set."""
+    """Delete a set of ranges."""
     with _compute(device, nsid) as compute:
         compute.delete_ranges(rsid)
 
@@ -236,7 +241,10 @@ def execute(
     data: Path | None,
     timeout: float | None,
 ) -> None:
-    """Run an activated program on memory ranges, and print what it returns."""
+    """Run a program on memory ranges, and print its result.
+
+    The program must be activated.
+    """
     if rsid is not None and wanted:
         raise click.UsageError("give a range set or single ranges, not both")
     if len(parameters) > 2:

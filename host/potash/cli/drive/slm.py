@@ -95,7 +95,10 @@ def list_(device: str) -> None:
 @start_option
 @length_option
 def read(device: str, output: Path, nsid: int | None, start: int, length: int) -> None:
-    """Read bytes of a memory namespace into the file OUTPUT (- for standard output)."""
+    """Read bytes of a memory namespace into a file.
+
+    OUTPUT is the file (- for standard output).
+    """
     with _memory(device, nsid) as memory, showing() as progress:
         data = memory.read(start, length, progress=progress)
     common.write_output(output, data)
@@ -108,9 +111,9 @@ def read(device: str, output: Path, nsid: int | None, start: int, length: int) -
 @start_option
 @common.json_option(Moved)
 def write(device: str, input: Path, nsid: int | None, start: int) -> None:
-    """Write the file INPUT (- for standard input) to a memory namespace.
+    """Write a file to a memory namespace.
 
-    It is padded with zeroes to a multiple of 4 bytes.
+    INPUT is the file (- for standard input). It is padded with zeroes to a multiple of 4 bytes.
     """
     data = common.read_input(input)
     data += bytes(-len(data) % MEMORY_GRANULARITY)
@@ -156,10 +159,10 @@ def copy(
     memory: Sequence[NamedRange],
     files: Sequence[Path],
 ) -> None:
-    """Copy blocks, files or memory to a memory namespace, within the drive.
+    """Copy blocks, files or memory to a memory namespace.
 
-    The copies follow each other: blocks, then memory, then files. Each file begins at a multiple of
-    4096 bytes.
+    The data stay within the drive. The copies follow each other: blocks, then memory, then files.
+    Each file begins at a multiple of 4096 bytes.
     """
     if not (blocks or memory or files):
         raise click.UsageError("give a source: --blocks, --memory or --file")
