@@ -51,7 +51,7 @@ SECTIONS = {
         "sweep": Entry(
             "potash.cli.device.sweep", "Compare configurations of the tensor accelerator."
         ),
-        "drive": Entry("potash.cli.device.drive", "Model the time of a drive of flash."),
+        "drive": Entry("potash.cli.device.drive", "Model the time of a flash drive."),
     },
     "Observe and check": {
         "bench": Entry("potash.cli.device.bench", "Measure the performance of the device."),

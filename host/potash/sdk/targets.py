@@ -209,7 +209,7 @@ def use_input(
     """Use these ranges, in this order, as the next job's input."""
     for index, (page, pages) in enumerate(_in_commands(ranges)):
         accelerator.use_local_input(page, pages, nsid, append=index > 0)
-        reporter.report(f"local storage as input: {pages} pages from {page}")
+        reporter.report(f"local storage as input: page {page}, count {pages}")
 
 
 def use_output(
@@ -218,7 +218,7 @@ def use_output(
     """Use these ranges, in this order, as the next job's output."""
     for index, (page, pages) in enumerate(_in_commands(ranges)):
         accelerator.use_local_output(page, pages, nsid, append=index > 0)
-        reporter.report(f"local storage as output: {pages} pages from {page}")
+        reporter.report(f"local storage as output: page {page}, count {pages}")
 
 
 def _in_commands(ranges: Sequence[Range]) -> list[Range]:
