@@ -8,6 +8,7 @@ import pytest
 
 from potash_firmware.rpu.timing.deadlines import GuestClock
 from potash_firmware.rpu.timing.holding import LEAST, MARGIN, POLL, QUANTUM, Holding, RunningJob
+from support.nvme_host import Host
 
 MS = 1_000_000
 
@@ -110,6 +111,9 @@ def test_each_of_several_jobs_holds_the_guest_for_itself() -> None:
     it.holding.service(connected=True)
     assert it.still.held == {"a", "b"}
     assert it.holding.timeout == POLL
+    with Host() as host:
+        host.rpu.holding = it.holding
+        assert host.rpu.timeout == POLL
     del it.jobs["a"]
     it.holding.service(connected=True)
     assert it.still.held == {"b"}

@@ -99,6 +99,7 @@ def test_a_drive_that_stays_busy_goes_on(host: Host) -> None:
     assert pending is not None
     outcomes: list[int] = []
     pending.then(outcomes.append)
+    assert host.rpu.timeout == 4.0
     host.now += 4.1
     host.service()
     assert outcomes == [16], "EBUSY"

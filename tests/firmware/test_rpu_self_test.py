@@ -146,7 +146,7 @@ def test_a_test_that_rests_is_aborted_at_once_and_another_one_begins() -> None:
         assert answered(host) == [0]
         host.executor.run_all()
         host.service()
-        assert host.rpu.controller.tasks.timeout is not None
+        assert host.rpu.timeout == host.rpu.controller.tasks.timeout is not None
         begin(host, host.admin, SELF_TEST, 2, nsid=ALL, cdws=(ABORT,))
         begin(host, host.admin, SELF_TEST, 3, nsid=ALL, cdws=(EXTENDED,))
         finish(host)

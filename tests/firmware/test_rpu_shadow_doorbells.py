@@ -61,6 +61,8 @@ def test_an_idle_device_asks_to_be_rung_and_sleeps(host: Host) -> None:
     leave_tail(host, queue)
     host.ring(queue)
     host.service()
+    host.now += 0.001
+    assert not host.sleeps, "it polls for a while"
     host.now += IDLE
     host.service()
     assert word(host, EVENTS, 2) == queue.tail
