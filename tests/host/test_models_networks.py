@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from typing import Any
 
@@ -19,6 +20,7 @@ from potash.models import resnet
 from potash.models.layers import Random
 from potash.models.networks import NETWORKS, make
 from potash.sdk.errors import PotashError
+from potash.sweep.networks import of_model
 from potash_firmware.tflite.validation import validate
 
 Array = npt.NDArray[Any]
@@ -95,6 +97,19 @@ def test_whole_networks_are_made_of_what_they_are_named_after() -> None:
     # 11.7 and 3.5 million parameters, as their papers have it, less batch normalisation.
     assert 11.6e6 < len(made("resnet18")) < 11.9e6
     assert 3.4e6 < len(made("mobilenet-v2")) < 4.0e6
+
+
+def test_resnet_has_each_layer_of_the_table_as_often_as_it_says() -> None:
+    found: Counter[tuple[object, ...]] = Counter()
+    for shape, count in of_model("resnet18", made("resnet18")).shapes.items():
+        key = shape.in_channels, shape.out_channels, shape.kernel, shape.stride, shape.out_height
+        found[key] += count
+    assert found.pop((512, 1000, (1, 1), (1, 1), 1)) == 1  # the classes
+    table = {
+        (one.channels, one.outputs, (one.kernel,) * 2, (one.stride,) * 2, one.shape.out_height): one
+        for one in resnet.LAYERS.values()
+    }
+    assert found == {key: one.times for key, one in table.items() if one.times}
 
 
 CODES = ("CONV_2D", "DEPTHWISE_CONV_2D", "ADD", "PAD", "MAX_POOL_2D", "MEAN", "FULLY_CONNECTED")

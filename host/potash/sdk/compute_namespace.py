@@ -7,7 +7,6 @@ unverified layouts.
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, cast
 
 from nvme_spec.computational import (
@@ -39,6 +38,7 @@ from potash.sdk.commands import Commands, Dwords, Layout, encoded, pieces_of
 from potash.sdk.errors import DeviceMisbehaved, DeviceNotFound, InvalidRequest, PotashError
 from potash.sdk.memory_namespace import Bytes
 from potash.sdk.progress import Progress, silent
+from potash.sdk.targets import Content, content_of
 from potash.sdk.transport import Buffer, Completion
 
 EBPF = FIRST_VENDOR_PROGRAM_TYPE
@@ -106,7 +106,7 @@ class ComputeNamespace:
     def load(
         self,
         index: int,
-        program: Buffer | str | Path,
+        program: Content,
         *,
         kind: int = EBPF,
         identifier: int = 0,
@@ -124,7 +124,7 @@ class ComputeNamespace:
         Raises CommandFailed for a program that the drive refuses, and OSError for a file that
         cannot be read.
         """
-        data = bytearray(Path(program).read_bytes() if isinstance(program, str | Path) else program)
+        data = bytearray(content_of(program))
         unit = 1 << self.identify().lpg
         data += bytes(-len(data) % unit)
         pit = ProgramIdentifierType.PUID if identifier else ProgramIdentifierType.NONE
