@@ -360,7 +360,7 @@ def _numbered(
     for number in tables:
         if number not in numbers:
             raise ConfigurationError(
-                f"[{name}.{number}] is out of line: they are numbered from {first} without a gap"
+                f"[{name}.{number}] is misnumbered: they are numbered from {first} without a gap"
             )
     return tuple(_section(kind, tables, f"{name}.{number}", folder) for number in numbers)
 

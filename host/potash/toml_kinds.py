@@ -47,7 +47,7 @@ def size(least: int, most: int, step: int = 1) -> Kind:
         except ValueError:
             found = None
         if not isinstance(found, int) or isinstance(found, bool):
-            raise Refused('must be a size, as 1048576 or "1M"')
+            raise Refused('must be a size, such as 1048576 or "1M"')
         if not least <= found <= most or found % step:
             pieces = f", in steps of {human(step)}" if step > 1 else ""
             raise Refused(f"must be {human(least)} to {human(most)}{pieces}")
@@ -96,7 +96,7 @@ def _read_flag(value: object, _folder: Path) -> bool:
 
 def _read_text(value: object, _folder: Path) -> str:
     if not isinstance(value, str) or not value:
-        raise Refused("must be a text that is not empty")
+        raise Refused("must be a string that is not empty")
     return value
 
 
@@ -141,7 +141,7 @@ def parse_placement(described: str) -> PlacementSettings:
     """Reclaim unit handles and their units from HANDLES[:SIZE]. Raises ValueError."""
     handles, colon, size = described.partition(":")
     if not handles.isdecimal():
-        raise ValueError(f"{handles!r} is no number of reclaim unit handles")
+        raise ValueError(f"{handles!r} is not a number of reclaim unit handles")
     unit = parse_size(size) if colon else PlacementSettings.unit
     return PlacementSettings(int(handles), unit)
 
@@ -161,7 +161,7 @@ def _described(
         try:
             return parse(described)
         except ValueError as error:
-            raise Refused(f'must be as "{one}" or "{other}": {error}') from None
+            raise Refused(f'must be like "{one}" or "{other}": {error}') from None
 
     return Kind(read, lambda settings: text(describe(settings)))
 
@@ -174,7 +174,7 @@ def _read_drive(value: object, folder: Path) -> str:
 
 def _read_policies(value: object, folder: Path) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise Refused("must be a list of texts")
+        raise Refused("must be a list of strings")
     return tuple(_placed(one, folder) for one in value)
 
 

@@ -38,7 +38,7 @@ def quadword(text: str) -> int:
     except ValueError:
         value = -1
     if not 0 <= value < 1 << 64:
-        raise ValueError(f"{text!r} is no number of 64 bits; write 4096 or 0x1000")
+        raise ValueError(f"{text!r} is not a number of 64 bits; write 4096 or 0x1000")
     return value
 
 
@@ -62,7 +62,7 @@ def parse_size(text: str) -> int:
     """Bytes of a size as people write it. Raises ValueError."""
     match = re.fullmatch(r"(\d{1,20})([KMGT]?)(iB|B)?", text.strip(), re.IGNORECASE | re.ASCII)
     if match is None:
-        raise ValueError(f"{text!r} is no size; write 512M or 1G")
+        raise ValueError(f"{text!r} is not a size; write 512M or 1G")
     return int(match[1]) * _UNITS[match[2].upper()]
 
 

@@ -113,7 +113,7 @@ def test_in_words_for_people(drive: str) -> None:
         ("fw\n", 2, "there is no command 'fw' here"),
         ("shell\n", 2, "there is no command 'shell' here"),
         ("write 'half\n", 2, "no closing quotation"),
-        ("wait --timeout 0\n", 2, "no number of seconds above 0"),
+        ("wait --timeout 0\n", 2, "not a number of seconds above 0"),
         ("start --json\n", 2, "go with --wait"),
         ("select 16\n", 2, "16 is not in the range 0<=x<=15"),
         ("start --firmware 16\n", 2, "16 is not in the range 0<=x<=15"),

@@ -93,9 +93,9 @@ def test_a_stream_of_one_s_own_is_timed(insns: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["--layer", "C13"], 1, "'C13' is no layer"),
+        (["--layer", "C13"], 1, "'C13' is not a layer"),
         (["--set", "speed=1"], 2, "'speed' is none of clock"),
-        (["--set", "latency=soon"], 2, "'soon' is no number for latency"),
+        (["--set", "latency=soon"], 2, "'soon' is not a number for latency"),
         (["--set", "bus_bytes=0"], 1, "bus_bytes is 0"),
     ],
 )

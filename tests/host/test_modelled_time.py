@@ -55,7 +55,7 @@ def test_no_command_completes_before_the_model_says(tmp_path: Path) -> None:
         (["--policy", "gc=fifo"], "--policy is for --time modelled"),
         (["--monitor", "m"], "--monitor is for --time modelled"),
         (["--still-limit", "2"], "--still-limit is for --time modelled"),
-        (["--time", "modelled", "--monitor", __file__], "is no socket; QEMU makes one"),
+        (["--time", "modelled", "--monitor", __file__], "is not a socket; QEMU makes one"),
         (["--time", "modelled", "--drive", "none"], "none is neither a file"),
         (["--time", "modelled", "--policy", "gc=no"], "'no' is neither FILE:CLASS nor one of"),
         (["--time", "modelled", "--size", "1M"], "such flash takes at least 25165824"),

@@ -55,7 +55,7 @@ def test_a_job_works_on_local_storage_with_its_output_behind_its_input(device: D
     assert result.output == EXPECTED
     assert device.read(16, 1)[: len(INPUT)] == INPUT
     assert device.read(17, 1)[: len(EXPECTED)] == EXPECTED
-    assert any("local storage as output" in step and "from 17" in step for step in steps)
+    assert any("local storage as output" in step and "page 17" in step for step in steps)
 
 
 def test_a_jobs_output_goes_to_the_block_that_was_chosen(device: Device) -> None:

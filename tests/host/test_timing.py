@@ -77,8 +77,8 @@ def test_traces_of_both_forms_are_read(tmp_path: Path) -> None:
     ("text", "expected"),
     [
         ("", "has no requests"),
-        ("1,h,0,Read,0\n", "is no trace of"),
-        ("x,h,0,Read,0,512,0\n", "is no trace of"),
+        ("1,h,0,Read,0\n", "is not a trace in the format of"),
+        ("x,h,0,Read,0,512,0\n", "is not a trace in the format of"),
         ("1,h,0,Trim,0,512,0\n", "request 1 of"),
         ("1,h,0,Read,0,512,0\n2,h,0,Read,-8,512,0\n", "request 2 of"),
         (f"1,h,0,Read,0,512,0\n{1 << 62},h,0,Read,0,512,0\n", "too large (time)"),

@@ -91,10 +91,10 @@ WRONG = [
     Wrong("drive nonsense", 2, "(see potash drive --help)"),
     Wrong("demo nonsense", 2, "'nonsense' is not one of 'add'"),
     Wrong("serve --socket s --profile none", 2, "'none' is not one of 'alkali', 'potash'"),
-    Wrong("serve --socket s --fault nonsense", 2, "'nonsense' is no fault: it begins with"),
+    Wrong("serve --socket s --fault nonsense", 2, "'nonsense' is not a fault: it begins with"),
     Wrong("serve --socket s --log none=debug", 2, "there is no component 'none'; there are"),
     Wrong("model make none -o x", 1, "there is no network none; potash model list names them"),
-    Wrong("sweep none.toml", 1, "'none.toml' is no network; there are"),
+    Wrong("sweep none.toml", 1, "'none.toml' is not a network; there are"),
     Wrong("drive info none", 1, "none is neither a file (No such file or directory) nor one of"),
     # What is missing, or makes no sense together.
     Wrong("serve", 2, "give --socket PATH to listen at (see potash serve --help)"),
@@ -105,18 +105,20 @@ WRONG = [
     Wrong("serve --socket s --monitor none", 2, "--monitor is for --time modelled"),
     Wrong("serve --socket s --read-only", 2, "--read-only needs --media"),
     # Negative numbers and wrong units.
-    Wrong("serve --socket s --size 16Q", 2, "'16Q' is no size; write 512M or 1G"),
-    Wrong("serve --socket s --size -1", 2, "'-1' is no size; write 512M or 1G"),
+    Wrong("serve --socket s --size 16Q", 2, "'16Q' is not a size; write 512M or 1G"),
+    Wrong("serve --socket s --size -1", 2, "'-1' is not a size; write 512M or 1G"),
     Wrong("serve --socket s --size 1", 2, "'1' is too small; the least is 4K"),
     Wrong("serve --socket s --metrics 99999", 2, "99999 is not in the range 0<=x<=65535"),
     Wrong("serve --socket s --namespace 16M:777", 2, "blocks have 512 or 4096 bytes"),
     Wrong("serve --socket s --accelerator 64G", 2, "a buffer has at most 1 GiB"),
     Wrong("serve --socket s --log rpu", 2, "'rpu' is not COMPONENT=LEVEL"),
-    Wrong(f"run vfio-user:none {IO} out --timeout -1", 2, "'-1' is no number of seconds above 0"),
+    Wrong(
+        f"run vfio-user:none {IO} out --timeout -1", 2, "'-1' is not a number of seconds above 0"
+    ),
     Wrong("acc input vfio-user:none x", 2, "'x' is not PAGE:COUNT, two numbers"),
     Wrong("acc input vfio-user:none -n 0 0:1", 2, "0 is not in the range 1<=x<=4294967294"),
     Wrong("guest --memory 1M", 2, "the guest's memory is whole MiB, and at least 320M"),
-    Wrong("guest --memory -1", 2, "'-1' is no size; write 512M or 1G"),
+    Wrong("guest --memory -1", 2, "'-1' is not a size; write 512M or 1G"),
     Wrong("guest --cpus 0", 2, "0 is not in the range 1<=x<=64"),
     Wrong("guest --collect x", 2, "'x' is not GUEST:HOST with an absolute path in the guest"),
     # No such device, or not for this user.

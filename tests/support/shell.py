@@ -17,7 +17,7 @@ BASH = Parser(Language(tree_sitter_bash.language()))
 UNKNOWN = "…"
 """Stands in a command for what a reader knows."""
 CAPITALS = re.compile(r"[A-Z:…]+")
-NO_FILE = re.compile(r"is no file|No such file or directory")
+NO_FILE = re.compile(r"is not a file|No such file or directory")
 
 
 def commands(script: str) -> Iterator[list[str]]:

@@ -190,7 +190,7 @@ def test_a_disk_boots_by_itself_and_only_what_may_be_written_is(
         (["--append", "quiet"], "--initrd and --append are for --kernel"),
         (["--disk", "{file}", "--append", "quiet"], "--initrd and --append are for --kernel"),
         (["--kernel", "/nothing"], "does not exist"),
-        (["--disk", "/nothing,rw"], "'/nothing' is no file with a disk in it"),
+        (["--disk", "/nothing,rw"], "'/nothing' is not a file with a disk in it"),
     ],
 )
 def test_what_makes_no_sense_together_is_wrong_usage(

@@ -227,10 +227,10 @@ def test_a_guest_that_vanishes_while_it_is_stopped_leaves_the_clock_to_go_on(
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (b"SSH-2.0-OpenSSH\r\n", "QEMU's monitor sends something that is no message"),
-        (b'{"hello": 1}\r\n', "is no monitor of QEMU's"),
-        (b'{"return": {}}\r\n{"return": {}}\r\n', "is no monitor of QEMU's"),
-        (b"[" * 100_000 + b"\n", "QEMU's monitor sends something that is no message"),
+        (b"SSH-2.0-OpenSSH\r\n", "QEMU's monitor sends something that is not a message"),
+        (b'{"hello": 1}\r\n', "is not a monitor of QEMU"),
+        (b'{"return": {}}\r\n{"return": {}}\r\n', "is not a monitor of QEMU"),
+        (b"[" * 100_000 + b"\n", "QEMU's monitor sends something that is not a message"),
     ],
 )
 def test_who_is_no_qemu_is_left(
@@ -383,7 +383,7 @@ def test_a_path_that_cannot_be_a_monitor_is_refused(tmp_path: Path) -> None:
     require_monitor(tmp_path / "later")
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(PotashError, match="is no socket"):
+    with pytest.raises(PotashError, match="is not a socket"):
         require_monitor(file)
     with scene(tmp_path) as it, answering(it):
         it.still.close()

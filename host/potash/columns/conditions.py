@@ -91,7 +91,7 @@ def bind(
         case expressions.Name(name):
             column = schema.column(name)
             if column.stored.id != TypeId.BOOL:
-                raise InvalidQuery(f"{column} is no condition; compare it with a value")
+                raise InvalidQuery(f"{column} is not a condition; compare it with a value")
             return In(column, ((truth, truth),))
     return _compare(expression, schema, dictionary, truth)
 

@@ -100,7 +100,7 @@ def _read(text: str, reader: Callable[[ast.expr], Read]) -> Read:
         raise
     except (SyntaxError, ValueError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else error
-        raise InvalidQuery(f"{text!r} is no expression: {reason}") from None
+        raise InvalidQuery(f"{text!r} is not an expression: {reason}") from None
     except (RecursionError, MemoryError):
         raise InvalidQuery("the expression is nested too deeply") from None
 
@@ -121,8 +121,8 @@ def _is_aggregate(node: ast.expr) -> bool:
 def _aggregate(node: ast.expr) -> Aggregate:
     if not isinstance(node, ast.Call) or not _is_aggregate(node) or node.keywords:
         raise InvalidQuery(
-            f"{_text(node)} is no aggregate; those are count(), and count, sum, min, max and mean"
-            " of a column"
+            f"{_text(node)} is not an aggregate; those are count(), and count, sum, min, max and"
+            " mean of a column"
         )
     assert isinstance(node.func, ast.Name)
     function = node.func.id
@@ -153,8 +153,8 @@ def _filter(node: ast.expr) -> Expression:
     name = _name(node)
     if name is None:
         raise InvalidQuery(
-            f"{_text(node)} is no condition; compare columns with values, combine conditions with"
-            " &, | and ~, and put each one in parentheses"
+            f"{_text(node)} is not a condition; compare columns with values, combine conditions"
+            " with &, | and ~, and put each one in parentheses"
         )
     return name
 
@@ -172,7 +172,7 @@ def _comparison(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> Express
     first = _operand(left)
     if isinstance(operator, ast.In | ast.NotIn):
         if not isinstance(right, ast.List | ast.Tuple | ast.Set) or not right.elts:
-            raise InvalidQuery(f"{_text(right)} is no list of values, as in `x in [1, 2]`")
+            raise InvalidQuery(f"{_text(right)} is not a list of values, as in `x in [1, 2]`")
         equal = Or(tuple(Compare(first, "==", _operand(one)) for one in right.elts))
         return equal if isinstance(operator, ast.In) else Not(equal)
     return Compare(first, _COMPARISONS[type(operator)], _operand(right))
@@ -187,7 +187,7 @@ def _operand(node: ast.expr) -> Name | Literal:
         sign = -1 if isinstance(node.op, ast.USub) else 1
         node = node.operand
         if not isinstance(node, ast.Constant) or not isinstance(node.value, int | float):
-            raise InvalidQuery(f"{_text(node)} is no number")
+            raise InvalidQuery(f"{_text(node)} is not a number")
     if isinstance(node, ast.Constant):
         value = node.value
         if isinstance(value, int | float) and not isinstance(value, bool):

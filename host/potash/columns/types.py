@@ -120,7 +120,7 @@ class DataType(NamedTuple):
             seconds = Fraction(time.hour * 3600 + time.minute * 60 + time.second)
             return (seconds + Fraction(time.microsecond, 10**6)) * _per_second(self.unit)
         if self.id not in _MOMENTS:
-            raise ValueError(f"{self} is no date")
+            raise ValueError(f"{self} is not a date")
         moment = datetime.datetime.fromisoformat(text)
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=datetime.UTC)

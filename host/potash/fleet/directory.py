@@ -152,10 +152,10 @@ class Directory:
 
 
 def require_name(name: str) -> None:
-    """Raises PotashError for what is no name of a file: DATASET/FILE."""
+    """Raises PotashError for what is not a name of a file: DATASET/FILE."""
     if not _NAME.fullmatch(name):
         raise PotashError(
-            f"{name!r} is no name of a file on a drive; a data set and a file have names of at most"
+            f"{name!r} is not a valid file name; names of data sets and files have at most"
             " 100 characters in UTF-8, without / and control characters"
         )
 

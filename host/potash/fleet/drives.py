@@ -62,7 +62,7 @@ def read_fleet(path: Path) -> FleetFile:
     except OSError as error:
         raise PotashError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise PotashError(f"{path} is no TOML: {error}") from None
+        raise PotashError(f"{path} is not TOML: {error}") from None
     try:
         return _fleet(found, path.absolute().parent)
     except ValueError as error:
@@ -84,7 +84,7 @@ def _fleet(found: Mapping[str, Any], folder: Path) -> FleetFile:
     _require_known("a fleet", found, ("drive", "scheduler"))
     scheduler = found.get("scheduler")
     if scheduler is not None and (not isinstance(scheduler, str) or not scheduler):
-        raise ValueError('scheduler must be a text, as "tcp://127.0.0.1:8786"')
+        raise ValueError('scheduler must be a string, such as "tcp://127.0.0.1:8786"')
     tables = found.get("drive", [])
     if not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):
         raise ValueError("drives are [[drive]] tables")
@@ -100,13 +100,15 @@ def _drive(table: Mapping[str, Any], folder: Path) -> Drive:
     _require_known("a drive", table, (*_TEXTS, "shared", "options"))
     for key in _TEXTS:
         if not isinstance(table.get(key), str | None) or table.get(key) == "":
-            raise ValueError(f"{key} of a drive must be a text that is not empty")
+            raise ValueError(f"{key} of a drive must be a string that is not empty")
     name = table.get("name", "")
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of a drive; use letters, digits, dots and hyphens")
+        raise ValueError(
+            f"{name!r} is not a valid drive name; use letters, digits, dots and hyphens"
+        )
     options, shared = table.get("options", []), table.get("shared", False)
     if not isinstance(options, list) or not all(isinstance(one, str) for one in options):
-        raise ValueError(f"options of drive {name} must be a list of texts")
+        raise ValueError(f"options of drive {name} must be a list of strings")
     if shared is not True and shared is not False:
         raise ValueError(f"shared of drive {name} must be true or false")
     if shared and "worker" in table:

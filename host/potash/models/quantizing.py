@@ -149,7 +149,7 @@ def _samples(
         for tensor in inputs:
             values = np.frombuffer(data, tensor.dtype, tensor.size // tensor.dtype.itemsize, begin)
             if not np.isfinite(values).all():
-                raise PotashError(f"{name} holds infinities, or what is no number at all")
+                raise PotashError(f"{name} holds infinities, or what is not a number at all")
             sample.append(values.reshape(tensor.shape))
             begin += tensor.size
         yield sample

@@ -274,6 +274,6 @@ def pieces_of(total: int, limit: int) -> Iterator[tuple[int, int]]:
     Raises InvalidRequest for a negative total.
     """
     if total < 0:
-        raise InvalidRequest(f"{total} is no length; give one of 0 or more")
+        raise InvalidRequest(f"{total} is not a length; give one of 0 or more")
     for start in range(0, total, limit):
         yield start, min(limit, total - start)

@@ -89,7 +89,7 @@ _Choice = TypeVar("_Choice", FaultFlags, FaultKind)
 
 def add(device: Commands, fault: Fault | str) -> int:
     """Inject a fault; returns the number by which it can be cleared. Raises InvalidRequest for a
-    line that is no fault, or a number that does not fit."""
+    line that is not a fault, or a number that does not fit."""
     wanted = parse(fault) if isinstance(fault, str) else fault
     try:
         data = wanted.encode()
@@ -132,16 +132,16 @@ def parse(text: str) -> Fault:
         if key in rest:
             raise InvalidRequest(f"{text!r} says {key} twice")
         if equals and key in _BARE:
-            raise InvalidRequest(f"{text!r} is no fault: {key} has no value")
+            raise InvalidRequest(f"{text!r} is not a fault: {key} has no value")
         rest[key] = value
     try:
         fault = _parse(head, rest)
         fault.encode()
         fault.check()
     except ValueError as error:
-        raise InvalidRequest(f"{text!r} is no fault: {error}") from None
+        raise InvalidRequest(f"{text!r} is not a fault: {error}") from None
     if rest:
-        raise InvalidRequest(f"{text!r} is no fault: {' '.join(head)} has no {next(iter(rest))}")
+        raise InvalidRequest(f"{text!r} is not a fault: {' '.join(head)} has no {next(iter(rest))}")
     return fault
 
 
@@ -315,7 +315,7 @@ def _number(rest: dict[str, str], key: str, otherwise: int) -> int:
     try:
         return int(text, 0)
     except ValueError:
-        raise ValueError(f"{key}={text} is no number") from None
+        raise ValueError(f"{key}={text} is not a number") from None
 
 
 def _range(text: str | None) -> tuple[int, int]:
@@ -344,7 +344,7 @@ def _time(rest: dict[str, str]) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", text)
     delay = round(float(found[1]) * _SECONDS[found[2]]) if found else 0
     if not 0 < delay <= _MOST:
-        raise ValueError(f"delay={text} is no time of at most an hour, like 50ms")
+        raise ValueError(f"delay={text} is not a time of at most an hour, like 50ms")
     return delay
 
 

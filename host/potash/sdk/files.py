@@ -37,7 +37,7 @@ class FileInPlace:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if not stat.S_ISREG(os.fstat(self._fd).st_mode):
-                raise InvalidRequest(f"{path} is no file")
+                raise InvalidRequest(f"{path} is not a file")
             require_usable(str(path), self._fd, volume)
             self._start = volume.start
             self._state, self.ranges = self._look()

@@ -259,7 +259,7 @@ def pages_of(size: int) -> int:
 
 def _page_of(namespace: Namespace, lba: int) -> int:
     if lba < 0:
-        raise InvalidRequest(f"{lba} is no block")
+        raise InvalidRequest(f"{lba} is not a block")
     page, rest = divmod(lba * namespace.block_size, PAGE_SIZE)
     if rest:
         raise InvalidRequest(

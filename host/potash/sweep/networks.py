@@ -51,7 +51,7 @@ def network(name: str) -> Network:
         return Network(name, {LAYERS[name].shape: 1}, {})
     if not name.endswith(".tflite"):
         raise PotashError(
-            f"{name!r} is no network; there are resnet18, its layers {', '.join(LAYERS)}, and "
+            f"{name!r} is not a network; there are resnet18, its layers {', '.join(LAYERS)}, and "
             "files that end in .tflite"
         )
     path = Path(name)

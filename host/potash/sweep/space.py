@@ -48,7 +48,7 @@ class Knob:
 def _log2(value: float, what: str) -> int:
     log = math.log2(value) if value > 0 else math.nan
     if not log.is_integer():
-        raise SpaceError(f"{what} {value:g} is no power of two")
+        raise SpaceError(f"{what} {value:g} is not a power of two")
     return int(log)
 
 
@@ -56,7 +56,7 @@ def _whole(text: str) -> float:
     try:
         return int(text, 0)
     except ValueError:
-        raise SpaceError(f"{text!r} is no whole number") from None
+        raise SpaceError(f"{text!r} is not a whole number") from None
 
 
 def _bytes(text: str) -> float:
@@ -70,7 +70,7 @@ def _factor(text: str) -> float:
     try:
         return float(Fraction(text))
     except (ValueError, ZeroDivisionError):
-        raise SpaceError(f"{text!r} is no factor; write 1/2 or 2") from None
+        raise SpaceError(f"{text!r} is not a factor; write 1/2 or 2") from None
 
 
 def _block(_base: Config, value: float) -> Mapping[str, int]:
@@ -159,4 +159,4 @@ def _number(text: str, *, whole: bool) -> float:
     try:
         return int(text, 0) if whole else float(text)
     except ValueError:
-        raise SpaceError(f"{text!r} is no {'whole ' if whole else ''}number") from None
+        raise SpaceError(f"{text!r} is not a {'whole ' if whole else ''}number") from None

@@ -135,17 +135,19 @@ def read_trace(path: Path, profile: Profile) -> NDArray[np.void]:
         reason = getattr(error, "strerror", None) or error
         raise TimingError(f"{path} cannot be read: {reason}") from None
     except UnicodeDecodeError:
-        raise TimingError(f"{path} is no trace of MSR's or FIU's form: it is not text") from None
+        raise TimingError(
+            f"{path} is not a trace in the format of MSR or FIU: it is not text"
+        ) from None
     except (ValueError, IndexError) as error:
         reason = str(error).split(";")[0]
-        raise TimingError(f"{path} is no trace of MSR's or FIU's form: {reason}") from None
+        raise TimingError(f"{path} is not a trace in the format of MSR or FIU: {reason}") from None
     if not len(lines):
         raise TimingError(f"{path} has no requests")
     writes = np.isin(lines["op"], ("W", "w"))
     bad = ~(writes | np.isin(lines["op"], ("R", "r"))) | (lines["size"] < 1) | (lines["offset"] < 0)
     if bad.any():
         at = int(np.argmax(bad)) + 1
-        raise TimingError(f"request {at} of {path} is no read or write of one byte or more")
+        raise TimingError(f"request {at} of {path} is not a read or write of one byte or more")
     found = np.zeros(len(lines), REQUEST)
     found["time"] = lines["time"]
     found["op"] = np.where(writes, Op.WRITE, Op.READ)

@@ -125,7 +125,7 @@ class DeviceTrace:
     def take(self, line: Line) -> None:
         """The next line. Raises KeyError, TypeError or ValueError for one that is no trace's."""
         if not all(isinstance(line.get(key, 0.0), int | float) for key in TIMES):
-            raise TypeError("a time is no number")
+            raise TypeError("a time is not a number")
         take = self._takes.get(line["point"])
         if take is not None:
             take(line)

@@ -180,7 +180,7 @@ def _finite(text: str) -> float:
     """A number that JSON can say again. Raises ValueError."""
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text} is no number of a trace's")
+        raise ValueError(f"{text} is not a number in a trace")
     return value
 
 

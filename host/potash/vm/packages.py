@@ -82,7 +82,7 @@ def mirror(option: str | None = None, *options: str) -> str:
     `options` are further options of apt-get.
 
     Raises:
-        PackagesUnavailable: there is none, or it is no address.
+        PackagesUnavailable: there is none, or it is not an address.
     """
     named = option or os.environ.get(ENVIRONMENT)
     if named:

@@ -47,7 +47,7 @@ class Messages:
             line, end, rest = self._buffer.partition(b"\n")
             if not end:
                 if len(line) > LONGEST:
-                    raise GuestError("QEMU's monitor sends something that is no message")
+                    raise GuestError("QEMU's monitor sends something that is not a message")
                 return
             self._buffer = rest
             try:
@@ -55,7 +55,7 @@ class Messages:
             except (ValueError, RecursionError):
                 message = None
             if not isinstance(message, dict):
-                raise GuestError("QEMU's monitor sends something that is no message")
+                raise GuestError("QEMU's monitor sends something that is not a message")
             yield message
 
 
@@ -228,7 +228,7 @@ def require_monitor(path: Path) -> None:
     if not path.exists():
         return
     if not path.is_socket():
-        raise PotashError(f"{path} is no socket; QEMU makes one with -qmp unix:PATH,server=on")
+        raise PotashError(f"{path} is not a socket; QEMU makes one with -qmp unix:PATH,server=on")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
         stream.settimeout(GREETING_LIMIT)
         try:

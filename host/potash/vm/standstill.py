@@ -286,7 +286,7 @@ class Standstill:
         """
         greeting = yield None
         if "QMP" not in greeting:
-            raise GuestError(f"who listens at {self._path} is no monitor of QEMU's")
+            raise GuestError(f"the socket {self._path} is not a monitor of QEMU")
         yield from self._ask("qmp_capabilities")
         status = yield from self._ask("query-status")
         self._running = isinstance(status, dict) and status.get("running") is True

@@ -45,7 +45,7 @@ def _collected(text: str) -> tuple[str, Path]:
 def _disk(text: str) -> Disk:
     path = Path(text.removesuffix(",rw"))
     if not path.is_file() and not path.is_block_device():
-        raise ValueError(f"{str(path)!r} is no file with a disk in it")
+        raise ValueError(f"{str(path)!r} is not a file with a disk in it")
     return Disk(path, text.endswith(",rw"))
 
 

@@ -46,7 +46,7 @@ def _assumption(text: str) -> tuple[str, float]:
     try:
         return name, float(number) if name == "clock" else int(number, 0)
     except ValueError:
-        raise ValueError(f"{number!r} is no number for {name}") from None
+        raise ValueError(f"{number!r} is not a number for {name}") from None
 
 
 clock_options = together(
@@ -228,7 +228,7 @@ def _timed(names: Sequence[str], tiles: str, config: Config, parameters: Paramet
 
     for name in names:
         if name not in LAYERS:
-            raise PotashError(f"{name!r} is no layer; there are {', '.join(LAYERS)}")
+            raise PotashError(f"{name!r} is not a layer; there are {', '.join(LAYERS)}")
     found = list(timed(names or LAYERS, config, parameters, Tiles(tiles)))
     if not found:
         raise PotashError("there is no schedule for these layers on this core")

@@ -68,7 +68,7 @@ def positive(text: str, what: str) -> float:
     except ValueError:
         number = math.nan
     if not (number > 0 and math.isfinite(number)):
-        raise ValueError(f"{text!r} is no number of {what} above 0")
+        raise ValueError(f"{text!r} is not a number of {what} above 0")
     return number
 
 
