@@ -46,6 +46,15 @@ def socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder / "s"
 
 
+@pytest.fixture
+def device(socket: Path) -> Iterator[Device]:
+    """Without any of these."""
+    with sdk.open(f"vfio-user:{socket}") as device:
+        faults.clear(device)
+        yield device
+        faults.clear(device)
+
+
 def failing(device: Device, lba: int = 0) -> int:
     with pytest.raises(CommandFailed) as caught:
         device.read(lba, 1)
@@ -103,26 +112,22 @@ def test_what_cannot_be_asked_for_is_one_sentence(socket: Path) -> None:
     assert "Invalid Field" in done.stderr
 
 
-def test_an_answer_that_never_comes_times_out_and_the_device_goes_on(socket: Path) -> None:
-    with sdk.open(f"vfio-user:{socket}") as device:
-        faults.add(device, "io read lost count=1")
-        with pytest.raises(CommandTimeout):
-            device.transport.submit(_read(device), timeout=0.1).result()
-        assert len(device.read(0, 1)) == 4096
-        faults.clear(device)
+def test_an_answer_that_never_comes_times_out_and_the_device_goes_on(device: Device) -> None:
+    faults.add(device, "io read lost count=1")
+    with pytest.raises(CommandTimeout):
+        device.transport.submit(_read(device), timeout=0.1).result()
+    assert len(device.read(0, 1)) == 4096
 
 
 def _read(device: Device) -> sdk.transport.Request:
     return sdk.transport.Request(False, 0x02, 1, data_in_length=device.block_size)
 
 
-def test_an_interrupt_that_is_dropped_leaves_its_completion_to_be_found(socket: Path) -> None:
+def test_an_interrupt_that_is_dropped_leaves_its_completion_to_be_found(device: Device) -> None:
     """Our own driver looks at its queue when nothing has come for a while."""
-    with sdk.open(f"vfio-user:{socket}") as device:
-        faults.add(device, "interrupt vector=1 count=1")
-        device.read(0, 1)
-        assert faults.listed(device)[0].triggered == 1
-        faults.clear(device)
+    faults.add(device, "interrupt vector=1 count=1")
+    device.read(0, 1)
+    assert faults.listed(device)[0].triggered == 1
 
 
 def start_when_it_is_back(accelerator: Accelerator, firmware: int) -> None:
@@ -138,32 +143,30 @@ def start_when_it_is_back(accelerator: Accelerator, firmware: int) -> None:
             assert time.monotonic() < deadline
 
 
-def test_the_apu_dies_and_the_next_job_runs(socket: Path) -> None:
-    with sdk.open(f"vfio-user:{socket}") as device:
-        (accelerator,) = device.accelerators()
-        accelerator.enable()
-        accelerator.write_input(b"data")
-        accelerator.send_firmware(FOREVER, 1)
-        accelerator.send_firmware(RETURN_7, 2)
-        for moment in ("start", "job", "now"):
-            if moment == "start":
-                faults.add(device, "apu at=start")
-                with pytest.raises(CommandFailed) as caught:
-                    accelerator.start(1)
-                assert (caught.value.status, caught.value.dnr) == (0x006, False)
-            else:
-                if moment == "job":
-                    faults.add(device, "apu at=job")
+def test_the_apu_dies_and_the_next_job_runs(device: Device) -> None:
+    (accelerator,) = device.accelerators()
+    accelerator.enable()
+    accelerator.write_input(b"data")
+    accelerator.send_firmware(FOREVER, 1)
+    accelerator.send_firmware(RETURN_7, 2)
+    for moment in ("start", "job", "now"):
+        if moment == "start":
+            faults.add(device, "apu at=start")
+            with pytest.raises(CommandFailed) as caught:
                 accelerator.start(1)
-                if moment == "now":
-                    faults.add(device, "apu at=now")
-                with pytest.raises(JobFailed):
-                    accelerator.wait(timeout=LIMIT)
-            device.read(0, 1)
-            start_when_it_is_back(accelerator, 2)
-            assert accelerator.wait(timeout=LIMIT).return_value == 7
-        assert [fault.triggered for fault in faults.listed(device)] == [1, 1, 1]
-        faults.clear(device)
+            assert (caught.value.status, caught.value.dnr) == (0x006, False)
+        else:
+            if moment == "job":
+                faults.add(device, "apu at=job")
+            accelerator.start(1)
+            if moment == "now":
+                faults.add(device, "apu at=now")
+            with pytest.raises(JobFailed):
+                accelerator.wait(timeout=LIMIT)
+        device.read(0, 1)
+        start_when_it_is_back(accelerator, 2)
+        assert accelerator.wait(timeout=LIMIT).return_value == 7
+    assert [fault.triggered for fault in faults.listed(device)] == [1, 1, 1]
 
 
 def test_a_device_that_takes_no_faults_says_what_to_do(tmp_path: Path) -> None:
