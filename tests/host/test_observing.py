@@ -413,6 +413,17 @@ def test_another_user_s_socket_is_not_believed(
             status.ask(place)
 
 
+def test_the_socket_of_a_killed_device_is_no_running_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "potash-x").mkdir()
+    with sockets.socket(sockets.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "potash-x" / "s.status"))
+    assert status.running() == []
+    assert "no device runs" in potash("top").stderr
+
+
 @pytest.mark.parametrize("said", [b"", b"[]\n", b"{", b'{"of": "something else"}\n'])
 def test_what_is_no_device_is_not_believed(tmp_path: Path, said: bytes) -> None:
     place = tmp_path / "x.status"

@@ -37,7 +37,8 @@ def status_socket(device: str) -> Path:
 
 def running() -> list[Path]:
     """The status sockets of devices that other commands of this user have started."""
-    return sorted(filter(_is_own, Path(tempfile.gettempdir()).glob(f"potash-*/*{SUFFIX}")))
+    found = Path(tempfile.gettempdir()).glob(f"potash-*/*{SUFFIX}")
+    return sorted(place for place in found if _is_own(place) and _listens(place))
 
 
 def _is_own(place: Path) -> bool:
@@ -46,6 +47,19 @@ def _is_own(place: Path) -> bool:
         return place.parent.lstat().st_uid == os.geteuid()
     except OSError:  # it has gone meanwhile
         return False
+
+
+def _listens(place: Path) -> bool:
+    """Whether a device runs there; one that was killed leaves its socket behind."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.setblocking(False)
+        try:
+            client.connect(str(place))
+        except BlockingIOError:  # others wait to be accepted
+            return True
+        except OSError:
+            return False
+    return True
 
 
 def _require_trusted(client: socket.socket, place: Path) -> None:
