@@ -62,17 +62,17 @@ def announce(socket: Path, media: Path | None, drive: Drive, metrics: str | None
         qemu_device=device,
         metrics=metrics,
     )
-    where = f"in {media}" if media else "in memory, gone when this ends"
+    where = f"in {media}" if media else "in memory until this command ends"
     what = " and ".join(human(one.size) for one in namespaces) or "no namespace yet"
     if drive.memory_allocated:
         what += f", with {human(drive.memory_allocated)} of memory"
     lines = [
         f"A drive of {what}, {where}, listens at {socket}",
-        "QEMU (10.1.1 or later) takes it with:",
+        "Options for QEMU (10.1.1 or later):",
         f"  -device {shlex.quote(device)}",
-        "and guest memory that can be shared:",
+        "and, for guest memory that can be mapped:",
         "  -object memory-backend-memfd,id=m0,size=1G,share=on -M q35,memory-backend=m0",
     ]
     if metrics is not None:
-        lines.append(f"Prometheus finds its metrics at {metrics}")
+        lines.append(f"Metrics for Prometheus: {metrics}")
     say(report, [*lines, f"Without QEMU: potash run vfio-user:{socket} PROGRAM INPUT OUTPUT"])
