@@ -132,17 +132,16 @@ extension_options = together(
         "zoned_namespaces",
         type=Parsed("SIZE[:ZONE[:CAPACITY]]", _zoned),
         multiple=True,
-        help="Size of a zoned namespace of a new drive, of its zones (a power of two, default:"
-        f" {human(shapes.DEFAULT_ZONE_SIZE)}), and how much of each can be written "
-        "(default: all); may be repeated. It comes after those of --namespace. The media "
-        "store it.",
+        help="A zoned namespace for a new drive: its size, the size of its zones (a power of two, "
+        f"default: {human(shapes.DEFAULT_ZONE_SIZE)}), and how much of each zone can be written "
+        "(default: all); may be repeated. It follows those of --namespace. The media store it.",
     ),
     click.option(
         "--memory-namespace",
         "memory_namespaces",
         type=MEMORY_SIZE,
         multiple=True,
-        help="Size of a memory namespace (Subsystem Local Memory) of a new drive, or of one "
+        help="A memory namespace (Subsystem Local Memory) of this size, for a new drive or one "
         "without any; may be repeated. Its contents are not persistent.",
     ),
     click.option(
@@ -154,8 +153,8 @@ extension_options = together(
         "--compute-namespace",
         "compute_namespaces",
         count=True,
-        help="A compute namespace (Computational Programs) of a new drive, or of one without "
-        "any; may be repeated.",
+        help="A compute namespace (Computational Programs), for a new drive or one without any; "
+        "may be repeated.",
     ),
     click.option(
         "--cmb",

@@ -142,7 +142,7 @@ def running_guest(
     "namespaces",
     type=configured.NAMESPACE,
     multiple=True,
-    help="A namespace of a new drive, as for potash serve; may be repeated.",
+    help="A namespace for a new drive, as for potash serve; may be repeated.",
 )
 @configured.extension_options
 @click.option(

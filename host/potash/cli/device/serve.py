@@ -87,9 +87,9 @@ def _serial(text: str) -> str:
     "namespaces",
     type=configured.NAMESPACE,
     multiple=True,
-    help="Size and block size (512 or 4096, the default) of a namespace of a new drive, bytes of "
-    "metadata (8, 16 or 64) and the type of protection information in it (1, 2 or 3); may be "
-    "repeated. The media store them.",
+    help="A namespace for a new drive: its size, block size (512 or 4096, the default), bytes of "
+    "metadata of each block (8, 16 or 64) and type of protection information (1, 2 or 3); may be "
+    "repeated. The media store it.",
 )
 @click.option(
     "--size",
@@ -120,8 +120,8 @@ def _serial(text: str) -> str:
 @click.option(
     "--serial",
     type=Parsed("TEXT", _serial),
-    help="Serial number, from which the subsystem name is made, too; it must be unique in a "
-    "machine (default: the profile's).",
+    help="Serial number (default: the profile's). The subsystem name is derived from it, so it "
+    "must be unique in a machine.",
 )
 @click.option(
     "--accelerator",
