@@ -49,7 +49,7 @@ from potash_firmware.mailbox.shared import SharedMemory
 from support.bpf_elf import Name, Part, elf, text
 from support.processes import children, descendants, name
 
-DEADLINE = 30.0
+DEADLINE = 120.0
 """Seconds after which something that should have happened is a failure."""
 
 BUFFER = 64 * 1024
@@ -59,7 +59,7 @@ MEDIA = 64 * 4096
 CONFIG = Config(
     accelerators=(AcceleratorConfig(0, BUFFER, BUFFER), AcceleratorConfig(3, BUFFER, BUFFER)),
     namespaces=(NamespaceConfig(1, MEDIA),),
-    limits=Limits(instructions=10**12, seconds=25.0, log_entries=32, patience=2.0),
+    limits=Limits(instructions=10**12, seconds=100.0, log_entries=32, patience=2.0),
 )
 
 
