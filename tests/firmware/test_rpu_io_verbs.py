@@ -78,6 +78,10 @@ def test_compare_tells_equal_from_different(host: Host, queue: Queue) -> None:
     assert (completion.status, completion.dnr) == (0x285, True)
     assert host.command(host.admin, 0x02, cdws=(15 << 16 | 1,)).status == 0
     assert struct.unpack_from("<Q", host.data(24), 16) == (3,), "the log names the block"
+    # Data Units Read and Host Read Commands have those of Compare (Base 2.0, section 5.16.1.3).
+    assert host.command(host.admin, 0x02, nsid=0xFFFF_FFFF, cdws=(127 << 16 | 2,)).status == 0
+    units, reads = (int.from_bytes(host.data(80)[at : at + 16], "little") for at in (32, 64))
+    assert (units, reads) == (1, 2)
 
 
 def test_compare_waits_for_a_write_of_the_same_blocks(host: Host, queue: Queue) -> None:

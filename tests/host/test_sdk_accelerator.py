@@ -89,6 +89,14 @@ def test_input_may_start_anywhere_on_a_dword() -> None:
     assert requests == [Request(IO, 0x81, 1, (1, 0, 2, 0, 100, 0), b"abcd")]
 
 
+def test_input_may_fill_the_buffer() -> None:
+    made, requests = accelerator()
+    made.write_input(bytes(65536))
+    assert len(requests) == 8
+    made.write_input(bytes(4), offset=65532)
+    assert requests[-1] == Request(IO, 0x81, 1, (1, 0, 2, 0, 65532 // 4, 0), bytes(4))
+
+
 def test_input_that_does_not_fit_is_refused_before_it_is_sent() -> None:
     made, requests = accelerator()
     with pytest.raises(ValueError, match="do not fit"):

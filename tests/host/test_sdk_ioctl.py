@@ -216,6 +216,18 @@ def test_a_path_that_is_no_device_is_refused(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
+def test_who_may_not_open_a_device_is_told_to_be_root(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str, flags: int) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("potash.sdk.ioctl.os.open", refuse)
+    with pytest.raises(DeviceNotFound, match="; run this as root$"):
+        open_device("/dev/nvme0n1")
+
+
 def test_a_block_device_is_asked_which_namespace_it_is(
     fd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
