@@ -1,4 +1,4 @@
-"""What a device is made with, and the devices that have a name. Nothing here loads the firmware."""
+"""The settings of a device, and its named profiles. Nothing here loads the firmware."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""A worker's way to the drive's blocks: it reads the media, and gathers what is to be written.
+"""A worker's access to the drive's blocks: it reads the media, and collects writes.
 
 A program reads and writes the ranges that its host has granted. What it writes reaches no media
 while it runs: it is gathered in the arena, where the job's own reads see it, and handed over when

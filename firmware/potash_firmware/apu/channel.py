@@ -1,4 +1,4 @@
-"""What the service and a worker say to each other: one JSON object a datagram.
+"""The messages between the service and a worker: one JSON object in each datagram.
 
 A compute namespace's worker and the service use the mailbox's own form for what they say most.
 

@@ -1,4 +1,4 @@
-"""Programs on their way into the subsystem: each is linked and verified by a process of its own.
+"""The check of programs that a host sends: each is linked and verified in a separate process.
 
 The service links nothing itself. That would take it from everybody else for as long as a stranger's
 file likes, and whatever the linker gets wrong would happen where the configuration of all is kept.

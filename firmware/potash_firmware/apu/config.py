@@ -1,4 +1,4 @@
-"""What the APU is told about its board when it is started, as JSON."""
+"""The configuration that the APU gets from its board when it is started, as JSON."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What of the APU's processes are confined, and to what.
+"""Which of the APU's processes are confined, and to what.
 
 A worker keeps its channel, the memory of its accelerator, what leads to who compiles for it,
 the counters, and the trace where there is one; a job brings descriptors that can be read from, of

@@ -1,4 +1,4 @@
-"""The worker processes of one kind, from the order to make one until its death is certain.
+"""The worker processes of one kind, from the request to fork one until its exit is certain.
 
 What workers say goes to their owner in order. A worker that breaks the rules of its channel, or
 hangs up, is killed; when it is gone for certain, its owner is told once, after its last words.

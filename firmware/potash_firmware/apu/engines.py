@@ -1,4 +1,4 @@
-"""The engines of compute namespaces: executions on their way from the RPU to workers and back.
+"""The engines of compute namespaces, which pass executions from the RPU to workers.
 
 Each engine has a few workers, each of which does one execution at a time; others wait in their
 order. A worker has descriptors of what its execution names, and keeps them until another order

@@ -1,4 +1,4 @@
-"""Models for workers, most of which never run one.
+"""TensorFlow Lite in workers, imported only when one runs its first model.
 
 TensorFlow Lite and the tensor accelerator take several times the time and memory of all else that a
 worker imports. So a worker imports them with its first model, from folders that it may still read.

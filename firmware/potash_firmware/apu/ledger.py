@@ -1,4 +1,4 @@
-"""What a worker's jobs count, from which their modelled time follows.
+"""The counts of a worker's jobs, from which their modelled time is computed.
 
 There is one in mode `modelled` only. While a job runs, its row of the shared counters says how much
 time it would have taken its core so far.

@@ -1,4 +1,4 @@
-"""What a worker's tensor accelerator does, for the shared counters and for who watches."""
+"""Counters and trace points of a worker's tensor accelerator."""
 
 import base64
 import functools

@@ -1,4 +1,4 @@
-"""The process that workers are born from, and that sees them die.
+"""The nursery: the process that forks workers, and reaps them.
 
 With its first order it imports once what every worker needs, and forks a worker for each: that
 takes milliseconds where a fresh interpreter takes a second. It is the workers' parent, so it alone

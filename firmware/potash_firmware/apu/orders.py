@@ -1,4 +1,4 @@
-"""What the service and the nursery say to each other: one JSON array a datagram."""
+"""The messages between the service and the nursery: one JSON array in each datagram."""
 
 import json
 from typing import NamedTuple

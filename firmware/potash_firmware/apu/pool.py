@@ -1,4 +1,4 @@
-"""The service's side of the nursery: the worker processes, at arm's length.
+"""The service's side of the nursery, through which it starts and kills worker processes.
 
 A worker's death is known from the nursery, which reaps it; when the nursery itself is gone, its
 workers are killed by the kernel, and the end of a worker's channel says that it happened: a process

@@ -1,4 +1,4 @@
-"""What processes of the APU do first, for who ends them and for who looks at them from outside."""
+"""What processes of the APU set up first: signals, priority, and the name in process lists."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""From what a local storage command counts to bytes of a namespace's media.
+"""Conversion of the ranges of local storage commands to bytes of a namespace's media.
 
 Alkali CSD platform documentation, section 4.3.2 (Use local storage as accelerator input, output).
 """

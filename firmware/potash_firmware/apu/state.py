@@ -1,4 +1,4 @@
-"""Where the subsystem's configuration outlives the APU: two records in the shared state area.
+"""The subsystem's configuration in the shared state area, which outlives the APU: two records.
 
 A record is written over the older of the two, so a process that is killed while it writes leaves
 the other one whole; a checksum tells which is. Nothing in here knows what the bytes mean.

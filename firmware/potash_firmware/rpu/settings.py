@@ -1,4 +1,4 @@
-"""What the firmware of one device is configured with."""
+"""The settings of one device's firmware."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a controller has done since its power-on, in numbers for observers outside.
+"""Counters of a controller since its power-on, for the status socket.
 
 Nothing here is seen by a host, whose own counters are the health log's.
 """

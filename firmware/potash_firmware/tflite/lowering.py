@@ -1,4 +1,4 @@
-"""What an operator makes of a node: the layouts of its tensors, and how its outputs come about.
+"""The result of lowering a node: the layouts of its tensors, and how its outputs are computed.
 
 There are four kinds of work. `Compute` appends instructions to the partition's stream. `Alias`
 says that the output is the input's surface, or a part of it. `Arrange` permutes values between

@@ -1,4 +1,4 @@
-"""What is kept on disk of a model that was loaded: decisions, layouts and compiled partitions.
+"""The cache of loaded models on disk: decisions, layouts and compiled partitions.
 
 A `Record` has, for each graph, which nodes the accelerator runs and why not the others; for each
 partition, the layouts that its nodes chose, its instructions, and what these find in memory. Loads

@@ -1,4 +1,4 @@
-"""Whether what a model gives depends on more than its inputs.
+"""Whether a model's outputs depend on more than its inputs.
 
 Source: `tflite/schema/schema.fbs`.
 """

@@ -1,4 +1,4 @@
-"""Compiled programs, run: what surrounds them and what becomes of those that leave.
+"""Running compiled programs, and continuing those that leave compiled code by a side exit.
 
 While compiled code runs, other threads of the process do too (ctypes lets the interpreter's lock
 go). A helper's exception is kept until compiled code has returned, and raised then.

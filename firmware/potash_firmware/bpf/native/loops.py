@@ -1,4 +1,4 @@
-"""A function's loops: their blocks, how they lie in each other, and what their registers are.
+"""A function's loops: their blocks, how they nest, and the values of their registers.
 
 A loop consists of the blocks that reach a back edge to its header without passing the header, which
 is on every path into it. Where control flow is not made of such loops, none are found.

@@ -1,4 +1,4 @@
-"""What an instruction makes of what is known about the registers: one step, symbolically.
+"""Symbolic execution of one instruction: what is known about the registers after it.
 
 Sources: RFC 9669, sections 4 and 5. Whatever is not followed becomes a new unknown, so a wrong
 guess is impossible; what loads and narrow operations give at least has bounds.

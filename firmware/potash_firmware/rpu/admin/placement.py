@@ -1,4 +1,4 @@
-"""What a drive with flexible data placement has besides: commands, log pages and features.
+"""Flexible data placement: its commands, log pages and features.
 
 The endurance group and its handles have the features' values.
 

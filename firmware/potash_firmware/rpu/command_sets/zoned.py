@@ -1,4 +1,4 @@
-"""The commands of zoned namespaces: those on blocks with a look at the zone first, and zones' own.
+"""The commands of zoned namespaces: those on blocks, with a check of the zone, and those on zones.
 
 Source: NVM Express Zoned Namespace Command Set Specification 1.1, section 3.
 """

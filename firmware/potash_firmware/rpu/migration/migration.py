@@ -1,4 +1,4 @@
-"""When a drive stops, for whom it goes on, and whose the media are meanwhile.
+"""The states of a migration: when a drive stops and continues, and which process owns the media.
 
 A drive that is to stop fetches no more commands, and finishes those that it has: on the media, in
 the APU, with what has to be flushed. Commands that wait for the host alone are in the state. Then

@@ -1,4 +1,4 @@
-"""What is saved of a drive, and how another one goes on with it.
+"""The saved state of a drive, and how another process continues from it.
 
 Not in here is what media have: blocks, the sidecar and the flash, which are either handed over or
 copied; but media that are memory are in the state. Addresses are those of the guest.

@@ -1,4 +1,4 @@
-"""`insert` and `check` of `information`, which takes NumPy, for which a drive would start later."""
+"""`insert` and `check` of `information`, imported at first use: NumPy delays a start."""
 
 from potash_firmware.rpu.protection.wanted import Wanted
 

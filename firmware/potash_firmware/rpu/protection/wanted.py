@@ -1,4 +1,4 @@
-"""What a command wants of protection information.
+"""What a command requests of protection information.
 
 Source: NVM Command Set Specification 1.0, section 5.2.
 """

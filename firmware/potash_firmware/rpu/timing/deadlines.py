@@ -1,4 +1,4 @@
-"""What is to end at a time and not before: one heap for all that waits for guest time.
+"""Deadlines in guest time: one heap for everything that ends at a time and not before.
 
 What a command comes to is known at once, and kept until its deadline. It is an outstanding command
 meanwhile, so aborts, resets, deleted queues and Bus Master Enable treat it as any that waits. Guest

@@ -1,4 +1,4 @@
-"""When a guest has to stand still: while a job's emulation is behind the guest's own time.
+"""When a guest is stopped: while a job's emulation is behind the guest's own time.
 
 A job holds the guest from the moment at which guest time since its start has come up with what it
 has modelled so far, and releases it when the model is ahead by a quantum. Single commands hold

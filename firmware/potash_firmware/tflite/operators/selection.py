@@ -1,4 +1,4 @@
-"""Channels that are put elsewhere by a product with ones, which takes them to any lane: PAD.
+"""Moving channels to any lane by a product with weights of one and zero: PAD.
 
 A product of int8 with 1 is exact, so that no scaling follows. Other channels get a number.
 """

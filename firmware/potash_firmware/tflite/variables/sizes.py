@@ -1,4 +1,4 @@
-"""Whether variables are read as large as they are.
+"""Whether variables are read with the size that they have.
 
 READ_VARIABLE copies as many bytes as the variable has into an output of the size that the file
 gives. Were that larger, the model would give what happens to be in the memory behind.

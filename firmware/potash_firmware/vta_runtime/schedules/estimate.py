@@ -1,4 +1,4 @@
-"""How long tilings take, about: all that fit at once, in closed form.
+"""Estimated cycles of all tilings that fit, in closed form.
 
 The core's clock times a stream exactly and needs the stream for it. This counts what each module
 has to do, as if the pieces at the borders were whole ones, and lets one module's work hide behind

@@ -1,4 +1,4 @@
-"""The search for the best tiling: an estimate of all, and the core's clock for the likeliest.
+"""The search for the best tiling: an estimate of all, and the timing model for the best of them.
 
 Source: "VTA: An Open Hardware-Software Stack for Deep Learning", section 3 (schedule exploration).
 """
