@@ -1,6 +1,4 @@
-"""Places for tensors that are not needed all the time: those that are never needed together may
-have the same memory.
-"""
+"""Memory of tensors: those that are never needed together may share it."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple

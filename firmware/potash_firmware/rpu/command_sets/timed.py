@@ -1,5 +1,4 @@
-"""The commands that move data, of a drive whose time is modelled: each completes when the model
-says.
+"""Commands that move data, in modelled time: each completes when the model says.
 
 They are executed at once, as without a model, and what they come to is kept until then. What these
 here ask of the drive is known before they begin, so that a write that the drive refuses is not

@@ -1,5 +1,4 @@
-"""Operators that put int8 values, or the zero point, beside what they have: PAD, MIRROR_PAD and
-GATHER.
+"""Operators that copy int8 values or add the zero point: PAD, MIRROR_PAD and GATHER.
 
 What is around an image is a margin, and channels are put between others by a product with ones. The
 host does the rest.
