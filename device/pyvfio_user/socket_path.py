@@ -52,7 +52,7 @@ def _bind(listener: socket.socket, path: str) -> None:
         if error.errno != errno.EADDRINUSE:
             raise
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            raise OSError(errno.EADDRINUSE, "there is something else than a socket", path) from None
+            raise OSError(errno.EADDRINUSE, "the path is not a socket", path) from None
         if _is_alive(path):
             raise OSError(errno.EADDRINUSE, "another process serves this socket", path) from None
         os.unlink(path)

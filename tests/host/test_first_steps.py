@@ -99,7 +99,7 @@ def test_a_socket_where_none_can_be(said: Said, tmp_path: Path) -> None:
         f"the path has {length} bytes, and 107 are the most; choose a shorter one"
     )
     Path("file").touch()
-    assert said("serve", "--socket", "file").endswith("there is something else than a socket")
+    assert said("serve", "--socket", "file").endswith("the path is not a socket")
     assert os.listdir() == ["file"]
 
 

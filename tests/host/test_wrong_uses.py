@@ -133,7 +133,7 @@ WRONG = [
     Wrong("guest --socket none", 1, NO_DRIVE),
     # Places where nothing can be.
     Wrong("serve --socket none/s", 1, "/none; make it, or choose another place"),
-    Wrong("serve --socket folder", 1, "there is something else than a socket"),
+    Wrong("serve --socket folder", 1, "the path is not a socket"),
     Wrong("serve --socket s --media none/new", 1, NO_FOLDER),
     Wrong("serve --socket s --media /dev/null", 1, "it is not a regular file"),
     Wrong("serve --socket s --trace none/t.json", 1, NO_FOLDER),

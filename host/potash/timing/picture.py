@@ -1,4 +1,4 @@
-"""A drive's way to its steady state as a picture: latencies above write amplification."""
+"""How a drive reaches its steady state, as a picture: latencies above write amplification."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -110,7 +110,7 @@ class DriveWorn:
 
 @dataclass(frozen=True)
 class DrivePlotted:
-    """A drive's way to its steady state."""
+    """How a drive reached its steady state."""
 
     output: Annotated[str | None, "The SVG file; null without --output."]
     profile: Annotated[str, "Name or file of the drive's profile."]
