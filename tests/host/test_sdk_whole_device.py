@@ -3,7 +3,9 @@
 import errno
 import os
 import resource
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -146,10 +148,19 @@ def test_blocks_come_back_with_several_commands_in_flight(socket: Path) -> None:
         assert device.read(100, 9 * MIB // BLOCK) == content
 
 
-def test_a_second_client_learns_at_once_that_the_device_is_busy(
-    device: Device, socket: Path
-) -> None:
-    for _ in range(10):
+def test_a_second_client_waits_for_one_that_is_about_to_leave(socket: Path) -> None:
+    with ExitStack() as stack:
+        first = stack.enter_context(potash.sdk.open(f"vfio-user:{socket}"))
+        first.write(7, b"first".ljust(BLOCK, b"\0"))
+        leaving = threading.Timer(0.1, stack.pop_all().close)
+        leaving.start()
+        with potash.sdk.open(f"vfio-user:{socket}") as second:
+            assert second.read(7, 1)[:5] == b"first"
+        leaving.join()
+
+
+def test_a_second_client_learns_soon_that_the_device_is_busy(device: Device, socket: Path) -> None:
+    for _ in range(2):
         with pytest.raises(DeviceNotFound, match="is busy with another client") as caught:
             potash.sdk.open(f"vfio-user:{socket}")
         cause = caught.value.__cause__

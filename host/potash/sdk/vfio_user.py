@@ -28,6 +28,12 @@ from pyvfio_user.protocol import PciIrq
 
 VECTORS = 2
 """One vector for Admin completions and one for I/O, if the device has two."""
+LEAVING = 0.5
+"""Seconds for which one whom the device turns away comes again: the client before may be about to
+leave. The kernel closes a socket some time after its process has ended where io_uring has used it,
+as in QEMU."""
+LEAVING_POLL = 0.02
+"""Seconds between two attempts."""
 
 
 _Arguments = ParamSpec("_Arguments")
@@ -272,14 +278,29 @@ def open_vfio_user(path: str, *, timeout: float, queue_depth: int = 1) -> VfioUs
 @contextmanager
 def attached(path: str) -> Iterator[Client]:
     """A client of the device at a socket, which has negotiated. Raises as `require_free`."""
-    with ExitStack() as resources:
-        try:
-            client = resources.enter_context(Client(path))
-        except OSError as error:
-            raise _not_found(path, error) from error
-        with _device_errors():
-            _negotiate(client, path)
-        yield client
+    deadline = time.monotonic() + LEAVING
+    while True:
+        with ExitStack() as resources:
+            try:
+                client = resources.enter_context(Client(path))
+            except OSError as error:
+                raise _not_found(path, error) from error
+            with _device_errors():
+                try:
+                    client.negotiate()
+                except VfioUserError as error:
+                    if error.errno == errno.ECONNRESET and time.monotonic() < deadline:
+                        time.sleep(LEAVING_POLL)
+                        continue
+                    # A server of another kind lets a further client wait.
+                    if error.errno not in (errno.ETIMEDOUT, errno.ECONNRESET):
+                        raise
+                    raise errors.DeviceNotFound(
+                        f"the device at {path} is busy with another client; try again when that "
+                        "has left"
+                    ) from error
+            yield client
+            return
 
 
 def require_free(path: str) -> None:
@@ -300,19 +321,6 @@ def _not_found(path: str, error: OSError) -> errors.DeviceNotFound:
             f"no device listens at {path}; start one with: potash serve --socket {path}"
         )
     return errors.DeviceNotFound(f"the socket {path} cannot be used: {reason}")
-
-
-def _negotiate(client: Client, path: str) -> None:
-    """Begin the conversation, for which the device takes one client at a time."""
-    try:
-        client.negotiate()
-    except VfioUserError as error:
-        # It closes the connection of a further one; a server of another kind lets it wait.
-        if error.errno not in (errno.ETIMEDOUT, errno.ECONNRESET):
-            raise
-        raise errors.DeviceNotFound(
-            f"the device at {path} is busy with another client; try again when that has left"
-        ) from error
 
 
 def _eventfd(resources: ExitStack) -> int:
