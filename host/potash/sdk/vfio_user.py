@@ -29,9 +29,9 @@ from pyvfio_user.protocol import PciIrq
 VECTORS = 2
 """One vector for Admin completions and one for I/O, if the device has two."""
 LEAVING = 0.5
-"""Seconds for which one whom the device turns away comes again: the client before may be about to
-leave. The kernel closes a socket some time after its process has ended where io_uring has used it,
-as in QEMU."""
+"""Seconds for which a client that is turned away tries again, as the one before may be leaving.
+Where a process has used io_uring, as QEMU does, Linux closes its sockets only about 30 ms after it
+has ended."""
 LEAVING_POLL = 0.02
 """Seconds between two attempts."""
 
