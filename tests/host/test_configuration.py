@@ -6,7 +6,10 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -26,8 +29,10 @@ from potash.configuration import (
     MemorySection,
     NamespaceSection,
 )
+from potash.sdk.errors import PotashError
 from potash.toml_kinds import ConfigurationError
 from potash.vm.drive import device_process
+from potash.vm.guest import Guest
 from potash_device.controller.cmb import CmbSettings
 from potash_device.vta.config import Config
 from potash_firmware.apu.config import Limits
@@ -375,9 +380,64 @@ def test_a_device_is_what_its_file_says(tmp_path: Path) -> None:
     assert not (tmp_path / "overridden").exists()
 
 
+def test_a_guest_has_the_drive_of_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`potash guest` and `potash serve` make the same of a file; a second drive differs in what
+    two drives must not share."""
+    file = tmp_path / "potash.toml"
+    namespaces = """
+        [namespace.1]
+        size = "64M"
+        block_size = 512
+        zone_size = "16M"
+        [namespace.2]
+        size = "32M"
+        metadata = 16
+        protection = 1
+        [namespace.3]
+        size = "16M"
+        block_size = 512
+        [time]
+        mode = "modelled"
+        policies = ["gc=fifo", "wear=mine.py:Mine"]
+    """
+    device = WHOLE.partition("[namespace.1]")[0].replace("read_only = true", "")
+    file.write_text(device + namespaces)
+    assert run_app(["serve", "--config", str(file), "--print-config"]) == 0
+    expected = configuration.parse(capsys.readouterr().out, HERE)
+    expected = dataclasses.replace(
+        expected, device=dataclasses.replace(expected.device, socket=None)
+    )
+    drives: list[Configuration] = []
+    options: list[Any] = []
+
+    def played(*words: Sequence[str], **named: object) -> AbstractContextManager[Guest]:
+        for one in words:
+            assert run_app(["serve", *one, "--print-config"]) == 0
+            drives.append(configuration.parse(capsys.readouterr().out, HERE))
+        options.extend((*words, named))
+        raise PotashError("the guest would boot now")
+
+    monkeypatch.setattr("potash.cli.device.guest.running_guest", played)
+    assert run_app(["guest", "--config", str(file), "--devices", "2", "--allow-faults"]) == 1
+    assert capsys.readouterr().err == "potash: the guest would boot now\n"
+    assert drives[0] == expected
+    without = dataclasses.replace(expected.device, media=None)
+    assert drives[1] == dataclasses.replace(expected, device=without)
+    first, second, named = options
+    assert (first[2:], second[2:]) == (
+        ["--allow-faults", "--media", "/srv/drive"],
+        ["--allow-faults", "--serial", "POTASH0002"],
+    )
+    assert (named["namespaces"], named["stop"]) == (3, True)
+    assert not Path(first[1]).exists()
+
+
 def test_a_device_says_where_it_is_as_its_file_told_it(tmp_path: Path) -> None:
     file = tmp_path / "potash.toml"
-    file.write_text('[device]\nsocket = "named"\n[namespace.1]\nsize = "1M"\n')
+    zones = '[namespace.2]\nsize = "64M"\nzone_size = "16M"'
+    file.write_text(f'[device]\nsocket = "named"\n[namespace.1]\nsize = 4097\n{zones}\n')
     command = [sys.executable, "-m", "potash.cli.main", "serve", "--json", "--config", str(file)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -386,7 +446,9 @@ def test_a_device_says_where_it_is_as_its_file_told_it(tmp_path: Path) -> None:
         finally:
             process.terminate()
     assert report["socket"] == str(tmp_path / "named")
-    assert report["size"] == 1 << 20
+    sizes = [namespace["size"] for namespace in report["namespaces"]]
+    assert sizes == [4096, 64 << 20], "without a part of a block, and without records of zones"
+    assert report["size"] == sum(sizes)
     assert process.returncode == 0
 
 

@@ -158,6 +158,12 @@ class NamespaceShape(NamedTuple):
         """Zones of a zoned namespace, whose records are behind their blocks."""
         return self.size // (self.zone_size + ZONE_RECORD) if self.zone_size else 0
 
+    @property
+    def data_size(self) -> int:
+        """Bytes of the logical blocks that a host sees: without the records of zones, and without
+        a part of a block at the end."""
+        return self.zones * self.zone_size or self.size // self.block_size * self.block_size
+
     @classmethod
     def zoned(
         cls,

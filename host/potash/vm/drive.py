@@ -40,20 +40,20 @@ def monitor_of(socket: Path) -> Path:
 
 @contextlib.contextmanager
 def serving_guest(
-    drives: Sequence[Sequence[str]], *, verbose: bool = False
+    drives: Sequence[Sequence[str]], *, stop: bool = False, verbose: bool = False
 ) -> Iterator[tuple[list[Path], list[Path]]]:
-    """As `serving`, for all drives of a guest, each with options of its own.
+    """As `serving`, for all drives of a guest, each with its own options.
 
-    Gives their sockets, and where QEMU has to make monitors for those that stop the guest: drives
-    whose time is modelled.
+    Gives their sockets, and those at which QEMU has to make monitors for the drives that stop the
+    guest: all of them for `stop`, or else those whose options have their time modelled.
     """
-    stops = [any(word in ("modelled", "--time=modelled") for word in one) for one in drives]
+    stops = [stop or any(word in ("modelled", "--time=modelled") for word in one) for one in drives]
     with contextlib.ExitStack() as stack:
         sockets = [
-            stack.enter_context(serving(*one, verbose=verbose, stops=stop))
-            for one, stop in zip(drives, stops, strict=True)
+            stack.enter_context(serving(*words, verbose=verbose, stops=stopping))
+            for words, stopping in zip(drives, stops, strict=True)
         ]
-        yield sockets, [monitor_of(one) for one, stop in zip(sockets, stops, strict=True) if stop]
+        yield sockets, [monitor_of(one) for one, has in zip(sockets, stops, strict=True) if has]
 
 
 @contextlib.contextmanager

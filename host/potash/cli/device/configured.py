@@ -43,13 +43,6 @@ def _namespace(text: str) -> shapes.NamespaceShape:
     )
 
 
-def namespace_option(shape: shapes.NamespaceShape) -> str:
-    """What `--namespace` is given for such a namespace."""
-    kept = shape.metadata
-    metadata = f"+{kept.size}:{kept.protection}" if kept.protection else f"+{kept.size}"
-    return f"{shape.size}:{shape.block_size}{metadata if kept.size else ''}"
-
-
 NAMESPACE = Parsed("SIZE[:BLOCK[+METADATA[:TYPE]]]", _namespace)
 
 

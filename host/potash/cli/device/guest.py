@@ -1,6 +1,7 @@
 """`potash guest`: a Linux machine whose NVMe drive is our device."""
 
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -8,10 +9,10 @@ from pathlib import Path
 
 import click
 
-from potash import configuration, toml_kinds
+from potash import configuration
 from potash.cli.device import configured
 from potash.cli.device.mirror import mirror_option
-from potash.cli.device.time_options import MODELLED, passed_on, time_options, time_section
+from potash.cli.device.time_options import MODELLED, time_options, time_section
 from potash.cli.device.vta_options import writable_file
 from potash.cli.progress import showing
 from potash.configuration import LEAST_GUEST, MOST_CPUS, GuestSection
@@ -54,11 +55,15 @@ Sockets = tuple[list[Path], list[Path]]
 
 
 def _devices(
-    drives: Sequence[Sequence[str]], socket: Path | None, monitor: Path | None, verbose: bool
+    drives: Sequence[Sequence[str]],
+    socket: Path | None,
+    monitor: Path | None,
+    stop: bool,
+    verbose: bool,
 ) -> AbstractContextManager[Sockets]:
-    """Those of devices with these options, or of the one that listens already."""
+    """Sockets of devices with these options, or of the one that listens already."""
     if socket is None:
-        return serving_guest(drives, verbose=verbose)
+        return serving_guest(drives, stop=stop, verbose=verbose)
     return nullcontext(([socket], [] if monitor is None else [monitor]))
 
 
@@ -67,6 +72,8 @@ def running_guest(
     *drives: Sequence[str],
     socket: Path | None = None,
     monitor: Path | None = None,
+    namespaces: int = 1,
+    stop: bool = False,
     memory: int = MEMORY,
     cpus: int = CPUS,
     mirror: str | None = None,
@@ -80,6 +87,8 @@ def running_guest(
         drives: further options of `potash serve` for each.
         socket: where a device listens already, which is used instead.
         monitor: where that one looks for QEMU's monitor, if it stops the guest.
+        namespaces: how many the first drive has, as far as it is known.
+        stop: new drives stop the guest while a job's emulation is behind its modelled time.
         memory: in MiB.
         mirror: the Debian archive's address (default: the one that apt is configured with).
         refresh: download the packages again.
@@ -90,12 +99,8 @@ def running_guest(
         with showing(steps=True, quiet=quiet) as progress:
             found = images.prepare(progress, mirror=mirror, refresh=refresh)
             (first, *others), monitors = stack.enter_context(
-                _devices(drives, socket, monitor, verbose)
+                _devices(drives, socket, monitor, stop, verbose)
             )
-            options = list(drives[0]) if drives else []
-            with_blocks = options.count("--namespace") + options.count("--zoned-namespace")
-            computes = options.count("--memory-namespace") + options.count("--compute-namespace")
-            count = max(1, with_blocks) + computes
             guest = stack.enter_context(
                 Guest(
                     found,
@@ -103,7 +108,7 @@ def running_guest(
                     memory,
                     cpus,
                     more=others,
-                    namespaces=count,
+                    namespaces=namespaces,
                     monitors=monitors,
                     progress=progress,
                 )
@@ -274,19 +279,20 @@ def guest(
         )
     namespaces = configured.wanted_namespaces(namespaces, size, zoned_namespaces)
     wanted_time = time_section(time_mode, modelled_drive, policies, time_factor, still_limit)
-    if print_config:
-        found = configured.given()
-        medium = media[0] if media else None
-        device = replace(found.device, media=medium, profile=profile, cmb=cmb, fdp=fdp)
-        machine = GuestSection(memory, cpus, debian_mirror)
-        named = configured.sections(namespaces)
-        others = configured.computational(
+    found = configured.given()
+    medium = media[0] if media else None
+    wanted = replace(
+        found,
+        device=replace(found.device, media=medium, profile=profile, cmb=cmb, fdp=fdp),
+        namespaces=configured.sections(namespaces),
+        guest=GuestSection(memory, cpus, debian_mirror),
+        time=wanted_time,
+        **configured.computational(
             memory_namespaces, found.memory.capacity, memory_bar, compute_namespaces
-        )
-        found = replace(
-            found, device=device, namespaces=named, guest=machine, time=wanted_time, **others
-        )
-        click.echo(configuration.write(found), nl=False)
+        ),
+    )
+    if print_config:
+        click.echo(configuration.write(wanted), nl=False)
         return
     computes = memory_namespaces or memory_bar or compute_namespaces or cmb or fdp
     its_drive = media or namespaces or computes or devices is not None or config_file is not None
@@ -302,27 +308,13 @@ def guest(
     count = max(1, len(media)) if devices is None else devices
     if len(media) > count:
         raise click.UsageError(f"{len(media)} --media are too many for {count} of --devices")
-    shared = ["--config", str(config_file)] if config_file else []
-    shared += passed_on(wanted_time)
-    shared += ["--profile", profile, *(["--allow-faults"] if allow_faults else [])]
-    for namespace in namespaces:
-        zone_size, capacity = namespace.zone_size, namespace.zone_capacity
-        if zone_size:
-            size_of_all = namespace.zones * zone_size
-            shared += ["--zoned-namespace", f"{size_of_all}:{zone_size}:{capacity}"]
-        else:
-            shared += ["--namespace", configured.namespace_option(namespace)]
-    for memory_size in memory_namespaces:
-        shared += ["--memory-namespace", str(memory_size)]
-    shared += ["--compute-namespace"] * compute_namespaces
-    shared += ["--memory-bar" if memory_bar else "--no-memory-bar"]
-    shared += ["--cmb", toml_kinds.describe_cmb(cmb)] if cmb else []
-    shared += ["--fdp", toml_kinds.describe_placement(fdp)] if fdp else []
+    shared = ["--allow-faults"] if allow_faults else []
     for fault in configured.faults_of(faults, fault_files):
         shared += ["--fault", sdk_faults.describe(fault)]
     drives = [
         [*shared, *_own_options(number, media[number : number + 1])] for number in range(count)
     ]
+    stop = wanted_time.mode == MODELLED
     if kernel is None and (initrd is not None or append is not None):
         raise click.UsageError("--initrd and --append are for --kernel")
     if kernel is not None or disks:
@@ -332,16 +324,21 @@ def guest(
                 "--disk out, or have the custom system do it"
             )
         own = System(kernel, initrd, APPEND if append is None else append, disks)
-        attached = _devices(drives, served, monitor, verbose)
-        _boot(own, attached, memory // MEBIBYTE, cpus, debian_mirror, refresh)
+        with _configured(drives, wanted) as described:
+            attached = _devices(described, served, monitor, stop, verbose)
+            _boot(own, attached, memory // MEBIBYTE, cpus, debian_mirror, refresh)
         return
+    blocks = len(namespaces) or 1
     with (
         showing(steps=True) as progress,
         recording(recorded, progress),
+        _configured(drives, wanted) as described,
         running_guest(
-            *drives,
+            *described,
             socket=served,
             monitor=monitor,
+            namespaces=blocks + len(memory_namespaces) + compute_namespaces,
+            stop=stop,
             memory=memory // MEBIBYTE,
             cpus=cpus,
             mirror=debian_mirror,
@@ -357,8 +354,24 @@ def guest(
     sys.exit(code)
 
 
+@contextmanager
+def _configured(
+    drives: Sequence[Sequence[str]], wanted: configuration.Configuration
+) -> Iterator[list[list[str]]]:
+    """The options of drives with this configuration, which is in a file while the block lasts.
+
+    What differs between drives, their media above all, is not in it. Raises ConfigurationError.
+    """
+    device = replace(wanted.device, socket=None, media=None)
+    written = configuration.write(replace(wanted, device=device))
+    with tempfile.TemporaryDirectory(prefix="potash-") as folder:
+        file = Path(folder) / "potash.toml"
+        file.write_text(written)
+        yield [["--config", str(file), *options] for options in drives]
+
+
 def _own_options(number: int, media: Sequence[Path]) -> list[str]:
-    """What a drive does not have in common with those beside it."""
+    """Options in which a drive differs from the others of its guest."""
     options = ["--media", str(media[0])] if media else []
     # Linux takes two controllers of one name for one subsystem, and refuses the second.
     return [*options, "--serial", f"POTASH{number + 1:04}"] if number else options

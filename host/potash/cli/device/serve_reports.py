@@ -50,7 +50,7 @@ def announce(socket: Path, media: Path | None, drive: Drive, metrics: str | None
     """Say where the drive is that listens now, and how it is used."""
     device = qemu_device(socket)
     namespaces = [
-        Namespace(nsid, one.size, drive.block_sizes[nsid], one.read_only)
+        Namespace(nsid, drive.shapes[nsid].data_size, drive.block_sizes[nsid], one.read_only)
         for nsid, one in drive.namespaces.items()
     ]
     report = Serving(

@@ -101,15 +101,6 @@ def time_section(
     return TimeSection(mode, drive, policies, factor, monitor, still_limit)
 
 
-def passed_on(section: TimeSection) -> list[str]:
-    """The options as another `potash serve` takes them, but for its monitor."""
-    if section.mode != MODELLED:
-        return ["--time", section.mode]
-    options = ["--time", section.mode, "--drive", section.drive]
-    options += ["--time-factor", str(section.factor), "--still-limit", str(section.still_limit)]
-    return options + [word for policy in section.policies for word in ("--policy", policy)]
-
-
 def standing(section: TimeSection) -> Callable[[Clock], Standstill] | None:
     """What has the guest stand still, made of its clock; None where nothing does.
 
