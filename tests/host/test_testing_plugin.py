@@ -55,6 +55,19 @@ def test_with_an_option_without_a_name(potash_device):
     pass
 
 
+@pytest.mark.potash(fauls=["io read lost"])
+def test_with_a_misspelt_option(potash_device):
+    pass
+
+
+def test_misspelt_options_of_the_factories(potash_device_factory, potash_guest_factory):
+    with pytest.raises(TypeError, match="'sise'; did you mean 'size'?"):
+        potash_device_factory(sise="1M")
+    for options in ({"cores": 2}, {"more": [{"cores": 2}]}):
+        with pytest.raises(TypeError, match="'cores'; there are size, namespaces, media"):
+            potash_guest_factory(**options)
+
+
 @pytest.mark.potash(faults=["io reed lost"])
 def test_with_a_fault_that_is_none(potash_device):
     pass
@@ -98,8 +111,11 @@ def test_the_fixtures_do_as_they_are_told(said: str) -> None:
         "test_s_own_are_nearer": "PASSED",
         "test_two_at_a_time": "PASSED",
         "test_with_an_option_without_a_name": "ERROR",
+        "test_with_a_misspelt_option": "ERROR",
+        "test_misspelt_options_of_the_factories": "PASSED",
         "test_with_a_fault_that_is_none": "ERROR",
     }
+    assert "unexpected keyword argument 'fauls'; did you mean 'faults'?" in said
     assert "== b'something else'" in said
     assert "takes options by their names" in said
     assert "there is no opcode reed" in said

@@ -1,5 +1,6 @@
 """Context managers that start drives, and guests with drives, for tests."""
 
+import difflib
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -43,7 +44,15 @@ DEFAULT_SIZE = "64M"
 
 
 def drive_options(wanted: DriveOptions) -> list[str]:
-    """The command line of a drive, which takes further faults by command."""
+    """The command line of a drive, which takes further faults by command.
+
+    Raises TypeError for an option that does not exist.
+    """
+    options = DriveOptions.__annotations__
+    if unknown := next((name for name in wanted if name not in options), None):
+        near = difflib.get_close_matches(unknown, options, 1)
+        meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(options)}"
+        raise TypeError(f"a drive got an unexpected keyword argument {unknown!r}; {meant}")
     words = ["--allow-faults"]
     if "size" in wanted:
         words += ["--size", str(wanted["size"])]
@@ -122,6 +131,7 @@ def booted_device(
         wanted: options of the drive.
 
     Raises:
+        TypeError: there is no such option.
         PotashError: the drive does not start; the text is the reason.
     """
     with ExitStack() as stack:
@@ -155,11 +165,12 @@ def booted_guest(
         wanted: options of the drive.
 
     Raises:
+        TypeError: there is no such option of a drive.
         PackagesUnavailable: the guest's packages cannot be downloaded.
         PotashError: the guest or a drive does not start; the text is the reason.
     """
-    found = images.prepare(mirror=mirror)
     drives = [drive_options(one) for one in (wanted, *more)]
+    found = images.prepare(mirror=mirror)
     with (
         serving_guest(drives, verbose=verbose) as ((first, *others), monitors),
         Guest(found, first, memory, cpus, more=others, monitors=monitors) as guest,
