@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from csd_spec.opcodes import JOB_ENDED_EVENT
+from potash_firmware.mailbox.messages import Reply, Request
 from potash_firmware.rpu.arbitration import PASS_TIME
 from support.nvme_host import CC, CSTS, DOORBELLS, Host, Queue
 
+SHUT_DOWN = 4 << 20 | 6 << 16 | 1 << 14 | 1
 SHADOW, EVENTS = 0x30_0000, 0x30_1000
 IDLE = 1.0
 """Seconds: longer than the device looks at the page without finding work."""
@@ -151,7 +154,8 @@ def test_a_tail_that_cannot_be_is_told_once_and_stops_no_other_queue(
 
 
 def test_a_shutdown_leaves_no_completion_behind_in_a_full_queue(host: Host) -> None:
-    """Command 3 was done and waits for room: it is owed, though no further one is taken."""
+    """Command 3 was done and waits for room: it is owed, though no further one is taken, until the
+    shutdown is complete."""
     queue = host.create_io_queue(2, size=4)
     for cid in range(3):
         host.place(queue, 0x02, cid, nsid=1)
@@ -163,11 +167,9 @@ def test_a_shutdown_leaves_no_completion_behind_in_a_full_queue(host: Host) -> N
         host.place(queue, 0x02, cid, nsid=1)
     leave_tail(host, queue)
     host.service()
-    host.write32(CC, 4 << 20 | 6 << 16 | 1 << 14 | 1)
+    host.write32(CC, SHUT_DOWN)
     host.service()
-    host.executor.run_all()
-    host.service()
-    assert host.read32(CSTS) == 2 << 2 | 1
+    assert host.read32(CSTS) == 1 << 2 | 1
     assert not host.sleeps
     assert host.reap(queue, ring=False) == []
     struct.pack_into("<I", host.memory.view, SHADOW + 4 * (2 * queue.qid + 1), queue.head)
@@ -177,31 +179,59 @@ def test_a_shutdown_leaves_no_completion_behind_in_a_full_queue(host: Host) -> N
     assert host.lines.fired == [2]
     host.place(queue, 0x02, 6, nsid=1)
     leave_tail(host, queue)
+    host.executor.run_all()
     host.service()
+    assert host.read32(CSTS) == 2 << 2 | 1
     assert host.reap(queue, ring=False) == []
     assert host.sleeps
 
 
-def test_a_full_queue_that_nobody_empties_lets_a_shut_down_device_sleep(host: Host) -> None:
-    queue = host.create_io_queue(2, size=2)
+def test_a_drive_that_is_shut_down_leaves_memory_alone(host: Host) -> None:
+    """Also with a full queue, an event to report, and room that is made; and without that
+    memory, which the host takes back."""
+    apu = host.connect_apu()
+    queue, other = host.create_io_queue(2, size=2), host.io[1]
+    host.place(host.admin, 0x0C, 9)
+    host.ring(host.admin)
+    host.place(other, 0x91, 7)
     for cid in (0, 1, 0):
         host.place(queue, 0x02, cid, nsid=1)
         leave_tail(host, queue)
+        leave_tail(host, other)
         host.ring(queue)
         host.service()
-    host.write32(CC, 4 << 20 | 6 << 16 | 2 << 14 | 1)
+    host.write32(CC, SHUT_DOWN)
     host.service()
     host.executor.run_all()
-    for _ in range(3):
+    host.service()
+    assert host.read32(CSTS) == 2 << 2 | 1
+    struct.pack_into("<I", host.memory.view, SHADOW + 4 * (2 * queue.qid + 1), 1)
+    memory = bytes(host.memory.view)
+
+    def goes_on() -> None:
+        host.write32(DOORBELLS + 8 * queue.qid + 4, 1)
+        host.write32(DOORBELLS, 0)
         host.now += IDLE
         host.service()
-    assert host.sleeps
-    assert word(host, EVENTS, 2 * queue.qid + 1) == 0
-    assert len(host.reap(queue, ring=False)) == 1
-    struct.pack_into("<I", host.memory.view, SHADOW + 4 * (2 * queue.qid + 1), queue.head)
-    host.write32(0x1000 + 8 * queue.qid + 4, queue.head)
-    host.service()
-    assert len(host.reap(queue, ring=False)) == 1
+        assert host.sleeps
+
+    goes_on()
+    request = apu.receive()
+    assert isinstance(request, Request)
+    apu.send(Reply(request.tag, 0))
+    host.rpu.controller.alerts.vendor(JOB_ENDED_EVENT, 0xC1)
+    goes_on()
+    assert bytes(host.memory.view) == memory
+    host.space.unmap_all()
+    host.board.memory_changed()
+    goes_on()
+    assert host.read32(CSTS) == 2 << 2 | 1
+    host.space.map(0, len(memory), fd=host.memory.fd, offset=0, readable=True, writable=True)
+    host.board.memory_changed()
+    host.disable()
+    assert host.read32(CSTS) == 0
+    host.enable()
+    assert host.command(host.create_io_queue(1), 0x02, nsid=1).status == 0
 
 
 def test_a_controller_that_was_shut_down_looks_for_nothing(host: Host) -> None:
@@ -212,7 +242,7 @@ def test_a_controller_that_was_shut_down_looks_for_nothing(host: Host) -> None:
     host.ring(queue)
     host.service()
     assert not host.sleeps
-    host.write32(CC, 4 << 20 | 6 << 16 | 1 << 14 | 1)
+    host.write32(CC, SHUT_DOWN)
     host.service()
     host.executor.run_all()
     host.service()

@@ -48,8 +48,8 @@ class Commands:
     blocked: Callable[[], None]
     clock: Callable[[], float]
     paused: bool = False
-    """Guest memory cannot be reached for now, mostly because Bus Master Enable is off: no command
-    is begun, goes on or ends."""
+    """Guest memory cannot be reached for now, as Bus Master Enable is off or the controller is shut
+    down: no command is begun, goes on or ends."""
     _held: deque[Callable[[], object]] = field(default_factory=deque)
     """What waits for it, one step for each command at most."""
 

@@ -77,6 +77,9 @@ class Lifecycle:
     state: State = State.DISABLED
     serving: bool = False
     """Commands may be fetched and executed."""
+    shut_down: bool = False
+    """A shutdown is complete: the host may take its memory back, so it is left alone until the next
+    reset."""
     _logged: dict[str, float] = field(default_factory=dict)
     """Until when a kind of failure has had its line in the log."""
     _flush: Future[list[Flushed]] | None = None
@@ -265,3 +268,4 @@ class Lifecycle:
         self._board.registers.write(Register.CSTS, status.encode())
         # Asked for every command, while a register takes a microsecond to take apart.
         self.serving = self.state is State.READY and status.shst == ShutdownStatus.NORMAL_OPERATION
+        self.shut_down = status.shst == ShutdownStatus.COMPLETE

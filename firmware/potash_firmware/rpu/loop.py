@@ -145,6 +145,7 @@ class Rpu:
         polling = (
             queues.shadow is not None
             and self._board.dma.mastering
+            and not self.lifecycle.shut_down
             and (self.lifecycle.serving or (self.lifecycle.state is State.READY and queues.blocked))
         )
         tick = self._polling.timeout if polling else None
@@ -278,7 +279,8 @@ class Rpu:
 
     def _pass(self, *, media: bool, apu: bool) -> bool:
         commands = self._commands
-        was_paused, commands.paused = commands.paused, not self._board.dma.mastering
+        was_paused = commands.paused
+        commands.paused = not self._board.dma.mastering or self.lifecycle.shut_down
         if was_paused and not commands.paused:
             self._go_on()
         self._take_host_writes()
@@ -359,7 +361,7 @@ class Rpu:
                 self.lifecycle.subsystem_reset()
 
     def _doorbell(self, offset: int, value: int) -> None:
-        if self.lifecycle.state is not State.READY:
+        if self.lifecycle.state is not State.READY or self.lifecycle.shut_down:
             return
         try:
             queue = self._board.queues.ring(offset, value)
@@ -463,7 +465,7 @@ class Rpu:
     def _poll_and_execute(self) -> None:
         if self.lifecycle.state is not State.READY:
             return
-        # Also after a shutdown: what waits for room is still owed.
+        # Also during a shutdown: what waits for room is still owed.
         freed, errors = self._board.queues.poll()
         for completions in freed:
             self._interrupts.announce(completions)
