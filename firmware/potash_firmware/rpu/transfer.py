@@ -73,9 +73,23 @@ class Transfer:
         except AccessFault as fault:
             raise transfer_error(fault) from None
 
-    def send(self, command: Command, data: bytes | memoryview) -> None:
-        """Write `data` to guest memory. Raises NvmeError, having written nothing."""
-        self.scatter(command, self.views(command, len(data), write=True), data)
+    def buffer(self, length: int) -> memoryview:
+        """A private buffer of a length that a host has chosen.
+
+        Raises NvmeError for more than one command may move; nothing is allocated then.
+        """
+        check_size(length)
+        return memoryview(bytearray(length))
+
+    def send(self, command: Command, data: bytes | memoryview, length: int | None = None) -> None:
+        """Write `data` to guest memory; where the host asks for `length` bytes, as many of it and
+        zeroes for the rest. Raises NvmeError, having written nothing."""
+        if length is None:
+            length = len(data)
+        views = self.views(command, length, write=True)
+        if length != len(data):
+            data = bytes(data[:length]).ljust(length, b"\0")
+        self.scatter(command, views, data)
 
     def scatter(self, command: Command, views: list[memoryview], data: bytes | memoryview) -> None:
         """Write `data` to the first bytes of `views`, which are the command's. Raises NvmeError."""
@@ -85,7 +99,7 @@ class Transfer:
 
     def receive(self, command: Command, length: int) -> memoryview:
         """A private copy of the command's `length` bytes of guest memory. Raises NvmeError."""
-        buffer = memoryview(bytearray(length))
+        buffer = self.buffer(length)
         self.gather(command, self.views(command, length, write=False), buffer)
         return buffer
 
@@ -96,7 +110,7 @@ class Transfer:
         for view in views:
             head.append(view[:left])
             left -= len(head[-1])
-        buffer = memoryview(bytearray(length))
+        buffer = self.buffer(length)
         self.gather(command, head, buffer)
         return buffer
 

@@ -34,5 +34,5 @@ def fault_receive(controller: Controller, command: Command) -> Result:
     length = faults.FaultReceive.decode(command.entry.cdws).dwords * DWORD_SIZE
     if length:
         page = faults.encode_faults(controller.faults.listed())
-        controller.transfer.send(command, page[:length].ljust(length, b"\0"))
+        controller.transfer.send(command, page, length)
     return None

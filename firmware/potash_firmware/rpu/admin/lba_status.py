@@ -46,8 +46,8 @@ def get_lba_status(controller: Controller, command: Command) -> Result:
     def answer() -> None:
         found = bad.ranges()
         reason = LbaStatusCompletion.MORE if len(found) > room else LbaStatusCompletion.COMPLETE
-        page = encode_lba_status(found[:room], reason)[: fields.length]
-        controller.transfer.send(command, page.ljust(fields.length, b"\0"))
+        page = encode_lba_status(found[:room], reason)
+        controller.transfer.send(command, page, fields.length)
 
     if fields.atype == LbaStatusAction.TRACKED_ONLY:
         answer()

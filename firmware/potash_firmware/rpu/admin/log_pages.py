@@ -101,8 +101,7 @@ def get_log_page(controller: Controller, command: Command) -> Result:
             return data
         if offset > len(data):
             raise NvmeError(Status.INVALID_FIELD, detail=f"the log page has {len(data)} bytes")
-        part = data[offset : offset + fields.length]
-        controller.transfer.send(command, part.ljust(fields.length, b"\0"))
+        controller.transfer.send(command, data[offset:], fields.length)
         return None
 
     def read() -> None:

@@ -111,7 +111,7 @@ def get_feature(controller: Controller, command: Command) -> Result:
         return _ENABLED
     enabled, fields = _events_of(controller, command)
     listed = [bytes((one, one in enabled)) for one in EventType][: fields.noet]
-    controller.transfer.send(command, b"".join(listed).ljust(2 * fields.noet, b"\0"))
+    controller.transfer.send(command, b"".join(listed), 2 * fields.noet)
     return len(EventType)
 
 
@@ -168,7 +168,7 @@ def directive_receive(controller: Controller, command: Command) -> Result:
     data = bytes(
         DirectiveParameters(supported=_DIRECTIVES, enabled=_DIRECTIVES, persistent=_DIRECTIVES)
     )
-    controller.transfer.send(command, data[: fields.length].ljust(fields.length, b"\0"))
+    controller.transfer.send(command, data, fields.length)
     return None
 
 
@@ -204,7 +204,7 @@ def management_receive(controller: Controller, command: Command) -> Result:
         raise NvmeError(Status.INVALID_FIELD, f"there is no management operation {fields.mo}")
     namespace = controller.namespaces.usable(command.entry.nsid)
     data = encode_status(controller.placement.status(namespace.nsid, namespace.block_size))
-    controller.transfer.send(command, data[: fields.length].ljust(fields.length, b"\0"))
+    controller.transfer.send(command, data, fields.length)
     return None
 
 

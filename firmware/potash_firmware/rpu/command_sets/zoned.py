@@ -294,7 +294,7 @@ def zone_management_receive(controller: Controller, command: Command) -> Result:
         elif fields.partial:
             break
     report = zoned.encode_report(len(listed) if fields.partial else matching, listed)
-    controller.transfer.send(command, report[: fields.length].ljust(fields.length, b"\0"))
+    controller.transfer.send(command, report, fields.length)
     return None
 
 

@@ -77,7 +77,7 @@ def read(controller: Controller, command: Command) -> Result:
     if done:
         controller.health.count_read(length)
         return None
-    buffer = memoryview(bytearray(length))
+    buffer = controller.transfer.buffer(length)
 
     def fetch() -> None:
         if blocks.fua:
@@ -129,7 +129,7 @@ def write(controller: Controller, command: Command) -> Result:
             return None
     except MediaError as error:
         raise write_error(controller, namespace, error) from None
-    buffer = memoryview(bytearray(length))
+    buffer = controller.transfer.buffer(length)
     controller.transfer.gather(command, views, buffer)
 
     def store() -> None:
