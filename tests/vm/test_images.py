@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from potash.vm import images as room
-from potash.vm import rootfs
+from potash.vm import packages, rootfs
 from potash.vm.images import GuestImages
 from potash.vm.rootfs import Archive
 
@@ -93,6 +96,46 @@ def test_nothing_runs_with_another_s_rights_or_can_be_written_by_others(
     regular = {name: mode for name, (mode, _) in files.items() if mode >> 12 == 0o10}
     assert [name for name, mode in regular.items() if mode & 0o7022] == []
     assert regular["init"] & 0o111 and regular["usr/bin/potash"] & 0o111
+
+
+def test_programs_and_their_libraries_are_found_at_any_path(
+    images: GuestImages, tmp_path: Path
+) -> None:
+    tree = images.cache.root / "trees" / packages.GUEST.key
+    odd = tmp_path / "a \"b': c,d;e"
+    odd.symlink_to(tree)
+    names = ("usr/bin/fio", f"{rootfs.STDLIB}/lib-dynload/_lzma.cpython-313-x86_64-linux-gnu.so")
+    found = rootfs.libraries(odd, [odd / name for name in names])
+    assert {"libc.so.6", "liblzma.so.5", "libceph-common.so.2"} <= {name for name, _ in found}
+    assert found == {
+        (name, odd / path.relative_to(tree))
+        for name, path in rootfs.libraries(tree, [tree / name for name in names])
+    }
+    python = [*packages.program_command(odd, f"usr/bin/{rootfs.PYTHON}"), "-S", "-s"]
+    script = "import lzma; print(lzma.__file__)"
+    done = subprocess.run([*python, "-c", script], capture_output=True, check=True)
+    assert done.stdout.decode().strip() == f"{odd}/{rootfs.STDLIB}/lzma.py"
+
+
+@pytest.mark.slow
+def test_the_first_guest_of_a_home_with_any_path(images: GuestImages, tmp_path: Path) -> None:
+    """From the download on; the second start resumes the snapshot."""
+    home = tmp_path / "a \"b': c,d;e"
+    home.mkdir()
+    environment = {**os.environ, "HOME": str(home)}
+    environment.pop("XDG_CACHE_HOME", None)
+    command = [sys.executable, "-m", "potash.cli.main", "guest", "--size", "64M", "--", "nvme"]
+    for _ in range(2):
+        done = subprocess.run(
+            [*command, "list"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert (done.returncode, "POTASH0001" in done.stdout) == (0, True), done.stderr
+    assert "booting" not in done.stderr
 
 
 def test_busybox_stands_for_no_program_that_is_there(tmp_path: Path) -> None:

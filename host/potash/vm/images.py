@@ -141,7 +141,7 @@ def _recipe(*modules: str | None) -> str:
 
 def zstd(tree: Path, data: bytes) -> bytes:
     """Decompress by the program in a guest's tree. Raises PotashError for what is no frame."""
-    command = [*rootfs.guest_command(tree, "usr/bin/zstd"), "-d", "-c"]
+    command = [*packages.program_command(tree, "usr/bin/zstd"), "-d", "-c"]
     done = subprocess.run(command, input=data, capture_output=True, check=False)
     # What follows the frame inside the image is not checked here, so only nothing is an error.
     if not done.stdout:

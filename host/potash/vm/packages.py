@@ -16,7 +16,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import NamedTuple, Self
 from urllib.parse import urlsplit
 
@@ -117,6 +117,9 @@ UNREACHABLE = (
 )
 # The unpacked trees merge /usr, as Debian's do.
 MERGED = ("bin", "sbin", "lib", "lib64")
+LIBRARIES = "usr/lib/x86_64-linux-gnu"
+LIBRARY_FOLDERS = (LIBRARIES, f"{LIBRARIES}/ceph")
+LOADER = "usr/lib64/ld-linux-x86-64.so.2"
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,22 @@ GUEST = Closure(
     ),
     ("./usr/lib/modules", "./usr/share/doc", "./usr/share/man", "./usr/share/locale"),
 )
+
+
+def loader_command(tree: Path, binary: Path) -> list[str]:
+    """How to start a binary of an unpacked tree with the tree's own loader and libraries.
+
+    The libraries are named from where the binary is, as the loader would divide a path at colons.
+    """
+    folders = (os.path.relpath(tree / folder, binary.parent) for folder in LIBRARY_FOLDERS)
+    path = ":".join(f"$ORIGIN/{folder}" for folder in folders)
+    return [str(tree / LOADER), "--library-path", path]
+
+
+def program_command(tree: Path, name: str) -> list[str]:
+    """How to run a program of an unpacked tree on this machine."""
+    program = tree / name
+    return [*loader_command(tree, program), "--argv0", str(program), str(program)]
 
 
 class Archive:
@@ -208,7 +227,9 @@ class Archive:
                 )
             address = mirror(self._mirror)
             scratch = self._owned.enter_context(self._cache.scratch())
-            keyring = find_keyring(scratch / "keyring", self._progress)
+            # sources.list takes no path with a comma, as the cache's may be.
+            folder = self._owned.enter_context(TemporaryDirectory(prefix="potash-"))
+            keyring = find_keyring(Path(folder), self._progress)
             apt = Apt(scratch / "apt", source_lines(address, keyring))
             self._progress("reading the Debian archive's index", None)
             apt.run("update", "-o", "APT::Update::Error-Mode=any")
@@ -249,8 +270,9 @@ def find_keyring(scratch: Path, progress: Progress) -> Path:
     raise PotashError(f"the package {KEYRING_PACKAGE} holds no keyring that is known here")
 
 
-def configuration(folder: Path, system: Mapping[str, str], *, own_sources: bool) -> str:
-    """The apt.conf of one scratch folder.
+def configuration(system: Mapping[str, str], *, own_sources: bool) -> str:
+    """The apt.conf of a scratch folder, for an apt-get that runs there: relative paths need no
+    quoting, whatever the folder's name contains.
 
     Args:
         system: the machine's own settings, by name, of which the network's are kept.
@@ -258,11 +280,11 @@ def configuration(folder: Path, system: Mapping[str, str], *, own_sources: bool)
     """
     settings = {name: value for name, value in system.items() if KEPT.match(name)}
     settings |= {
-        "Dir::State": f"{folder}/state",
-        "Dir::State::Lists": f"{folder}/lists",
-        "Dir::State::Status": f"{folder}/status",
-        "Dir::Cache": f"{folder}/cache",
-        "Dir::Log": f"{folder}/log",
+        "Dir::State": "./state",
+        "Dir::State::Lists": "./lists",
+        "Dir::State::Status": "./status",
+        "Dir::Cache": "./cache",
+        "Dir::Log": "./log",
         # Neither hooks nor preferences of the machine's have a say in what is only unpacked.
         "Dir::Etc::Parts": "/dev/null",
         "Dir::Etc::Main": "/dev/null",
@@ -280,7 +302,7 @@ def configuration(folder: Path, system: Mapping[str, str], *, own_sources: bool)
     }
     if own_sources:
         settings |= {
-            "Dir::Etc::SourceList": f"{folder}/sources.list",
+            "Dir::Etc::SourceList": "./sources.list",
             "Dir::Etc::SourceParts": "/dev/null",
             "Dir::Etc::Trusted": "/dev/null",
             "Dir::Etc::TrustedParts": "/dev/null",
@@ -314,9 +336,7 @@ class Apt:
         if self.source_list is not None:
             (self.folder / "sources.list").write_text(self.source_list)
         dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=False)
-        text = configuration(
-            self.folder, parse_dump(dump.stdout), own_sources=self.source_list is not None
-        )
+        text = configuration(parse_dump(dump.stdout), own_sources=self.source_list is not None)
         (self.folder / "apt.conf").write_text(text)
 
     def run(self, *arguments: str, progress: tuple[Progress, str] | None = None) -> None:

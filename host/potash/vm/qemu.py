@@ -15,6 +15,7 @@ from pathlib import Path
 
 from potash.sdk.errors import PotashError
 from potash.vm.frames import PORT
+from potash.vm.packages import program_command
 
 PROGRAM = "qemu-system-x86_64"
 CLIENT = "vfio-user-pci"
@@ -92,14 +93,8 @@ def unpacked(tree: Path) -> Qemu:
     Raises:
         PotashError: it does not run here, or is too old.
     """
-    libraries = tree / "usr/lib/x86_64-linux-gnu"
     command = (
-        str(libraries / "ld-linux-x86-64.so.2"),
-        "--library-path",
-        str(libraries),
-        "--argv0",
-        PROGRAM,
-        str(tree / "usr/bin" / PROGRAM),
+        *program_command(tree, f"usr/bin/{PROGRAM}"),
         "-L",
         str(tree / "usr/share/qemu"),
         "-L",

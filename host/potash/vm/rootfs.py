@@ -19,6 +19,13 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
 from potash.sdk.errors import PotashError
+from potash.vm.packages import (
+    LIBRARIES,
+    LIBRARY_FOLDERS,
+    LOADER,
+    loader_command,
+    program_command,
+)
 
 MAGIC = b"070701"
 TRAILER = "TRAILER!!!"
@@ -115,8 +122,6 @@ def _put(stream: BinaryIO, inode: int, name: str, entry: Entry, data: bytes) -> 
     stream.write(bytes(-len(data) % ALIGNMENT))
 
 
-LIBRARIES = "usr/lib/x86_64-linux-gnu"
-LOADER = "usr/lib64/ld-linux-x86-64.so.2"
 PYTHON = "python3.13"
 STDLIB = f"usr/lib/{PYTHON}"
 DIST = "usr/lib/python3/dist-packages"
@@ -171,18 +176,6 @@ TEXTS = {
 
 def init_script() -> bytes:
     return (files("potash.vm") / "init.sh").read_bytes()
-
-
-def guest_command(tree: Path, program: str) -> list[str]:
-    """How to run a program of an unpacked tree on this machine: through the tree's own loader."""
-    return [
-        str(tree / LIBRARIES / Path(LOADER).name),
-        "--library-path",
-        f"{tree / LIBRARIES}:{tree / LIBRARIES / 'ceph'}",
-        "--argv0",
-        program,
-        str(tree / program),
-    ]
 
 
 def base(tree: Path, scratch: Path) -> Archive:
@@ -250,10 +243,10 @@ def _package_files(package: str, patterns: Sequence[str]) -> Iterator[tuple[Path
 
 def compile_tree(tree: Path, root: Path) -> None:
     """Compile every module below a folder, as the guest will find them at `/`."""
-    command = guest_command(tree, f"usr/bin/{PYTHON}")
+    command = program_command(tree, f"usr/bin/{PYTHON}")
     command += ["-S", "-s", "-m", "compileall", "-q"]
     command += ["--invalidation-mode", "unchecked-hash", "-s", str(root), "-p", "/", str(root)]
-    environment = {"PYTHONHOME": str(tree / "usr"), "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C"}
+    environment = {"PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
@@ -300,16 +293,22 @@ def _add_tree(archive: Archive, root: Path) -> None:
 def libraries(tree: Path, binaries: Sequence[Path]) -> set[tuple[str, Path]]:
     """The shared libraries that some programs need: name and file, as the tree's loader says."""
     needed: set[tuple[str, Path]] = set()
-    loader = guest_command(tree, "")[:3]
+    folders = [tree / folder for folder in LIBRARY_FOLDERS]
     for binary in binaries:
         listing = subprocess.run(
-            [*loader, "--list", str(binary)], capture_output=True, text=True, check=False
+            [*loader_command(tree, binary), "--list", str(binary)],
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        if listing.returncode or "not found" in listing.stdout:
-            raise PotashError(
-                f"the guest's {binary.name} lacks a library: {listing.stdout.strip()}"
-            )
-        for name, path in re.findall(r"^\s*(\S+) => (/\S+)", listing.stdout, re.MULTILINE):
-            if Path(name).name != Path(LOADER).name:
-                needed.add((Path(name).name, Path(path)))
+        # Only names are read: paths may contain anything.
+        for name in re.findall(r"^\s*(\S+) => ", listing.stdout, re.MULTILINE):
+            if (name := Path(name).name) == Path(LOADER).name:
+                continue
+            path = next((path for path in folders if (path / name).exists()), None)
+            if path is None:
+                raise PotashError(f"the guest's {binary.name} lacks the library {name}")
+            needed.add((name, path / name))
+        if listing.returncode:
+            raise PotashError(f"the guest's {binary.name} cannot run: {listing.stderr.strip()}")
     return needed
