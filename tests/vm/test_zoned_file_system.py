@@ -24,8 +24,8 @@ from potash.vm.drive import device_process
 from potash.vm.errors import GuestTimeout, PackagesUnavailable
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages, zstd
-from potash.vm.packages import RELEASE, Archive, Closure
-from potash.vm.rootfs import LIBRARIES, libraries
+from potash.vm.packages import LIBRARIES, RELEASE, Archive, Closure
+from potash.vm.rootfs import libraries
 
 pytestmark = pytest.mark.slow
 
