@@ -196,3 +196,27 @@ def test_a_format_that_was_not_finished_is_made_at_the_next_start(tmp_path: Path
     with Drive.open(path) as drive:
         assert drive.shapes[1] == SHAPE
         assert read(drive, 0) == [(bytes(4096), b"\xff" * 8)]
+
+
+def test_a_flush_survives_files_that_are_closed_under_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread deletes or lays out the namespace while the system flushes."""
+    with Drive.open(tmp_path / "drive", (SHAPE, SHAPE)) as drive:
+        first, second = drive.namespaces[1], drive.namespaces[2]
+
+        def lay_out(fd: int) -> None:
+            drive.lay_out(1)
+            first.beside = None
+
+        monkeypatch.setattr(os, "fdatasync", lay_out)
+        first.flush()
+
+        def close(fd: int) -> None:
+            second.close()
+            raise OSError(9, "Bad file descriptor")
+
+        monkeypatch.setattr(os, "fdatasync", close)
+        second.flush()
+        assert first.lost is None and second.lost is None
+        monkeypatch.undo()

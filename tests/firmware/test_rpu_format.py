@@ -29,6 +29,7 @@ from support.namespaces import (
 )
 from support.nvme_host import DATA, PAGE, Host
 
+FLUSH = 0
 MIB = 1 << 20
 W = b"w" * PAGE
 
@@ -106,8 +107,11 @@ def test_while_it_formats_its_blocks_are_closed_and_others_are_not() -> None:
         queue = host.create_io_queue()
         begin(host, host.admin, FORMAT, nsid=1, cdws=(0,))
         for nsid, status in ((1, 0x084), (2, 0)):
-            for opcode in (WRITE, READ):
+            for opcode in (FLUSH, WRITE, READ):
                 begin(host, queue, opcode, nsid=nsid, prp1=DATA)
+                if opcode == FLUSH and not status:
+                    host.executor.run_next(1)  # before anything that is to be done for the format
+                    host.service()
                 (done,) = host.reap(queue)
                 assert (done.status, done.dnr) == (status, False)
         seen = set()
@@ -119,6 +123,28 @@ def test_while_it_formats_its_blocks_are_closed_and_others_are_not() -> None:
         assert (0, 0x80 | 100) in seen  # The new format, and all of it to be done.
         assert [one.status for one in host.reap(host.admin)] == [0]
         assert io(host, READ, 1) == 0
+
+
+def test_no_flush_reaches_the_files_that_a_format_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[Media] = []
+    with powered() as host:
+        queue = host.create_io_queue()
+        begin(host, queue, FLUSH, 1, nsid=1)
+        begin(host, host.admin, FORMAT, 2, nsid=1, cdws=(0,))
+        assert len(host.executor.waiting) == 1  # the flush, for which the format waits
+        host.executor.run_next()
+        host.service()
+        monkeypatch.setattr(Media, "flush", lambda media: flushed.append(media))
+        begin(host, queue, FLUSH, 3, nsid=ALL)
+        host.executor.run_next(1)
+        host.write32(0x14, 4 << 20 | 6 << 16 | 1 << 14 | 1)  # CC.SHN
+        host.service()
+        assert len(host.executor.waiting) == 2
+        host.executor.run_next(1)
+        assert (flushed.count(host.media[1]), flushed.count(host.media[2])) == (0, 2)
+        finish(host)
+        assert host.media[1] in flushed
+        assert [one.status for one in host.reap(queue)] == [0, 0]
 
 
 def test_what_was_begun_ends_before_the_blocks_are_erased() -> None:

@@ -181,11 +181,14 @@ class Media:
         try:
             os.fdatasync(descriptor)
         except OSError as error:
+            if self.fd < 0:  # by another thread, since it was looked at
+                return
             self.lost = MediaError.of(error, "flushing")
             raise self.lost from None
-        if self.beside is not None:
+        beside = self.beside  # which another thread may take away
+        if beside is not None:
             try:
-                self.beside.flush()
+                beside.flush()
             except MediaError as error:
                 self.lost = error
                 raise

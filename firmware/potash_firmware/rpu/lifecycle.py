@@ -23,7 +23,7 @@ from nvme_spec.registers import (
 )
 from potash_device.controller.queues import CompletionQueue, Interrupt, SubmissionQueue
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.namespaces.namespace import Flushed, flush_all
+from potash_firmware.rpu.namespaces.namespace import Flushed, flushing
 from pyvfio_user.memory import AccessFault
 
 log = logging.getLogger(__name__)
@@ -249,11 +249,11 @@ class Lifecycle:
         if not self._flush_is_due or self.controller.media_work.unfinished:
             return
         self._flush_is_due = False
-        namespaces = list(self.controller.namespaces.blocks.values())
+        flush_all = flushing(self.controller.namespaces.blocks.values())
         remember = self.controller.persistence.shut_down()
 
         def flush() -> list[Flushed]:
-            ended = flush_all(namespaces)
+            ended = flush_all()
             if all(error is None for _, error in ended):
                 remember()
             return ended

@@ -42,7 +42,7 @@ from potash_firmware.rpu.dispatch import support
 from potash_firmware.rpu.interrupts import Interrupts
 from potash_firmware.rpu.lifecycle import Lifecycle, State
 from potash_firmware.rpu.migration.migration import Migration
-from potash_firmware.rpu.namespaces.namespace import flush_all
+from potash_firmware.rpu.namespaces.namespace import flushing
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.timing.holding import Holding
 from potash_firmware.waiting import earliest
@@ -219,7 +219,7 @@ class Rpu:
 
     def power_off(self, *, clean: bool) -> None:
         """Flush everything to stable storage; `clean` unless something has failed. Waits."""
-        ended = flush_all(self.controller.namespaces.blocks.values())
+        ended = flushing(self.controller.namespaces.blocks.values())()
         for namespace, error in ended:
             if error is not None:
                 log.error("namespace %d: %s", namespace.settings.nsid, error.strerror)

@@ -17,7 +17,7 @@ from potash_firmware.rpu.command import Command, Pending, Result
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.features.table import Feature, row
 from potash_firmware.rpu.features.values import MILLISECOND
-from potash_firmware.rpu.namespaces.namespace import Namespace
+from potash_firmware.rpu.namespaces.namespace import Namespace, flushing
 
 
 def set_features(controller: Controller, command: Command) -> Result:
@@ -66,12 +66,15 @@ def _flush_protected(controller: Controller, nsids: list[int], save: Callable[[]
         if nsid in nsids and one.media.protected
     ]
 
-    def flush_and_save() -> None:
-        for one in protected:
-            one.media.flush()
-        save()
-
     def begin(_: object = None) -> Pending:
+        flush = flushing(protected)
+
+        def flush_and_save() -> None:
+            for _, error in flush():
+                if error is not None:
+                    raise error
+            save()
+
         return Pending(
             controller.media_work.submit(flush_and_save), lambda future: _kept(future, 0)
         )

@@ -19,7 +19,7 @@ from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.interrupts import Interrupts
 from potash_firmware.rpu.lifecycle import Lifecycle
 from potash_firmware.rpu.migration import saved
-from potash_firmware.rpu.namespaces.namespace import Flushed, flush_all
+from potash_firmware.rpu.namespaces.namespace import Flushed, flushing
 from pyvfio_user.device import Pending
 from pyvfio_user.migration import State
 from pyvfio_user.protocol import Buffer
@@ -177,10 +177,10 @@ class Migration:
         if not busy and self._flush is None:
             busy = "a flush"
             record = self._controller.persistence.record()
-            namespaces = list(self._controller.namespaces.blocks.values())
+            flush_all = flushing(self._controller.namespaces.blocks.values())
 
             def flush() -> list[Flushed]:
-                ended = flush_all(namespaces)
+                ended = flush_all()
                 record()
                 return ended
 

@@ -1,6 +1,6 @@
 """A namespace of blocks: its media, the work on them, and uncorrectable blocks."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -150,17 +150,26 @@ Flushed = tuple[Namespace, MediaError | None]
 """How the flush of a namespace has ended."""
 
 
-def flush_all(namespaces: Iterable[Namespace]) -> list[Flushed]:
-    """Flush each, whatever becomes of the others; waits, so it is the media executor's."""
-    ended: list[Flushed] = []
-    for namespace in namespaces:
-        try:
-            namespace.media.flush()
-        except MediaError as error:
-            ended.append((namespace, error))
-        else:
-            ended.append((namespace, None))
-    return ended
+def flushing(namespaces: Iterable[Namespace]) -> Callable[[], list[Flushed]]:
+    """A call for the media executor, which flushes each namespace whatever becomes of the others.
+
+    A namespace that is being formatted is left out: its contents are void, and its files are being
+    replaced. The format itself has waited for every flush that began before (`Tasks.quiet`).
+    """
+    flushed = [one for one in namespaces if one.in_flight.closed is not Status.FORMAT_IN_PROGRESS]
+
+    def flush() -> list[Flushed]:
+        ended: list[Flushed] = []
+        for namespace in flushed:
+            try:
+                namespace.media.flush()
+            except MediaError as error:
+                ended.append((namespace, error))
+            else:
+                ended.append((namespace, None))
+        return ended
+
+    return flush
 
 
 def wanted_format(

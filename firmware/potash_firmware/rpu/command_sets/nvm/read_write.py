@@ -9,6 +9,7 @@ Source: NVM Command Set Specification 1.0, section 3.2."""
 from concurrent.futures import Future
 
 from nvme_spec.queues import BROADCAST_NSID
+from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
 from potash_firmware.rpu.command_sets.nvm import paired
@@ -24,7 +25,7 @@ from potash_firmware.rpu.command_sets.nvm.blocks import (
     write_error,
 )
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.namespaces.namespace import Namespace, flush_all
+from potash_firmware.rpu.namespaces.namespace import Namespace, flushing
 
 
 def flush(controller: Controller, command: Command) -> Result:
@@ -32,9 +33,14 @@ def flush(controller: Controller, command: Command) -> Result:
     if command.entry.nsid == BROADCAST_NSID:
         namespaces = list(controller.namespaces.attached_blocks.values())
     else:
-        namespaces = [controller.namespaces.of_kind(Namespace, command.entry.nsid)]
+        namespace = controller.namespaces.of_kind(Namespace, command.entry.nsid)
+        if namespace.in_flight.closed is Status.FORMAT_IN_PROGRESS:
+            raise NvmeError(
+                Status.FORMAT_IN_PROGRESS, "the namespace is being formatted", dnr=False
+            )
+        namespaces = [namespace]
 
-    future = controller.media_work.shared_flush(tuple(namespaces), lambda: flush_all(namespaces))
+    future = controller.media_work.shared_flush(tuple(namespaces), flushing(namespaces))
 
     def finish(_: object) -> Result:
         failed = [
