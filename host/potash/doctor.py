@@ -327,7 +327,7 @@ def kvm(
         remedy = "sudo modprobe kvm_amd || sudo modprobe kvm_intel"
         return limited(f"not usable: {device} is missing; {emulated}", remedy)
     if not os.access(device, os.R_OK | os.W_OK):
-        remedy = 'sudo usermod -aG kvm "$USER"  # and log in again'
+        remedy = _kvm_access(device)
         return limited(f"not usable: {device} may not be opened by this user; {emulated}", remedy)
     if not boot:
         return limited(f"{device} opens; no guest was booted to try it")
@@ -343,6 +343,19 @@ def kvm(
         why = str(getattr(error, "reason", error)).splitlines()[0]
         return limited(f"not usable: {why}; {emulated}")
     return Finding("KVM", State.GOOD, f"a guest boots in {seconds:.1f} s")
+
+
+def _kvm_access(device: Path) -> str:
+    """The command that lets this user open the device: by its group, where that may open it."""
+    found = device.stat()
+    if found.st_gid == 0 or found.st_mode & 0o060 != 0o060:
+        return f'sudo setfacl -m "u:$USER:rw" {device}'
+    try:
+        group, new = device.group(), ""
+    except KeyError:  # as in a container, whose groups are not the machine's
+        group = f"kvm{found.st_gid}"
+        new = f"sudo groupadd -g {found.st_gid} {group} && "
+    return f'{new}sudo usermod -aG {group} "$USER"  # and log in again'
 
 
 def _tree(closure: debian.Closure, root: Path | None) -> Path | None:

@@ -1,7 +1,9 @@
 """What the doctor says of machines that lack something, and of this one."""
 
+import grp
 import json
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -182,7 +184,27 @@ def test_kvm_that_is_missing_or_closed_is_not_usable(
     monkeypatch.setattr("os.access", lambda *_: False)
     closed = doctor.kvm(silent, device=device)
     assert "may not be opened by this user" in closed.meaning
-    assert closed.remedy.startswith("sudo usermod -aG kvm")
+    assert closed.remedy == f'sudo setfacl -m "u:$USER:rw" {device}', "its group may not, either"
+
+
+@pytest.mark.parametrize(
+    ("gid", "mode", "remedy"),
+    [
+        (grp.getgrnam("daemon").gr_gid, 0o660, 'sudo usermod -aG daemon "$USER"  # and log'),
+        (4001, 0o660, 'sudo groupadd -g 4001 kvm4001 && sudo usermod -aG kvm4001 "$USER"'),
+        (4001, 0o600, "sudo setfacl"),
+        (0, 0o660, "sudo setfacl"),
+    ],
+)
+def test_kvm_is_opened_by_the_group_that_it_has(
+    gid: int, mode: int, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = tmp_path / "kvm"
+    device.touch()
+    values = [stat.S_IFCHR | mode, 0, 0, 1, 0, gid, *(0,) * 4]
+    monkeypatch.setattr(Path, "stat", lambda _path, **_: os.stat_result(values))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert doctor.kvm(silent, device=device).remedy.startswith(remedy)
 
 
 def test_kvm_is_believed_when_a_guest_has_lived_under_it(
