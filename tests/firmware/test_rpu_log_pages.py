@@ -53,9 +53,8 @@ def test_the_page_of_pages_names_exactly_what_is_answered(host: Host) -> None:
         (0, (2, 0, 516), 0x002),  # behind the page's 512 bytes
         (0, (2, 0, 512), 0x000),  # at its end
         (0, (2, 0, 0, 1), 0x002),
-        (1, (2,), 0x002),
-        (7, (1,), 0x002),
-        (0xFFFFFFFE, (3,), 0x002),
+        (7, (1,), 0x002),  # Not active.
+        (0xFFFFFFFE, (3,), 0x00B),  # No namespace's.
         (0xFFFFFFFF, (5,), 0x000),
         (0, (1, 2), 0x002),  # half a megabyte and a dword
     ],
@@ -65,6 +64,17 @@ def test_a_field_that_cannot_be_has_its_status(
 ) -> None:
     answer = host.command(host.admin, GET_LOG, nsid=nsid, cdws=cdws)
     assert (answer.status, answer.dnr) == (status, status != 0)
+
+
+def test_a_namespace_may_be_named_where_the_page_is_of_the_controller(host: Host) -> None:
+    """Of the pages of any drive; smartctl reads 06h so on a namespace's device."""
+    for lid in (0, 1, 2, 3, 4, 5, 6, 7, 8, 0x0E, 0x12, 0x81, 0xC1):
+        cdws = (127 << 16 | 1 << 15 | lid,)
+        pages = []
+        for nsid in (0, 1, 0xFFFFFFFF):
+            assert host.command(host.admin, GET_LOG, nsid=nsid, cdws=cdws).status == 0
+            pages.append(host.data(512))
+        assert pages == [pages[0]] * 3, hex(lid)
 
 
 def test_what_is_behind_a_page_reads_as_zeroes(host: Host) -> None:
@@ -320,7 +330,7 @@ def test_no_question_gets_more_bytes_than_it_asked_for(questions: list[Asked]) -
                     0,
                 ),
             )
-            assert answer.status in (0, 0x002, 0x004, 0x00C, 0x013, 0x109)
+            assert answer.status in (0, 0x002, 0x004, 0x00B, 0x00C, 0x013, 0x109)
             size = 0 if answer.status else 4 * (numd_z + 1)
             behind = host.data(max(0, 3 * PAGE - size), DATA + size)
             assert behind == bytes([GUARD]) * len(behind)

@@ -66,8 +66,8 @@ class CommandSupport:
 
     oacs: int
     oncs: int
-    effects: Callable[[CommandSet, frozenset[CommandSet]], CommandEffectsLog]
-    """The log page of a command set, where those of the set are enabled."""
+    effects: Callable[[int, frozenset[CommandSet]], CommandEffectsLog]
+    """The log page for a command set identifier, where those of the set are enabled."""
 
 
 class Controller:

@@ -62,11 +62,11 @@ def support(admin: Table, io: Mapping[CommandSet, Table]) -> CommandSupport:
     """What Identify and the log pages say of the tables."""
 
     @cache
-    def effects(csi: CommandSet, enabled: frozenset[CommandSet]) -> logs.CommandEffectsLog:
+    def effects(csi: int, enabled: frozenset[CommandSet]) -> logs.CommandEffectsLog:
         there = {opcode: row for opcode, row in admin.items() if row.command_set in enabled}
         return logs.CommandEffectsLog(
             acs=_effects(there, logs.CommandEffects.CONTROLLER_SCOPE),
-            iocs=_effects(io[csi], NO_EFFECT),
+            iocs=_effects(io[CommandSet(csi)] if csi in enabled else {}, NO_EFFECT),
         )
 
     return CommandSupport(

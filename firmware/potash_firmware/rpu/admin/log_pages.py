@@ -11,6 +11,7 @@ Source: NVM Express Base Specification 2.0, section 5.16; Zoned Namespace Comman
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 
 import csd_spec.opcodes
 from nvme_spec import logs, persistent_events
@@ -52,20 +53,32 @@ def _nothing(controller: Controller, nsid: int) -> None:
     """Reading the page changes nothing but its event."""
 
 
+class Scope(Enum):
+    """What a page is about (Base 2.1, figure 202), which decides what the command's namespace
+    identifier may be (section 5.1.12.1)."""
+
+    CONTROLLER = "the controller, or the NVM subsystem"
+    """0, all (FFFFFFFFh), or an active namespace. Base 1.4 only advises a controller to refuse the
+    last (2.1 demands it), and tools send it that address a namespace's device (smartctl, 06h)."""
+    NAMESPACE = "one namespace"
+    """An active namespace."""
+    SPECIFIC = "what the Log Specific Identifier names"
+    """Not used: the page is of an endurance group or of an accelerator."""
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """One log page.
 
     `attribute` is its bit in LPA of Identify Controller, where it has one. `after_reading` is
     called, with the command's namespace identifier, when the host has the data and did not ask to
-    retain the page's event (RAE). `any_nsid` is for a page that ignores that identifier, or is of
-    one namespace. `specific` is what the page of supported pages says beside that.
+    retain the page's event (RAE). `specific` is what the page of supported pages says about it.
     """
 
+    scope: Scope
     make: Make
     attribute: Lpa = NO_ATTRIBUTE
     after_reading: Callable[[Controller, int], None] = _nothing
-    any_nsid: bool = False
     specific: int = 0
     command_set: CommandSet = CommandSet.NVM
     """There is no such page while this is not enabled."""
@@ -89,9 +102,7 @@ def get_log_page(controller: Controller, command: Command) -> Result:
     if fields.uuid_index:
         raise NvmeError(Status.INVALID_FIELD, detail="there is no list of UUIDs to choose from")
     offset = _offset(fields)
-    # Such a page is the whole controller's, so the identifier is none or all (section 5.16.1).
-    if not page.any_nsid and command.entry.nsid not in (0, BROADCAST_NSID):
-        raise NvmeError(Status.INVALID_FIELD, detail="the log page is the whole controller's")
+    _check_namespace(controller, page.scope, command.entry.nsid)
     # Memory that is not there is refused before anything is made, or changes by being read.
     controller.transfer.views(command, fields.length, write=True)
     data = page.make(controller, command, fields)
@@ -111,6 +122,13 @@ def get_log_page(controller: Controller, command: Command) -> Result:
             controller.events.log_was_read(fields.lid, command.entry.nsid)
 
     return finished(send, read)
+
+
+def _check_namespace(controller: Controller, scope: Scope, nsid: int) -> None:
+    """Raise NvmeError for a namespace identifier that a page of that scope cannot have."""
+    whole = scope is Scope.CONTROLLER and nsid in (0, BROADCAST_NSID)
+    if scope is not Scope.SPECIFIC and not whole:
+        controller.namespaces.active(nsid)
 
 
 def attributes() -> Lpa:
@@ -157,12 +175,10 @@ def _firmware_slots(controller: Controller, command: Command, fields: GetLogPage
 
 
 def _effects(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
-    # The command set counts for nothing where the host has not enabled those by identifier.
+    # The command set counts for nothing where the host has not enabled those by identifier. The
+    # controller supports no I/O command of one that is not enabled, which tools ask for, too.
     csi = fields.csi if controller.namespaces.by_identifier else CommandSet.NVM
-    enabled = controller.namespaces.enabled
-    if csi not in enabled:
-        raise NvmeError(Status.INVALID_FIELD, detail=f"command set {csi} is not enabled")
-    return bytes(controller.support.effects(CommandSet(csi), enabled))
+    return bytes(controller.support.effects(csi, controller.namespaces.enabled))
 
 
 def _telemetry_host(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
@@ -257,77 +273,91 @@ def _feature_effect(row: Feature) -> int:
 
 
 def _compute_page(make: Make) -> Page:
-    return Page(make, any_nsid=True, command_set=CommandSet.COMPUTE)
+    return Page(Scope.NAMESPACE, make, command_set=CommandSet.COMPUTE)
 
 
 def _endurance_page(make: Make) -> Page:
-    return Page(make, any_nsid=True, placement=True)
+    return Page(Scope.SPECIFIC, make, placement=True)
 
 
 PAGES: dict[int, Page] = {
-    logs.LogPage.SUPPORTED_LOG_PAGES: Page(_supported, Lpa.SUPPORTED_LOG_PAGES),
-    logs.LogPage.ERROR_INFORMATION: Page(lambda controller, *_: controller.errors.encode()),
-    logs.LogPage.SMART: Page(_smart),
-    logs.LogPage.FIRMWARE_SLOT: Page(_firmware_slots),
+    logs.LogPage.SUPPORTED_LOG_PAGES: Page(Scope.CONTROLLER, _supported, Lpa.SUPPORTED_LOG_PAGES),
+    logs.LogPage.ERROR_INFORMATION: Page(
+        Scope.CONTROLLER, lambda controller, *_: controller.errors.encode()
+    ),
+    logs.LogPage.SMART: Page(Scope.CONTROLLER, _smart),
+    logs.LogPage.FIRMWARE_SLOT: Page(Scope.CONTROLLER, _firmware_slots),
     logs.LogPage.CHANGED_NAMESPACE_LIST: Page(
+        Scope.CONTROLLER,
         lambda controller, *_: controller.changed_namespaces.encode(),
         after_reading=lambda controller, _: controller.changed_namespaces.clear(),
     ),
-    logs.LogPage.COMMANDS_SUPPORTED_AND_EFFECTS: Page(_effects, Lpa.COMMANDS_SUPPORTED_AND_EFFECTS),
-    logs.LogPage.DEVICE_SELF_TEST: Page(lambda controller, *_: controller.self_tests.encode()),
-    logs.LogPage.SANITIZE_STATUS: Page(lambda controller, *_: controller.sanitizing.encode()),
-    logs.LogPage.TELEMETRY_HOST: Page(_telemetry_host, Lpa.TELEMETRY),
+    logs.LogPage.COMMANDS_SUPPORTED_AND_EFFECTS: Page(
+        Scope.CONTROLLER, _effects, Lpa.COMMANDS_SUPPORTED_AND_EFFECTS
+    ),
+    logs.LogPage.DEVICE_SELF_TEST: Page(
+        Scope.CONTROLLER, lambda controller, *_: controller.self_tests.encode()
+    ),
+    logs.LogPage.SANITIZE_STATUS: Page(
+        Scope.CONTROLLER, lambda controller, *_: controller.sanitizing.encode()
+    ),
+    logs.LogPage.TELEMETRY_HOST: Page(Scope.CONTROLLER, _telemetry_host, Lpa.TELEMETRY),
     logs.LogPage.TELEMETRY_CONTROLLER: Page(
+        Scope.CONTROLLER,
         _telemetry_controller,
         Lpa.TELEMETRY,
         after_reading=lambda controller, _: controller.telemetry.release(),
     ),
     logs.LogPage.PERSISTENT_EVENT: Page(
+        Scope.CONTROLLER,
         _persistent_events,
         Lpa.PERSISTENT_EVENT,
         specific=persistent_events.ESTABLISH_AND_READ_HEADER,
     ),
-    logs.LogPage.LBA_STATUS: Page(_lba_status),
+    logs.LogPage.LBA_STATUS: Page(Scope.CONTROLLER, _lba_status),
     logs.LogPage.ENDURANCE_GROUP: _endurance_page(placement.endurance_group),
     logs.LogPage.FDP_CONFIGURATIONS: _endurance_page(placement.configurations),
     logs.LogPage.RECLAIM_UNIT_HANDLE_USAGE: _endurance_page(placement.usage),
     logs.LogPage.FDP_STATISTICS: _endurance_page(placement.statistics),
     logs.LogPage.FDP_EVENTS: _endurance_page(placement.events),
     logs.LogPage.FEATURE_IDENTIFIERS_SUPPORTED_AND_EFFECTS: Page(
+        Scope.CONTROLLER,
         lambda controller, *_: logs.encode_dword_log(
             {
                 fid: _feature_effect(row)
                 for fid, row in FEATURES.items()
                 if not (row.placement and controller.placement is None)
             }
-        )
+        ),
     ),
     logs.LogPage.REACHABILITY_GROUPS: Page(
+        Scope.CONTROLLER,
         lambda controller, command, fields: controller.reachability.groups(fields.lsp),
         command_set=CommandSet.MEMORY,
     ),
     logs.LogPage.REACHABILITY_ASSOCIATIONS: Page(
+        Scope.CONTROLLER,
         lambda controller, command, fields: controller.reachability.associations(fields.lsp),
         command_set=CommandSet.MEMORY,
     ),
     logs.LogPage.HOST_ADDRESSABLE_NAMESPACES: Page(
-        _host_addressable, command_set=CommandSet.MEMORY
+        Scope.CONTROLLER, _host_addressable, command_set=CommandSet.MEMORY
     ),
     logs.LogPage.PROGRAM_LIST: _compute_page(compute.program_list),
     logs.LogPage.DOWNLOADABLE_PROGRAM_TYPES: _compute_page(compute.program_types),
     logs.LogPage.MEMORY_RANGE_SETS: _compute_page(compute.range_set_list),
     logs.LogPage.CHANGED_ZONE_LIST: Page(
+        Scope.NAMESPACE,
         _changed_zones,
         after_reading=_zones_were_read,
-        any_nsid=True,
         command_set=CommandSet.ZONED,
     ),
     csd_spec.opcodes.TIMING_LOG_PAGE: Page(
-        lambda controller, *_: timing_log(controller.timing).encode()
+        Scope.CONTROLLER, lambda controller, *_: timing_log(controller.timing).encode()
     ),
     csd_spec.opcodes.LOG_PAGE: Page(
+        Scope.SPECIFIC,
         lambda controller, command, fields: controller.accelerators.forward(command, fields.length),
-        any_nsid=True,
     ),
 }
 """Every log page that the device has."""
