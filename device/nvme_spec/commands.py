@@ -305,11 +305,11 @@ CHECK_REFERENCE_TAG = 1 << 0
 
 
 class ReadWrite(NamedTuple):
-    """Read, Write, Compare, Verify, Write Zeroes and Write Uncorrectable.
+    """Read, Write, Compare, Verify, Write Zeroes, Write Uncorrectable and Zone Append.
 
-    CDW10 and CDW11 SLBA; CDW12 NLB (15:0), DTYPE (23:20), STC (24), DEAC (25, Write Zeroes only),
-    PRINFO (29:26), FUA (30), LR (31); CDW13 DSM (7:0), DSPEC (31:16). Taken apart by hand, as it is
-    asked for most.
+    CDW10 and CDW11 SLBA; CDW12 NLB (15:0), DTYPE (23:20, Write and Zone Append), STC (24), DEAC
+    (25, Write Zeroes), PRINFO (29:26), FUA (30), LR (31); CDW13 DSM (7:0), DSPEC (31:16, as DTYPE).
+    Taken apart by hand, as it is asked for most.
     """
 
     slba: int

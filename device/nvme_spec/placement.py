@@ -47,7 +47,11 @@ class EventType(IntEnum):
     """FDP events; those of the controller begin at 80h."""
 
     UNIT_NOT_FULLY_WRITTEN = 0x00
+    UNIT_TIME_LIMIT_EXCEEDED = 0x01
+    RESET_MODIFIED_HANDLES = 0x02
     INVALID_PLACEMENT_IDENTIFIER = 0x03
+    MEDIA_REALLOCATED = 0x80
+    IMPLICITLY_MODIFIED_HANDLE = 0x81
 
 
 class ManagementReceive(CommandDwords):

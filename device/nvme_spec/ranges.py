@@ -60,6 +60,7 @@ class Copy(CommandDwords):
     prinfow: int = bits(12, 26, 29, default=0)
     fua: bool = bits(12, 30, default=False)
     lr: bool = bits(12, 31, default=False)
+    dspec: int = bits(13, 16, 31, default=0)
 
     @property
     def length(self) -> int:

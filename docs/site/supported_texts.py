@@ -30,7 +30,7 @@ FEATURES = {
     ),
     FeatureId.HOST_IDENTIFIER: "64 or 128 bits",
     FeatureId.FLEXIBLE_DATA_PLACEMENT: "no other than it has: enabled, configuration 0",
-    FeatureId.FDP_EVENTS: "events 0 and 3, for each placement handle",
+    FeatureId.FDP_EVENTS: "each of the six, for each placement handle; 0 and 3 occur",
     FeatureId.NAMESPACE_WRITE_PROTECTION: "No Write Protect and Write Protect",
 }
 """Which values a feature takes, where not any."""

@@ -49,7 +49,7 @@ def test_what_is_written_is_read_back(host: Host, queue: Queue) -> None:
         (WRITE, {"nsid": 0}, 0x00B),
         (READ, {"nsid": 0xFFFFFFFF}, 0x00B),
         (READ, {"nsid": 1, "cdws": (0, 0, 128)}, 0x002),
-        (READ, {"nsid": 1, "cdws": (0, 0, 1 << 20)}, 0x002),
+        (WRITE, {"nsid": 1, "cdws": (0, 0, 1 << 20)}, 0x002),
         (READ, {"nsid": 1, "flags": 3 << 6}, 0x002),
         (WRITE, {"nsid": 1, "flags": 3}, 0x002),
         (READ, {"nsid": 1, "prp1": DATA + 2}, 0x013),

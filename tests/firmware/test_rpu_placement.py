@@ -19,8 +19,10 @@ from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.timing.modelled import TimeSettings
 from support.modelled_time import PROFILE, completions
 from support.nvme_host import DATA, PAGE, Cqe, Host, Queue
+from support.zones import shape
 
-WRITE, READ, WRITE_ZEROES, COPY = 1, 2, 8, 0x19
+WRITE, READ, WRITE_UNCORRECTABLE, COMPARE, WRITE_ZEROES = 1, 2, 4, 5, 8
+VERIFY, COPY, ZONE_APPEND = 0xC, 0x19, 0x7D
 MANAGEMENT_RECEIVE, MANAGEMENT_SEND = 0x12, 0x1D
 GET_LOG, IDENTIFY, SET_FEATURES, GET_FEATURES, MANAGE = 2, 6, 9, 0xA, 0xD
 DIRECTIVE_SEND, DIRECTIVE_RECEIVE = 0x19, 0x1A
@@ -147,10 +149,37 @@ def test_reads_and_zeroes_take_no_room_and_copies_do(host: Host, queue: Queue) -
     assert statistics(host)[0] == PAGE
 
 
-@pytest.mark.parametrize("opcode", [READ, WRITE_ZEROES, COPY])
-def test_other_commands_and_directives_are_refused(host: Host, queue: Queue, opcode: int) -> None:
-    assert host.command(queue, opcode, nsid=1, cdws=(0, 0, 2 << 20)).status == INVALID_FIELD
-    assert host.command(queue, WRITE, nsid=1, cdws=(0, 0, 1 << 20)).status == INVALID_FIELD
+@pytest.mark.parametrize("opcode", [READ, COMPARE, VERIFY, WRITE_ZEROES, WRITE_UNCORRECTABLE])
+def test_reserved_bits_are_no_directive(host: Host, queue: Queue, opcode: int) -> None:
+    """fio leaves them set in the reads that verify its writes."""
+    host.clear(DATA, PAGE)
+    assert host.command(queue, opcode, nsid=1, cdws=(0, 0, 0xF << 20, 1 << 16)).status == 0
+
+
+def test_copy_places_data_too(host: Host, queue: Queue) -> None:
+    whole = UNIT // PAGE
+    host.put(struct.pack("<8xQH14x", 3, 0))
+    assert host.command(queue, COPY, nsid=1, cdws=(7, 0, 2 << 20, 1 << 16)).status == 0
+    assert [one[3] for one in status(host, queue)] == [whole, whole - 1, whole]
+
+
+@pytest.mark.parametrize("opcode", [WRITE, COPY])
+def test_other_directives_are_refused(host: Host, queue: Queue, opcode: int) -> None:
+    host.put(struct.pack("<8xQH14x", 3, 0))
+    assert host.command(queue, opcode, nsid=1, cdws=(0, 0, 1 << 20)).status == INVALID_FIELD
+
+
+def test_zone_append_places_data_too() -> None:
+    with Drive.open(None, (shape(),)) as drive, Host(settings=SETTINGS, drive=drive) as host:
+        host.css = 6
+        host.enable()
+        queue = host.create_io_queue()
+        assert host.command(queue, ZONE_APPEND, nsid=1, cdws=(0, 0, 2 << 20, 2 << 16)).status == 0
+        refused = host.command(queue, ZONE_APPEND, nsid=1, cdws=(0, 0, 1 << 20))
+        assert refused.status == INVALID_FIELD
+        placement = host.rpu.controller.placement
+        assert placement is not None
+        assert [UNIT - placement.available(handle) for handle in range(3)] == [0, 0, PAGE]
 
 
 def test_an_update_begins_other_units(host: Host, queue: Queue) -> None:
@@ -182,11 +211,12 @@ def test_events_come_for_the_handles_that_the_host_wants(host: Host, queue: Queu
     assert enable(host, 0, INVALID_IDENTIFIER, on=False) == 0
     assert write(host, queue, 0, 9).status == 0
     assert events(host) == expected
-    answer = host.command(host.admin, GET_FEATURES, nsid=1, cdws=(PLACEMENT_EVENTS, 4 << 16))
-    assert (answer.status, answer.dw0) == (0, 2)
-    assert host.data(8) == bytes((NOT_FULLY_WRITTEN, 1, INVALID_IDENTIFIER, 0, 0, 0, 0, 0))
+    answer = host.command(host.admin, GET_FEATURES, nsid=1, cdws=(PLACEMENT_EVENTS, 8 << 16))
+    assert (answer.status, answer.dw0) == (0, 6)
+    assert host.data(16) == bytes((0, 1, 1, 0, 2, 0, 3, 0, 0x80, 0, 0x81, 0, 0, 0, 0, 0))
+    assert enable(host, 0, 0, 1, 2, 3, 0x80, 0x81) == 0
     assert enable(host, 3, INVALID_IDENTIFIER) == INVALID_FIELD
-    assert enable(host, 0, 1) == INVALID_FIELD
+    assert enable(host, 0, 4) == INVALID_FIELD
 
 
 def test_the_newest_events_are_kept(host: Host, queue: Queue) -> None:

@@ -15,7 +15,7 @@ from nvme_spec.memory_commands import MemoryOpcode
 from nvme_spec.opcodes import IoOpcode
 from potash_firmware.rpu.command import Command, Result
 from potash_firmware.rpu.command_sets.memory.access import target as memory_target
-from potash_firmware.rpu.command_sets.nvm.blocks import Target, target
+from potash_firmware.rpu.command_sets.nvm.blocks import Target, stream_of, target
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import Handler, Table
 from potash_firmware.rpu.timing.modelled import ModelledTime
@@ -28,8 +28,7 @@ Charge = Callable[[Controller, ModelledTime, Command], int]
 def _write(controller: Controller, timing: ModelledTime, command: Command) -> int:
     blocks = target(controller, command)
     nsid, fua = blocks.namespace.nsid, blocks.fua or blocks.namespace.write_through
-    placement = controller.placement
-    stream = 0 if placement is None else placement.stream(nsid, blocks.placement)
+    stream = stream_of(controller, nsid, blocks.placement)
     return timing.write(nsid, blocks.offset, blocks.length, fua=fua, stream=stream)
 
 

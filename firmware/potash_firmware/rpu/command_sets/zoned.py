@@ -19,6 +19,7 @@ from potash_firmware.rpu.command_sets.nvm.blocks import (
     Target,
     after,
     require_writable,
+    stream_of,
     target,
     write_error,
 )
@@ -31,7 +32,7 @@ from potash_firmware.rpu.transfer import check_size
 if TYPE_CHECKING:  # it takes NumPy, as in the controller
     from potash_firmware.rpu.timing.modelled import ModelledTime
 
-Charge = Callable[["ModelledTime", Target], int | None]
+Charge = Callable[[Controller, "ModelledTime", Target], int | None]
 """When the modelled drive has done what a command asks for."""
 
 _CONTROLLER_ATTRIBUTES = (
@@ -70,16 +71,17 @@ def _writing(handler: Handler, charge: Charge) -> Handler:
     return run
 
 
-def _write_time(timing: "ModelledTime", blocks: Target) -> int | None:
-    fua = blocks.fua or blocks.namespace.write_through
-    return timing.write(blocks.namespace.nsid, blocks.offset, blocks.length, fua=fua)
+def _write_time(controller: Controller, timing: "ModelledTime", blocks: Target) -> int | None:
+    nsid, fua = blocks.namespace.nsid, blocks.fua or blocks.namespace.write_through
+    stream = stream_of(controller, nsid, blocks.placement)
+    return timing.write(nsid, blocks.offset, blocks.length, fua=fua, stream=stream)
 
 
-def _trim_time(timing: "ModelledTime", blocks: Target) -> int | None:
+def _trim_time(controller: Controller, timing: "ModelledTime", blocks: Target) -> int | None:
     return timing.trim(blocks.namespace.nsid, [(blocks.offset, blocks.length)])
 
 
-def _no_time(timing: "ModelledTime", blocks: Target) -> int | None:
+def _no_time(controller: Controller, timing: "ModelledTime", blocks: Target) -> int | None:
     return None
 
 
@@ -110,7 +112,7 @@ def _write(controller: Controller, command: Command, handler: Handler, charge: C
                 )
             return handler(controller, command)
 
-        due = None if controller.timing is None else charge(controller.timing, blocks)
+        due = None if controller.timing is None else charge(controller, controller.timing, blocks)
         return _stored(
             controller,
             namespace,

@@ -63,8 +63,9 @@ def target(controller: Controller, command: Command, *, moves_data: bool = True)
     """
     namespace = controller.namespaces.usable(command.entry.nsid)
     fields = ReadWrite.decode(command.entry.cdws)
-    if fields.dtype and not _places(controller, command, fields):
-        raise NvmeError(Status.INVALID_FIELD, "the command takes no such directive here")
+    placement = 0
+    if command.entry.opcode in _WITH_DIRECTIVE:
+        placement = placement_of(controller, fields.dtype, fields.dspec)
     if moves_data:
         check_size(fields.blocks * namespace.block_size)
     namespace.byte_range(fields.slba, fields.blocks, location=CommandByte.CDW10)
@@ -73,17 +74,24 @@ def target(controller: Controller, command: Command, *, moves_data: bool = True)
         require_known_format(controller, namespace)
         wanted = Wanted.of(namespace.metadata, fields.prinfo, fields.stc, Tags.of(command.entry))
         wanted.require_valid(fields.slba)
-    placement = fields.dspec if fields.dtype else 0
     return Target(namespace, fields.slba, fields.blocks, fields.fua, fields.deac, wanted, placement)
 
 
-def _places(controller: Controller, command: Command, fields: ReadWrite) -> bool:
-    """Whether a command is a write with a placement identifier, on a drive that has them."""
-    return (
-        controller.placement is not None
-        and fields.dtype == DATA_PLACEMENT
-        and command.entry.opcode == IoOpcode.WRITE
-    )
+_WITH_DIRECTIVE = frozenset({IoOpcode.WRITE, IoOpcode.ZONE_APPEND})
+"""Commands with a directive beside Copy; the bits are reserved in the others, and ignored: fio
+leaves them set when it reads what it has written."""
+
+
+def placement_of(controller: Controller, dtype: int, dspec: int) -> int:
+    """The placement identifier of a directive. Raises NvmeError for another directive."""
+    if dtype and (dtype != DATA_PLACEMENT or controller.placement is None):
+        raise NvmeError(Status.INVALID_FIELD, f"the drive does not have directive type {dtype}")
+    return dspec if dtype else 0
+
+
+def stream_of(controller: Controller, nsid: int, placement: int) -> int:
+    """The stream of the modelled drive to which a write with that placement identifier goes."""
+    return 0 if controller.placement is None else controller.placement.stream(nsid, placement)
 
 
 def require_known_format(controller: Controller, namespace: Namespace) -> None:

@@ -30,11 +30,13 @@ from potash_firmware.rpu.command_sets.nvm.blocks import (
     after,
     healed,
     heals,
+    placement_of,
     read_error,
     require_allocated,
     require_correctable,
     require_known_format,
     require_writable,
+    stream_of,
     write_error,
 )
 from potash_firmware.rpu.command_sets.nvm.limits import copy_limits
@@ -55,8 +57,6 @@ def copy(controller: Controller, command: Command) -> Result:
         raise NvmeError(
             Status.INVALID_FIELD, f"source ranges of format {fields.desfmt} are not enabled"
         )
-    if fields.dtype:
-        raise NvmeError(Status.INVALID_FIELD, "the device has no directives")
     _require_copyable(controller, namespace, fields)
     limits = copy_limits(namespace.block_size)
     if fields.nr_z > limits.msrc_z:
@@ -177,6 +177,7 @@ def _write(
     offset, length = namespace.byte_range(fields.sdlba, blocks, location=CommandByte.CDW10)
     require_writable(controller, namespace)
     ranges = ((offset, length), *sources)
+    placement = placement_of(controller, fields.dtype, fields.dspec)
 
     def begin() -> Result:
         wait = after(controller, namespace, ranges, begin, writes=True, alone=True)
@@ -186,7 +187,7 @@ def _write(
         heal = heals(controller, namespace, fields.sdlba, blocks)
         durable = heal or fields.fua or namespace.write_through
         if controller.placement is not None:
-            controller.placement.write(namespace.nsid, 0, length)
+            controller.placement.write(namespace.nsid, placement, length)
         write = store or partial(namespace.media.write_from, offset=offset)
         namespace.claim(fields.sdlba, blocks)
         call = _copying(namespace, read, write, durable=durable)
@@ -211,8 +212,7 @@ def _write(
     due = None
     if controller.timing is not None:
         fua = fields.fua or namespace.write_through
-        placement = controller.placement
-        stream = 0 if placement is None else placement.stream(namespace.nsid, 0)
+        stream = stream_of(controller, namespace.nsid, placement)
         due = controller.timing.copy(
             namespace.nsid, sources, offset, length, fua=fua, stream=stream
         )
