@@ -69,6 +69,13 @@ NEEDED = (
 )
 """What it is called here, the module that is imported, the distribution to install."""
 
+LIBUBPF = (
+    "git clone --recurse-submodules https://github.com/iovisor/ubpf"
+    " && cmake -S ubpf -B ubpf/build -DBUILD_SHARED_LIBS=ON && cmake --build ubpf/build"
+    " && export POTASH_LIBUBPF=$PWD/ubpf/build/lib/libubpf.so"
+)
+"""No package has it."""
+
 KVM_MEMORY = 512
 """MiB of the guest that is booted to try KVM."""
 
@@ -265,6 +272,26 @@ def packages(needed: Sequence[tuple[str, str, str]] = NEEDED) -> list[Finding]:
             with process:
                 process.kill()
     return found
+
+
+def libubpf() -> Finding:
+    """Whether the engine `ubpf` can be used; looked at in a process of its own, as packages are."""
+    script = "from potash_firmware.bpf import ubpf; print(ubpf.unavailable() or '')"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=IMPORT_LIMIT,
+        )
+        lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
+        lacking = lines[-1] if lines else f"it ended with {done.returncode}" * bool(done.returncode)
+    except subprocess.TimeoutExpired:
+        lacking = f"libubpf is not loaded after {IMPORT_LIMIT:g} seconds"
+    if not lacking:
+        return Finding("libubpf", State.GOOD, "--engine ubpf can run programs")
+    return Finding("libubpf", State.LIMITED, f"no --engine ubpf: {lacking}", LIBUBPF)
 
 
 def compiler() -> Finding:

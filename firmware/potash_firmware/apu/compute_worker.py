@@ -18,6 +18,7 @@ from potash_firmware.apu.channel import Perform
 from potash_firmware.apu.inference import Inference
 from potash_firmware.apu.ledger import Ledger
 from potash_firmware.apu.reporting import Reporter
+from potash_firmware.bpf.engine import base_of
 from potash_firmware.bpf.ranged import Extent, Placed, Window
 from potash_firmware.bpf.reserve import Space
 from potash_firmware.mailbox import execution
@@ -64,7 +65,8 @@ class _Worker:
         self._models = models
         self._limit = instruction_limit
         self._engine = engine
-        self._window = Window(Space())
+        space = Space()
+        self._window = Window(space, base_of(engine, space.address))
         self._has: dict[int, int] = {}
         """Descriptors of what the last order named, by serial number."""
         self._program = 0

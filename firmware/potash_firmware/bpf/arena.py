@@ -4,7 +4,8 @@
 
 The regions are in this order in one contiguous memory, each on separate pages. A program sees them
 at virtual addresses from `BASE` on, which are the same in each run, so that a linked program does
-not depend on the memory's location in the APU. Accesses outside the arena fault, and so do writes
+not depend on the memory's location in the APU; libubpf translates no addresses, so it has programs
+use the process's own. Accesses outside the arena fault, and so do writes
 to rodata, which is therefore the last region.
 """
 
@@ -136,10 +137,12 @@ class Arena:
     of the arena. Every access raises Fault unless all its bytes are inside.
     """
 
-    def __init__(self, memory: memoryview, layout: Layout) -> None:
+    def __init__(self, memory: memoryview, layout: Layout, base: int = BASE) -> None:
         if len(memory) < layout.size:
             raise ValueError(f"an arena of {layout.size} bytes does not fit in {len(memory)}")
         self.layout = layout
+        self.base = base
+        """Guest-virtual address of its first byte."""
         self._memory = memory[: layout.size].cast("B")
 
     @property
@@ -150,23 +153,23 @@ class Arena:
     @property
     def stack_top(self) -> int:
         """The frame pointer of the entry function."""
-        return BASE + self.layout.stack_size
+        return self.base + self.layout.stack_size
 
     @property
     def input(self) -> int:
-        return BASE + self.layout.input_offset
+        return self.base + self.layout.input_offset
 
     @property
     def output(self) -> int:
-        return BASE + self.layout.output_offset
+        return self.base + self.layout.output_offset
 
     @property
     def data(self) -> int:
-        return BASE + self.layout.data_offset
+        return self.base + self.layout.data_offset
 
     @property
     def rodata(self) -> int:
-        return BASE + self.layout.rodata_offset
+        return self.base + self.layout.rodata_offset
 
     def read(self, address: int, size: int) -> int:
         """The unsigned little endian value of `size` bytes."""
@@ -201,13 +204,13 @@ class Arena:
 
     def _offset(self, address: int, size: int, *, write: bool) -> int:
         """Where in the memory an access begins: the one bounds check there is."""
-        offset = address - BASE
+        offset = address - self.base
         if 0 <= offset <= self.layout.size - size:
             if not write or not self._reaches_rodata(offset, size):
                 return offset
             kind, why = FaultKind.READ_ONLY, "it reaches into the read-only data"
         else:
             kind = FaultKind.OUT_OF_BOUNDS
-            why = f"the arena spans 0x{BASE:x} to 0x{BASE + self.layout.size:x}"
+            why = f"the arena spans 0x{self.base:x} to 0x{self.base + self.layout.size:x}"
         access = f"a {'write' if write else 'read'} of {size} byte{'s' if size != 1 else ''}"
         raise Fault(kind, None, address, f"{access} at 0x{address:x} was refused: {why}")

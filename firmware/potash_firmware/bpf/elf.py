@@ -107,8 +107,8 @@ def load(
     return _Linker(object_file.ObjectFile(bytes(data)), helpers).program(entry)
 
 
-def link(program: Program, layout: Layout) -> Image:
-    """Fill in the addresses that the program's data has under `layout`."""
+def link(program: Program, layout: Layout, base: int = BASE) -> Image:
+    """Fill in the addresses that the program's data has under `layout`, from `base` on."""
     pieces = {
         Segment.CODE: bytearray(program.code),
         Segment.DATA: bytearray(program.data),
@@ -116,8 +116,8 @@ def link(program: Program, layout: Layout) -> Image:
     }
     addresses = {
         Segment.CODE: CODE_BASE,
-        Segment.DATA: BASE + layout.data_offset,
-        Segment.RODATA: BASE + layout.rodata_offset,
+        Segment.DATA: base + layout.data_offset,
+        Segment.RODATA: base + layout.rodata_offset,
     }
     for fixup in program.fixups:
         value = addresses[fixup.target] + fixup.addend

@@ -2,7 +2,7 @@
 
 The interpreter is always available and is the specification. Compiled programs give the same value,
 the same memory and the same fault (kind, instruction, address); only the instruction at which a
-program exceeds its limit may differ.
+program exceeds its limit may differ. `ubpf` lists the differences of an installed libubpf.
 """
 
 import logging
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 from potash_firmware.bpf import interpreter
-from potash_firmware.bpf.arena import Arena
+from potash_firmware.bpf.arena import BASE, Arena
 from potash_firmware.bpf.interpreter import Execution, Helper
 from potash_firmware.bpf.tally import Tally
 
@@ -22,6 +22,7 @@ class Engine(Enum):
 
     INTERPRETER = "interpreter"
     NATIVE = "native"
+    UBPF = "ubpf"
 
 
 Execute = Callable[[bytes, int, Arena, Mapping[int, Helper], Sequence[int], int], Execution]
@@ -65,15 +66,27 @@ def prepare(
         from potash_firmware.bpf.native.engine import Machine
 
         return Machine(code, entry, arena, helpers, instruction_limit, tally).run
-    return lambda arguments: interpreter.execute(
-        code, entry, arena, helpers, arguments, instruction_limit, tally
-    )
+    run = interpreter.execute
+    if engine is Engine.UBPF:
+        from potash_firmware.bpf import ubpf  # cffi is loaded only where it is used
+
+        run = ubpf.execute
+    return lambda arguments: run(code, entry, arena, helpers, arguments, instruction_limit, tally)
+
+
+def base_of(engine: object, address: int) -> int:
+    """Where programs on `engine` find an arena that begins at `address` in this process."""
+    return address if engine is Engine.UBPF else BASE
 
 
 def unavailable(engine: Engine) -> str | None:
     """Why an engine cannot be used here, in one sentence; None where it can."""
     if engine is Engine.INTERPRETER:
         return None
+    if engine is Engine.UBPF:
+        from potash_firmware.bpf import ubpf
+
+        return ubpf.unavailable()
     from potash_firmware.bpf.native import engine as native
 
     return native.unavailable()

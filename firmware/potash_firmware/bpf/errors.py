@@ -45,6 +45,7 @@ class FaultKind(Enum):
     OUTSIDE_PROGRAM = "jump outside the program"
     UNKNOWN_HELPER = "unknown helper"
     HELPER_FAILED = "helper failed"
+    STOPPED = "stopped by libubpf"
 
 
 class Fault(Exception):

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from csd_spec.program import Context
-from potash_firmware.bpf import added, elf, isa
+from potash_firmware.bpf import added, elf, isa, reserve
 from potash_firmware.bpf.arena import PAGE, Arena, Layout
 from potash_firmware.bpf.elf import MAX_DATA, Program
-from potash_firmware.bpf.engine import Engine, Execute, execute
+from potash_firmware.bpf.engine import Engine, Execute, base_of, execute
 from potash_firmware.bpf.errors import Fault, ProgramError, VerificationError
 from potash_firmware.bpf.helpers import HELPER_NUMBERS, Helpers, Services
 from potash_firmware.bpf.tally import Tally
@@ -157,8 +157,9 @@ def run_program(
         data_size=context_offset + length,
         rodata_size=len(program.rodata),
     )
-    arena = Arena(memory, layout)
-    image = elf.link(program, layout)
+    base = base_of(engine, reserve.address_of(memory))
+    arena = Arena(memory, layout, base)
+    image = elf.link(program, layout, base)
     ranges = (arena.input, input_length), (arena.output, output_length)
     encoded = context._replace(ranges=ranges).encode()
     _fill(memory, layout, image, context_offset, encoded)

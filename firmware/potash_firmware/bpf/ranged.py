@@ -33,8 +33,10 @@ class Extent(NamedTuple):
 class Window:
     """A space of addresses: a program's own memory, and ranges behind it, one behind the other."""
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, base: int = BASE) -> None:
         self.space = space
+        self.base = base
+        """Guest-virtual address of its first byte."""
         self.places: tuple[tuple[int, int], ...] = ()
         """Where in the space each range begins, and its length."""
         self._own = self._end = 0
@@ -86,7 +88,7 @@ class Placed:
             rodata_size=len(program.rodata),
             context_size=MAX_CONTEXT,
         )
-        self._image = image = elf.link(program, own)
+        self._image = image = elf.link(program, own, window.base)
         window.begin(own.size)
         space = window.space
         space.memory[own.rodata_offset : own.rodata_offset + len(image.rodata)] = image.rodata
@@ -103,16 +105,16 @@ class Placed:
 
         Raises EngineUnavailable.
         """
-        own, image = self._own, self._image
-        places = [(BASE + at, length) for at, length in self._window.places]
+        own, image, base = self._own, self._image, self._window.base
+        places = [(base + at, length) for at, length in self._window.places]
         (source, source_length), (target, target_length) = (*places, (0, 0), (0, 0))[:2]
         layout = replace(
             own, input_size=source_length, output_size=sum(length for _, length in places[1:])
         )
         self._places = places
         self._memory = memory = self._window.space.memory
-        self._registers = (source, target, source_length, target_length, BASE + own.context_offset)
-        arena = Arena(memory, layout)
+        self._registers = (source, target, source_length, target_length, base + own.context_offset)
+        arena = Arena(memory, layout, base)
         self._helpers = Helpers(arena, services, target_length)
         memory[own.data_offset : own.data_offset + len(image.data)] = image.data
         self._execute = prepare(

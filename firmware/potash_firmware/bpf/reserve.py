@@ -118,7 +118,7 @@ class Space:
 
 def holds(memory: memoryview) -> bool:
     """Whether memory was made here, from its first byte on."""
-    return _address(memory) in _sizes
+    return address_of(memory) in _sizes
 
 
 def fenced(memory: memoryview, used: int) -> AbstractContextManager[int]:
@@ -126,7 +126,7 @@ def fenced(memory: memoryview, used: int) -> AbstractContextManager[int]:
 
     The pages behind them are inaccessible until the context manager ends.
     """
-    address = _address(memory)
+    address = address_of(memory)
     begin, end = address + page_aligned(used), address + page_aligned(_sizes[address])
     return nullcontext(address - BASE) if begin == end else _fenced(address, begin, end)
 
@@ -140,7 +140,8 @@ def _fenced(address: int, begin: int, end: int) -> Iterator[int]:
         _protect(begin, end, _PROT_READ_WRITE)
 
 
-def _address(memory: memoryview) -> int:
+def address_of(memory: memoryview) -> int:
+    """Address of its first byte in this process; 0 for no bytes."""
     return ctypes.addressof(ctypes.c_char.from_buffer(memory)) if memory else 0
 
 

@@ -96,14 +96,15 @@ def conform(given: bytes, data: bytes, *, is_elf: bool, engine: Engine) -> int:
     verify(program.code, program.entry, SUITE_HELPERS)
     layout = Layout(len(data), 0, data_size=len(program.data), rodata_size=len(program.rodata))
     memory = reserve.allocate(layout.size)
-    image = elf.link(program, layout)
+    base = engines.base_of(engine, reserve.address_of(memory))
+    image = elf.link(program, layout, base)
     for offset, contents in (
         (layout.input_offset, data),
         (layout.data_offset, image.data),
         (layout.rodata_offset, image.rodata),
     ):
         memory[offset : offset + len(contents)] = contents
-    arena = Arena(memory, layout)
+    arena = Arena(memory, layout, base)
     arguments = (arena.input if data else 0, len(data))
     return engines.execute(
         engine,

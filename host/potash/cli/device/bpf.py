@@ -8,6 +8,7 @@ import click
 
 from csd_spec.text import plain_lines
 from potash.cli.device import reports
+from potash.cli.device.configured import libubpf_option
 from potash.cli.drive import common
 from potash.files import STREAM
 from potash.programs.debugger import Debugger
@@ -144,6 +145,7 @@ def _source(line: SourceLine | None) -> reports.SourceLine | None:
     type=_ENGINES,
     help="Engine (default: native, as on the drive, if available).",
 )
+@libubpf_option
 @common.json_option(reports.Executed)
 def exec_(
     file: Path,
@@ -251,6 +253,7 @@ def debug(file: Path, given: Path | None, arguments: tuple[bytes, ...], entry: s
     show_default=True,
     help="Engine.",
 )
+@libubpf_option
 def plugin(memory: tuple[str, ...], program: str | None, is_elf: bool, engine: str) -> None:
     """Run one test of the public BPF conformance suite.
 

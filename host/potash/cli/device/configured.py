@@ -4,6 +4,7 @@ Whatever is said on the command line takes the place of what the file says.
 """
 
 import dataclasses
+import os
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -95,6 +96,22 @@ config_options = together(
         is_flag=True,
         help="Print the resulting configuration as TOML, and exit.",
     ),
+)
+
+
+def _libubpf(_context: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
+    """Set the variable, which the processes that run programs inherit."""
+    if path is not None:
+        os.environ["POTASH_LIBUBPF"] = str(path.absolute())
+
+
+libubpf_option = click.option(
+    "--libubpf",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    expose_value=False,
+    callback=_libubpf,
+    help="The library of the engine ubpf (default: POTASH_LIBUBPF, or libubpf.so as the loader "
+    "finds it).",
 )
 
 

@@ -152,6 +152,7 @@ def _serial(text: str) -> str:
     show_default=True,
     help="Engine that runs programs; the interpreter if it is not available.",
 )
+@configured.libubpf_option
 @click.option(
     "--trace",
     "trace",
