@@ -284,6 +284,7 @@ def libubpf() -> Finding:
             capture_output=True,
             text=True,
             timeout=IMPORT_LIMIT,
+            check=False,
         )
         lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
         lacking = lines[-1] if lines else f"it ended with {done.returncode}" * bool(done.returncode)

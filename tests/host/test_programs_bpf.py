@@ -2,6 +2,7 @@
 
 import io
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -153,6 +154,30 @@ def test_exec_stops_an_endless_loop(
     path.write_bytes(elf([text(assemble("loop:\ngoto loop"))], [Name("prog")]))
     assert potash("exec", path, "--limit", "1000", "--engine", engine.value) == 1
     assert "instruction limit exceeded at instruction 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", engines())
+def test_an_interrupt_ends_exec_whatever_its_program_does(engine: Engine, tmp_path: Path) -> None:
+    path = tmp_path / "p.o"
+    path.write_bytes(elf([text(insn(0x85, imm=1), assemble("loop:\ngoto loop"))], [Name("prog")]))
+    command = [
+        sys.executable,
+        "-m",
+        "potash.cli.main",
+        "bpf",
+        "exec",
+        str(path),
+        "--engine",
+        engine.value,
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stderr is not None
+            assert process.stderr.readline() == b"program: \n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == -signal.SIGINT
+        finally:
+            process.kill()
 
 
 def test_exec_as_a_process_between_pipes(program: Path) -> None:

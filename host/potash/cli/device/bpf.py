@@ -1,5 +1,6 @@
 """`potash bpf`: programs before they are on a drive."""
 
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from potash.programs.debugger import Debugger
 from potash.programs.execution import BUFFER_SIZE, Ran, conform, execute
 from potash.programs.shell import Shell
 from potash.sdk.errors import PotashError
+from potash.signals import handling
 from potash.tables import columns
 from potash.units import Size
 from potash_firmware import bpf as machine
@@ -170,16 +172,19 @@ def exec_(
         if not common.as_json():
             click.echo(f"program: {plain_lines(text.rstrip())}", err=True)
 
+    data = _read(given)
     try:
-        ran = execute(
-            program,
-            _read(given),
-            arguments=arguments,
-            output_size=output_size,
-            instruction_limit=limit,
-            engine=usable(Engine.NATIVE) if engine is None else Engine(engine),
-            show=show,
-        )
+        # Python's own handler waits for the end of compiled code, which may have none.
+        with handling({signal.SIGINT: signal.SIG_DFL}):
+            ran = execute(
+                program,
+                data,
+                arguments=arguments,
+                output_size=output_size,
+                instruction_limit=limit,
+                engine=usable(Engine.NATIVE) if engine is None else Engine(engine),
+                show=show,
+            )
     except machine.Fault as fault:
         raise PotashError(f"the program was stopped: {fault}") from fault
     except machine.ProgramError as error:
