@@ -46,7 +46,7 @@ _HEADER = """
 _NEWEST = ("ubpf_exec_ex", "ubpf_register_stack_usage_calculator", "ubpf_set_instruction_limit")
 """Functions that older versions lack."""
 
-_ffi = cffi.FFI()
+_ffi: Any = cffi.FFI()
 _ffi.cdef(_HEADER)
 
 
