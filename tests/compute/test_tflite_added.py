@@ -1,6 +1,7 @@
 """Operators of other packages: the one of docs/adding/operator.md, and those that are left out."""
 
 import importlib
+import re
 import sys
 from collections.abc import Iterator
 from importlib import metadata
@@ -11,9 +12,11 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from potash_device.cache import digest_of_sources
-from potash_firmware.tflite import partition_cache
+from potash_firmware.tflite import delegate, partition_cache
 from potash_firmware.tflite.operators import OPERATORS, added, installed
 from potash_firmware.tflite.runtime import inspect
+from potash_firmware.tflite.validation import ModelError
+from potash_firmware.tflite.variables.claims import Call
 from potash_firmware.tflite.writer import ModelBuilder
 from support.docs import blocks
 from support.tflite import bench, reference
@@ -80,6 +83,80 @@ def test_one_that_fails_leaves_its_nodes_to_tensorflow_lite(folder: Path) -> Non
         (report,) = inspect(absolute(), vta.delegate)
         assert report.reason == "the operator of another package failed: division by zero"
         assert vta.infer(absolute(), [data], data.size) == reference(absolute(), [data])
+
+
+START = """
+import numpy as np
+from potash_firmware.tflite.lowering import Alias, Arrange, Compute, Lowering, Placement
+from potash_firmware.tflite.operators import elementwise
+from potash_firmware.tflite.packing import Layout
+
+def nothing(builder, inputs, outputs):
+    pass
+
+def half(builder, inputs, outputs):
+    (whole,) = outputs
+    builder.runtime.store_2d(whole.buffer, sram=0, offset=whole.first, x_size=whole.width // 2)
+
+def lower(node, settings):
+    sizes = Layout.flat(node.inputs[0].shape)
+    def placed(work, output=sizes):
+        return Lowering.fixed([sizes], [output], work)
+"""
+
+
+@pytest.mark.parametrize(
+    ("rest", "reason"),
+    [
+        ("pass", "it returned None, which is neither a Lowering nor a Refusal"),
+        ("return placed", "it returned <function .*, which is neither a Lowering nor a Refusal"),
+        ("return Lowering(lambda given: None)", r"its place\(\) returned no Placement"),
+        ("return Lowering(lambda given: 1 / 0)", "division by zero"),
+        ("return placed(None)", "its work is NoneType, with other tensors than that takes"),
+        ("return placed(Compute(nothing))", "its instructions do not store the whole output"),
+        ("return placed(Compute(half))", "its instructions do not store the whole output"),
+        ("return placed(Compute(None))", "'NoneType' object is not callable"),
+        ("return placed(Compute(nothing), None)", "its layouts have other sizes than the tensors"),
+        (
+            "return placed(Compute(nothing), Layout.flat((1,)))",
+            "its layouts have other sizes than the tensors",
+        ),
+        (
+            "return placed(Alias(lambda one: one.grown(0, 0, 0, -1), lambda margin: margin))",
+            "its surface is not the output's",
+        ),
+    ],
+)
+def test_one_that_does_not_compute_its_output_leaves_its_nodes_too(
+    folder: Path, rest: str, reason: str
+) -> None:
+    package(folder, points(), f"{START}    {rest}\n")
+    data = np.random.default_rng(0).integers(-128, 128, SHAPE, np.int8)
+    with bench() as vta:
+        assert vta.infer(absolute(), [data], data.size) == reference(absolute(), [data])
+        ((report,),) = vta.delegate.decisions
+        assert report.reason is not None
+        assert re.fullmatch(f"the operator of another package failed: {reason}", report.reason)
+        assert vta.delegate.nodes_run == 0
+
+
+@pytest.mark.parametrize(
+    "function", ["lambda values: None", "lambda values: values[:, 1:]", "half"]
+)
+def test_one_that_fails_as_it_runs_fails_the_run(folder: Path, function: str) -> None:
+    package(folder, points(), f"{START}    return placed(Arrange({function}))\n")
+    data = np.zeros(SHAPE, np.int8)
+    with bench() as vta, pytest.raises(ModelError, match="the operator of another package failed"):
+        vta.infer(absolute(), [data], data.size)
+
+
+def test_a_partition_that_does_not_compute_an_output_is_not_made(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a node's work is, here that of one that has nothing to do."""
+    monkeypatch.setattr(delegate, "lower", lambda *_: Call())
+    with bench() as vta, pytest.raises(AssertionError, match="no node of the partition computes"):
+        vta.infer(absolute(), [np.zeros(SHAPE, np.int8)], 500)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from potash_firmware.tflite.capi import (
 )
 from potash_firmware.tflite.lowering import Refusal, Rounding, Settings
 from potash_firmware.tflite.operators import OPERATORS, lower, lower_later
+from potash_firmware.tflite.operators.added import OperatorError
 from potash_firmware.tflite.partition import Partition, ShapeError, build
 from potash_firmware.tflite.partition_cache import (
     Record,
@@ -42,7 +43,7 @@ from potash_firmware.tflite.partition_cache import (
 )
 from potash_firmware.tflite.streams import Stream
 from potash_firmware.tflite.variables.claims import OPERATORS as VARIABLES
-from potash_firmware.tflite.variables.claims import Claims, Work, resolve
+from potash_firmware.tflite.variables.claims import Claims, Work, resolve, without_values
 from potash_firmware.tflite.variables.plan import NO_PLAN, Plan
 from potash_firmware.vta_runtime import Runtime, VtaMemoryError
 
@@ -318,11 +319,18 @@ def _make_partition(session: Session, context: CData, params: CData) -> CData:
     lowered, states = resolve(graph, nodes)
     try:
         partition = build(lowered, states, *border, session.runtime, session.record, name)
+    except OperatorError as error:
+        session.left |= {(graph, error.node): str(error)}
+        raise
     except VtaMemoryError:
         # The other half may fit; `runtime` makes the interpreter again.
         half = indices[len(indices) // 2 :]
         session.left |= {(graph, index): NO_ROOM for index in half}
         raise
+    computed = {port.tensor.index for port in partition.outputs}
+    if rest := set(border[1]) - computed - without_values(graph, nodes):
+        partition.close()
+        raise AssertionError(f"no node of the partition computes tensor {min(rest)}")
     kernel = Kernel(session, partition, graph, indices)
     handle = ffi.new_handle(kernel)
     session.partitions[int(ffi.cast("intptr_t", handle))] = handle, partition
@@ -352,8 +360,9 @@ def _free(_context: CData, data: CData) -> None:
 
 
 @callback("int(TfLiteContext *, TfLiteNode *)", Status.ERROR)
-def _prepare(_context: CData, _node: CData) -> int:
-    return Status.OK
+def _prepare(_context: CData, node: CData) -> int:
+    # Not every version of TensorFlow Lite looks at what `_init` returns.
+    return Status.ERROR if node.user_data == INIT_FAILED else Status.OK
 
 
 @callback("int(TfLiteContext *, TfLiteNode *)", Status.ERROR)

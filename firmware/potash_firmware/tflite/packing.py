@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from potash_device.vta.config import Config, MemoryId
-from potash_firmware.tflite.capi import Array
+from potash_firmware.tflite.capi import Array, Tensor
 from potash_firmware.vta_runtime import Buffer
 from potash_firmware.vta_runtime.schedules import MovedAxis, Surface, common_axes, layouts
 from potash_firmware.vta_runtime.schedules.shapes import blocks
@@ -106,6 +106,19 @@ class Layout:
             memory,
         )
         return whole.grown(-top, -bottom, -left, -right)
+
+
+def fit(layouts: Sequence[Layout | None], tensors: Sequence[Tensor | None]) -> bool:
+    """Whether there is a layout, or None, for each tensor, and each has its tensor's size."""
+
+    def fits(layout: Layout, tensor: Tensor | None) -> bool:
+        shape = layout.spread or (tensor.shape if tensor else ())
+        return tensor is not None and math.prod(layout.sizes) == math.prod(shape)
+
+    return len(layouts) == len(tensors) and all(
+        layout is None or fits(layout, tensor)
+        for layout, tensor in zip(layouts, tensors, strict=True)
+    )
 
 
 def around(surface: Surface, margin: Margin) -> tuple[Surface, ...]:

@@ -10,7 +10,6 @@ been validated, too.
 
 import hashlib
 import json
-import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -26,10 +25,10 @@ from potash_device.cache import Store, digest_of_sources, package
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.encoding import INSTRUCTION_BYTES
 from potash_device.vta.isa import Opcode
-from potash_firmware.tflite.capi import Array, Node, Tensor
+from potash_firmware.tflite.capi import Array, Node
 from potash_firmware.tflite.lowering import Settings
 from potash_firmware.tflite.operators import added
-from potash_firmware.tflite.packing import Layout, Margin, Sizes
+from potash_firmware.tflite.packing import Layout, Margin, Sizes, fit
 from potash_firmware.vta_runtime.splitting import values_of
 
 LEAST = 1 << 10
@@ -72,7 +71,7 @@ class Layouts(NamedTuple):
 
     def fit(self, node: Node) -> bool:
         """Whether these have the sizes of the node's tensors."""
-        return _fit(self.inputs, node.inputs) and _fit(self.outputs, node.outputs)
+        return fit(self.inputs, node.inputs) and fit(self.outputs, node.outputs)
 
 
 class Compiled(NamedTuple):
@@ -306,17 +305,6 @@ def _layout(sizes: object, margin: object, spread: Any) -> Layout:
         Sizes(*_numbers(sizes, 4)),
         Margin(*_numbers(margin, 4)),
         None if spread is None else _numbers(spread, len(spread)),
-    )
-
-
-def _fit(layouts: Sequence[Layout | None], tensors: Sequence[Tensor | None]) -> bool:
-    def fits(layout: Layout, tensor: Tensor | None) -> bool:
-        shape = layout.spread or (tensor.shape if tensor else ())
-        return tensor is not None and math.prod(layout.sizes) == math.prod(shape)
-
-    return len(layouts) == len(tensors) and all(
-        layout is None or fits(layout, tensor)
-        for layout, tensor in zip(layouts, tensors, strict=True)
     )
 
 

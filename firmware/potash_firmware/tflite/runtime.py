@@ -19,6 +19,7 @@ from ai_edge_litert.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite import macs
 from potash_firmware.tflite.capi import Array
 from potash_firmware.tflite.delegate import NodeReport, SplitError, VtaDelegate
+from potash_firmware.tflite.operators.added import OperatorError
 from potash_firmware.tflite.partition import ShapeError
 from potash_firmware.tflite.state import keeps_state
 from potash_firmware.tflite.validation import ModelError, validate
@@ -235,7 +236,7 @@ def _prepare(
         while True:
             try:
                 return _native(make, delegate)
-            except (VtaMemoryError, SplitError):
+            except (VtaMemoryError, SplitError, OperatorError):
                 # It takes fewer nodes now, and in the end none.
                 delegate.begin({**left, **delegate.left}, variables)
 

@@ -34,8 +34,9 @@ class CommandStream:
     def __len__(self) -> int:
         return len(self._words)
 
-    def __iter__(self) -> Iterator[Instruction]:
-        return (decode(word, self._config) for word in self._words)
+    def since(self, begin: int) -> Iterator[Instruction]:
+        """The instructions from number `begin` on."""
+        return (decode(word, self._config) for word in self._words[begin:])
 
     def __bytes__(self) -> bytes:
         return b"".join(word.to_bytes(INSTRUCTION_BYTES, "little") for word in self._words)

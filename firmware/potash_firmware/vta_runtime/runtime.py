@@ -45,7 +45,18 @@ class Runtime:
 
     @property
     def instructions(self) -> tuple[Instruction, ...]:
-        return tuple(self._commands)
+        return tuple(self._commands.since(0))
+
+    def stored_since(self, begin: int) -> set[int]:
+        """The elements of DRAM, counted from physical address 0, that the stream stores from its
+        instruction `begin` on."""
+        return {
+            one.dram_base + row * one.x_stride + column
+            for one in self._commands.since(begin)
+            if isinstance(one, Store)
+            for row in range(one.y_size)
+            for column in range(one.x_size)
+        }
 
     @property
     def length(self) -> int:

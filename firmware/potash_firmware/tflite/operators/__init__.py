@@ -93,7 +93,8 @@ def lower(node: Node, settings: Settings) -> Lowering | Refusal:
     if its is None:
         return Refusal("the VTA has no kernel for this operator")
     try:
-        return its(node, settings)
+        found = its(node, settings)
+        return found if node.operator in OPERATORS else added.checked(node, found, settings.config)
     except Refusal as refusal:
         # Its frames would keep the interpreter, in a circle.
         return refusal.with_traceback(None)
@@ -102,7 +103,7 @@ def lower(node: Node, settings: Settings) -> Lowering | Refusal:
     except Exception as error:
         if node.operator in OPERATORS:
             raise
-        return Refusal(f"the operator of another package failed: {error or type(error).__name__}")
+        return Refusal(added.why_failed(error))
 
 
 def lower_later(node: Node, settings: Settings) -> Lowering:

@@ -7,23 +7,53 @@ in TensorFlow Lite's schema:
     ABS = "my_package:lower"
 
 and the object there is a function, a `potash_firmware.tflite.lowering.Lower`. One that cannot be
-used is left out, and `Found.problems` says why; its nodes then run on TensorFlow Lite.
+used is left out, and `Found.problems` says why; its nodes then run on TensorFlow Lite. So does a
+node whose lowering fails or is wrong (`checked`).
 
 Source of the mechanism: "Entry points specification", packaging.python.org.
 """
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeVar
 
+import numpy as np
+
+from potash_device.vta.config import Config
 from potash_firmware.tflite import OPERATOR_GROUP
-from potash_firmware.tflite.capi import OPERATOR_CODES
-from potash_firmware.tflite.lowering import Lower
+from potash_firmware.tflite.capi import OPERATOR_CODES, Array, Node
+from potash_firmware.tflite.lowering import (
+    Alias,
+    Arrange,
+    Builder,
+    Compute,
+    Emit,
+    Lower,
+    Lowering,
+    Placement,
+    Refusal,
+)
+from potash_firmware.tflite.packing import fit
+from potash_firmware.tflite.validation import ModelError
+from potash_firmware.vta_runtime import VtaMemoryError
+from potash_firmware.vta_runtime.schedules import Surface
 
 GROUP = OPERATOR_GROUP
+
+
+Result = TypeVar("Result")
+
+
+class OperatorError(ModelError):
+    """The operator of another package failed at a node, or did not compute its output."""
+
+    def __init__(self, node: int, why: str) -> None:
+        super().__init__(why)
+        self.node = node
 
 
 @dataclass(frozen=True)
@@ -64,6 +94,98 @@ def sources(point: metadata.EntryPoint) -> list[Path]:
     if spec.submodule_search_locations is not None:
         return [Path(folder) for folder in spec.submodule_search_locations]
     return [Path(spec.origin)] if spec.has_location and spec.origin else []
+
+
+def why_failed(error: Exception) -> str:
+    """The reason why a node is not run with another package's operator, which raised `error`."""
+    return f"the operator of another package failed: {error or type(error).__name__}"
+
+
+def checked(node: Node, found: object, config: Config) -> Lowering | Refusal:
+    """What another package's operator returned for a node. Functions of the lowering raise
+    OperatorError where they fail, or leave any part of the output as it was.
+
+    Raises TypeError for what is neither a Lowering nor a Refusal.
+    """
+    if isinstance(found, Refusal):
+        return found
+    if not isinstance(found, Lowering):
+        raise TypeError(f"it returned {found!r}, which is neither a Lowering nor a Refusal")
+    lowering = found
+
+    def attempt(action: Callable[[], Result]) -> Result:
+        try:
+            return action()
+        except (OperatorError, VtaMemoryError):
+            raise
+        except Exception as error:
+            raise OperatorError(node.index, why_failed(error)) from error
+
+    def require(met: bool, wrong: str) -> None:
+        if not met:
+            raise ValueError(wrong)
+
+    def check(placement: Placement) -> Placement:
+        require(isinstance(placement, Placement), "its place() returned no Placement")
+        inputs, outputs, work = placement.inputs, placement.outputs, placement.work
+        require(
+            fit(inputs, node.inputs) and fit(outputs, node.outputs) and None not in outputs,
+            "its layouts have other sizes than the tensors",
+        )
+        one = sum(layout is not None for layout in inputs) == len(outputs) == 1
+        match work:
+            case Compute():
+                return replace(placement, work=replace(work, emit=emit(work)))
+            case Alias() if one:
+                return replace(placement, work=replace(work, surface=alias(work, placement)))
+            case Arrange() if len(outputs) == 1:
+                return replace(placement, work=Arrange(arrange(work)))
+        raise ValueError(f"its work is {type(work).__name__}, with other tensors than that takes")
+
+    def emit(work: Compute) -> Emit:
+        def act(
+            builder: Builder, inputs: Sequence[Surface | None], outputs: Sequence[Surface]
+        ) -> None:
+            begin = builder.runtime.length
+            work.emit(builder, inputs, outputs)
+            stored = builder.runtime.stored_since(begin)
+            for surface in outputs:
+                first = surface.buffer.physical // config.element_bytes(surface.memory)
+                places = (surface.place(*at) for at in np.ndindex(*surface.extent))
+                require(
+                    all(first + place in stored for place in places),
+                    "its instructions do not store the whole output",
+                )
+
+        return lambda *given: attempt(lambda: act(*given))
+
+    def alias(work: Alias, placement: Placement) -> Callable[[Surface], Surface]:
+        def act(source: Surface) -> Surface:
+            surface = work.surface(source)
+            expected = placement.outputs[0].surface(source.buffer, config).extent
+            require(
+                surface.buffer is source.buffer and surface.extent == expected,
+                "its surface is not the output's",
+            )
+            return surface
+
+        return lambda source: attempt(lambda: act(source))
+
+    def arrange(work: Arrange) -> Callable[..., Array]:
+        def act(values: Sequence[Array]) -> Array:
+            arranged = work.arrange(*values)
+            output = node.outputs[0]
+            require(
+                isinstance(arranged, np.ndarray)
+                and output is not None
+                and arranged.size == output.size,
+                "its arrangement has another size than the output",
+            )
+            return arranged
+
+        return lambda *values: attempt(lambda: act(values))
+
+    return Lowering(lambda given: attempt(lambda: check(lowering.place(given))))
 
 
 def _load(point: metadata.EntryPoint, own: Container[int]) -> Lower:

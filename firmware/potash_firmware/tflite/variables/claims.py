@@ -45,7 +45,11 @@ class State(NamedTuple):
     initial: Array
 
 
-Work: TypeAlias = Lowering | Variable | None
+class Call:
+    """The work of a CALL_ONCE: what its graph does is done when the partition is made."""
+
+
+Work: TypeAlias = Lowering | Variable | Call
 """What a claimed node is: one that computes, one that has to do with a variable, a CALL_ONCE."""
 
 
@@ -76,7 +80,7 @@ class Claims:
             except Refusal as refusal:
                 self._leave((graph, node.index), str(refusal))
 
-    def work(self, graph: int, node: Node) -> Variable | Refusal | None:
+    def work(self, graph: int, node: Node) -> Variable | Refusal | Call:
         """What a node is whose operator is one of `OPERATORS`; a Refusal if it is not claimed."""
         place = graph, node.index
         if node.operator == BuiltinOperator.CALL_ONCE:
@@ -84,7 +88,7 @@ class Claims:
             kept = others is not None and all(
                 isinstance(self._decisions.get(one), Variable) for one in others
             )
-            return None if kept else Refusal(OTHER_WORK)
+            return Call() if kept else Refusal(OTHER_WORK)
         decision = self._decisions.get(place, NOT_KNOWN)
         return decision if isinstance(decision, Variable) else Refusal(decision)
 
@@ -116,7 +120,7 @@ def resolve(
     for node, work in nodes:
         if isinstance(work, Lowering):
             resolved.append((node, work))
-        elif work is None or graph != 0:
+        elif isinstance(work, Call) or graph != 0:
             # What an initialiser does is done when the partition of the first graph is made.
             continue
         elif node.operator == BuiltinOperator.READ_VARIABLE:
@@ -137,6 +141,18 @@ def resolve(
             kept = replace(node, inputs=(values[variable], states[variable].tensor))
             resolved.append((kept, Lowering(_keep)))
     return resolved, list(states.values())
+
+
+def without_values(graph: int, nodes: Iterable[tuple[Node, Work]]) -> set[int]:
+    """The outputs that a partition has no values for: handles, and those of initialisers."""
+    return {
+        tensor.index
+        for node, work in nodes
+        if not isinstance(work, Lowering)
+        and (graph != 0 or node.operator == BuiltinOperator.VAR_HANDLE)
+        for tensor in node.outputs
+        if tensor is not None
+    }
 
 
 def _keep(given: Layouts) -> Placement:
