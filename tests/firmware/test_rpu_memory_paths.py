@@ -15,6 +15,8 @@ from support.memory import FILL, INVALID_FIELD, READ, WRITE, powered
 from support.nvme_host import DATA, PAGE, Cqe, Host
 
 SIZE = 64 << 10
+SGL, SGL_TYPE = 0x40, 0x11
+"""The flags of a command with an SGL, and the status of one that is not supported."""
 BUFFER = 32 << 10
 """Bytes of guest memory that commands move from and to."""
 
@@ -39,12 +41,15 @@ def command(chosen: random.Random) -> Given:
     length = chosen.choice([4096, 512, 4, 8192, chosen.randrange(2048) * 4, 0, 6])
     offset = chosen.choice([0, 0, 0, 4, 512])
     page = DATA + chosen.randrange(4) * PAGE
+    opcode = chosen.choice([READ, READ, WRITE, WRITE, FILL, 0x0C])
+    flags = chosen.choice([0] * 6 + [SGL] * 6 + [0xC0]) if opcode != FILL else 0
+    described = chosen.choice([length] * 8 + [length + 4, length | 1 << 56])
     return Given(
-        opcode=chosen.choice([READ, READ, WRITE, WRITE, FILL, 0x0C]),
+        opcode=opcode,
         nsid=chosen.choice([2] * 12 + [3, 9]),
-        flags=chosen.choice([0] * 12 + [0xC0]),
+        flags=flags,
         prp1=page + offset if length <= 4096 else page,
-        prp2=page + PAGE,
+        prp2=described if flags == SGL else page + PAGE,
         cdws=(start & 0xFFFF_FFFF, start >> 32, length),
     )
 
@@ -57,13 +62,15 @@ def expected(model: bytearray, guest: bytearray, given: Given) -> int | None:
     """What a bytearray answers to Memory Read, Write and Fill; None where it does not know."""
     low, high, length = given.cdws
     start, at = high << 32 | low, given.prp1 - DATA
-    if given.nsid != 2 or given.flags or given.opcode == 0x0C:
+    if given.nsid != 2 or given.flags not in (0, SGL) or given.opcode == 0x0C:
         return None
     if start % 4 or length % 4 or start + length > SIZE:
         return INVALID_FIELD
+    if given.flags == SGL and given.prp2 >> 56 and length:
+        return SGL_TYPE
     if given.opcode == FILL:
         model[start : start + length] = bytes(length)
-    elif at % PAGE + length > 2 * PAGE:
+    elif not given.flags and at % PAGE + length > 2 * PAGE:
         return None
     elif given.opcode == READ:
         guest[at : at + length] = model[start : start + length]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from potash_device.controller.queues import SubmissionQueue
 from potash_firmware.mailbox.messages import Reply, Request
 from support.nvme_host import DATA, PAGE, Host, Queue
 
@@ -64,6 +65,33 @@ def test_what_is_written_is_read_back(host: Host, queue: Queue, psdt: int) -> No
     back = pointer(DATA + 0x2_0001, 2 * PAGE, BLOCK)
     assert host.command(queue, READ, nsid=1, cdws=(5, 0, 1), **back).status == 0
     assert host.data(2 * PAGE, DATA + 0x2_0001) == content
+
+
+def test_one_data_block_takes_the_fast_path(host: Host, queue: Queue) -> None:
+    """Of the command's length, whatever pages it crosses; and its memory is found anew where the
+    host has changed it."""
+    taken: list[int] = []
+    run = host.rpu.arbiter.fast_path.run
+
+    def counted(queue: SubmissionQueue, limit: int) -> int:
+        taken.append(run(queue, limit))
+        return taken[-1]
+
+    host.rpu.arbiter.fast_path.run = counted  # type: ignore[method-assign]  # counts
+    content = os.urandom(3 * PAGE)
+    host.put(content, DATA + 5)
+    for opcode, at in ((WRITE, DATA + 5), (READ, DATA + 0x2_0003), (READ, DATA + 0x2_0003)):
+        where = pointer(at, 3 * PAGE, BLOCK)
+        assert host.command(queue, opcode, nsid=1, cdws=(0, 0, 2), **where).status == 0
+        assert taken == [1]
+        taken.clear()
+    assert host.data(3 * PAGE, DATA + 0x2_0003) == content
+    host.space.unmap_all()
+    host.space.map(0, DATA, fd=host.memory.fd, offset=0, readable=True, writable=True)
+    host.board.memory_changed()
+    where = pointer(DATA + 0x2_0003, 3 * PAGE, BLOCK)
+    assert host.command(queue, READ, nsid=1, cdws=(0, 0, 2), **where).status == 0x004
+    assert taken == [0]
 
 
 @pytest.mark.parametrize("at_once", [True, False])

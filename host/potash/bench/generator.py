@@ -22,9 +22,11 @@ from nvme_spec.queues import (
     COMPLETION_ENTRY_SHIFT,
     COMPLETION_ENTRY_SIZE,
     COMPLETION_ENTRY_WORDS,
+    FLAGS_PSDT_SHIFT,
     STATUS_WORD_OFFSET,
     SUBMISSION_ENTRY_SHIFT,
     SUBMISSION_ENTRY_SIZE,
+    Psdt,
     SubmissionEntry,
 )
 from nvme_spec.ranges import BlockSourceRange, CopyFormat
@@ -51,6 +53,10 @@ from pyvfio_user.sealed_memory import SealedMemory
 PAGE = 4096
 ENTRIES = 1024
 """Of each I/O queue. An entry's index is its command's identifier, and has a page for its data."""
+LARGE = 128 << 10
+"""Bytes of a large read, whose pages are those of the entries behind it too."""
+LARGE_PLACES = PAGE // 8 - LARGE // PAGE
+"""Pages at which a large read's data may begin, so that its PRP list is in one page."""
 ADMIN_ENTRIES = 32
 ADMIN_DATA = 2
 OWN_PAGES = 4 + ADMIN_DATA
@@ -77,7 +83,7 @@ class Run:
 class _Queue:
     """An I/O queue pair, which has its memory from `submission` on."""
 
-    SIZE = ENTRIES * (SUBMISSION_ENTRY_SIZE + COMPLETION_ENTRY_SIZE + PAGE)
+    SIZE = ENTRIES * (SUBMISSION_ENTRY_SIZE + COMPLETION_ENTRY_SIZE + PAGE) + PAGE
 
     def __init__(self, memory: memoryview, qid: int, submission: int) -> None:
         self.qid = qid
@@ -91,14 +97,22 @@ class _Queue:
         self._phase = 1
         self.tail = 0
 
-    def fill(self, command: Command) -> None:
+    def fill(self, command: Command, size: int = PAGE, *, sgl: bool = False) -> None:
+        """Write the entries: commands of `size` bytes, with PRPs or with one SGL data block."""
+        prps = self._data + ENTRIES * PAGE
+        for index in range(PAGE // 8):
+            struct.pack_into("<Q", self._memory, prps + 8 * index, self._data + index * PAGE)
         for cid in range(ENTRIES):
             entry, content = command(cid)
-            page = self._data + cid * PAGE
+            place = cid % LARGE_PLACES if size == LARGE else cid
+            page = self._data + place * PAGE
             self._memory[page : page + len(content)] = content
             at = self.submission + cid * SUBMISSION_ENTRY_SIZE
             self._memory[at : at + SUBMISSION_ENTRY_SIZE] = entry._replace(
-                cid=cid, prp1=page
+                cid=cid,
+                flags=int(Psdt.SGL_MPTR_BUFFER) << FLAGS_PSDT_SHIFT if sgl else 0,
+                prp1=page,
+                prp2=size if sgl else prps + 8 * (place + 1),
             ).encode()
 
     def reap(self, most: int) -> int:
@@ -177,9 +191,9 @@ class Generator:
         shadow = AdminOpcode.DOORBELL_BUFFER_CONFIG
         self._admin(SubmissionEntry(shadow, prp1=self._shadow, prp2=self._events))
 
-    def fill(self, qid: int, command: Command) -> None:
-        """Have `run` give these commands in a queue."""
-        self._queues[qid - 1].fill(command)
+    def fill(self, qid: int, command: Command, size: int = PAGE, *, sgl: bool = False) -> None:
+        """Have `run` give these commands, of `size` bytes, in a queue."""
+        self._queues[qid - 1].fill(command, size, sgl=sgl)
 
     def admin(self, entry: SubmissionEntry, data: bytes = b"") -> int:
         """An Admin command, with at most two pages of data; dword 0 of its completion."""
@@ -325,6 +339,12 @@ def _read(_: int) -> tuple[SubmissionEntry, bytes]:
     return SubmissionEntry(IoOpcode.READ, nsid=1, cdw10=random.randrange(SIZE // PAGE)), b""
 
 
+def _large_read(_: int) -> tuple[SubmissionEntry, bytes]:
+    blocks = LARGE // PAGE
+    slba = random.randrange(SIZE // LARGE) * blocks
+    return SubmissionEntry(IoOpcode.READ, nsid=1, cdw10=slba, cdw12=blocks - 1), b""
+
+
 def _access(opcode: MemoryOpcode) -> Command:
     def command(_: int) -> tuple[SubmissionEntry, bytes]:
         start = random.randrange(SIZE // PAGE) * PAGE
@@ -355,11 +375,17 @@ class Load:
     size: int = PAGE
     target: int = PAGE
     options: tuple[str, ...] = ()
+    sgl: bool = False
+    """Commands have one SGL data block, instead of PRPs."""
 
 
 LOADS = (
     Load("socket-randread-4k-qd1", 1),
     Load("socket-randread-4k-qd32", 32, target=32 * PAGE),
+    Load("socket-randread-4k-qd1-sgl", 1, sgl=True),
+    Load("socket-randread-4k-qd32-sgl", 32, target=32 * PAGE, sgl=True),
+    Load("socket-randread-128k-qd8", 8, 1, _large_read, LARGE, 8 * LARGE),
+    Load("socket-randread-128k-qd8-sgl", 8, 1, _large_read, LARGE, 8 * LARGE, sgl=True),
     Load("socket-randread-4k-qd1-2q", 1, 2, target=2 * PAGE),
     Load("socket-randread-4k-qd32-2q", 32, 2, target=64 * PAGE),
     *(
@@ -391,7 +417,7 @@ def measure(
         qids = range(1, load.queues + 1)
         with generating(load.queues + 1, *load.options) as generator:
             for qid in qids:
-                generator.fill(qid, load.command)
+                generator.fill(qid, load.command, load.size, sgl=load.sgl)
             generator.fill(load.queues + 1, _read)
             for repetition in range(times):
                 progress(load.name, (index + repetition / times) / len(chosen))

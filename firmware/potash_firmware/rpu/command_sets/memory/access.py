@@ -20,7 +20,13 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.controller.dma import gather_into, scatter
 from potash_device.controller.queues import SubmissionQueue
 from potash_firmware.rpu.command import Command, Pending, Result
-from potash_firmware.rpu.command_sets.nvm.fast_path import BATCH, Complete, Staging
+from potash_firmware.rpu.command_sets.nvm.fast_path import (
+    BATCH,
+    SGL_FLAGS,
+    Complete,
+    Staging,
+    Views,
+)
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.transfer import MAX_TRANSFER, check_size
@@ -105,11 +111,13 @@ class MemoryFastPath:
         """
         controller = self._controller
         began = perf_counter_ns()
-        namespaces, views_of = controller.namespaces.attached, controller.board.dma.views
+        namespaces, dma = controller.namespaces.attached, controller.board.dma
+        views_of: Views = dma.views
+        block_at: Views = dma.block
         staging = None
-        if controller.board.dma.remote:
-            staging = Staging(controller.board.dma)
-            views_of = staging.views
+        if dma.remote:
+            staging = Staging(dma)
+            views_of, block_at = staging.staged(dma.views), staging.staged(dma.block)
         waiting = controller.outstanding.identifiers(queue.qid)
         limit = controller.board.queues.room(queue.completions, min(limit, BATCH))
         unpack = READ_WRITE_ENTRY.unpack_from  # its fields are in the same places
@@ -122,7 +130,7 @@ class MemoryFastPath:
                 opcode, flags, cid, nsid, prp1, prp2, start, length = unpack(
                     entries, head * SUBMISSION_ENTRY_SIZE
                 )
-                if flags or cid in waiting:
+                if cid in waiting or (flags and (flags != SGL_FLAGS or prp2 != length)):
                     break
                 if nsid != known:
                     namespace = namespaces.get(nsid)
@@ -135,15 +143,18 @@ class MemoryFastPath:
                     or start + length > end
                 ):
                     break
-                if opcode == _READ:
-                    views = views_of(prp1, prp2, length, write=True)
+                to_host = opcode == _READ
+                if not to_host and opcode != _WRITE:
+                    break
+                if flags:
+                    views = block_at(prp1, length, write=to_host)
+                else:
+                    views = views_of(prp1, prp2, length, write=to_host)
+                if to_host:
                     scatter(views, memory[start : start + length])
-                elif opcode == _WRITE:
-                    views = views_of(prp1, prp2, length, write=False)
+                else:
                     gather_into(memory[start : start + length], views)
                     writes += 1
-                else:
-                    break
                 head = head + 1 if head + 1 < size else 0
                 cids.append(cid)
         except NvmeError:

@@ -12,7 +12,7 @@ from time import perf_counter_ns
 from nvme_spec.commands import NLB_MASK, READ_WRITE_ENTRY
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.opcodes import IoOpcode
-from nvme_spec.queues import SUBMISSION_ENTRY_SIZE
+from nvme_spec.queues import FLAGS_PSDT_SHIFT, SUBMISSION_ENTRY_SIZE, Psdt
 from nvme_spec.status import NvmeError, Status
 from potash_device.controller.dma import DmaEngine
 from potash_device.controller.queues import SubmissionQueue
@@ -25,8 +25,15 @@ _READ = int(IoOpcode.READ)
 _WRITE = int(IoOpcode.WRITE)
 _CSI = int(CommandSet.NVM)
 
+SGL_FLAGS = int(Psdt.SGL_MPTR_BUFFER) << FLAGS_PSDT_SHIFT
+"""The flags of a command with an SGL. Where that is one data block of the command's length, the
+second half of its data pointer is that length, as a data block's type and sub type are 0."""
+
 BATCH = 16
 """Commands whose completions are stored together. A host that is awake takes them from there."""
+
+Views = Callable[..., list[memoryview]]
+"""`DmaEngine.views` or `DmaEngine.block`."""
 
 Complete = Callable[[SubmissionQueue, Sequence[int]], None]
 """Answers the commands with those identifiers: they have succeeded, and there is room."""
@@ -43,14 +50,20 @@ class Staging:
         self._dma = dma
         self._filled: list[list[memoryview]] = []
 
-    def views(self, prp1: int, prp2: int, length: int, *, write: bool) -> list[memoryview]:
-        """As `DmaEngine.views`. Raises NvmeError also where a command would read guest memory that
-        the batch has yet to fill: that begins the next one."""
-        if not write and self._filled:
-            raise NvmeError(Status.DATA_TRANSFER_ERROR, "guest memory is not filled yet", dnr=False)
-        found = self._dma.views(prp1, prp2, length, write=write)
-        if write:
-            self._filled.append(found)
+    def staged(self, views: Views) -> Views:
+        """`views`, kept for `store`. Raises NvmeError also where a command would read guest memory
+        that the batch has yet to fill: that begins the next one."""
+
+        def found(*where: int, write: bool) -> list[memoryview]:
+            if not write and self._filled:
+                raise NvmeError(
+                    Status.DATA_TRANSFER_ERROR, "guest memory is not filled yet", dnr=False
+                )
+            pieces = views(*where, write=write)
+            if write:
+                self._filled.append(pieces)
+            return pieces
+
         return found
 
     def store(self, count: int) -> bool:
@@ -83,9 +96,11 @@ class FastPath:
         began = perf_counter_ns()
         namespaces, dma = controller.namespaces.attached, controller.board.dma
         views_of, known_views, staging = dma.views, dma.known_views, None
+        block_at: Views = dma.block
         if dma.remote:
             staging = Staging(dma)
-            views_of, known_views = staging.views, {}
+            views_of, known_views = staging.staged(dma.views), {}
+            block_at = staging.staged(dma.block)
         waiting = controller.outstanding.identifiers(queue.qid)
         limit = controller.board.queues.room(queue.completions, min(BATCH, limit))
         head, tail = queue.head, queue.tail
@@ -98,7 +113,7 @@ class FastPath:
             for (
                 opcode, flags, cid, nsid, prp1, prp2, slba, dword12
             ) in READ_WRITE_ENTRY.iter_unpack(entries):  # fmt: skip
-                if flags or cid in waiting:
+                if cid in waiting:
                     break
                 if nsid != known:
                     namespace = namespaces.get(nsid)
@@ -112,17 +127,23 @@ class FastPath:
                     if dword12 > NLB_MASK or length > MAX_TRANSFER:
                         break
                     counted = dword12
-                if slba + dword12 >= blocks:
+                if slba + dword12 >= blocks or (flags and (flags != SGL_FLAGS or prp2 != length)):
                     break
                 if opcode == _READ and reads_here:
-                    views = known_views.get((prp1, length, True)) or views_of(
-                        prp1, prp2, length, write=True
-                    )
+                    if flags:
+                        views = block_at(prp1, length, write=True)
+                    else:
+                        views = known_views.get((prp1, length, True)) or views_of(
+                            prp1, prp2, length, write=True
+                        )
                     if not media.read_at_once(views, slba * block_size):
                         break
                     bytes_read += length
                 elif opcode == _WRITE and writes_here:
-                    views = views_of(prp1, prp2, length, write=False)
+                    if flags:
+                        views = block_at(prp1, length, write=False)
+                    else:
+                        views = views_of(prp1, prp2, length, write=False)
                     if media is not whole:
                         media.require_whole()
                         whole = media
