@@ -114,6 +114,9 @@ class Connection:
             close_all(unsent.fds)
         self._unsent.clear()
         close_socket(self._socket)
+        # A megabyte, which would wait for the garbage collector where something refers to this.
+        self._buffer, self._batch = memoryview(b""), []
+        self._start = self._end = 0
 
     @property
     def has_message(self) -> bool:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,10 +19,11 @@ from potash import sdk
 from potash.cli.app import COMMANDS, SECTIONS, run_app
 from potash.sdk import CommandFailed, DeviceGone, JobFailed
 from potash.vm.drive import device_process
+from pyvfio_user.client import Client, VfioUserError
 from support.apu import await_end, program
 from support.bpf import exit_, insn, mov
 from support.in_process import potash
-from support.processes import descendants
+from support.processes import anonymous_memory, descendants
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "add"
 ARGUMENTS = ["--arg", "520", "--arg", "1024"]
@@ -38,6 +40,9 @@ RETURN_7 = program(mov(0, 7), exit_)
 BLOCK = 4096
 
 SMALL = ("--size", "64M")
+
+WARM_CLIENTS = 8
+"""Clients after which a device has imported and allocated what it keeps."""
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -206,6 +211,38 @@ def test_a_client_that_is_killed_leaves_a_device_for_the_next_one(shared: Shared
     with sdk.open(shared.name) as opened:
         assert opened.read(3, 1) == content
     assert shared.process.poll() is None
+
+
+def test_a_command_runs_with_the_garbage_collector_which_skips_what_was_imported() -> None:
+    script = (
+        "import gc, sys\n"
+        "from potash.cli import app, main\n"
+        "def run(arguments):\n"
+        "    frozen = gc.get_freeze_count()\n"
+        "    app.potash.get_command(None, 'serve')\n"
+        "    print(gc.isenabled(), 0 < frozen < gc.get_freeze_count())\n"
+        "    return 0\n"
+        "app.run_app = run\n"
+        "main.main()\n"
+    )
+    command = [sys.executable, "-c", script]
+    assert subprocess.check_output(command, text=True, timeout=LIMIT) == "True True\n"
+
+
+@pytest.mark.parametrize("clients", [64, pytest.param(1000, marks=pytest.mark.slow)])
+def test_clients_that_have_left_take_no_memory(socket: Path, clients: int) -> None:
+    with device_process(socket, *SMALL) as process:
+        served, before = 0, 1 << 62
+        while served < clients:
+            # It turns a client away while it takes leave of the one before.
+            with suppress(VfioUserError), Client(str(socket)) as client:
+                client.negotiate()
+                client.region_read(0, 0, 8)
+                served += 1
+            if served == WARM_CLIENTS:
+                before = anonymous_memory(process.pid)
+        # Each has a buffer of 1 MiB for its messages.
+        assert anonymous_memory(process.pid) - before < 8 << 20
 
 
 def test_blocks_stay_in_the_media_file_and_a_second_device_is_refused(

@@ -52,6 +52,12 @@ def descriptors(pid: int) -> list[str]:
         pytest.skip("only root sees what a process that is not dumpable has open")
 
 
+def anonymous_memory(pid: int) -> int:
+    """Bytes of a process's own memory that are resident."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0]) << 10
+
+
 def _numbers(file: Path) -> list[int]:
     try:
         return list(map(int, file.read_text().split()))

@@ -93,6 +93,7 @@ class LazyGroup(click.Group):
             command = getattr(importlib.import_module(entry.module), cmd_name)
         finally:
             if collects:
+                gc.freeze()
                 gc.enable()
         assert isinstance(command, click.Command)
         return command

@@ -23,9 +23,11 @@ def main() -> None:
             # Whoever was started with it ignored, as under nohup, goes on ignoring it.
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, _end)
-        gc.disable()  # until the command is imported: what modules make stays
+        gc.disable()  # what modules make stays, so that looking for garbage in it takes time alone
         from potash.cli.app import run_app
 
+        gc.freeze()
+        gc.enable()
         code = run_app(sys.argv[1:])
     except KeyboardInterrupt:
         code = _interrupted()
