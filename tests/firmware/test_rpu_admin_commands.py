@@ -84,7 +84,7 @@ def test_the_effects_log_names_exactly_what_is_answered(host: Host) -> None:
         (GET_LOG, {"cdws": (0x7F,)}, 0x109),
         (GET_LOG, {"cdws": (2, 0, 2)}, 0x002),
         (GET_LOG, {"cdws": (2, 0, 513 * 4)}, 0x002),
-        (GET_LOG, {"nsid": 1, "cdws": (127 << 16 | 2,)}, 0x002),
+        (GET_LOG, {"nsid": 2, "cdws": (127 << 16 | 2,)}, 0x002),
         (GET_LOG, {"cdws": (0xFFFF << 16 | 2, 0xF)}, 0x002),
         (GET_FEATURES, {"cdws": (0x00,)}, 0x002),
         (GET_FEATURES, {"cdws": (0x7D,)}, 0x002),
@@ -107,7 +107,9 @@ def test_the_effects_log_names_exactly_what_is_answered(host: Host) -> None:
         (CREATE_CQ, {"cdws": (15 << 16 | 1, 1), "prp1": DATA + 8}, 0x013),
         (CREATE_CQ, {"cdws": (15 << 16 | 1, 1), "prp1": 1 << 44}, 0x004),
         (CREATE_SQ, {"cdws": (15 << 16 | 1, 1 << 16 | 1)}, 0x100),
-        (CREATE_SQ, {"cdws": (15 << 16 | 1, 1)}, 0x100),
+        (CREATE_SQ, {"cdws": (15 << 16 | 1, 1)}, 0x101),
+        (CREATE_SQ, {"cdws": (15 << 16 | 1, 5 << 16 | 1)}, 0x101),
+        (CREATE_SQ, {"cdws": (15 << 16 | 1, 0xFFFF << 16 | 1)}, 0x101),
         (DELETE_SQ, {"cdws": (0,)}, 0x101),
         (DELETE_SQ, {"cdws": (1,)}, 0x101),
         (DELETE_CQ, {"cdws": (0,)}, 0x101),
@@ -214,6 +216,25 @@ def test_a_command_identifier_in_use_is_refused(host: Host) -> None:
     host.ring(host.admin)
     host.service()
     assert [(one.cid, one.status) for one in host.reap(host.admin)] == [(3, 0x003)]
+
+
+def test_the_identifier_of_an_event_request_may_be_given_to_another_command(host: Host) -> None:
+    """SPDK ends its requests for itself when it detaches, before the controller does."""
+    for opcode, cid in ((EVENT_REQUEST, 3), (EVENT_REQUEST, 4), (0x10, 3)):  # Firmware Commit
+        host.place(host.admin, opcode, cid, cdws=(1 << 3 | 2,))
+    host.ring(host.admin)
+    host.service()
+    host.executor.run_all()
+    host.service()
+    assert [(one.cid, one.status) for one in host.reap(host.admin)] == [(3, 0x107)]
+    assert host.command(host.admin, 0x18, 4).status == 0  # Keep Alive
+    for cid in (3, 4):
+        assert host.rpu.controller.outstanding.find((0, cid)) is not None
+    host.place(host.admin, ABORT, 9, cdws=(3 << 16,))
+    host.ring(host.admin)
+    host.service()
+    answers = [(one.cid, one.status, one.dw0) for one in host.reap(host.admin)]
+    assert answers == [(3, 0x007, 0), (9, 0, 0)]
 
 
 def test_a_bad_doorbell_is_an_event_and_stays_silent_until_its_log_is_read(host: Host) -> None:

@@ -104,7 +104,7 @@ class Commands:
 
     def _begin(self, command: Command) -> Result:
         """Take a command's first step, unless a fault is injected. Raises NvmeError."""
-        if command.key in self._outstanding:
+        if self._outstanding.conflicts(command):
             raise NvmeError(
                 Status.COMMAND_ID_CONFLICT, f"command {command.entry.cid} is still outstanding"
             )

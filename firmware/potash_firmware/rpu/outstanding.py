@@ -9,14 +9,29 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from nvme_spec.opcodes import AdminOpcode
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.rpu.command import Command, Pending
+
+_EVENT_REQUEST = int(AdminOpcode.ASYNCHRONOUS_EVENT_REQUEST)
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
+    """A command and what it waits for.
+
+    `name` tells it from the others of its queue: its identifier, or an event request's token. A
+    host that is about to disable the controller may end its event requests for itself, and give
+    their identifiers to other commands (SPDK does).
+    """
+
     command: Command
     pending: Pending
+    name: object
+
+
+def _is_event_request(command: Command) -> bool:
+    return not command.queue.qid and command.entry.opcode == _EVENT_REQUEST
 
 
 class Outstanding:
@@ -24,7 +39,7 @@ class Outstanding:
 
     def __init__(self) -> None:
         self._by_token: dict[object, Waiting] = {}
-        self._by_queue: defaultdict[int, dict[int, Waiting]] = defaultdict(dict)
+        self._by_queue: defaultdict[int, dict[object, Waiting]] = defaultdict(dict)
         self.aborted: list[tuple[Command, NvmeError]] = []
         """Commands that another command has ended, which are answered before that one."""
         self.fused: dict[int, object] = {}
@@ -33,8 +48,13 @@ class Outstanding:
     def __len__(self) -> int:
         return len(self._by_token)
 
-    def __contains__(self, key: tuple[int, int]) -> bool:
-        return self.find(key) is not None
+    def conflicts(self, command: Command) -> bool:
+        """Another command has the identifier of this one; the identifier of an event request
+        counts for event requests alone."""
+        found = self.find(command.key)
+        return found is not None and (
+            _is_event_request(command) or not _is_event_request(found.command)
+        )
 
     @property
     def commands(self) -> list[Command]:
@@ -53,17 +73,16 @@ class Outstanding:
 
     def add(self, command: Command, pending: Pending) -> None:
         """`command` waits from now on."""
-        waiting = Waiting(command, pending)
+        name = pending.token if _is_event_request(command) else command.entry.cid
+        waiting = Waiting(command, pending, name)
         self._by_token[pending.token] = waiting
-        qid, cid = command.key
-        self._by_queue[qid][cid] = waiting
+        self._by_queue[command.queue.qid][name] = waiting
 
     def take(self, token: object) -> Waiting | None:
         """The command that waits for `token`, which waits no longer; None when it is gone."""
         waiting = self._by_token.pop(token, None)
         if waiting is not None:
-            qid, cid = waiting.command.key
-            del self._by_queue[qid][cid]
+            del self._by_queue[waiting.command.queue.qid][waiting.name]
         return waiting
 
     def holds(self, token: object) -> bool:
@@ -71,7 +90,11 @@ class Outstanding:
 
     def find(self, key: tuple[int, int]) -> Waiting | None:
         qid, cid = key
-        return self._by_queue[qid].get(cid)
+        queue = self._by_queue[qid]
+        found = queue.get(cid)
+        if found is None and not qid:  # few wait there
+            found = next((one for one in queue.values() if one.command.entry.cid == cid), None)
+        return found
 
     def clear(self) -> None:
         self._by_token.clear()
@@ -79,8 +102,9 @@ class Outstanding:
         self.aborted.clear()
         self.fused.clear()
 
-    def identifiers(self, qid: int) -> Collection[int]:
-        """The identifiers of the commands that came from submission queue `qid`."""
+    def identifiers(self, qid: int) -> Collection[object]:
+        """The identifiers of the commands that came from submission queue `qid`; each event request
+        has another object."""
         return self._by_queue[qid]
 
     def abort(self, key: tuple[int, int]) -> bool | Future[Any]:

@@ -42,8 +42,13 @@ def create_submission(controller: Controller, command: Command) -> Result:
     fields = CreateIoSubmissionQueue.decode(command.entry.cdws)
     queues = controller.board.queues
     _require_free(controller, fields.qid, fields.qid in queues.submissions)
+    if not 1 <= fields.cqid <= controller.board.settings.queue_pairs:
+        raise NvmeError(
+            Status.INVALID_QUEUE_IDENTIFIER,
+            f"{fields.cqid} is no I/O completion queue's identifier",
+        )
     completions = queues.completions.get(fields.cqid)
-    if completions is None or fields.cqid == 0:
+    if completions is None:
         raise NvmeError(
             Status.COMPLETION_QUEUE_INVALID, f"there is no completion queue {fields.cqid}"
         )

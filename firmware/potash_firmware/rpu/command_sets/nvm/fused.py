@@ -60,7 +60,7 @@ def begin(controller: Controller, command: Command, run: Begin) -> Command | Non
         return None
     if first is not None:
         run(first, _missing)
-    if fuse is Fuse.FIRST and command.key not in controller.outstanding:
+    if fuse is Fuse.FIRST and not controller.outstanding.conflicts(command):
         token = controller.outstanding.fused[queue.qid] = object()
         run(command, lambda: Pending(token, lambda _: None))
         return None
@@ -107,8 +107,8 @@ class _CompareAndWrite:
     """When the halves complete, where the drive's time is modelled."""
 
     def __post_init__(self) -> None:
-        self._conflict = (
-            self.first.key == self.second.key or self.second.key in self.controller.outstanding
+        self._conflict = self.first.key == self.second.key or self.controller.outstanding.conflicts(
+            self.second
         )
         trigger = self.controller.faults.triggered
         self._first_faults = [] if self._conflict else trigger(self.first)
