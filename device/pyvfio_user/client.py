@@ -320,10 +320,10 @@ class Client:
             self._channel.windows.add(address, memory[:size], readable=readable, writable=writable)
 
     def dma_unmap(self, address: int, size: int) -> None:
-        """Take memory back that was mapped with this very range."""
+        """Take all memory back that is mapped inside a range; EINVAL for a part of a window."""
         request = payloads.DmaUnmap(payloads.DmaUnmap.FORM.size, 0, address, size)
         self._channel.command(Command.DMA_UNMAP, request.encode())
-        self._channel.windows.remove(address)
+        self._channel.windows.remove(address, size)
 
     def dma_unmap_all(self) -> None:
         request = payloads.DmaUnmap(payloads.DmaUnmap.FORM.size, DmaUnmapFlags.ALL, 0, 0)

@@ -37,9 +37,11 @@ class MessageWindows:
     def add(self, address: int, memory: memoryview, *, readable: bool, writable: bool) -> None:
         self._windows[address] = _Window(memory.cast("B"), readable, writable)
 
-    def remove(self, address: int) -> None:
-        """Forget a window, if there is one."""
-        self._windows.pop(address, None)
+    def remove(self, address: int, size: int) -> None:
+        """Forget the windows inside a range."""
+        for start, window in list(self._windows.items()):
+            if address <= start and start + len(window.memory) <= address + size:
+                del self._windows[start]
 
     def clear(self) -> None:
         self._windows.clear()

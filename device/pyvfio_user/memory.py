@@ -14,17 +14,14 @@ Source: QEMU's `docs/interop/vfio-user.rst`, sections "VFIO_USER_DMA_MAP" and "V
 """
 
 import errno
-import fcntl
 import itertools
-import mmap
 import os
-from bisect import bisect_right, insort
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
-from typing import NamedTuple
 
 from pyvfio_user.dma_messages import DmaMessages, TransferError
+from pyvfio_user.files import Content, map_file, require_sealed
 from pyvfio_user.protocol import DEFAULT_MAX_DMA_MAPS, Buffer
+from pyvfio_user.windows import Window, Windows
 
 ADDRESS_LIMIT = 1 << 64
 MAX_MAPPINGS = DEFAULT_MAX_DMA_MAPS
@@ -42,6 +39,8 @@ MAX_PIECES = 1024
 """Windows that one access may cross."""
 MAX_COPY = 1 << 26
 """Bytes that are copied at once where they are reached by messages."""
+MAX_JOINED = 256
+"""Ranges over several windows that stay mapped side by side; the queues of 64 pairs are half."""
 
 _generations = itertools.count(1)
 
@@ -68,33 +67,7 @@ _FileId = tuple[int, int]
 """A file's st_dev and st_ino."""
 
 
-class _Content:
-    """A file, mapped whole as it was then, and how many windows show it."""
-
-    __slots__ = ("view", "windows")
-
-    def __init__(self, view: memoryview) -> None:
-        self.view = view
-        self.windows = 0
-
-
-class _Mapping(NamedTuple):
-    """One window: the bytes for reading and for writing, each None where that is refused.
-
-    Where there is no content the rights say what may be done by messages.
-    """
-
-    start: int
-    end: int
-    source: memoryview | None
-    target: memoryview | None
-    content: _Content | None
-    readable: bool
-    writable: bool
-
-
-_start = attrgetter("start")
-_NOWHERE = _Mapping(0, 0, None, None, None, False, False)
+_NOWHERE = Window(0, 0, None, None, None, 0, False, False)
 
 
 class _Staged(bytearray):
@@ -120,9 +93,11 @@ class AddressSpace:
         """Why the last of these cannot be mapped."""
         self.copies = 0
         """Views that were copies, made since there is a client."""
-        self._mappings: list[_Mapping] = []
-        self._files: dict[_FileId, _Content] = {}
-        self._outgrown: set[_Content] = set()
+        self._windows = Windows()
+        self._joined: dict[tuple[int, int], memoryview] = {}
+        """Adjacent windows that are mapped side by side, by their first address and their end."""
+        self._files: dict[_FileId, Content] = {}
+        self._outgrown: set[Content] = set()
         """Files that windows still show as they were before they grew."""
         self._last = _NOWHERE
         self._written: set[int] | None = None
@@ -151,14 +126,11 @@ class AddressSpace:
         """
         if size <= 0 or min(address, offset) < 0 or max(address, offset) + size > ADDRESS_LIMIT:
             raise OSError(errno.EINVAL, f"{size} bytes at {address:#x} are no range of addresses")
-        at = bisect_right(self._mappings, address, key=_start)
-        if (at and self._mappings[at - 1].end > address) or (
-            at < len(self._mappings) and self._mappings[at].start < address + size
-        ):
+        if self._windows.within(address, address + size):
             raise OSError(
                 errno.EEXIST, f"some of the {size} bytes at {address:#x} are mapped already"
             )
-        if len(self._mappings) >= self._max_mappings:
+        if len(self._windows) >= self._max_mappings:
             raise OSError(errno.ENOSPC, f"{self._max_mappings} windows are mapped already")
         source = target = content = None
         reason = "it came without a file descriptor"
@@ -177,35 +149,45 @@ class AddressSpace:
         elif writable and self._has_messages:
             self.unmapped_because = reason
             self.remote += 1
-        mapping = _Mapping(address, address + size, source, target, content, readable, writable)
-        insort(self._mappings, mapping, key=_start)
+        self._windows.add(
+            Window(address, address + size, source, target, content, offset, readable, writable)
+        )
         self._changed()
 
     def unmap(self, address: int, size: int) -> None:
-        """Close a window. Raises OSError with ENOENT where none has exactly this range."""
-        at = bisect_right(self._mappings, address, key=_start) - 1
-        if at < 0 or self._mappings[at][:2] != (address, address + size):
-            raise OSError(errno.ENOENT, f"no window has exactly the {size} bytes at {address:#x}")
-        mapping = self._mappings.pop(at)
-        content = mapping.content
-        if content is not None:
-            content.windows -= 1
-            if not content.windows:
-                self._outgrown.discard(content)
-        elif mapping.writable and self._has_messages:
-            self.remote -= 1
-        self._changed()
+        """Close all windows inside a range, of which there may be none, as VFIO type 1 version 2.
+
+        Raises OSError with EINVAL, having closed none, where the range would cut a window in two,
+        is empty or wraps. Source: Linux, `include/uapi/linux/vfio.h`, VFIO_IOMMU_UNMAP_DMA.
+        """
+        end = address + size
+        if size <= 0 or address < 0 or end > ADDRESS_LIMIT:
+            raise OSError(errno.EINVAL, f"{size} bytes at {address:#x} are no range of addresses")
+        windows = self._windows.within(address, end)
+        if windows and (windows[0].start < address or windows[-1].end > end):
+            raise OSError(errno.EINVAL, f"{size} bytes at {address:#x} cut a window in two")
+        for window in windows:
+            self._windows.remove(window)
+            content = window.content
+            if content is not None:
+                content.windows -= 1
+                if not content.windows:
+                    self._outgrown.discard(content)
+            elif window.writable and self._has_messages:
+                self.remote -= 1
+        for first, last in [one for one in self._joined if one[0] < end and address < one[1]]:
+            del self._joined[first, last]
+        if windows:
+            self._changed()
 
     def is_mapped(self, address: int, size: int) -> bool:
-        """Whether there is a window with exactly this range of which views may be held."""
-        at = bisect_right(self._mappings, address, key=_start) - 1
-        if at < 0 or self._mappings[at][:2] != (address, address + size):
-            return False
-        return self._mappings[at].content is not None
+        """Whether views may be held of any of these bytes."""
+        return any(one.content is not None for one in self._windows.within(address, address + size))
 
     def unmap_all(self) -> None:
         """Close every window, and forget the files behind them."""
-        self._mappings.clear()
+        self._windows = Windows()
+        self._joined.clear()
         self.remote = 0
         self._files.clear()
         self._outgrown.clear()
@@ -250,12 +232,34 @@ class AddressSpace:
         return content[begin : begin + size]
 
     def mapped(self, address: int, size: int, *, write: bool = False) -> memoryview | None:
-        """As `view`, but None instead of a copy."""
-        mapping = self._find(address, size)
-        if (mapping.target if write else mapping.source) is not None:
+        """As `view`, but in as many windows as they are, and None instead of a copy.
+
+        They are then read by `views` and written by `write`.
+        """
+        spans = self._spans(address, size)
+        for window, at, count in spans:
+            if (window.target if write else window.source) is None:
+                self._require_messages(window, at, count, write=write)
+        if any(window.content is None for window, _, _ in spans):
+            return None
+        if len(spans) == 1:
             return self.view(address, size, write=write)
-        self._require_messages(mapping, address, size, write=write)
-        return None
+        joined = self._joined.get((address, address + size))
+        if joined is None:
+            # It needs ctypes, which clients, who import this module too, are to be spared.
+            from pyvfio_user.adjacent import mapped_side_by_side
+
+            try:
+                joined = mapped_side_by_side(spans)
+            except OSError as error:
+                self.unmapped_because = str(error.strerror)
+                return None
+            if len(self._joined) >= MAX_JOINED:
+                self._joined.clear()
+            self._joined[address, address + size] = joined
+        if write and self._written is not None:
+            self._log(address, size)
+        return joined if write else joined.toreadonly()
 
     def store(self, views: Iterable[memoryview], size: int | None = None) -> None:
         """Have the client's memory hold what was written to `views`, or the first `size` bytes.
@@ -275,10 +279,26 @@ class AddressSpace:
             self.write(pieces)
 
     def write(self, pieces: Sequence[tuple[int, Buffer]]) -> None:
-        """Write bytes to addresses by messages, which the client does in this order.
+        """Write bytes to addresses, in this order; by messages what is not mapped.
 
         Raises AccessFault.
         """
+        unsent: list[tuple[int, Buffer]] = []
+        for address, data in pieces:
+            for window, at, count in self._spans(address, len(data)):
+                piece = memoryview(data)[at - address : at - address + count]
+                if window.target is None:
+                    self._require_messages(window, at, count, write=True)
+                    unsent.append((at, piece))
+                else:
+                    self._send(unsent)
+                    unsent = []
+                    self.view(at, count, write=True)[:] = piece
+        self._send(unsent)
+
+    def _send(self, pieces: Sequence[tuple[int, Buffer]]) -> None:
+        if not pieces:
+            return
         assert self._messages is not None
         if self._written is not None:
             for address, data in pieces:
@@ -301,7 +321,7 @@ class AddressSpace:
         self.copies += 1
         return memoryview(staged)
 
-    def _require_messages(self, mapping: _Mapping, address: int, size: int, *, write: bool) -> None:
+    def _require_messages(self, mapping: Window, address: int, size: int, *, write: bool) -> None:
         """Refuse what cannot be had by messages."""
         allowed = mapping.writable if write else mapping.readable
         if mapping.content is not None or not self._has_messages or not allowed:
@@ -317,20 +337,35 @@ class AddressSpace:
         Raises AccessFault where some are not mapped, or may not be used so, or are in more windows
         than anybody has use for.
         """
-        end = address + size
-        if size <= 0:
-            raise _misfit(address, size)
         if self.remote and not write:
             return self._fetched(((address, size),))
+        last = self._last
+        if last.start <= address and address + size <= last.end:
+            return [self.view(address, size, write=write)]
         pieces: list[memoryview] = []
-        while address < end:
-            mapping = self._find(address, end - address)
-            if len(pieces) == MAX_PIECES:
-                raise AccessFault(address, size, f"they are in more than {MAX_PIECES} mappings")
-            piece = min(end, mapping.end) - address
-            pieces.append(self.view(address, piece, write=write))
-            address += piece
+        for window, at, count in self._spans(address, size):
+            self._last = window
+            pieces.append(self.view(at, count, write=write))
         return pieces
+
+    def _spans(self, address: int, size: int) -> list[tuple[Window, int, int]]:
+        """The windows that `size` bytes are in, in order, each with the address and the number of
+        its bytes among them. Raises AccessFault as `views` does."""
+        if size <= 0:
+            raise _misfit(address, size)
+        end = address + size
+        spans: list[tuple[Window, int, int]] = []
+        for window in self._windows.within(address, end):
+            if window.start > address:
+                break
+            if len(spans) == MAX_PIECES:
+                raise AccessFault(address, size, f"they are in more than {MAX_PIECES} mappings")
+            stop = min(end, window.end)
+            spans.append((window, address, stop - address))
+            address = stop
+        if address < end:
+            raise AccessFault(address, end - address, "nothing is mapped there")
+        return spans
 
     def views_of(
         self, ranges: Iterable[tuple[int, int]], *, write: bool = False
@@ -393,37 +428,29 @@ class AddressSpace:
         found: list[memoryview] = []
         wanted: list[tuple[int, memoryview]] = []
         for address, size in ranges:
-            if size <= 0:
-                raise _misfit(address, size)
-            end = address + size
-            most = len(found) + MAX_PIECES
-            while address < end:
-                mapping = self._find(address, end - address)
-                if len(found) == most:
-                    raise AccessFault(address, size, f"they are in more than {MAX_PIECES} mappings")
-                piece = min(end, mapping.end) - address
-                if mapping.source is not None:
-                    found.append(self.view(address, piece))
+            for window, at, count in self._spans(address, size):
+                if window.source is not None:
+                    self._last = window
+                    found.append(self.view(at, count))
                 else:
-                    self._require_messages(mapping, address, piece, write=False)
-                    copy = self._copy(address, piece)
-                    wanted.append((address, copy))
+                    self._require_messages(window, at, count, write=False)
+                    copy = self._copy(at, count)
+                    wanted.append((at, copy))
                     found.append(copy.toreadonly())
-                address += piece
         if wanted:
             self._fetch(wanted)
         return found
 
-    def _find(self, address: int, size: int) -> _Mapping:
-        at = bisect_right(self._mappings, address, key=_start) - 1
-        if at < 0 or address >= self._mappings[at].end:
+    def _find(self, address: int, size: int) -> Window:
+        window = self._windows.at(address)
+        if window is None:
             raise AccessFault(address, size, "nothing is mapped there")
-        return self._mappings[at]
+        return window
 
-    def _content(self, fd: int, end: int, *, writable: bool) -> _Content:
+    def _content(self, fd: int, end: int, *, writable: bool) -> Content:
         """The whole of a file that has at least `end` bytes; OSError where it may not be used."""
         # In this order: a size is only worth knowing once it cannot shrink.
-        _require_sealed(fd)
+        require_sealed(fd)
         status = os.fstat(fd)
         if end > status.st_size:
             raise OSError(
@@ -434,7 +461,7 @@ class AddressSpace:
         content = self._files.get(file)
         if content is None or len(content.view) < end or (writable and content.view.readonly):
             self._make_room(status.st_size)
-            made = _Content(_mapped(fd, status.st_size, writable=writable))
+            made = Content(map_file(fd, status.st_size, writable=writable))
             if content is not None and content.windows:
                 self._outgrown.add(content)
             content = self._files[file] = made
@@ -454,26 +481,3 @@ class AddressSpace:
     def _is_full(self, size: int) -> bool:
         mapped = [*self._files.values(), *self._outgrown]
         return len(mapped) >= MAX_FILES or sum(len(one.view) for one in mapped) + size > MAX_BYTES
-
-
-def _require_sealed(fd: int) -> None:
-    """Refuse what this process could not touch safely for as long as it is mapped."""
-    try:
-        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-    except OSError:
-        seals = 0
-    if not seals & fcntl.F_SEAL_SHRINK:
-        raise OSError(errno.EINVAL, "memory must come as a memfd that is sealed against shrinking")
-    # Only tmpfs and hugetlbfs have seals, and the block size of the latter is that of its pages.
-    if os.fstatvfs(fd).f_bsize != mmap.PAGESIZE:
-        raise OSError(errno.EINVAL, "memory must come in ordinary pages, not in huge ones")
-
-
-def _mapped(fd: int, size: int, *, writable: bool) -> memoryview:
-    """The whole file, writable if it can be; where it must be and cannot, OSError."""
-    try:
-        return memoryview(mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE))
-    except PermissionError:
-        if writable:
-            raise
-        return memoryview(mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ))

@@ -232,7 +232,10 @@ class Session:
         elif request.flags:
             raise protocol.ProtocolError(f"DMA_UNMAP cannot be done with flags {request.flags:#x}")
         else:
+            generation = self._memory.generation
             self._memory.unmap(request.address, request.size)
+            if self._memory.generation == generation:
+                return request.encode()
         return done(self._device.memory_changed(), request.encode)
 
     def _device_info(self, message: Message) -> bytes:

@@ -62,7 +62,7 @@ def test_a_reset_takes_bus_mastering_away(host: Host, kind: str) -> None:
     assert host.board.region_read(CONFIG, 4, 2) == b"\0\0"
     host.board.dma.start()
     with pytest.raises(AccessFault):
-        host.board.dma.view(0, 4096, write=False, use=NO_USE)
+        host.board.dma.mapped(0, 4096, write=False, use=NO_USE)
 
 
 def test_no_view_of_memory_outlives_bus_mastering(host: Host) -> None:

@@ -192,10 +192,10 @@ def test_uses_that_are_not_supported_are_misuse() -> None:
         host.place_cmb(AT)
         dma = host.board.dma
         dma.pieces(AT, 4, write=True)
-        dma.view(AT, 64, write=False, use=CmbUse.SQS)
+        dma.mapped(AT, 64, write=False, use=CmbUse.SQS)
         for use in (CmbUse.CQS, CmbUse.LISTS, CmbUse(0)):
             with pytest.raises(CmbMisuse):
-                dma.view(AT, 64, write=False, use=use)
+                dma.mapped(AT, 64, write=False, use=use)
         with pytest.raises(CmbMisuse):
             dma.pieces(AT + SIZE - 4, 8, write=False)
 

@@ -133,7 +133,7 @@ def test_a_stopped_engine_gives_nothing_out(memory: Memory) -> None:
     memory.engine.stop()
     try:
         with pytest.raises(AccessFault):
-            memory.engine.view(0, 16, write=False, use=NO_USE)
+            memory.engine.mapped(0, 16, write=False, use=NO_USE)
         with pytest.raises(NvmeError):
             memory.engine.views(0, 0, 512, write=False)
     finally:

@@ -172,7 +172,7 @@ class Target:
         assert not board.registers.host_writes
         assert not any(board.interrupts.pending_bits())
         assert len(rpu.controller.outstanding) == 0
-        assert not any(space._mappings or space._files for space in self.spaces)
+        assert not any(len(space._windows) or space._files for space in self.spaces)
         self.spaces.clear()
         if self.replaced:
             wait_until(lambda: self.device.link.port is not None, self.step)

@@ -11,12 +11,10 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pyvfio_user.memory import MAX_BYTES, MAX_FILES, AccessFault, AddressSpace
 from pyvfio_user.sealed_memory import SealedMemory
-from support.vfio_user import leaked, open_descriptors
+from support.vfio_user import leaked, mappings_of, open_descriptors
 
 PAGE = 4096
 
@@ -244,20 +242,6 @@ def test_a_file_that_has_grown_is_mapped_anew(space: AddressSpace) -> None:
     assert bytes(space.view(0, 3, write=False)) == b"old"
 
 
-def test_only_the_very_range_that_was_mapped_is_unmapped(
-    space: AddressSpace, memory: SealedMemory
-) -> None:
-    _map(space, 0x1000, 0x2000, memory.fd)
-    for address, size in [(0x1000, 0x1000), (0x2000, 0x1000), (0, 0x1000), (0x1000, 0x3000)]:
-        with pytest.raises(OSError) as caught:
-            space.unmap(address, size)
-        assert caught.value.errno == errno.ENOENT
-    space.view(0x1000, 1, write=False)
-    space.unmap(0x1000, 0x2000)
-    with pytest.raises(AccessFault):
-        space.view(0x1000, 1, write=False)
-
-
 def test_unmap_all_closes_every_window(space: AddressSpace, memory: SealedMemory) -> None:
     for page in range(4):
         _map(space, page * PAGE, PAGE, memory.fd)
@@ -285,17 +269,10 @@ def test_each_change_has_a_generation_that_no_other_client_shares(
     assert len(set(seen)) == len(seen)
 
 
-def _mappings_of(memory: SealedMemory) -> int:
-    """How often this process has a file mapped."""
-    inode = os.fstat(memory.fd).st_ino
-    with open("/proc/self/maps") as maps:
-        return sum(line.split()[4] == str(inode) and "memfd" in line for line in maps)
-
-
 def test_a_file_is_mapped_once_however_many_windows_it_has(
     space: AddressSpace, memory: SealedMemory
 ) -> None:
-    before = _mappings_of(memory)
+    before = mappings_of(memory)
     for page in range(16):
         _map(space, page * PAGE, PAGE, memory.fd, page * PAGE)
         space.unmap(page * PAGE, PAGE)
@@ -303,16 +280,16 @@ def test_a_file_is_mapped_once_however_many_windows_it_has(
     duplicate = os.dup(memory.fd)
     _map(space, 16 * PAGE, PAGE, duplicate)
     os.close(duplicate)
-    assert _mappings_of(memory) == before + 1
+    assert mappings_of(memory) == before + 1
     space.unmap_all()
     gc.collect()
-    assert _mappings_of(memory) == before
+    assert mappings_of(memory) == before
 
 
 def test_a_view_outlives_its_mapping_and_then_gives_the_memory_back(
     space: AddressSpace, memory: SealedMemory
 ) -> None:
-    before = _mappings_of(memory)
+    before = mappings_of(memory)
     _map(space, 0, PAGE, memory.fd)
     view = space.view(0, PAGE, write=True)
     space.unmap_all()
@@ -320,7 +297,7 @@ def test_a_view_outlives_its_mapping_and_then_gives_the_memory_back(
     assert bytes(memory.view[:3]) == b"xyz"
     del view
     gc.collect()
-    assert _mappings_of(memory) == before
+    assert mappings_of(memory) == before
 
 
 def test_the_number_of_files_is_bounded_and_the_unused_make_room(space: AddressSpace) -> None:
@@ -368,50 +345,6 @@ def test_the_bytes_of_all_files_are_bounded(space: AddressSpace) -> None:
         space.unmap(0, PAGE)
         _map(space, 1 << 32, PAGE, more.fd)
         space.unmap_all()
-
-
-@settings(max_examples=60)
-@given(
-    steps=st.lists(st.tuples(st.booleans(), st.integers(0, 15), st.integers(1, 4)), max_size=40),
-    probes=st.lists(st.tuples(st.integers(0, 20 * PAGE), st.integers(1, 2 * PAGE)), max_size=10),
-)
-def test_the_table_behaves_as_a_map_of_pages(
-    steps: list[tuple[bool, int, int]], probes: list[tuple[int, int]]
-) -> None:
-    """Against the plainest model there is: a dictionary of pages."""
-    space, model = AddressSpace(), dict[int, tuple[int, int]]()
-    with SealedMemory(20 * PAGE) as memory:
-        for page in range(20):
-            memory.view[page * PAGE : (page + 1) * PAGE] = bytes([page]) * PAGE
-        for mapping, first, count in steps:
-            pages = range(first, first + count)
-            if mapping:
-                free = not any(page in model for page in pages)
-                try:
-                    _map(space, first * PAGE, count * PAGE, memory.fd, first * PAGE)
-                    assert free
-                    model |= {page: (first, count) for page in pages}
-                except FileExistsError:
-                    assert not free
-            else:
-                exists = model.get(first) == (first, count)
-                try:
-                    space.unmap(first * PAGE, count * PAGE)
-                    assert exists
-                    for page in pages:
-                        del model[page]
-                except FileNotFoundError:
-                    assert not exists
-        for address, size in probes:
-            owners = {model.get(at // PAGE) for at in (*range(address, address + size, PAGE),)}
-            owners.add(model.get((address + size - 1) // PAGE))
-            try:
-                assert bytes(space.view(address, size, write=False)) == bytes(
-                    memory.view[address : address + size]
-                )
-                assert len(owners) == 1 and None not in owners
-            except AccessFault:
-                assert len(owners) > 1 or None in owners
 
 
 def test_sealed_memory_cannot_change_its_size() -> None:

@@ -19,6 +19,7 @@ from pyvfio_user.device import Region
 from pyvfio_user.irqs import InterruptLines, Irq
 from pyvfio_user.memory import AddressSpace
 from pyvfio_user.protocol import IrqFlags, PciIrq, PciRegion
+from pyvfio_user.sealed_memory import SealedMemory
 from pyvfio_user.server import Server
 
 VERSION, DMA_MAP, DMA_UNMAP, GET_INFO, GET_REGION_INFO = 1, 2, 3, 4, 5
@@ -273,6 +274,13 @@ def open_descriptors() -> dict[int, str]:
         except FileNotFoundError:
             pass
     return found
+
+
+def mappings_of(memory: SealedMemory) -> int:
+    """How often this process has a file mapped."""
+    inode = os.fstat(memory.fd).st_ino
+    with open("/proc/self/maps") as maps:
+        return sum(line.split()[4] == str(inode) and "memfd" in line for line in maps)
 
 
 def leaked(before: Mapping[int, str]) -> dict[int, str]:

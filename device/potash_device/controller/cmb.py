@@ -97,22 +97,12 @@ class CmbSpace:
         self._uses = cmb.uses
         self._start, self._end = base, base + cmb.size
 
-    def view(
-        self, address: int, size: int, *, write: bool = False, use: CmbUse | None = None
-    ) -> memoryview:
-        """As `AddressSpace.view`."""
-        if address + size <= self._start or self._end <= address:
-            return self._host.view(address, size, write=write)
-        pieces = self.views(address, size, write=write, use=use)
-        if len(pieces) > 1:
-            raise AccessFault(address, size, "they cross the end of a mapping")
-        return pieces[0]
-
     def mapped(self, address: int, size: int, *, write: bool, use: CmbUse) -> memoryview | None:
         """As `AddressSpace.mapped`."""
         if address + size <= self._start or self._end <= address:
             return self._host.mapped(address, size, write=write)
-        return self.view(address, size, write=write, use=use)
+        (whole,) = self.views(address, size, write=write, use=use)  # as queues are
+        return whole
 
     @property
     def copies(self) -> int:

@@ -136,7 +136,12 @@ class DmaEngine:
         self._connected.write(pieces)
 
     def mapped(self, address: int, size: int, *, write: bool, use: CmbUse) -> memoryview | None:
-        """As `view`, but None for memory that is reached by messages; the log has it once."""
+        """`size` contiguous bytes of guest memory at `address`, for `use`, however many of the
+        host's mappings they are in; None for memory that is reached by copies.
+
+        Raises AccessFault where they are not all mapped, with that right, and when the engine is
+        stopped; CmbMisuse where they may not be in the controller memory buffer.
+        """
         memory = self._memory
         if memory is None or self._connected is None:
             raise AccessFault(address, size, "the DMA engine is stopped")
@@ -144,6 +149,8 @@ class DmaEngine:
             view = memory.mapped(address, size, write=write, use=use)
         else:
             view = memory.mapped(address, size, write=write)
+        if view is None:
+            self.remote = True
         if view is None and not self.by_messages:
             self.by_messages = True
             log.warning(
@@ -152,25 +159,12 @@ class DmaEngine:
             )
         return view
 
-    def view(self, address: int, size: int, *, write: bool, use: CmbUse) -> memoryview:
-        """`size` contiguous bytes of guest memory at `address`, for `use`.
-
-        Raises AccessFault where they are not all mapped, together and with that right, and when the
-        engine is stopped; CmbMisuse where they may not be in the controller memory buffer.
-        """
-        memory = self._memory
-        if memory is None:
-            raise AccessFault(address, size, "the DMA engine is stopped")
-        if isinstance(memory, CmbSpace):
-            return memory.view(address, size, write=write, use=use)
-        return memory.view(address, size, write=write)
-
     def pieces(
         self, address: int, size: int, *, write: bool, use: CmbUse | None = None
     ) -> list[memoryview]:
         """`size` bytes of guest memory at `address`, split where the host's mappings meet.
 
-        They are for data where no `use` is given. Raises AccessFault as `view` does.
+        They are for data where no `use` is given. Raises AccessFault and CmbMisuse.
         """
         memory = self._memory
         if memory is None:
@@ -182,7 +176,7 @@ class DmaEngine:
     def ranges(self, ranges: Sequence[tuple[int, int]], *, write: bool) -> list[memoryview]:
         """The pieces of several ranges of guest memory, each an address and a size, in order.
 
-        Raises AccessFault as `view` does.
+        Raises AccessFault as `mapped` does.
         """
         if not ranges:
             return []
@@ -205,7 +199,7 @@ class DmaEngine:
                 raise AccessFault(prp1, length, "the DMA engine is stopped")
             if 0 < length <= PAGE_SIZE - prp1 % PAGE_SIZE and not prp1 % PRP_ALIGNMENT:
                 copies = memory.copies
-                found = [memory.view(prp1, length, write=write)]
+                found = memory.views(prp1, length, write=write)
                 if memory.copies != copies:
                     return found
                 if len(self.known_views) >= SINGLE_PAGES:
@@ -261,12 +255,16 @@ class DmaEngine:
         needed = -(-behind // PAGE_SIZE) * PRP_ENTRY_SIZE
         # The last entry in a page leads to another page of the list, if there is more than fits.
         while needed > (room := PAGE_SIZE - prp2 % PAGE_SIZE):
-            page = bytes(self.view(prp2, room, write=False, use=CmbUse.LISTS))
+            page = self._list(prp2, room)
             entries += page[:-PRP_ENTRY_SIZE]
             needed -= room - PRP_ENTRY_SIZE
             prp2 = int.from_bytes(page[-PRP_ENTRY_SIZE:], "little")
             _require_alignment(prp2, PAGE_SIZE)
-        return entries + bytes(self.view(prp2, needed, write=False, use=CmbUse.LISTS))
+        return entries + self._list(prp2, needed)
+
+    def _list(self, address: int, size: int) -> bytes:
+        """Entries of a PRP list."""
+        return b"".join(self.pieces(address, size, write=False, use=CmbUse.LISTS))
 
 
 def transfer_error(fault: AccessFault, *, dnr: bool = False) -> NvmeError:
