@@ -9,6 +9,7 @@ import random
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,9 @@ class PartlyCached(MemoryMedia):
 class Drive:
     """A drive with one I/O queue; `fast` counts the commands of its fast path."""
 
-    def __init__(self, stack: ExitStack, *, has_fast_path: bool, by_messages: bool = False) -> None:
+    def __init__(
+        self, stack: ExitStack, *, has_fast_path: bool, by_messages: bool = False, window: int = 0
+    ) -> None:
         shapes = [
             NamespaceShape(SIZES[PROTECTED], BLOCKS[PROTECTED], metadata=Metadata(8, protection=1)),
             NamespaceShape.zoned(SIZES[ZONED], ZONE, ZONE_CAPACITY),
@@ -67,10 +70,12 @@ class Drive:
         plain = [NamespaceSettings(nsid, BLOCKS[nsid]) for nsid in (1, 2)]
         others = [NamespaceSettings.of(2 + number, one) for number, one in made.shapes.items()]
         settings = RpuSettings(namespaces=(*plain, *others))
-        self.host = stack.enter_context(Host(media, settings, by_messages=by_messages))
+        self.host = stack.enter_context(
+            Host(media, settings, by_messages=by_messages, window=window)
+        )
         self.host.css = 6
         self.host.enable()
-        self.queue: Queue = self.host.create_io_queue(size=64)
+        self.queue: Queue = self.host.create_io_queue(size=512)
         self.fast = 0
         run = self.host.rpu.arbiter.fast_path.run
 
@@ -201,11 +206,20 @@ class Generator:
         return at + offset, self._list(struct.pack(f"<{len(rest)}Q", *rest))
 
 
-@pytest.fixture(params=[False, True], ids=["mapped", "by messages"])
+MEMORIES: dict[str, dict[str, Any]] = {
+    "mapped": {},
+    "by messages": {"by_messages": True},
+    "pages": {"window": PAGE},
+    "pages by messages": {"by_messages": True, "window": PAGE},
+    "odd windows": {"window": 1000},  # an entry of a queue, or of a list, is in two of them
+}
+
+
+@pytest.fixture(params=MEMORIES)
 def drives(request: pytest.FixtureRequest) -> Iterator[tuple[Drive, Drive]]:
-    """The first one's host memory is perhaps reached by messages, which makes no difference."""
+    """How the first one's host memory is reached makes no difference."""
     with ExitStack() as stack:
-        first = Drive(stack, has_fast_path=True, by_messages=request.param)
+        first = Drive(stack, has_fast_path=True, **MEMORIES[request.param])
         yield first, Drive(stack, has_fast_path=False)
 
 

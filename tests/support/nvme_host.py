@@ -162,9 +162,11 @@ class Host:
         memory_bar: int = 0,
         *,
         by_messages: bool = False,
+        window: int = 0,
     ) -> None:
         """`memory_bar` is the identifier of a memory namespace of `drive` that is in BAR 4. Memory
-        is reached `by_messages` where it is not mapped."""
+        is reached `by_messages` where it is not mapped. With `window` it is in windows of so many
+        bytes."""
         if drive is not None:
             media, sidecar = drive.namespaces, drive.sidecar
             settings = replace(
@@ -178,7 +180,9 @@ class Host:
         self.messages = LocalMessages(self.memory.view)
         self.space = AddressSpace(messages=cast(DmaMessages, self.messages))
         fd = None if by_messages else self.memory.fd
-        self.space.map(0, memory, fd=fd, offset=0, readable=True, writable=True)
+        for at in range(0, memory, window or memory):
+            size = min(window or memory, memory - at)
+            self.space.map(at, size, fd=fd, offset=at, readable=True, writable=True)
         self.lines = Lines()
         self.executor = SteppedExecutor() if executor is None else executor
         self.media = dict(media) if media is not None else {1: MemoryMedia.create(1 << 20)}

@@ -1,8 +1,9 @@
 """Submission and completion queues in guest memory.
 
 A queue resolves its memory once and again after the host has changed its map; between the two it
-holds no view. Where that memory is reached by messages, completions are staged until
-`QueueSet.store` sends them, and entries are fetched when they are wanted, all that there are.
+holds no view. Where that memory is reached by messages, or cannot be one view, completions are
+staged until `QueueSet.store` sends them, and entries are fetched when they are wanted, all that
+there are.
 
 Source: NVM Express Base Specification 2.0, section 3.3.1 (queue model over memory) and 3.3.3."""
 
@@ -287,9 +288,11 @@ class SubmissionQueue:
             for first, last in spans
             if first != last
         ]
-        fetched = self.dma.ranges([(self.base + at, size) for at, size in ranges], write=False)
-        for (at, size), view in zip(ranges, fetched, strict=True):
-            copy[at : at + size] = view
+        wanted = [(self.base + at, size) for at, size in ranges]
+        fetched = b"".join(self.dma.ranges(wanted, write=False))
+        for at, size in ranges:
+            copy[at : at + size] = fetched[:size]
+            fetched = fetched[size:]
         self._copy, self._fetched = copy, end
         return memoryview(copy)
 
