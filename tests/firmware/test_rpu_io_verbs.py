@@ -247,7 +247,6 @@ def test_the_limits_of_copy(
         ({"nsid": 2}, 0x002),
         ({"nsid": 0}, 0x00B),
         ({"nsid": 0xFFFFFFFF}, 0x00B),
-        ({"nsid": 1, "cdws": (0, 0, 1 << 20)}, 0x002),
         ({"nsid": 1, "flags": 3 << 6}, 0x002),
         ({"nsid": 1, "flags": 3}, 0x002),
     ],
