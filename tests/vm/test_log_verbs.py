@@ -69,6 +69,12 @@ def test_effects_are_told(linux: Guest) -> None:
     assert {"fid_6": 1 << 21 | 1} in features
 
 
+def test_tools_that_open_the_namespace_read_logs_of_the_controller(linux: Guest) -> None:
+    for lid, size in ((0x02, 512), (0x06, 564), (0x81, 512)):
+        page = f"nvme get-log /dev/nvme0n1 --namespace-id=1 --log-id={lid} --log-len={size} -b"
+        assert len(raw(linux, page)) == size
+
+
 def test_supported_log_pages_are_named(linux: Guest) -> None:
     plain = nvme(linux, "supported-log-pages", DEVICE)
     for name in ("Error Information", "Telemetry Host-Initiated", "Persistent Event Log"):
@@ -132,7 +138,7 @@ def test_lba_status_names_blocks_that_cannot_be_read(linux: Guest) -> None:
         (["--log-id=0x7f", "--log-len=64"], "0x4109"),
         (["--log-id=2", "--log-len=512", "--lpo=2"], "0x4002"),
         (["--log-id=2", "--log-len=512", "--lpo=1024"], "0x4002"),
-        (["--log-id=2", "--log-len=512", "--namespace-id=1"], "0x4002"),
+        (["--log-id=2", "--log-len=512", "--namespace-id=2"], "0x4002"),
         (["--log-id=2", "--log-len=512", "--uuid-index=3"], "0x4002"),
         (["--log-id=2", "--log-len=512", "--ot"], "0x4002"),
     ],

@@ -35,12 +35,14 @@ def test_nvme_cli_places_data_and_reads_the_logs(images: GuestImages) -> None:
         assert (configuration["nrg"], configuration["nruh"]) == (1, 3)
         assert configuration["runs"] == UNIT
         assert left() == [BLOCKS] * 3
-        sh("nvme fdp set-events /dev/nvme0n1 -p 0 -t 0,3 -e")
+        sh("nvme fdp set-events /dev/nvme0n1 -p 0 -t 0,1,2,3,128,129 -e")
         sh("head -c 8192 /dev/urandom > /tmp/data")
         write = "nvme write /dev/nvme0n1 -c 1 -z 8192 -d /tmp/data --dir-type=2"
         sh(f"{write} -s 8 --dir-spec=2 && {write} -s 16 --dir-spec=7")
         sh("dd if=/tmp/data of=/dev/nvme0n1 bs=4096 count=1 oflag=direct")
         sh("dd if=/dev/nvme0n1 bs=8192 skip=4 count=1 iflag=direct | cmp - /tmp/data")
+        sh("nvme read /dev/nvme0n1 -s 8 -c 1 -z 8192 -d /tmp/back --dir-type=2 --dir-spec=2")
+        sh("cmp /tmp/back /tmp/data")
         assert left() == [BLOCKS - 3, BLOCKS, BLOCKS - 2]
         statistics = fdp("stats /dev/nvme0 -e 1")
         assert (statistics["hbmw"], statistics["mbmw"]) == (5 * 4096, 5 * 4096)
