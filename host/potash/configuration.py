@@ -31,6 +31,7 @@ from potash_device.media.shapes import (
 )
 from potash_device.vta.config import Config, ConfigError
 from potash_firmware.apu.config import AcceleratorConfig, Limits, RangeUnit
+from potash_firmware.bpf.arena import LEAST_FRAME
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.log_components import LEVELS
 from potash_firmware.mailbox.execution import MAX_RANGES
@@ -49,6 +50,8 @@ LIMITS = Limits()
 LEAST_MEMORY = 512 * MEBI
 """Bytes with which small models run; a worker has taken a part of it before the first job."""
 MOST_SECONDS = 10**6
+LARGEST_FRAME = 1 << 15
+"""Stack bytes of a function; libubpf counts them in 16 bits."""
 COMPUTE = ComputeSettings()
 LARGEST_MEMORY = 1 << 40
 """Bytes of a memory namespace, which are this machine's memory once they are written."""
@@ -153,6 +156,9 @@ class LimitsSection:
     seconds: Annotated[int, kinds.count(1, MOST_SECONDS)] = int(LIMITS.seconds)
     compile_memory: Annotated[int, kinds.size(LEAST_MEMORY, LARGEST, MEBI)] = LIMITS.compile_memory
     compile_seconds: Annotated[int, kinds.count(1, MOST_SECONDS)] = int(LIMITS.compile_seconds)
+    frame_size: Annotated[int, kinds.size(LEAST_FRAME, LARGEST_FRAME, LEAST_FRAME)] = (
+        LIMITS.frame_size
+    )
 
 
 @dataclass(frozen=True)
@@ -217,7 +223,7 @@ class Configuration:
     @property
     def described_accelerators(self) -> tuple[AcceleratorConfig, ...]:
         return tuple(
-            AcceleratorConfig(number, one.input_size, one.output_size)
+            AcceleratorConfig(number, one.input_size, one.output_size, self.limits.frame_size)
             for number, one in enumerate(self.accelerators)
         )
 

@@ -112,7 +112,7 @@ def _a_byte_less(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         ranges.Guard,
         "_inside",
-        lambda self, one, limit: inside(self, one._replace(high=one.high - 1), limit),
+        lambda self, one, *limits: inside(self, one._replace(high=one.high - 1), *limits),
     )
 
 

@@ -24,7 +24,7 @@ from support.bpf_elf import ALLOC, OBJECT, R_64_64, WRITE, Name, Part, elf, text
 
 INPUT_SIZE, OUTPUT_SIZE = 8192, 4096
 BASE = 0x1000_0000
-INPUT = BASE + 4096
+INPUT = BASE + 8 * 4096
 OUTPUT = INPUT + INPUT_SIZE
 DATA = OUTPUT + OUTPUT_SIZE
 PRINT, TFLITE_APU, TFLITE_VTA, SET_OUTPUT_LENGTH = 1, 2, 3, 4
@@ -88,7 +88,7 @@ def test_the_registers_at_the_entry() -> None:
     assert value(execute(mov_reg(0, 3), exit_, given=b"12345")) == 5
     assert value(execute(mov_reg(0, 4), exit_)) == OUTPUT_SIZE
     assert value(execute(mov_reg(0, 4), exit_, output_length=100)) == 100
-    assert value(execute(mov_reg(0, 10), exit_)) == BASE + 4096
+    assert value(execute(mov_reg(0, 10), exit_)) == INPUT
 
 
 def test_the_input_is_what_was_given() -> None:

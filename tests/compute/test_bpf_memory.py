@@ -41,6 +41,8 @@ from support.bpf import (
 
 BASE = 0x1000_0000
 INPUT = BASE + 4096
+FRAME = INPUT - 512
+"""Where the stack frame of the entry function begins."""
 OUTPUT = INPUT + 4096
 DATA = OUTPUT + 4096
 RODATA = DATA + 4096
@@ -197,12 +199,12 @@ def access(address: int, size: int, write: bool) -> int:
 
 @SIZES
 @pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
-@pytest.mark.parametrize("edge", [BASE, INPUT, OUTPUT, DATA])
+@pytest.mark.parametrize("edge", [FRAME, INPUT, OUTPUT, DATA])
 def test_the_first_and_last_bytes_of_each_region_are_there(
     edge: int, write: bool, size: int
 ) -> None:
     access(edge, size, write)
-    region_end = edge + 4096
+    region_end = INPUT if edge == FRAME else edge + 4096
     access(region_end - WIDTHS[size], size, write)
 
 
@@ -225,7 +227,17 @@ def test_read_only_data_can_be_read_and_not_written(size: int) -> None:
 @pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
 def test_an_access_with_any_byte_outside_faults(write: bool, size: int) -> None:
     width = WIDTHS[size]
-    for address in (BASE - 1, BASE - width, END - width + 1, END, 0, U64, U64 - width + 1, 1 << 63):
+    for address in (
+        FRAME - 1,
+        BASE - 1,
+        BASE - width,
+        END - width + 1,
+        END,
+        0,
+        U64,
+        U64 - width + 1,
+        1 << 63,
+    ):
         with pytest.raises(Fault) as caught:
             access(address, size, write)
         assert caught.value.kind is FaultKind.OUT_OF_BOUNDS

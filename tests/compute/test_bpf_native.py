@@ -20,6 +20,7 @@ from support.bpf_native import (
     BASE,
     CODE_BASE,
     END,
+    FRAME,
     INPUT,
     RODATA,
     B,
@@ -94,10 +95,10 @@ FAULTS: dict[str, tuple[list[bytes], FaultKind, int, int | None]] = {
         END,
     ),
     "the first of them": (
-        [lddw(1, BASE), load(2, 1, 8), load(3, 1, -1, B), load(4, 1, 16), exit_],
+        [lddw(1, FRAME), load(2, 1, 8), load(3, 1, -1, B), load(4, 1, 16), exit_],
         FaultKind.OUT_OF_BOUNDS,
         3,
-        BASE - 1,
+        FRAME - 1,
     ),
     "a write where a read is allowed": (
         [lddw(1, RODATA), load(2, 1), store(1, 2), exit_],
@@ -107,10 +108,10 @@ FAULTS: dict[str, tuple[list[bytes], FaultKind, int, int | None]] = {
     ),
     "half an access": ([lddw(1, END - 4), load(2, 1), exit_], FaultKind.OUT_OF_BOUNDS, 2, END - 4),
     "behind a frame": (
-        [insn(0x7B, 10, 1, -520), insn(0x79, 2, 10, -4104), exit_],
+        [insn(0x7B, 10, 1, -512), insn(0x79, 2, 10, -520), exit_],
         FaultKind.OUT_OF_BOUNDS,
         1,
-        BASE - 8,
+        FRAME - 8,
     ),
     "a span as large as offsets allow": (
         [lddw(1, BASE + 8192), load(2, 1, 32767, B), load(3, 1, -32768, B), exit_],
@@ -305,7 +306,7 @@ def test_an_endless_loop_ends_at_its_limit() -> None:
 def test_a_small_stack_is_refused() -> None:
     layout = Layout(0, 0, stack_size=512)
     small = type(arena())(memoryview(bytearray(layout.size)), layout)
-    with pytest.raises(EngineUnavailable, match="stack of 4096 bytes"):
+    with pytest.raises(EngineUnavailable, match="stack frames of 512 bytes"):
         execute(Engine.NATIVE, exit_, 0, small, {}, (), 10)
 
 

@@ -14,6 +14,7 @@ from support.bpf_elf import ALLOC, OBJECT, WRITE, Name, Part, elf, text
 PAGE = 4096
 BASE, REACH = 0x1000_0000, 1 << 32
 CONTEXT = (1 << 20) + PAGE
+STACK = 8 * PAGE
 SERVICES = Services(lambda _: None, lambda *_: 0, lambda *_: 0)
 LIMIT = 1000
 
@@ -65,7 +66,7 @@ def test_nothing_is_mapped_but_the_program_s_own_and_its_ranges(memory: SharedMe
     space = window.space
     assert accessible(space) == []
     Placed(load_program(program(exit_, rodata=b"constant", data=b"data")), window)
-    own = 2 * PAGE + CONTEXT  # stack, data, context; the constants are behind them
+    own = STACK + PAGE + CONTEXT  # stack, data, context; the constants are behind them
     assert accessible(space) == [(0, own, "rw"), (own, PAGE, "r-")]
 
     window.show([Extent(memory.fd, 2 * PAGE, PAGE), Extent(memory.fd, 5 * PAGE, 3 * PAGE)])
@@ -81,7 +82,7 @@ def test_nothing_is_mapped_but_the_program_s_own_and_its_ranges(memory: SharedMe
     assert [view[0] for view in window.views] == [1]
 
     Placed(load_program(SEVEN), window)
-    assert accessible(space) == [(0, PAGE + CONTEXT, "rw")]
+    assert accessible(space) == [(0, STACK + CONTEXT, "rw")]
     window.begin(0)
     assert accessible(space) == []
 
@@ -102,7 +103,7 @@ def test_a_program_finds_its_own_memory_as_new_after_each_run(
             insn(STX | MEM | DW, register, 2, offset),
         )
     ]
-    image = program(mov(0, 0), lddw(1, BASE + PAGE), *counts, exit_, data=b"\x05" + bytes(7))
+    image = program(mov(0, 0), lddw(1, BASE + STACK), *counts, exit_, data=b"\x05" + bytes(7))
     placed = Placed(load_program(image), window)
     for extent in (Extent(memory.fd, 0, PAGE), Extent(memory.fd, PAGE, 2 * PAGE)):
         window.show([extent])

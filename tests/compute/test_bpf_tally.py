@@ -115,7 +115,7 @@ def test_every_kind_is_counted() -> None:
 
 def test_what_faults_is_counted_up_to_the_fault() -> None:
     # Three accesses share a check, which fails for the second one's sake.
-    counts = agree(case(lddw(1, (1 << 28) - 4), load(2, 1, 8), load(3, 1), load(4, 1, 16), exit_))
+    counts = agree(case(lddw(1, INPUT - 516), load(2, 1, 8), load(3, 1), load(4, 1, 16), exit_))
     assert counts[Kind.LOAD] == 2
     assert counts[Kind.CALL] == 0
 

@@ -18,7 +18,7 @@ from potash.programs.examples import Example
 from potash.sdk.errors import PotashError
 from potash_firmware.apu.config import Limits
 from potash_firmware.bpf import Services, load_program, ubpf
-from potash_firmware.bpf.arena import FRAME_SIZE, Arena
+from potash_firmware.bpf.arena import Arena
 from potash_firmware.bpf.engine import Engine, execute, unavailable, usable
 from potash_firmware.bpf.errors import EngineUnavailable, Fault, FaultKind
 from potash_firmware.bpf.interpreter import Helper
@@ -149,7 +149,7 @@ def test_stack_frames_are_in_the_arena_and_do_not_overlap() -> None:
     inner = [mov(1, 2), store(10, 1, -8), exit_]
     assert run(mov(1, 1), store(10, 1, -8), call_local(1), exit_, *inner, memory=memory) == 0
     top = LAYOUT.stack_size
-    assert (memory[top - 8], memory[top - 8 - FRAME_SIZE]) == (1, 2)
+    assert (memory[top - 8], memory[top - 8 - LAYOUT.frame_size]) == (1, 2)
 
 
 @pytest.mark.usefixtures("stand_in")

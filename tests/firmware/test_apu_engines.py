@@ -51,6 +51,8 @@ from support.engines import CONFIG, NSID, PAGE, EngineBoard, engine_board
 from support.processes import children, descriptors, name
 
 BASE = 0x1000_0000
+STACK = 8
+"""Pages, of which the entry function has the last one."""
 RETURNED, FAULTED = Outcome.RETURNED, Outcome.FAULTED
 
 SEVEN = program(mov(0, 7), exit_)
@@ -172,7 +174,8 @@ def with_constants(*code: bytes) -> bytes:
 
 def test_constants_are_read_only(board: EngineBoard) -> None:
     context_pages = (1 << 20) // PAGE + 1
-    rodata, data = BASE + (2 + context_pages) * PAGE, BASE + PAGE
+    data = BASE + STACK * PAGE
+    rodata = data + (1 + context_pages) * PAGE
     for address, contents in ((rodata, b"constant"), (data, b"variable")):
         image = with_constants(lddw(1, address), load(0, 1), exit_)
         expected = RETURNED, int.from_bytes(contents, "little")
@@ -191,15 +194,15 @@ def test_nothing_of_one_execution_is_left_for_the_next(native: EngineBoard) -> N
     second, other = native.memory(pages=1)
     with closing(first), closing(second):
         context_pages = (1 << 20) // PAGE + 1
-        reach = (1 + context_pages + 4) * PAGE
-        fill = [lddw(1, BASE), lddw(2, BASE + reach), mov(3, -1)]
+        reach = (STACK + context_pages + 4) * PAGE
+        fill = [mov_reg(1, 10), insn(0x07, 1, imm=-PAGE), lddw(2, BASE + reach), mov(3, -1)]
         loop = [store(1, 0, 3), insn(0x07, 1, imm=8), insn(0xAD, 1, 2, -3)]
         image = program(*fill, *loop, mov(0, 1), exit_)
         assert native.execute(native.program(image), (serial, 0, 4 * PAGE)) == (RETURNED, 1)
         assert bytes(first.view) == b"\xff" * 4 * PAGE
 
-        own = (1 + context_pages) * PAGE  # the next one's stack and context
-        look = [lddw(1, BASE), lddw(2, BASE + own), mov(0, 0)]
+        own = (STACK + context_pages) * PAGE  # the next one's stack and context
+        look = [mov_reg(1, 10), insn(0x07, 1, imm=-PAGE), lddw(2, BASE + own), mov(0, 0)]
         loop = [load(3, 1), insn(0x4F, 0, 3), insn(0x07, 1, imm=8), insn(0xAD, 1, 2, -4)]
         found = native.program(program(*look, *loop, exit_))
         outcome, value = native.execute(found, (other, 0, PAGE))

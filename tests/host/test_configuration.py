@@ -90,6 +90,7 @@ memory = "1G"
 seconds = 60
 compile_memory = "768M"
 compile_seconds = 5
+frame_size = "8K"
 
 [guest]
 memory = "1G"
@@ -120,7 +121,7 @@ def test_every_key_is_read() -> None:
         compute=ComputeSection(2, 4, 3, 8 << 20, 10, 64),
         vta=Config(log_block_in=5, log_block_out=5, log_wgt_buff_size=19),
         vta_threads=3,
-        limits=LimitsSection(1 << 30, 60, 768 << 20, 5),
+        limits=LimitsSection(1 << 30, 60, 768 << 20, 5, 8192),
         guest=GuestSection(1 << 30, 4, "http://debian.example/debian"),
     )
 
@@ -480,4 +481,8 @@ def test_limits_reach_the_firmware() -> None:
     limits = configuration.parse("[limits]\nmemory = '1G'\nseconds = 60", HERE).described_limits
     assert (limits.memory, limits.seconds) == (1 << 30, 60)
     assert limits.instructions == Limits().instructions
+    frames = configuration.parse("[limits]\nframe_size = '8K'", HERE)
+    assert frames.described_limits.frame_size == 8192
+    (accelerator,) = frames.described_accelerators
+    assert (accelerator.frame_size, accelerator.plan.input_offset) == (8192, 8 * 8192)
     assert Configuration().described_limits == Limits()

@@ -133,9 +133,9 @@ CONVERSATIONS: dict[str, tuple[list[str], list[str]]] = {
     "registers": (
         ["registers r1 r3 r10"],
         [
-            "  r1 0x0000000010001000 input+0x0",
+            "  r1 0x0000000010008000 input+0x0",
             "  r3 0x0000000000000012",
-            " r10 0x0000000010001000 stack+0x1000",
+            " r10 0x0000000010008000 stack+0x8000",
             "  pc 0",
         ],
     ),
@@ -146,22 +146,22 @@ CONVERSATIONS: dict[str, tuple[list[str], list[str]]] = {
             "breakpoint 1",
             "double, sum.c:3: int x = *in;",
             "=>     11: r0 = *(u8 *)(r1 + 0)",
-            " r10 0x0000000010000e00 stack+0xe00",
+            " r10 0x0000000010007000 stack+0x7000",
             "  pc 11",
             "error: say where, and how many bytes",
-            "0x10000df8: 00 00 00 00 00 00 00 00                          ........",
+            "0x10006ff8: 00 00 00 00 00 00 00 00                          ........",
         ],
     ),
     "memory": (
         ["x input+1 18", "x r1", "x constants 5"],
         [
-            "0x10001001: 72 65 73 74 20 6f 66 20 74 68 65 20 69 6e 70 75  rest of the inpu",
-            "0x10001011: 74 00                                            t.",
-            "0x10001000: 15 72 65 73 74 20 6f 66 20 74 68 65 20 69 6e 70  .rest of the inp",
-            "0x10001010: 75 74 00 00 00 00 00 00 00 00 00 00 00 00 00 00  ut..............",
-            "0x10001020: 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00  ................",
-            "0x10001030: 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00  ................",
-            "0x18002000: 64 6f 6e 65 00                                   done.",
+            "0x10008001: 72 65 73 74 20 6f 66 20 74 68 65 20 69 6e 70 75  rest of the inpu",
+            "0x10008011: 74 00                                            t.",
+            "0x10008000: 15 72 65 73 74 20 6f 66 20 74 68 65 20 69 6e 70  .rest of the inp",
+            "0x10008010: 75 74 00 00 00 00 00 00 00 00 00 00 00 00 00 00  ut..............",
+            "0x10008020: 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00  ................",
+            "0x10008030: 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00  ................",
+            "0x18009000: 64 6f 6e 65 00                                   done.",
         ],
     ),
     "the lines that the object file knows": (
@@ -206,7 +206,7 @@ CONVERSATIONS: dict[str, tuple[list[str], list[str]]] = {
             ("error: 'nowhere' is not an address: write a number, a register, input, output, data, "
             "constants or stack, and +N or -N behind it"),
             ("error: a read of 64 bytes at 0x0 was refused: the arena spans 0x10000000 to "
-            "0x18002005"),
+            "0x18009005"),
             "error: 0 is too few",
             "error: -1 is too few",
             "program: done",

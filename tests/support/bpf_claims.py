@@ -230,6 +230,7 @@ class Checker(Interpreter):
         given = {f"%r{number}": value for number, value in enumerate(self.registers)}
         given |= {"%frame": self.registers[10], "%fuel": self.instruction_limit - self.executed}
         given |= {f"%c{Word.READABLE}": layout.size, f"%c{Word.WRITABLE}": layout.rodata_offset}
+        given["%bottom"] = self.frame_bottom
         guard = Evaluation(active.code.guards[hoist.label], given)
         self.guards += 1
         if guard.holds:
@@ -261,7 +262,9 @@ class Checker(Interpreter):
     def _inside(self, low: int, high: int, write: bool) -> None:
         layout = self.arena.layout
         end = BASE + (layout.rodata_offset if write else layout.size)
-        require(BASE <= low and high <= end, "the arena does not reach so far", low, high)
+        require(
+            self.frame_bottom <= low and high <= end, "the arena does not reach so far", low, high
+        )
 
     def _covered(self, active: _Active, pc: int, first: int, behind: int, write: bool) -> None:
         """An access that came under a check, perhaps its own."""
@@ -273,7 +276,7 @@ class Checker(Interpreter):
         if check.pc == pc:
             active.checked[check] = first
             end = self.arena.layout.rodata_offset if write else self.arena.layout.size
-            if not (BASE <= first + check.low and first + check.high <= BASE + end):
+            if not (self.frame_bottom <= first + check.low and first + check.high <= BASE + end):
                 self._left = [*check.covers]
         require(check in active.checked, "a check that was not executed", pc, check)
         origin = active.checked[check]

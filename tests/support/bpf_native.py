@@ -18,6 +18,7 @@ from support.bpf_programs import Case, Observed, observe
 BASE = 0x1000_0000
 CODE_BASE = 1 << 40
 INPUT, OUTPUT, RODATA = BASE + 4096, BASE + 8192, BASE + 16384
+FRAME = INPUT - 512
 END = RODATA + 64
 B, H, W, DW = 0x10, 0x08, 0x00, 0x18
 

@@ -109,7 +109,7 @@ class Checks:
         worker.close()
 
 
-def serve(end: socket.socket) -> None:
+def serve(end: socket.socket, frame_size: int) -> None:
     """In a confined process: say whether the program that comes through `end` is sound."""
     from potash_firmware import bpf
 
@@ -121,7 +121,7 @@ def serve(end: socket.socket) -> None:
         image = contents.read(check.image_length)
     answer: Sound | Refused = Sound()
     try:
-        bpf.load_program(image)
+        bpf.load_program(image, frame_size=frame_size)
     except bpf.ProgramError as error:
         answer = Refused(str(error)[: channel.TEXT_LIMIT])
     except MemoryError:

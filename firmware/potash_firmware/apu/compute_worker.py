@@ -15,6 +15,7 @@ from potash_device.trace import COMPUTE
 from potash_firmware import bpf
 from potash_firmware.apu import channel
 from potash_firmware.apu.channel import Perform
+from potash_firmware.apu.config import Limits
 from potash_firmware.apu.inference import Inference
 from potash_firmware.apu.ledger import Ledger
 from potash_firmware.apu.reporting import Reporter
@@ -34,7 +35,7 @@ MOST_DESCRIPTORS = execution.MAX_RANGES + 2
 def serve(
     end: socket.socket,
     models: Inference,
-    instruction_limit: int,
+    limits: Limits,
     engine: bpf.Engine,
     ledger: Ledger | None = None,
     row: Callable[[int], Row] = lambda _: unshared_row(),
@@ -44,7 +45,7 @@ def serve(
     Executions count in `ledger`, if there is one, and say so in the `row` that they name.
     """
     reporter = Reporter(end)
-    worker = _Worker(reporter, models, instruction_limit, engine, ledger, row)
+    worker = _Worker(reporter, models, limits, engine, ledger, row)
     reporter.serve(worker.perform, channel.MAX_PERFORM, MOST_DESCRIPTORS)
 
 
@@ -53,7 +54,7 @@ class _Worker:
         self,
         reporter: Reporter,
         models: Inference,
-        instruction_limit: int,
+        limits: Limits,
         engine: bpf.Engine,
         ledger: Ledger | None,
         row: Callable[[int], Row],
@@ -63,7 +64,7 @@ class _Worker:
         self._tally = None if ledger is None else ledger.tally
         self._reporter = reporter
         self._models = models
-        self._limit = instruction_limit
+        self._limits = limits
         self._engine = engine
         space = Space()
         self._window = Window(space, base_of(engine, space.address))
@@ -144,8 +145,10 @@ class _Worker:
         if placed is None:
             self._forget()
             if job.program >= execution.FIRST_SERIAL:
-                image = _contents(os.dup(self._has[job.program]))
-                self._placed = placed = Placed(bpf.load_program(image), self._window)
+                image, frame = _contents(os.dup(self._has[job.program])), self._limits.frame_size
+                self._placed = placed = Placed(
+                    bpf.load_program(image, frame_size=frame), self._window, frame
+                )
         self._program = job.program
         self._window.show(
             [Extent(self._has[one.serial], one.offset, one.length) for one in job.ranges]
@@ -154,14 +157,15 @@ class _Worker:
         self._ready_for = job.program, job.ranges
 
     def _run_placed(self, placed: Placed, job: execution.Execute, data: bytes) -> int:
+        limit = self._limits.instructions
         try:
             if not self._prepared:
-                placed.prepare(self._services, self._limit, self._engine, self._tally)
+                placed.prepare(self._services, limit, self._engine, self._tally)
                 self._prepared = True
             return placed.run(job.parameters, data).return_value
         except bpf.EngineUnavailable as error:
             log.warning("a program runs in the interpreter: %s", error)
-            placed.prepare(self._services, self._limit, bpf.Engine.INTERPRETER, self._tally)
+            placed.prepare(self._services, limit, bpf.Engine.INTERPRETER, self._tally)
             return placed.run(job.parameters, data).return_value
 
     def _forget(self) -> None:

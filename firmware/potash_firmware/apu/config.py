@@ -10,6 +10,7 @@ from typing import Any, Self
 from csd_spec.opcodes import PAGE_SIZE
 from potash_device.timing.cores import CoreProfile
 from potash_device.timing.profile import Rate
+from potash_firmware.bpf.arena import FRAME_SIZE, MAX_CALL_DEPTH
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.log_components import LogSettings
 from potash_firmware.mailbox.counters import ENGINE_ROWS
@@ -32,15 +33,16 @@ class RangeUnit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorConfig:
-    """One accelerator; sizes of its buffers in bytes."""
+    """One accelerator; sizes of its buffers, and of a function's stack frame, in bytes."""
 
     id: int
     input_size: int
     output_size: int
+    frame_size: int = FRAME_SIZE
 
     @property
     def plan(self) -> ArenaPlan:
-        return ArenaPlan(self.input_size, self.output_size)
+        return ArenaPlan(self.input_size, self.output_size, self.frame_size * MAX_CALL_DEPTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class Limits:
     memory: int = 2 << 30
     compile_seconds: float = 60.0
     compile_memory: int = 2 << 30
+    frame_size: int = FRAME_SIZE
+    """Stack bytes of a function of a program, in compute namespaces."""
     firmware_slots: int = 16
     firmware_size: int = 1024 * 1024
     firmware_total: int = 16 * 1024 * 1024

@@ -241,7 +241,7 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
     def serve(channel: socket.socket, accelerator: int, workshop: Workshop) -> None:
         if accelerator == orders.CHECKER:
             confine_compiler(config.limits, [channel.fileno()])
-            checks.serve(channel)
+            checks.serve(channel, config.limits.frame_size)
             return
         name = worker_name(accelerator)
         config.log.apply(name)
@@ -263,8 +263,8 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
         ledger = None if config.processor is None else Ledger(config.processor, row)
         models = LateModels(lambda: _models(config, row, ledger, workshop))
         if accelerator == orders.ENGINE:
-            limit, rows = config.limits.instructions, _engine_rows(config, descriptors)
-            compute_worker.serve(channel, models, limit, engine, ledger, rows)
+            rows = _engine_rows(config, descriptors)
+            compute_worker.serve(channel, models, config.limits, engine, ledger, rows)
             return
         arena = descriptors[f"arena{accelerator}"]
         its = accelerators[accelerator]

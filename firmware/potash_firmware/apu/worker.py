@@ -94,7 +94,7 @@ class _Worker:
     def _run(self, job: channel.Run, image: bytes, arguments: bytes) -> channel.FromWorker:
         plan = self._config.plan
         try:
-            program = bpf.load_program(image)
+            program = bpf.load_program(image, frame_size=self._config.frame_size)
             with COMPUTE.span("worker.input", bytes=job.input_length, ranges=len(job.input_ranges)):
                 self._read_input(job)
             self._arena.discard(plan.output_offset, plan.data_offset - plan.output_offset)
@@ -153,6 +153,7 @@ class _Worker:
                 services=services,
                 context=Context(arguments),
                 instruction_limit=job.instructions,
+                frame_size=self._config.frame_size,
                 engine=engine,
                 tally=None if ledger is None else ledger.tally,
             )

@@ -25,13 +25,14 @@ CODE_BASE = 1 << 40
 
 PAGE = 4096
 
-FRAME_SIZE = 512
-"""Stack bytes of one function."""
+LEAST_FRAME = 512
+"""Stack bytes that each active function has at least."""
+
+FRAME_SIZE = 4096
+"""Stack bytes that each active function has unless the configuration says otherwise."""
 
 MAX_CALL_DEPTH = 8
 """Functions that can be active at once, the entry included."""
-
-STACK_SIZE = FRAME_SIZE * MAX_CALL_DEPTH
 
 
 def page_aligned(size: int) -> int:
@@ -45,7 +46,7 @@ class Layout:
 
     input_size: int
     output_size: int
-    stack_size: int = STACK_SIZE
+    stack_size: int = MAX_CALL_DEPTH * LEAST_FRAME
     data_size: int = 0
     rodata_size: int = 0
 
@@ -55,6 +56,11 @@ class Layout:
             raise ValueError("a region of an arena cannot have a negative size")
         if BASE + self.size > REACH:
             raise ValueError(f"an arena of {self.size} bytes exceeds {REACH - BASE}")
+
+    @property
+    def frame_size(self) -> int:
+        """Stack bytes of one function."""
+        return self.stack_size // MAX_CALL_DEPTH
 
     @cached_property
     def input_offset(self) -> int:
@@ -171,14 +177,14 @@ class Arena:
     def rodata(self) -> int:
         return self.base + self.layout.rodata_offset
 
-    def read(self, address: int, size: int) -> int:
-        """The unsigned little endian value of `size` bytes."""
-        start = self._offset(address, size, write=False)
+    def read(self, address: int, size: int, lowest: int = 0) -> int:
+        """The unsigned little endian value of `size` bytes, none of them below `lowest`."""
+        start = self._offset(address, size, write=False, lowest=lowest)
         return int.from_bytes(self._memory[start : start + size], "little")
 
-    def write(self, address: int, size: int, value: int) -> None:
-        """Store the low `size` bytes of an unsigned value."""
-        start = self._offset(address, size, write=True)
+    def write(self, address: int, size: int, value: int, lowest: int = 0) -> None:
+        """Store the low `size` bytes of an unsigned value, none of them below `lowest`."""
+        start = self._offset(address, size, write=True, lowest=lowest)
         value &= (1 << 8 * size) - 1
         self._memory[start : start + size] = value.to_bytes(size, "little")
 
@@ -202,15 +208,17 @@ class Arena:
         begin, end = self.layout.rodata_offset, self.layout.rodata_end
         return begin < end and begin < offset + size and offset < end
 
-    def _offset(self, address: int, size: int, *, write: bool) -> int:
+    def _offset(self, address: int, size: int, *, write: bool, lowest: int = 0) -> int:
         """Where in the memory an access begins: the one bounds check there is."""
         offset = address - self.base
-        if 0 <= offset <= self.layout.size - size:
+        if max(lowest - self.base, 0) <= offset <= self.layout.size - size:
             if not write or not self._reaches_rodata(offset, size):
                 return offset
             kind, why = FaultKind.READ_ONLY, "it reaches into the read-only data"
         else:
             kind = FaultKind.OUT_OF_BOUNDS
             why = f"the arena spans 0x{self.base:x} to 0x{self.base + self.layout.size:x}"
+            if self.base <= address < lowest:
+                why = f"it is below the function's stack frame of {self.layout.frame_size} bytes"
         access = f"a {'write' if write else 'read'} of {size} byte{'s' if size != 1 else ''}"
         raise Fault(kind, None, address, f"{access} at 0x{address:x} was refused: {why}")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from potash_firmware.bpf import isa
-from potash_firmware.bpf.arena import CODE_BASE, FRAME_SIZE, MAX_CALL_DEPTH, Arena
+from potash_firmware.bpf.arena import CODE_BASE, MAX_CALL_DEPTH, Arena
 from potash_firmware.bpf.errors import Fault, FaultKind
 from potash_firmware.bpf.isa import Alu, Atomic, Class, Instruction, Jump, Mode, Source
 from potash_firmware.bpf.tally import Tally, kind_of
@@ -89,6 +89,12 @@ class Interpreter:
         self.frames = [_Frame(pc=-1, registers=[0] * 11)]
         self.executed = 0
         self.pc = entry
+
+    @property
+    def frame_bottom(self) -> int:
+        """Where the function's stack frame begins. A callee's is below it, the function's no more;
+        so what it reaches for below is a frame that is larger than it may be."""
+        return self.registers[isa.FRAME_POINTER] - self.arena.layout.frame_size
 
     def step(self) -> None:
         """Execute one instruction; the program has ended when no frame is left. Raises Fault."""
@@ -318,8 +324,7 @@ def _call_local(cpu: Interpreter, index: int) -> None:
     if len(cpu.frames) == MAX_CALL_DEPTH:
         raise _fault(FaultKind.CALL_DEPTH, f"at most {MAX_CALL_DEPTH} functions can be active")
     cpu.frames.append(_Frame(cpu.pc, cpu.registers))
-    frame_pointer = cpu.registers[isa.FRAME_POINTER] - FRAME_SIZE
-    cpu.registers = _fresh_registers(cpu.registers[1:6], frame_pointer)
+    cpu.registers = _fresh_registers(cpu.registers[1:6], cpu.frame_bottom)
     cpu.pc = index
 
 
@@ -345,7 +350,8 @@ def _load_immediate(cpu: Interpreter, instruction: Instruction) -> None:
 
 def _load(cpu: Interpreter, instruction: Instruction) -> None:
     size = instruction.size
-    value = cpu.arena.read(cpu.registers[instruction.src] + instruction.offset & MASK, size)
+    address = cpu.registers[instruction.src] + instruction.offset & MASK
+    value = cpu.arena.read(address, size, cpu.frame_bottom)
     if instruction.mode == Mode.MEMSX:
         value = signed(value, 8 * size) & MASK
     cpu.registers[instruction.dst] = value
@@ -353,7 +359,7 @@ def _load(cpu: Interpreter, instruction: Instruction) -> None:
 
 def _store_immediate(cpu: Interpreter, instruction: Instruction) -> None:
     address = cpu.registers[instruction.dst] + instruction.offset & MASK
-    cpu.arena.write(address, instruction.size, instruction.imm)
+    cpu.arena.write(address, instruction.size, instruction.imm, cpu.frame_bottom)
 
 
 def _store(cpu: Interpreter, instruction: Instruction) -> None:
@@ -361,7 +367,8 @@ def _store(cpu: Interpreter, instruction: Instruction) -> None:
     if instruction.mode == Mode.ATOMIC:
         _atomic(cpu, instruction, address)
     else:
-        cpu.arena.write(address, instruction.size, cpu.registers[instruction.src])
+        value = cpu.registers[instruction.src]
+        cpu.arena.write(address, instruction.size, value, cpu.frame_bottom)
 
 
 _ATOMIC: Final[Mapping[int, Callable[[int, int], int]]] = {
@@ -381,7 +388,7 @@ def _atomic(cpu: Interpreter, instruction: Instruction, address: int) -> None:
         raise Fault(FaultKind.UNALIGNED, None, address, reason)
     mask = (1 << 8 * size) - 1
     cpu.arena.bytes_at(address, size, write=True)  # CMPXCHG needs a writable place even to fail
-    old = cpu.arena.read(address, size)
+    old = cpu.arena.read(address, size, cpu.frame_bottom)
     src = cpu.registers[instruction.src] & mask
     if instruction.imm == Atomic.CMPXCHG:
         if old == cpu.registers[0] & mask:

@@ -13,7 +13,7 @@ from functools import partial
 
 from csd_spec.program import Context
 from potash_firmware.bpf import added, elf, isa, reserve
-from potash_firmware.bpf.arena import PAGE, Arena, Layout
+from potash_firmware.bpf.arena import FRAME_SIZE, MAX_CALL_DEPTH, PAGE, Arena, Layout
 from potash_firmware.bpf.elf import MAX_DATA, Program
 from potash_firmware.bpf.engine import Engine, Execute, base_of, execute
 from potash_firmware.bpf.errors import Fault, ProgramError, VerificationError
@@ -21,8 +21,11 @@ from potash_firmware.bpf.helpers import HELPER_NUMBERS, Helpers, Services
 from potash_firmware.bpf.tally import Tally
 
 
-def verify(code: bytes, entry: int, helpers: Container[int]) -> None:
+def verify(code: bytes, entry: int, helpers: Container[int], frame_size: int = FRAME_SIZE) -> None:
     """Check all of `code`, also what the function at index `entry` never reaches.
+
+    A constant offset from the frame pointer has to be within `frame_size`; other accesses below a
+    function's frame fault when they are executed.
 
     Raises VerificationError for the first instruction that is wrong.
     """
@@ -44,9 +47,29 @@ def verify(code: bytes, entry: int, helpers: Container[int]) -> None:
             and instruction.imm not in helpers
         ):
             raise VerificationError(index, f"there is no helper {instruction.imm}")
+        if -_lowest_in_frame(instructions, index) > frame_size:
+            raise VerificationError(
+                index,
+                f"a function's stack frame has {frame_size} bytes at most (frame_size in [limits] "
+                "of the configuration)",
+            )
     last = max(starts)
     if instructions[last].opcode not in (isa.EXIT, isa.JA, isa.JA32):
         raise VerificationError(last, "the program runs past its last instruction")
+
+
+def _lowest_in_frame(instructions: list[isa.Instruction], index: int) -> int:
+    """What an instruction adds to the frame pointer to access memory or to point at a variable."""
+    instruction = instructions[index]
+    opcode, dst, src, offset, imm = instruction
+    match instruction.kind:
+        case isa.Class.LDX:
+            return offset if src == isa.FRAME_POINTER else 0
+        case isa.Class.ST | isa.Class.STX:
+            return offset if dst == isa.FRAME_POINTER else 0
+    # As compilers do it: a copy of the frame pointer, and the distance added to that.
+    copied = index and instructions[index - 1][:3] == (_COPY, dst, isa.FRAME_POINTER)
+    return imm if copied and opcode == _ADD else 0
 
 
 def _starts(instructions: list[isa.Instruction]) -> set[int]:
@@ -61,6 +84,9 @@ def _starts(instructions: list[isa.Instruction]) -> set[int]:
         index += 2 if instructions[index].opcode == isa.LDDW else 1
     return starts
 
+
+_COPY = isa.operation_opcode(isa.Class.ALU64, isa.Alu.MOV, isa.Source.X)
+_ADD = isa.operation_opcode(isa.Class.ALU64, isa.Alu.ADD)
 
 INSTRUCTION_LIMIT = 1_000_000_000_000
 
@@ -84,14 +110,17 @@ class Outcome:
     instructions: int
 
 
-def load_program(data: bytes, *, entry: str | None = None) -> Program:
+def load_program(data: bytes, *, entry: str | None = None, frame_size: int = FRAME_SIZE) -> Program:
     """Link and verify a program's object file. Raises ProgramError, one sentence.
 
     `entry` names the function to begin with: else `prog`, else the first global function.
+    `frame_size` is how many bytes of stack a function may have.
     """
     program = elf.load(data, entry=entry, helpers=helper_names())
     with placing(program):
-        verify(program.code, program.entry, HELPER_NUMBERS | added.found().helpers.keys())
+        verify(
+            program.code, program.entry, HELPER_NUMBERS | added.found().helpers.keys(), frame_size
+        )
     return program
 
 
@@ -111,9 +140,15 @@ def placing(program: Program) -> Iterator[None]:
         raise
 
 
-def buffer_layout(input_size: int, output_size: int) -> Layout:
+def buffer_layout(input_size: int, output_size: int, frame_size: int = FRAME_SIZE) -> Layout:
     """Where in an accelerator's memory its buffers lie, and how much memory any program needs."""
-    return Layout(input_size, output_size, data_size=MAX_DATA + MAX_CONTEXT, rodata_size=MAX_DATA)
+    return Layout(
+        input_size,
+        output_size,
+        frame_size * MAX_CALL_DEPTH,
+        data_size=MAX_DATA + MAX_CONTEXT,
+        rodata_size=MAX_DATA,
+    )
 
 
 def run_program(
@@ -127,12 +162,13 @@ def run_program(
     output_length: int | None = None,
     context: Context = _NO_ARGUMENTS,
     instruction_limit: int = INSTRUCTION_LIMIT,
+    frame_size: int = FRAME_SIZE,
     engine: Engine | Execute = Engine.INTERPRETER,
     tally: Tally | None = None,
 ) -> Outcome:
     """Run `program` from its entry to its exit, on `engine` or on what does its work.
 
-    `memory` is writable and has `buffer_layout(input_size, output_size).size` bytes, best from
+    `memory` is writable and has the bytes that `buffer_layout` with these sizes says, best from
     `reserve.allocate`: compiled programs need that, so other memory is copied. Input and
     output in it are the caller's: the first `input_length` bytes from that layout's `input_offset`
     are the input, the result is left from its `output_offset` on. Stack and data are made anew.
@@ -154,6 +190,7 @@ def run_program(
     layout = Layout(
         input_size,
         output_size,
+        frame_size * MAX_CALL_DEPTH,
         data_size=context_offset + length,
         rodata_size=len(program.rodata),
     )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from csd_spec.descriptors import DescriptorError, decode_arguments
 from csd_spec.program import CONTEXT_VERSION, encode_context
 from potash_firmware.bpf import elf
-from potash_firmware.bpf.arena import BASE, Arena, RangesLayout
+from potash_firmware.bpf.arena import BASE, FRAME_SIZE, MAX_CALL_DEPTH, Arena, RangesLayout
 from potash_firmware.bpf.elf import Program
 from potash_firmware.bpf.engine import Engine, prepare
 from potash_firmware.bpf.errors import Fault
@@ -78,12 +78,13 @@ class Window:
 class Placed:
     """A program in a window's space, ready to run on the ranges that the window shows."""
 
-    def __init__(self, program: Program, window: Window) -> None:
+    def __init__(self, program: Program, window: Window, frame_size: int = FRAME_SIZE) -> None:
         self._program = program
         self._window = window
         self._own = own = RangesLayout(
             0,
             0,
+            frame_size * MAX_CALL_DEPTH,
             data_size=len(program.data),
             rodata_size=len(program.rodata),
             context_size=MAX_CONTEXT,

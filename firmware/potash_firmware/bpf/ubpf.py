@@ -4,7 +4,7 @@ A program finds its arena at the address that it has in this process, and libubp
 against it. Differences: it counts no instructions, and limits them only up to `MOST_INSTRUCTIONS`;
 its verifier refuses more (function pointers, a jump to itself, 65536 instructions); a fault has no
 instruction, and an address only if it is an access outside the arena; writes to constants are not
-refused, nor unaligned atomic operations.
+refused, nor unaligned atomic operations, nor accesses below a function's stack frame.
 
 Source: libubpf's public header, ubpf.h.
 """
@@ -17,7 +17,7 @@ from typing import Any, Final
 import cffi
 
 from potash_firmware.bpf import isa
-from potash_firmware.bpf.arena import FRAME_SIZE, Arena
+from potash_firmware.bpf.arena import Arena
 from potash_firmware.bpf.errors import EngineUnavailable, Fault, FaultKind
 from potash_firmware.bpf.interpreter import MASK, Execution, Helper, signed
 from potash_firmware.bpf.tally import Tally
@@ -134,7 +134,8 @@ def _run(
 
     # C has only the addresses of these: they must live as long as the machine.
     functions = {number: callback(helper) for number, helper in helpers.items()}
-    frames = _ffi.callback("frame_size", lambda _vm, pc, _: FRAME_SIZE if pc else 0)
+    frame = arena.layout.frame_size
+    frames = _ffi.callback("frame_size", lambda _vm, pc, _: frame if pc else 0)
     check = _ffi.callback("bounds_check", refuse)
     for number, function in functions.items():
         library.ubpf_register(vm, number, b"helper", function)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from potash_firmware.bpf import isa
-from potash_firmware.bpf.arena import FRAME_SIZE
+from potash_firmware.bpf.arena import LEAST_FRAME
 from potash_firmware.bpf.isa import Class, Instruction, Jump, Mode
 from potash_firmware.bpf.native import values
 from potash_firmware.bpf.native.loops import Symbol, wrapped
@@ -58,7 +58,7 @@ def in_frame(instruction: Instruction) -> bool:
     """Whether an access is sure to be inside its function's own frame."""
     base = instruction.src if instruction.kind == Class.LDX else instruction.dst
     offset = instruction.offset
-    return base == isa.FRAME_POINTER and -FRAME_SIZE <= offset <= -instruction.size
+    return base == isa.FRAME_POINTER and -LEAST_FRAME <= offset <= -instruction.size
 
 
 def segments(

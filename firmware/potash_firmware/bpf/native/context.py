@@ -19,20 +19,21 @@ class Word(IntEnum):
     CALL_HELPER = 7  # address of a C function: number, r1 to r5; gives r0
     RESUME = 8  # address of a C function: interprets from PC to the function's exit; gives r0
     COUNT = 9  # instructions of the program
-    REGISTERS = 10  # r0 to r10 at PC, of which only what is used further on is meaningful
+    FRAME = 10  # bytes of each function's stack frame
+    REGISTERS = 11  # r0 to r10 at PC, of which only what is used further on is meaningful
     # What `runtime` alone uses.
-    HELPER_CALLBACK = 21  # where a helper's call goes on to
-    RESUME_CALLBACK = 22  # and a resumption
-    ACTIVE = 23  # whether compiled code runs, and nothing that it has called
-    THREAD = 24  # in this thread
-    LOW = 25  # first address of the arena's reserved range
-    HIGH = 26  # and the one behind it
-    JUMP = 27  # address of a jmp_buf: what a fault in that range returns to
-    PREVIOUS = 28  # address of a struct sigaction: what a fault outside is left to
-    FAULT = 29  # the address that was accessed
+    HELPER_CALLBACK = 22  # where a helper's call goes on to
+    RESUME_CALLBACK = 23  # and a resumption
+    ACTIVE = 24  # whether compiled code runs, and nothing that it has called
+    THREAD = 25  # in this thread
+    LOW = 26  # first address of the arena's reserved range
+    HIGH = 27  # and the one behind it
+    JUMP = 28  # address of a jmp_buf: what a fault in that range returns to
+    PREVIOUS = 29  # address of a struct sigaction: what a fault outside is left to
+    FAULT = 30  # the address that was accessed
     # Of programs whose instructions are counted by kind.
-    RESERVE = 30  # instructions that may be executed beyond FUEL, after a pause for progress
-    COUNTS = 31  # how many of each `tally.Kind` were executed; that of ALU is not used
+    RESERVE = 31  # instructions that may be executed beyond FUEL, after a pause for progress
+    COUNTS = 32  # how many of each `tally.Kind` were executed; that of ALU is not used
 
 
 SIZE = Word.COUNTS + len(Kind)

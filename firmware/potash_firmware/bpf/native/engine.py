@@ -17,10 +17,9 @@ from potash_firmware.bpf import isa, reserve
 from potash_firmware.bpf.arena import (
     BASE,
     CODE_BASE,
-    FRAME_SIZE,
+    LEAST_FRAME,
     MAX_CALL_DEPTH,
     REACH,
-    STACK_SIZE,
     Arena,
 )
 from potash_firmware.bpf.errors import EngineUnavailable, Fault, FaultKind
@@ -159,8 +158,8 @@ class Machine:
         tally: Tally | None = None,
     ) -> None:
         layout = arena.layout
-        if layout.stack_size < STACK_SIZE:
-            raise EngineUnavailable(f"compiled programs need a stack of {STACK_SIZE} bytes")
+        if layout.frame_size < LEAST_FRAME:
+            raise EngineUnavailable(f"compiled programs need stack frames of {LEAST_FRAME} bytes")
         self._code = code
         self._arena = arena
         self._helpers = helpers
@@ -193,7 +192,8 @@ class Machine:
         self._context = context = (ctypes.c_uint64 * SIZE)()
         context[Word.READABLE] = layout.size
         context[Word.WRITABLE] = layout.writable_size
-        context[Word.BOTTOM] = arena.stack_top - (MAX_CALL_DEPTH - 2) * FRAME_SIZE
+        context[Word.BOTTOM] = arena.stack_top - (MAX_CALL_DEPTH - 2) * layout.frame_size
+        context[Word.FRAME] = layout.frame_size
         context[Word.FUNCTIONS] = ctypes.addressof(table)
         context[Word.COUNT] = count
         context[Word.CALL_HELPER] = entered.call_helper
@@ -286,7 +286,8 @@ class Machine:
             self._count()
             pc = ctypes.c_int64(context[Word.PC]).value
             registers = list(context[Word.REGISTERS : Word.REGISTERS + 11])
-            depth = (self._arena.stack_top - registers[isa.FRAME_POINTER]) // FRAME_SIZE + 1
+            above = self._arena.stack_top - registers[isa.FRAME_POINTER]
+            depth = above // self._arena.layout.frame_size + 1
             interpreter.resume(pc, registers, depth, self._fuel - left)
             before = list(self._tally.counts) if self._tally is not None else []
             try:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from potash_firmware.bpf import isa
-from potash_firmware.bpf.arena import CODE_BASE, FRAME_SIZE
+from potash_firmware.bpf.arena import BASE, CODE_BASE
 from potash_firmware.bpf.isa import CallKind, Class, Instruction, Jump, Source
 from potash_firmware.bpf.native import induction, loops, lowering
 from potash_firmware.bpf.native.blocks import Block, Code, Function
@@ -150,13 +150,24 @@ class _Generator:
         return name
 
     def _span(self, size: int, write: bool) -> str:
-        """How many places there are in the arena where `size` bytes can begin."""
+        """How many places there are where `size` bytes can begin, from the bottom of the function's
+        frame to the arena's limit."""
         limit = self._from_context(Word.WRITABLE if write else Word.READABLE)
+        bottom = self._bottom()
         name = f"%{'write' if write else 'read'}{size}"
         self._prologue.setdefault(
-            name, f"  {name} = call i64 @llvm.usub.sat.i64(i64 {limit}, i64 {size - 1})"
+            name,
+            f"  {name}e = add i64 {limit}, {BASE}\n"
+            f"  {name}a = sub i64 {name}e, {bottom}\n"
+            f"  {name} = call i64 @llvm.usub.sat.i64(i64 {name}a, i64 {size - 1})",
         )
         return name
+
+    def _bottom(self) -> str:
+        """Where the function's frame begins, below which it may not access and its callees' are."""
+        size = self._from_context(Word.FRAME)
+        self._prologue.setdefault("%bottom", f"  %bottom = sub i64 %frame, {size}")
+        return "%bottom"
 
     # Edges
 
@@ -194,7 +205,7 @@ class _Generator:
         writer.label(f"guard{order}")
         limits = self._from_context(Word.READABLE), self._from_context(Word.WRITABLE)
         guard = Guard(writer, nest, self._function)
-        holds = guard.holds(*limits, self._all_fuel)
+        holds = guard.holds(self._bottom(), *limits, self._all_fuel)
         writer.branch(holds, f"u{order}", f"b{order}", LIKELY)
         self.claims.hoists[nest.loop.header] = Hoist(
             nest, f"guard{order}", guard.last, guard.reach, guard.cost
@@ -406,9 +417,9 @@ class _Generator:
         """Call compiled code, which may have taken a side exit when it returns."""
         writer = self._writer
         self._save_counts()
-        frame = writer.value(f"sub i64 %frame, {FRAME_SIZE}")
         value = writer.value(
-            f"call i64 {function}(ptr %context, ptr %memory, i64 {frame}, {self._arguments()})"
+            f"call i64 {function}(ptr %context, ptr %memory, i64 {self._bottom()}, "
+            f"{self._arguments()})"
         )
         lowering.put(writer, 0, value)
         self._load_counts()

@@ -8,7 +8,7 @@ checked elsewhere.
 from collections.abc import Mapping
 
 from potash_firmware.bpf import isa
-from potash_firmware.bpf.arena import BASE, CODE_BASE, REACH
+from potash_firmware.bpf.arena import CODE_BASE, REACH
 from potash_firmware.bpf.isa import Alu, Atomic, Class, Instruction, Jump, Mode, Source
 from potash_firmware.bpf.native.writer import ARENA, Writer
 
@@ -200,6 +200,7 @@ def _atomic(writer: Writer, instruction: Instruction, place: str, bits: int) -> 
 
 
 def outside(writer: Writer, at: str, low: int, span: str) -> str:
-    """Whether the bytes from `at` plus `low` on are not all inside; `span` as `limits` named it."""
-    offset = writer.value(f"add i64 {at}, {low - BASE}")
+    """Whether the bytes from `at` plus `low` on are not all among `span` places from %bottom on."""
+    begin = writer.value(f"add i64 {at}, {low}") if low else at
+    offset = writer.value(f"sub i64 {begin}, %bottom")
     return writer.value(f"icmp uge i64 {offset}, {span}")

@@ -47,8 +47,11 @@ class Guard:
         """Instructions of the whole nest."""
         self._values: dict[int, str] = {}
 
-    def holds(self, readable: str, writable: str, fuel: Callable[[], str]) -> str:
-        """Whether the nest needs no checks; the limits of the arena are i64, so is `fuel`."""
+    def holds(self, bottom: str, readable: str, writable: str, fuel: Callable[[], str]) -> str:
+        """Whether the nest needs no checks; the function's stack frame begins at `bottom`.
+
+        That, the limits of the arena and `fuel` are i64.
+        """
         for header, test in self._nest.tests.items():
             self.last[header] = self._iterations(test)
         for condition in self._nest.conditions:
@@ -57,7 +60,7 @@ class Guard:
             self._require("sge", low, least)
             self._require("sle", high, most)
         for one in self._nest.ranges:
-            self._inside(one, writable if one.write else readable)
+            self._inside(one, bottom, writable if one.write else readable)
         if self._nest.counted:
             self.cost = self._cost(self._nest.loop)
             self._require("sle", self.cost, self._wide(fuel()))
@@ -189,10 +192,10 @@ class Guard:
         rest = writer.value(f"urem i64 {short}, {step}")
         self._true.append(writer.value(f"icmp eq i64 {rest}, 0"))
 
-    def _inside(self, one: loops.Range, limit: str) -> None:
+    def _inside(self, one: loops.Range, bottom: str, limit: str) -> None:
         low, high = self._interval(loops.Linear(0, one.terms), one.short)
         begin, behind = self._do("add", low, one.low), self._do("add", high, one.high)
-        self._require("sge", begin, BASE)
+        self._require("sge", begin, self._wide(bottom, signed=False))
         end = self._do("add", self._wide(limit, signed=False), BASE)
         self._require("sle", behind, end)
         self.reach.append((begin, behind))
