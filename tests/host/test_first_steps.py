@@ -257,6 +257,50 @@ def test_an_interrupt_while_a_class_is_made_is_one_and_a_bug_is_not_hidden() -> 
     assert broken.stderr.endswith("RuntimeError: a bug\n")
 
 
+UNHEARD = """
+import os, sys, time
+import potash.cli.app
+from potash.cli.main import main
+
+number = int(sys.argv[1])
+
+class Final:
+    def __del__(self):
+        os.kill(os.getpid(), number)
+
+def run(arguments):
+    if arguments[1] == "finalizer":
+        Final()
+    try:
+        if arguments[1] == "library":
+            os.kill(os.getpid(), number)
+        time.sleep(10)
+    except (Exception, SystemExit):
+        time.sleep(10)
+    return 0
+
+potash.cli.app.run_app = run
+main()
+"""
+
+
+@pytest.mark.parametrize("where", ["finalizer", "library"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_command_where_exceptions_are_lost(
+    number: signal.Signals, where: str
+) -> None:
+    """As while numba and llvmlite are imported, which compile in callbacks of C."""
+    done = subprocess.run(
+        [sys.executable, "-c", UNHEARD, str(number.value), where],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    said = "potash: interrupted\n" if number is signal.SIGINT else ""
+    assert (done.returncode, done.stderr) == (128 + number, said)
+
+
 def test_under_nohup_a_closed_terminal_ends_nothing(tmp_path: Path) -> None:
     """SIGHUP stays ignored where whoever starts the command has it ignored."""
     script = (

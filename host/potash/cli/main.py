@@ -9,7 +9,8 @@ from types import FrameType
 ENDING = ("SIGTERM", "SIGHUP")
 """Signals that end a command as an interrupt does, so that it leaves nothing behind."""
 
-
+_came: list[int] = []
+"""Those of `ENDING` that have come."""
 _lost: list[type[BaseException]] = []
 """Interrupts that Python could not raise where they came: in a finalizer or a callback of C."""
 
@@ -29,6 +30,8 @@ def main() -> None:
         gc.freeze()
         gc.enable()
         code = run_app(sys.argv[1:])
+        if _came:  # and the command has ended as it does when it is interrupted
+            code = _interrupted()
     except KeyboardInterrupt:
         code = _interrupted()
     except Exception as error:
@@ -49,11 +52,11 @@ def _unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
     if not issubclass(unraisable.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)
         return
-    import _thread
     import threading
 
     _lost.append(unraisable.exc_type)
-    again = threading.Timer(0.05, _thread.interrupt_main)
+    number = _came[-1] if _came else signal.SIGINT
+    again = threading.Timer(0.05, os.kill, [os.getpid(), number])
     again.daemon = True
     again.start()
 
@@ -73,10 +76,15 @@ def _drop_unwritten() -> None:
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
+    # Not SystemExit, which libraries and callbacks of C take for an error like any other.
+    _came.append(number)
+    raise KeyboardInterrupt
 
 
 def _interrupted() -> int:
+    """The exit code of a command that a signal has ended."""
+    if _came:
+        return 128 + _came[0]
     print("potash: interrupted", file=sys.stderr)
     return 128 + signal.SIGINT
 
