@@ -8,10 +8,12 @@ from pathlib import Path
 
 import flatbuffers
 import numpy as np
+import numpy.typing as npt
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from potash_firmware.tflite.runtime import Model, ModelError, infer
+from potash_firmware.tflite.delegate import VtaDelegate
+from potash_firmware.tflite.runtime import Model, ModelError, infer, inspect
 from potash_firmware.tflite.validation import model as validation
 from potash_firmware.tflite.writer import ModelBuilder, add_model
 from support.tflite import bench, reference
@@ -47,6 +49,77 @@ def test_the_fast_kernels_run_when_the_reference_is_not_asked_for() -> None:
     assert infer(MODEL, INPUT, memoryview(output), delegate=None) == 64
     fast, exact = np.frombuffer(output, np.int8), np.frombuffer(run(MODEL), np.int8)
     assert np.abs(fast.astype(int) - exact).max() <= 1
+
+
+def sums(beside: str = "") -> bytes:
+    """SUM of int8, of which the reference kernel has a result of its own, and an operator that has
+    no reference kernel."""
+    builder = ModelBuilder()
+    x = builder.tensor("x", (1, 4, 8), scale=0.1, zero_point=3)
+    axis = builder.tensor("axis", (1,), np.int32, data=np.array([1], np.int32))
+    y = builder.tensor("y", (1, 8), scale=0.1, zero_point=3)
+    options = schema.ReducerOptionsT()
+    kind = schema.BuiltinOptions.ReducerOptions
+    code = schema.BuiltinOperator.SUM
+    builder.operator(code, [x, axis], [y], options_type=kind, options=options, version=2)
+    if not beside:
+        return builder.build([x], [y])
+    if beside == "HASHTABLE":
+        table, z = (builder.tensor(name, (1,), np.int32) for name in ("table", "z"))
+        builder._graph.tensors[table].type = schema.TensorType.RESOURCE
+        builder._graph.tensors[z].type = schema.TensorType.INT64
+        its = schema.HashtableOptionsT()
+        its.keyDtype, its.valueDtype = schema.TensorType.INT64, schema.TensorType.STRING
+        kind = schema.BuiltinOptions.HashtableOptions
+        builder.operator(
+            schema.BuiltinOperator.HASHTABLE, [], [table], options_type=kind, options=its
+        )
+        builder.operator(schema.BuiltinOperator.HASHTABLE_SIZE, [table], [z])
+        return builder.build([x], [y, z])
+    real = builder.tensor("real", (4,), np.float32)
+    more = []
+    if beside == "SEGMENT_SUM":
+        more.append(builder.tensor("ids", (4,), np.int32, data=np.array([0, 0, 1, 1], np.int32)))
+    z = builder.tensor("z", (2,) if more else (4,), np.float32)
+    builder.operator(getattr(schema.BuiltinOperator, beside), [real, *more], [z])
+    return builder.build([x, real], [y, z])
+
+
+REALS = np.array([-1.5, -0.25, 0.5, 2.75], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("beside", "expected"),
+    [
+        ("ELU", np.where(REALS < 0, np.expm1(REALS), REALS)),
+        ("CEIL", np.array([-1, 0, 1, 3], np.float32)),
+        ("ROUND", np.array([-2, 0, 0, 3], np.float32)),
+        ("SEGMENT_SUM", np.array([-1.75, 3.25], np.float32)),
+        ("HASHTABLE", np.array([0], np.int64)),
+    ],
+)
+def test_other_kernels_run_only_the_nodes_that_have_no_reference_kernel(
+    beside: str, expected: npt.NDArray[np.float32]
+) -> None:
+    values = np.random.default_rng(0).integers(-20, 20, (1, 4, 8), np.int8)
+    model, given = sums(beside), values.tobytes() + REALS.tobytes()
+    room, output = 8 + expected.nbytes, bytearray(8)
+    found = run(model, given, room)
+    assert found[:8] == reference(sums(), (values,))
+    np.testing.assert_allclose(np.frombuffer(found[8:], expected.dtype), expected, rtol=1e-5)
+    infer(sums(), values.tobytes(), memoryview(output), delegate=None)
+    assert output != found[:8]  # the kernel does differ
+    names = Model(model, delegate=None, reference=True).without_reference
+    assert names == {beside, *(["HASHTABLE_SIZE"] if beside == "HASHTABLE" else [])}
+    with bench() as vta:
+        assert len(inspect(model, vta.delegate)) == 3 - (beside != "HASHTABLE")
+        assert run_on(vta.delegate, model, given, room) == found
+
+
+def run_on(delegate: VtaDelegate, model: bytes, inputs: bytes, room: int) -> bytes:
+    output = bytearray(room)
+    infer(model, inputs, memoryview(output), delegate=delegate, reference=True)
+    return bytes(output)
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])

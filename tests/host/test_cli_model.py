@@ -18,6 +18,7 @@ from potash.models.process import isolated
 from potash.models.running import Ran, Target
 from potash.sdk.errors import PotashError
 from potash_firmware.tflite.runtime import TensorReport
+from potash_firmware.tflite.writer import ModelBuilder
 from support.models import ISOLATED, in_this_process
 from support.tflite import reference
 
@@ -192,12 +193,33 @@ def test_places_are_compared(add: Path, values: Path, capsys: pytest.CaptureFixt
     assert set(pairs) == {("vta", "cpu"), ("vta", "reference"), ("cpu", "reference")}
     assert pairs["vta", "reference"]["differing"] == pairs["vta", "reference"]["largest"] == 0
     assert "output" not in report
+    ((node,), lacked) = report["nodes"], report["without_reference"]
+    assert (node["operator"], node["on"], lacked) == ("ADD", "vta", [])
+
+
+def test_a_comparison_says_which_nodes_ran_where(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    builder, (file, given) = ModelBuilder(), (tmp_path / name for name in ("model", "input"))
+    x, y = (builder.tensor(name, (1, 4), scale=0.5) for name in "xy")
+    real, *rest = (builder.tensor(name, (1, 4), np.float32) for name in "abc")
+    code = schema.BuiltinOperator
+    builder.operator(code.RELU, [x], [y], version=2)
+    builder.operator(code.ELU, [real], [rest[0]])
+    builder.operator(code.ELU, [rest[0]], [rest[1]])
+    file.write_bytes(builder.build([x, real], [y, rest[1]]))
+    given.write_bytes(bytes(20))
+    assert run_app(["model", "run", str(file), "--input", str(given), "--compare"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "vta: 1 of 3 nodes on the VTA; on the fast kernels: ELU (1, 2)",
+        "reference: ELU on optimised kernels, for lack of reference ones",
+    ]
 
 
 def test_differences_are_counted_for_each_output() -> None:
     def ran(small: list[int], real: list[float]) -> Ran:
         output = np.array(small, np.int8).tobytes() + np.array(real, np.float32).tobytes()
-        return Ran(output, tensors, 0, 0, 0.0)
+        return Ran(output, tensors, 0, 0, (), (), 0.0)
 
     tensors = (
         TensorReport("a", np.dtype(np.int8), (3,), 3, 0.5, 0),

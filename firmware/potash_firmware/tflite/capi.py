@@ -428,6 +428,14 @@ def read_node(context: CData, index: int) -> Node:
     )
 
 
+def read_registration(context: CData, index: int) -> CData:
+    """The registration of node `index`, which is the graph's own. Raises LookupError likewise."""
+    node, registration = ffi.new("TfLiteNode **"), ffi.new("TfLiteRegistration **")
+    if context.GetNodeAndRegistration(context, index, node, registration) != Status.OK:
+        raise LookupError(f"the graph has no node {index}")
+    return registration[0]
+
+
 def read_execution_plan(context: CData) -> tuple[int, ...]:
     """The nodes in the order in which they run.
 

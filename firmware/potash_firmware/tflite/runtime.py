@@ -14,9 +14,10 @@ from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
+from ai_edge_litert.interpreter import Interpreter
 
 from potash_firmware.tflite import macs
+from potash_firmware.tflite import reference as kernels
 from potash_firmware.tflite.capi import Array
 from potash_firmware.tflite.delegate import NodeReport, SplitError, VtaDelegate
 from potash_firmware.tflite.operators.added import OperatorError
@@ -107,6 +108,12 @@ class Model:
             claimed = {one.node for one in first if one.claimed}
             self._macs = macs.count(self._interpreter, claimed)
         return self._macs
+
+    @property
+    def without_reference(self) -> frozenset[str]:
+        """The operators that have no reference kernel, if the model was to run on those; others
+        run them."""
+        return kernels.lacked(self._interpreter)
 
     @functools.cached_property
     def is_function(self) -> bool:
@@ -214,12 +221,9 @@ def _prepare(
     threads: int | None,
     left: Left = MappingProxyType({}),
 ) -> Interpreter:
-    resolver = OpResolverType.BUILTIN_REF if reference else OpResolverType.BUILTIN
-
     def make() -> Interpreter:
-        interpreter = Interpreter(
-            model_content=model, experimental_op_resolver_type=resolver, num_threads=threads
-        )
+        load = kernels.load if reference else _default
+        interpreter = load(model, threads)
         if delegate is not None:
             delegate.apply(interpreter)
         interpreter.allocate_tensors()
@@ -239,6 +243,10 @@ def _prepare(
             except (VtaMemoryError, SplitError, OperatorError):
                 # It takes fewer nodes now, and in the end none.
                 delegate.begin({**left, **delegate.left}, variables)
+
+
+def _default(model: bytes, threads: int | None) -> Interpreter:
+    return Interpreter(model_content=model, num_threads=threads)
 
 
 def _native(action: Callable[[], Result], delegate: VtaDelegate | None) -> Result:

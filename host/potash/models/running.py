@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Annotated
 
 import numpy as np
@@ -54,6 +54,10 @@ class Ran:
     taken: int
     """Bytes of input that it used."""
     nodes_on_vta: int
+    nodes: tuple[NodeReport, ...]
+    """All nodes, where the VTA is the target."""
+    without_reference: tuple[str, ...]
+    """Operators that have no reference kernel, where those are the target."""
     seconds: float
     """Of the run, without loading the model."""
 
@@ -98,6 +102,8 @@ def run(
             tensors=loaded.outputs,
             taken=sum(tensor.size for tensor in loaded.inputs),
             nodes_on_vta=delegate.nodes_run if delegate else 0,
+            nodes=tuple(chain(*delegate.decisions)) if delegate else (),
+            without_reference=tuple(sorted(loaded.without_reference)),
             seconds=seconds,
         )
 

@@ -270,7 +270,7 @@ def _shown(file: Path, described: Described) -> list[str]:
     several = any(node.graph for node in described.nodes)
     rows = [
         (
-            f"{node.graph}.{node.node}" if several else str(node.node),
+            _number(node, several),
             node.operator,
             "VTA" if node.claimed else f"CPU: {node.reason}",
         )
@@ -315,7 +315,33 @@ def _outcome(
             for pair in pairs
         ]
         lines += columns(rows)
+        nodes = results[Target.VTA].nodes
+        lacked = results[Target.REFERENCE].without_reference
+        report["nodes"] = [_node(node) for node in nodes]
+        report["without_reference"] = lacked
+        lines.append(_ran_where(nodes))
+        if lacked:
+            names = ", ".join(lacked)
+            lines.append(f"reference: {names} on optimised kernels, for lack of reference ones")
     return report, lines
+
+
+def _ran_where(nodes: Sequence[NodeReport]) -> str:
+    """Which nodes the VTA ran, and by operator those that it left to the fast kernels."""
+    several = any(node.graph for node in nodes)
+    left: dict[str, list[str]] = {}
+    for node in nodes:
+        if not node.claimed:
+            left.setdefault(node.operator, []).append(_number(node, several))
+    on_vta = len(nodes) - sum(map(len, left.values()))
+    line = f"vta: {on_vta} of {len(nodes)} nodes on the VTA"
+    names = (f"{name} ({', '.join(numbers)})" for name, numbers in left.items())
+    return f"{line}; on the fast kernels: {', '.join(names)}" if left else line
+
+
+def _number(node: NodeReport, several: bool) -> str:
+    """A node's number, with its graph's where there are several."""
+    return f"{node.graph}.{node.node}" if several else str(node.node)
 
 
 def _write(path: Path, data: bytes, progress: Progress) -> None:

@@ -120,6 +120,15 @@ class ModelRun(TypedDict):
     outputs: NotRequired[
         Annotated[Sequence[ComparedTensor], "With --compare: the differences between targets."]
     ]
+    nodes: NotRequired[
+        Annotated[Sequence[Node], "With --compare: where each node runs if the target is the VTA."]
+    ]
+    without_reference: NotRequired[
+        Annotated[
+            Sequence[str],
+            "With --compare: operators that have no reference kernel; others run them there.",
+        ]
+    ]
 
 
 @dataclass(frozen=True)
