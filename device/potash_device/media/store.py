@@ -104,9 +104,9 @@ class Media:
     def close(self) -> None:
         if self.beside is not None:
             self.beside.close()
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        descriptor, self.fd = self.fd, -1  # first, for other threads
+        if descriptor >= 0:
+            os.close(descriptor)
 
     @property
     def never_waits(self) -> bool:
