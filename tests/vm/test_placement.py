@@ -52,3 +52,7 @@ def test_nvme_cli_places_data_and_reads_the_logs(images: GuestImages) -> None:
         assert [one["type"] for one in events] == [3, 0]
         assert events[0]["pid"] == 7
         typed(guest, blocks("placement.md", "sh")[1])
+        sh(
+            "fio --name=verified --filename=/dev/ng0n1 --ioengine=io_uring_cmd --cmd_type=nvme"
+            " --fdp=1 --fdp_pli=1,2 --rw=write --bs=4k --size=256k --verify=crc32c"
+        )
