@@ -24,6 +24,8 @@ from support.bpf_elf import (
     R_64_64,
     R_ABS32,
     R_ABS64,
+    R_DATA_32,
+    R_DATA_64,
     R_NODYLD32,
     REL,
     RELA,
@@ -194,6 +196,23 @@ def test_a_32_bit_pointer_to_data() -> None:
     ]
     names = [Name("prog"), Name("values", "values"), Name("short", "short", type=OBJECT)]
     assert execute(elf(parts, names)) == 200
+
+
+@pytest.mark.parametrize(("kind", "width"), [(R_DATA_32, "I"), (R_DATA_64, "Q")])
+def test_pointers_in_data_as_gcc_writes_them(kind: int, width: str) -> None:
+    """Relocations of GNU binutils, relative to a section; other symbols are refused below."""
+    load_short = insn(0x61 if width == "I" else 0x79, 1, 1)
+    parts = [
+        text(lddw(1, 0), load_short, load(0, 1), exit_, relocations=[(0, R_64_64, "pointer")]),
+        Part("values", struct.pack("<2Q", 100, 200)),
+        Part("pointer", struct.pack(f"<{width}", 8), relocations=[(0, kind, "values")]),
+        Part(".comment", b"\0GCC: (12.2.0) 12.2.0\0", flags=0),
+    ]
+    names = [Name("prog"), Name("values", "values", type=SECTION), Name("pointer", "pointer")]
+    assert execute(elf(parts, names)) == 200
+    names[1].value = 8
+    with pytest.raises(ElfError, match="made by GCC, whose relocations .* compile it with clang"):
+        load_elf(elf(parts, names))
 
 
 def test_the_address_of_a_function_can_be_called() -> None:

@@ -205,6 +205,10 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: elf([CODE, Part("s", b"abc", 0, STRTAB)], NAMES, extra={"shstrndx": 2}),
         "has no end",
     ),
+    "maps of a program for Linux": (
+        lambda: elf([text(call(1), exit_), Part(".maps", bytes(32), ALLOC | WRITE)], NAMES),
+        "has maps .* is one for Linux, whose helpers have other numbers",
+    ),
     "a name without measure": (lambda: elf([CODE], [Name("p" * 1025)]), "longer than 1024"),
 }
 

@@ -21,11 +21,12 @@ from potash_firmware.bpf import (
     buffer_layout,
     helpers,
     load_program,
+    reserve,
     run_program,
 )
 from potash_firmware.bpf.engine import unavailable
 from support.bpf import exit_, insn, load, mov_reg
-from support.bpf_elf import Name, Part, elf, text
+from support.bpf_elf import R_64_32, Name, Part, elf, text
 
 PRINT, TFLITE_APU, TFLITE_VTA, SET_OUTPUT_LENGTH, LOG, ARG, CRC32C = range(1, 8)
 READ_LBA, WRITE_LBA, TFLITE_OPEN, TFLITE_RUN, TFLITE_CLOSE = range(8, 13)
@@ -43,6 +44,8 @@ CALLS = INPUT + 4096
 """Where the program finds what it is to call."""
 
 LAYOUT = buffer_layout(INPUT_SIZE, OUTPUT_SIZE)
+
+TRAP = text(insn(0x85, src=1, imm=-1), exit_, relocations=[(0, R_64_32, "__bpf_trap")])
 
 ENGINES = [
     pytest.param(
@@ -406,3 +409,20 @@ def test_whatever_a_helper_is_given_it_returns_or_faults(calls: list[tuple[int, 
         assert fault.pc is not None and fault.reason
     assert made.get(CONSTANTS, 64) == bytes(64)
     assert made.memory[END - BASE :] == b"\xee" * (len(made.memory) - (END - BASE))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_trap_of_the_compiler_ends_the_program(engine: Engine) -> None:
+    """LLVM 22 calls it, by an undefined weak symbol, where earlier versions refuse the source."""
+    program = load_program(elf([TRAP], [Name("prog"), Name("__bpf_trap", 0, type=0)]))
+    with pytest.raises(Fault, match="has reached __builtin_trap, or what its") as caught:
+        run_program(
+            program,
+            reserve.allocate(LAYOUT.size),
+            input_size=INPUT_SIZE,
+            output_size=OUTPUT_SIZE,
+            input_length=0,
+            services=Services(lambda text: None, lambda *_: 0, lambda *_: 0),
+            engine=engine,
+        )
+    assert (caught.value.kind, caught.value.pc) == (FaultKind.HELPER_FAILED, 0)

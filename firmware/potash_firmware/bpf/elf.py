@@ -34,6 +34,9 @@ ENTRY = "prog"
 HELPER_NAMES: Mapping[str, int] = {helper.name.lower(): helper.value for helper in Helper}
 """The helpers as functions that an object may leave undefined."""
 
+TRAP = 31
+"""Number of the helper that LLVM 22 calls by the name of `__bpf_trap`."""
+
 _JUMP_TABLES = ".jumptables"
 """Where LLVM 22 puts the addresses that a `gotox` chooses from, an instruction of no standard."""
 
@@ -49,6 +52,12 @@ class RelocationType(IntEnum):
 
 
 _RELOCATION_TYPES = frozenset(RelocationType)
+
+_OF_GCC: Mapping[int, int] = {11: RelocationType.R_BPF_64_ABS32, 12: RelocationType.R_BPF_64_ABS64}
+"""R_BPF_DATA_32 and R_BPF_DATA_64 of GNU binutils before 2.41 (include/elf/bpf.h)."""
+
+_MAPS = (".maps", "maps")
+"""Sections in which programs for Linux define maps."""
 
 
 class Segment(Enum):
@@ -181,6 +190,10 @@ class _Linker:
         self._placed: dict[int, tuple[Segment, int]] = {}
         self._fixups: list[Fixup] = []
         self._references: dict[int, Reference] = {}
+        # GNU binutils count the symbol's value in the addend, so only a value of 0 is unambiguous.
+        self._by_gcc = any(
+            b"GCC: (" in source.contents(one) for one in source.sections if one.name == ".comment"
+        )
 
     def program(self, entry: str | None) -> Program:
         for section in self._object.sections:
@@ -197,6 +210,11 @@ class _Linker:
     def _place(self, section: object_file.Section) -> None:
         """Append a section to its piece of the program."""
         segment = _segment(section)
+        if section.name in _MAPS:
+            raise ElfError(
+                f"the program has maps (section {section.name!r}) and so is one for Linux, whose "
+                "helpers have other numbers: keep data in variables, and call what potash.h has"
+            )
         piece = self._pieces[segment]
         limit = MAX_CODE if segment is Segment.CODE else MAX_DATA
         if section.alignment > PAGE:
@@ -215,10 +233,16 @@ class _Linker:
     def _relocate(self, section: object_file.Section, relocation: object_file.Relocation) -> None:
         segment, base = self._placed[section.number]
         offset, kind, symbol = relocation
+        kind = _OF_GCC.get(kind, kind)
         if kind not in _RELOCATION_TYPES:
             raise ElfError(f"relocations of type {kind} are not those of a BPF program")
         if offset + _extent(kind) > section.size:
             raise ElfError(f"a relocation reaches past the end of section {section.name!r}")
+        if symbol.value and self._by_gcc:
+            raise ElfError(
+                "the object was made by GCC, whose relocations have another encoding: compile it "
+                "with clang or ziglang"
+            )
         in_code = segment is Segment.CODE
         if in_code != (kind in (RelocationType.R_BPF_64_64, RelocationType.R_BPF_64_32)):
             raise ElfError(f"section {section.name!r} has a relocation of type {kind}")
@@ -355,7 +379,7 @@ class _Linker:
         return index
 
     def _helper(self, symbol: object_file.Symbol) -> int:
-        number = self._helpers.get(symbol.name)
+        number = TRAP if symbol.name == "__bpf_trap" else self._helpers.get(symbol.name)
         if number is None:
             raise ElfError(f"{_called(symbol)} is neither in the object nor a helper")
         return number

@@ -15,6 +15,7 @@ from csd_spec.program import Helper as HelperNumber
 from potash_device.trace import COMPUTE
 from potash_firmware.bpf import added
 from potash_firmware.bpf.arena import Arena
+from potash_firmware.bpf.elf import TRAP
 from potash_firmware.bpf.errors import Fault, FaultKind
 from potash_firmware.bpf.interpreter import Helper
 
@@ -37,7 +38,7 @@ length."""
 MoveBlocks = Callable[[int, int, int, memoryview], int]
 """Reads into the view, or writes from it: namespace, first block, blocks; returns their bytes."""
 
-HELPER_NUMBERS = frozenset(HelperNumber)
+HELPER_NUMBERS = frozenset(HelperNumber) | {TRAP}
 
 Result = TypeVar("Result")
 Choice = TypeVar("Choice", Level, Processor)
@@ -94,6 +95,7 @@ class Helpers:
         extra = added.found().helpers
         # Each is a method here that is called as its number is named.
         table: dict[int, Helper] = {one: getattr(self, one.name.lower()) for one in HelperNumber}
+        table[TRAP] = self.trap
         table.update((number, one.bound(self.arena)) for number, one in extra.items())
         called = self.services.called
         if called is not None:
@@ -102,7 +104,13 @@ class Helpers:
             return table
         names = {number: one.name for number, one in extra.items()}
         names.update((number, number.name.lower()) for number in HelperNumber)
+        names[TRAP] = "trap"
         return {number: _watched(names[number], helper) for number, helper in table.items()}
+
+    def trap(self, *_: int) -> int:
+        """Where C has `__builtin_trap`, and where a compiler takes a place to be unreachable."""
+        reason = "the program has reached __builtin_trap, or what its compiler held unreachable"
+        raise Fault(FaultKind.HELPER_FAILED, None, None, reason)
 
     def print(self, text: int, _2: int, _3: int, _4: int, _5: int) -> int:
         """`print(const char *text)`: one line for the accelerator's log."""
