@@ -4,6 +4,7 @@ A device knows no sockets and no messages. It answers accesses to its regions, u
 memory through an `AddressSpace`, and interrupts through `InterruptLines`.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -60,6 +61,12 @@ class Region:
         for part in parts:
             if min(part.offset, part.size) < 0 or part.offset + part.size > self.size:
                 raise ValueError(f"{part} is not in a region of {self.size} bytes")
+        for fd in (self.fd, *(one.fd for one in self.ioeventfds)):
+            try:
+                if fd is not None:
+                    os.fstat(fd)
+            except OSError:
+                raise ValueError(f"{fd} is no open file descriptor") from None
 
 
 class Pending:
@@ -140,8 +147,9 @@ class Device(Protocol):
         """The client has mapped or unmapped memory and waits for the reply.
 
         Drop the views of what is no longer mapped before returning: the client may give that
-        memory to something else once it has the reply. An OSError from here refuses a window that
-        was mapped, which is unmapped again: keep no view of it. What was unmapped stays so.
+        memory to something else once it has the reply. An OSError from here, or one that `Pending`
+        is finished with, refuses a window that was mapped, which is unmapped again: keep no view of
+        it. What was unmapped stays so.
         Who has work under way in that memory which cannot be recalled returns `Pending`, and keeps
         only the views of that work.
         """

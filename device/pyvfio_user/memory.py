@@ -114,7 +114,7 @@ class AddressSpace:
         offset: int,
         readable: bool,
         writable: bool,
-    ) -> None:
+    ) -> Window:
         """Open a window of `size` bytes at `address` onto the file `fd` from `offset` on.
 
         The descriptor stays the caller's. A window without one is reached by messages, and so is
@@ -149,10 +149,11 @@ class AddressSpace:
         elif writable and self._has_messages:
             self.unmapped_because = reason
             self.remote += 1
-        self._windows.add(
-            Window(address, address + size, source, target, content, offset, readable, writable)
-        )
+        end = address + size
+        mapping = Window(address, end, source, target, content, offset, readable, writable)
+        self._windows.add(mapping)
         self._changed()
+        return mapping
 
     def unmap(self, address: int, size: int) -> None:
         """Close all windows inside a range, of which there may be none, as VFIO type 1 version 2.
@@ -179,6 +180,11 @@ class AddressSpace:
             del self._joined[first, last]
         if windows:
             self._changed()
+
+    def close(self, window: Window) -> None:
+        """Close a window that `map` has opened, if it is still open."""
+        if self._windows.at(window.start) is window:
+            self.unmap(window.start, window.end - window.start)
 
     def is_mapped(self, address: int, size: int) -> bool:
         """Whether views may be held of any of these bytes."""
@@ -393,8 +399,10 @@ class AddressSpace:
     # The log of writes: a view for writing counts as written when it is given out.
 
     def start_logging(self) -> None:
-        """Log the pages of all views for writing that are given out from now on."""
-        self._written = set()
+        """Log the pages of all views for writing that are given out from now on, beside those that
+        are logged already."""
+        if self._written is None:
+            self._written = set()
 
     def stop_logging(self) -> None:
         """Log nothing any more, and forget the log."""
@@ -406,17 +414,19 @@ class AddressSpace:
             raise OSError(errno.EINVAL, "writes are not logged")
 
     def take_written(self, address: int, size: int) -> list[int]:
-        """The addresses of the logged pages with bytes in a range, which are logged no longer.
+        """The addresses of the logged pages with bytes in a range.
 
-        Views that were given out before have to be dropped first. Raises OSError as
-        `require_logging`.
+        Those that are wholly in it are logged no longer. Views that were given out before have to
+        be dropped first. Raises OSError as `require_logging`.
         """
         self.require_logging()
         assert self._written is not None
-        first, last = address // LOG_PAGE_SIZE, (address + size - 1) // LOG_PAGE_SIZE
-        taken = {page for page in self._written if first <= page <= last}
-        self._written -= taken
-        return [page * LOG_PAGE_SIZE for page in sorted(taken)]
+        end = address + size
+        first, last = address // LOG_PAGE_SIZE, (end - 1) // LOG_PAGE_SIZE
+        found = {page for page in self._written if first <= page <= last}
+        whole = range(-(-address // LOG_PAGE_SIZE), end // LOG_PAGE_SIZE)
+        self._written -= {page for page in found if page in whole}
+        return [page * LOG_PAGE_SIZE for page in sorted(found)]
 
     def _log(self, address: int, size: int) -> None:
         assert self._written is not None

@@ -180,6 +180,9 @@ class DeviceFeatures:
             raise ProtocolError(f"the device has no feature for the flags {flags:#x}")
         if wanted & ~sum(methods):
             raise ProtocolError(f"feature {flags & FEATURE_MASK} cannot be used with {wanted:#x}")
+        # The reply to a probe, or to what is set, is as long as the request.
+        if flags & (_PROBE | _SET) and argsz < len(payload):
+            raise ProtocolError(f"argsz is {argsz}, and the reply has {len(payload)} bytes")
         if flags & _PROBE:
             return bytes(payload)
         if wanted not in methods:

@@ -7,13 +7,14 @@ Source: `docs/interop/vfio-user.rst` in QEMU's sources, section "Protocol Specif
 """
 
 import errno
+import os
 import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
 
 from pyvfio_user import payloads, protocol
 from pyvfio_user.connection import MAX_MSG_FDS, Message
-from pyvfio_user.device import Device, Region
+from pyvfio_user.device import Device, Pending, Region
 from pyvfio_user.dma_messages import DmaMessages
 from pyvfio_user.irqs import InterruptLines, Irq
 from pyvfio_user.memory import MAX_MAPPINGS, AddressSpace
@@ -89,10 +90,12 @@ class Session:
             if handler is None:
                 raise OSError(errno.ENOTSUP, f"command {message.command} is not supported")
             payload = handler(self, message)
+            _require_open(self.fds)
         except protocol.ProtocolError:
-            if not self._attached:
-                raise
             failure = errno.EINVAL
+            if not self._attached:
+                self._reply(protocol.encode_error(message.message_id, message.command, failure))
+                raise
         except OSError as error:
             failure = error.errno or errno.EIO
         else:
@@ -102,6 +105,8 @@ class Session:
                 self._wait_for(payload, message.message_id, message.command)
                 return None
             return protocol.encode_reply(message.message_id, message.command, payload)
+        self.sent()
+        self.fds = ()
         if message.flags & _NO_REPLY:
             return None
         return protocol.encode_error(message.message_id, message.command, failure)
@@ -157,6 +162,7 @@ class Session:
         self._lines.close()
         if self._attached:
             self._attached = False
+            self._features.reset()
             self._device.detached()
 
     def _version(self, message: Message) -> bytes:
@@ -200,7 +206,7 @@ class Session:
         self.fds = (self._twin.fileno(),)
         return True
 
-    def _dma_map(self, message: Message) -> bytes:
+    def _dma_map(self, message: Message) -> bytes | Later:
         request = payloads.DmaMap.decode_head(message.payload)
         _require_argsz(request.argsz, payloads.DmaMap.FORM.size)
         if len(message.fds) > 1:
@@ -209,7 +215,7 @@ class Session:
             )
         if request.flags & ~protocol.DMA_FLAGS:
             raise protocol.ProtocolError(f"DMA_MAP has unknown flags: {request.flags:#x}")
-        self._memory.map(
+        window = self._memory.map(
             request.address,
             request.size,
             fd=message.fds[0] if message.fds else None,
@@ -218,11 +224,21 @@ class Session:
             writable=bool(request.flags & protocol.DmaFlags.WRITABLE),
         )
         try:
-            self._device.memory_changed()
+            pending = self._device.memory_changed()
         except OSError:
-            self._memory.unmap(request.address, request.size)
+            self._memory.close(window)
             raise
-        return b""
+        if pending is None:
+            return b""
+        whole = Pending()
+
+        def finished(failure: int) -> None:
+            if failure:
+                self._memory.close(window)
+            whole.finish(failure)
+
+        pending.then(finished)
+        return Later(whole, bytes)
 
     def _dma_unmap(self, message: Message) -> bytes | Later:
         request = payloads.DmaUnmap.decode_head(message.payload)
@@ -419,6 +435,12 @@ _HARMLESS = frozenset(
     }
 )
 """Commands that may come in the middle of a transfer."""
+
+
+def _require_open(fds: Sequence[int]) -> None:
+    """Raise OSError with EBADF for a mistake of the device, which is to cost no connection."""
+    for fd in fds:
+        os.fstat(fd)
 
 
 def _fitting(reply: bytes, argsz: int) -> bytes:

@@ -115,6 +115,28 @@ def test_a_report_is_of_its_range_alone(
     assert client.ask(logging(ADDRESS, 3 * 4096)).payload[-8:] == struct.pack("<Q", 0b101)
 
 
+def test_a_report_of_a_part_of_a_page_does_not_forget_the_rest(
+    client: RawClient, device: MovableRecorder, memory: SealedMemory
+) -> None:
+    start(client)
+    assert device.memory is not None
+    device.memory.view(ADDRESS, 2 * 4096, write=True)
+    assert client.ask(logging(ADDRESS + 2048, 4096, 2048)).payload[-8:] == struct.pack("<Q", 0b11)
+    assert client.ask(logging(ADDRESS, 8192)).payload[-8:] == struct.pack("<Q", 0b11)
+    assert client.ask(logging(ADDRESS, 8192)).payload[-8:] == bytes(8)
+
+
+def test_logging_that_is_started_again_goes_on(
+    client: RawClient, device: MovableRecorder, memory: SealedMemory
+) -> None:
+    start(client)
+    assert device.memory is not None
+    device.memory.view(ADDRESS, 1, write=True)
+    start(client, 8192, (ADDRESS, SIZE))
+    device.memory.view(ADDRESS + 4096, 1, write=True)
+    assert client.ask(logging(ADDRESS, 8192)).payload[-8:] == struct.pack("<Q", 0b11)
+
+
 @pytest.mark.parametrize(
     "request_",
     [

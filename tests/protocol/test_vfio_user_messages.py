@@ -88,6 +88,9 @@ def test_a_client_that_does_not_begin_with_a_version_is_not_attached(
     with RawClient(server) as client:
         client.send(first)
         client.pump()
+        # What asks for a version learns that it is wrong.
+        asks = struct.unpack_from("<2xHIII", first)[::2] == (VERSION, 0)
+        assert [one.error for one in client.replies()] == [errno.EINVAL] * asks
         assert client.disconnected
     assert device.calls == []
     assert len(ended) == 1

@@ -109,6 +109,9 @@ def test_a_probe_says_what_is_supported(client: RawClient, flags: int, supported
         struct.pack("<II", 4096, 1 << 19 | GET | 1),
         struct.pack("<II", 15, GET | 1),  # no room for the reply
         struct.pack("<II", 15, GET | 2),
+        struct.pack("<IIII", 15, SET | 2, STOP, 0),
+        struct.pack("<II", 7, PROBE | GET | 1),
+        struct.pack("<III", 8, PROBE | GET | 1, 0),
         struct.pack("<III", 4096, SET | 2, STOP),  # half of the data
         struct.pack("<IIII", 4096, SET | 2, ERROR, 0),
         struct.pack("<IIII", 4096, SET | 2, 5, 0),  # RUNNING_P2P
@@ -275,11 +278,12 @@ def test_a_client_that_leaves_is_not_waited_for(
     pending = movable.pending = Pending()
     with Server(socket_path(tmp_path), device) as server:
         with negotiated(server) as client:
-            client.send(set_state(STOP))
+            client.send(set_state(STOP_COPY))
             client.pump()
         client.pump()
         with negotiated(server) as other:
             pending.finish()
+            assert movable.arcs == [(RUNNING, STOP)]  # nothing is called after `detached`
             assert other.replies() == []
             assert state_of(other) == RUNNING
 
@@ -299,6 +303,39 @@ def test_other_replies_wait_where_the_device_asks_for_it(
     waiting["memory_changed"].finish()
     waiting["reset"].finish()
     assert [(one.command, one.failed) for one in client.replies()] == [(3, False), (13, False)]
+
+
+@pytest.mark.parametrize("failure", [0, errno.ENOMEM])
+def test_a_map_waits_where_the_device_asks_for_it(
+    device: MovableRecorder,
+    client: RawClient,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: int,
+) -> None:
+    """A window that it refuses then is closed, and no other one that has come in its place."""
+    pending = Pending()
+    monkeypatch.setattr(device, "memory_changed", lambda: pending)
+    assert device.memory is not None
+    with SealedMemory(SIZE) as memory:
+        client.send(dma_map(ADDRESS, SIZE), [memory.fd])
+        client.pump()
+        assert client.replies() == []
+        assert device.memory.is_mapped(ADDRESS, SIZE)
+        pending.finish(failure)
+        assert [(one.command, one.error) for one in client.replies()] == [(2, failure)]
+        assert device.memory.is_mapped(ADDRESS, SIZE) is not bool(failure)
+        refused, pending = Pending(), Pending()
+        pending.finish()
+        client.ask(command(3, struct.pack("<IIQQ", 24, 0, ADDRESS, SIZE)))
+        pending = refused
+        client.send(dma_map(ADDRESS, SIZE), [memory.fd])
+        client.pump()
+        pending = Pending()
+        pending.finish()
+        client.ask(command(3, struct.pack("<IIQQ", 24, 0, ADDRESS, SIZE)))
+        client.ask(dma_map(ADDRESS, SIZE), [memory.fd])
+        refused.finish(errno.ENOMEM)
+        assert device.memory.is_mapped(ADDRESS, SIZE)
 
 
 # Both ends, and devices that cannot be migrated.

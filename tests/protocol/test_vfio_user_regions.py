@@ -313,6 +313,24 @@ def test_a_region_that_cannot_be_is_refused_when_it_is_made(wrong: dict[str, Any
     Region(4 * PAGE, fd=0, areas=AREAS[:1], ioeventfds=(IoEventFd(0, 4 * PAGE - 8, 8),))
 
 
+@pytest.mark.parametrize("closed", [-1, 1 << 20])
+def test_a_region_s_descriptors_are_open(closed: int) -> None:
+    with pytest.raises(ValueError, match="descriptor"):
+        Region(PAGE, fd=closed)
+    with pytest.raises(ValueError, match="descriptor"):
+        Region(PAGE, ioeventfds=(IoEventFd(closed, 0, 4),))
+
+
+def test_a_descriptor_that_is_closed_later_costs_no_connection(tmp_path: Path) -> None:
+    fd = os.eventfd(0)
+    device = Recorder({0: Region(PAGE, fd=fd, ioeventfds=(IoEventFd(fd, 0, 4),))})
+    with Server(socket_path(tmp_path), device) as server, negotiated(server) as client:
+        os.close(fd)
+        for request in (region_info(0, 32), io_fds(0, 4096)):
+            assert client.ask(request).error == errno.EBADF
+        assert not client.ask(command(9, struct.pack("<QII", 0, 0, 4))).failed
+
+
 def test_a_region_s_file_can_be_read_only(tmp_path: Path, memory: SealedMemory) -> None:
     fd = os.open(f"/proc/self/fd/{memory.fd}", os.O_RDONLY)
     device = Recorder({0: Region(PAGE, fd=fd, writable=False)})
