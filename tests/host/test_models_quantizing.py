@@ -144,6 +144,39 @@ def test_the_bias_of_a_channel_with_vanished_weights_is_kept(kind: str) -> None:
         assert vta.reasons == [None]
 
 
+def test_an_output_that_nobody_reads_is_quantised_too() -> None:
+    """As the first step of an unrolled LSTM or GRU has one: XNNPACK does not compute it."""
+    builder, data = ModelBuilder(), reals(16, 8)
+    x, y, a, b, z = (
+        builder.tensor(name, (1, size), np.float32)
+        for name, size in (("x", 8), ("y", 16), ("a", 8), ("b", 8), ("z", 8))
+    )
+    weights = builder.tensor("weights", data.shape, np.float32, data=data)
+    axis = builder.tensor("axis", (), np.int32, data=np.array(1, np.int32))
+    code, kinds = schema.BuiltinOperator, schema.BuiltinOptions
+    layer, split = schema.FullyConnectedOptionsT(), schema.SplitOptionsT()
+    split.numSplits = 2
+    its: dict[str, Any] = {"options": layer, "options_type": kinds.FullyConnectedOptions}
+    builder.operator(code.FULLY_CONNECTED, [x, weights, -1], [y], **its)
+    its = {"options": split, "options_type": kinds.SplitOptions}
+    builder.operator(code.SPLIT, [axis, y], [a, b], **its)
+    builder.operator(code.LOGISTIC, [a], [z])
+    samples = reals(4, 8)
+    made = quantize(builder.build([x], [z]), [("samples", samples.tobytes())])
+    graph = unpacked(made.model).subgraphs[0]
+    (given,), (result,) = graph.inputs, graph.outputs
+    scale, point = (
+        getattr(graph.tensors[given].quantization, of)[0] for of in ("scale", "zeroPoint")
+    )
+    assert [graph.tensors[at].name for at in graph.outputs] == [b"z"] and made.operators == 3
+    for sample in samples:
+        whole = np.clip(np.rint(sample / scale) + point, -128, 127).astype(np.int8)
+        found = np.frombuffer(reference(made.model, (whole,)), np.int8)
+        real = 1 / (1 + np.exp(-data[:8] @ sample))
+        assert graph.tensors[result].quantization.scale[0] == 1 / 256
+        assert np.abs((found.astype(float) + 128) / 256 - real).max() < 0.03
+
+
 def in_float16(tables: Any) -> None:
     """Have an operator make float32 of each constant."""
     graph = tables.subgraphs[0]

@@ -70,7 +70,11 @@ def quantize(model: bytes, calibration: Sequence[tuple[str, bytes]]) -> Quantize
         raise PotashError("the model takes no float32; it may be quantised already")
     samples = [sample for name, data in calibration for sample in _samples(name, data, inputs)]
     tables = folding.folded(model)
-    signed, key, names = _signed(tables)
+    graph = tables.subgraphs[0]
+    outputs = len(graph.outputs)
+    # XNNPACK computes no other tensor that nobody reads, and the quantizer wants to see them all.
+    graph.outputs = [*graph.outputs, *_unread(graph)]
+    signed, key, names = _signed(tables, outputs)
     named = [dict(zip(names, sample, strict=True)) for sample in samples]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -86,6 +90,7 @@ def quantize(model: bytes, calibration: Sequence[tuple[str, bytes]]) -> Quantize
             sentence = " ".join(str(error).split()) or type(error).__name__
             raise PotashError(f"ai-edge-quantizer refuses the model: {sentence}") from None
     tables = folding.unpacked(bytes(result))
+    tables.subgraphs[0].outputs = tables.subgraphs[0].outputs[:outputs]
     rejoin(tables)
     result = folding.packed(tables)
     loaded = Model(result, delegate=None)
@@ -155,8 +160,16 @@ def _samples(
         yield sample
 
 
-def _signed(tables: Any) -> tuple[bytes, str, list[str]]:
-    """The model with a signature, the signature's key, and what it calls the inputs, in order."""
+def _unread(graph: Any) -> list[int]:
+    """The outputs of operators that are neither read nor the graph's."""
+    read = {int(index) for operator in graph.operators for index in operator.inputs}
+    made = (int(index) for operator in graph.operators for index in operator.outputs)
+    return [index for index in made if index not in read and index not in graph.outputs]
+
+
+def _signed(tables: Any, outputs: int) -> tuple[bytes, str, list[str]]:
+    """The model with a signature, of so many outputs if it has none, the signature's key, and what
+    it calls the inputs, in order."""
     graph = tables.subgraphs[0]
     for signature in tables.signatureDefs or ():
         names = {entry.tensorIndex: entry.name for entry in signature.inputs}
@@ -167,7 +180,7 @@ def _signed(tables: Any) -> tuple[bytes, str, list[str]]:
     signature.signatureKey = SIGNATURE
     signature.inputs, signature.outputs = (
         [_entry(f"{what}-{at}", index) for at, index in enumerate(indices)]
-        for what, indices in (("input", graph.inputs), ("output", graph.outputs))
+        for what, indices in (("input", graph.inputs), ("output", graph.outputs[:outputs]))
     )
     tables.signatureDefs = [signature]
     return folding.packed(tables), SIGNATURE, [entry.name for entry in signature.inputs]
