@@ -10,15 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
+from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from potash.cli.app import run_app
 from potash.models import networks, public, running
 from potash.models.builder import GraphBuilder
 from potash.models.process import isolated
 from potash.models.running import Ran, Target
+from potash.models.shapes import with_shapes
 from potash.sdk.errors import PotashError
 from potash_firmware.tflite.runtime import TensorReport
 from potash_firmware.tflite.writer import ModelBuilder
+from support.model_fuzz import packed, unpacked
 from support.models import ISOLATED, in_this_process
 from support.tflite import reference
 
@@ -125,9 +128,8 @@ def test_info_says_where_each_node_runs_and_why(
     file.write_bytes(graph.finish((x,), (dequantised,)))
     report = say(capsys, "info", file)
     assert report["bytes"] == file.stat().st_size
-    assert report["inputs"] == [
-        {"name": "x", "dtype": "int8", "shape": [1, 4], "bytes": 4, "scale": 0.5, "zero_point": -3}
-    ]
+    expected = {"name": "x", "dtype": "int8", "shape": [1, 4], "bytes": 4, "scale": 0.5}
+    assert report["inputs"] == [{**expected, "zero_point": -3, "open": []}]
     (output,) = report["outputs"]
     assert (output["dtype"], output["bytes"]) == ("float32", 16)
     assert output["scale"] is output["zero_point"] is None
@@ -214,6 +216,59 @@ def test_a_comparison_says_which_nodes_ran_where(
         "vta: 1 of 3 nodes on the VTA; on the fast kernels: ELU (1, 2)",
         "reference: ELU on optimised kernels, for lack of reference ones",
     ]
+
+
+def open_pictures() -> bytes:
+    """A network for pictures of any size, as its file says: 1x1x1x3."""
+    graph = GraphBuilder()
+    x = graph.tensor((1, 4, 4, 3), 0.05, 3, name="picture")
+    weights = graph.constant(np.ones((4, 3, 3, 3), np.int8), scale=0.1)
+    bias = graph.bias([1, 2, 3, 4], x, weights)
+    y = graph.mean(graph.relu(graph.conv2d(x, weights, bias, scale=0.5), 0.5), scale=0.5)
+    tables = unpacked(graph.finish((x,), (y,)))
+    for tensor in tables.subgraphs[0].tensors:
+        if len(tensor.shape) == 4 and tensor.shape[0] != 4:
+            tensor.shape = [1, 1, 1, tensor.shape[3]]
+            tensor.shapeSignature = [1, -1, -1, tensor.shape[3]]
+    return packed(tables)
+
+
+def test_open_extents_are_what_one_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, given, output = (tmp_path / name for name in ("model", "input", "output"))
+    file.write_bytes(open_pictures())
+    values = np.random.default_rng(0).integers(-128, 128, (1, 9, 6, 3), np.int8)
+    given.write_bytes(values.tobytes())
+    assert run_app(["model", "info", str(file)]) == 0
+    assert "open in axes 1, 2 (--shape sets them)" in capsys.readouterr().out
+    shape = ("--shape", "1x9x6x3")
+    described = say(capsys, "info", file, *shape)
+    ((tensor,), count) = described["inputs"], described["nodes_on_vta"]
+    assert (tensor["shape"], tensor["open"], count) == ([1, 9, 6, 3], [], 3)
+    say(capsys, "run", file, "--input", given, "--output", output, *shape)
+    plain = Interpreter(
+        model_content=open_pictures(), experimental_op_resolver_type=OpResolverType.BUILTIN_REF
+    )
+    plain.resize_tensor_input(plain.get_input_details()[0]["index"], values.shape)
+    plain.allocate_tensors()
+    plain.set_tensor(plain.get_input_details()[0]["index"], values)
+    plain.invoke()
+    (result,) = plain.get_output_details()
+    assert output.read_bytes() == plain.get_tensor(result["index"]).tobytes()
+    for wrong, message in (
+        (["1x9x6x4"], "input 'picture' has the shape 1x?x?x3, which 1x9x6x4 is not one of"),
+        (["1x9x6"], "input 'picture' has the shape 1x?x?x3, which 1x9x6 is not one of"),
+        (["1x9x6x3"] * 2, "the model has 1 input, and --shape is given 2 times"),
+    ):
+        options = [word for one in wrong for word in ("--shape", one)]
+        assert sentence(capsys, "info", file, *options) == f"{file}: {message}"
+    assert run_app(["model", "info", str(file), "--shape", "1xx3"]) == 2
+    assert "'1xx3' is not a shape; write one as 1x224x224x3" in capsys.readouterr().err
+
+
+def test_every_shape_is_in_the_file_then() -> None:
+    tables = unpacked(with_shapes(open_pictures(), [(1, 9, 6, 3)]))
+    shapes = [list(tensor.shape) for tensor in tables.subgraphs[0].tensors]
+    assert shapes.count([1, 9, 6, 4]) == 2 and shapes.count([1, 9, 6, 3]) == 1
 
 
 def test_differences_are_counted_for_each_output() -> None:

@@ -52,6 +52,8 @@ class TensorReport:
     scale: float
     """0 where it is not quantised, or by channels."""
     zero_point: int
+    open: tuple[int, ...] = ()
+    """The axes whose extents the file leaves open."""
 
 
 class Model:
@@ -287,6 +289,7 @@ def _report(details: Details, what: str) -> TensorReport:
         size=_size(details, what),
         scale=float(scale),
         zero_point=int(zero_point),
+        open=tuple(at for at, one in enumerate(details["shape_signature"]) if one < 0),
     )
 
 

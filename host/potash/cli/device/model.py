@@ -13,7 +13,7 @@ from potash.cli.device import vta_options
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
 from potash.files import STREAM, read_whole, replacing, write_whole
-from potash.models import public, quantizing, running
+from potash.models import public, quantizing, running, shapes
 from potash.models.networks import NETWORKS
 from potash.models.networks import make as make_network
 from potash.models.process import isolated
@@ -21,6 +21,7 @@ from potash.models.running import Described, Ran, Target
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 from potash.tables import columns
+from potash.units import Parsed
 from potash_device.vta.config import Config
 from potash_firmware.tflite.lowering import Rounding
 from potash_firmware.tflite.runtime import NodeReport, TensorReport
@@ -35,6 +36,13 @@ _rounding = click.option(
     show_default=True,
     help="Rounding of the VTA: as the reference kernels, only once, or as the original "
     "platform's delegate.",
+)
+_shapes = click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    type=Parsed("SHAPE", shapes.parse),
+    help="Shape of an input that the file leaves open, such as 1x224x224x3; once for each input.",
 )
 _SEED = click.IntRange(0, (1 << 64) - 1)
 
@@ -122,16 +130,19 @@ def fetch(name: str, plain: bool, samples: tuple[Path, ...], output: Path) -> No
     type=vta_options.readable_file,
     help="Sample inputs as raw float32 values, one sample after another; may be repeated.",
 )
+@_shapes
 @vta_options.output_option
 @json_option(reports.ModelQuantized)
-def quantize(file: Path, samples: tuple[Path, ...], output: Path) -> None:
+def quantize(
+    file: Path, samples: tuple[Path, ...], shapes: Sequence[tuple[int, ...]], output: Path
+) -> None:
     """Convert MODEL, a float32 .tflite file, to int8.
 
     The model runs on the samples to determine the scales. This needs an extra package: pip install
     'potash[quantize]'.
     """
     with showing() as progress:
-        data = bytes(read_whole(file, progress))
+        data = _read(file, shapes, progress)
         pieces = [(str(path), bytes(read_whole(path, progress))) for path in samples]
         progress(f"quantising {file.name}", None)
         made = _isolated(file, quantizing.quantize, data, pieces)
@@ -156,16 +167,17 @@ def quantize(file: Path, samples: tuple[Path, ...], output: Path) -> None:
 
 @model.command()
 @click.argument("file", metavar="MODEL", type=vta_options.readable_file)
+@_shapes
 @vta_options.vta_config_option
 @_rounding
 @json_option(reports.ModelInfo)
-def info(file: Path, config: Config, rounding: str) -> None:
+def info(file: Path, shapes: Sequence[tuple[int, ...]], config: Config, rounding: str) -> None:
     """Show inputs, outputs and nodes of MODEL.
 
     For each node it shows where it runs, and why.
     """
     with showing() as progress:
-        data = bytes(read_whole(file, progress))
+        data = _read(file, shapes, progress)
         described = _isolated(file, running.describe, data, config, Rounding(rounding))
     say(_document(described, rounding), _shown(file, described))
 
@@ -193,6 +205,7 @@ def info(file: Path, config: Config, rounding: str) -> None:
     help="Target: the VTA, TensorFlow Lite's fast kernels, or its reference kernels.",
 )
 @click.option("--compare", is_flag=True, help="Run it on all targets, and show the differences.")
+@_shapes
 @vta_options.vta_config_option
 @_rounding
 @json_option(reports.ModelRun)
@@ -202,6 +215,7 @@ def run(
     output: Path | None,
     on: str,
     compare: bool,
+    shapes: Sequence[tuple[int, ...]],
     config: Config,
     rounding: str,
 ) -> None:
@@ -217,7 +231,7 @@ def run(
     targets = running.targets(Target(on), all_of_them=compare)
     results = {}
     with showing() as progress:
-        data, inputs = bytes(read_whole(file, progress)), bytes(read_whole(given, progress))
+        data, inputs = _read(file, shapes, progress), bytes(read_whole(given, progress))
         for target in targets:
             progress(f"running {file.name} on {target}", None)
             results[target] = _isolated(
@@ -229,6 +243,12 @@ def run(
     say(report, lines, aside=output == STREAM)
 
 
+def _read(file: Path, given: Sequence[tuple[int, ...]], progress: Progress) -> bytes:
+    """A model, with the shapes that are given for its inputs, if any are."""
+    data = bytes(read_whole(file, progress))
+    return _isolated(file, shapes.with_shapes, data, given) if given else data
+
+
 def _tensor(tensor: TensorReport) -> reports.Tensor:
     return reports.Tensor(
         name=tensor.name,
@@ -237,6 +257,7 @@ def _tensor(tensor: TensorReport) -> reports.Tensor:
         bytes=tensor.size,
         scale=tensor.scale or None,
         zero_point=tensor.zero_point if tensor.scale else None,
+        open=tensor.open,
     )
 
 
@@ -266,6 +287,9 @@ def _shown(file: Path, described: Described) -> list[str]:
             more = f", {tensor.size} bytes"
             if tensor.scale:
                 more += f", scale {tensor.scale:g}, zero point {tensor.zero_point}"
+            if what == "input" and any(tensor.open):
+                axes = ", ".join(map(str, tensor.open))
+                more += f", open in axes {axes} (--shape sets them)"
             lines.append(_tensor_line(f"{what} {tensor.name}:", tensor.dtype, tensor.shape, more))
     several = any(node.graph for node in described.nodes)
     rows = [

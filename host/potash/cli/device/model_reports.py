@@ -69,6 +69,7 @@ class Tensor:
     bytes: Annotated[Count, "Size in memory in bytes."]
     scale: Annotated[Amount | None, "The scale; null if it is not quantised."]
     zero_point: Annotated[int | None, "The zero point; null if it is not quantised."]
+    open: Annotated[Sequence[Count], "The axes whose extents the file leaves open."]
 
 
 @dataclass(frozen=True)
