@@ -325,7 +325,8 @@ def test_columns_that_programs_cannot_use_are_passed_over() -> None:
         ("x is x", "compares with None only"),
         ("x in []", "is not a list of values"),
         ("sum(k)", "can be counted only"),
-        ("~" * 4000 + "x", "nested too deeply|is not an expression"),
+        # What nests too deeply, Python's parser refuses or not, by its version.
+        ("~" * 4000 + "x", "nested too deeply|is not an expression|more than 512 names"),
         ("(" * 1500 + "x" + ")" * 1500, "nested too deeply|is not an expression"),
         ("x > 1" + " or x > 1" * 400, "more than 512 names and values"),
         ("x > " + "9" * 5000, "more than 4096 characters"),
