@@ -7,6 +7,8 @@ VENV := .venv
 READY := $(VENV)/.ready
 DEVELOPED := $(VENV)/.ready-dev
 BIN := $(VENV)/bin
+# On a terminal pip shows what it downloads, which takes minutes.
+PIP_SHOWS = $$([ -t 1 ] || echo --quiet)
 
 # An example of examples/, and a device to run it on: /dev/nvme0n1, or vfio-user:SOCKET.
 EXAMPLE ?= add
@@ -65,12 +67,12 @@ $(READY): pyproject.toml
 	  || { echo "This Python cannot make virtual environments; install its venv package (Debian: apt install python3-venv)." >&2; exit 1; }
 	@echo "Setting up $(VENV) (once)…"
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/pip install --no-compile --quiet --disable-pip-version-check --editable .
+	@$(BIN)/pip install --no-compile $(PIP_SHOWS) --disable-pip-version-check --editable .
 	@touch $@
 
 # The rest of what tests and checks need; a demo does not wait for it.
 $(DEVELOPED): $(READY)
-	@$(BIN)/pip install --no-compile --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/pip install --no-compile $(PIP_SHOWS) --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
 format: setup
@@ -94,7 +96,7 @@ docs: $(VENV)/.ready-docs
 	$(BIN)/mkdocs build --strict
 
 $(VENV)/.ready-docs: $(DEVELOPED)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@$(BIN)/pip install $(PIP_SHOWS) --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
 # Pages and drawings that are generated from the code.

@@ -136,8 +136,11 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Lead links to source files to their pages on the site."""
+    """Lead links to source files to their pages on the site; leave the API out of the search."""
     here = page.file.src_uri
+    if posixpath.dirname(here) == "reference" and posixpath.basename(here) != "README.md":
+        # Every name and parameter of the API would be found before what explains it.
+        page.meta["search"] = {"exclude": True}
     if here.startswith(f"{SOURCE}/"):
         return markdown
     made, at = [], 0

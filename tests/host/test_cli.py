@@ -77,8 +77,23 @@ def test_the_help_lists_commands_by_whole_sentences(
     assert [line for line in listed if line.endswith("...")] == []
 
 
-@pytest.mark.parametrize(("typed", "completed"), [("de", "demo"), ("demo w", "write")])
-def test_a_shell_completes_commands(typed: str, completed: str) -> None:
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("de", ["plain,demo"]),
+        ("demo w", ["plain,write", "plain,wake-word"]),
+        ("demo gr", ["plain,grep"]),
+        ("demo run dig", ["plain,digits"]),
+        ("serve --profile al", ["plain,alkali"]),
+        ("serve --drive z", ["plain,z-nand"]),
+        ("guest --drive ./mi", ["file,./mi"]),
+        ("drive info fe", ["plain,femu"]),
+        ("drive wear --drive q", ["plain,qlc"]),
+        ("vta time --layer C11", ["plain,C11"]),
+        ("sweep res", ["plain,resnet18"]),
+    ],
+)
+def test_a_shell_completes_commands_and_names(typed: str, completed: list[str]) -> None:
     words = f"potash {typed}"
     asked = {"_POTASH_COMPLETE": "bash_complete", "COMP_WORDS": words}
     command = [Path(sys.executable).parent / "potash"]
@@ -86,7 +101,7 @@ def test_a_shell_completes_commands(typed: str, completed: str) -> None:
     done = subprocess.run(
         command, env=os.environ | asked, capture_output=True, text=True, timeout=LIMIT, check=False
     )
-    assert done.stdout == f"plain,{completed}\n"
+    assert done.stdout.splitlines() == completed
 
 
 @pytest.fixture

@@ -89,6 +89,19 @@ def test_a_device_has_to_be_named(tmp_path: Path) -> None:
     assert "EXAMPLE=add NVME_DEVICE=/dev/nvme0n1 make example/load" in done.stderr
 
 
+@pytest.mark.parametrize("name", ["add", "wake-word"])
+def test_an_example_is_written_with_its_sources(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_app(["demo", "write", name, str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out.partition(": ")[2].strip().split(", ")
+    assert sorted(said) == sorted(path.name for path in (tmp_path / "out").iterdir())
+    its = {path.name for path in (ROOT / "examples" / name).iterdir() if path.is_file()}
+    assert {*its, "potash.h", "README.md", "arguments", "input.bin", "expected.bin"} == {*said}
+    source = tmp_path / "out" / "program.c"
+    assert run_app(["build", str(source), "-o", str(tmp_path / "again.o")]) == 0
+
+
 def test_without_a_compiler_the_program_that_comes_with_it_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,8 @@ from potash.sdk import (
     DeviceNotFound,
     InvalidRequest,
 )
+from potash.sdk.compute_namespace import ComputeNamespace
+from potash.sdk.memory_namespace import MemoryNamespace
 from potash.sdk.transport import Request
 from support.sdk import RecordingTransport, data
 
@@ -46,6 +48,21 @@ def test_identify_asks_for_its_structure() -> None:
         Request(ADMIN, 0x06, 3, (0, 0, 0, 0, 0, 0), None, 4096),
     ]
     assert transport.timeouts == [7.0, 7.0]
+
+
+def test_devices_and_what_is_in_them_show_what_they_are() -> None:
+    """Without a command."""
+    opened, transport = device()
+    assert repr(opened) == "<Device without a name>"
+    opened.target = "/dev/nvme0"
+    found = (opened, opened.namespace(3), MemoryNamespace(opened, 4), ComputeNamespace(opened, 5))
+    assert list(map(repr, found)) == [
+        "<Device /dev/nvme0>",
+        "<Namespace 3 of <Device /dev/nvme0>>",
+        "<MemoryNamespace 4 of <Device /dev/nvme0>>",
+        "<ComputeNamespace 5 of <Device /dev/nvme0>>",
+    ]
+    assert transport.requests == []
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,8 @@ def test_a_plot_has_a_curve_for_each_percentile(
         assert len(points) == 12
         assert all(80 <= x <= 730 and 60 <= y <= 580 for x, y in points)
         assert [x for x, _ in points] == sorted(x for x, _ in points)
+    marks = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"50", "100", "200", "500", "1000"} & {*marks} and not {"64", "128", "256"} & {*marks}
     # Amplification grows, which is upwards.
     assert points[0][1] > points[-1][1]
     assert run_app(["drive", "plot", "--drive", str(small), "-o", "/nowhere/plot.svg"]) == 1

@@ -54,10 +54,13 @@ def open(target: str, *, timeout: float = DEFAULT_TIMEOUT, queue_depth: int = 1)
 
         socket = target.removeprefix(VFIO_USER_SCHEME)
         transport = open_vfio_user(socket, timeout=timeout, queue_depth=queue_depth)
-        return Device(transport, timeout=timeout)
-    from potash.sdk.ioctl import open_ioctl
+        device = Device(transport, timeout=timeout)
+    else:
+        from potash.sdk.ioctl import open_ioctl
 
-    return Device(open_ioctl(target, queue_depth=queue_depth), timeout=timeout)
+        device = Device(open_ioctl(target, queue_depth=queue_depth), timeout=timeout)
+    device.target = target
+    return device
 
 
 __all__ = [

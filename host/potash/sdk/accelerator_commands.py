@@ -53,6 +53,9 @@ class AcceleratorCommands:
         self.device = device
         self.description = description
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} of {self.device!r}>"
+
     @property
     def id(self) -> int:
         """By which commands name it; unique on the device."""

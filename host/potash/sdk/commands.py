@@ -78,13 +78,21 @@ class Commands:
 
     Every method that sends a command raises CommandFailed, CommandTimeout or DeviceGone, and
     InvalidRequest for what cannot be sent.
+
+    Attributes:
+        target: what it was opened by, such as "/dev/nvme0n1"; None for a transport of the caller's.
     """
+
+    target: str | None = None
 
     def __init__(self, transport: Transport, *, timeout: float = DEFAULT_TIMEOUT) -> None:
         self.transport = transport
         self.timeout = timeout
         self._max_transfer: int | None = None
         self._nsid = transport.nsid
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.target or 'without a name'}>"
 
     def admin(self, opcode: int, **fields: Unpack[Fields]) -> Completion:
         """Send an Admin command and wait for it; `submit` takes the same arguments."""

@@ -66,6 +66,9 @@ class ComputeNamespace:
         self.device = device
         self.nsid = nsid
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.nsid} of {self.device!r}>"
+
     def memory_nsid(self) -> int:
         """The first memory namespace of the drive. Raises DeviceNotFound."""
         found = self.device.active_namespaces(CommandSet.MEMORY)

@@ -60,6 +60,9 @@ class MemoryNamespace:
         self.device = device
         self.nsid = nsid
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.nsid} of {self.device!r}>"
+
     @property
     def size(self) -> int:
         """Bytes of the namespace."""

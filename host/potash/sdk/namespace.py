@@ -27,6 +27,9 @@ class Namespace:
         self.device = device
         self.nsid = nsid
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.nsid} of {self.device!r}>"
+
     def identify(self) -> IdentifyNamespace:
         """The Identify Namespace data structure."""
         return IdentifyNamespace(self.device.identify_data(Cns.NAMESPACE, self.nsid))

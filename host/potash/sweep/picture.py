@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from potash.sweep.points import COSTS, Point
 from potash.units import human
-from potash.vta.svg import Axes, Picture, Powers
+from potash.vta.svg import Axes, Decades, Picture, Powers
 
 WIDTH, HEIGHT = 760, 480
 LEFT, RIGHT, TOP, BOTTOM = 80, 730, 50, 420
@@ -35,7 +35,7 @@ def draw(points: Sequence[Point], against: Sequence[str]) -> bytes:
         return axes.at(cost(point), point.latency)
 
     costs, times = map(cost, feasible), (point.latency for point in feasible)
-    axes = Axes(LEFT, TOP, RIGHT, BOTTOM, _span(list(costs)), _span(list(times)))
+    axes = Axes(LEFT, TOP, RIGHT, BOTTOM, _span(list(costs)), Decades.around(list(times)))
     say = (lambda value: human(int(value))) if across == "sram" else "{:g}".format
     axes.draw(picture, (LABELS[across], "latency in ms"), say, lambda value: f"{value * 1e3:.3g}")
     names = list(dict.fromkeys(point.network.name for point in points))

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypedDict, Unpack
 
+from potash.sdk import VFIO_USER_SCHEME
 from potash.sdk import faults as sdk_faults
 from potash.sdk.commands import DEFAULT_TIMEOUT
 from potash.sdk.device import Device
@@ -93,6 +94,7 @@ class BootedDevice(Device):
         timeout: float,
     ) -> None:
         super().__init__(transport, timeout=timeout)
+        self.target = f"{VFIO_USER_SCHEME}{socket}"
         self.socket = socket
         self.process = process
         self._owned = owned

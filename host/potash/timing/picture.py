@@ -1,10 +1,9 @@
 """How a drive reaches its steady state, as a picture: latencies above write amplification."""
 
-import math
 from collections.abc import Iterable, Sequence
 
 from potash.timing.steady import Percentiles, Window
-from potash.vta.svg import Axes, Linear, Picture, Powers
+from potash.vta.svg import Axes, Decades, Linear, Picture
 
 WIDTH, HEIGHT = 760, 640
 LEFT, RIGHT = 80, 730
@@ -19,7 +18,8 @@ def draw(windows: Sequence[Window], title: str) -> bytes:
     picture.text((LEFT + RIGHT) / 2, 26, title, text_anchor="middle", font_size=14)
     across = Linear.around(max((one.seconds for one in windows), default=0.0) or 1.0)
     every = [one for window in windows for one in (window.writes, window.reads) if one]
-    up = _powers([time for one in every for time in _times(one)])
+    times = [time for one in every for time in _times(one) if time > 0]
+    up = Decades.around(times or [1.0])
     _latencies(picture, Axes(LEFT, LATENCIES[0], RIGHT, LATENCIES[1], across, up), windows)
     highest = max((one.write_amplification for one in windows), default=1.0)
     up_to = Linear.around(max(1.0, highest))
@@ -60,9 +60,3 @@ def _curve(
     places = " ".join(f"{x:.1f},{y:.1f}" for x, y in (axes.at(*one) for one in points))
     style = {"fill": "none", "stroke": colour, "stroke_dasharray": dashes}
     picture.add("polyline", points=places, stroke_width=1.5, **style)
-
-
-def _powers(values: Sequence[float]) -> Powers:
-    positive = [value for value in values if value > 0] or [1.0]
-    low = 2.0 ** math.floor(math.log2(min(positive)))
-    return Powers(low, max(2 * low, 2.0 ** math.ceil(math.log2(max(positive)))))

@@ -1,7 +1,7 @@
 """Pictures as SVG, from the standard library alone."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from xml.etree import ElementTree as xml
@@ -65,6 +65,32 @@ class Powers(NamedTuple):
         return [self.low * 2.0**n for n in range(round(math.log2(self.high / self.low)) + 1)]
 
 
+class Decades(NamedTuple):
+    """A logarithmic scale with marks at 1, 2 and 5 times each power of ten."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, values: Sequence[float]) -> "Decades":
+        """From the last mark that is not above a positive value to the first that is not below."""
+        least, most = min(values), max(values)
+        low = max(mark for mark in _decimal(least, most) if mark <= least)
+        return cls(low, min(mark for mark in _decimal(least, most) if mark >= most and mark > low))
+
+    def part(self, value: float) -> float:
+        return math.log(value / self.low) / math.log(self.high / self.low)
+
+    def marks(self) -> list[float]:
+        return [mark for mark in _decimal(self.low, self.high) if self.low <= mark <= self.high]
+
+
+def _decimal(low: float, high: float) -> Iterator[float]:
+    """1, 2 and 5 times each power of ten, from below `low` to above `high`."""
+    for power in range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2):
+        yield from (float(f"{digit}e{power}") for digit in (1, 2, 5))
+
+
 class Linear(NamedTuple):
     """A linear scale from 0, with a mark at each multiple of `step`."""
 
@@ -97,8 +123,8 @@ class Axes:
     top: float
     right: float
     bottom: float
-    across: Powers | Linear
-    up: Powers | Linear
+    across: Powers | Decades | Linear
+    up: Powers | Decades | Linear
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """Where a point lies in the picture."""

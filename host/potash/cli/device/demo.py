@@ -30,6 +30,8 @@ from potash.vm.guest import DRIVE
 from potash.vm.terminal import descriptor_sink
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from potash.vta.inference import Modelled
 
 JOB_TIMEOUT = 300.0
@@ -56,6 +58,14 @@ class _RunByDefault(click.Group):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands, and examples for `run`."""
+        run = self.commands["run"].params[0]
+        return [
+            *super().shell_complete(ctx, incomplete),
+            *_example.shell_complete(ctx, run, incomplete),
+        ]
+
 
 _example = click.Choice(example_names())
 
@@ -79,7 +89,9 @@ def list_() -> None:
 @click.argument("name", type=_example)
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 def write(name: str, folder: Path) -> None:
-    """Write the example NAME to FOLDER, with input and expected output."""
+    """Write the example NAME to FOLDER.
+
+    It has README, sources, program, input and expected output."""
     write_files(name, folder)
 
 

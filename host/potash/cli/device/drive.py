@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from potash.cli.device import drive_reports as reports
-from potash.cli.device.drive_options import drive_options, modelling, prepared
+from potash.cli.device.drive_options import (
+    drive_options,
+    modelling,
+    prepared,
+    profile_names,
+)
 from potash.cli.device.drive_wear import plot, wear, wear_of
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import ticking
@@ -39,7 +44,7 @@ for command in (wear, plot):
 
 
 @drive.command()
-@click.argument("profile", default="tlc")
+@click.argument("profile", default="tlc", shell_complete=profile_names)
 @json_option(reports.DriveInfo)
 def info(profile: str) -> None:
     """Show geometry and idle latencies of a modelled drive.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from potash.cli.drive.common import together
+from potash.cli.drive.common import completing, together
 from potash.sdk.errors import PotashError
 from potash_device.timing.profile import PROFILES
 
@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from potash_device.timing.drive import Drive
     from potash_device.timing.requests import Counters
 
+profile_names = completing(lambda: PROFILES)
+
 drive_options = together(
     click.option(
         "--drive",
         "name",
         metavar="PROFILE",
+        shell_complete=profile_names,
         default="tlc",
         show_default=True,
         help=f"The drive: {', '.join(PROFILES)}, a TOML file, or a file of `precondition` (.npz).",

@@ -5,6 +5,7 @@ paragraph that begins with "**Teaches:**", or else the first one.
 """
 
 import re
+import shutil
 from pathlib import Path
 
 import click
@@ -17,6 +18,7 @@ from potash.sdk.errors import PotashError
 from potash.tables import columns
 
 PROGRAM, SOURCE, INPUT, EXPECTED = "program.o", "program.c", "input.bin", "expected.bin"
+HEADER = "include/potash.h"
 ARGUMENTS = "arguments"
 """The options of `potash run` for the program's arguments, one a line."""
 
@@ -52,12 +54,14 @@ def show_index() -> None:
 
 
 def write_files(name: str, folder: Path) -> None:
-    """Write an example's program, compiled where that is possible, with what it is run on.
+    """Write an example: all its files, the program compiled where that is possible, with what it is
+    run on.
 
     Raises PotashError.
     """
     example = Example.load(name)
-    source = examples_folder() / name / SOURCE
+    place = examples_folder() / name
+    source = place / SOURCE
     program = example.program
     if source.exists():
         try:
@@ -69,8 +73,14 @@ def write_files(name: str, folder: Path) -> None:
             program = compiled(source)
     options = "".join(f"--arg\nhex:{argument.hex()}\n" for argument in example.arguments)
     folder.mkdir(parents=True, exist_ok=True)
+    files = [path for path in sorted(place.iterdir()) if path.is_file()]
+    if source.exists():  # which includes the header
+        files.append(place.parent / HEADER)
+    for path in files:
+        shutil.copyfile(path, folder / path.name)
     (folder / PROGRAM).write_bytes(program)
     (folder / INPUT).write_bytes(example.input)
     (folder / EXPECTED).write_bytes(example.expected)
     (folder / ARGUMENTS).write_text(options)
-    click.echo(f"{folder}: {PROGRAM}, {INPUT}, {EXPECTED}, {ARGUMENTS}")
+    made = (PROGRAM, INPUT, EXPECTED, ARGUMENTS)
+    click.echo(f"{folder}: {', '.join(dict.fromkeys((*made, *(path.name for path in files))))}")

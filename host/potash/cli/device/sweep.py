@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from potash.cli.device import reports
-from potash.cli.device.vta_clock import clock_options, core_option, parameters_of
+from potash.cli.device.vta_clock import (
+    clock_options,
+    core_option,
+    layer_names,
+    parameters_of,
+)
 from potash.cli.device.vta_options import writable_file
-from potash.cli.drive.common import json_option, say
+from potash.cli.drive.common import completing, json_option, say
 from potash.cli.progress import showing
 from potash.files import STREAM, replacing
 from potash.tables import columns
@@ -29,7 +34,12 @@ DEFAULT_NETWORK = "resnet18"
 
 
 @click.command()
-@click.argument("networks", nargs=-1, metavar="[NETWORK]...")
+@click.argument(
+    "networks",
+    nargs=-1,
+    metavar="[NETWORK]...",
+    shell_complete=completing(lambda: (DEFAULT_NETWORK, *layer_names())),
+)
 @click.option(
     "--vary",
     "varied",

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from potash.cli.device.configured import DEFAULTS
-from potash.cli.drive.common import together
+from potash.cli.drive.common import completing, together
 from potash.cli.progress import ticking
 from potash.configuration import MOST_FACTOR, MOST_SECONDS, TIME_MODES, TimeSection
 from potash.files import replacing
@@ -46,6 +46,7 @@ time_options = together(
         "--drive",
         "modelled_drive",
         metavar="PROFILE",
+        shell_complete=completing(lambda: PROFILES),
         default=DEFAULTS.time.drive,
         show_default=True,
         help=f"The modelled drive: {', '.join(PROFILES)}, a TOML file, or a file of potash drive "

@@ -12,7 +12,7 @@ import click
 
 from potash.cli.device import vta_options
 from potash.cli.device import vta_reports as reports
-from potash.cli.drive.common import json_option, say, together
+from potash.cli.drive.common import completing, json_option, say, together
 from potash.cli.progress import showing
 from potash.files import STREAM, replacing
 from potash.sdk.errors import PotashError
@@ -76,11 +76,19 @@ core_option = click.option(
 )
 
 
+def layer_names() -> Sequence[str]:
+    """C1 to C12."""
+    from potash.vta.layers import LAYERS
+
+    return LAYERS
+
+
 _layer_option = click.option(
     "--layer",
     "names",
     multiple=True,
     metavar="NAME",
+    shell_complete=completing(layer_names),
     help="Only this layer, C1 to C12; may be repeated.",
 )
 _tiles_option = click.option(

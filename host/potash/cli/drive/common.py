@@ -24,6 +24,8 @@ from potash.sdk.targets import Range
 from potash.units import Parsed, parse_size
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from potash.sdk.faults import Fault
 
 ACCELERATOR_LIMIT = 0xFFFF
@@ -105,6 +107,22 @@ def together(*options: Decorator) -> Decorator:
         return command
 
     return give
+
+
+def completing(
+    names: Callable[[], Iterable[str]],
+) -> Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]:
+    """What completes a parameter in a shell: these names, or else a file (`shell_complete`)."""
+
+    def complete(
+        _ctx: click.Context, _param: click.Parameter, typed: str
+    ) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(name) for name in names() if name.startswith(typed)]
+        return found or [CompletionItem(typed, type="file")]
+
+    return complete
 
 
 class JsonOption(click.Option):
