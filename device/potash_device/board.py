@@ -1,6 +1,7 @@
 """The board: all hardware of one device, and its interface to the firmware. It makes no decisions.
 
-BAR 0: registers, doorbells from 1000h, the MSI-X table at 2000h and its pending bits at 3000h.
+BAR 0: registers, doorbells from 1000h (which a host can map if the settings say so), the MSI-X
+table at 2000h and its pending bits at 3000h.
 BAR 2: the controller memory buffer, if there is one. BAR 4: memory that the firmware shares."""
 
 import errno
@@ -13,6 +14,7 @@ from typing import Protocol
 from nvme_spec.registers import Capabilities, CommandSets
 from potash_device.controller.cmb import ControllerMemoryBuffer
 from potash_device.controller.dma import DmaEngine
+from potash_device.controller.doorbell_page import DoorbellPage
 from potash_device.controller.interrupts import InterruptLines
 from potash_device.controller.queue_set import QueueSet
 from potash_device.controller.registers import RegisterFile, SavedRegisters
@@ -112,6 +114,10 @@ class Board:
         self.memory_bar = BarMemory(settings.memory_bar) if settings.memory_bar else None
         bars = {PciRegion.BAR2: self.cmb, PciRegion.BAR4: self.memory_bar}
         self._bars: dict[int, BarMemory] = {bar: one for bar, one in bars.items() if one}
+        bar_sizes = {bar: one.size for bar, one in self._bars.items()}
+        if settings.map_doorbells:
+            self.queues.page = DoorbellPage(BAR.size)
+            self._bars[PciRegion.BAR0] = self.queues.page
         self._bars_are_new = True
         """No host has had what is in them now."""
         self.migration: BoardMigration | None = None
@@ -121,7 +127,7 @@ class Board:
             BAR,
             vectors,
             self._function_level_reset,
-            {bar: one.size for bar, one in self._bars.items()},
+            bar_sizes,
         )
         self._msix_table = _msix_table(vectors)
         eventfd = IrqFlags.EVENTFD | IrqFlags.NORESIZE
@@ -148,7 +154,7 @@ class Board:
         self.queues.clear()
         self.interrupts.clear()
         for memory in self._bars.values():
-            memory.memory.clear()
+            memory.clear()
         self.registers.reset(keep_cmb=keep_cmb)
         self.reset_line()
 

@@ -20,5 +20,7 @@ class BoardSettings:
     vta: Config = field(default_factory=Config.default)
     cmb: CmbSettings | None = None
     """The controller memory buffer, if there is to be one."""
+    map_doorbells: bool = False
+    """Whether a host may map the page of doorbells, which is polled then."""
     memory_bar: int = 0
     """Bytes of memory that the firmware and the host share through BAR 4; 0 for no such BAR."""

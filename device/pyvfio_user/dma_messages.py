@@ -7,7 +7,7 @@ handler's to say. One that has to come after the transfer ends it, with AccessFa
 to be handled; until then every further transfer is refused.
 
 A client that does not answer within `REPLY_TIME`, or sends commands without end instead, loses its
-connection.
+connection; one that has never answered, within `FIRST_REPLY_TIME`, as some never do.
 
 Source: QEMU's `docs/interop/vfio-user.rst`, sections "VFIO_USER_DMA_READ", "VFIO_USER_DMA_WRITE"
 and "Socket"."""
@@ -32,6 +32,10 @@ from pyvfio_user.protocol import (
 
 REPLY_TIME = 5.0
 """Seconds that a transfer may take."""
+FIRST_REPLY_TIME = 1.0
+"""Seconds that a transfer may take of a client that has answered none yet."""
+UNANSWERED = "the client did not answer a DMA message within "
+"""The beginning of the reason why the connection of such a client ends."""
 MOST_READ = 1 << 15
 """Bytes that are asked for in one DMA_READ. QEMU (11.1 too) takes a reply for sent of which only a
 part has had room in its socket; Linux sends up to 48 KiB wholly or not at all."""
@@ -85,6 +89,8 @@ class DmaMessages:
         self._max_transfer = DEFAULT_MAX_TRANSFER
         self._awaited: dict[int, _Awaited] = {}
         self._next_id = 0
+        self._answers = False
+        """The client has replied to some message."""
         self._active = False
         self._listen(connection)
         self.interrupted = False
@@ -135,6 +141,7 @@ class DmaMessages:
         awaited = self._awaited.pop(reply.message_id)
         if awaited.command != reply.command:
             raise ProtocolError("the client replied to a message that it was not sent")
+        self._answers = True
         transfer, payload = awaited.transfer, reply.payload
         transfer.unanswered -= 1
         if reply.flags & MessageFlags.ERROR:
@@ -176,7 +183,8 @@ class DmaMessages:
         Raises TransferError where the client's own command comes first, Disconnected,
         ProtocolError.
         """
-        deadline = time.monotonic() + REPLY_TIME
+        limit = REPLY_TIME if self._answers else min(FIRST_REPLY_TIME, REPLY_TIME)
+        deadline = time.monotonic() + limit
         commands = 0
         following = next(messages, None)
         while following is not None or transfer.unanswered:
@@ -197,9 +205,7 @@ class DmaMessages:
             elif (following is not None or transfer.unanswered) and not self._wait(
                 deadline - time.monotonic()
             ):
-                raise Disconnected(
-                    f"the client did not answer a DMA message within {REPLY_TIME:g} seconds"
-                )
+                raise Disconnected(f"{UNANSWERED}{limit:g} seconds")
 
     def _has_room(self) -> bool:
         return self._channel.unsent < SEND_AHEAD and len(self._awaited) < MOST_AWAITED

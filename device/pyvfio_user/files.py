@@ -4,6 +4,8 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
+from contextlib import suppress
 
 
 class Content:
@@ -14,6 +16,17 @@ class Content:
     def __init__(self, view: memoryview) -> None:
         self.view = view
         self.windows = 0
+
+
+def require_trusted(fd: int) -> None:
+    """Refuse what is no file; its owner is trusted not to make it smaller.
+
+    Where seals may still be added, one against shrinking is.
+    """
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        raise OSError(errno.EINVAL, "memory must come as a file")
+    with suppress(OSError):
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
 
 
 def require_sealed(fd: int) -> None:

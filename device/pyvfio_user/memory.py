@@ -6,7 +6,8 @@ told that memory has changed; garbage collection unmaps a file after the last vi
 dangle.
 
 A file must be a memfd of ordinary pages, sealed against shrinking: cutting an unsealed one short,
-or punching a hole into huge pages, would end this process with SIGBUS. What comes without such a
+or punching a hole into huge pages, would end this process with SIGBUS. (With `trust_memory`, any
+file will do.) What comes without such a
 file is reached by messages, if the client answers them: its views are copies, fetched when they are
 made, and what a device has written to one is the client's only after `store`.
 
@@ -19,7 +20,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from pyvfio_user.dma_messages import DmaMessages, TransferError
-from pyvfio_user.files import Content, map_file, require_sealed
+from pyvfio_user.files import Content, map_file, require_sealed, require_trusted
 from pyvfio_user.protocol import DEFAULT_MAX_DMA_MAPS, Buffer
 from pyvfio_user.windows import Window, Windows
 
@@ -79,13 +80,19 @@ class _Staged(bytearray):
 class AddressSpace:
     """The DMA addresses that one client has mapped. Not for several threads.
 
-    With `messages`, windows that cannot be mapped are reached by them.
+    With `messages`, windows that cannot be mapped are reached by them. With `trust_memory`, any
+    file can be mapped, and a client that makes it smaller ends this process with SIGBUS.
     """
 
     def __init__(
-        self, max_mappings: int = MAX_MAPPINGS, messages: DmaMessages | None = None
+        self,
+        max_mappings: int = MAX_MAPPINGS,
+        messages: DmaMessages | None = None,
+        *,
+        trust_memory: bool = False,
     ) -> None:
         self._max_mappings = max_mappings
+        self._require = require_trusted if trust_memory else require_sealed
         self._messages = messages
         self.remote = 0
         """Windows that can only be written by messages."""
@@ -460,7 +467,7 @@ class AddressSpace:
     def _content(self, fd: int, end: int, *, writable: bool) -> Content:
         """The whole of a file that has at least `end` bytes; OSError where it may not be used."""
         # In this order: a size is only worth knowing once it cannot shrink.
-        require_sealed(fd)
+        self._require(fd)
         status = os.fstat(fd)
         if end > status.st_size:
             raise OSError(

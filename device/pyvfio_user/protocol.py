@@ -72,6 +72,9 @@ class DmaFlags(IntFlag):
 
     READABLE = 0x1
     WRITABLE = 0x2
+    MMAP = 0x4
+    """Set by some clients, as is the next: what comes with a descriptor is mapped if it can be."""
+    FILE_IO = 0x8
 
 
 class DmaUnmapFlags(IntFlag):
@@ -133,7 +136,7 @@ class IrqSetFlags(IntFlag):
 
 
 # Plain numbers, because `~` of an IntFlag leaves out the bits that have no name.
-DMA_FLAGS = int(DmaFlags.READABLE | DmaFlags.WRITABLE)
+DMA_FLAGS = int(DmaFlags.READABLE | DmaFlags.WRITABLE | DmaFlags.MMAP | DmaFlags.FILE_IO)
 IRQ_SET_DATA = int(IrqSetFlags.DATA_NONE | IrqSetFlags.DATA_BOOL | IrqSetFlags.DATA_EVENTFD)
 IRQ_SET_ACTION = int(
     IrqSetFlags.ACTION_MASK | IrqSetFlags.ACTION_UNMASK | IrqSetFlags.ACTION_TRIGGER

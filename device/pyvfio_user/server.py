@@ -57,7 +57,9 @@ class Server:
     """Serves `device` at the socket `path`, once entered as a context manager.
 
     `on_disconnect` is told, in one sentence, why each client's connection ended; `on_refuse` why
-    one was not served at all. A client can map `max_dma_maps` windows of its memory at a time.
+    one was not served at all. A client can map `max_dma_maps` windows of its memory at a time. With
+    `trust_memory`, its memory need not be sealed, and may be in huge pages: a client that makes a
+    file smaller ends this process with SIGBUS.
     """
 
     def __init__(
@@ -68,12 +70,14 @@ class Server:
         on_disconnect: Callable[[str], None] = _silent,
         on_refuse: Callable[[str], None] = _silent,
         max_dma_maps: int = MAX_MAPPINGS,
+        trust_memory: bool = False,
     ) -> None:
         self.path = os.fspath(path)
         self._device = device
         self._on_disconnect = on_disconnect
         self._on_refuse = on_refuse
         self._max_dma_maps = max_dma_maps
+        self._trust_memory = trust_memory
         self._listener: socket.socket | None = None
         self._identity = (0, 0)
         self._connection: Connection | None = None
@@ -252,7 +256,13 @@ class Server:
         connection = Connection(client, max_message=MAX_MESSAGE, max_queued=MAX_QUEUED)
         self._messages = DmaMessages(connection, self._interleave)
         self._connection = connection
-        self._session = Session(self._device, self._reply, self._max_dma_maps, self._messages)
+        self._session = Session(
+            self._device,
+            self._reply,
+            self._max_dma_maps,
+            self._messages,
+            trust_memory=self._trust_memory,
+        )
         self._limit = time.monotonic() + NEGOTIATION_TIME
         return True
 

@@ -38,6 +38,8 @@ class Session:
         reply: Callable[[bytes], None],
         max_dma_maps: int = MAX_MAPPINGS,
         messages: DmaMessages | None = None,
+        *,
+        trust_memory: bool = False,
     ) -> None:
         """`reply` sends a reply that the device has made its message wait for; `messages` are for
         memory that cannot be mapped."""
@@ -45,7 +47,7 @@ class Session:
         self._reply = reply
         self._messages = messages
         self._regions: Mapping[int, Region] = device.regions
-        self._memory = AddressSpace(max_dma_maps, messages)
+        self._memory = AddressSpace(max_dma_maps, messages, trust_memory=trust_memory)
         self._features = DeviceFeatures(device, self._memory)
         self._capabilities: dict[str, int | bool] = {
             "max_msg_fds": MAX_MSG_FDS,

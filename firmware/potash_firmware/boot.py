@@ -36,6 +36,7 @@ from potash_firmware.rpu.timing.holding import Holding, Standstill
 from potash_firmware.settings import DeviceSettings
 from potash_firmware.status import StatusSocket, snapshot
 from potash_firmware.waiting import READ, WRITE, Source, Waiting, earliest
+from pyvfio_user.dma_messages import UNANSWERED
 from pyvfio_user.server import Server
 
 log = logging.getLogger(__name__)
@@ -146,8 +147,9 @@ class Device:
                 Server(
                     self._socket,
                     self.board,
-                    on_disconnect=lambda reason: log.info("the host is gone: %s", reason),
+                    on_disconnect=_host_is_gone,
                     on_refuse=self._refused,
+                    trust_memory=settings.trust_memory,
                 )
             )
             if self._status_path is not None:
@@ -361,6 +363,17 @@ class Device:
             log=settings.log,
             processor=None if settings.rpu.time is None else settings.rpu.time.processor,
         )
+
+
+def _host_is_gone(reason: str) -> None:
+    if reason.startswith(UNANSWERED):
+        log.warning(
+            "the host is gone: %s; if its memory is not sealed, or in huge pages, as SPDK's is, "
+            "start the device with --trust-memory",
+            reason,
+        )
+    else:
+        log.info("the host is gone: %s", reason)
 
 
 def _status_socket(stack: ExitStack, path: Path) -> StatusSocket | None:

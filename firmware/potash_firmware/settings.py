@@ -32,6 +32,8 @@ class DeviceSettings:
     vta_threads: int | None = None
     """Threads that execute a stream of the tensor accelerator; by default, as many as the number of
     processors suggests."""
+    trust_memory: bool = False
+    """Whether a client's memory is mapped that is not sealed, or is in huge pages."""
     count_cycles: bool = False
     """Whether the counters have the cycles of the tensor accelerator, which have to be modelled."""
 

@@ -88,6 +88,8 @@ class DeviceSection:
     log_level: Annotated[str, kinds.choice(LEVELS)] = "info"
     cmb: Annotated[CmbSettings | None, kinds.CMB] = None
     fdp: Annotated[PlacementSettings | None, kinds.PLACEMENT] = None
+    map_doorbells: Annotated[bool, kinds.FLAG] = False
+    trust_memory: Annotated[bool, kinds.FLAG] = False
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,8 @@ socket = "run/drive.sock"
 media = "/srv/drive"
 capacity = "2G"
 read_only = true
+map_doorbells = true
+trust_memory = true
 profile = "alkali"
 range_unit = "lba"
 range_count = "zero-based"
@@ -114,6 +116,8 @@ def test_every_key_is_read() -> None:
             trace=Path("/somewhere/trace.jsonl"),
             log_level="debug",
             cmb=CmbSettings(64 << 20, CmbUse.SQS | CmbUse.WDS),
+            map_doorbells=True,
+            trust_memory=True,
         ),
         namespaces=(NamespaceSection(1 << 30, 4096), NamespaceSection(1 << 20, 512)),
         accelerators=(AcceleratorSection(4096, 64 << 20), AcceleratorSection(64 << 20, 1 << 30)),
@@ -266,6 +270,7 @@ def test_options_override_the_file_and_the_file_the_defaults(
     file = tmp_path / "potash.toml"
     file.write_text(WHOLE)
     options = ["--profile", "potash", "--size", "8M", "--read-write", "--socket", "/run/other"]
+    options += ["--no-trust-memory"]
     assert run_app(["serve", "--config", str(file), "--print-config", *options]) == 0
     content = tomllib.loads(capsys.readouterr().out)
     assert content["device"] == {
@@ -280,6 +285,8 @@ def test_options_override_the_file_and_the_file_the_defaults(
         "trace": str(tmp_path / "trace.jsonl"),
         "log_level": "debug",
         "cmb": "64M:sqs,wds",
+        "map_doorbells": True,
+        "trust_memory": False,
     }
     plain = {"metadata": 0, "protection": 0}
     assert content["namespace"] == {"1": {"size": "8M", "block_size": 4096, **plain}}

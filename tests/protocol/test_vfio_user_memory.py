@@ -190,7 +190,15 @@ def test_memory_that_is_not_sealed_against_shrinking_is_refused(space: AddressSp
         fcntl.fcntl(grow, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
         for fd in (allowing, fixed, grow, file.fileno(), reader):
             _refused(space, 0, PAGE, fd, number=errno.EINVAL)
-    fcntl.fcntl(allowing, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        trusting = AddressSpace(trust_memory=True)
+        for at, fd in enumerate((fixed, grow, file.fileno())):
+            _map(trusting, at * PAGE, PAGE, fd)
+            trusting.view(at * PAGE, 2, write=True)[:] = b"hi"
+            assert os.pread(fd, 2, 0) == b"hi"
+        _refused(trusting, 8 * PAGE, PAGE, reader, number=errno.EINVAL)
+        _map(trusting, 8 * PAGE, PAGE, allowing)
+        trusting.unmap_all()
+    assert fcntl.fcntl(allowing, fcntl.F_GET_SEALS) == fcntl.F_SEAL_SHRINK, "what can be is sealed"
     _map(space, 0, PAGE, allowing)
     for fd in (allowing, fixed, grow, reader, writer):
         os.close(fd)

@@ -162,6 +162,7 @@ class Host:
         memory_bar: int = 0,
         *,
         by_messages: bool = False,
+        map_doorbells: bool = False,
         window: int = 0,
     ) -> None:
         """`memory_bar` is the identifier of a memory namespace of `drive` that is in BAR 4. Memory
@@ -200,6 +201,7 @@ class Host:
                 identity or PciIdentity(),
                 queue_pairs,
                 cmb=cmb,
+                map_doorbells=map_doorbells,
                 memory_bar=drive.shapes[memory_bar].size if drive and memory_bar else 0,
             ),
             self.media,

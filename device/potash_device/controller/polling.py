@@ -172,9 +172,15 @@ class Polling:
     """Whether one controller polls, and how often."""
 
     def __init__(
-        self, clock: Callable[[], float], ticks: Sequence[float] = TICKS, idle: float = IDLE
+        self,
+        clock: Callable[[], float],
+        ticks: Sequence[float] = TICKS,
+        idle: float = IDLE,
+        rest: float | None = None,
     ) -> None:
+        """`rest` are the seconds between two polls where nothing wakes the device."""
         self._clock = clock
+        self._rest = rest
         self._shortest = ticks[0]
         self._idle = idle
         self._quiet_at = -PAUSE
@@ -225,9 +231,9 @@ class Polling:
 
     @property
     def timeout(self) -> float | None:
-        """How long to wait for a message: a tick, or as long as it takes (None)."""
+        """How long to wait for a message: a tick, or as long as it takes (None), or `rest`."""
         if self.mode is Mode.RUNG:
-            return None
+            return self._rest
         tick = self.tick
         if tick == 0.0:
             now = self._clock()

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from nvme_spec.registers import DOORBELL_BASE, DOORBELL_WIDTH
 from potash_device.controller.dma import DmaEngine
+from potash_device.controller.doorbell_page import DoorbellPage
 from potash_device.controller.queues import (
     CompletionQueue,
     InvalidDoorbell,
@@ -30,6 +31,8 @@ class QueueSet:
         self.submissions: dict[int, SubmissionQueue] = {}
         self.completions: dict[int, CompletionQueue] = {}
         self.shadow: ShadowDoorbells | None = None
+        self.page: DoorbellPage | None = None
+        """The doorbells, where a host may have mapped them."""
         self._dma = dma
         self._filled: dict[int, SubmissionQueue] = {}
         """The queues that may have something to fetch, so that idle ones cost nothing."""
@@ -65,6 +68,11 @@ class QueueSet:
         self.shadow = shadow
         if shadow is not None:
             shadow.follow((*self._io_ids(self.completions), *self._io_ids(self.submissions)))
+        if self.page is not None:
+            for completion in self.completions.values():
+                self.page.adopt(completion.qid, completion.head, completion=True)
+            for submission in self.submissions.values():
+                self.page.adopt(submission.qid, submission.tail, completion=False)
 
     def unbind(self) -> None:
         """Let go of all guest memory; it is resolved again when it is next used."""
@@ -79,12 +87,16 @@ class QueueSet:
         queue.bind()
         if self.shadow is not None and queue.qid:
             self.shadow.adopt_completion(queue)
+        if self.page is not None:
+            self.page.adopt(queue.qid, queue.head, completion=True)
         self.completions[queue.qid] = queue
 
     def add_submission(self, queue: SubmissionQueue) -> None:
         queue.bind()
         if self.shadow is not None and queue.qid:
             self.shadow.adopt_submission(queue)
+        if self.page is not None:
+            self.page.adopt(queue.qid, queue.tail, completion=False)
         self.submissions[queue.qid] = queue
         queue.completions.submission_queues += 1
 
@@ -132,14 +144,32 @@ class QueueSet:
         self._filled[qid] = queue
         return None
 
-    def poll(self) -> tuple[list[CompletionQueue], list[InvalidDoorbell]]:
-        """Read the shadow page; give the completion queues that could store what had waited.
+    @property
+    def polled(self) -> bool:
+        """The host may store doorbells in memory."""
+        return self.shadow is not None or self.page is not None
+
+    def has_changed(self) -> bool:
+        """Whether the host has stored any doorbell since the last `poll`. Raises AccessFault."""
+        return (self.shadow is not None and self.shadow.has_changed()) or (
+            self.page is not None and self.page.has_changed()
+        )
+
+    def poll(self) -> tuple[list[CompletionQueue], list[InvalidDoorbell | UnknownDoorbell]]:
+        """Read the doorbells in memory; give the completion queues that could store what had
+        waited.
 
         What a queue cannot have is given once as an error, and keeps no other queue from its own.
         Raises AccessFault.
         """
         freed: list[CompletionQueue] = []
-        errors: list[InvalidDoorbell] = []
+        errors: list[InvalidDoorbell | UnknownDoorbell] = []
+        for offset, value in () if self.page is None else self.page.changes():
+            try:
+                if (queue := self.ring(offset, value)) is not None:
+                    freed.append(queue)
+            except (InvalidDoorbell, UnknownDoorbell) as error:
+                errors.append(error)
         shadow = self.shadow
         if shadow is None or not shadow.changed():
             return freed, errors

@@ -34,6 +34,10 @@ class BarMemory:
         """What a host writes that has not mapped it."""
         self.memory.bytes[offset : offset + len(data)] = data
 
+    def clear(self) -> None:
+        """Zeroes again, as after a reset."""
+        self.memory.clear()
+
     def renew(self) -> None:
         """Other memory, so that who has mapped that of before sees nothing of what follows.
 

@@ -23,6 +23,7 @@ from nvme_spec.registers import (
 )
 from nvme_spec.status import Status
 from potash_device.board import Board
+from potash_device.controller.doorbell_page import IDLE_POLL
 from potash_device.controller.polling import Polling
 from potash_device.controller.queue_set import UnknownDoorbell
 from potash_device.controller.queues import InvalidDoorbell
@@ -51,18 +52,18 @@ from pyvfio_user.memory import AccessFault
 log = logging.getLogger(__name__)
 
 SPINS = 10
-"""Reads of the shadow page, a microsecond each, between two passes that nothing calls for."""
+"""Reads of doorbells in memory, a microsecond each, between two passes that nothing calls for."""
 
 HOST_WRITES_PER_PASS = 1024
 
 FAULT_LOG_INTERVAL = 60.0
 """Seconds before another failed pass is worth a line."""
 
-_DOORBELL_STATUS = {
-    ErrorEvent.INVALID_DOORBELL_REGISTER: Status.INVALID_QUEUE_IDENTIFIER,
-    ErrorEvent.INVALID_DOORBELL_VALUE: Status.INVALID_FIELD,
+_DOORBELL_ERRORS = {
+    UnknownDoorbell: (ErrorEvent.INVALID_DOORBELL_REGISTER, Status.INVALID_QUEUE_IDENTIFIER),
+    InvalidDoorbell: (ErrorEvent.INVALID_DOORBELL_VALUE, Status.INVALID_FIELD),
 }
-"""The most applicable status, which the log wants of an error that no command had."""
+"""Each with the most applicable status, which the log wants of an error that no command had."""
 
 
 class Rpu:
@@ -95,7 +96,7 @@ class Rpu:
         self._board = board
         self._apu = apu
         self._clock = clock
-        self._polling = Polling(clock)
+        self._polling = Polling(clock, rest=None if board.queues.page is None else IDLE_POLL)
         self._interrupts = Interrupts(board, self.controller.faults, clock)
         if settings.time is not None:
             from potash_firmware.rpu.command_sets.timed import timed  # NumPy, as in the controller
@@ -143,7 +144,7 @@ class Rpu:
             return earliest(self.migration.timeout, holding)
         queues = self._board.queues
         polling = (
-            queues.shadow is not None
+            queues.polled
             and self._board.dma.mastering
             and not self.lifecycle.shut_down
             and (self.lifecycle.serving or (self.lifecycle.state is State.READY and queues.blocked))
@@ -171,15 +172,15 @@ class Rpu:
         command at a time waits for. Others who want this processor get it: a guest may have as many
         of its own.
         """
-        shadow = self._board.queues.shadow
+        queues = self._board.queues
         now = self._clock()
         until = now + PASS_TIME
         spins = 0
         try:
             while spins < SPINS and now < until:
-                if shadow is None or self._deadlines.due:
+                if not queues.polled or self._deadlines.due:
                     return
-                if shadow.has_changed():
+                if queues.has_changed():
                     if not self._execute_at_once():
                         return
                     spins = 0
@@ -365,10 +366,8 @@ class Rpu:
             return
         try:
             queue = self._board.queues.ring(offset, value)
-        except UnknownDoorbell as error:
-            self._error_event(ErrorEvent.INVALID_DOORBELL_REGISTER, error)
-        except InvalidDoorbell as error:
-            self._error_event(ErrorEvent.INVALID_DOORBELL_VALUE, error)
+        except (InvalidDoorbell, UnknownDoorbell) as error:
+            self._doorbell_error(error)
         except AccessFault as fault:
             if not self._commands.paused:
                 self.lifecycle.fail(f"queue memory is gone: {fault}")
@@ -376,9 +375,9 @@ class Rpu:
             if queue is not None:
                 self._interrupts.announce(queue)
 
-    def _error_event(self, information: ErrorEvent, error: Exception) -> None:
+    def _doorbell_error(self, error: InvalidDoorbell | UnknownDoorbell) -> None:
         # No line for each ring: a host could make its reader slow.
-        if self.controller.alerts.error(information, _DOORBELL_STATUS[information]):
+        if self.controller.alerts.error(*_DOORBELL_ERRORS[type(error)]):
             log.warning("%s", error)
 
     def _take_media(self) -> None:
@@ -470,7 +469,7 @@ class Rpu:
         for completions in freed:
             self._interrupts.announce(completions)
         for error in errors:
-            self._error_event(ErrorEvent.INVALID_DOORBELL_VALUE, error)
+            self._doorbell_error(error)
         if self._features_version != self.controller.features.version:
             self._apply_features()
         may_fetch = self.lifecycle.serving and not self.migration.stopping

@@ -111,6 +111,15 @@ def _serial(text: str) -> str:
 )
 @click.option("--read-only/--read-write", help="Open the media read-only, or for writing.")
 @click.option(
+    "--map-doorbells/--no-map-doorbells",
+    help="Let the client map the page of doorbells, as SPDK's driver wants; the device polls it.",
+)
+@click.option(
+    "--trust-memory/--no-trust-memory",
+    help="Map memory of the client that is not sealed, or in huge pages, as SPDK's is. The client "
+    "can then end the device (docs/security.md).",
+)
+@click.option(
     "--profile",
     type=click.Choice(sorted(PROFILES)),
     default=configured.DEFAULTS.device.profile,
@@ -214,6 +223,8 @@ def serve(
     cmb: CmbSettings | None,
     fdp: PlacementSettings | None,
     read_only: bool,
+    map_doorbells: bool,
+    trust_memory: bool,
     profile: str,
     serial: str | None,
     accelerators: tuple[tuple[int, int], ...],
@@ -245,7 +256,7 @@ def serve(
     wanted = configuration.Configuration(
         device=configuration.DeviceSection(
             socket, media, capacity, read_only, profile, range_unit, range_count, engine, trace,
-            log_level, cmb, fdp,
+            log_level, cmb, fdp, map_doorbells, trust_memory,
         ),
         namespaces=configured.sections(
             configured.wanted_namespaces(namespaces, size, zoned_namespaces)
@@ -350,7 +361,12 @@ def device_settings(wanted: configuration.Configuration) -> DeviceSettings:
     profile = PROFILES[section.profile]
     return replace(
         profile,
-        board=replace(profile.board, vta=wanted.vta, cmb=section.cmb),
+        board=replace(
+            profile.board,
+            vta=wanted.vta,
+            cmb=section.cmb,
+            map_doorbells=section.map_doorbells,
+        ),
         rpu=replace(
             profile.rpu,
             compute=wanted.described_compute,
@@ -361,6 +377,7 @@ def device_settings(wanted: configuration.Configuration) -> DeviceSettings:
         engine=Engine(section.engine),
         limits=wanted.described_limits,
         vta_threads=wanted.vta_threads,
+        trust_memory=section.trust_memory,
         range_blocks=RangeBlocks(
             RangeUnit(section.range_unit), section.range_count == "zero-based"
         ),
