@@ -4,7 +4,9 @@ import errno
 import json
 import logging
 import os
+import struct
 import threading
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,15 @@ from potash_device.media.file import FileMedia
 from potash_device.media.memory import MemoryMedia
 from potash_device.media.sidecar import SIDECAR_SIZE, Sidecar
 from potash_device.media.store import Media
+from potash_device.saved import Section
 from support.recording import RecordingMedia, Step
 
 HALF = SIDECAR_SIZE // 2
+
+NUMBER: Section[int] = Section("number", int)
+ONE: Section[int] = Section("one", int)
+TWO: Section[tuple[bool, str]] = Section("two", tuple[bool, str])
+TABLE: Section[dict[str, int]] = Section("table", dict[str, int])
 
 
 @pytest.fixture
@@ -47,16 +55,16 @@ def content(media: Media) -> bytes:
 
 
 def test_sections_come_back_and_what_was_not_saved_does_not(media: MemoryMedia) -> None:
-    sidecar = save(media, one={"a": 1}, two=[True, "x"])
-    sidecar.put("one", "later")
+    sidecar = save(media, table={"a": 1}, two=[True, "x"])
+    sidecar.put("one", 1)
     again = loaded(media)
-    assert (again.get("one"), again.get("two"), again.get("three")) == ({"a": 1}, [True, "x"], None)
+    assert (again.get(TABLE), again.get(TWO), again.get(ONE)) == ({"a": 1}, (True, "x"), None)
 
 
 def test_a_new_sidecar_is_empty_without_a_word(
     media: MemoryMedia, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert loaded(media).get("anything") is None
+    assert loaded(media).get(ONE) is None
     assert not caplog.records
 
 
@@ -74,9 +82,9 @@ def test_a_write_that_is_cut_at_any_byte_leaves_the_record_before(
     assert max(changed) - min(changed) < 512
     for cut in range(min(changed), max(changed) + 1):
         os.pwrite(media.fd, after[:cut] + before[cut:], 0)
-        assert loaded(media).get("number") == saves - 1
+        assert loaded(media).get(NUMBER) == saves - 1
     os.pwrite(media.fd, after, 0)
-    assert loaded(media).get("number") == saves
+    assert loaded(media).get(NUMBER) == saves
 
 
 def test_the_pages_take_turns_and_each_is_flushed() -> None:
@@ -108,12 +116,12 @@ def test_a_damaged_sidecar_is_an_empty_one_and_says_so(
 ) -> None:
     os.pwrite(media.fd, damage, 0)
     sidecar = loaded(media)
-    assert sidecar.get("one") is None
+    assert sidecar.get(ONE) is None
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "damaged" in caplog.text
     sidecar.put("one", 1)
     sidecar.save()
-    assert loaded(media).get("one") == 1
+    assert loaded(media).get(ONE) == 1
 
 
 def test_a_record_of_another_version_is_not_understood(
@@ -123,7 +131,7 @@ def test_a_record_of_another_version_is_not_understood(
     page = bytearray(content(media))
     page[HALF + 8] = 2
     os.pwrite(media.fd, page, 0)
-    assert loaded(media).get("one") is None
+    assert loaded(media).get(ONE) is None
     assert "damaged" in caplog.text
 
 
@@ -133,10 +141,10 @@ def test_a_sidecar_that_was_cut_short_is_an_empty_one(tmp_path: Path) -> None:
     save(media, one=1)
     os.truncate(path, 100)
     sidecar = loaded(media)
-    assert sidecar.get("one") is None
+    assert sidecar.get(ONE) is None
     sidecar.put("one", 2)
     sidecar.save()
-    assert loaded(media).get("one") == 2
+    assert loaded(media).get(ONE) == 2
     media.close()
 
 
@@ -146,7 +154,7 @@ def test_a_record_that_does_not_fit_is_refused_and_the_one_before_kept(media: Me
     with pytest.raises(MediaError) as caught:
         sidecar.save()
     assert caught.value.errno == errno.EFBIG
-    assert loaded(media).get("one") == 1
+    assert loaded(media).get(ONE) == 1
 
 
 def test_a_sidecar_that_cannot_be_written_says_so_once(
@@ -161,7 +169,7 @@ def test_a_sidecar_that_cannot_be_written_says_so_once(
     media.read_only = False
     sidecar.put("one", 2)
     sidecar.save()
-    assert loaded(media).get("one") == 2
+    assert loaded(media).get(ONE) == 2
 
 
 def test_several_threads_may_save(media: MemoryMedia) -> None:
@@ -178,10 +186,33 @@ def test_several_threads_may_save(media: MemoryMedia) -> None:
     for thread in threads:
         thread.join(60)
     again = loaded(media)
-    assert [again.get(name) for name in "abcd"] == [49] * 4
+    assert [again.get(Section(name, int)) for name in "abcd"] == [49] * 4
 
 
 def test_a_record_is_text_that_anybody_can_read(media: MemoryMedia) -> None:
     save(media, one={"a": 1})
     page = content(media)[HALF:]
     assert json.loads(page[24 : page.index(b"}}") + 2]) == {"one": {"a": 1}}
+
+
+@pytest.mark.parametrize(
+    ("number", "record"),
+    [
+        (1, b'{"one":' + b"[" * 20_000 + b"]" * 20_000 + b"}"),
+        (1, b"[]"),
+        ((1 << 64) - 1, b'{"one":2}'),
+        (1 << 63, b'{"one":2}'),
+    ],
+)
+def test_a_record_that_nobody_can_have_written_is_not_believed(
+    media: MemoryMedia, caplog: pytest.LogCaptureFixture, number: int, record: bytes
+) -> None:
+    protected = struct.pack("<8sIIQ", b"PTSHSIDE", 1, len(record), number) + record
+    page = protected + struct.pack("<I", zlib.crc32(protected))
+    os.pwrite(media.fd, page, number % 2 * HALF)
+    sidecar = loaded(media)
+    assert sidecar.get(ONE) is None
+    assert "damaged" in caplog.text
+    sidecar.put(ONE, 3)
+    sidecar.save()
+    assert loaded(media).get(ONE) == 3

@@ -1,5 +1,8 @@
 """The state area gives back the newest whole record, whenever its writer was killed."""
 
+import struct
+import zlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,3 +68,11 @@ def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
         writer.store(bytes(writer.capacity + 1))
     assert bytes(memory) == before
     writer.store(bytes(writer.capacity))
+
+
+def test_a_record_whose_number_cannot_grow_is_none() -> None:
+    memory = bytearray(SIZE)
+    number, data = (1 << 64) - 1, b"last"
+    crc = zlib.crc32(data, zlib.crc32(struct.pack("<QQ", number, len(data))))
+    memory[HALF : HALF + 28] = struct.pack("<4sIQQ", b"PAPU", crc, number, len(data)) + data
+    assert area(memory).load() is None

@@ -20,6 +20,7 @@ from potash_firmware import boot
 from potash_firmware.mailbox import ApuPort
 from potash_firmware.mailbox.messages import Alive, Ping, Request, WriteBack
 from potash_firmware.rpu.accelerators import apu_link
+from potash_firmware.rpu.features.persistence import SHUTDOWN
 from pyvfio_user import server
 from support.nvme_host import CC
 from support.vfio_user import QEMU_VERSION, VERSION, RawClient, command, open_descriptors
@@ -229,7 +230,7 @@ def ended(sidecar: Media) -> object:
     """How the sidecar says that the device has ended: well or not."""
     remembered = Sidecar(sidecar)
     remembered.load()
-    return remembered.get("shutdown")
+    return remembered.get(SHUTDOWN)
 
 
 def test_an_end_is_a_clean_one_unless_something_went_wrong(

@@ -13,6 +13,7 @@ from potash_device.media.file import FileMedia
 from potash_device.media.memory import MemoryMedia
 from potash_device.media.store import Media
 from potash_firmware.mailbox.messages import WriteBack, WriteBackDone
+from potash_firmware.rpu.features.persistence import SHUTDOWN
 from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from support.nvme_host import DATA, PAGE, Cqe, Host, Queue
 
@@ -207,7 +208,7 @@ def test_a_shutdown_whose_flush_fails_ends_and_says_so(
     assert host.read32(0x1C) >> 2 & 3 == 2
     assert "lost" in caplog.text
     host.sidecar.load()
-    assert host.sidecar.get("shutdown") is False
+    assert host.sidecar.get(SHUTDOWN) is False
 
 
 def test_an_event_that_the_host_does_not_want_is_kept_from_it(

@@ -14,7 +14,7 @@ from potash_device.media.shapes import NamespaceShape
 from potash_device.media.sidecar import SIDECAR_SIZE
 from potash_device.timing.drive import Drive as ModelledDrive
 from potash_device.timing.requests import Op
-from potash_firmware.rpu.placement import PlacementSettings
+from potash_firmware.rpu.placement import SECTION, PlacementSettings
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.timing.modelled import TimeSettings
 from support.modelled_time import PROFILE, completions
@@ -352,7 +352,8 @@ def test_what_was_counted_outlives_a_power_cycle(tmp_path: Path) -> None:
 def test_a_record_that_makes_no_sense_is_left_out(host: Host, queue: Queue, state: object) -> None:
     placement = host.rpu.controller.placement
     assert placement is not None
-    placement.restore(state)
+    host.sidecar.put(SECTION, state)
+    placement.restore(host.sidecar.get(SECTION))
     assert statistics(host) == (0, 0, 0)
     assert events(host) == []
     assert status(host, queue) == [(one, one, 0, UNIT // PAGE) for one in range(3)]

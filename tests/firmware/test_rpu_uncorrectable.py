@@ -17,6 +17,7 @@ from potash_device.media.memory import MemoryMedia
 from potash_device.media.sidecar import SIDECAR_SIZE
 from potash_firmware.mailbox.messages import ReadCheck, ReadChecked, WriteBack
 from potash_firmware.rpu.namespaces.uncorrectable import MOST_RANGES, UncorrectableBlocks
+from potash_firmware.rpu.namespaces.uncorrectable_record import SECTION
 from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from support.nvme_host import DATA, PAGE, Cqe, Host, Queue
 
@@ -228,7 +229,7 @@ def test_a_sidecar_that_cannot_be_written_is_told_and_tried_again_by_flush() -> 
         sidecar.failing = False
         assert host.command(queue, FLUSH, nsid=1).status == 0
         host.sidecar.load()
-        assert host.sidecar.get("uncorrectable") == {"1/0": [[5, 1]]}
+        assert host.sidecar.get(SECTION) == {"1/0": [(5, 1)]}
 
 
 def test_the_list_has_an_end_and_nothing_beyond_it_is_promised() -> None:
@@ -326,5 +327,5 @@ def test_ranges_are_what_a_set_would_be(
     cut = ranges.ranges(lba, count)
     assert {n for first, size in cut for n in range(first, first + size)} == inside
     again = UncorrectableBlocks()
-    again.restore([list(one) for one in ranges.ranges()], 100)
+    again.restore(ranges.ranges(), 100)
     assert again.ranges() == ranges.ranges()

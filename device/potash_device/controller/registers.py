@@ -23,6 +23,7 @@ from nvme_spec.registers import (
 from potash_device.controller.cmb import ControllerMemoryBuffer
 from potash_device.controller.interrupts import InterruptLines
 from potash_device.register_bytes import RegisterBytes
+from potash_device.saved import U32
 
 DWORD = 4
 
@@ -52,15 +53,15 @@ _MASK_OFFSETS = frozenset(register.offset for register in MASKS)
 class HostWrite(NamedTuple):
     """One entry of the host-write FIFO: the byte offset of a register and the dword written."""
 
-    offset: int
-    value: int
+    offset: U32
+    value: U32
 
 
 class SavedRegisters(NamedTuple):
     """What a register file holds: its bytes, masked vectors, and the host-write FIFO."""
 
     values: bytes
-    mask: int
+    mask: U32
     host_writes: tuple[HostWrite, ...]
 
 
@@ -155,9 +156,6 @@ class RegisterFile:
 
     def load(self, saved: "SavedRegisters") -> None:
         """Go on from what was saved. Raises ValueError where that makes no sense."""
-        dwords = (saved.mask, *(number for write in saved.host_writes for number in write))
-        if any(number >= 1 << 8 * DWORD for number in dwords):
-            raise ValueError("a register has 32 bits")
         own = (Register.CSTS, *MASKS, Register.CMBLOC, Register.CMBSZ, Register.CMBSTS)
         offsets = {at for one in own for at in range(one.offset, one.offset + one.width)}
         self._values.load(saved.values, own=offsets)

@@ -4,20 +4,22 @@ Addresses are the guest's; nothing of this process is in here.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from potash_device.controller.dma import PAGE_SIZE, DmaEngine
 from potash_device.controller.queue_set import QueueSet
 from potash_device.controller.queues import CompletionQueue, Interrupt, SubmissionQueue
 from potash_device.controller.shadow import ShadowDoorbells
+from potash_device.saved import U16, Range
 
 
 @dataclass(frozen=True)
 class Waiting:
     """A completion that waits for room: the arguments of `CompletionQueue.post`."""
 
-    sqid: int
-    cid: int
-    status: int
+    sqid: U16
+    cid: U16
+    status: Annotated[int, Range(0, (1 << 11) - 1)]
     dnr: bool
     result: int
 
@@ -81,7 +83,7 @@ def load_queues(
     submissions: dict[int, SubmissionQueue] = {}
     for one in saved.completions:
         _require_queue(one, one.qid in completions, pairs, entries)
-        _require(one.phase in (0, 1) and 0 <= one.vector < pairs, "a completion queue")
+        _require(one.phase in (0, 1) and one.vector < pairs, "a completion queue")
         interrupt = Interrupt(one.vector, one.interrupts)
         completions[one.qid] = CompletionQueue(
             dma, one.qid, one.base, one.size, interrupt, one.head, one.tail, one.phase
@@ -100,8 +102,7 @@ def load_queues(
         for item in one.waiting:
             source = submissions.get(item.sqid)
             known = source is not None and source.completions is queue
-            _require(known and 0 <= item.cid < 1 << 16 and 0 <= item.status < 1 << 11, "a backlog")
-            _require(0 <= item.result < 1 << 64, "a backlog")
+            _require(known, "a backlog")
             assert source is not None
             queue.post(source, item.cid, item.status, item.dnr, item.result)
     _require((0 in completions) == (0 in submissions) == bool(completions), "the admin queue")
@@ -133,17 +134,17 @@ def _require_queue(
 ) -> None:
     _require(
         not known
-        and 0 <= one.qid < pairs
+        and one.qid < pairs
         and 2 <= one.size <= entries
-        and 0 <= one.head < one.size
-        and 0 <= one.tail < one.size
+        and one.head < one.size
+        and one.tail < one.size
         and _is_page(one.base),
         f"queue {one.qid}",
     )
 
 
 def _is_page(address: int) -> bool:
-    return 0 <= address < 1 << 64 and address % PAGE_SIZE == 0
+    return address % PAGE_SIZE == 0
 
 
 def _require(condition: bool, what: str) -> None:

@@ -11,11 +11,13 @@ import errno
 import hashlib
 import logging
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Annotated, NamedTuple, TypedDict
 
 from potash_device.media.errors import MediaError
 from potash_device.media.sidecar import Sidecar
 from potash_device.media.store import Media
+from potash_device.saved import Range, Section
 
 log = logging.getLogger(__name__)
 
@@ -28,14 +30,27 @@ LAST_SLOT = 3
 
 FLASH_SIZE = (LAST_SLOT - FIRST_WRITABLE_SLOT + 1) * IMAGE_LIMIT
 
-SECTION = "firmware"
-"""Of the sidecar: the active slot, and for each slot with an image its length, revision, digest."""
 
 REVISION_MAGIC = b"PTSHFW1\0"
 """Begins an image that states its revision in the eight bytes behind it."""
 REVISION_SIZE = 8
 
 _PIECE = 1 << 20
+
+
+ImageLength = Annotated[int, Range(1, IMAGE_LIMIT)]
+Revision = Annotated[str, Range(0, REVISION_SIZE)]
+
+
+class SavedSlots(TypedDict, total=False):
+    """The active slot, and for each slot with an image its length, revision, digest."""
+
+    active: int
+    slots: dict[str, tuple[ImageLength, Revision, str]]
+
+
+SECTION: Section[SavedSlots] = Section("firmware", SavedSlots)
+"""Of the sidecar."""
 
 
 class StoredImage(NamedTuple):
@@ -59,14 +74,14 @@ class Flash:
 
     def load(self) -> None:
         """Read the table; a slot that does not hold what the table says is an empty one."""
-        table = self.sidecar.get(SECTION)
+        table = self.sidecar.get(SECTION) or {}
         self.images = {}
         for slot, image in _images(table).items():
             if self._holds(slot, image):
                 self.images[slot] = image
             else:
                 log.warning("firmware slot %d is damaged, so it is empty", slot)
-        active = table.get("active") if isinstance(table, dict) else None
+        active = table.get("active", 1)
         self.active = active if active in self.images else 1
 
     def store(self, slot: int, image: memoryview, *, activate: bool) -> StoredImage:
@@ -128,21 +143,14 @@ class Flash:
         return digest.digest() == image.digest
 
 
-def _images(table: Any) -> dict[int, StoredImage]:
+def _images(table: SavedSlots) -> dict[int, StoredImage]:
     """The slots of the sidecar's section, without what makes no sense in it."""
-    slots = table.get("slots") if isinstance(table, dict) else None
-    if not isinstance(slots, dict):
-        return {}
-    images = {}
+    slots, images = table.get("slots", {}), {}
     for slot in range(FIRST_WRITABLE_SLOT, LAST_SLOT + 1):
-        match slots.get(str(slot)):
-            case [int(length), str(revision), str(digest)] if (
-                0 < length <= IMAGE_LIMIT and revision.isascii() and len(revision) <= REVISION_SIZE
-            ):
-                try:
-                    images[slot] = StoredImage(length, revision, bytes.fromhex(digest))
-                except ValueError:
-                    continue
+        length, revision, digest = slots.get(str(slot), (0, "", ""))
+        if length and revision.isascii():
+            with suppress(ValueError):
+                images[slot] = StoredImage(length, revision, bytes.fromhex(digest))
     return images
 
 

@@ -1,7 +1,7 @@
 """The sidecar: a small file for everything but blocks, such as counters, settings and tables.
 
-A section is any JSON, which its owner validates. Two pages are written alternately, each with a
-number and a checksum, so a crash during a write leaves the previous record. An unreadable sidecar
+A section is JSON of the kind that its owner declares. Two pages are written alternately, each with
+a number and a checksum, so a crash during a write leaves the previous record. An unreadable sidecar
 is treated as empty, with a line in the log."""
 
 import errno
@@ -11,10 +11,11 @@ import struct
 import threading
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from potash_device.media.errors import MediaError
 from potash_device.media.store import Media
+from potash_device.saved import LARGEST_NUMBER, Section, read_json, typed
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,8 @@ _CHECKSUM = struct.Struct("<I")
 _LONGEST = PAGE_SIZE - _HEADER.size - _CHECKSUM.size
 
 Sections = Mapping[str, Any]
+
+T = TypeVar("T")
 
 
 class Sidecar:
@@ -73,10 +76,18 @@ class Sidecar:
         """The number of the newest record, which grows with each."""
         return self._number
 
-    def get(self, name: str) -> Any:
-        """The section of that name as it was put; None when there is none."""
+    def get(self, section: Section[T]) -> T | None:
+        """A section, as far as it makes sense; None when there is none."""
         with self._lock:
-            return self._sections.get(name)
+            found = self._sections.get(section)
+        if found is None:
+            return None
+        try:
+            value: T = typed(section.kind, found)
+        except ValueError as error:
+            log.warning("%s in the sidecar is left out: %s", section, error)
+            return None
+        return value
 
     def put(self, name: str, section: Any) -> None:
         """Replace a section, which reaches the media with the next `save`."""
@@ -119,14 +130,14 @@ class Sidecar:
 def _decode(page: bytearray) -> tuple[int, dict[str, Any]] | None:
     """Number and sections of a page; None for one that was never written, or is damaged."""
     magic, version, length, number = _HEADER.unpack_from(page)
-    if magic != _MAGIC or version != VERSION or length > _LONGEST:
+    if magic != _MAGIC or version != VERSION or length > _LONGEST or number > LARGEST_NUMBER:
         return None
     end = _HEADER.size + length
     (checksum,) = _CHECKSUM.unpack_from(page, end)
     if checksum != zlib.crc32(page[:end]):
         return None
     try:
-        sections = json.loads(page[_HEADER.size : end])
+        sections = read_json(page[_HEADER.size : end], _LONGEST)
     except ValueError:
         return None
     return (number, sections) if isinstance(sections, dict) else None

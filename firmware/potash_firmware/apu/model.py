@@ -8,7 +8,7 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypedDict
 
 from csd_spec.descriptors import (
     AcceleratorStatus,
@@ -18,6 +18,7 @@ from csd_spec.descriptors import (
 )
 from csd_spec.opcodes import KEEP_ACTIVE_FIRMWARE
 from csd_spec.status import StatusId
+from potash_device.saved import decode
 from potash_firmware.apu.config import AcceleratorConfig, Config, Limits
 from potash_firmware.apu.lifecycle import STATUS, State, is_busy
 from potash_firmware.apu.log import Clock, Log, Snapshot
@@ -126,6 +127,37 @@ class Accelerator:
 
 
 _HEAD = struct.Struct("<I")
+HEAD_LIMIT = 1 << 20
+"""Bytes of JSON."""
+
+
+class SavedOutcome(TypedDict, total=False):
+    """An `Outcome`."""
+
+    consumed: int
+    produced: int
+    return_value: int
+    modelled: int
+
+
+class SavedAccelerator(TypedDict):
+    """An accelerator; of firmware the slot and the length of each image."""
+
+    state: str
+    active: int | None
+    outcome: SavedOutcome
+    input_length: int | None
+    input_ranges: tuple[ByteRange, ...]
+    output_ranges: tuple[ByteRange, ...]
+    granted: tuple[Grant, ...]
+    firmware: tuple[tuple[int, int], ...]
+
+
+class SavedSubsystem(TypedDict):
+    """All accelerators, by their identifiers."""
+
+    enabled: bool
+    accelerators: dict[str, SavedAccelerator]
 
 
 @dataclass
@@ -168,20 +200,22 @@ class Subsystem:
         It may have come with the state of another device, and so from anybody. Raises ValueError
         for what cannot be; nothing has changed then.
         """
-        try:
-            (length,) = _HEAD.unpack_from(data)
-            head = json.loads(data[_HEAD.size : _HEAD.size + length])
-            images = memoryview(data)[_HEAD.size + length :]
-            restored = {}
-            for key, item in self.accelerators.items():
-                saved = head["accelerators"][str(key)]
-                restored[item], images = _restored(item, saved, images, self.limits)
-            enabled = bool(head["enabled"])
-        except (KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
-            raise ValueError(f"{type(error).__name__}: {error}") from None
+        if len(data) < _HEAD.size:
+            raise ValueError("there is no head")
+        (length,) = _HEAD.unpack_from(data)
+        head: SavedSubsystem = decode(
+            SavedSubsystem, memoryview(data)[_HEAD.size : _HEAD.size + length], HEAD_LIMIT
+        )
+        images = memoryview(data)[_HEAD.size + length :]
+        restored = {}
+        for key, item in self.accelerators.items():
+            saved = head["accelerators"].get(str(key))
+            if saved is None:
+                raise ValueError(f"there is no accelerator {key}")
+            restored[item], images = _restored(item, saved, images, self.limits)
         if images:
             raise ValueError("there are images of no accelerator")
-        self.enabled = enabled
+        self.enabled = head["enabled"]
         for item, found in restored.items():
             item.state, item.active, item.outcome, item.buffers, item.firmware = found
             if item.busy:
@@ -207,33 +241,25 @@ _Saved = tuple[State, int | None, Outcome, Buffers, dict[int, bytes]]
 
 
 def _restored(
-    item: Accelerator, saved: dict[str, Any], images: memoryview, limits: Limits
+    item: Accelerator, saved: SavedAccelerator, images: memoryview, limits: Limits
 ) -> tuple[_Saved, memoryview]:
     """What was saved of one accelerator, and the images that are left.
 
-    Raises ValueError, KeyError, TypeError. That ranges are in their namespaces is checked when a
-    job starts, as those may have changed.
+    Raises ValueError. That ranges are in their namespaces is checked when a job starts, as those
+    may have changed.
     """
     firmware: dict[int, bytes] = {}
     for key, length in saved["firmware"]:
-        if not _number(key) < limits.firmware_slots or not _number(length) <= len(images):
+        if not key < limits.firmware_slots or not length <= len(images):
             raise ValueError(f"there can be no firmware {key} of {length} bytes")
         firmware[key] = bytes(images[:length])
         images = images[length:]
     active, filled = saved["active"], saved["input_length"]
     if active is not None and active not in firmware:
         raise ValueError(f"there is no firmware {active}")
-    if filled is not None and _number(filled) > item.config.input_size:
+    if filled is not None and filled > item.config.input_size:
         raise ValueError(f"{filled} bytes are more than the input buffer has")
-    buffers = Buffers(
-        filled,
-        tuple(ByteRange(*map(_number, one)) for one in saved["input_ranges"]),
-        tuple(ByteRange(*map(_number, one)) for one in saved["output_ranges"]),
-        tuple(
-            Grant(_number(nsid), _number(lba), _number(blocks), bool(writable))
-            for nsid, lba, blocks, writable in saved["granted"]
-        ),
-    )
+    buffers = Buffers(filled, saved["input_ranges"], saved["output_ranges"], saved["granted"])
     for ranges, size in (
         (buffers.input_ranges, item.config.input_size),
         (buffers.output_ranges, item.config.output_size),
@@ -242,12 +268,7 @@ def _restored(
             raise ValueError("ranges are more than their buffer has room for")
     if len(buffers.granted) > limits.ranges:
         raise ValueError("too many blocks are granted")
-    outcome = Outcome(**{name: _number(value) for name, value in saved["outcome"].items()})
+    if saved["state"] not in State.__members__:
+        raise ValueError(f"an accelerator cannot be {saved['state']}")
+    outcome = Outcome(**saved["outcome"])
     return (State[saved["state"]], active, outcome, buffers, firmware), images
-
-
-def _number(value: Any) -> int:
-    """A number of 64 bits. Raises ValueError."""
-    if not isinstance(value, int) or not 0 <= value < 1 << 64:
-        raise ValueError(f"{value!r} is no number of 64 bits")
-    return value

@@ -346,7 +346,7 @@ class Service:
         try:
             if data is not None:
                 self._subsystem.restore(data)
-        except ValueError as error:
+        except Exception as error:  # noqa: BLE001 - the process would end again and again
             log.error("what accelerators held makes no sense, so they begin anew: %s", error)
             data = None
         for accelerator in self._subsystem.accelerators.values():

@@ -7,6 +7,7 @@ the other one whole; a checksum tells which is. Nothing in here knows what the b
 import struct
 import zlib
 
+from potash_device.saved import LARGEST_NUMBER
 from potash_firmware.mailbox import MailboxError
 
 MAGIC = b"PAPU"
@@ -52,7 +53,7 @@ class StateArea:
 
 def _read(half: memoryview) -> tuple[int, bytes] | None:
     magic, crc, sequence, length = _RECORD.unpack_from(half)
-    if magic != MAGIC or length > len(half) - _RECORD.size:
+    if magic != MAGIC or length > len(half) - _RECORD.size or sequence > LARGEST_NUMBER:
         return None
     data = bytes(half[_RECORD.size : _RECORD.size + length])
     return (sequence, data) if _checksum(sequence, data) == crc else None

@@ -19,6 +19,7 @@ from nvme_spec.logs import CommandEffectsLog, CriticalWarning, NoticeEvent, Smar
 from nvme_spec.persistent_events import HardwareError, HardwareErrorCode, PowerOnOrReset
 from nvme_spec.registers import CommandSetSelected, ControllerConfiguration, Register
 from potash_device.board import Board
+from potash_device.saved import limited
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.accelerators.commands import AcceleratorCommands
 from potash_firmware.rpu.accelerators.write_back import WriteBacks
@@ -285,7 +286,7 @@ class Controller:
                 PowerOnOrReset(
                     revision=self.firmware.revision,
                     firmware_activation=self._activated,
-                    power_cycle=self.health.power_cycles,
+                    power_cycle=limited(PowerOnOrReset.power_cycle, self.health.power_cycles),
                     power_on_milliseconds=self.health.power_on_seconds * 1000,
                     timestamp=self.timestamp(),
                 )

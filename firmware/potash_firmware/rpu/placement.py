@@ -9,15 +9,14 @@ Source: NVM Express Base Specification 2.1, section 8.1.10 (Flexible Data Placem
 
 from __future__ import annotations
 
-import struct
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from nvme_spec import placement
 from nvme_spec.status import NvmeError, Status
+from potash_device.saved import U8, U16, U32, Number, Section
 
 if TYPE_CHECKING:
     from potash_firmware.rpu.timing.modelled import ModelledTime
@@ -25,8 +24,21 @@ if TYPE_CHECKING:
 GROUP = 1
 """Identifier of the endurance group."""
 
-LARGEST_COUNT = 1 << 63
-"""Of bytes that are believed when a drive is started again."""
+
+class SavedPlacement(TypedDict, total=False):
+    """Bytes that were written, moved and erased; by handle, bytes in its reclaim unit and events
+    that the host wants to know of; and events that happened."""
+
+    written: Number
+    moved: Number
+    erased: Number
+    used: list[int]
+    enabled: list[list[int]]
+    events: list[tuple[U8, U16, int, U32, U8]]
+
+
+SECTION: Section[SavedPlacement] = Section("placement", SavedPlacement)
+"""Of the sidecar."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +159,7 @@ class Placement:
 
     # What outlives a power cycle.
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> SavedPlacement:
         """For `restore`."""
         return {
             "written": self._written,
@@ -155,33 +167,17 @@ class Placement:
             "erased": self.erased,
             "used": self._used,
             "enabled": [sorted(one) for one in self.enabled],
-            "events": [list(one) for one in self.host_events],
+            "events": [one[:] for one in self.host_events],
         }
 
-    def restore(self, state: Any) -> None:
+    def restore(self, state: SavedPlacement | None) -> None:
         """Go on from what was remembered, as far as that makes sense."""
-        match state:
-            case {"written": int(written), "moved": int(moved), "erased": int(erased)} if (
-                0 <= written < LARGEST_COUNT
-                and 0 <= moved < LARGEST_COUNT
-                and 0 <= erased < LARGEST_COUNT
-            ):
-                self._written, self._moved, self._erased = written, moved, erased
-        if not isinstance(state, Mapping):
+        if state is None:
             return
-        for handle, used in enumerate(_list(state, "used")[: self.handles]):
-            if isinstance(used, int) and 0 <= used < self.unit:
-                self._used[handle] = used
-        for handle, enabled in enumerate(_list(state, "enabled")[: self.handles]):
-            known = enabled if isinstance(enabled, list) else []
-            self.enabled[handle] = {one for one in placement.EventType if one in known}
-        for event in _list(state, "events"):
-            with suppress(TypeError, struct.error):
-                found = placement.Event(*event)
-                found.encode()
-                self.host_events.append(found)
-
-
-def _list(state: Mapping[str, Any], name: str) -> list[Any]:
-    found = state.get(name)
-    return found if isinstance(found, list) else []
+        self._written = state.get("written", 0)
+        self._moved, self._erased = state.get("moved", 0), state.get("erased", 0)
+        for handle, used in enumerate(state.get("used", [])[: self.handles]):
+            self._used[handle] = used % self.unit
+        for handle, enabled in enumerate(state.get("enabled", [])[: self.handles]):
+            self.enabled[handle] = {one for one in placement.EventType if one in enabled}
+        self.host_events.extend(placement.Event(*one) for one in state.get("events", []))

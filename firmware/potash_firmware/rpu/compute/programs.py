@@ -12,9 +12,11 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from nvme_spec import computational
 from nvme_spec.status import NvmeError, Status
+from potash_device.saved import U8, U16, Range
 from potash_firmware.mailbox.execution import Outcome, next_serial
 from potash_firmware.rpu.compute.engine import Engine, Shared
 from potash_firmware.rpu.settings import ComputeSettings
@@ -72,10 +74,10 @@ class Program:
 class SavedProgram:
     """A program as a value; its image, zeroes in the gaps, is None for a device-defined one."""
 
-    index: int
+    index: U16
     image: bytes | None
-    ptype: int
-    pit: int
+    ptype: U8
+    pit: Annotated[int, Range(0, 7)]
     pid: int
     missing: tuple[tuple[int, int], ...]
     active: bool

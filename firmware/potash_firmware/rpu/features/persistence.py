@@ -20,7 +20,11 @@ from nvme_spec.persistent_events import HardwareError, HardwareErrorCode, SmartS
 from potash_device.media.errors import MediaError
 from potash_device.media.executor import MediaExecutor
 from potash_device.media.sidecar import Sidecar
+from potash_device.saved import Section
+from potash_firmware.rpu import placement as placements
+from potash_firmware.rpu.features import values
 from potash_firmware.rpu.features.values import Features
+from potash_firmware.rpu.logs import health, namespaces
 from potash_firmware.rpu.logs.errors import ErrorLog
 from potash_firmware.rpu.logs.health import SAMPLE, Health
 from potash_firmware.rpu.logs.namespaces import LbaStatus
@@ -39,12 +43,8 @@ EVENT_INTERVAL = 1.0
 SNAPSHOT_INTERVAL = 24 * 3600.0
 """Seconds between two snapshots of the health log among the persistent events."""
 
-HEALTH = "health"
-FEATURES = "features"
-LBA_STATUS = "lba_status"
-PLACEMENT = "placement"
-SHUTDOWN = "shutdown"
-"""Sections of the sidecar."""
+SHUTDOWN: Section[bool] = Section("shutdown", bool)
+"""Of the sidecar: whether the drive was shut down cleanly."""
 
 
 @dataclass(eq=False, repr=False)
@@ -74,13 +74,14 @@ class Persistence:
 
     def restore(self) -> None:
         """Remember, as the sidecar has it."""
-        self.health.restore(self.sidecar.get(HEALTH), self.errors)
-        self.features.restore(self.sidecar.get(FEATURES))
+        self.health.restore(self.sidecar.get(health.SECTION), self.errors)
+        saved = self.sidecar.get(values.SECTION)
+        self.features.restore(saved or [])
         self.events.restore()
         self.telemetry.restore()
-        self.lba_status.restore(self.sidecar.get(LBA_STATUS))
+        self.lba_status.restore(self.sidecar.get(namespaces.SECTION))
         if self.placement is not None:
-            self.placement.restore(self.sidecar.get(PLACEMENT))
+            self.placement.restore(self.sidecar.get(placements.SECTION))
 
     def power_on(self) -> bool:
         """Remember, and count this power cycle; whether the last one ended as it should."""
@@ -138,7 +139,7 @@ class Persistence:
 
     def save_features(self) -> Callable[[], None]:
         """What is to be called, where it may wait, to store the saved values. Raises MediaError."""
-        self.sidecar.put(FEATURES, self.features.saved_values())
+        self.sidecar.put(values.SECTION, self.features.saved_values())
         return self.sidecar.save
 
     def hurry(self) -> None:
@@ -189,10 +190,10 @@ class Persistence:
     def _record(self) -> None:
         self._recorded = self._activity
         self._due = self.clock() + INTERVAL
-        self.sidecar.put(HEALTH, self.health.state(self.errors))
-        self.sidecar.put(LBA_STATUS, self.lba_status.generation)
+        self.sidecar.put(health.SECTION, self.health.state(self.errors))
+        self.sidecar.put(namespaces.SECTION, self.lba_status.generation)
         if self.placement is not None:
-            self.sidecar.put(PLACEMENT, self.placement.state())
+            self.sidecar.put(placements.SECTION, self.placement.state())
 
     def _start_saving(self) -> None:
         if self._saving is None:

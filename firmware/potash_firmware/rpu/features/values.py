@@ -10,7 +10,7 @@ Source: NVM Express Base Specification 2.0, section 4.4 (feature values), 5.15 (
 import json
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nvme_spec.features import (
     ErrorRecovery,
@@ -23,6 +23,7 @@ from nvme_spec.features import (
     VolatileWriteCache,
 )
 from nvme_spec.status import NvmeError, Status
+from potash_device.saved import U8, U32, Number, Section
 from potash_firmware.rpu.features.table import FEATURES, Feature, Limits, Value, row
 
 log = logging.getLogger(__name__)
@@ -37,13 +38,27 @@ MILLISECOND = 1e-3
 _TIMESTAMP_LIMIT = 1 << 48
 
 
+class SavedValue(NamedTuple):
+    """A value that outlives a power cycle; `data` is in hexadecimal digits."""
+
+    fid: U8
+    selector: U32
+    nsid: U32
+    dword: U32
+    data: str = ""
+
+
+SECTION: Section[list[SavedValue]] = Section("features", list[SavedValue])
+"""Of the sidecar: the saved values."""
+
+
 class SavedFeatures(NamedTuple):
     """Current values: feature, what chooses, namespace, dword and data of each; and how many
     milliseconds ago the last reset was, and the timestamp was set."""
 
-    values: tuple[tuple[int, int, int, int, bytes], ...]
-    reset: int
-    timestamp: int
+    values: tuple[tuple[U8, U32, U32, U32, bytes], ...]
+    reset: Number
+    timestamp: Number
 
 
 class Features:
@@ -123,14 +138,10 @@ class Features:
         """What is to outlive a power cycle, for `restore`."""
         return [_record(key, value) for key, value in self._saved.items()]
 
-    def restore(self, saved: Any) -> None:
+    def restore(self, saved: Sequence[SavedValue]) -> None:
         """Take what `saved_values` gave before a power cycle, without what makes no sense."""
-        for entry in saved if isinstance(saved, list) else ():
-            match entry:
-                case [int(fid), int(), int(nsid), int(dword)]:
-                    self._restore_one(fid, dword, nsid, "")
-                case [int(fid), int(), int(nsid), int(dword), str(data)]:
-                    self._restore_one(fid, dword, nsid, data)
+        for fid, _, nsid, dword, data in saved:
+            self._restore_one(fid, dword, nsid, data)
         self.reset()
 
     def _restore_one(self, fid: int, dword: int, nsid: int, data: str) -> None:
@@ -149,8 +160,6 @@ class Features:
     def _checked(self, fid: int, _: int, nsid: int, dword: int, data: bytes) -> tuple[Key, Value]:
         """What a record of a value says. Raises NvmeError and ValueError."""
         feature = row(fid)
-        if not 0 <= dword < 1 << 32:
-            raise ValueError(f"{dword} is no dword")
         value = Value(dword & feature.mask, data[: feature.given(dword)])
         feature.check(value, nsid, self._limits)
         return _key(fid, feature, dword, nsid), value

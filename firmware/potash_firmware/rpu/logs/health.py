@@ -3,15 +3,12 @@
 Source: NVM Express Base Specification 2.0, section 5.16.1.3.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, TypedDict
 
-from nvme_spec.logs import (
-    SMART_DATA_UNIT,
-    CriticalWarning,
-    SmartLog,
-)
+from nvme_spec.logs import SMART_DATA_UNIT, CriticalWarning, ErrorLogEntry, SmartLog
+from nvme_spec.persistent_events import PowerOnOrReset
+from potash_device.saved import LARGEST_NUMBER, Range, Section, counts, limited
 from potash_firmware.rpu.logs.errors import ErrorLog
 
 TEMPERATURE = 313
@@ -20,44 +17,53 @@ TEMPERATURE = 313
 SPARE_THRESHOLD = 10
 """Per cent."""
 
-MINUTE = 60.0
-HOUR = 3600.0
+MINUTE = 60
+HOUR = 3600
 
 SAMPLE = 1e-3
 """Seconds between two samples of how busy a working drive is."""
 
-COUNTER_LIMIT = 1 << 63
-"""Of what is believed: more than any drive does in its life, and far below what a field holds."""
 
-
-@dataclass(eq=False, repr=False)
-class _Counters:
+class SavedHealth(TypedDict, total=False):
     """What is remembered over power cycles; times in seconds."""
 
-    bytes_read: int = 0
-    bytes_written: int = 0
-    reads: int = 0
-    writes: int = 0
-    media_errors: int = 0
-    power_cycles: int = 0
-    unsafe_shutdowns: int = 0
-    busy_seconds: float = 0.0
-    warning_temperature_time: float = 0.0
-    critical_temperature_time: float = 0.0
-    thermal_transitions_1: int = 0
-    thermal_transitions_2: int = 0
-    thermal_time_1: float = 0.0
-    thermal_time_2: float = 0.0
+    bytes_read: Annotated[int, counts(SmartLog.data_units_read, SMART_DATA_UNIT)]
+    bytes_written: Annotated[int, counts(SmartLog.data_units_written, SMART_DATA_UNIT)]
+    reads: Annotated[int, counts(SmartLog.host_read_commands)]
+    writes: Annotated[int, counts(SmartLog.host_write_commands)]
+    media_errors: Annotated[int, counts(SmartLog.media_errors)]
+    power_cycles: Annotated[int, counts(PowerOnOrReset.power_cycle)]
+    unsafe_shutdowns: Annotated[int, counts(SmartLog.unsafe_shutdowns)]
+    busy_seconds: Annotated[int, counts(SmartLog.controller_busy_time, MINUTE)]
+    warning_temperature_time: Annotated[int, counts(SmartLog.warning_temperature_time, MINUTE)]
+    critical_temperature_time: Annotated[int, counts(SmartLog.critical_temperature_time, MINUTE)]
+    thermal_transitions_1: Annotated[int, counts(SmartLog.thermal_transitions_1)]
+    thermal_transitions_2: Annotated[int, counts(SmartLog.thermal_transitions_2)]
+    thermal_time_1: Annotated[int, counts(SmartLog.thermal_time_1)]
+    thermal_time_2: Annotated[int, counts(SmartLog.thermal_time_2)]
+    power_on_seconds: Annotated[int, Range(0, LARGEST_NUMBER // 1000)]
+    errors: Annotated[int, counts(ErrorLogEntry.error_count)]
 
 
-class Health(_Counters):
+SECTION: Section[SavedHealth] = Section("health", SavedHealth)
+"""Of the sidecar."""
+
+
+class Health:
     """Counters of the drive's life, as far as it is remembered.
 
     `waiting` says whether an I/O command is outstanding.
     """
 
     def __init__(self, clock: Callable[[], float], waiting: Callable[[], bool]) -> None:
-        super().__init__()
+        self.bytes_read = self.bytes_written = 0
+        self.reads = self.writes = 0
+        self.media_errors = 0
+        self.power_cycles = self.unsafe_shutdowns = 0
+        self.busy_seconds = 0.0
+        self.warning_temperature_time = self.critical_temperature_time = 0.0
+        self.thermal_transitions_1 = self.thermal_transitions_2 = 0
+        self.thermal_time_1 = self.thermal_time_2 = 0.0
         self.temperature = TEMPERATURE
         self._clock = clock
         self._waiting = waiting
@@ -103,17 +109,17 @@ class Health(_Counters):
         return int(self.power_on_seconds / HOUR)
 
     def state(self, errors: ErrorLog) -> dict[str, int]:
-        counters = {name: int(getattr(self, name)) for name in _REMEMBERED}
+        counters = {name: int(getattr(self, name)) for name in _COUNTERS}
         return {**counters, "power_on_seconds": self.power_on_seconds, "errors": errors.count}
 
-    def restore(self, state: Any, errors: ErrorLog) -> None:
+    def restore(self, state: SavedHealth | None, errors: ErrorLog) -> None:
         """Go on from what was remembered; what is no counter there begins at zero."""
-        if not isinstance(state, Mapping):
+        if state is None:
             return
-        for name in _REMEMBERED:
-            setattr(self, name, _counter(state, name))
-        self._seconds_before = _counter(state, "power_on_seconds")
-        errors.count = _counter(state, "errors")
+        for name in _COUNTERS:
+            setattr(self, name, state.get(name, 0))
+        self._seconds_before = state.get("power_on_seconds", 0)
+        errors.count = state.get("errors", 0)
 
     def log(
         self,
@@ -139,18 +145,23 @@ class Health(_Counters):
             unsafe_shutdowns=self.unsafe_shutdowns,
             media_errors=self.media_errors,
             error_log_entries=errors.count,
-            warning_temperature_time=int(self.warning_temperature_time / MINUTE),
-            critical_temperature_time=int(self.critical_temperature_time / MINUTE),
-            thermal_transitions_1=self.thermal_transitions_1,
-            thermal_transitions_2=self.thermal_transitions_2,
-            thermal_time_1=int(self.thermal_time_1),
-            thermal_time_2=int(self.thermal_time_2),
+            # These do not wrap.
+            warning_temperature_time=limited(
+                SmartLog.warning_temperature_time, int(self.warning_temperature_time / MINUTE)
+            ),
+            critical_temperature_time=limited(
+                SmartLog.critical_temperature_time, int(self.critical_temperature_time / MINUTE)
+            ),
+            thermal_transitions_1=limited(
+                SmartLog.thermal_transitions_1, self.thermal_transitions_1
+            ),
+            thermal_transitions_2=limited(
+                SmartLog.thermal_transitions_2, self.thermal_transitions_2
+            ),
+            thermal_time_1=limited(SmartLog.thermal_time_1, int(self.thermal_time_1)),
+            thermal_time_2=limited(SmartLog.thermal_time_2, int(self.thermal_time_2)),
         )
 
 
-_REMEMBERED = tuple(one.name for one in fields(_Counters))
-
-
-def _counter(state: Mapping[str, Any], name: str) -> int:
-    value = state.get(name)
-    return value if isinstance(value, int) and 0 <= value < COUNTER_LIMIT else 0
+_COUNTERS = tuple(SavedHealth.__annotations__)[:-2]
+"""The counters that attributes of `Health` are, and that are remembered."""

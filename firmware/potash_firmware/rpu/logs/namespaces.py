@@ -5,7 +5,7 @@ Set Specification 1.0, section 4.1.4.5 (LBA Status Information).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Annotated
 
 from nvme_spec.identify.lists import encode_namespace_list
 from nvme_spec.logs import (
@@ -16,9 +16,13 @@ from nvme_spec.logs import (
     LbaStatusLog,
 )
 from nvme_spec.ranges import LbaStatusAction
+from potash_device.saved import Section, fits
 
 NSID_SIZE = 4
 LBA_RANGE_LIMIT = 1 << 32
+Generation = Annotated[int, fits(LbaStatusLog.lsgc)]
+SECTION: Section[int] = Section("lba_status", Generation)
+"""Of the sidecar: the generation of the LBA Status Information log."""
 LBA_ESTIMATE_LIMIT = 0xFFFF_FFFE
 """The number beyond it says that nothing is known."""
 
@@ -63,9 +67,9 @@ class LbaStatus:
         self._known: set[tuple[int, int, int]] = set()
         self._log = b""
 
-    def restore(self, generation: Any) -> None:
-        """Go on from what was remembered, if it makes sense."""
-        if isinstance(generation, int) and 0 <= generation <= 0xFFFF:
+    def restore(self, generation: int | None) -> None:
+        """Go on from what was remembered."""
+        if generation is not None:
             self.generation = generation
 
     def read(self, bad: Mapping[int, Ranges], offset: int) -> bytes:

@@ -6,20 +6,19 @@ which is a copy that later events do not change.
 Source: NVM Express Base Specification 2.0, section 5.16.1.14 (Persistent Event Log)."""
 
 import base64
-import binascii
 import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from nvme_spec import persistent_events
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.sidecar import Sidecar
+from potash_device.saved import Section
 
 log = logging.getLogger(__name__)
 
-SECTION = "events"
+SECTION: Section[str] = Section("events", str)
 """Of the sidecar: all events as they are in the log, the oldest first, in base 64."""
 
 SIZE_LIMIT = 16 << 10
@@ -138,12 +137,10 @@ class PersistentEvents:
         self._context = None
 
 
-def _events(section: Any) -> list[bytes]:
-    if section is None:
-        return []
+def _events(section: str | None) -> list[bytes]:
     try:
-        stored = base64.b64decode(section, validate=True)
-    except (binascii.Error, TypeError, ValueError):
+        stored = base64.b64decode(section or "", validate=True)
+    except ValueError:
         stored = b"?"
     events: list[bytes] = []
     at = 0

@@ -10,16 +10,15 @@ import json
 import logging
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, NamedTuple, TypedDict
 
 from nvme_spec.logs import TELEMETRY_BLOCK_SIZE, LogPage, TelemetryHeader
 from potash_device.media.sidecar import Sidecar
+from potash_device.saved import Section, fits
 
 log = logging.getLogger(__name__)
-
-SECTION = "telemetry"
-"""Of the sidecar: the generations, and what the firmware has captured itself, compressed."""
 
 BLOCK_LIMIT = 128
 """Blocks of a capture; an area that does not fit is cut."""
@@ -28,6 +27,26 @@ KEPT_LIMIT = 12 << 10
 """Bytes, compressed, of a capture that is worth a place in the sidecar."""
 
 REASON_SIZE = 128
+
+
+class SavedCapture(NamedTuple):
+    """A capture: compressed data in base 64, where each area ends, and why."""
+
+    packed: str
+    last_blocks: tuple[int, int, int]
+    reason: str
+
+
+class SavedTelemetry(TypedDict, total=False):
+    """The generations, and what the firmware has captured itself."""
+
+    host: Annotated[int, fits(TelemetryHeader.host_generation)]
+    controller: Annotated[int, fits(TelemetryHeader.controller_generation)]
+    capture: SavedCapture | None
+
+
+SECTION: Section[SavedTelemetry] = Section("telemetry", SavedTelemetry)
+"""Of the sidecar."""
 
 Areas = Sequence[Mapping[str, object]]
 """What is known for each of the three data areas."""
@@ -60,10 +79,10 @@ class Telemetry:
 
     def restore(self) -> None:
         section = self.sidecar.get(SECTION)
-        if not isinstance(section, dict):
+        if section is None:
             return
-        self._host_generation = _generation(section.get("host"))
-        self._controller_generation = _generation(section.get("controller"))
+        self._host_generation = section.get("host", 0)
+        self._controller_generation = section.get("controller", 0)
         self._controller = _unpacked(section.get("capture"))
 
     def create(self) -> None:
@@ -141,34 +160,26 @@ def _block_aligned(data: bytes) -> bytes:
     return data.ljust(-(-len(data) // TELEMETRY_BLOCK_SIZE) * TELEMETRY_BLOCK_SIZE, b"\0")
 
 
-def _packed(capture: Capture) -> list[Any] | None:
+def _packed(capture: Capture) -> SavedCapture | None:
     packed = zlib.compress(capture.data)
     if capture is NOTHING or len(packed) > KEPT_LIMIT:
         return None
-    return [
-        base64.b64encode(packed).decode(),
-        list(capture.last_blocks),
-        capture.reason.decode(),
-    ]
+    encoded = base64.b64encode(packed).decode()
+    return SavedCapture(encoded, capture.last_blocks, capture.reason.decode())
 
 
-def _unpacked(stored: Any) -> Capture:
-    match stored:
-        case [str(packed), [int(area1), int(area2), int(area3)], str(reason)]:
-            limit = BLOCK_LIMIT * TELEMETRY_BLOCK_SIZE
-            try:
-                data = zlib.decompressobj().decompress(base64.b64decode(packed), limit)
-                capture = Capture(data, (area1, area2, area3), reason.encode("ascii"))
-            except (ValueError, zlib.error):
-                pass
-            else:
-                blocks = len(data) / TELEMETRY_BLOCK_SIZE
-                if 0 < area1 <= area2 <= area3 == blocks and len(capture.reason) <= REASON_SIZE:
-                    return capture
-    if stored is not None:
-        log.warning("the telemetry that was captured is damaged")
+def _unpacked(stored: SavedCapture | None) -> Capture:
+    if stored is None:
+        return NOTHING
+    area1, area2, area3 = stored.last_blocks
+    limit = BLOCK_LIMIT * TELEMETRY_BLOCK_SIZE
+    with suppress(ValueError, zlib.error):
+        data = zlib.decompressobj().decompress(base64.b64decode(stored.packed), limit)
+        reason = stored.reason.encode("ascii")
+        if (
+            0 < area1 <= area2 <= area3 == len(data) / TELEMETRY_BLOCK_SIZE
+            and len(reason) <= REASON_SIZE
+        ):
+            return Capture(data, stored.last_blocks, reason)
+    log.warning("the telemetry that was captured is damaged")
     return NOTHING
-
-
-def _generation(value: Any) -> int:
-    return value if isinstance(value, int) and 0 <= value <= 0xFF else 0

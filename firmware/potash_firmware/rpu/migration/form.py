@@ -7,16 +7,11 @@
 Little endian. Whoever sends a state may send anything: what has another form is a ValueError.
 """
 
-import base64
-import dataclasses
-import json
 import os
 import struct
-import types
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, reduce
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from functools import reduce
 
 from potash_device.media.store import Media
 from pyvfio_user.protocol import Buffer
@@ -29,8 +24,6 @@ _HEADER = struct.Struct("<8sIIQ")
 _SECTION = struct.Struct("<HQ")
 _PIECE = struct.Struct("<QQ")
 _LONGEST_PIECE = 1 << 20
-
-T = TypeVar("T")
 
 
 def join(sections: Mapping[str, Sequence[Buffer]]) -> bytes:
@@ -106,53 +99,3 @@ def _unpack(form: struct.Struct, data: memoryview) -> tuple[int, ...]:
     if len(data) < form.size:
         raise ValueError("a section is cut short")
     return form.unpack_from(data)
-
-
-# Records: dataclasses and named tuples of numbers, texts, bytes and tuples, as JSON.
-
-
-def encode(record: Any) -> bytes:
-    """A record as JSON: its fields in their order."""
-    return json.dumps(_plain(record), separators=(",", ":")).encode()
-
-
-def decode(kind: type[T], data: Buffer) -> T:
-    """A record of that kind, in which every value has its type. Raises ValueError."""
-    try:
-        return _typed(kind, json.loads(bytes(data)))  # type: ignore[no-any-return]  # checked at run time
-    except RecursionError:
-        raise ValueError("the record is nested too deeply") from None
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return [_plain(getattr(value, one.name)) for one in dataclasses.fields(value)]
-    if isinstance(value, tuple):
-        return [_plain(one) for one in value]
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
-
-
-def _typed(kind: Any, value: Any) -> Any:
-    if get_origin(kind) in (Union, types.UnionType):
-        inner = next(one for one in get_args(kind) if one is not type(None))
-        return None if value is None else _typed(inner, value)
-    if kind is bytes and isinstance(value, str):
-        return base64.b64decode(value, validate=True)
-    if kind is int and type(value) is int and 0 <= value < 1 << 64:
-        return value
-    if kind in (bool, str) and type(value) is kind:
-        return value
-    if isinstance(value, list) and kind not in (bytes, int, bool, str):
-        of = get_args(kind)
-        if of[1:] == (...,):
-            return tuple(_typed(of[0], one) for one in value)
-        of = of or _fields(kind)
-        if len(of) == len(value):
-            made = tuple(_typed(one, item) for one, item in zip(of, value, strict=True))
-            return made if get_origin(kind) is tuple else kind(*made)
-    raise ValueError(f"{str(value)[:40]!r} is no {getattr(kind, '__name__', kind)}")
-
-
-@cache
-def _fields(kind: type) -> tuple[Any, ...]:
-    return tuple(get_type_hints(kind).values())

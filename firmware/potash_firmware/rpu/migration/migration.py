@@ -29,9 +29,6 @@ log = logging.getLogger(__name__)
 PATIENCE = 4.0
 """Seconds in which a drive comes to rest, or goes on: QEMU waits for 5 for an answer."""
 
-STATE_LIMIT = 64 << 20
-"""Bytes of a state that are no contents of memories."""
-
 
 class Migration:
     """The migration of one drive, as `pyvfio_user.migration.Migration` has it.
@@ -112,7 +109,8 @@ class Migration:
         return bytes(piece)
 
     def write(self, data: bytes) -> None:
-        if len(self._received) + len(data) > STATE_LIMIT + saved.memory_size(self._controller):
+        most = saved.STATE_LIMIT + saved.memory_size(self._controller)
+        if len(self._received) + len(data) > most:
             raise OSError(errno.EFBIG, "the state is too large for this drive")
         self._received += data
 
@@ -250,7 +248,7 @@ class Migration:
         controller = self._controller
         try:
             loadable = saved.Loadable(controller, state)
-        except ValueError as error:
+        except Exception as error:  # noqa: BLE001 - see _refused
             raise self._refused(error) from None
         taken = not self.owns_media
         try:
@@ -268,7 +266,7 @@ class Migration:
             if self._board.sidecar.number != loadable.drive.record:
                 raise ValueError("the media are not those that the state is of")
             loadable.load(controller, self._lifecycle, self._commands)
-        except (ValueError, NvmeError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - see _refused
             self._board.function_reset()
             if taken and self.owns_media:
                 self._board.drive.let_go()
@@ -284,9 +282,11 @@ class Migration:
         return self._starting
 
     def _refused(self, error: Exception) -> OSError:
+        # Whatever is raised: the client that gave the state is not to end the device by it.
+        foreseen = isinstance(error, ValueError | NvmeError | OSError)
         if not isinstance(error, OSError):
-            error = OSError(errno.EINVAL, str(error))
-        log.error("a state is refused: %s", error.strerror)
+            error = OSError(errno.EINVAL, str(error)).with_traceback(error.__traceback__)
+        log.error("a state is refused: %s", error.strerror, exc_info=None if foreseen else error)
         return error
 
     def _take(self, *, as_they_were: bool) -> None:

@@ -5,22 +5,29 @@ copied; but media that are memory are in the state. Addresses are those of the g
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from nvme_spec.computational import MemoryRange
+from nvme_spec.logs import ErrorLogEntry, FirmwareSlotLog, SmartLog
 from nvme_spec.opcodes import AdminOpcode
 from nvme_spec.queues import FLAGS_FUSE_MASK, SUBMISSION_ENTRY_SIZE, Fuse, SubmissionEntry
 from potash_device.board import Board, SavedBoard
 from potash_device.media.memory import MemoryMedia
 from potash_device.media.store import Media
+from potash_device.saved import U8, U16, U32, Number, Range, decode, encode, exactly, fits
 from potash_firmware.rpu.commands import Commands
 from potash_firmware.rpu.compute.programs import SavedProgram
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.features.values import SavedFeatures
 from potash_firmware.rpu.interrupts import Interrupts
 from potash_firmware.rpu.lifecycle import Lifecycle, State
+from potash_firmware.rpu.logs.health import SavedHealth
 from potash_firmware.rpu.migration import form
 from potash_firmware.rpu.namespaces.memory import ComputeNamespace, MemoryNamespace
 from pyvfio_user.protocol import Buffer
+
+STATE_LIMIT = 64 << 20
+"""Bytes of a state that are no contents of memories."""
 
 RECORD = "drive"
 """The section that is a record: `SavedDrive`."""
@@ -28,12 +35,15 @@ _APU = "apu-"
 """Begins the names of what accelerators hold."""
 
 
+Slot = Annotated[int, fits(FirmwareSlotLog.active_slot)]
+
+
 @dataclass(frozen=True)
 class SavedNamespace:
     """A namespace, which the other drive has to have, too."""
 
-    nsid: int
-    csi: int
+    nsid: U32
+    csi: U8
     size: int
     block_size: int
     attached: bool
@@ -43,17 +53,17 @@ class SavedNamespace:
 class SavedCommand:
     """A command that waits for what only a host can bring: an event, or the other half."""
 
-    qid: int
-    entry: bytes
+    qid: U16
+    entry: Annotated[bytes, Range(SUBMISSION_ENTRY_SIZE, SUBMISSION_ENTRY_SIZE)]
 
 
 @dataclass(frozen=True)
 class SavedCompute:
     """What a compute namespace holds: programs, and memory range sets by their identifiers."""
 
-    nsid: int
+    nsid: U32
     programs: tuple[SavedProgram, ...]
-    sets: tuple[tuple[int, tuple[MemoryRange, ...]], ...]
+    sets: tuple[tuple[U16, tuple[MemoryRange, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -65,25 +75,25 @@ class SavedDrive:
     namespaces: tuple[SavedNamespace, ...]
     accelerators: tuple[tuple[int, int], ...]
     """Identifier and size of the arena of each."""
-    record: int
+    record: Number
     """The number of the sidecar's record: the media are those that this state is of."""
     board: SavedBoard
     lifecycle: str
     features: SavedFeatures
     commands: tuple[SavedCommand, ...]
     events: tuple[int, ...]
-    silent: tuple[tuple[int, int], ...]
-    warned: int
-    errors: tuple[bytes, ...]
+    silent: tuple[tuple[Annotated[int, Range(0, 7)], int], ...]
+    warned: Annotated[int, fits(SmartLog.critical_warning)]
+    errors: tuple[Annotated[bytes, Range(ErrorLogEntry.SIZE, ErrorLogEntry.SIZE)], ...]
     health: tuple[tuple[str, int], ...]
-    changed_namespaces: tuple[int, ...]
-    changed_zones: tuple[tuple[int, tuple[int, ...]], ...]
+    changed_namespaces: tuple[U32, ...]
+    changed_zones: tuple[tuple[U32, tuple[int, ...]], ...]
     """Numbers of zones, by namespace."""
-    keep_alive: tuple[int, int]
-    active_slot: int
-    next_slot: int | None
-    download: tuple[tuple[int, bytes], ...]
-    reachability: tuple[bool, int]
+    keep_alive: tuple[U32, U32]
+    active_slot: Slot
+    next_slot: Slot | None
+    download: tuple[tuple[U32, bytes], ...]
+    reachability: tuple[bool, Number]
     compute: tuple[SavedCompute, ...]
     unreported: tuple[bool, bool]
 
@@ -128,7 +138,7 @@ def save(
         ),
         unreported=controller.unreported,
     )
-    sections = {RECORD: [form.encode(drive)]}
+    sections = {RECORD: [encode(drive)]}
     for name, media in _memories(controller).items():
         sections[name] = form.contents(media)
     return form.join(sections)
@@ -142,7 +152,8 @@ class Loadable:
 
     def __init__(self, controller: Controller, state: Buffer) -> None:
         sections = form.split(state)
-        self.drive = form.decode(SavedDrive, sections.pop(RECORD, b""))
+        self.drive = decode(SavedDrive, sections.pop(RECORD, b""), STATE_LIMIT)
+        self.health: SavedHealth = exactly(SavedHealth, dict(self.drive.health))
         self.contents = sections
         for what, theirs, ours in (
             ("another identity", self.drive.identity, _identity(controller)),
@@ -172,7 +183,7 @@ class Loadable:
         board.load(drive.board)
         if drive.lifecycle not in State.__members__:
             raise ValueError(f"a controller cannot be {drive.lifecycle}")
-        controller.health.restore(dict(drive.health), controller.errors)
+        controller.health.restore(self.health, controller.errors)
         firmware = controller.firmware
         if not {drive.active_slot, drive.next_slot or 1} <= {1, *firmware.flash.images}:
             raise ValueError("a firmware slot is active that has no image")
@@ -212,7 +223,7 @@ def memory_size(controller: Controller) -> int:
 
 def _begin_again(commands: Commands, board: Board, saved: SavedCommand) -> None:
     queue = board.queues.submissions.get(saved.qid)
-    if queue is None or len(saved.entry) != SUBMISSION_ENTRY_SIZE:
+    if queue is None:
         raise ValueError("a command has no queue")
     entry = SubmissionEntry.decode(saved.entry)
     event_request = not saved.qid and entry.opcode == AdminOpcode.ASYNCHRONOUS_EVENT_REQUEST

@@ -8,10 +8,16 @@ Source: NVM Command Set Specification 1.0, section 3.2.7 (Write Uncorrectable).
 """
 
 from bisect import bisect_left, bisect_right
-from typing import Any
+from typing import Annotated
+
+from potash_device.saved import Range
 
 MOST_RANGES = 1024
 """Ranges of a drive, all namespaces together."""
+
+
+SavedRanges = Annotated[list[tuple[int, int]], Range(0, MOST_RANGES)]
+"""First block and number of blocks of each."""
 
 
 class UncorrectableBlocks:
@@ -65,12 +71,11 @@ class UncorrectableBlocks:
         at = bisect_left(self._ends, lba)
         return at < len(self._firsts) and self._firsts[at] <= lba + count
 
-    def restore(self, saved: Any, blocks: int) -> None:
+    def restore(self, saved: SavedRanges, blocks: int) -> None:
         """Take `ranges` as they were saved, without what makes no sense in `blocks` blocks."""
-        for entry in saved if isinstance(saved, list) else ():
-            match entry:
-                case [int(lba), int(count)] if lba >= 0 < count and lba + count <= blocks:
-                    self.add(lba, count)
+        for lba, count in saved:
+            if count and lba + count <= blocks:
+                self.add(lba, count)
 
     def _replace(self, low: int, high: int, ranges: list[tuple[int, int]]) -> None:
         self._firsts[low:high] = [first for first, _ in ranges]

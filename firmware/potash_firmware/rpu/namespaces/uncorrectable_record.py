@@ -3,19 +3,20 @@
 Source: NVM Command Set Specification 1.0, section 3.2.7 (Write Uncorrectable).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_device.media.sidecar import Sidecar
+from potash_device.saved import Section
 from potash_firmware.rpu.command import Pending, Result, Steps
 from potash_firmware.rpu.media_work import MediaWork
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.namespace import Namespace
-from potash_firmware.rpu.namespaces.uncorrectable import MOST_RANGES
+from potash_firmware.rpu.namespaces.uncorrectable import MOST_RANGES, SavedRanges
 
-SECTION = "uncorrectable"
+SECTION: Section[dict[str, SavedRanges]] = Section("uncorrectable", dict[str, SavedRanges])
 """Of the sidecar: the uncorrectable ranges of each namespace that has any.
 
 Names are its identifier and how often it has been formatted: a device that is killed between the
@@ -35,9 +36,9 @@ class UncorrectableRecord:
 
     def restore(self) -> None:
         """Read the record after a power cycle."""
-        section = self._sidecar.get(SECTION)
-        for namespace in self._namespaces.blocks.values() if isinstance(section, Mapping) else ():
-            namespace.uncorrectable.restore(section.get(_name(namespace)), namespace.blocks)
+        section = self._sidecar.get(SECTION) or {}
+        for namespace in self._namespaces.blocks.values():
+            namespace.uncorrectable.restore(section.get(_name(namespace), []), namespace.blocks)
 
     @property
     def is_full(self) -> bool:

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Annotated, TypedDict
 
 import csd_spec.opcodes
 from nvme_spec import logs
@@ -22,6 +23,7 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_device.media.sidecar import Sidecar
 from potash_device.media.store import Media
+from potash_device.saved import U32, Range, Section, fits
 from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.logs.alerts import AsyncEvents
 from potash_firmware.rpu.logs.health import Health
@@ -36,7 +38,22 @@ from potash_firmware.rpu.operations.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
-SECTION = "sanitize"
+MOST_PASSES = 16
+"""Of an overwrite."""
+
+
+class SavedSanitize(TypedDict):
+    """The last operation: its command's dwords 10 and 11, completed passes, and the writes of the
+    drive when all was erased."""
+
+    state: Annotated[int, fits(logs.SanitizeStatusLog.state)]
+    failed: bool
+    command: tuple[U32, U32]
+    passes: Annotated[int, Range(0, MOST_PASSES)]
+    erased: int | None
+
+
+SECTION: Section[SavedSanitize] = Section("sanitize", SavedSanitize)
 """Of the sidecar."""
 
 ACTIONS = {
@@ -187,20 +204,14 @@ class Sanitizing:
 
         After a power cycle that was not `clean`, who knows what was written.
         """
-        match self.sidecar.get(SECTION):
-            case {
-                "state": int(state),
-                "failed": bool(failed),
-                "command": [int(dword10), int(dword11)],
-                "passes": int(passes),
-                "erased": int() | None as erased,
-            } if state in _STATES and 0 <= passes <= 16 and _is_command(dword10, dword11):
-                self.state = logs.SanitizeState(state)
-                self.failure_mode = failed
-                self._fields = Sanitize.decode((dword10, dword11, 0, 0, 0, 0))
-                self._dword10 = dword10
-                self._passes = passes
-                self._erased = erased if clean else None
+        saved = self.sidecar.get(SECTION)
+        if saved is not None and saved["state"] in _STATES:
+            self.state = logs.SanitizeState(saved["state"])
+            self.failure_mode = saved["failed"]
+            self._fields = Sanitize.decode((*saved["command"], 0, 0, 0, 0))
+            self._dword10 = saved["command"][0]
+            self._passes = saved["passes"]
+            self._erased = saved["erased"] if clean else None
         if self.state is logs.SanitizeState.IN_PROGRESS:
             log.warning("a sanitize operation goes on")
             self.tasks.start(self._work(), exclusive=True)
@@ -325,10 +336,6 @@ class Sanitizing:
 
 _ALL = 0xFFFF_FFFF
 _STATES = frozenset(logs.SanitizeState)
-
-
-def _is_command(dword10: int, dword11: int) -> bool:
-    return 0 <= dword10 < 1 << 32 and 0 <= dword11 < 1 << 32
 
 
 def _in_pieces(

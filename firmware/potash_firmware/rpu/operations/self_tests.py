@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple, TypedDict
 
 from nvme_spec import logs
 from nvme_spec.commands import SelfTestCode
@@ -20,6 +20,7 @@ from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status, split
 from potash_device.board import Board
 from potash_device.media.errors import MediaError
+from potash_device.saved import U32, Section, fits
 from potash_firmware.rpu.command import Steps
 from potash_firmware.rpu.logs.health import Health
 from potash_firmware.rpu.namespaces.inventory import Namespaces
@@ -27,9 +28,6 @@ from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.operations.tasks import Tasks
 
 log = logging.getLogger(__name__)
-
-SECTION = "self_test"
-"""Of the sidecar."""
 
 PIECE = 4 << 20
 """Bytes that an extended test reads in one go."""
@@ -44,6 +42,17 @@ to wait for a test that it has never seen under way."""
 
 READ_RATE = 256 << 20
 """Bytes a second that the recommended time of an extended test reckons with."""
+
+
+class SavedTests(TypedDict, total=False):
+    """The test at hand, its code and namespace, and the results in hexadecimal digits."""
+
+    running: tuple[Annotated[int, fits(logs.SelfTestEntry.code)], U32] | None
+    results: list[str]
+
+
+SECTION: Section[SavedTests] = Section("self_test", SavedTests)
+"""Of the sidecar."""
 
 
 class Segment(IntEnum):
@@ -120,19 +129,16 @@ class SelfTests:
 
     def restore(self) -> None:
         """The power is back: remember the results, and go on with an extended test."""
-        section = self.board.sidecar.get(SECTION)
-        match section:
-            case {"results": [*results]}:
-                self._results = [one for one in map(_entry, results) if one][
-                    : logs.SELF_TEST_RESULTS
-                ]
-        match section:
-            case {"running": [SelfTestCode.EXTENDED, int(nsid)]}:
+        section = self.board.sidecar.get(SECTION) or {}
+        results = [one for one in map(_entry, section.get("results", ())) if one]
+        self._results = results[: logs.SELF_TEST_RESULTS]
+        match section.get("running"):
+            case (SelfTestCode.EXTENDED, nsid):
                 try:
                     self.begin(SelfTestCode.EXTENDED, nsid)
                 except NvmeError as error:
                     log.warning("a self-test does not go on: %s", error)
-            case {"running": [SelfTestCode.SHORT, int(nsid)]} if 0 <= nsid <= BROADCAST_NSID:
+            case (SelfTestCode.SHORT, nsid):
                 self.running = Running(SelfTestCode.SHORT, nsid)
                 self.reset()
 
@@ -264,10 +270,10 @@ def _reading(segment: Segment, namespace: Namespace, at: int, most: int) -> Piec
     return Piece(segment, partial(namespace.media.verify, at, size), size, namespace)
 
 
-def _entry(text: Any) -> bytes | None:
+def _entry(text: str) -> bytes | None:
     """A result as the sidecar has it; None where it makes no sense."""
     try:
         entry = bytes.fromhex(text)
-    except (TypeError, ValueError):
+    except ValueError:
         return None
     return entry if len(entry) == logs.SelfTestEntry.SIZE else None
