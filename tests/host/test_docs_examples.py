@@ -64,7 +64,7 @@ def test_the_sum_of_the_page_about_programs_is_what_it_says(drive: Drive) -> Non
 
     def counted(said: str) -> list[str]:
         """What was said, without the counts of instructions, which are the compiler's."""
-        return re.sub(r"\d+ (?=instructions)|\(BPF \w+, \w+\)", "", said).split()
+        return re.sub(r"\d+ (?=instructions)|\(BPF \w+, [\w-]+\)", "", said).split()
 
     assert counted(run_shell(build, cwd=drive.folder)) == counted(built)
     assert counted(run_shell(attempt, cwd=drive.folder)) == counted(tried)

@@ -134,7 +134,7 @@ def test_a_package_that_breaks_is_named_with_its_last_word(
 
 
 def test_without_clang_and_ziglang_nothing_can_be_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda _name: None)
+    monkeypatch.setattr("os.get_exec_path", list)
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     found = doctor.compiler()
     assert found.state is State.LIMITED

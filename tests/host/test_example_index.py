@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -105,7 +104,7 @@ def test_an_example_is_written_with_its_sources(
 def test_without_a_compiler_the_program_that_comes_with_it_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr("potash.programs.compiler._clangs", list)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert run_app(["demo", "write", "add", str(tmp_path / "out")]) == 0
     assert "there is no compiler" in capsys.readouterr().err

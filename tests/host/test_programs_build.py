@@ -2,7 +2,7 @@
 
 import importlib.util
 import json
-import shutil
+import os
 import struct
 import subprocess
 import sys
@@ -42,10 +42,14 @@ SAID = [
     ("p.c:1:6: error: functions with VarArgs or StructRet are not supported", "functions with a"),
     ("p.c:1:6: error: variadic functions are not supported", "functions with a variable number"),
     ("p.c:1:63: error: aggregate returns are not supported", "a function returns at most"),
-    ("Error at line 1: Unsupport signed division for DAG: 0x7: i64 = sdiv", "this compiler cannot"),
+    ("Error at line 1: Unsupport signed division for DAG: 0x7: i64 = sdiv", "dividing signed"),
     ("error: thread-local storage is not supported for the current target", "there are no threads"),
     ("error in backend: Cannot select: 0x3: ch = brind 0x3db, 0x3db5a9d8", "there is no computed"),
     ("error in backend: Cannot select: 0x2: i32,ch = AtomicLoadNand<…", "only add, and, or, xor"),
+    ("error: sequentially consistent (seq_cst) atomic load/store is not supported", "only add,"),
+    ("p.c:3:5: error: unsupported atomic operation, please use 32/64 bit version", "only add,"),
+    ("error in backend: Runtime fence is not supported at the moment", "only add, and, or, xor"),
+    ("instruction 3 (prog): ATOMIC DW may not have 256 in its imm field", "only add, and, or, xor"),
     ("p.c:27:5: error: Invalid usage of the XADD return value", "what an atomic operation"),
     ("p.c:1:10: fatal error: 'potash.h' file not found", "name the folder that has potash.h"),
     ("p.c:1:10: fatal error: 'string.h' file not found", "there is no C library and none of"),
@@ -153,9 +157,9 @@ CANNOT = {
         "at most five arguments",
     ),
     "a large array on the stack": (
-        ("long prog(char *in) { volatile char copy[600]; for (int i = 0; i < 600; i++)"
+        ("long prog(char *in) { volatile char copy[6000]; for (int i = 0; i < 6000; i++)"
         " copy[i] = in[i]; return copy[in[0] & 255]; }"),
-        "512 bytes of stack",
+        "4096 bytes of stack",
     ),
     "an array of any length": (
         "long prog(char *in, int n) { volatile char a[n]; a[n / 2u] = 1; return a[in[0] & 7]; }",
@@ -228,7 +232,7 @@ def test_a_place_that_cannot_be_written_is_named(
 def test_without_a_compiler_one_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(programs, "_clangs", list)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     path = tmp_path / "p.c"
     path.write_text("int prog(void) { return 1; }")
@@ -240,11 +244,52 @@ def test_a_clang_that_does_not_know_bpf_is_passed_over(monkeypatch: pytest.Monke
     def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess([*command], 0, "  Registered Targets:\n    x86-64", "")
 
-    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/clang")
+    monkeypatch.setattr(programs, "_clangs", lambda: ["/usr/bin/clang"])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(programs, "_run", run)
     with pytest.raises(PotashError, match="there is no compiler for BPF"):
         programs.find_compiler()
+
+
+def stand_ins(folder: Path, **versions: str) -> None:
+    """Commands that answer as clangs of these versions do; one without a version lacks BPF."""
+    for name, version in versions.items():
+        script = folder / name.replace("_", "-")
+        target = "bpf" if version else "x86-64"
+        script.write_text(
+            f'#!/bin/sh\n[ "$1" = -dumpversion ] && echo {version or 30}.1.7 || echo "    {target}  -"'
+        )
+        script.chmod(0o755)
+
+
+def test_the_newest_clang_is_taken_unless_another_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_ins(tmp_path, clang="14", clang_19="19", clang_9="9", clang_30="", clang_format_40="40")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(os, "get_exec_path", lambda: [str(tmp_path), str(tmp_path / "none")])
+    monkeypatch.delenv(programs.VARIABLE, raising=False)
+    assert programs.find_compiler().command == (str(tmp_path / "clang-19"), "-target", "bpf")
+    assert programs.find_compiler("clang").command[0] == str(tmp_path / "clang")
+    assert programs.find_compiler(str(tmp_path / "clang-9")).name == "clang-9"
+    monkeypatch.setenv(programs.VARIABLE, "clang-9")
+    assert programs.find_compiler().name == "clang-9"
+    assert programs.find_compiler("clang-19").name == "clang-19"
+    with pytest.raises(PotashError, match="clang-30 cannot compile for BPF, as it is no clang"):
+        programs.find_compiler("clang-30")
+    with pytest.raises(
+        PotashError, match="as there is no such command: let --compiler or POTASH_C"
+    ):
+        programs.find_compiler("clang-77")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="ziglang is not installed")
+def test_ziglang_can_be_named_where_there_is_a_clang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_ins(tmp_path, clang="14")
+    monkeypatch.setattr(os, "get_exec_path", lambda: [str(tmp_path)])
+    assert programs.find_compiler("ziglang").name == "ziglang"
 
 
 def test_an_older_compiler_is_asked_for_an_older_instruction_set(tmp_path: Path) -> None:
@@ -264,12 +309,24 @@ def test_an_older_compiler_is_asked_for_an_older_instruction_set(tmp_path: Path)
         build(tmp_path / "p.c", output, compiler=stand_in, cpu="v4")
 
 
+def test_a_compiler_that_can_is_asked_for_larger_stack_frames(tmp_path: Path) -> None:
+    """A stand-in, which says what clang 19 does where a frame has more than 512 bytes."""
+    ready = Path(__file__).parents[2] / "examples" / "add" / "program.o"
+    script = tmp_path / "clang.py"
+    script.write_text(
+        "import shutil, sys\n"
+        "if '-bpf-stack-size=4096' not in sys.argv: sys.exit('error: Looks like the BPF stack limit "
+        "is exceeded. For non-kernel uses, the stack can be increased using -mllvm -bpf-stack-size.')\n"
+        f"shutil.copy({str(ready)!r}, sys.argv[sys.argv.index('-o') + 1])\n"
+    )
+    stand_in = Compiler("clang", (sys.executable, str(script)))
+    build(tmp_path / "p.c", tmp_path / "p.o", compiler=stand_in)
+    assert (tmp_path / "p.o").read_bytes() == ready.read_bytes()
+
+
 def compilers() -> list[Compiler]:
     """Every compiler that this machine has."""
-    found = []
-    command = compiler()
-    if command is not None and "ziglang" not in command:
-        found.append(Compiler("clang", tuple(command)))
+    found = [programs._clang(path) for path in programs._clangs() if programs._has_bpf(path)]
     if importlib.util.find_spec("ziglang") is not None:
         target = ("-target", "bpfel-freestanding")
         found.append(Compiler("ziglang", (sys.executable, "-m", "ziglang", "cc", *target)))
@@ -277,6 +334,11 @@ def compilers() -> list[Compiler]:
 
 
 EVERYTHING = """\
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include "potash.h"
 
 static long counter = 40;
@@ -313,6 +375,7 @@ int prog(char *in, char *out, u64 in_len, u64 out_len, struct context *ctx)
 	result[3] = __builtin_bswap32(*(u32 *)(in + 4));
 	FETCH
 	result[5] = counter;
+	_Static_assert(sizeof(size_t) == 8 && INT_MAX == INT32_MAX && true, "the headers' own");
 	result[6] = table[in[8] & 3];
 	for (int i = 0; i < 15; i++)
 		result[7 + i] = choose(i);
@@ -322,7 +385,7 @@ int prog(char *in, char *out, u64 in_len, u64 out_len, struct context *ctx)
 }
 """
 
-FETCH = "result[4] = __sync_fetch_and_add(&counter, 2);"
+FETCH = "result[4] = atomic_fetch_add((_Atomic int64_t *)&counter, 2);"
 DIVISION = "result[22] = *(s64 *)(in + 8) / -3; result[23] = *(int *)(in + 12) % 7;"
 
 

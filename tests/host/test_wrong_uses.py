@@ -50,7 +50,7 @@ def cache_in_a_file(patch: pytest.MonkeyPatch) -> None:
 
 def no_compiler(patch: pytest.MonkeyPatch) -> None:
     """A machine with neither clang nor the extra that brings a compiler."""
-    patch.setattr("potash.programs.compiler.shutil.which", lambda name: None)
+    patch.setattr("potash.programs.compiler._clangs", list)
     patch.setattr("potash.programs.compiler.importlib.util.find_spec", lambda name: None)
 
 

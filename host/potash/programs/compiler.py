@@ -1,4 +1,4 @@
-"""From C to an object file that the drive takes, with clang where there is one, else ziglang.
+"""From C to an object file that the drive takes, with the newest clang, or else ziglang.
 
 Nothing is left behind when something fails, and an object file is only put in its place when the
 drive's own linker and verifier have taken it. Errors that only BPF has, C that this processor
@@ -8,6 +8,7 @@ cannot run, are each answered with one sentence; the patterns are the words of c
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ import click
 from potash.programs.examples import examples_folder
 from potash.sdk.errors import PotashError
 from potash_firmware.bpf import Program, ProgramError, load_program
+from potash_firmware.bpf.arena import FRAME_SIZE, LEAST_FRAME
 
 
 class Advice(NamedTuple):
@@ -41,8 +43,8 @@ TABLE: Sequence[Advice] = (
     ),
     Advice(
         [r"BPF stack limit"],
-        "a function's variables have 512 bytes of stack: make large ones `static`, or use a part "
-        "of the output buffer",
+        f"a function's variables have {FRAME_SIZE} bytes of stack, {LEAST_FRAME} with a clang that "
+        "cannot have more: make large ones `static`, or use a part of the output buffer",
     ),
     Advice(
         [r"dynamic stack allocation"],
@@ -73,8 +75,8 @@ TABLE: Sequence[Advice] = (
     ),
     Advice(
         [r"[Uu]nsupport(?:ed)? signed division", r"= sdiv ", r"= srem "],
-        "this compiler cannot divide signed numbers for BPF: make both operands unsigned, or use "
-        "clang 18 or later, or ziglang",
+        "dividing signed numbers takes version 4 of the instruction set: build with --cpu v4 and "
+        "clang 18 or later or --compiler ziglang, or make both operands unsigned",
     ),
     Advice(
         [r"thread-local storage"],
@@ -85,8 +87,13 @@ TABLE: Sequence[Advice] = (
         "there is no computed goto: write a switch",
     ),
     Advice(
-        [r"Cannot select:.*Atomic"],
-        "only add, and, or, xor, exchange and compare-and-exchange are atomic, on 32 or 64 bits",
+        [
+            r"Cannot select:.*Atomic",
+            r"atomic load/store|nsupported atomic|Runtime fence",
+            r"ATOMIC \w+ may not have",
+        ],
+        "only add, and, or, xor, exchange and compare-and-exchange are atomic, on 32 or 64 bits: "
+        "load with atomic_fetch_add(p, 0), store with atomic_exchange(p, value)",
     ),
     Advice(
         [r"XADD return value"],
@@ -105,8 +112,8 @@ TABLE: Sequence[Advice] = (
             rf"implicit declaration of function '{_LIBRARY}'",
             rf"'{_LIBRARY}' is neither in the object nor a helper",
         ],
-        "there is no C library and none of its headers: potash.h has what there is to include, and "
-        "-I names further folders",
+        "there is no C library and none of its headers: include potash.h, the compiler's own "
+        "headers such as stdint.h, or what is in a folder that -I names",
     ),
     Advice(
         [rf"'(?!{_LIBRARY}')[^']+' is neither in the object nor a helper"],
@@ -158,13 +165,25 @@ FLAGS = (
     "-O2",
     "-g",
     "-Wall",
-    "-fno-builtin",  # else a loop may become a call of a library that is not there
+    # Else a loop may become a call of a library that is not there, and the compiler's headers
+    # include those of this machine's.
+    "-ffreestanding",
+    "-nostdlibinc",
     "-fno-jump-tables",  # else a switch may become a jump that no standard has
     "-fno-asynchronous-unwind-tables",
     "-fno-crash-diagnostics",  # clang gives up where it cannot do something, and calls it a crash
 )
 
+_STACK_OPTION = "-bpf-stack-size"
+"""What a clang that can have larger stack frames suggests where it needs them."""
+
 _UNKNOWN_CPU = ("unknown target CPU", "unknown CPU")
+
+
+VARIABLE = "POTASH_COMPILER"
+"""The environment variable that names the compiler."""
+
+ZIGLANG = "ziglang"
 
 
 class BuildError(PotashError):
@@ -197,21 +216,51 @@ class Built:
     warnings: str
 
 
-def find_compiler() -> Compiler:
-    """The compiler of this machine. Raises PotashError where there is none."""
-    clang = shutil.which("clang")
-    if clang is not None:
-        targets = _run([clang, "--print-targets"]).stdout
-        if any(line.split()[:1] == ["bpf"] for line in targets.splitlines()):
-            return Compiler("clang", (clang, "-target", "bpf"))
+def find_compiler(name: str | None = None) -> Compiler:
+    """The compiler `name`, or the one that the environment names, or the best of this machine.
+
+    Raises PotashError where there is none.
+    """
+    name = name or os.environ.get(VARIABLE)
+    if name not in (None, ZIGLANG):
+        path = shutil.which(name)
+        if path is None or not _has_bpf(path):
+            why = "there is no such command" if path is None else "it is no clang that has BPF"
+            raise PotashError(
+                f"{name} cannot compile for BPF, as {why}: let --compiler or {VARIABLE} name a "
+                f"clang that lists bpf with --print-targets, or {ZIGLANG}"
+            )
+        return _clang(path)
+    if name is None and (path := next(filter(_has_bpf, _clangs()), None)) is not None:
+        return _clang(path)
     if importlib.util.find_spec("ziglang") is not None:
         return Compiler(
-            "ziglang", (sys.executable, "-m", "ziglang", "cc", "-target", "bpfel-freestanding")
+            ZIGLANG, (sys.executable, "-m", "ziglang", "cc", "-target", "bpfel-freestanding")
         )
     raise PotashError(
         "there is no compiler for BPF: install clang, or the Python package ziglang "
-        "(pip install 'potash[ziglang]')"
+        f"({shlex.quote(sys.executable)} -m pip install ziglang)"
     )
+
+
+def _clang(path: str) -> Compiler:
+    return Compiler(Path(path).name, (path, "-target", "bpf"))
+
+
+def _clangs() -> list[str]:
+    """The paths of `clang` and `clang-19` and the like, the newest first."""
+    found: dict[str, int] = {}
+    for folder in os.get_exec_path():
+        for path in map(str, sorted(Path(folder).glob("clang*"))):
+            if re.fullmatch(r"clang(-\d+)?", Path(path).name) and os.access(path, os.X_OK):
+                version = re.match(r"\d+", _run([path, "-dumpversion"]).stdout)
+                found.setdefault(path, int(version[0]) if version else 0)
+    return sorted(found, key=found.__getitem__, reverse=True)
+
+
+def _has_bpf(clang: str) -> bool:
+    targets = _run([clang, "--print-targets"]).stdout
+    return any(line.split()[:1] == ["bpf"] for line in targets.splitlines())
 
 
 def build(
@@ -235,10 +284,11 @@ def build(
     with folder as place:
         made = Path(place) / output.name
         for version in DEFAULT_CPUS if cpu is None else (cpu,):
-            done = _run(
-                [*compiler.command, f"-mcpu={version}", *flags]
-                + ["-c", "-x", "c", str(source), "-o", str(made)]
-            )
+            command = [*compiler.command, f"-mcpu={version}", *flags]
+            command += ["-c", "-x", "c", str(source), "-o", str(made)]
+            done = _run(command)
+            if _STACK_OPTION in done.stderr:
+                done = _run([*command, "-mllvm", f"{_STACK_OPTION}={FRAME_SIZE}"])
             if done.returncode == 0 or not any(text in done.stderr for text in _UNKNOWN_CPU):
                 break
         if done.returncode != 0:
@@ -272,13 +322,14 @@ def build_program(
     includes: Sequence[Path] = (),
     defines: Sequence[str] = (),
     cpu: str | None = None,
+    compiler: str | None = None,
 ) -> Built:
-    """As `compiler.build`, with this machine's compiler. Raises PotashError."""
+    """As `build`, with `find_compiler(compiler)`; shows its messages. Raises PotashError."""
     try:
         built = build(
             source,
             target,
-            compiler=find_compiler(),
+            compiler=find_compiler(compiler),
             includes=[*includes, examples_folder() / "include"],
             defines=defines,
             cpu=cpu,

@@ -6,7 +6,7 @@ import click
 
 from potash.cli.device import reports
 from potash.cli.drive.common import json_option, say
-from potash.programs.compiler import CPUS, Built, build_program
+from potash.programs.compiler import CPUS, VARIABLE, Built, build_program
 from potash_firmware.bpf.isa import INSTRUCTION_SIZE
 
 
@@ -31,6 +31,11 @@ from potash_firmware.bpf.isa import INSTRUCTION_SIZE
     type=click.Choice(sorted(CPUS)),
     help="Version of the instruction set (default: v4, or v3 with an older compiler).",
 )
+@click.option(
+    "--compiler",
+    metavar="NAME",
+    help=f"A clang, by name or path, or ziglang (default: {VARIABLE}, or the newest clang).",
+)
 @json_option(reports.Built)
 def build(
     source: Path,
@@ -38,17 +43,18 @@ def build(
     includes: tuple[Path, ...],
     defines: tuple[str, ...],
     cpu: str | None,
+    compiler: str | None,
 ) -> None:
     """Compile SOURCE, a program in C, for the drive's accelerators.
 
-    The compiler is an installed clang that supports BPF, or else the Python package ziglang. For C
-    features that BPF does not support, the error suggests an alternative. The object file is
-    checked by the drive's own linker and verifier.
+    The compiler is the newest installed clang that supports BPF, or else the Python package
+    ziglang. For C features that BPF does not support, the error suggests an alternative. The
+    object file is checked by the drive's own linker and verifier.
     """
     target = source.with_suffix(".o") if output is None else output
     if target.resolve() == source.resolve():
         raise click.UsageError(f"the object file would replace {source}; name it with -o")
-    _report(build_program(source, target, includes, defines, cpu), target)
+    _report(build_program(source, target, includes, defines, cpu, compiler), target)
 
 
 def _report(built: Built, target: Path) -> None:
