@@ -147,6 +147,23 @@ def test_no_flush_reaches_the_files_that_a_format_replaces(monkeypatch: pytest.M
         assert [one.status for one in host.reap(queue)] == [0, 0]
 
 
+def test_a_step_that_was_held_meanwhile_is_not_taken_on_blocks_that_are_formatted() -> None:
+    with powered() as host:
+        queue = host.create_io_queue()
+        begin(host, queue, 0x08, 1, nsid=1, cdws=(0, 0, 1 << 30))  # Write Zeroes, then a flush
+        begin(host, host.admin, FORMAT, 2, nsid=1, cdws=(0,))
+        host.master(False)
+        host.executor.run_next()
+        host.service()
+        assert len(host.executor.waiting) == 1  # of the format
+        host.master()
+        host.service()
+        assert [(one.status, one.dnr) for one in host.reap(queue)] == [(0x084, False)]
+        assert len(host.executor.waiting) == 1
+        finish(host)
+        assert [one.status for one in host.reap(host.admin)] == [0]
+
+
 def test_what_was_begun_ends_before_the_blocks_are_erased() -> None:
     with powered() as host:
         queue = host.create_io_queue()

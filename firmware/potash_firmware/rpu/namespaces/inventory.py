@@ -218,14 +218,14 @@ class Namespaces:
     def usable(self, nsid: int) -> Namespace:
         """The attached namespace with blocks, where commands may touch them. Raises NvmeError."""
         namespace = self.of_kind(Namespace, nsid)
-        _require_open(namespace)
+        require_open(namespace)
         return namespace
 
     def require_usable(self, nsid: int) -> None:
         """Raise NvmeError where there is no attached namespace that commands may touch."""
         namespace = self.active(nsid)
         if not isinstance(namespace, ComputeNamespace):
-            _require_open(namespace)
+            require_open(namespace)
 
     def absent(self, nsid: int) -> NvmeError:
         """The error of a command whose namespace is not there (Base 2.0, section 3.2.1).
@@ -249,7 +249,8 @@ class Namespaces:
         return namespace is not None and namespace.knows_deallocated
 
 
-def _require_open(namespace: Namespace | MemoryNamespace) -> None:
+def require_open(namespace: Namespace | MemoryNamespace) -> None:
+    """Raise NvmeError while no command may touch the namespace's blocks."""
     closed = namespace.in_flight.closed
     if closed is not None:
         raise NvmeError(closed, dnr=False, detail=f"namespace {namespace.nsid} is closed")

@@ -19,6 +19,7 @@ from potash_device.media.errors import MediaError
 from potash_device.media.store import Media
 from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
 from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.namespaces.inventory import require_open
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.protection.wanted import Tags, Wanted
 from potash_firmware.rpu.transfer import check_size
@@ -221,10 +222,15 @@ def after(
     writes: bool,
     alone: bool = False,
 ) -> Pending | None:
-    """How to wait, and go on with `again`, where work in flight is in the way; else None."""
+    """How to wait, and go on with `again`, where work in flight is in the way; else None.
+
+    Raises NvmeError where the namespace was closed since the command began: what waited, or was
+    held while Bus Master Enable was off, must not touch blocks that are being formatted.
+    """
     in_flight = namespace.in_flight
     if not in_flight:
         return None
+    require_open(namespace)
     before: set[Future[object]] = set()
     for first, length in ranges:
         before |= in_flight.in_the_way(first, length, writes=writes, alone=alone)
