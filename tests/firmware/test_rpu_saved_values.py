@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from errno import EINVAL
 from itertools import islice
 from typing import Any
@@ -47,6 +48,13 @@ def use(host: Host) -> None:
 @pytest.fixture(params=[EVERY, pytest.param(1, marks=pytest.mark.slow)])
 def every(request: pytest.FixtureRequest) -> int:
     return int(request.param)
+
+
+def kept(host: Host) -> object:
+    """What outlives a reset."""
+    health = host.rpu.controller.health.state(host.rpu.controller.errors)
+    memories = [os.pread(media.fd, media.size, 0) for media in host.media.values()]
+    return health, host.flash.images, memories
 
 
 def used(host: Host) -> dict[str, Any]:
@@ -97,11 +105,13 @@ def test_no_state_ends_a_drive(every: int, caplog: pytest.LogCaptureFixture) -> 
     taken = refused = 0
     with Host(settings=SETTINGS) as host:
         for changed in islice(changes(SavedDrive, json.loads(state["drive"][0])), 0, None, every):
+            before = kept(host)
             try:
                 load(host, form.join({**state, "drive": [json.dumps(changed).encode()]}))
             except OSError as error:
                 assert error.errno == EINVAL
                 refused += 1
+                assert kept(host) == before
             else:
                 taken += 1
                 finish(host)

@@ -76,13 +76,18 @@ class Flash:
         """Read the table; a slot that does not hold what the table says is an empty one."""
         table = self.sidecar.get(SECTION) or {}
         self.images = {}
-        for slot, image in _images(table).items():
+        for slot, image in self.listed.items():
             if self._holds(slot, image):
                 self.images[slot] = image
             else:
                 log.warning("firmware slot %d is damaged, so it is empty", slot)
         active = table.get("active", 1)
         self.active = active if active in self.images else 1
+
+    @property
+    def listed(self) -> dict[int, StoredImage]:
+        """The images of the table, whatever the slots hold."""
+        return _images(self.sidecar.get(SECTION) or {})
 
     def store(self, slot: int, image: memoryview, *, activate: bool) -> StoredImage:
         """Put an image into a writable slot; it is on stable storage when this returns.

@@ -243,7 +243,8 @@ class Migration:
     def load(self, state: Buffer) -> Pending | None:
         """Take a state, and be stopped with it, when the accelerators are there with theirs.
 
-        Raises OSError; the drive is as after a reset then, and the media are nobody's.
+        Raises OSError; the drive is as after a reset then, with what outlives one as it was, and
+        the media are nobody's.
         """
         controller = self._controller
         try:
@@ -255,6 +256,10 @@ class Migration:
             if taken:
                 self._board.drive.take()
                 self.owns_media = True
+            loadable.check_media(self._board)
+            # Once to see whether it can be loaded, before anything is replaced that a reset leaves.
+            self._board.function_reset()
+            loadable.load(controller, self._lifecycle, self._commands)
             self._board.function_reset()
             if loadable.has_accelerators:
                 controller.apu.take_over()
@@ -263,9 +268,8 @@ class Migration:
             self._board.sidecar.load()
             self._board.flash.load()
             controller.take_over()
-            if self._board.sidecar.number != loadable.drive.record:
-                raise ValueError("the media are not those that the state is of")
             loadable.load(controller, self._lifecycle, self._commands)
+            loadable.load_lasting(controller)
         except Exception as error:  # noqa: BLE001 - see _refused
             self._board.function_reset()
             if taken and self.owns_media:

@@ -11,8 +11,11 @@ from nvme_spec.computational import MemoryRange
 from nvme_spec.logs import ErrorLogEntry, FirmwareSlotLog, SmartLog
 from nvme_spec.opcodes import AdminOpcode
 from nvme_spec.queues import FLAGS_FUSE_MASK, SUBMISSION_ENTRY_SIZE, Fuse, SubmissionEntry
+from nvme_spec.zoned import MOST_CHANGED_ZONES
 from potash_device.board import Board, SavedBoard
+from potash_device.media.flash import Flash
 from potash_device.media.memory import MemoryMedia
+from potash_device.media.sidecar import Sidecar
 from potash_device.media.store import Media
 from potash_device.saved import U8, U16, U32, Number, Range, decode, encode, exactly, fits
 from potash_firmware.rpu.commands import Commands
@@ -88,7 +91,7 @@ class SavedDrive:
     health: tuple[tuple[str, int], ...]
     changed_namespaces: tuple[U32, ...]
     changed_zones: tuple[tuple[U32, tuple[int, ...]], ...]
-    """Numbers of zones, by namespace."""
+    """Numbers of zones, by namespace: no more than the log page has to know of."""
     keep_alive: tuple[U32, U32]
     active_slot: Slot
     next_slot: Slot | None
@@ -125,7 +128,8 @@ def save(
         health=tuple(health.items()),
         changed_namespaces=controller.changed_namespaces.save(),
         changed_zones=tuple(
-            (one.nsid, tuple(sorted(one.zones.changed))) for one in controller.namespaces.zoned
+            (one.nsid, tuple(sorted(one.zones.changed)[: MOST_CHANGED_ZONES + 1]))
+            for one in controller.namespaces.zoned
         ),
         keep_alive=controller.keep_alive.save(),
         active_slot=controller.firmware.active,
@@ -171,25 +175,35 @@ class Loadable:
         """Accelerators hold something, so that an APU has to begin with that."""
         return any(self.contents[name] for name in self.contents if name.startswith(_APU))
 
+    def check_media(self, board: Board) -> None:
+        """Raise ValueError where the media are not those that the state is of."""
+        sidecar = board.sidecar
+        if "sidecar" in self.contents:
+            sidecar = Sidecar(MemoryMedia.create(sidecar.media.size))
+            form.fill(sidecar.media, self.contents["sidecar"])
+        sidecar.load()
+        slots = {1, *Flash(board.flash.media, sidecar).listed}
+        if sidecar is not board.sidecar:
+            sidecar.media.close()
+        if sidecar.number != self.drive.record:
+            raise ValueError("the media are not those that the state is of")
+        if not {self.drive.active_slot, self.drive.next_slot or 1} <= slots:
+            raise ValueError("a firmware slot is active that has no image")
+
     def fill(self, controller: Controller) -> None:
         """Have memories hold what they did. Raises MediaError."""
         for name, media in _memories(controller).items():
             form.fill(media, self.contents[name])
 
     def load(self, controller: Controller, lifecycle: Lifecycle, commands: Commands) -> None:
-        """Go on from it, on media that are open. Raises ValueError and NvmeError; the function has
-        to be reset then."""
+        """Have the host's session, which a reset ends. Raises ValueError and NvmeError; the
+        function has to be reset then."""
         drive, board = self.drive, controller.board
         board.load(drive.board)
         if drive.lifecycle not in State.__members__:
             raise ValueError(f"a controller cannot be {drive.lifecycle}")
-        controller.health.restore(self.health, controller.errors)
-        firmware = controller.firmware
-        if not {drive.active_slot, drive.next_slot or 1} <= {1, *firmware.flash.images}:
-            raise ValueError("a firmware slot is active that has no image")
-        firmware.active, firmware.next = drive.active_slot, drive.next_slot
         for offset, piece in drive.download:
-            firmware.download.put(offset, [memoryview(piece)])
+            controller.firmware.download.put(offset, [memoryview(piece)])
         controller.reachability.load(*drive.reachability)
         controller.features.load(drive.features)
         controller.go_on(*drive.unreported)
@@ -213,6 +227,14 @@ class Loadable:
             known = range(len(zoned.zones.every))
             zoned.zones.changed = {*changed_zones.get(zoned.nsid, ())} & {*known}
         controller.keep_alive.load(*drive.keep_alive)
+
+    def load_lasting(self, controller: Controller) -> None:
+        """Have what outlives a reset."""
+        drive, firmware = self.drive, controller.firmware
+        slots = {1, *firmware.flash.images}  # without images that were damaged
+        firmware.active = drive.active_slot if drive.active_slot in slots else 1
+        firmware.next = drive.next_slot if drive.next_slot in slots else None
+        controller.health.restore(self.health, controller.errors)
         controller.thermal.update()
 
 
