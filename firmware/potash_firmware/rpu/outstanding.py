@@ -51,7 +51,10 @@ class Outstanding:
     def conflicts(self, command: Command) -> bool:
         """Another command has the identifier of this one; the identifier of an event request
         counts for event requests alone."""
-        found = self.find(command.key)
+        qid, cid = command.key
+        if qid:
+            return cid in self._by_queue[qid]
+        found = self.find((qid, cid))
         return found is not None and (
             _is_event_request(command) or not _is_event_request(found.command)
         )

@@ -65,7 +65,7 @@ def target(controller: Controller, command: Command, *, moves_data: bool = True)
     namespace = controller.namespaces.usable(command.entry.nsid)
     fields = ReadWrite.decode(command.entry.cdws)
     placement = 0
-    if command.entry.opcode in _WITH_DIRECTIVE:
+    if fields.dtype and command.entry.opcode in _WITH_DIRECTIVE:
         placement = placement_of(controller, fields.dtype, fields.dspec)
     if moves_data:
         check_size(fields.blocks * namespace.block_size)
