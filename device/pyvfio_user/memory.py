@@ -16,22 +16,16 @@ Source: QEMU's `docs/interop/vfio-user.rst`, sections "VFIO_USER_DMA_MAP" and "V
 
 import errno
 import itertools
-import os
 from collections.abc import Iterable, Sequence
 
 from pyvfio_user.dma_messages import DmaMessages, TransferError
-from pyvfio_user.files import Content, map_file, require_sealed, require_trusted
+from pyvfio_user.files import Files
 from pyvfio_user.protocol import DEFAULT_MAX_DMA_MAPS, Buffer
 from pyvfio_user.windows import Window, Windows
 
 ADDRESS_LIMIT = 1 << 64
 MAX_MAPPINGS = DEFAULT_MAX_DMA_MAPS
 """Windows at a time, where the server sets no other limit."""
-MAX_FILES = 64
-"""Files at a time; each takes a descriptor of this process for as long as it is mapped. A file that
-has grown is mapped again for the windows behind its old end, and counts as another one."""
-MAX_BYTES = 1 << 44
-"""Bytes of all files that are mapped, which take as much of this process's addresses."""
 
 LOG_PAGE_SIZE = 4096
 """Bytes of a page of the log of writes."""
@@ -64,10 +58,6 @@ def _misfit(address: int, size: int) -> AccessFault:
     return AccessFault(address, size, reason)
 
 
-_FileId = tuple[int, int]
-"""A file's st_dev and st_ino."""
-
-
 _NOWHERE = Window(0, 0, None, None, None, 0, False, False)
 
 
@@ -92,7 +82,6 @@ class AddressSpace:
         trust_memory: bool = False,
     ) -> None:
         self._max_mappings = max_mappings
-        self._require = require_trusted if trust_memory else require_sealed
         self._messages = messages
         self.remote = 0
         """Windows that can only be written by messages."""
@@ -103,9 +92,7 @@ class AddressSpace:
         self._windows = Windows()
         self._joined: dict[tuple[int, int], memoryview] = {}
         """Adjacent windows that are mapped side by side, by their first address and their end."""
-        self._files: dict[_FileId, Content] = {}
-        self._outgrown: set[Content] = set()
-        """Files that windows still show as they were before they grew."""
+        self._files = Files(trust=trust_memory)
         self._last = _NOWHERE
         self._written: set[int] | None = None
         """Numbers of the pages that may have been written, while that is logged."""
@@ -143,7 +130,7 @@ class AddressSpace:
         reason = "it came without a file descriptor"
         if fd is not None:
             try:
-                content = self._content(fd, offset + size, writable=writable)
+                content = self._files.content(fd, offset + size, writable=writable)
             except OSError as error:
                 if not self._has_messages or error.errno == errno.ENOSPC:
                     raise
@@ -178,9 +165,7 @@ class AddressSpace:
             self._windows.remove(window)
             content = window.content
             if content is not None:
-                content.windows -= 1
-                if not content.windows:
-                    self._outgrown.discard(content)
+                self._files.closed(content)
             elif window.writable and self._has_messages:
                 self.remote -= 1
         for first, last in [one for one in self._joined if one[0] < end and address < one[1]]:
@@ -203,7 +188,6 @@ class AddressSpace:
         self._joined.clear()
         self.remote = 0
         self._files.clear()
-        self._outgrown.clear()
         self._changed()
 
     def _changed(self) -> None:
@@ -463,38 +447,3 @@ class AddressSpace:
         if window is None:
             raise AccessFault(address, size, "nothing is mapped there")
         return window
-
-    def _content(self, fd: int, end: int, *, writable: bool) -> Content:
-        """The whole of a file that has at least `end` bytes; OSError where it may not be used."""
-        # In this order: a size is only worth knowing once it cannot shrink.
-        self._require(fd)
-        status = os.fstat(fd)
-        if end > status.st_size:
-            raise OSError(
-                errno.EINVAL,
-                f"the window ends at {end:#x} of its file, which has {status.st_size} bytes",
-            )
-        file = (status.st_dev, status.st_ino)
-        content = self._files.get(file)
-        if content is None or len(content.view) < end or (writable and content.view.readonly):
-            self._make_room(status.st_size)
-            made = Content(map_file(fd, status.st_size, writable=writable))
-            if content is not None and content.windows:
-                self._outgrown.add(content)
-            content = self._files[file] = made
-        return content
-
-    def _make_room(self, size: int) -> None:
-        """Forget the files that no window shows, where another of `size` bytes would be too
-        much."""
-        if self._is_full(size):
-            self._files = {file: one for file, one in self._files.items() if one.windows}
-        if self._is_full(size):
-            raise OSError(
-                errno.ENOSPC,
-                f"{MAX_FILES} files, or {MAX_BYTES} bytes of files, are mapped already",
-            )
-
-    def _is_full(self, size: int) -> bool:
-        mapped = [*self._files.values(), *self._outgrown]
-        return len(mapped) >= MAX_FILES or sum(len(one.view) for one in mapped) + size > MAX_BYTES

@@ -1,5 +1,6 @@
 """Doorbells that the host has mapped: it stores values, and nothing else tells the device."""
 
+import random
 import struct
 from collections.abc import Iterator
 
@@ -119,6 +120,34 @@ def test_both_kinds_of_doorbells_in_memory_work_together(host: MappedHost) -> No
             host.ring(queue)
         host.service()
         assert [one.cid for one in host.reap(queue, ring=False)] == [cid]
+
+
+def test_queues_that_are_restored_go_on_where_they_were(host: MappedHost) -> None:
+    """With another page, as after a migration; a tail of 0 is a change there."""
+    queue = host.create_io_queue(size=4)
+    host.reads(queue, 3)
+    page, queues = host.board.queues.page, host.board.queues
+    assert page is not None and queue.tail == 3
+    page.renew()
+    restored = list(queues.completions.values()), list(queues.submissions.values())
+    queues.restore(*restored, None, 0)
+    host.service()
+    host.reads(queue, 6)
+
+
+def test_whatever_is_stored_the_device_goes_on(host: MappedHost) -> None:
+    chosen = random.Random(5)
+    host.create_io_queue(1)
+    host.create_io_queue(3)
+    for _ in range(300):
+        for _ in range(chosen.randrange(8)):
+            host.store(chosen.randrange(PAGE // 4), chosen.choice([0, 1, 7, 15, 16, 0xFFFF_FFFF]))
+        host.now += chosen.choice([0.0, 1e-4, IDLE])
+        host.service()
+    assert not host.fatal
+    host.disable()
+    host.enable()
+    host.reads(host.create_io_queue(), 20)
 
 
 def test_a_reset_function_has_an_empty_page(host: MappedHost) -> None:
