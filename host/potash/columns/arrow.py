@@ -168,13 +168,19 @@ class ArrowFile:
         is_text = column.type.id in TEXTS
         if not is_text and not column.type.is_computable:
             raise InvalidFile(f"a dictionary of {column.type} cannot be used; use strings")
-        batch = _body(described, [Place(3 if is_text else 2)], block)
+        is_view = column.type.id == TypeId.UTF8_VIEW
+        batch = _body(described, [Place(3 if is_text and not is_view else 2, is_view)], block)
         if batch.rows > MAX_DICTIONARY:
             raise _too_large(column)
         validity, *buffers = [self._read(*span) for span in batch.buffers]
         nulls = batch.nodes[0][1]
-        values = _texts(batch.rows, *buffers, wide=column.type.id == TypeId.LARGE_UTF8) if is_text \
-            else unpack(column.type, buffers[0], batch.rows)  # fmt: skip
+        values: list[Value | None]
+        if is_view:
+            values = _viewed(batch.rows, *buffers)
+        elif is_text:
+            values = _texts(batch.rows, *buffers, wide=column.type.id == TypeId.LARGE_UTF8)
+        else:
+            values = unpack(column.type, buffers[0], batch.rows)
         if not nulls:
             return values
         if len(validity) < _bytes(batch.rows):
@@ -283,6 +289,28 @@ def _texts(count: int, offsets: bytes, data: bytes, *, wide: bool) -> list[Value
         if not 0 <= begin <= end <= len(data):
             raise InvalidFile("a dictionary has a value outside of its bytes")
         values.append(data[begin:end].decode(errors="replace"))
+    return values
+
+
+_VIEW = struct.Struct("<i4sii")
+_INLINE = 12
+"""The longest text that is in its view itself."""
+
+
+def _viewed(count: int, views: bytes, *data: bytes) -> list[Value | None]:
+    """Texts of "Variable-size Binary View Layout": a length, and the text or where it is."""
+    if len(views) < count * _VIEW.size:
+        raise InvalidFile("a dictionary has too few bytes for its values")
+    values: list[Value | None] = []
+    for at in range(0, count * _VIEW.size, _VIEW.size):
+        length, _, number, begin = _VIEW.unpack_from(views, at)
+        if length <= _INLINE:
+            source, begin = views, at + 4
+        else:
+            source = data[number] if 0 <= number < len(data) else b""
+        if not 0 <= begin <= begin + length <= len(source):
+            raise InvalidFile("a dictionary has a value outside of its bytes")
+        values.append(source[begin : begin + length].decode(errors="replace"))
     return values
 
 

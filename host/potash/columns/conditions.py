@@ -122,7 +122,7 @@ def require_computable(column: Column) -> None:
     if not column.stored.is_computable:
         hint = ""
         if column.type.id in TEXTS:
-            hint = "; write it as a dictionary (dictionary_encode)"
+            hint = "; name others with --columns, or write it as a dictionary (dictionary_encode)"
         raise InvalidQuery(f"{column} has values that programs cannot use{hint}")
 
 

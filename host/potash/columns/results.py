@@ -32,6 +32,7 @@ from potash.columns.schema import Column
 from potash.columns.types import (
     FLOAT64,
     INT64,
+    TEXTS,
     UINT64,
     UTF8,
     DataType,
@@ -191,7 +192,7 @@ def _type(function: str, kind: DataType) -> DataType:
 
 
 def _key_type(column: Column) -> DataType:
-    return UTF8 if column.type.id == TypeId.LARGE_UTF8 else column.type
+    return UTF8 if column.type.id in TEXTS else column.type
 
 
 def _order(key: Key) -> tuple[bool, bool, Value]:

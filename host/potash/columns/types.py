@@ -49,7 +49,7 @@ class TypeId(IntEnum):
 
 _WHOLE_NUMBERS = {TypeId.INT, TypeId.DATE, TypeId.TIME, TypeId.TIMESTAMP, TypeId.DURATION}
 _MOMENTS = {TypeId.DATE, TypeId.TIME, TypeId.TIMESTAMP}
-TEXTS = {TypeId.UTF8, TypeId.LARGE_UTF8}
+TEXTS = {TypeId.UTF8, TypeId.LARGE_UTF8, TypeId.UTF8_VIEW}
 _FLOAT_LETTER = {16: "e", 32: "f", 64: "d"}
 _UNITS = ("s", "ms", "us", "ns")
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
