@@ -4,8 +4,8 @@ A type declares what a saved value is, and its check follows from that. Bytes ar
 
     int                       from 0 to 2^64 - 1
     Annotated[X, Range(...)]  an integer in that range, or as many items, characters or bytes
-    tuple, named tuple,       a list in which every item fits; those that have a default may lack
-      dataclass
+    tuple, named tuple,       a list in which every item fits, or for a named tuple an object;
+      dataclass               those that have a default may lack
     list, dict, TypedDict     a list or an object; items that do not fit are left out, of a
                               TypedDict only those that are not required
 
@@ -156,6 +156,8 @@ def typed(kind: Any, value: Any) -> Any:
             return dict(_fitting((name, parts[1], item) for name, item in value.items()))
         if is_typeddict(kind):
             return _record(kind, value)
+        if hasattr(kind, "_fields"):
+            return _named(kind, value)
     elif isinstance(value, list | tuple) and kind not in (bytes, int, bool, str):
         if origin is list:
             return [item for _, item in _fitting((None, parts[0], item) for item in value)]
@@ -171,6 +173,14 @@ def _list(kind: Any, parts: tuple[Any, ...], value: list[Any] | tuple[Any, ...])
         raise ValueError(f"{len(value)} values are no {_name(kind)}")
     made = tuple(typed(*pair) for pair in zip(kinds, value, strict=False))
     return made if parts else kind(*made)
+
+
+def _named(kind: Any, value: dict[str, Any]) -> Any:
+    hints = _hints(kind)
+    required = hints.keys() - kind._field_defaults.keys()
+    for name in (value.keys() - hints.keys()) | (required - value.keys()):
+        raise ValueError(f"{_name(kind)} does not know {name}, or needs it")
+    return kind(**{name: typed(hints[name], item) for name, item in value.items()})
 
 
 def _record(kind: Any, value: dict[str, Any]) -> dict[str, Any]:

@@ -7,12 +7,15 @@ from uuid import UUID
 
 import pytest
 
+from nvme_spec.identify.capabilities import CommandSet
+from potash_device.media import shapes as listing
 from potash_device.media.drive import Drive
 from potash_device.media.errors import MediaError
 from potash_device.media.flash import FLASH_SIZE
 from potash_device.media.shapes import DriveError, NamespaceShape
 from potash_device.media.sidecar import SIDECAR_SIZE
 from potash_device.media.store import Media
+from support.saved import changes
 
 KIB = 1024
 TWO = (NamespaceShape(64 * KIB, 512), NamespaceShape(128 * KIB, 4096))
@@ -248,13 +251,39 @@ def test_a_namespace_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
         "[namespace.1]\nsize = 4096\nblock_size = 512\ncolour = 1",
         "[namespace.1]\nsize = 'large'\nblock_size = 512",
         "namespace = 1",
+        "x = " + "[" * 100_000,
+        "x = " + "[" * 5000 + "]" * 5000,
+        "capacity = 4096\n" + "#" * (1 << 20),
+        "\udcff",
     ],
 )
 def test_a_list_that_makes_no_sense_is_no_drive(tmp_path: Path, content: str) -> None:
     """Better refused than taken for blocks of another size."""
-    (tmp_path / "namespaces.toml").write_text(content)
+    (tmp_path / "namespaces.toml").write_bytes(content.encode(errors="surrogateescape"))
     with pytest.raises(DriveError, match=r"namespaces\.toml"):
         Drive.open(tmp_path)
+
+
+NAME = "12345678-1234-5678-1234-567812345678"
+ZONED = NamespaceShape.zoned(1 << 20, 64 << 10)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [ZONED._asdict(), {"size": 0, "block_size": 4096, "csi": CommandSet.COMPUTE, "uuid": NAME}],
+    ids=["zoned", "compute"],
+)
+def test_a_value_of_the_list_is_refused_or_can_be_written_again(
+    tmp_path: Path, shape: dict[str, object]
+) -> None:
+    path = tmp_path / "list"
+    for changed in changes(NamespaceShape, {**shape, "metadata": {"size": 8}, "handles": [0]}):
+        try:
+            listed = listing._listed({"namespace": {"1": changed}, "capacity": 1 << 30})
+        except ValueError:
+            continue
+        listing.write_list(path, listed)
+        assert listing.read_list(path) == listed
 
 
 def test_what_cannot_be_a_drive_is_one_sentence(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ def test_a_record_comes_back_as_it_was() -> None:
     ("kind", "value", "found"),
     [
         (Pair, [3], Pair(3, "none")),
+        (Pair, {"first": 3}, Pair(3, "none")),
         (list[Pair], [[3, "x"], [0], [10], 5, None, [1, 2]], [Pair(3, "x")]),
         (dict[str, int], {"a": 1, "b": -1, "c": True, "d": "x"}, {"a": 1}),
         (Table, {"one": 1 << 64, "pairs": [[4]], "other": []}, {"pairs": [Pair(4)]}),
@@ -66,7 +67,9 @@ def test_what_fits_is_taken(kind: Any, value: object, found: object) -> None:
         (Pair, [0]),
         (Pair, []),
         (Pair, [1, "a", 2]),
-        (Pair, {"first": 1}),
+        (Pair, {"second": "a"}),
+        (Pair, {"first": 0}),
+        (Pair, {"first": 1, "third": 1}),
         (Pair, "12"),
         (tuple[Pair, ...], [[1], [0]]),
         (tuple[int, str], [1]),

@@ -5,7 +5,6 @@ They follow from the declared types, so a field that is new is changed, too.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
@@ -76,7 +75,7 @@ def _parts(kind: Any, value: Any) -> Iterator[tuple[Any, Any]]:
         yield 0, parts[0]
     elif origin is tuple:
         yield from enumerate(parts)
-    elif is_typeddict(kind):
+    elif is_typeddict(kind) or isinstance(value, dict):
         yield from get_type_hints(kind, include_extras=True).items()
-    elif dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
+    else:
         yield from enumerate(get_type_hints(kind, include_extras=True).values())

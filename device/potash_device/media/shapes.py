@@ -10,10 +10,11 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from nvme_spec.identify.capabilities import CommandSet
 from potash_device.media.errors import MediaError
+from potash_device.saved import U8, U32, Range, typed
 
 BLOCK_SIZES = (512, 4096)
 METADATA_SIZES = (8, 16, 64)
@@ -38,6 +39,13 @@ MOST_HANDLES = 128
 
 LARGEST = 1 << 62
 """Bytes; more than a file may have."""
+
+LONGEST_LIST = 1 << 20
+"""Bytes of the list of namespaces."""
+
+Handle = Annotated[int, Range(0, MOST_HANDLES - 1)]
+Nsid = Annotated[int, Range(1, MOST_NAMESPACES)]
+Size = Annotated[int, Range(1, LARGEST)]
 
 
 class BlockFormat(NamedTuple):
@@ -86,7 +94,7 @@ class Metadata(NamedTuple):
     """Bytes, behind each block or in a buffer of their own."""
     extended: bool = False
     """A host moves them behind their block, and not in a buffer of their own."""
-    protection: int = 0
+    protection: Annotated[int, Range(0, 3)] = 0
     """The type of protection, 1 to 3; 0 for none."""
     first: bool = False
     """Protection information is the first bytes of metadata, and not the last."""
@@ -122,7 +130,7 @@ class NamespaceShape(NamedTuple):
     One of another command set than NVM has no blocks here: the drive remembers that it is there.
     """
 
-    size: int = DEFAULT_SIZE
+    size: Annotated[int, Range(0, LARGEST)] = DEFAULT_SIZE
     block_size: int = DEFAULT_BLOCK_SIZE
     attached: bool = True
     shared: bool = False
@@ -130,15 +138,15 @@ class NamespaceShape(NamedTuple):
     """Of a namespace that a host has made; others have one that follows from the drive's."""
     erase: bool = False
     """Its blocks are to be gone before they are read again."""
-    formats: int = 0
+    formats: U32 = 0
     """How often a host has formatted it: what was noted of its blocks before is void."""
-    csi: int = CommandSet.NVM
+    csi: U8 = CommandSet.NVM
     """Its command set."""
     metadata: Metadata = NO_METADATA
     zone_size: int = 0
     """Bytes of a zone of a zoned namespace, and how many of them can be written."""
     zone_capacity: int = 0
-    handles: tuple[int, ...] = ()
+    handles: tuple[Handle, ...] = ()
     """The reclaim unit handles of its placement handles; none means all that the drive has."""
     chosen: bool = False
     """The drive has chosen its handle, as the host has named none."""
@@ -222,14 +230,19 @@ class Listed:
 def read_list(path: Path) -> Listed | None:
     """What is remembered; None where nothing is. Raises DriveError for nonsense."""
     try:
-        content = tomllib.loads(path.read_text())
+        with path.open("rb") as file:
+            content = file.read(LONGEST_LIST + 1)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise DriveError(f"cannot read {path}: {error}") from None
     try:
-        return _listed(content)
-    except (ValueError, TypeError, KeyError, AttributeError):
+        if len(content) > LONGEST_LIST:
+            raise ValueError
+        return _listed(tomllib.loads(content.decode()))
+    except tomllib.TOMLDecodeError as error:
+        raise DriveError(f"cannot read {path}: {error}") from None
+    except (ValueError, RecursionError):
         raise DriveError(f"{path} does not describe the namespaces of a drive") from None
 
 
@@ -288,42 +301,34 @@ def _toml(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def _listed(content: Mapping[str, Any]) -> Listed:
-    """Raises ValueError, TypeError, KeyError or AttributeError."""
-    shapes = {
-        int(nsid): _shape(table)
-        for nsid, table in sorted(content.get("namespace", {}).items(), key=lambda one: int(one[0]))
-    }
-    capacity, remove = content.get("capacity"), tuple(content.get("remove", ()))
-    memory = content.get("memory_capacity")
-    known = {"namespace", "capacity", "memory_capacity", "remove"}
+class _Rest(NamedTuple):
+    """The list, but for its namespaces."""
+
+    capacity: Size | None = None
+    remove: tuple[Nsid, ...] = ()
+    memory_capacity: Size | None = None
+
+
+def _listed(content: dict[str, Any]) -> Listed:
+    """Raises ValueError."""
+    tables = content.pop("namespace", {})
+    if type(tables) is not dict:
+        raise ValueError
+    shapes = {typed(Nsid, int(nsid)): _shape(table) for nsid, table in tables.items()}
+    rest: _Rest = typed(_Rest, content)
     # A drive without any namespace is one whose host has deleted them all, and has a capacity.
-    if not set(content) <= known or not (shapes or capacity):
+    if not (shapes or rest.capacity):
         raise ValueError
-    if not all(_is_number(nsid, MOST_NAMESPACES) for nsid in (*shapes, *remove)):
-        raise ValueError
-    if any(one is not None and not _is_number(one, LARGEST) for one in (capacity, memory)):
-        raise ValueError
-    return Listed(shapes, capacity, remove, memory)
+    return Listed(dict(sorted(shapes.items())), *rest)
 
 
-def _shape(table: Mapping[str, Any]) -> NamespaceShape:
-    """One entry of the list. Raises ValueError, TypeError or KeyError."""
-    metadata = Metadata(**table.get("metadata", {}))
-    shape = NamespaceShape(**{**table, "metadata": metadata})
-    shape = shape._replace(handles=tuple(shape.handles))
+def _shape(table: Any) -> NamespaceShape:
+    """One entry of the list. Raises ValueError."""
+    shape: NamespaceShape = typed(NamespaceShape, table)
+    metadata = shape.metadata
     if not {*_ALWAYS} <= set(table) or shape.format not in FORMATS:
         raise ValueError
-    if metadata.protection not in range(4) or metadata.protection_size > metadata.size:
-        raise ValueError
-    if not _is_size(shape):
-        raise ValueError
-    if isinstance(shape.formats, bool) or not 0 <= shape.formats < 1 << 32:
-        raise ValueError
-    flags = (shape.attached, shape.shared, shape.erase, shape.chosen)
-    if not all(isinstance(one, bool) for one in (*flags, metadata.extended, metadata.first)):
-        raise ValueError
-    if not all(type(one) is int and 0 <= one < MOST_HANDLES for one in shape.handles):
+    if metadata.protection_size > metadata.size or not _is_size(shape):
         raise ValueError
     if shape.uuid:
         uuid.UUID(shape.uuid)
@@ -334,14 +339,10 @@ def _is_size(shape: NamespaceShape) -> bool:
     if shape.csi == CommandSet.COMPUTE:
         return shape.size == 0
     unit = MEMORY_UNIT if shape.csi == CommandSet.MEMORY else 1
-    if shape.csi == CommandSet.ZONED and _is_number(shape.size, LARGEST):
+    if shape.csi == CommandSet.ZONED:
         zones = shape.zones * shape.zone_size
         sound = shape.zoned(zones, shape.zone_size, shape.zone_capacity, shape.block_size)
         return sound[:2] == shape[:2]
     known = shape.csi in (CommandSet.NVM, CommandSet.MEMORY)
-    whole = _is_number(shape.size, LARGEST) and shape.size % unit == 0
+    whole = shape.size > 0 and shape.size % unit == 0
     return known and whole and shape.size >= shape.block_size
-
-
-def _is_number(value: object, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
