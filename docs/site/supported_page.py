@@ -168,8 +168,10 @@ def _parts(stack: ExitStack) -> Iterator[str]:
     yield _section(
         "Log pages",
         f"Pages that are not listed are refused, too: {describe(Status.INVALID_LOG_PAGE)} with Do "
-        "Not Retry.",
-        ("LID", "log page", "state", "announced by"),
+        "Not Retry. A page of the controller is given for NSID 0, FFFFFFFFh, or an active "
+        "namespace, one of a namespace only for that; where the Log Specific Identifier (LSI) says "
+        "what a page is about, NSID is ignored.",
+        ("LID", "log page", "state", "scope", "announced by"),
         _log_pages(),
     )
     yield _section(
@@ -334,7 +336,8 @@ def _log_pages() -> Iterator[Cells]:
             if row is not None and row.attribute
             else NO
         )
-        yield f"{lid:02X}h", name, _state(row, Status.INVALID_LOG_PAGE), announced
+        scope = NO if row is None else row.scope.value
+        yield f"{lid:02X}h", name, _state(row, Status.INVALID_LOG_PAGE), scope, announced
 
 
 def _features() -> Iterator[Cells]:

@@ -91,6 +91,12 @@ def test_a_log_page_is_refused_unless_the_page_has_it(host: Host) -> None:
     assert found == said
     listed = log_page(host, 0, 1024)
     assert {lid for lid in range(256) if listed[4 * lid] & 1} == said
+    for lid, _, _, scope, _ in rows("Log pages"):
+        if int(lid[:-1], 16) in said and scope != "LSI":
+            cdws = (127 << 16 | int(lid[:-1], 16),)
+            assert host.command(host.admin, GET_LOG, nsid=0xFFFFFFFE, cdws=cdws).status == 0x00B
+            whole = host.command(host.admin, GET_LOG, nsid=0xFFFFFFFF, cdws=cdws).status
+            assert (whole == 0x00B) == (scope == "namespace"), lid
 
 
 def test_a_feature_is_refused_unless_the_page_has_it(host: Host) -> None:

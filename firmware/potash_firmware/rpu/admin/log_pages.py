@@ -57,13 +57,14 @@ class Scope(Enum):
     """What a page is about (Base 2.1, figure 202), which decides what the command's namespace
     identifier may be (section 5.1.12.1)."""
 
-    CONTROLLER = "the controller, or the NVM subsystem"
-    """0, all (FFFFFFFFh), or an active namespace. Base 1.4 only advises a controller to refuse the
-    last (2.1 demands it), and tools send it that address a namespace's device (smartctl, 06h)."""
-    NAMESPACE = "one namespace"
+    CONTROLLER = "controller"
+    """The controller or the NVM subsystem: 0, all (FFFFFFFFh), or an active namespace. Base 1.4
+    only advises to refuse the last (2.1 demands it), which tools send that address a namespace's
+    device (smartctl, page 06h)."""
+    NAMESPACE = "namespace"
     """An active namespace."""
-    SPECIFIC = "what the Log Specific Identifier names"
-    """Not used: the page is of an endurance group or of an accelerator."""
+    SPECIFIC = "LSI"
+    """What the Log Specific Identifier names, an endurance group or an accelerator: anything."""
 
 
 @dataclass(frozen=True, slots=True)
