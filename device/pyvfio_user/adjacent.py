@@ -24,7 +24,7 @@ def mapped_side_by_side(spans: Sequence[tuple[Window, int, int]]) -> memoryview:
 
     Each window comes with the address and the number of its bytes. They are unmapped with the last
     view of them. Raises OSError where the windows do not meet between two pages, where a file is
-    mapped for reading only, and where the system has no room.
+    in huge pages or mapped for reading only, and where the system has no room.
     """
     pages: list[tuple[memoryview, int, int]] = []
     for window, address, count in spans:
@@ -32,6 +32,8 @@ def mapped_side_by_side(spans: Sequence[tuple[Window, int, int]]) -> memoryview:
         offset = window.offset + address - window.start
         if pages and pages[-1][2] % mmap.PAGESIZE or offset % mmap.PAGESIZE:
             raise OSError(errno.EINVAL, "windows that are used together do not meet between pages")
+        if window.content.huge:  # of which mremap(2) would map whole ones over what is behind
+            raise OSError(errno.EINVAL, "windows that are used together are in huge pages")
         if window.content.view.readonly:
             raise OSError(errno.EACCES, "windows that are used together can only be read")
         pages.append((window.content.view, offset, count))

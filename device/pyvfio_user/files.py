@@ -17,12 +17,14 @@ MAX_BYTES = 1 << 44
 
 
 class Content:
-    """A file, mapped whole as it was then, and how many windows show it."""
+    """A file, mapped whole as it was then, and how many windows show it; `huge` where its pages may
+    not be ordinary ones."""
 
-    __slots__ = ("view", "windows")
+    __slots__ = ("huge", "view", "windows")
 
-    def __init__(self, view: memoryview) -> None:
+    def __init__(self, view: memoryview, *, huge: bool) -> None:
         self.view = view
+        self.huge = huge
         self.windows = 0
 
 
@@ -64,7 +66,7 @@ class Files:
         content = self._mapped.get(file)
         if content is None or len(content.view) < end or (writable and content.view.readonly):
             self._make_room(status.st_size)
-            made = Content(map_file(fd, status.st_size, writable=writable))
+            made = Content(map_file(fd, status.st_size, writable=writable), huge=_is_huge(fd))
             if content is not None and content.windows:
                 self._outgrown.add(content)
             content = self._mapped[file] = made
@@ -105,9 +107,13 @@ def require_sealed(fd: int) -> None:
         seals = 0
     if not seals & fcntl.F_SEAL_SHRINK:
         raise OSError(errno.EINVAL, "memory must come as a memfd that is sealed against shrinking")
-    # Only tmpfs and hugetlbfs have seals, and the block size of the latter is that of its pages.
-    if os.fstatvfs(fd).f_bsize != mmap.PAGESIZE:
+    if _is_huge(fd):
         raise OSError(errno.EINVAL, "memory must come in ordinary pages, not in huge ones")
+
+
+def _is_huge(fd: int) -> bool:
+    """Whether a file is in huge pages, which are the blocks of hugetlbfs."""
+    return os.fstatvfs(fd).f_bsize != mmap.PAGESIZE
 
 
 def map_file(fd: int, size: int, *, writable: bool) -> memoryview:

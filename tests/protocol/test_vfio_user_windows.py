@@ -184,6 +184,21 @@ def test_adjacent_windows_are_mapped_side_by_side(
     assert mappings_of(memory) < mapped
 
 
+def test_huge_pages_are_not_mapped_side_by_side(
+    memory: SealedMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """mremap(2) would map whole ones; without them, a file that only looks so."""
+    trusting = AddressSpace(trust_memory=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("pyvfio_user.files.mmap.PAGESIZE", 2 * PAGE)
+        for at, page in enumerate([3, 9]):
+            _map(trusting, at * PAGE, PAGE, memory.fd, page * PAGE)
+    assert trusting.mapped(0, 2 * PAGE) is None
+    assert "huge pages" in trusting.unmapped_because
+    assert b"".join(trusting.views(0, 2 * PAGE)) == b"\3" * PAGE + b"\x09" * PAGE
+    trusting.unmap_all()
+
+
 def test_rights_are_kept_over_several_windows(space: AddressSpace, memory: SealedMemory) -> None:
     _map(space, 0, PAGE, memory.fd)
     _map(space, PAGE, PAGE, memory.fd, 3 * PAGE, writable=False)
