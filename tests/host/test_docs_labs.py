@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,6 +38,111 @@ def test_a_solution_is_accepted(lab: str) -> None:
     assert problems(lab, "solution") == []
 
 
+def said_of(lab: str, code: str, folder: Path) -> list[str]:
+    """What the check says of a file with that code."""
+    (folder / "mine.py").write_text(code)
+    found: list[str] = CHECK["problems"](lab, folder / "mine.py")
+    return found
+
+
+COUNT = (FOLDER / "vendor_command" / "solution.py").read_text()
+ON_ITS_OWN = "work = controller.media_work"
+DOES_NOT_RETURN = COUNT.replace(
+    "    blocks = target", "    while True:\n        pass\n    blocks = target"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        (
+            COUNT.replace("if wait is not None", "if False"),
+            "beside a Write of blocks 40 to 42: 3 instead of 0",
+        ),
+        (
+            COUNT.replace(ON_ITS_OWN, f"return read()\n    {ON_ITS_OWN}"),
+            "while the media read for it, the drive serves no other command",
+        ),
+    ],
+)
+def test_the_errors_that_the_first_lab_is_about_are_found(
+    code: str, problem: str, tmp_path: Path
+) -> None:
+    assert code != COUNT
+    assert said_of("vendor-command", code, tmp_path) == [problem]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "search.best_tile(shape, config, epilogue, PYNQ)",
+        "best_tile(shape, config, epilogue, PYNQ)",
+        "next(iter(search.likeliest(shape, config, epilogue, PYNQ)))",
+    ],
+)
+def test_the_lab_about_schedules_refuses_potashs_own_search(call: str, tmp_path: Path) -> None:
+    code = (
+        "from potash_device.vta.timing.parameters import PYNQ\n"
+        "from potash_firmware.vta_runtime.schedules import search\n"
+        "from potash_firmware.vta_runtime.schedules.search import best_tile\n"
+        f"def tile(shape, epilogue, config):\n    return {call}\n"
+    )
+    (problem,) = said_of("schedule", code, tmp_path)
+    assert problem == (
+        "mine.py, line 5: AssertionError: the search of Potash is what the check compares with; "
+        "do not call it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("lab", "code", "problem"),
+    [
+        ("schedule", "def tile(*_):\n    return 1 / 0\n", ", line 2: ZeroDivisionError: division"),
+        ("schedule", "Tile = 3\n", ": LookupError: it defines no tile"),
+        ("garbage-collection", "import sys\nsys.exit('no')\n", ", line 2: SystemExit: no"),
+        ("operator", "def lower(:\n", ": SyntaxError: invalid syntax (mine.py, line 1)"),
+    ],
+)
+def test_every_exception_is_a_sentence(lab: str, code: str, problem: str, tmp_path: Path) -> None:
+    (said,) = said_of(lab, code, tmp_path)
+    assert said.startswith(f"mine.py{problem}") and "\n" not in said
+
+
+def test_a_check_ends_when_its_time_is_over(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text("while True:\n    pass\n")
+    assert CHECK["supervised"]("schedule", tmp_path / "mine.py", 1) == 1
+    said = "the check takes more than 1 s; does mine.py loop for ever?\n"
+    assert capfd.readouterr().out == said
+
+
+def test_all_that_a_check_has_started_ends_with_it(tmp_path: Path) -> None:
+    """The drive is in a handler that does not return, so that SIGTERM does not end it."""
+    noted, mine = tmp_path / "pid", tmp_path / "mine.py"
+    note = f"open({str(noted)!r}, 'w').write(str(__import__('os').getpid()))"
+    mine.write_text(DOES_NOT_RETURN.replace("    while True", f"    {note}\n    while True"))
+    command = [sys.executable, str(FOLDER / "check.py"), "vendor-command", str(mine)]
+    patience = time.monotonic() + 60
+
+    def wait_until(met: Callable[[], bool]) -> None:
+        while not met():
+            assert time.monotonic() < patience
+            time.sleep(0.01)
+
+    with subprocess.Popen(command) as check:
+        wait_until(lambda: noted.exists() and noted.read_text() != "")
+        check.kill()
+    drive = Path("/proc") / noted.read_text()
+    wait_until(lambda: not drive.exists())
+
+
+@pytest.mark.slow  # the drive gets 5 s for an answer
+def test_a_handler_that_does_not_return_is_a_sentence(tmp_path: Path) -> None:
+    (problem,) = said_of("vendor-command", DOES_NOT_RETURN, tmp_path)
+    assert problem.startswith("the drive stops answering, as where a handler does not return: ")
+
+
 def test_a_solution_is_the_start_with_something_written() -> None:
     """Nobody has to guess names: what the start defines, the solution does too."""
     for folder in set(LABS.values()) - {"debugger"}:
@@ -60,7 +169,7 @@ def test_the_session_of_the_lab_about_debugging_shows_the_bug(tmp_path: Path) ->
 
 
 def test_the_command_says_solved_or_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def check(*words: object) -> int:
         monkeypatch.setattr("sys.argv", ["check.py", *map(str, words)])
@@ -68,9 +177,9 @@ def test_the_command_says_solved_or_what_is_missing(
         return code
 
     assert check("debugger", "none.c") == 2
-    assert capsys.readouterr().err.startswith("usage: check.py ")
+    assert capfd.readouterr().err.startswith("usage: check.py ")
     assert check("debugger", FOLDER / "debugger" / "solution.c") == 0
-    assert capsys.readouterr().out == "solved\n"
+    assert capfd.readouterr().out == "solved\n"
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     (typed,) = blocks("labs/README.md", "sh")
     said = run_shell(f"! {{ {typed}\n}}", cwd=tmp_path)

@@ -1,7 +1,7 @@
 """The check of lab 2: the tilings fit, and take at most 5 % more cycles than the best one known."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from potash_device.vta.config import Config
 from potash_device.vta.isa import AluOpcode
@@ -33,11 +33,30 @@ def cycles(shape: Conv2d, tile: Tile, config: Config) -> float:
     return search.clocked(config, PYNQ, stream)
 
 
+def refused(*_: object, **__: object) -> NoReturn:
+    """In place of Potash's search, while a lab's file chooses."""
+    raise AssertionError("the search of Potash is what the check compares with; do not call it")
+
+
+def chosen(made: Mapping[str, Any], shape: Conv2d, config: Config) -> Tile:
+    """The lab's tile, chosen without Potash's search, however that was imported."""
+    searches: tuple[Any, ...] = (search.best_tile, search.likeliest)
+    codes = [one.__code__ for one in searches]
+    for one in searches:
+        one.__code__ = refused.__code__
+    try:
+        tile: Tile = made["tile"](shape, EPILOGUE, config)
+        return tile
+    finally:
+        for one, code in zip(searches, codes, strict=True):
+            one.__code__ = code
+
+
 def check(made: Mapping[str, Any]) -> list[str]:
     """What is missing, a sentence each."""
     config, problems = Config.default(), []
     for name, shape in LAYERS.items():
-        tile = made["tile"](shape, EPILOGUE, config)
+        tile = chosen(made, shape, config)
         if not fits(shape, tile, EPILOGUE, config):
             problems.append(f"{name}: {tile} does not fit the buffers")
             continue

@@ -12,6 +12,8 @@ import potash.sdk
 from nvme_spec.logs import CommandEffects, CommandEffectsLog, LogPage
 from nvme_spec.opcodes import IoOpcode
 from nvme_spec.status import Status
+from potash.sdk import faults
+from potash.vm.parent_death import dies_with_parent
 
 BOOT = """
 import runpy, sys
@@ -22,8 +24,14 @@ row = runpy.run_path(file)["ROW"]
 assert row.opcode not in IO_COMMANDS, f"{row.opcode:02X}h is another command's opcode"
 IO_COMMANDS[row.opcode] = row
 sys.exit(run_app(["serve", "--socket", socket, "--size", "16M", "--json",
-                  "--log-level", "warning"]))
+                  "--log-level", "warning", "--allow-faults"]))
 """
+TIMEOUT = 10
+"""Seconds that a command may take."""
+ENDING = 2
+"""Seconds that the drive may take to end."""
+DELAYS = ("250ms", "2s")
+"""How long the media take to read; the second where the machine is busy."""
 
 
 @contextlib.contextmanager
@@ -31,20 +39,42 @@ def drive_with(file: str) -> Iterator[potash.sdk.Device]:
     """A drive in a process of its own whose table has the row of `file`."""
     with tempfile.TemporaryDirectory(prefix="potash-") as folder:
         socket = str(Path(folder) / "drive")
-        command = [sys.executable, "-c", BOOT, file, socket]
+        command = dies_with_parent([sys.executable, "-c", BOOT, file, socket])
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             try:
                 assert process.stdout is not None
                 if not process.stdout.readline():
                     raise SystemExit("the drive does not start with this row")
-                with potash.sdk.open(f"vfio-user:{socket}", timeout=10) as device:
+                with potash.sdk.open(
+                    f"vfio-user:{socket}", timeout=TIMEOUT, queue_depth=2
+                ) as device:
                     yield device
             finally:
                 process.terminate()
+                try:
+                    process.wait(ENDING)
+                except subprocess.TimeoutExpired:
+                    process.kill()  # a handler that does not return keeps it from ending
+
+
+def answer(pending: potash.sdk.PendingCommand) -> int | potash.sdk.CommandFailed:
+    """The completion's dword 0, or the error with which it ended."""
+    try:
+        return pending.result().result
+    except potash.sdk.CommandFailed as error:
+        return error
 
 
 def check(made: Mapping[str, Any]) -> list[str]:
     """What is missing, a sentence each."""
+    try:
+        return missing(made)
+    except (potash.sdk.CommandTimeout, potash.sdk.DeviceGone) as error:
+        return [f"the drive stops answering, as where a handler does not return: {error}"]
+
+
+def missing(made: Mapping[str, Any]) -> list[str]:
+    """The same, of a drive that answers. Raises CommandTimeout, DeviceGone."""
     opcode = made["ROW"].opcode
     with drive_with(made["__file__"]) as device:
         size, last = device.block_size, device.capacity // device.block_size - 1
@@ -52,25 +82,44 @@ def check(made: Mapping[str, Any]) -> list[str]:
         device.write(last, b"\1".ljust(size))
         device.io(IoOpcode.WRITE_UNCORRECTABLE, nsid=1, cdw10=100, cdw12=0)
 
-        def answer(first: int, blocks: int) -> int | None:
-            """The completion's dword 0, or less than 0 for a status."""
-            try:
-                return device.io(opcode, nsid=1, cdw10=first, cdw12=blocks - 1).result
-            except potash.sdk.CommandFailed as error:
-                return -error.status
+        def count(first: int, blocks: int) -> potash.sdk.PendingCommand:
+            return device.submit(opcode, nsid=1, cdw10=first, cdw12=blocks - 1)
 
         problems = [
             f"blocks {first} to {first + blocks - 1}: {found} instead of {expected}"
             for first, blocks, expected in ((8, 6, 5), (9, 1, 0), (last, 1, 0))
-            if (found := answer(first, blocks)) != expected
+            if (found := answer(count(first, blocks))) != expected
         ]
-        if answer(last, 2) != -Status.LBA_OUT_OF_RANGE:
-            problems.append("a range beyond the end does not end with LBA Out of Range")
-        if answer(99, 2) != -Status.UNRECOVERED_READ_ERROR:
-            problems.append("an uncorrectable block does not end with Unrecovered Read Error")
+        for first, status, what in (
+            (last, Status.LBA_OUT_OF_RANGE, "a range beyond the end"),
+            (99, Status.UNRECOVERED_READ_ERROR, "an uncorrectable block"),
+        ):
+            if getattr(answer(count(first, 2)), "status", None) != status:
+                name = (
+                    status.name.replace("_", " ").title().replace("Lba", "LBA").replace("Of", "of")
+                )
+                problems.append(f"{what} does not end with {name}")
         log = CommandEffectsLog(
             device.log_page(LogPage.COMMANDS_SUPPORTED_AND_EFFECTS, CommandEffectsLog.SIZE)
         )
         if not log.iocs[opcode] & CommandEffects.CSUPP:
             problems.append("the effects log does not have the command")
+        faults.add(device, "media write lba=40..42 delay=500ms count=1")
+        data = (b"\1".ljust(size)) * 3
+        write = device.submit(IoOpcode.WRITE, nsid=1, cdw10=40, cdw12=2, data_out=data)
+        if (found := answer(count(40, 3))) != 0:
+            problems.append(f"beside a Write of blocks 40 to 42: {found} instead of 0")
+        write.result()
+        if not problems and not any(overtaken(device, count, delay) for delay in DELAYS):
+            problems.append("while the media read for it, the drive serves no other command")
     return problems
+
+
+def overtaken(device: potash.sdk.Device, count: Any, delay: str) -> bool:
+    """Whether a Read ends before the command, for which the media take so long."""
+    faults.add(device, f"media read lba=60..61 delay={delay} count=1")
+    pending = count(60, 2)
+    device.read(0, 1)
+    first = not pending.done()
+    pending.result()
+    return first
