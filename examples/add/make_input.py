@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
+from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.writer import add_model
 
 Vector = npt.NDArray[np.int8]

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 
 FOLDER = Path(__file__).parent
 IMAGE = 8 * 8

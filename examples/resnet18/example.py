@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from potash.models.networks import CLASSES, PICTURE_SCALE, PICTURE_ZERO_POINT, make
+from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 
 FOLDER = Path(__file__).parent
 SIDE, COLOURS = 224, 3

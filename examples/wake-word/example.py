@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from potash.models.public import fetch
+from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -4,6 +4,7 @@ Each check is a function that changes nothing. No check imports what it checks, 
 could crash this process.
 """
 
+import importlib.util
 import os
 import platform
 import shlex
@@ -26,6 +27,7 @@ from potash.vm import packages as debian
 from potash.vm import qemu as machine
 from potash.vm.qemu import Accelerator
 from potash_firmware.confinement import missing as missing_confinement
+from potash_firmware.tflite import TFLITE_RUNTIME, runtime_package
 
 GIBI, MEBI = 1 << 30, 1 << 20
 
@@ -272,6 +274,20 @@ def packages(needed: Sequence[tuple[str, str, str]] = NEEDED) -> list[Finding]:
             with process:
                 process.kill()
     return found
+
+
+def runtime() -> Finding:
+    """Which package runs models."""
+    package = runtime_package()
+    said = f"{package.replace('_', '-')} runs models"
+    if package == TFLITE_RUNTIME:
+        return Finding("models", State.GOOD, said)
+    if importlib.util.find_spec(TFLITE_RUNTIME) is None:
+        said += "; on Python 3.11, pip install 'potash[tflite-runtime]' replaces it"
+        return Finding("models", State.GOOD, said)
+    said += ", as the installed tflite-runtime needs an older NumPy"
+    remedy = f"{shlex.quote(sys.executable)} -m pip install 'potash[tflite-runtime]'"
+    return Finding("models", State.LIMITED, said, remedy)
 
 
 def libubpf() -> Finding:

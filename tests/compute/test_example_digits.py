@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from csd_spec.descriptors import encode_arguments
 from csd_spec.program import Context, Processor
@@ -18,6 +17,7 @@ from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_firmware.bpf import Services, buffer_layout, load_program, run_program
 from potash_firmware.tflite.delegate import VtaDelegate
+from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.runtime import Model
 from potash_firmware.vta_runtime import Runtime
 from support.tflite import reference

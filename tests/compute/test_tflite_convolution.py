@@ -17,7 +17,7 @@ from potash_firmware.tflite.arithmetic.requantization import Steps, requantize
 from potash_firmware.tflite.quantization import Multiplier, QuantizationError
 from potash_firmware.tflite.runtime import inspect
 from potash_firmware.vta_runtime.schedules import Plane
-from support.tflite import Int8, bench, reference, scale_down
+from support.tflite import Int8, bench, litert_only, reference, scale_down
 
 SMALL = Config(
     log_batch=1,
@@ -170,6 +170,7 @@ def test_fully_connected(its: dict[str, Any], channels: bool, config: Config | N
     check(graph.finish([x], [y]), values(x.shape, its["seed"]), math.prod(y.shape), config)
 
 
+@litert_only
 @pytest.mark.parametrize("exponent", [1, 4, 8, 11, 14])
 @pytest.mark.parametrize("exact", [True, False])
 def test_the_nearest_of_a_product_is_litert_s(exponent: int, exact: bool) -> None:

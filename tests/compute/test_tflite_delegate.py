@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from potash.models.builder import GraphBuilder
 from potash_device import cache
@@ -21,6 +20,7 @@ from potash_device.vta.stream import StreamError
 from potash_firmware.tflite import delegate, operators
 from potash_firmware.tflite.capi import Array, BuiltinOperator, Node
 from potash_firmware.tflite.delegate import VtaDelegate
+from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.lowering import Lowering, Refusal, Settings
 from potash_firmware.tflite.operators import addition as adder
 from potash_firmware.tflite.partition import Partition

@@ -10,8 +10,10 @@ from potash_firmware.tflite.delegate import OTHER_SHAPES
 from potash_firmware.tflite.runtime import Model, ModelError, infer, inspect
 from potash_firmware.tflite.validation import validate
 from potash_firmware.tflite.writer import ModelBuilder
-from support.tflite import bench, reference
+from support.tflite import bench, litert_only, reference
 from support.tflite_shapes import OPERATOR, OPTIONS, flatten, multiply, opened
+
+pytestmark = litert_only
 
 X = np.random.default_rng(5).integers(-128, 128, (2, 4, 4, 8), np.int8)
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from potash.models.builder import GraphBuilder
 from potash_device.vta.config import Config
@@ -21,11 +20,14 @@ from potash_device.vta.core import Core
 from potash_device.vta.fast import compiling
 from potash_firmware.tflite import partition
 from potash_firmware.tflite.delegate import VtaDelegate
+from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.runtime import Model
 from potash_firmware.vta_runtime import Runtime, VtaMemoryError
-from support.tflite import reference
+from support.tflite import litert_only, reference
 from support.tflite_graphs import Network, network
 from support.tflite_values import SMALL, spread
+
+pytestmark = litert_only
 
 CONFIGS = (Config.default(), SMALL)
 BUFFERS = {"LOG_INP_BUFF_SIZE": 13, "LOG_WGT_BUFF_SIZE": 15, "LOG_ACC_BUFF_SIZE": 14}

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ai_edge_litert.interpreter import Interpreter
 
 from potash.models.builder import GraphBuilder, Padding
 from potash_device import cache
@@ -20,6 +19,7 @@ from potash_firmware.tflite import runtime as tflite_runtime
 from potash_firmware.tflite.arithmetic import lines
 from potash_firmware.tflite.capi import Node
 from potash_firmware.tflite.delegate import VtaDelegate
+from potash_firmware.tflite.interpreter import Interpreter
 from potash_firmware.tflite.lowering import Layouts, Lowering, Placement, Refusal, Settings
 from potash_firmware.tflite.operators import addition, convolution, lower
 from potash_firmware.tflite.partition_cache import Record

@@ -16,7 +16,7 @@ from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.runtime import Model, ModelError, infer, inspect
 from potash_firmware.tflite.validation import model as validation
 from potash_firmware.tflite.writer import ModelBuilder, add_model
-from support.tflite import bench, reference
+from support.tflite import bench, litert_only, reference
 
 MODEL = add_model((64,), scales=(0.05, 0.031, 0.07), zero_points=(3, -7, 5))
 INPUT = bytes(range(128))
@@ -298,6 +298,7 @@ assert ran and refused, (ran, refused)
 """
 
 
+@litert_only
 def test_damaged_models_are_refused_and_end_no_process() -> None:
     done = subprocess.run(
         [sys.executable, "-c", CORRUPTIONS],

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from potash.models.builder import GraphBuilder, Padding, Tensor
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_firmware.tflite.delegate import NO_ROOM, VtaDelegate
+from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.runtime import Model, ModelError, inspect
 from potash_firmware.tflite.variables import claims, plan
 from potash_firmware.vta_runtime import Runtime

@@ -14,7 +14,7 @@ from potash.models.builder import GraphBuilder, Padding
 from potash_device.vta.config import Config
 from potash_firmware.tflite.arithmetic import pieces
 from potash_firmware.tflite.runtime import inspect
-from support.tflite import Bench, Int8, bench, nothing_kept, reference
+from support.tflite import Bench, Int8, bench, litert_only, nothing_kept, reference
 
 __all__ = ["nothing_kept"]
 
@@ -139,6 +139,7 @@ def test_bytes_that_change_their_sign_inside_a_partition(vta: Bench) -> None:
         same(wide, graph.finish([x], [z, y]), [values])
 
 
+@litert_only
 @pytest.mark.parametrize("code", [Code.SQRT, Code.RSQRT])
 @pytest.mark.parametrize("scales", [(0.112, 0.000865), (0.0309, 0.00159), (0.00772, 0.0055)])
 @pytest.mark.parametrize("zero_point", [-128, 5])

@@ -15,8 +15,10 @@ from potash_device.vta.config import Config
 from potash_firmware.tflite.capi import BuiltinOperator
 from potash_firmware.tflite.runtime import inspect
 from potash_firmware.tflite.validation import ModelError, validate
-from support.tflite import bench, reference
+from support.tflite import bench, litert_only, reference
 from support.tflite_values import SMALL, spread
+
+pytestmark = litert_only
 
 CONFIGS = (Config.default(), SMALL)
 SCALE = 0.02

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from potash.cli.app import run_app
 from potash.models import networks, public, running
@@ -19,6 +18,7 @@ from potash.models.process import isolated
 from potash.models.running import Ran, Target
 from potash.models.shapes import with_shapes
 from potash.sdk.errors import PotashError
+from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.runtime import TensorReport
 from potash_firmware.tflite.writer import ModelBuilder
 from support.model_fuzz import packed, unpacked

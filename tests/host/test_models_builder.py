@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from potash.models.builder import FusedActivation, GraphBuilder, Padding, Tensor
+from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 
 Array = npt.NDArray[Any]
 RELU6 = FusedActivation.RELU6

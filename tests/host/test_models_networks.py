@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from ai_edge_litert import schema_py_generated as schema
-from ai_edge_litert.interpreter import Interpreter
 
 from potash.models import resnet
 from potash.models.layers import Random
 from potash.models.networks import NETWORKS, make
 from potash.sdk.errors import PotashError
 from potash.sweep.networks import of_model
+from potash_firmware.tflite.interpreter import Interpreter
 from potash_firmware.tflite.validation import validate
 
 Array = npt.NDArray[Any]

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from potash.models import public
 from potash.sdk.errors import PotashError
 from potash_firmware.apu.models import DRAM_BYTES
+from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.runtime import Model
 from potash_firmware.tflite.state import keeps_state
 from support.tflite import bench

@@ -7,10 +7,10 @@ import flatbuffers
 import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
-from ai_edge_litert.interpreter import Interpreter
 
 from potash.sdk.errors import PotashError
 from potash.sweep.networks import network
+from potash_firmware.tflite.interpreter import Interpreter
 from potash_firmware.vta_runtime.schedules import Conv2d
 
 Code = schema.BuiltinOperator

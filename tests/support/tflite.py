@@ -12,19 +12,23 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pytest
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_device.vta.encoding import INSTRUCTION_BYTES
 from potash_device.vta.isa import Instruction, decode
-from potash_firmware.tflite import partition_cache
+from potash_firmware.tflite import LITERT, partition_cache, runtime_package
 from potash_firmware.tflite.delegate import VtaDelegate
+from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.lowering import Rounding
 from potash_firmware.tflite.runtime import infer
 from potash_firmware.vta_runtime import Runtime
 
 Int8 = npt.NDArray[np.int8]
+
+litert_only = pytest.mark.skipif(
+    runtime_package() != LITERT, reason="tflite-runtime is installed, which does not do this"
+)
 
 
 @pytest.fixture(autouse=True, scope="module")

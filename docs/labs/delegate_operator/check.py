@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_firmware.tflite.delegate import VtaDelegate
+from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.operators import added, installed
 from potash_firmware.tflite.runtime import infer, inspect
 from potash_firmware.tflite.writer import ModelBuilder

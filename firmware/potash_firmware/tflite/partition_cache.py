@@ -25,6 +25,7 @@ from potash_device.cache import Store, digest_of_sources, package
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.encoding import INSTRUCTION_BYTES
 from potash_device.vta.isa import Opcode
+from potash_firmware.tflite import runtime_package
 from potash_firmware.tflite.capi import Array, Node
 from potash_firmware.tflite.lowering import Settings
 from potash_firmware.tflite.operators import added
@@ -318,7 +319,8 @@ def _numbers(values: object, count: int) -> tuple[int, ...]:
 
 
 def _versions() -> Iterator[str]:
-    yield f"ai-edge-litert {metadata.version('ai-edge-litert')}"
+    name = runtime_package()
+    yield f"{name} {metadata.version(name)}"
     yield from added_sources()
 
 

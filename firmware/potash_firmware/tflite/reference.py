@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from ai_edge_litert import schema_py_generated as schema
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
 from potash_firmware.tflite.capi import (
     OPERATOR_CODES,
@@ -27,6 +26,7 @@ from potash_firmware.tflite.capi import (
     read_execution_plan,
     read_registration,
 )
+from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 
 ALLOW_DYNAMIC_TENSORS = 1  # kTfLiteDelegateFlagsAllowDynamicTensors
 """With it, a delegate sees graphs before they are prepared."""

@@ -14,12 +14,12 @@ from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
-from ai_edge_litert.interpreter import Interpreter
 
 from potash_firmware.tflite import macs
 from potash_firmware.tflite import reference as kernels
 from potash_firmware.tflite.capi import Array
 from potash_firmware.tflite.delegate import NodeReport, SplitError, VtaDelegate
+from potash_firmware.tflite.interpreter import Interpreter
 from potash_firmware.tflite.operators.added import OperatorError
 from potash_firmware.tflite.partition import ShapeError
 from potash_firmware.tflite.state import keeps_state

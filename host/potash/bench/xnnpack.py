@@ -3,9 +3,8 @@ are much slower, so that a ratio to its time means little where they are many.""
 
 from typing import Any
 
-from ai_edge_litert.interpreter import Interpreter
-
 from potash_firmware.tflite.capi import Status, callback, ffi, read_execution_plan
+from potash_firmware.tflite.interpreter import Interpreter
 
 
 def nodes(model: bytes) -> int:

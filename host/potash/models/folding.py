@@ -11,8 +11,8 @@ from typing import Any
 import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
-from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
+from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.writer import FILE_IDENTIFIER
 
 OPTIONAL = -1

@@ -8,9 +8,9 @@ import struct
 from collections.abc import Sequence
 
 from ai_edge_litert import schema_py_generated as schema
-from ai_edge_litert.interpreter import Interpreter
 
 from potash.sdk.errors import PotashError
+from potash_firmware.tflite.interpreter import Interpreter
 from potash_firmware.tflite.runtime import Model, TensorReport
 
 _SHAPE, _SIGNATURE = 4, 18

@@ -7,7 +7,7 @@ In a depthwise convolution every input channel has kernels of its own. The core 
 channels with blocks of channels, so that a block of weights has numbers on a diagonal only. A fully
 connected layer is a convolution of images of one pixel, but for how its sums are scaled: LiteRT's
 reference kernel multiplies them by a floating-point number and rounds once, with halves away from
-zero.
+zero; that of tflite-runtime scales them as those of convolutions.
 
 Sources: `tflite/kernels/conv.cc`, `depthwise_conv.cc`, `fully_connected.cc`, and `conv.h`,
 `depthwise_conv.h` and `fully_connected.h` of `internal/reference/integer_ops`.
@@ -20,6 +20,7 @@ import numpy as np
 
 from potash_device.vta.config import Config
 from potash_device.vta.isa import AluOpcode
+from potash_firmware.tflite import LITERT, runtime_package
 from potash_firmware.tflite.arithmetic.ramps import FAR, MOST_SHIFT, Scale
 from potash_firmware.tflite.arithmetic.requantization import Steps, requantize
 from potash_firmware.tflite.capi import (
@@ -372,7 +373,7 @@ def lower_fully_connected(node: Node, settings: Settings) -> Lowering:
 def _connected(its: Operands, settings: Settings) -> tuple[Products, Rounding]:
     """The products, and how their sums are rounded. Raises Refusal, QuantizationError."""
     scales = scales_of(its.weights, len(its.values), 0)
-    if settings.rounding is Rounding.EXACT:
+    if settings.rounding is Rounding.EXACT and runtime_package() == LITERT:
         real = np.array([its.source.scale * scale / its.output.scale for scale in scales])
         rough = [quantize_multiplier(factor) for factor in real.tolist()]
         products = Products.of(its, its.values, rough).settled(its, settings.rounding, real)

@@ -112,7 +112,7 @@ def _table(its: Function, others: Sequence[tuple[Values, Quantization]]) -> Valu
     """The results of the reference kernel for each value and channel: [256, channels]. `others` are
     further inputs, with a number for each channel. Raises Refusal where it has none."""
     # Here, as it loads TensorFlow Lite.
-    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+    from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 
     channels = max((values.size for values, _ in others), default=1)
     model = ModelBuilder()

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from ai_edge_litert import schema_py_generated as schema
 
+from potash_firmware.tflite import TFLITE_RUNTIME, runtime_package
 from potash_firmware.tflite.quantization import QuantizationError, quantize_addition
 from potash_firmware.tflite.windows import count, reach
 
@@ -195,6 +196,9 @@ def _check_connected(call: Call) -> None:
     outputs, inputs = weights.shape
     if x.shape and x.elements % inputs:
         raise CheckError(f"has weights for rows of {inputs}, which do not divide {x.elements}")
+    if x.type == INT8 and weights.scales.count > 1 and runtime_package() == TFLITE_RUNTIME:
+        # Its kernel multiplies by numbers that nobody has written.
+        raise CheckError("has a scale for each channel, which LiteRT can run, not tflite-runtime")
     _check_sums(call, weights, outputs, 0)
 
 

@@ -46,7 +46,7 @@ def _examined(*, boot: bool, mirror: str | None) -> list[Finding]:
     with showing() as progress:
         found = [checks.python()]
         progress("importing what Potash is built upon", None)
-        found += [*checks.packages(), checks.libubpf()]
+        found += [*checks.packages(), checks.runtime(), checks.libubpf()]
         found += [
             checks.cpu(),
             checks.memory(),
