@@ -196,9 +196,10 @@ def _check_connected(call: Call) -> None:
     outputs, inputs = weights.shape
     if x.shape and x.elements % inputs:
         raise CheckError(f"has weights for rows of {inputs}, which do not divide {x.elements}")
-    if x.type == INT8 and weights.scales.count > 1 and runtime_package() == TFLITE_RUNTIME:
-        # Its kernel multiplies by numbers that nobody has written.
-        raise CheckError("has a scale for each channel, which LiteRT can run, not tflite-runtime")
+    several = x.type == INT8 and weights.scales.count > 1
+    if several and len(call.output.shape) != 2 and runtime_package() == TFLITE_RUNTIME:
+        # Its kernel takes the first two extents for all, and leaves the rest unwritten.
+        raise CheckError("has scales for channels of what is no matrix, which only LiteRT can run")
     _check_sums(call, weights, outputs, 0)
 
 
