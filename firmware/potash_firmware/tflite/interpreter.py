@@ -4,10 +4,14 @@ Models are read by LiteRT's schema in any case.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
 from potash_firmware.tflite import runtime_package
 
-_module = importlib.import_module(f"{runtime_package()}.interpreter")
-Interpreter: Any = _module.Interpreter
-OpResolverType: Any = _module.OpResolverType
+__all__ = ["Interpreter", "OpResolverType"]
+
+if TYPE_CHECKING:
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+else:
+    _module = importlib.import_module(f"{runtime_package()}.interpreter")
+    Interpreter, OpResolverType = _module.Interpreter, _module.OpResolverType
