@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from potash_device.media.memory import MemoryMedia
+from support.migration import moved
 from support.nvme_host import CC, CSTS, DOORBELLS, PAGE, Host, Queue
 
 IDLE = 1.0
@@ -133,6 +134,20 @@ def test_queues_that_are_restored_go_on_where_they_were(host: MappedHost) -> Non
     queues.restore(*restored, None, 0)
     host.service()
     host.reads(queue, 6)
+
+
+def test_what_was_stored_last_moves_with_the_drive(host: MappedHost) -> None:
+    """The other drive has another page, which begins with the values of the queues."""
+    queue = host.create_io_queue(size=4)
+    host.reads(queue, 3)
+    host.place(queue, READ, 3, nsid=1)
+    host.ring(queue)
+    with MappedHost() as other:
+        moved(host, other)
+        other.service()
+        assert [one.cid for one in other.reap(queue, ring=False)] == [3]
+        other.store(2 * queue.qid + 1, queue.head)
+        other.reads(queue, 6)
 
 
 def test_whatever_is_stored_the_device_goes_on(host: MappedHost) -> None:
