@@ -45,6 +45,26 @@ def test_a_file_that_is_not_there_is_an_error_with_its_name(tmp_path: Path) -> N
     assert caught.value.errno == errno.ENOENT
 
 
+def test_a_file_that_its_file_system_cannot_have_is_refused_with_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extend, limit = os.ftruncate, (16 << 40) - 4096
+
+    def limited(fd: int, size: int) -> None:
+        if size > limit:
+            raise OSError(errno.EFBIG, "File too large")
+        extend(fd, size if size < 1 << 20 else 0)
+
+    monkeypatch.setattr(os, "ftruncate", limited)
+    path = tmp_path / "media"
+    for present in (False, True):
+        with pytest.raises(MediaError, match="have less than 16 TiB; choose a smaller size"):
+            FileMedia.open(path, 100 << 40)
+        assert path.exists() is present
+        path.touch()
+    assert path.stat().st_size == 0
+
+
 def test_reading_past_a_file_that_was_cut_short_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "media"
     media = FileMedia.open(path, 8192)

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -11,6 +12,7 @@ from potash_device.media.errors import MediaError
 from potash_device.media.shapes import keep_folder
 from potash_device.media.store import Media
 
+_UNITS = ((40, "TiB"), (30, "GiB"), (0, "bytes"))
 _WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -48,7 +50,7 @@ class FileMedia(Media):
                 _lock(fd)
             present = os.fstat(fd).st_size
             if size is not None and not present and not read_only:
-                os.ftruncate(fd, size)
+                _extend(fd, size)
                 _keep_entry(fd, path)
                 present = size
             if not present:
@@ -92,6 +94,24 @@ def _open(path: Path, *, create: bool, read_only: bool) -> tuple[int, bool]:
                 return fd, False
             os.close(fd)
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC), True
+
+
+def _extend(fd: int, size: int) -> None:
+    """Give an empty file that many bytes. Raises OSError, which names the file system's limit."""
+    try:
+        os.ftruncate(fd, size)
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+        most = 1
+        with suppress(OSError):
+            while True:
+                os.ftruncate(fd, most)
+                most *= 2
+        os.ftruncate(fd, 0)
+        shift, unit = next(one for one in _UNITS if most >> one[0])
+        said = f"files of its file system have less than {most >> shift} {unit}"
+        raise OSError(errno.EFBIG, f"{said}; choose a smaller size") from None
 
 
 def _keep_entry(fd: int, path: Path) -> None:
