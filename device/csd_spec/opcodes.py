@@ -53,10 +53,17 @@ class Operation(IntEnum):
     SELECT_FIRMWARE = 3
 
 
-LOG_PAGE = 0xC0
+class LogPage(IntEnum):
+    """Vendor specific log pages (section 4.3.1); the second is an extension."""
+
+    ACCELERATORS = 0xC0
+    MODELLED_TIME = 0xC1
+
+
+LOG_PAGE = LogPage.ACCELERATORS
 """Log page identifier of the accelerator log; the Log Specific Identifier is the accelerator ID."""
 
-TIMING_LOG_PAGE = 0xC1
+TIMING_LOG_PAGE = LogPage.MODELLED_TIME
 """Log page identifier of the log on modelled time (extension): `csd_spec.timing.TimingLog`."""
 
 JOB_ENDED_EVENT = 0x00

@@ -4,36 +4,8 @@ names."""
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from nvme_spec.features import FeatureId
 from nvme_spec.identify.structures import Cns
 from potash_firmware.mailbox.device_programs import DeviceProgram
-from potash_firmware.rpu.features.table import HIGHEST_THRESHOLD, LOWEST_THRESHOLD
-
-FEATURES = {
-    FeatureId.POWER_MANAGEMENT: "power state 0",
-    FeatureId.LBA_RANGE_TYPE: "ranges inside the namespace that do not overlap",
-    FeatureId.TEMPERATURE_THRESHOLD: "the composite temperature, over and under",
-    FeatureId.ERROR_RECOVERY: "any TLER; DULBE where the namespace supports it",
-    FeatureId.NUMBER_OF_QUEUES: (
-        "only before an I/O queue is created; all available queues are granted"
-    ),
-    FeatureId.INTERRUPT_VECTOR_CONFIGURATION: "any existing vector",
-    FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION: "any; unsupported events are never reported",
-    FeatureId.TIMESTAMP: "any; counts from that value, and from 0 after a reset",
-    FeatureId.KEEP_ALIVE_TIMER: "any, rounded up to 100 ms",
-    FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT: (
-        f"{LOWEST_THRESHOLD} K to {HIGHEST_THRESHOLD} K, the first below the second"
-    ),
-    FeatureId.HOST_BEHAVIOR_SUPPORT: "0 or 1 for each bit",
-    FeatureId.IO_COMMAND_SET_PROFILE: (
-        "a combination of CNS 1Ch with the command sets of all attached namespaces"
-    ),
-    FeatureId.HOST_IDENTIFIER: "64 or 128 bits",
-    FeatureId.FLEXIBLE_DATA_PLACEMENT: "no other than it has: enabled, configuration 0",
-    FeatureId.FDP_EVENTS: "each of the six, for each placement handle; 0 and 3 occur",
-    FeatureId.NAMESPACE_WRITE_PROTECTION: "No Write Protect and Write Protect",
-}
-"""Which values a feature takes, where not any."""
 
 STRUCTURES = {
     Cns.NAMESPACE: (

@@ -117,15 +117,48 @@ def test_an_nvme_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         with device_process(socket, "--size", "16M"):
             said = run(attempt.replace(SOCKET, str(socket)), environ, tmp_path)
         assert said == "True\n"
-        supported = run(
-            f"import sys; sys.path.append({str(ROOT / 'docs' / 'site')!r});"
-            "from supported_page import page; print(page())",
-            environ,
-            tmp_path,
-        )
+        listed = supported(environ, tmp_path)
     # One row for each command set that has it: NVM, and zoned namespaces.
-    row, *_ = (line for line in supported.splitlines() if line.startswith("| A0h |"))
+    row, *_ = (line for line in listed.splitlines() if line.startswith("| A0h |"))
     assert "Block Checksum" in row and "| yes | one active namespace |" in row
+
+
+def supported(environ: Mapping[str, str], folder: Path) -> str:
+    """The page of what is supported, as `make docs-page` makes it of the changed source."""
+    site = str(ROOT / "docs" / "site")
+    code = f"import sys; sys.path.append({site!r}); from supported_page import page; print(page())"
+    return run(code, environ, folder)
+
+
+def test_a_log_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, socket = "adding/log-page.md", tmp_path / "s"
+    contents, attempt = blocks(page, "python")
+    place = "firmware/potash_firmware/rpu/logs/media_work.py"
+    assert f"`{place}`" in (ROOT / "docs" / page).read_text()
+    with changed(page, tmp_path, monkeypatch) as environ:
+        (tmp_path / place).write_text(contents + "\n")
+        with device_process(socket, "--size", "16M", "--allow-faults"):
+            said = run(attempt.replace(SOCKET, str(socket)), environ, tmp_path)
+        assert said == "(1, 1)\n(1, 0)\n"
+        assert "| C2h | Media Work | yes | controller | – |" in supported(environ, tmp_path)
+
+
+def test_a_feature(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    page, socket = "adding/feature.md", tmp_path / "s"
+    value, attempt = blocks(page, "python")
+    place = "firmware/potash_firmware/rpu/features/locate.py"
+    assert f"`{place}`" in (ROOT / "docs" / page).read_text()
+    with changed(page, tmp_path, monkeypatch) as environ:
+        (tmp_path / place).write_text(value + "\n")
+        with device_process(socket, "--size", "16M", verbose=True):
+            said = run(attempt.replace(SOCKET, str(socket)), environ, tmp_path)
+        stored, refusal = said.splitlines()
+        assert stored == "2" and "Invalid Field" in refusal
+        assert "the locate light is blinking" in capfd.readouterr().err
+        row = "| C0h | Locate Light | yes | controller | saved | 0 to 2: off, on, blinking |"
+        assert row in supported(environ, tmp_path)
 
 
 def install(page: str, folder: Path) -> None:

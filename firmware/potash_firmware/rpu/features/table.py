@@ -97,6 +97,8 @@ class Feature:
     persistent: bool = False
     placement: bool = False
     """Only a drive with flexible data placement has it, and keeps its value."""
+    values: str = "any"
+    """The values that it takes, for the page of supported features."""
 
     @property
     def mask(self) -> int:
@@ -240,7 +242,11 @@ FEATURES: dict[int, Feature] = {
     features.FeatureId.ARBITRATION: Feature(
         features.Arbitration, default=lambda dword: ARBITRATION_BURST, saveable=True
     ),
-    features.FeatureId.POWER_MANAGEMENT: Feature(features.PowerManagement, check=_check_power),
+    features.FeatureId.POWER_MANAGEMENT: Feature(
+        features.PowerManagement,
+        check=_check_power,
+        values="power state 0",
+    ),
     features.FeatureId.LBA_RANGE_TYPE: Feature(
         features.LbaRangeType,
         default_data=lambda nsid, limits: bytes(
@@ -251,6 +257,7 @@ FEATURES: dict[int, Feature] = {
         given=lambda dword: features.MAX_LBA_RANGES * features.LbaRange.SIZE,
         namespace_specific=True,
         persistent=True,
+        values="ranges inside the namespace that do not overlap",
     ),
     features.FeatureId.TEMPERATURE_THRESHOLD: Feature(
         features.TemperatureThreshold,
@@ -260,14 +267,23 @@ FEATURES: dict[int, Feature] = {
         check_selector=_check_threshold_asked,
         rounded=_only_one_thermometer,
         saveable=True,
+        values="the composite temperature, over and under",
     ),
     features.FeatureId.ERROR_RECOVERY: Feature(
-        features.ErrorRecovery, check=_check_error_recovery, namespace_specific=True, saveable=True
+        features.ErrorRecovery,
+        check=_check_error_recovery,
+        namespace_specific=True,
+        saveable=True,
+        values="any TLER; DULBE where the namespace supports it",
     ),
     features.FeatureId.VOLATILE_WRITE_CACHE: Feature(
         features.VolatileWriteCache, default=lambda dword: 1, saveable=True
     ),
-    features.FeatureId.NUMBER_OF_QUEUES: Feature(features.NumberOfQueues, check=_check_queues),
+    features.FeatureId.NUMBER_OF_QUEUES: Feature(
+        features.NumberOfQueues,
+        check=_check_queues,
+        values="only before an I/O queue is created; all available queues are granted",
+    ),
     features.FeatureId.INTERRUPT_COALESCING: Feature(features.InterruptCoalescing, saveable=True),
     features.FeatureId.INTERRUPT_VECTOR_CONFIGURATION: Feature(
         features.InterruptVectorConfiguration,
@@ -275,44 +291,72 @@ FEATURES: dict[int, Feature] = {
         check=_check_vector,
         selector=features.InterruptVectorConfiguration.iv.mask,
         check_selector=_check_vector,
+        values="any existing vector",
     ),
     features.FeatureId.WRITE_ATOMICITY_NORMAL: Feature(
         features.WriteAtomicityNormal, saveable=True
     ),
     # Notices that the device never has are no error to ask for: they just do not come.
     features.FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION: Feature(
-        features.AsyncEventConfiguration, default=lambda dword: sum(CriticalWarning), saveable=True
+        features.AsyncEventConfiguration,
+        default=lambda dword: sum(CriticalWarning),
+        saveable=True,
+        values="any; unsupported events are never reported",
     ),
     features.FeatureId.TIMESTAMP: Feature(
-        taken=lambda dword: features.Timestamp.SIZE, given=lambda dword: features.Timestamp.SIZE
+        taken=lambda dword: features.Timestamp.SIZE,
+        given=lambda dword: features.Timestamp.SIZE,
+        values="any; counts from that value, and from 0 after a reset",
     ),
-    features.FeatureId.KEEP_ALIVE_TIMER: Feature(features.KeepAliveTimer, rounded=_whole_steps),
+    features.FeatureId.KEEP_ALIVE_TIMER: Feature(
+        features.KeepAliveTimer,
+        rounded=_whole_steps,
+        values="any, rounded up to 100 ms",
+    ),
     features.FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT: Feature(
-        features.HostControlledThermalManagement, check=_check_thermal_management, saveable=True
+        features.HostControlledThermalManagement,
+        check=_check_thermal_management,
+        saveable=True,
+        values=f"{LOWEST_THRESHOLD} K to {HIGHEST_THRESHOLD} K, the first below the second",
     ),
     features.FeatureId.HOST_BEHAVIOR_SUPPORT: Feature(
         check=_check_behavior,
         taken=lambda dword: features.HostBehavior.SIZE,
         given=lambda dword: features.HostBehavior.SIZE,
+        values="0 or 1 for each bit",
     ),
     features.FeatureId.IO_COMMAND_SET_PROFILE: Feature(
-        features.IoCommandSetProfile, check=_check_combination, persistent=True
+        features.IoCommandSetProfile,
+        check=_check_combination,
+        persistent=True,
+        values="a combination of CNS 1Ch with the command sets of all attached namespaces",
     ),
     features.FeatureId.SOFTWARE_PROGRESS_MARKER: Feature(
         features.SoftwareProgressMarker, persistent=True
     ),
     features.FeatureId.HOST_IDENTIFIER: Feature(
-        features.HostIdentifier, taken=_host_identifier_size, given=_host_identifier_size
+        features.HostIdentifier,
+        taken=_host_identifier_size,
+        given=_host_identifier_size,
+        values="64 or 128 bits",
     ),
-    features.FeatureId.FLEXIBLE_DATA_PLACEMENT: Feature(placement=True, persistent=True),
+    features.FeatureId.FLEXIBLE_DATA_PLACEMENT: Feature(
+        placement=True,
+        persistent=True,
+        values="no other than it has: enabled, configuration 0",
+    ),
     features.FeatureId.FDP_EVENTS: Feature(
-        placement=True, persistent=True, namespace_specific=True
+        placement=True,
+        persistent=True,
+        namespace_specific=True,
+        values="each of the six, for each placement handle; 0 and 3 occur",
     ),
     features.FeatureId.NAMESPACE_WRITE_PROTECTION: Feature(
         features.NamespaceWriteProtection,
         check=_check_write_protection,
         namespace_specific=True,
         persistent=True,
+        values="No Write Protect and Write Protect",
     ),
 }
 """Every feature that the device has."""
