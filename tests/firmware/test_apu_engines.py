@@ -212,6 +212,16 @@ def test_nothing_of_one_execution_is_left_for_the_next(native: EngineBoard) -> N
         assert native.execute(native.program(behind), (other, 0, PAGE)) == (FAULTED, 0)
 
 
+def test_functions_have_stack_frames_as_the_configuration_says() -> None:
+    large = program(insn(ST | MEM | DW, 10, 0, -8192, 5), load(0, 10, -8192), exit_)
+    too_large = program(insn(ST | MEM | DW, 10, 0, -8200, 5), mov(0, 0), exit_)
+    with engine_board(replace(CONFIG, limits=replace(CONFIG.limits, frame_size=8192))) as board:
+        assert board.execute(board.program(large)) == (RETURNED, 5)
+        assert board.check(board.program(large)) is RETURNED
+        assert board.check(board.program(too_large)) is not RETURNED
+        assert "has 8192 bytes at most" in board.texts()[-1]
+
+
 def test_a_worker_has_what_its_execution_names_and_no_more(limited: EngineBoard) -> None:
     first, serial = limited.memory()
     second, other = limited.memory()

@@ -125,7 +125,10 @@ def test_what_a_program_prints_comes_between_its_start_and_its_end(apu: Board) -
     ("image", "kind"),
     [
         (program(mov(1, 0), load(0, 1), exit_), LogEntryType.MEMORY_FAULT),
-        (program(store(10, 10, -8192), exit_), LogEntryType.MEMORY_FAULT),
+        (
+            program(mov_reg(1, 10), mov(2, 8192), insn(0x1F, 1, 2), store(1, 1), exit_),
+            LogEntryType.MEMORY_FAULT,
+        ),
         (program(mov(1, -1), call(SET_OUTPUT_LENGTH), exit_), LogEntryType.ACCELERATOR_ERROR),
         (program(insn(0x85, src=1, imm=-1), exit_), LogEntryType.LIMIT_EXCEEDED),
     ],
@@ -177,6 +180,16 @@ def test_a_program_refused_says_which_instruction_and_why(apu: Board) -> None:
     assert apu.log().entries[-1].text == (
         "firmware 0 was refused: instruction 1 (prog): opcode 0xff does not exist"
     )
+
+
+def test_functions_have_stack_frames_as_the_configuration_says() -> None:
+    accelerators = tuple(replace(one, frame_size=8192) for one in CONFIG.accelerators)
+    limits = replace(CONFIG.limits, frame_size=8192)
+    with board(replace(CONFIG, accelerators=accelerators, limits=limits)) as apu:
+        image = program(store(10, 3, -8192), load(0, 10, -8192), exit_)
+        assert apu.run(image, b"12345678").return_value == 8
+        assert apu.send_firmware(program(store(10, 3, -8200), exit_)) != 0
+        assert "has 8192 bytes at most" in apu.log().entries[-1].text
 
 
 def test_a_print_without_an_end_is_a_memory_fault(apu: Board) -> None:
