@@ -17,6 +17,7 @@ from typing import Self
 from csd_spec.status import StatusId
 from potash_device.board import Board
 from potash_device.media.drive import Drive
+from potash_device.media.errors import MediaError
 from potash_device.media.executor import MediaExecutor
 from potash_device.media.flash import Flash
 from potash_device.media.memory import MemoryMedia
@@ -161,10 +162,21 @@ class Device:
             if self._incoming:
                 migration.wait_for_media()
             else:
-                self.rpu.power_on()
+                self._power_on()
             self._powered = True
             self._stack = stack.pop_all()
         return self
+
+    def _power_on(self) -> None:
+        """Raises MediaError. Whatever else a sidecar does, the drive starts as without one."""
+        try:
+            self.rpu.power_on()
+        except MediaError:
+            raise
+        except Exception:
+            log.exception("the sidecar cannot be used, so counters and saved features start anew")
+            self.board.sidecar.clear()
+            self.rpu.power_on()
 
     def __exit__(
         self,

@@ -21,6 +21,8 @@ from potash_firmware.mailbox import ApuPort
 from potash_firmware.mailbox.messages import Alive, Ping, Request, WriteBack
 from potash_firmware.rpu.accelerators import apu_link
 from potash_firmware.rpu.features.persistence import SHUTDOWN
+from potash_firmware.rpu.logs import health
+from potash_firmware.rpu.logs.errors import ErrorLog
 from pyvfio_user import server
 from support.nvme_host import CC
 from support.vfio_user import QEMU_VERSION, VERSION, RawClient, command, open_descriptors
@@ -231,6 +233,31 @@ def ended(sidecar: Media) -> object:
     remembered = Sidecar(sidecar)
     remembered.load()
     return remembered.get(SHUTDOWN)
+
+
+def test_a_sidecar_that_cannot_be_used_is_as_an_empty_one(
+    tmp_path: Path,
+    processes: list[NoProcess],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    media, sidecar = MemoryMedia.create(1 << 20), MemoryMedia.create(SIDECAR_SIZE)
+    earlier = Sidecar(sidecar)
+    earlier.put(health.SECTION, {"reads": 5})
+    earlier.save()
+    restore = health.Health.restore
+
+    def fail(self: health.Health, state: health.SavedHealth | None, errors: ErrorLog) -> None:
+        restore(self, state, errors)
+        if state is not None:
+            raise OverflowError
+
+    monkeypatch.setattr(health.Health, "restore", fail)
+    with boot.Device(tmp_path / "s", {1: media}, media, sidecar=sidecar):
+        processes[-1].gone = True
+    assert "counters and saved features start anew" in caplog.text
+    assert ended(sidecar) is True
+    media.close()
 
 
 def test_an_end_is_a_clean_one_unless_something_went_wrong(

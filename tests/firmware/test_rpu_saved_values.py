@@ -33,7 +33,19 @@ INTERNAL_ERROR = 0x006
 def use(host: Host) -> None:
     """Have the drive say all that it was loaded with."""
     host.enable()
-    for lid in (*range(0x01, 0x12), 0x20, 0x21, 0x22, 0x23, 0x80, 0x81, 0xBF):
+    # Of telemetry and of the persistent events also a new one (LSP 1).
+    for lid in (
+        *range(0x01, 0x12),
+        1 << 8 | 0x07,
+        1 << 8 | 0x0D,
+        0x20,
+        0x21,
+        0x22,
+        0x23,
+        0x80,
+        0x81,
+        0xBF,
+    ):
         nsid = 0xFFFF_FFFF if lid == 2 else 0
         log = host.command(host.admin, GET_LOG, nsid=nsid, cdws=(1023 << 16 | lid, 1))
         assert log.status != INTERNAL_ERROR, lid

@@ -94,6 +94,11 @@ class Sidecar:
         with self._lock:
             self._sections[name] = section
 
+    def clear(self) -> None:
+        """Have no sections, as a new sidecar."""
+        with self._lock:
+            self._sections = {}
+
     def save(self) -> None:
         """Put every section on stable storage. Raises MediaError; the last record is then kept."""
         with self._saving:
