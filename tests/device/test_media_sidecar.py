@@ -207,12 +207,26 @@ def test_a_record_is_text_that_anybody_can_read(media: MemoryMedia) -> None:
 def test_a_record_that_nobody_can_have_written_is_not_believed(
     media: MemoryMedia, caplog: pytest.LogCaptureFixture, number: int, record: bytes
 ) -> None:
-    protected = struct.pack("<8sIIQ", b"PTSHSIDE", 1, len(record), number) + record
-    page = protected + struct.pack("<I", zlib.crc32(protected))
-    os.pwrite(media.fd, page, number % 2 * HALF)
+    forge(media, number, record)
     sidecar = loaded(media)
     assert sidecar.get(ONE) is None
     assert "damaged" in caplog.text
     sidecar.put(ONE, 3)
     sidecar.save()
     assert loaded(media).get(ONE) == 3
+
+
+def forge(media: Media, number: int, record: bytes) -> None:
+    protected = struct.pack("<8sIIQ", b"PTSHSIDE", 1, len(record), number) + record
+    page = protected + struct.pack("<I", zlib.crc32(protected))
+    os.pwrite(media.fd, page, number % 2 * HALF)
+
+
+def test_records_behind_the_largest_number_are_still_found(media: MemoryMedia) -> None:
+    forge(media, (1 << 63) - 2, b'{"one":1}')
+    for one in range(2, 6):
+        sidecar = loaded(media)
+        assert sidecar.get(ONE) == one - 1
+        sidecar.put(ONE, one)
+        sidecar.save()
+    assert loaded(media).get(ONE) == 5

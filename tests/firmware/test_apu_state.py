@@ -2,6 +2,7 @@
 
 import struct
 import zlib
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -70,9 +71,22 @@ def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
     writer.store(bytes(writer.capacity))
 
 
-def test_a_record_whose_number_cannot_grow_is_none() -> None:
-    memory = bytearray(SIZE)
-    number, data = (1 << 64) - 1, b"last"
+def forged(number: int) -> bytearray:
+    """An area with a record of that number, which is odd."""
+    memory, data = bytearray(SIZE), b"last"
     crc = zlib.crc32(data, zlib.crc32(struct.pack("<QQ", number, len(data))))
     memory[HALF : HALF + 28] = struct.pack("<4sIQQ", b"PAPU", crc, number, len(data)) + data
-    assert area(memory).load() is None
+    return memory
+
+
+def test_a_record_whose_number_cannot_grow_is_none() -> None:
+    assert area(forged((1 << 64) - 1)).load() is None
+
+
+def test_records_behind_the_largest_number_are_still_found() -> None:
+    memory = forged((1 << 63) - 3)
+    for before, after in pairwise([b"last", b"1", b"2", b"3", b"4"]):
+        writer = area(memory)
+        assert writer.load() == before
+        writer.store(after)
+    assert area(memory).load() == b"4"

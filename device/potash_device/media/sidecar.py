@@ -125,6 +125,9 @@ class Sidecar:
         if len(record) > _LONGEST:
             raise MediaError(errno.EFBIG, f"a record of {len(record)} bytes does not fit in a page")
         number = self._number + 1
+        if number > LARGEST_NUMBER:  # only a forged one can have come so far
+            number = 1
+            self.media.write_from([memoryview(bytes(_HEADER.size))], 0)
         protected = _HEADER.pack(_MAGIC, VERSION, len(record), number) + record
         page = protected + _CHECKSUM.pack(zlib.crc32(protected))
         self.media.write_from([memoryview(page)], number % 2 * PAGE_SIZE)

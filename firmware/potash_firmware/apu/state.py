@@ -44,6 +44,9 @@ class StateArea:
         if len(data) > self.capacity:
             raise MailboxError(f"a state of {len(data)} bytes does not fit in {self.capacity}")
         sequence = self._sequence + 1
+        if sequence > LARGEST_NUMBER:  # only a forged one can have come so far
+            sequence = 1
+            self._halves[0][: _RECORD.size] = bytes(_RECORD.size)
         half = self._halves[sequence % 2]
         crc = _checksum(sequence, data)
         half[_RECORD.size : _RECORD.size + len(data)] = data
