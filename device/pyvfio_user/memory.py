@@ -336,9 +336,15 @@ class AddressSpace:
         """
         if self.remote and not write:
             return self._fetched(((address, size),))
-        last = self._last
-        if last.start <= address and address + size <= last.end:
-            return [self.view(address, size, write=write)]
+        window = self._last
+        if not window.start <= address < window.end:
+            window = self._last = self._find(address, size)
+        if address + size <= window.end:
+            content = window.target if write else window.source
+            if content is None or size <= 0 or (write and self._written is not None):
+                return [self.view(address, size, write=write)]
+            # As `view`, whose call would take 5 % of the time of a command for 4 KiB.
+            return [content[address - window.start : address - window.start + size]]
         pieces: list[memoryview] = []
         for window, at, count in self._spans(address, size):
             self._last = window
