@@ -6,7 +6,7 @@ import click
 
 from potash.cli.device import reports
 from potash.cli.drive.common import json_option, say
-from potash.programs.compiler import CPUS, VARIABLE, Built, build_program
+from potash.programs.compiler import CPUS, VARIABLE, ZIGLANG, Built, build_program
 from potash_firmware.bpf.isa import INSTRUCTION_SIZE
 
 
@@ -62,7 +62,7 @@ def _report(built: Built, target: Path) -> None:
     function = program.debug.function_at(program.entry)
     report = reports.Built(
         output=str(target),
-        compiler=built.compiler.name,
+        compiler=ZIGLANG if built.compiler.name == ZIGLANG else "clang",
         cpu=built.cpu,
         entry=function.name if function else str(program.entry),
         functions=[function.name for function in program.debug.functions],
@@ -71,7 +71,7 @@ def _report(built: Built, target: Path) -> None:
         constants=len(program.rodata),
     )
     line = (
-        f"{target}: {report.instructions} instructions (BPF {built.cpu}, {report.compiler}), "
+        f"{target}: {report.instructions} instructions (BPF {built.cpu}, {built.compiler.name}), "
         f"{report.data} bytes of data, {report.constants} of constants; begins with {report.entry}"
     )
     say(report, [line])
