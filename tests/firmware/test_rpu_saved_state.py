@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import zlib
 from collections.abc import Callable, Iterator
 from random import Random
 
@@ -93,11 +94,21 @@ def _put(name: str, content: bytes) -> Edit:
     return lambda sections: sections.update({name: content})
 
 
+def sidecar(record: bytes, number: int) -> bytes:
+    """A piece of memory that is a sidecar's page."""
+    page = struct.pack("<8sIIQ", b"PTSHSIDE", 1, len(record), number) + record
+    page += struct.pack("<I", zlib.crc32(page))
+    return struct.pack("<QQ", 0, len(page)) + page
+
+
 @pytest.mark.parametrize(
     "edit",
     [
         _drop("drive"),
         _put("drive", b"[" * 100_000),
+        _put("drive", b"[" + b"[]," * (1 << 20) + b"[]]"),
+        _put("sidecar", sidecar(b'{"x":' + b"[" * 20_000 + b"]" * 20_000 + b"}", 2)),
+        _put("sidecar", sidecar(b"{}", (1 << 64) - 1)),
         _put("drive", b"{}"),
         _put("drive", b"\xff"),
         _put("other", b""),

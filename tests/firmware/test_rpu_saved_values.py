@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Callable
 from errno import EINVAL
 from itertools import islice
 from typing import Any
@@ -16,6 +17,7 @@ from potash_firmware.rpu.migration import form
 from potash_firmware.rpu.migration.saved import SavedDrive
 from potash_firmware.rpu.placement import PlacementSettings
 from potash_firmware.rpu.settings import RpuSettings
+from support.compute import BUILT_IN, MEMORY, ComputeHost
 from support.migration import finish, load, save, write
 from support.nvme_host import Host
 from support.saved import changes, sample
@@ -100,28 +102,55 @@ def test_no_sidecar_ends_a_drive(every: int) -> None:
                 host.rpu.power_off(clean=True)
 
 
-def test_no_state_ends_a_drive(every: int, caplog: pytest.LogCaptureFixture) -> None:
+def plain() -> Host:
+    return Host(settings=SETTINGS)
+
+
+def with_commands(host: Host) -> None:
+    """Commands that wait, one for room in its completion queue, and features."""
+    queue = host.create_io_queue(1, 4)
+    host.place(host.admin, AER, 0x50)
+    host.ring(host.admin)
+    host.service()
+    for cid in range(4):
+        write(host, queue, cid % 3, cid, b"x")
+        host.ring(queue)
+        finish(host)
+    host.command(host.admin, SET_FEATURES, 9, cdws=(0x0B, 0x11F))
+
+
+def with_programs(host: Host) -> None:
+    """A program of which the middle lacks, and a memory range set."""
+    assert isinstance(host, ComputeHost)
+    for at in (0, 128):
+        assert host.load(BUILT_IN, bytes(64), psize=192, loff=at).status == 0
+    assert host.create_set((MEMORY, 4096, 8192)).status == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "prepare"), [(plain, with_commands), (ComputeHost, with_programs)]
+)
+def test_no_state_ends_a_drive(
+    make: Callable[[], Host],
+    prepare: Callable[[Host], None],
+    every: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.ERROR)
-    with Host(settings=SETTINGS) as host:
+    with make() as host:
         host.enable()
-        queue = host.create_io_queue(1, 4)
-        host.place(host.admin, AER, 0x50)
-        host.ring(host.admin)
-        host.service()
-        for cid in range(4):  # one completion waits for room
-            write(host, queue, cid % 3, cid, b"x")
-            host.ring(queue)
-            finish(host)
-        host.command(host.admin, SET_FEATURES, 9, cdws=(0x0B, 0x11F))
+        prepare(host)
         state = {name: [bytes(one)] for name, one in form.split(save(host)).items()}
     taken = refused = 0
-    with Host(settings=SETTINGS) as host:
-        for changed in islice(changes(SavedDrive, json.loads(state["drive"][0])), 0, None, every):
+    with make() as host:
+        record = json.loads(state["drive"][0])
+        for changed in (record, *islice(changes(SavedDrive, record), 0, None, every)):
             before = kept(host)
             try:
                 load(host, form.join({**state, "drive": [json.dumps(changed).encode()]}))
             except OSError as error:
                 assert error.errno == EINVAL
+                assert changed is not record
                 refused += 1
                 assert kept(host) == before
             else:
