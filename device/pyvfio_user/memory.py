@@ -233,7 +233,11 @@ class AddressSpace:
 
         They are then read by `views` and written by `write`.
         """
-        spans = self._spans(address, size)
+        window = self._find(address, size)
+        if 0 < size <= window.end - address:
+            spans = [(window, address, size)]
+        else:
+            spans = self._spans(address, size)
         for window, at, count in spans:
             if (window.target if write else window.source) is None:
                 self._require_messages(window, at, count, write=write)
