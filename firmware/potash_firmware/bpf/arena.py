@@ -57,7 +57,7 @@ class Layout:
         if BASE + self.size > REACH:
             raise ValueError(f"an arena of {self.size} bytes exceeds {REACH - BASE}")
 
-    @property
+    @cached_property
     def frame_size(self) -> int:
         """Stack bytes of one function."""
         return self.stack_size // MAX_CALL_DEPTH
@@ -211,7 +211,7 @@ class Arena:
     def _offset(self, address: int, size: int, *, write: bool, lowest: int = 0) -> int:
         """Where in the memory an access begins: the one bounds check there is."""
         offset = address - self.base
-        if max(lowest - self.base, 0) <= offset <= self.layout.size - size:
+        if 0 <= offset <= self.layout.size - size and address >= lowest:
             if not write or not self._reaches_rodata(offset, size):
                 return offset
             kind, why = FaultKind.READ_ONLY, "it reaches into the read-only data"
