@@ -163,7 +163,8 @@ def test_media_that_there_is_no_room_for_leave_no_file(tmp_path: Path) -> None:
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16)),
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr == 2 * "potash: cannot use media new: File too large\n"
+    reason = "a file there has to be below 131072 bytes (file system, or ulimit -f)"
+    assert done.stderr == 2 * f"potash: cannot use media new: {reason}; choose a smaller size\n"
 
 
 def working(folder: Path) -> bool:

@@ -97,7 +97,7 @@ def _open(path: Path, *, create: bool, read_only: bool) -> tuple[int, bool]:
 
 
 def _extend(fd: int, size: int) -> None:
-    """Give an empty file that many bytes. Raises OSError, which names the file system's limit."""
+    """Give an empty file that many bytes. Raises OSError, which names the limit of files."""
     try:
         os.ftruncate(fd, size)
     except OSError as error:
@@ -110,7 +110,7 @@ def _extend(fd: int, size: int) -> None:
                 most *= 2
         os.ftruncate(fd, 0)
         shift, unit = next(one for one in _UNITS if most >> one[0])
-        said = f"files of its file system have less than {most >> shift} {unit}"
+        said = f"a file there has to be below {most >> shift} {unit} (file system, or ulimit -f)"
         raise OSError(errno.EFBIG, f"{said}; choose a smaller size") from None
 
 
