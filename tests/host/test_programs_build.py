@@ -267,7 +267,10 @@ def test_the_newest_clang_is_taken_unless_another_one_is_named(
 ) -> None:
     stand_ins(tmp_path, clang="14", clang_19="19", clang_9="9", clang_30="", clang_format_40="40")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(os, "get_exec_path", lambda: [str(tmp_path), str(tmp_path / "none")])
+    unreadable = tmp_path / "unreadable"
+    unreadable.mkdir(mode=0)
+    folders = [tmp_path / "none", unreadable, tmp_path / "clang", tmp_path]
+    monkeypatch.setattr(os, "get_exec_path", lambda: [*map(str, folders)])
     monkeypatch.delenv(programs.VARIABLE, raising=False)
     assert programs.find_compiler().command == (str(tmp_path / "clang-19"), "-target", "bpf")
     assert programs.find_compiler("clang").command[0] == str(tmp_path / "clang")

@@ -180,6 +180,8 @@ _STACK_OPTION = "-bpf-stack-size"
 _UNKNOWN_CPU = ("unknown target CPU", "unknown CPU")
 
 
+_CLANG = re.compile(r"clang(-\d+)?")
+
 VARIABLE = "POTASH_COMPILER"
 """The environment variable that names the compiler."""
 
@@ -251,8 +253,12 @@ def _clangs() -> list[str]:
     """The paths of `clang` and `clang-19` and the like, the newest first."""
     found: dict[str, int] = {}
     for folder in os.get_exec_path():
-        for path in map(str, sorted(Path(folder).glob("clang*"))):
-            if re.fullmatch(r"clang(-\d+)?", Path(path).name) and os.access(path, os.X_OK):
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError:  # PATH may name what is not there, or what this user may not list
+            continue
+        for path in (os.path.join(folder, name) for name in names if _CLANG.fullmatch(name)):
+            if os.access(path, os.X_OK):
                 version = re.match(r"\d+", _run([path, "-dumpversion"]).stdout)
                 found.setdefault(path, int(version[0]) if version else 0)
     return sorted(found, key=found.__getitem__, reverse=True)
