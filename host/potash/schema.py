@@ -1,10 +1,12 @@
-"""JSON Schema (draft 2020-12) of a report's type.
+"""Reports as JSON, and the JSON Schema (draft 2020-12) of a report's type.
 
-A report is a TypedDict or a dataclass. A field is `Annotated` with a sentence, its description, and
-with a mapping for further keywords of the schema.
+A report is a TypedDict, or the fields and properties of a dataclass or NamedTuple that are
+`Annotated` with a sentence, their description (`csd_spec.reporting`). Bytes are reported in
+hexadecimal.
 """
 
 import dataclasses
+import functools
 import json
 import types
 from collections.abc import Mapping, Sequence
@@ -20,27 +22,18 @@ from typing import (
     is_typeddict,
 )
 
+from csd_spec.reporting import Amount, Count, Form, Positive, Share, Signed64
+
+__all__ = ["Amount", "Count", "Form", "Positive", "Share", "Signed64", "encode", "schema"]
+
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-class Form:
-    """Further keywords of a field's schema, as JSON Schema calls them."""
-
-    def __init__(self, **keywords: object) -> None:
-        self.keywords = keywords
-
-
-Count = Annotated[int, Form(minimum=0)]
-Positive = Annotated[int, Form(minimum=1)]
-Signed64 = Annotated[int, Form(minimum=-(1 << 63), maximum=(1 << 63) - 1)]
-Amount = Annotated[float, Form(minimum=0)]
-Share = Annotated[float, Form(minimum=0, maximum=1)]
-
-_PLAIN = {bool: "boolean", int: "integer", float: "number", str: "string"}
+_PLAIN = {bool: "boolean", int: "integer", float: "number", str: "string", bytes: "string"}
 
 
 def encode(report: object, indent: int | None = None) -> str:
-    return json.dumps(report, default=_mapping, indent=indent)
+    return json.dumps(_encoded(report), indent=indent)
 
 
 def schema(report: Any) -> dict[str, Any]:
@@ -48,10 +41,31 @@ def schema(report: Any) -> dict[str, Any]:
     return {"$schema": DIALECT, **_form(report)}
 
 
-def _mapping(value: object) -> object:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    raise TypeError(f"{type(value).__name__} is no part of a report")
+def _encoded(value: object) -> object:
+    kind: Any = type(value)
+    if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
+        return {key: _encoded(getattr(value, key)) for key in _hints(kind)}
+    if isinstance(value, Mapping):
+        return {key: _encoded(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encoded(item) for item in value]
+    return value.hex() if isinstance(value, bytes) else value
+
+
+@functools.cache
+def _hints(report: type) -> dict[str, Any]:
+    """The types of what is reported of a type, by key; properties are behind fields."""
+    hints = get_type_hints(report, include_extras=True)
+    if is_typeddict(report):
+        return hints
+    for name, member in vars(report).items():
+        if isinstance(member, property):
+            hints[name] = get_type_hints(member.fget, include_extras=True).get("return")
+    return {
+        name: hint
+        for name, hint in hints.items()
+        if get_origin(hint) is Annotated and any(isinstance(one, str) for one in get_args(hint))
+    }
 
 
 def _form(hint: Any) -> dict[str, Any]:
@@ -85,8 +99,7 @@ def _form(hint: Any) -> dict[str, Any]:
 
 
 def _object(report: type) -> dict[str, Any]:
-    assert is_typeddict(report) or dataclasses.is_dataclass(report), report
-    hints = get_type_hints(report, include_extras=True)
+    hints = _hints(report)
     required = [name for name, hint in hints.items() if get_origin(hint) is not NotRequired]
     properties = {
         name: _form(hint if name in required else get_args(hint)[0]) for name, hint in hints.items()

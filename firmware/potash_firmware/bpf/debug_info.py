@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from csd_spec.reporting import Count
 from potash_firmware.bpf import isa
 
 MAX_LINES = 1 << 17
@@ -26,12 +27,12 @@ _COLUMN_BITS = 10
 
 
 class SourceLine(NamedTuple):
-    """One line of a program's source; `text` as it was when the program was compiled."""
+    """A line of a program's source; `text` as it was when the program was compiled."""
 
-    file: str
-    number: int
-    column: int
-    text: str
+    file: Annotated[str, "The source file."]
+    number: Annotated[Count, "The line number."]
+    column: Annotated[Count, "The column; 0 if unknown."]
+    text: Annotated[str, "The text of the line."]
 
     def __str__(self) -> str:
         return f"{PurePosixPath(self.file).name}:{self.number}"
@@ -133,10 +134,10 @@ def printable(text: str) -> str:
 
 
 class Function(NamedTuple):
-    """A function, and the index of its first instruction."""
+    """A function of a program."""
 
-    name: str
-    start: int
+    name: Annotated[str, "The function's name."]
+    start: Annotated[Count, "Number of its first instruction."]
 
 
 class Reference(NamedTuple):

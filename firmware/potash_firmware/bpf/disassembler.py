@@ -5,8 +5,9 @@ whole program with the names, labels and source lines that its object file has.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
+from csd_spec.reporting import Count, Form
 from potash_firmware.bpf import added, isa
 from potash_firmware.bpf.debug_info import SourceLine
 from potash_firmware.bpf.elf import HELPER_NAMES, Program
@@ -177,18 +178,17 @@ _TEXTS: Final[Mapping[int, Callable[[Instruction, str | None], str]]] = {
 
 
 class Row(NamedTuple):
-    """One instruction of a listing, at index `pc`.
+    """An instruction of a program."""
 
-    `function` is the name of one that begins here, `label` that of a place that is jumped to, and
-    `source` the line that begins here.
-    """
-
-    pc: int
-    code: bytes
-    text: str
-    function: str | None
-    label: str | None
-    source: SourceLine | None
+    pc: Annotated[Count, "The instruction's number."]
+    code: Annotated[bytes, Form(pattern="^[0-9a-f]+$"), "Its bytes in hexadecimal."]
+    text: Annotated[str, "In LLVM's notation."]
+    function: Annotated[str | None, "The function that begins here."]
+    label: Annotated[str | None, "The label that jumps to this instruction use."]
+    source: Annotated[
+        SourceLine | None,
+        "The source line; null if it is that of the previous instruction, or unknown.",
+    ]
 
 
 def listing(program: Program) -> list[Row]:

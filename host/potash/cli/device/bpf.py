@@ -3,7 +3,9 @@
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import click
 
@@ -15,6 +17,7 @@ from potash.files import STREAM
 from potash.programs.debugger import Debugger
 from potash.programs.execution import BUFFER_SIZE, Ran, conform, execute
 from potash.programs.shell import Shell
+from potash.schema import Count, Form
 from potash.sdk.errors import PotashError
 from potash.signals import handling
 from potash.tables import columns
@@ -22,7 +25,7 @@ from potash.units import Size
 from potash_firmware import bpf as machine
 from potash_firmware.bpf import added, elf
 from potash_firmware.bpf.arena import Arena
-from potash_firmware.bpf.debug_info import SourceLine
+from potash_firmware.bpf.debug_info import Function
 from potash_firmware.bpf.disassembler import Row, listing
 from potash_firmware.bpf.engine import Engine, usable
 from potash_firmware.bpf.interpreter import Execution, Helper, Interpreter, signed
@@ -46,6 +49,19 @@ _argument = click.option(
 )
 
 
+@dataclass(frozen=True)
+class Disassembly:
+    """A program, instruction by instruction."""
+
+    entry: Annotated[Count, "Number of the entry instruction."]
+    data: Annotated[Count, "Size of the variables in bytes."]
+    constants: Annotated[Count, "Size of the constants in bytes."]
+    functions: Annotated[Sequence[Function], "All functions, in the order of their addresses."]
+    instructions: Annotated[
+        Sequence[Annotated[Row, Form(title="Instruction")]], "All instructions."
+    ]
+
+
 @click.group()
 def bpf() -> None:
     """Disassemble, run and debug programs without a drive."""
@@ -54,7 +70,7 @@ def bpf() -> None:
 @bpf.command()
 @click.argument("file", type=_FILE)
 @_entry
-@common.json_option(reports.Disassembly)
+@common.json_option(Disassembly)
 def disasm(file: Path, entry: str | None) -> None:
     """Disassemble FILE, an object file, with symbols and source lines."""
     program = _load(file, entry, any_function=True)
@@ -74,7 +90,10 @@ def disasm(file: Path, entry: str | None) -> None:
         for number, at in enumerate(range(0, len(row.code), 8)):
             code = row.code[at : at + 8].hex(" ")
             lines.append(f"{row.pc + number:8}: {code}  {'' if number else row.text}".rstrip())
-    common.say(_document(program, rows), lines, indent=2)
+    report = Disassembly(
+        program.entry, len(program.data), len(program.rodata), program.debug.functions, rows
+    )
+    common.say(report, lines, indent=2)
 
 
 @bpf.command()
@@ -97,25 +116,6 @@ def helpers() -> None:
         click.echo(f"potash: {problem}", err=True)
     if found.problems:
         sys.exit(1)
-
-
-def _document(program: machine.Program, rows: Sequence[Row]) -> reports.Disassembly:
-    return reports.Disassembly(
-        program.entry,
-        len(program.data),
-        len(program.rodata),
-        [reports.Function(one.name, one.start) for one in program.debug.functions],
-        [
-            reports.Instruction(
-                row.pc, row.code.hex(), row.text, row.function, row.label, _source(row.source)
-            )
-            for row in rows
-        ],
-    )
-
-
-def _source(line: SourceLine | None) -> reports.SourceLine | None:
-    return None if line is None else reports.SourceLine(*line)
 
 
 @bpf.command("exec")

@@ -28,47 +28,6 @@ class Built:
 
 
 @dataclass(frozen=True)
-class Function:
-    """A function of a program."""
-
-    name: Annotated[str, "The function's name."]
-    start: Annotated[Count, "Number of its first instruction."]
-
-
-@dataclass(frozen=True)
-class SourceLine:
-    """The source line; null if it is that of the previous instruction, or unknown."""
-
-    file: Annotated[str, "The source file."]
-    number: Annotated[Count, "The line number."]
-    column: Annotated[Count, "The column; 0 if unknown."]
-    text: Annotated[str, "The text of the line."]
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """An instruction of a program."""
-
-    pc: Annotated[Count, "The instruction's number."]
-    code: Annotated[str, Form(pattern="^[0-9a-f]+$"), "Its bytes in hexadecimal."]
-    text: Annotated[str, "In LLVM's notation."]
-    function: Annotated[str | None, "The function that begins here."]
-    label: Annotated[str | None, "The label that jumps to this instruction use."]
-    source: SourceLine | None
-
-
-@dataclass(frozen=True)
-class Disassembly:
-    """A program, instruction by instruction."""
-
-    entry: Annotated[Count, "Number of the entry instruction."]
-    data: Annotated[Count, "Size of the variables in bytes."]
-    constants: Annotated[Count, "Size of the constants in bytes."]
-    functions: Annotated[Sequence[Function], "All functions, in the order of their addresses."]
-    instructions: Annotated[Sequence[Instruction], "All instructions."]
-
-
-@dataclass(frozen=True)
 class Executed:
     """The result of a program that ran on this machine, without a drive."""
 
