@@ -277,13 +277,14 @@ def test_differences_are_counted_for_each_output() -> None:
         return Ran(output, tensors, 0, 0, (), (), 0.0)
 
     tensors = (
-        TensorReport("a", np.dtype(np.int8), (3,), 3, 0.5, 0),
-        TensorReport("b", np.dtype(np.float32), (2,), 8, 0.0, 0),
+        TensorReport("a", "int8", (3,), 3, 0.5, 0, ()),
+        TensorReport("b", "float32", (2,), 8, None, None, ()),
     )
     nan = float("nan")
-    (_, (first,)), (_, (second,)) = running.compare(
+    compared = running.compare(
         {Target.VTA: ran([-128, 5, 7], [nan, 1.5]), Target.CPU: ran([127, 5, 6], [nan, 1.0])}
     )
+    (first,), (second,) = (tensor.pairs for tensor in compared)
     assert (first.differing, first.largest) == (2, 255)
     assert (second.differing, second.largest) == (1, 0.5)
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
+from csd_spec.reporting import Count, Positive
 from potash_device.trace import COMPUTE
 from potash_firmware.tflite.capi import (
     INIT_FAILED,
@@ -64,18 +65,19 @@ class SplitError(Exception):
 
 
 class NodeReport(NamedTuple):
-    """Where a node of a graph runs: on the VTA, or on TensorFlow Lite for the given reason."""
+    """A node of a model."""
 
-    graph: int
-    node: int
-    operator: str
-    version: int
-    reason: str | None
+    graph: Annotated[Count, "Number of its subgraph."]
+    node: Annotated[Count, "Its number in the subgraph."]
+    operator: Annotated[str, "The operator, by TensorFlow Lite's name."]
+    version: Annotated[Positive, "The operator's version."]
+    on: Annotated[Literal["vta", "cpu"], "Where it runs."]
+    reason: Annotated[str | None, "The reason why the VTA does not run it; null if it does."]
 
     @property
     def claimed(self) -> bool:
         """Whether the VTA runs it."""
-        return self.reason is None
+        return self.on == "vta"
 
 
 @dataclass(slots=True)
@@ -279,6 +281,7 @@ def _claim(session: Session, context: CData, delegate: CData) -> int:
             node.index,
             OPERATOR_NAMES.get(node.operator, str(node.operator)),
             node.version,
+            "vta" if reasons[node.index] is None else "cpu",
             reasons[node.index],
         )
         for node in nodes

@@ -8,7 +8,7 @@ value for the next run.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,7 +20,7 @@ from potash_firmware.vta_runtime import Buffer, Runtime
 from potash_firmware.vta_runtime.schedules import Surface, layouts
 
 
-class Rounding(Enum):
+class Rounding(StrEnum):
     """How an accumulator is scaled down to int8."""
 
     EXACT = "exact"

@@ -8,13 +8,14 @@ no error: input from local storage is padded to whole blocks.
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from csd_spec.reporting import Amount, Count
 from potash_firmware.tflite import macs
 from potash_firmware.tflite import reference as kernels
 from potash_firmware.tflite.capi import Array
@@ -43,17 +44,15 @@ class RefusedError(ModelError):
 
 @dataclass(frozen=True, slots=True)
 class TensorReport:
-    """An input or an output of a model as it is now, in bytes as in shape."""
+    """An input or an output of a model."""
 
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    size: int
-    scale: float
-    """0 where it is not quantised, or by channels."""
-    zero_point: int
-    open: tuple[int, ...] = ()
-    """The axes whose extents the file leaves open."""
+    name: Annotated[str, "Its name in the model."]
+    dtype: Annotated[str, "Type of an element, by NumPy's name."]
+    shape: Annotated[Sequence[Count], "Number of elements in each dimension; empty for a scalar."]
+    bytes: Annotated[Count, "Size in memory in bytes."]
+    scale: Annotated[Amount | None, "The scale; null if it is not quantised."]
+    zero_point: Annotated[int | None, "The zero point; null if it is not quantised."]
+    open: Annotated[Sequence[Count], "The axes whose extents the file leaves open."]
 
 
 class Model:
@@ -284,11 +283,11 @@ def _report(details: Details, what: str) -> TensorReport:
     scale, zero_point = details["quantization"]
     return TensorReport(
         name=str(details["name"]),
-        dtype=np.dtype(details["dtype"]),
+        dtype=np.dtype(details["dtype"]).name,
         shape=tuple(int(extent) for extent in details["shape"]),
-        size=_size(details, what),
-        scale=float(scale),
-        zero_point=int(zero_point),
+        bytes=_size(details, what),
+        scale=float(scale) or None,
+        zero_point=int(zero_point) if scale else None,
         open=tuple(at for at, one in enumerate(details["shape_signature"]) if one < 0),
     )
 

@@ -240,7 +240,7 @@ def _once(name: str, metric: str, seconds: float, baseline: Baseline | None = No
 
 def _inputs(model: bytes) -> bytes:
     """Any bytes, the same each time, as many as the model takes."""
-    size = sum(tensor.size for tensor in Model(model, delegate=None, reference=True).inputs)
+    size = sum(tensor.bytes for tensor in Model(model, delegate=None, reference=True).inputs)
     return bytes(np.random.default_rng(size).integers(-128, 128, size, np.int8))
 
 

@@ -262,7 +262,7 @@ def _samples(model: bytes) -> bytes:
     random = np.random.default_rng(0)
     inputs = Model(model, delegate=None).inputs
     return b"".join(
-        random.random(tensor.size // 4, np.float32).tobytes()
+        random.random(tensor.bytes // 4, np.float32).tobytes()
         for _ in range(SAMPLES)
         for tensor in inputs
     )

@@ -66,7 +66,7 @@ def quantize(model: bytes, calibration: Sequence[tuple[str, bytes]]) -> Quantize
             "pip install 'potash[quantize]'"
         ) from None
     inputs = Model(model, delegate=None).inputs
-    if not any(tensor.dtype == np.float32 for tensor in inputs):
+    if not any(tensor.dtype == "float32" for tensor in inputs):
         raise PotashError("the model takes no float32; it may be quantised already")
     samples = [sample for name, data in calibration for sample in _samples(name, data, inputs)]
     tables = folding.folded(model)
@@ -94,7 +94,7 @@ def quantize(model: bytes, calibration: Sequence[tuple[str, bytes]]) -> Quantize
     rejoin(tables)
     result = folding.packed(tables)
     loaded = Model(result, delegate=None)
-    floats = [t.name for t in (*loaded.inputs, *loaded.outputs) if t.dtype == np.float32]
+    floats = [t.name for t in (*loaded.inputs, *loaded.outputs) if t.dtype == "float32"]
     operators, float_operators = _count(result)
     return Quantized(result, len(samples), tuple(floats), operators, float_operators)
 
@@ -146,17 +146,17 @@ def _fit_biases(tables: Any, quantized: Any, ranges: dict[str, dict[str, Any]]) 
 def _samples(
     name: str, data: bytes, inputs: Sequence[TensorReport]
 ) -> Iterator[list[npt.NDArray[Any]]]:
-    size = sum(tensor.size for tensor in inputs)
+    size = sum(tensor.bytes for tensor in inputs)
     if not data or len(data) % size:
         raise PotashError(f"{name} has {len(data)} bytes, and a sample takes {size}")
     for begin in range(0, len(data), size):
         sample = []
         for tensor in inputs:
-            values = np.frombuffer(data, tensor.dtype, tensor.size // tensor.dtype.itemsize, begin)
+            values = np.frombuffer(data[begin : begin + tensor.bytes], tensor.dtype)
             if not np.isfinite(values).all():
                 raise PotashError(f"{name} holds infinities, or what is not a number at all")
             sample.append(values.reshape(tensor.shape))
-            begin += tensor.size
+            begin += tensor.bytes
         yield sample
 
 

@@ -3,14 +3,14 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from itertools import chain, combinations
 from typing import Annotated
 
 import numpy as np
 
-from potash.schema import Amount, Count
+from potash.schema import Amount, Count, Form
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_firmware.apu.models import DRAM_BYTES
@@ -35,14 +35,23 @@ class Target(StrEnum):
     """TensorFlow Lite's reference kernels, whose bits the VTA gives where it rounds exactly."""
 
 
-@dataclass(frozen=True)
-class Described:
-    """A model: what it takes and gives, and where its nodes run."""
+Tensor = Annotated[TensorReport, Form(title="Tensor")]
+Node = Annotated[NodeReport, Form(title="Node")]
 
-    size: int
-    inputs: tuple[TensorReport, ...]
-    outputs: tuple[TensorReport, ...]
-    nodes: tuple[NodeReport, ...]
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """Inputs, outputs and nodes of a model."""
+
+    bytes: Annotated[Count, "Size of the model in bytes."]
+    rounding: Annotated[Rounding, "How the VTA rounds."]
+    inputs: Annotated[Sequence[Tensor], "The inputs, in the order of their bytes."]
+    outputs: Annotated[Sequence[Tensor], "The outputs, likewise."]
+    nodes: Annotated[Sequence[Node], "All nodes, in execution order."]
+
+    @property
+    def nodes_on_vta(self) -> Annotated[Count, "Number of nodes that the VTA runs."]:
+        return sum(node.claimed for node in self.nodes)
 
 
 @dataclass(frozen=True)
@@ -75,11 +84,18 @@ class Difference:
     ]
 
 
-def describe(model: bytes, config: Config, rounding: Rounding = Rounding.EXACT) -> Described:
+@dataclass(frozen=True)
+class ComparedTensor(TensorReport):
+    """An output, compared."""
+
+    pairs: Annotated[Sequence[Difference], "One for each pair of targets."]
+
+
+def describe(model: bytes, config: Config, rounding: Rounding = Rounding.EXACT) -> ModelInfo:
     """What is known of a model before it runs. Raises ModelError."""
     nodes = runtime.inspect(model, _delegate(config, rounding))
     loaded = runtime.Model(model, delegate=None, reference=True)
-    return Described(len(model), loaded.inputs, loaded.outputs, nodes)
+    return ModelInfo(len(model), rounding, loaded.inputs, loaded.outputs, nodes)
 
 
 def run(
@@ -100,7 +116,7 @@ def run(
         return Ran(
             output=bytes(buffer[:length]),
             tensors=loaded.outputs,
-            taken=sum(tensor.size for tensor in loaded.inputs),
+            taken=sum(tensor.bytes for tensor in loaded.inputs),
             nodes_on_vta=delegate.nodes_run if delegate else 0,
             nodes=tuple(chain(*delegate.decisions)) if delegate else (),
             without_reference=tuple(sorted(loaded.without_reference)),
@@ -108,17 +124,18 @@ def run(
         )
 
 
-def compare(results: Mapping[Target, Ran]) -> list[tuple[TensorReport, list[Difference]]]:
+def compare(results: Mapping[Target, Ran]) -> list[ComparedTensor]:
     """For each output, how much each two targets differ."""
     tensors = next(iter(results.values())).tensors
     offset, compared = 0, []
     for tensor in tensors:
         values = {
-            target: np.frombuffer(ran.output[offset : offset + tensor.size], tensor.dtype)
+            target: np.frombuffer(ran.output[offset : offset + tensor.bytes], tensor.dtype)
             for target, ran in results.items()
         }
-        compared.append((tensor, [_difference(a, b, values) for a, b in combinations(results, 2)]))
-        offset += tensor.size
+        pairs = [_difference(a, b, values) for a, b in combinations(results, 2)]
+        compared.append(ComparedTensor(**asdict(tensor), pairs=pairs))
+        offset += tensor.bytes
     return compared
 
 

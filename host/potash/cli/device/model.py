@@ -3,10 +3,9 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import click
-import numpy as np
 
 from potash.cli.device import model_reports as reports
 from potash.cli.device import vta_options
@@ -17,14 +16,14 @@ from potash.models import public, quantizing, running, shapes
 from potash.models.networks import NETWORKS
 from potash.models.networks import make as make_network
 from potash.models.process import isolated
-from potash.models.running import Described, Ran, Target
+from potash.models.running import ModelInfo, Ran, Target
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 from potash.tables import columns
 from potash.units import Parsed
 from potash_device.vta.config import Config
 from potash_firmware.tflite.lowering import Rounding
-from potash_firmware.tflite.runtime import NodeReport, TensorReport
+from potash_firmware.tflite.runtime import NodeReport
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -170,7 +169,7 @@ def quantize(
 @_shapes
 @vta_options.vta_config_option
 @_rounding
-@json_option(reports.ModelInfo)
+@json_option(ModelInfo)
 def info(file: Path, shapes: Sequence[tuple[int, ...]], config: Config, rounding: str) -> None:
     """Show inputs, outputs and nodes of MODEL.
 
@@ -179,7 +178,7 @@ def info(file: Path, shapes: Sequence[tuple[int, ...]], config: Config, rounding
     with showing() as progress:
         data = _read(file, shapes, progress)
         described = _isolated(file, running.describe, data, config, Rounding(rounding))
-    say(_document(described, rounding), _shown(file, described))
+    say(described, _shown(file, described))
 
 
 @model.command()
@@ -249,42 +248,12 @@ def _read(file: Path, given: Sequence[tuple[int, ...]], progress: Progress) -> b
     return _isolated(file, shapes.with_shapes, data, given) if given else data
 
 
-def _tensor(tensor: TensorReport) -> reports.Tensor:
-    return reports.Tensor(
-        name=tensor.name,
-        dtype=tensor.dtype.name,
-        shape=tensor.shape,
-        bytes=tensor.size,
-        scale=tensor.scale or None,
-        zero_point=tensor.zero_point if tensor.scale else None,
-        open=tensor.open,
-    )
-
-
-def _node(node: NodeReport) -> reports.Node:
-    on = Target.VTA if node.claimed else Target.CPU
-    return reports.Node(node.graph, node.node, node.operator, node.version, on, node.reason)
-
-
-def _document(described: Described, rounding: str) -> reports.ModelInfo:
-    return reports.ModelInfo(
-        bytes=described.size,
-        rounding=rounding,
-        inputs=[_tensor(tensor) for tensor in described.inputs],
-        outputs=[_tensor(tensor) for tensor in described.outputs],
-        nodes=[_node(node) for node in described.nodes],
-        nodes_on_vta=sum(node.claimed for node in described.nodes),
-    )
-
-
-def _shown(file: Path, described: Described) -> list[str]:
-    claimed = sum(node.claimed for node in described.nodes)
-    lines = [
-        f"{file}: {described.size} bytes, {claimed} of {len(described.nodes)} nodes on the VTA"
-    ]
+def _shown(file: Path, described: ModelInfo) -> list[str]:
+    on_vta = f"{described.nodes_on_vta} of {len(described.nodes)} nodes on the VTA"
+    lines = [f"{file}: {described.bytes} bytes, {on_vta}"]
     for what, tensors in (("input", described.inputs), ("output", described.outputs)):
         for tensor in tensors:
-            more = f", {tensor.size} bytes"
+            more = f", {tensor.bytes} bytes"
             if tensor.scale:
                 more += f", scale {tensor.scale:g}, zero point {tensor.zero_point}"
             if what == "input" and any(tensor.open):
@@ -322,10 +291,7 @@ def _outcome(
         lines.append(f"{len(ran.output)} bytes of output are in {output}")
     if len(results) > 1:
         compared = running.compare(results)
-        report["outputs"] = [
-            reports.ComparedTensor(**vars(_tensor(tensor)), pairs=pairs)
-            for tensor, pairs in compared
-        ]
+        report["outputs"] = compared
         rows = [("output", "", "differing", "of", "largest")]
         rows += [
             (
@@ -335,13 +301,13 @@ def _outcome(
                 str(math.prod(tensor.shape)),
                 f"{math.nan if pair.largest is None else pair.largest:g}",
             )
-            for tensor, pairs in compared
-            for pair in pairs
+            for tensor in compared
+            for pair in tensor.pairs
         ]
         lines += columns(rows)
         nodes = results[Target.VTA].nodes
         lacked = results[Target.REFERENCE].without_reference
-        report["nodes"] = [_node(node) for node in nodes]
+        report["nodes"] = nodes
         report["without_reference"] = lacked
         lines.append(_ran_where(nodes))
         if lacked:
@@ -384,5 +350,5 @@ def _isolated(
         raise PotashError(f"{path}: {error}") from None
 
 
-def _tensor_line(what: str, dtype: np.dtype[Any], shape: Sequence[int], more: str = "") -> str:
-    return f"{what} {dtype.name} {'x'.join(map(str, shape)) or 'scalar'}{more}"
+def _tensor_line(what: str, dtype: str, shape: Sequence[int], more: str = "") -> str:
+    return f"{what} {dtype} {'x'.join(map(str, shape)) or 'scalar'}{more}"

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, NotRequired, TypedDict
 
-from potash.models.running import Difference
-from potash.schema import Amount, Count, Form, Positive
+from potash.models.running import ComparedTensor, Node
+from potash.schema import Amount, Count, Form
 
 
 @dataclass(frozen=True)
@@ -57,50 +57,6 @@ class ModelFetched:
     licence: Annotated[str, "The network's licence."]
     output: Annotated[str, "The model's file; - for standard output."]
     bytes: Annotated[Count, "Size of the model in bytes."]
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """An input or an output of a model."""
-
-    name: Annotated[str, "Its name in the model."]
-    dtype: Annotated[str, "Type of an element, by NumPy's name."]
-    shape: Annotated[Sequence[Count], "Number of elements in each dimension; empty for a scalar."]
-    bytes: Annotated[Count, "Size in memory in bytes."]
-    scale: Annotated[Amount | None, "The scale; null if it is not quantised."]
-    zero_point: Annotated[int | None, "The zero point; null if it is not quantised."]
-    open: Annotated[Sequence[Count], "The axes whose extents the file leaves open."]
-
-
-@dataclass(frozen=True)
-class Node:
-    """A node of a model."""
-
-    graph: Annotated[Count, "Number of its subgraph."]
-    node: Annotated[Count, "Its number in the subgraph."]
-    operator: Annotated[str, "The operator, by TensorFlow Lite's name."]
-    version: Annotated[Positive, "The operator's version."]
-    on: Annotated[str, Form(enum=["vta", "cpu"]), "Where it runs."]
-    reason: Annotated[str | None, "The reason why the VTA does not run it; null if it does."]
-
-
-@dataclass(frozen=True)
-class ModelInfo:
-    """Inputs, outputs and nodes of a model."""
-
-    bytes: Annotated[Count, "Size of the model in bytes."]
-    rounding: Annotated[str, Form(enum=["exact", "single", "alkali"]), "How the VTA rounds."]
-    inputs: Annotated[Sequence[Tensor], "The inputs, in the order of their bytes."]
-    outputs: Annotated[Sequence[Tensor], "The outputs, likewise."]
-    nodes: Annotated[Sequence[Node], "All nodes, in execution order."]
-    nodes_on_vta: Annotated[Count, "Number of nodes that the VTA runs."]
-
-
-@dataclass(frozen=True)
-class ComparedTensor(Tensor):
-    """An output, compared."""
-
-    pairs: Annotated[Sequence[Difference], "One for each pair of targets."]
 
 
 class ModelRun(TypedDict):
