@@ -1,7 +1,6 @@
 """The configuration of a device and its guest: `potash.toml`, and all defaults.
 
-A section is a frozen dataclass, and the type of each field defines how it is read from TOML and
-which values are valid. The whole file is checked: an unknown key is an error.
+The whole file is checked: an unknown key is an error.
 """
 
 import difflib
@@ -9,179 +8,32 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Any
 
-from csd_spec.opcodes import PAGE_SIZE
 from potash import toml_kinds as kinds
-from potash.toml_kinds import ConfigurationError
-from potash.units import LARGEST, human
-from potash.vm.qemu import CPUS, MEMORY
-from potash.vm.standstill import DEFAULT_LIMIT
-from potash_device.controller.cmb import CmbSettings
-from potash_device.media.shapes import (
-    BLOCK_SIZES,
-    DEFAULT_BLOCK_SIZE,
-    DEFAULT_SIZE,
-    LEAST_ZONE_SIZE,
-    MEMORY_UNIT,
-    METADATA_SIZES,
-    MOST_NAMESPACES,
-    Metadata,
-    NamespaceShape,
+from potash.sections import (
+    LIMITS,
+    MEBI,
+    MOST_ACCELERATORS,
+    MOST_THREADS,
+    AcceleratorSection,
+    ComputeSection,
+    DeviceSection,
+    GuestSection,
+    LimitsSection,
+    MemorySection,
+    NamespaceSection,
+    TimeSection,
 )
+from potash.toml_kinds import ConfigurationError
+from potash.units import human
+from potash_device.media.shapes import DEFAULT_SIZE, MOST_NAMESPACES, NamespaceShape
 from potash_device.vta.config import Config, ConfigError
-from potash_firmware.apu.config import AcceleratorConfig, Limits, RangeUnit
-from potash_firmware.bpf.arena import LEAST_FRAME
-from potash_firmware.bpf.engine import Engine
-from potash_firmware.log_components import LEVELS
-from potash_firmware.mailbox.execution import MAX_RANGES
-from potash_firmware.rpu.placement import PlacementSettings
-from potash_firmware.rpu.settings import ComputeSettings, RpuSettings
-from potash_firmware.settings import PROFILES, DeviceSettings
+from potash_firmware.apu.config import AcceleratorConfig, Limits
+from potash_firmware.rpu.settings import ComputeSettings
 
 LARGEST_FILE = 1 << 20
 """Bytes of a configuration."""
-
-LARGEST_BUFFER = 1 << 30
-"""Bytes of an accelerator's buffer, which are this machine's memory once a job has filled them."""
-
-MEBI = 1 << 20
-LIMITS = Limits()
-LEAST_MEMORY = 512 * MEBI
-"""Bytes with which small models run; a worker has taken a part of it before the first job."""
-MOST_SECONDS = 10**6
-LARGEST_FRAME = 1 << 15
-"""Stack bytes of a function; libubpf counts them in 16 bits."""
-COMPUTE = ComputeSettings()
-LARGEST_MEMORY = 1 << 40
-"""Bytes of a memory namespace, which are this machine's memory once they are written."""
-MOST_COMPUTE_NAMESPACES = 16
-LEAST_GUEST = 320 * MEBI
-"""Bytes; the guest's file system is in its memory, and lies there twice while it is unpacked."""
-MOST_CPUS = 64
-
-
-TIME_MODES = ("fast", "modelled")
-MOST_FACTOR = 1000
-"""By which modelled times may be multiplied."""
-RANGE_COUNTS = ("plain", "zero-based")
-MOST_ACCELERATORS = 64
-ACCELERATOR = DeviceSettings().accelerators[0]
-"""The one that a device has if nothing is said."""
-
-
-@dataclass(frozen=True)
-class DeviceSection:
-    """`[device]`: what `potash serve` is told of the whole device."""
-
-    socket: Annotated[Path | None, kinds.PATH] = None
-    media: Annotated[Path | None, kinds.PATH] = None
-    capacity: Annotated[int | None, kinds.size(DEFAULT_BLOCK_SIZE, LARGEST)] = None
-    read_only: Annotated[bool, kinds.FLAG] = False
-    profile: Annotated[str, kinds.choice(sorted(PROFILES))] = "potash"
-    range_unit: Annotated[str, kinds.choice(unit.value for unit in RangeUnit)] = (
-        RangeUnit.PAGE.value
-    )
-    range_count: Annotated[str, kinds.choice(RANGE_COUNTS)] = "plain"
-    engine: Annotated[str, kinds.choice(engine.value for engine in Engine)] = Engine.NATIVE.value
-    trace: Annotated[Path | None, kinds.PATH] = None
-    log_level: Annotated[str, kinds.choice(LEVELS)] = "info"
-    cmb: Annotated[CmbSettings | None, kinds.CMB] = None
-    fdp: Annotated[PlacementSettings | None, kinds.PLACEMENT] = None
-    map_doorbells: Annotated[bool, kinds.FLAG] = False
-    trust_memory: Annotated[bool, kinds.FLAG] = False
-
-
-@dataclass(frozen=True)
-class NamespaceSection:
-    """`[namespace.1]` and on: namespaces of a new drive; one with a `zone_size` is zoned."""
-
-    size: Annotated[int, kinds.size(min(BLOCK_SIZES), LARGEST)] = DEFAULT_SIZE
-    block_size: Annotated[int, kinds.choice(BLOCK_SIZES)] = DEFAULT_BLOCK_SIZE
-    metadata: Annotated[int, kinds.choice((0, *METADATA_SIZES))] = 0
-    protection: Annotated[int, kinds.choice(range(4))] = 0
-    zone_size: Annotated[int | None, kinds.size(LEAST_ZONE_SIZE, LARGEST)] = None
-    zone_capacity: Annotated[int | None, kinds.size(DEFAULT_BLOCK_SIZE, LARGEST)] = None
-
-    @property
-    def shape(self) -> NamespaceShape:
-        """The namespace as the drive wants it. Raises ValueError for zones that cannot be."""
-        if self.zone_size is None:
-            metadata = Metadata(self.metadata, protection=self.protection)
-            return NamespaceShape(self.size, self.block_size, metadata=metadata)
-        if self.metadata:
-            raise ValueError("zones have no metadata")
-        capacity = self.zone_capacity or self.zone_size
-        return NamespaceShape.zoned(self.size, self.zone_size, capacity, self.block_size)
-
-
-@dataclass(frozen=True)
-class MemorySection:
-    """`[memory]`: memory namespaces (SLM) of a new drive, and what all of them may have."""
-
-    namespaces: Annotated[
-        tuple[int, ...], kinds.sizes(MEMORY_UNIT, LARGEST_MEMORY, MEMORY_UNIT, MOST_NAMESPACES)
-    ] = ()
-    capacity: Annotated[int | None, kinds.size(MEMORY_UNIT, LARGEST_MEMORY, MEMORY_UNIT)] = None
-    copy_formats: Annotated[bool, kinds.FLAG] = RpuSettings.copy_formats_enabled
-    bar: Annotated[bool, kinds.FLAG] = False
-
-
-@dataclass(frozen=True)
-class ComputeSection:
-    """`[compute]`: compute namespaces (CP) of a new drive, and what each of them takes."""
-
-    namespaces: Annotated[int, kinds.count(0, MOST_COMPUTE_NAMESPACES)] = 0
-    programs: Annotated[int, kinds.count(1, 256)] = COMPUTE.programs
-    activated: Annotated[int, kinds.count(1, 256)] = COMPUTE.activated
-    program_memory: Annotated[int, kinds.size(MEBI, LARGEST_BUFFER, MEBI)] = (
-        COMPUTE.program_memory * MEBI
-    )
-    range_sets: Annotated[int, kinds.count(1, 0xFFFF)] = COMPUTE.range_sets
-    ranges: Annotated[int, kinds.count(1, MAX_RANGES)] = COMPUTE.ranges
-
-
-@dataclass(frozen=True)
-class AcceleratorSection:
-    """`[accelerator.0]` and on: the sizes of their buffers."""
-
-    input_size: Annotated[int, kinds.size(PAGE_SIZE, LARGEST_BUFFER)] = ACCELERATOR.input_size
-    output_size: Annotated[int, kinds.size(PAGE_SIZE, LARGEST_BUFFER)] = ACCELERATOR.output_size
-
-
-@dataclass(frozen=True)
-class LimitsSection:
-    """`[limits]`: what programs and models may take, of an accelerator's worker and of a
-    compiler."""
-
-    memory: Annotated[int, kinds.size(LEAST_MEMORY, LARGEST, MEBI)] = LIMITS.memory
-    seconds: Annotated[int, kinds.count(1, MOST_SECONDS)] = int(LIMITS.seconds)
-    compile_memory: Annotated[int, kinds.size(LEAST_MEMORY, LARGEST, MEBI)] = LIMITS.compile_memory
-    compile_seconds: Annotated[int, kinds.count(1, MOST_SECONDS)] = int(LIMITS.compile_seconds)
-    frame_size: Annotated[int, kinds.size(LEAST_FRAME, LARGEST_FRAME, LEAST_FRAME)] = (
-        LIMITS.frame_size
-    )
-
-
-@dataclass(frozen=True)
-class TimeSection:
-    """`[time]`: when the device completes commands, and of what drive it takes the time."""
-
-    mode: Annotated[str, kinds.choice(TIME_MODES)] = "fast"
-    drive: Annotated[str, kinds.DRIVE] = "tlc"
-    policies: Annotated[tuple[str, ...], kinds.POLICIES] = ()
-    factor: Annotated[int, kinds.count(1, MOST_FACTOR)] = 1
-    monitor: Annotated[Path | None, kinds.PATH] = None
-    still_limit: Annotated[int, kinds.count(1, MOST_SECONDS)] = DEFAULT_LIMIT
-
-
-@dataclass(frozen=True)
-class GuestSection:
-    """`[guest]`: the machine that `potash guest` boots."""
-
-    memory: Annotated[int, kinds.size(LEAST_GUEST, LARGEST, MEBI)] = MEMORY * MEBI
-    cpus: Annotated[int, kinds.count(1, MOST_CPUS)] = CPUS
-    debian_mirror: Annotated[str | None, kinds.TEXT] = None
 
 
 @dataclass(frozen=True)
@@ -230,10 +82,7 @@ class Configuration:
         )
 
 
-Section = (
-    DeviceSection | MemorySection | ComputeSection | LimitsSection | GuestSection | TimeSection
-)
-SECTIONS: Mapping[str, type[Section]] = {
+SECTIONS: Mapping[str, type[Any]] = {
     "device": DeviceSection,
     "memory": MemorySection,
     "compute": ComputeSection,
@@ -250,7 +99,6 @@ NUMBERED: Mapping[str, tuple[type[NamespaceSection | AcceleratorSection], int, i
 """Sections by number: what they are, the first number, how many there may be."""
 
 VTA, THREADS = "vta", "threads"
-MOST_THREADS = 16
 
 REMEMBERED = f"those that the media remembers, or one of {human(DEFAULT_SIZE)} on a new drive"
 """The namespaces where none is described."""
@@ -327,17 +175,11 @@ def write(configuration: Configuration) -> str:
 
 def _written(name: str, section: Any) -> list[str]:
     lines = [f"[{name}]"]
-    for key, kind in _keys(type(section)).items():
-        value = getattr(section, key)
+    for field_name, key in kinds.keys(section).items():
+        value = getattr(section, field_name)
         if value is not None:
-            lines.append(f"{key} = {kind.write(value)}")
+            lines.append(f"{field_name} = {key.kind.write(value)}")
     return lines
-
-
-def _keys(section: type[Any]) -> dict[str, kinds.Kind]:
-    """A section's keys, and how their values stand in TOML."""
-    hints = get_type_hints(section, include_extras=True)
-    return {name: get_args(hint)[1] for name, hint in hints.items()}
 
 
 def _section(kind: type[Any], content: Mapping[str, Any], name: str, folder: Path) -> Any:
@@ -345,12 +187,12 @@ def _section(kind: type[Any], content: Mapping[str, Any], name: str, folder: Pat
     table = content.get(name.rpartition(".")[2], {})
     if not isinstance(table, dict):
         raise ConfigurationError(f"[{name}] must be a section")
-    keys = _keys(kind)
+    keys = kinds.keys(kind)
     _known(table, list(keys), f"[{name}] has no key {{}}")
     values = {}
     for key, value in table.items():
         try:
-            values[key] = keys[key].read(value, folder)
+            values[key] = keys[key].kind.read(value, folder)
         except ValueError as error:
             wrong = f"{key} in [{name}] is {_shown(value)}; it {error}"
             raise ConfigurationError(wrong) from None

@@ -1,16 +1,19 @@
-"""How the values of `potash.toml` stand in TOML: what is valid, and how it is written."""
+"""The kinds of values in `potash.toml`: what is valid, how it is written in TOML, and the type of
+its option. A `key` of a section has such a kind."""
 
 import functools
 import json
 import operator
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import click
+
 from nvme_spec.registers import CmbUse
 from potash.sdk.errors import PotashError
-from potash.units import human, parse_size, short
+from potash.units import Parsed, human, parse_size, short
 from potash_device.controller.cmb import EVERY_USE, CmbSettings
 from potash_device.timing.profile import PROFILES
 from potash_firmware.rpu.placement import PlacementSettings
@@ -28,14 +31,62 @@ class Refused(ValueError):
 
 @dataclass(frozen=True)
 class Kind:
-    """How a value stands in TOML.
+    """How a value stands in TOML, and on a command line.
 
     `read` is given the value and the folder that relative paths begin at, and raises ValueError
-    with the end of a sentence that begins with "it"; `write` makes TOML of what it gave.
+    with the end of a sentence that begins with "it"; `write` makes TOML of what it gave. `type` is
+    click's; a `multiple` option is repeated for each item of a list.
     """
 
     read: Callable[[Any, Path], Any]
     write: Callable[[Any], str]
+    type: click.ParamType[Any] | None = None
+    multiple: bool = False
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of a section: its kind, its default, and its option of `potash serve`.
+
+    Attributes:
+        flags: the option's names, as click has them; empty for a key without an option.
+        help: the option's help.
+        guest: `potash guest` has the option, too.
+        settings: further settings of click's option.
+    """
+
+    kind: Kind
+    default: Any
+    flags: str = ""
+    help: str = ""
+    guest: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def key(
+    kind: Kind, default: T, flags: str = "", help: str = "", *, guest: bool = False, **settings: Any
+) -> T:
+    """A field of a section (a dataclass) that is a `Key`."""
+    described = Key(kind, default, flags, help, guest, settings)
+    value: T = field(default=default, metadata={"key": described})
+    return value
+
+
+def keys(section: Any) -> dict[str, Key]:
+    """The keys of a section, which is a dataclass or an instance of one."""
+    return {one.name: one.metadata["key"] for one in fields(section)}
+
+
+def _parsed(name: str, read: Callable[[Any, Path], T]) -> Parsed[T]:
+    """The type of an option whose text is read as in TOML."""
+
+    def parse(text: str) -> T:
+        try:
+            return read(text, Path())
+        except Refused as error:
+            raise ValueError(f"{text!r} {error}") from None
+
+    return Parsed(name, parse)
 
 
 def size(least: int, most: int, step: int = 1) -> Kind:
@@ -53,7 +104,7 @@ def size(least: int, most: int, step: int = 1) -> Kind:
             raise Refused(f"must be {human(least)} to {human(most)}{pieces}")
         return found
 
-    return Kind(read, lambda value: text(short(value)))
+    return Kind(read, lambda value: text(short(value)), _parsed("SIZE", read))
 
 
 def sizes(least: int, most: int, step: int, number: int) -> Kind:
@@ -65,7 +116,7 @@ def sizes(least: int, most: int, step: int, number: int) -> Kind:
             raise Refused(f"must be a list of at most {number} sizes")
         return tuple(one.read(item, folder) for item in value)
 
-    return Kind(read, lambda values: f"[{', '.join(map(one.write, values))}]")
+    return Kind(read, lambda values: f"[{', '.join(map(one.write, values))}]", one.type, True)
 
 
 def count(least: int, most: int) -> Kind:
@@ -74,7 +125,7 @@ def count(least: int, most: int) -> Kind:
             raise Refused(f"must be a whole number, {least} to {most}")
         return value
 
-    return Kind(read, str)
+    return Kind(read, str, click.IntRange(least, most))
 
 
 def choice(choices: Iterable[str | int]) -> Kind:
@@ -85,7 +136,10 @@ def choice(choices: Iterable[str | int]) -> Kind:
             raise Refused(f"must be {' or '.join(map(str, known))}")
         return value
 
-    return Kind(read, lambda value: text(value) if isinstance(value, str) else str(value))
+    def write(value: object) -> str:
+        return text(value) if isinstance(value, str) else str(value)
+
+    return Kind(read, write, click.Choice(known))
 
 
 def _read_flag(value: object, _folder: Path) -> bool:
@@ -152,7 +206,7 @@ def describe_placement(settings: PlacementSettings) -> str:
 
 
 def _described(
-    parse: Callable[[str], T], describe: Callable[[T], str], one: str, other: str
+    name: str, parse: Callable[[str], T], describe: Callable[[T], str], one: str, other: str
 ) -> Kind:
     """A kind with parts, written as two examples are."""
 
@@ -163,7 +217,7 @@ def _described(
         except ValueError as error:
             raise Refused(f'must be like "{one}" or "{other}": {error}') from None
 
-    return Kind(read, lambda settings: text(describe(settings)))
+    return Kind(read, lambda settings: text(describe(settings)), _parsed(name, read))
 
 
 def _read_drive(value: object, folder: Path) -> str:
@@ -186,14 +240,16 @@ def _placed(policy: str, folder: Path) -> str:
 
 FLAG = Kind(_read_flag, lambda value: "true" if value else "false")
 TEXT = Kind(_read_text, text)
-CMB = _described(parse_cmb, describe_cmb, "64M", "64M:sqs,rds,wds")
-PLACEMENT = _described(parse_placement, describe_placement, "8", "8:64M")
+CMB = _described("SIZE[:USE,…]", parse_cmb, describe_cmb, "64M", "64M:sqs,rds,wds")
+PLACEMENT = _described("HANDLES[:SIZE]", parse_placement, describe_placement, "8", "8:64M")
 DRIVE = Kind(_read_drive, lambda name: text(_written_drive(name)))
 POLICIES = Kind(
     _read_policies,
     lambda names: f"[{', '.join(text(_placed(one, Path.cwd())) for one in names)}]",
+    multiple=True,
 )
-PATH = Kind(_read_path, lambda path: text(str(path.absolute())))
+PATH = Kind(_read_path, lambda path: text(str(path.absolute())), click.Path(path_type=Path))
+FILE = replace(PATH, type=click.Path(dir_okay=False, path_type=Path))
 
 
 def _written_drive(name: str) -> str:

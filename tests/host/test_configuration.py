@@ -19,17 +19,17 @@ import potash.sdk
 from nvme_spec.registers import CmbUse
 from potash import configuration
 from potash.cli.app import run_app
-from potash.configuration import (
+from potash.configuration import Configuration
+from potash.sdk.errors import PotashError
+from potash.sections import (
     AcceleratorSection,
     ComputeSection,
-    Configuration,
     DeviceSection,
     GuestSection,
     LimitsSection,
     MemorySection,
     NamespaceSection,
 )
-from potash.sdk.errors import PotashError
 from potash.toml_kinds import ConfigurationError
 from potash.vm.drive import device_process
 from potash.vm.guest import Guest

@@ -7,8 +7,8 @@ import pytest
 
 import potash.sdk
 from potash import timing
-from potash.cli.device.time_options import keep, modelled
-from potash.configuration import TimeSection
+from potash.cli.device.modelled_time import keep, modelled
+from potash.sections import TimeSection
 from potash.vm.drive import serving
 from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape

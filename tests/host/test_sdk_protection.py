@@ -56,4 +56,4 @@ def test_a_namespace_that_cannot_be(text: str, sentence: str) -> None:
     ],
 )
 def test_the_metadata_of_a_namespace_in_an_option(text: str, metadata: Metadata) -> None:
-    assert NAMESPACE.convert(text, None, None).metadata == metadata
+    assert NAMESPACE.convert(text, None, None).shape.metadata == metadata

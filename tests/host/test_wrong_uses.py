@@ -117,8 +117,8 @@ WRONG = [
     ),
     Wrong("acc input vfio-user:none x", 2, "'x' is not PAGE:COUNT, two numbers"),
     Wrong("acc input vfio-user:none -n 0 0:1", 2, "0 is not in the range 1<=x<=4294967294"),
-    Wrong("guest --memory 1M", 2, "the guest's memory is whole MiB, and at least 320M"),
-    Wrong("guest --memory -1", 2, "'-1' is not a size; write 512M or 1G"),
+    Wrong("guest --memory 1M", 2, "'1M' must be 320 MiB to"),
+    Wrong("guest --memory -1", 2, "'-1' must be a size"),
     Wrong("guest --cpus 0", 2, "0 is not in the range 1<=x<=64"),
     Wrong("guest --collect x", 2, "'x' is not GUEST:HOST with an absolute path in the guest"),
     # No such device, or not for this user.

@@ -14,9 +14,9 @@ from potash.bench.report import Report, Result, document, table
 from potash.cli.device.mirror import mirror_option
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
-from potash.configuration import MOST_THREADS
 from potash.programs.examples import examples_folder
 from potash.sdk.progress import Progress
+from potash.sections import MOST_THREADS
 from potash.vm import images
 
 PAIRS = 8

@@ -1,12 +1,9 @@
-"""The options of a drive, and `--config FILE`: what a file says, as the defaults of options.
+"""The configuration of a drive: `--config FILE`, and the options that override what it says."""
 
-Whatever is said on the command line takes the place of what the file says.
-"""
-
-import dataclasses
 import os
 import tomllib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,18 +11,22 @@ import click
 from click.core import ParameterSource
 
 from csd_spec.faults import FaultFlags
+from csd_spec.opcodes import PAGE_SIZE
 from potash import configuration, toml_kinds
-from potash.cli.drive.common import FAULT, together
+from potash.cli.drive.common import FAULT, Decorator, completing, together
 from potash.sdk.errors import PotashError
 from potash.sdk.faults import Fault, describe, read_table
+from potash.sections import LARGEST_BUFFER, MODELLED, AcceleratorSection, NamespaceSection
+from potash.toml_kinds import Key
 from potash.units import Parsed, Size, human
 from potash_device.media import shapes
+from potash_device.timing.profile import PROFILES as DRIVES
 
 if TYPE_CHECKING:
     from potash_firmware.boot import Device
 
 
-def _namespace(text: str) -> shapes.NamespaceShape:
+def _namespace(text: str) -> NamespaceSection:
     size, colon, described = text.partition(":")
     blocks, _, protection = described.partition(":")
     block, _, metadata = blocks.partition("+")
@@ -37,66 +38,158 @@ def _namespace(text: str) -> shapes.NamespaceShape:
     if protection and (protection not in {"1", "2", "3"} or not metadata):
         raise ValueError(f"{text!r}: metadata may have protection information of type 1, 2 or 3")
     block_size = int(block) if colon else shapes.DEFAULT_BLOCK_SIZE
-    return shapes.NamespaceShape(
-        Size(block_size).parse(size),
-        block_size,
-        metadata=shapes.Metadata(int(metadata or 0), protection=int(protection or 0)),
+    return NamespaceSection(
+        Size(block_size).parse(size), block_size, int(metadata or 0), int(protection or 0)
     )
+
+
+def _zoned(text: str) -> NamespaceSection:
+    size, *zone = text.split(":")
+    if len(zone) > 2:
+        raise ValueError(f"{text!r} is not SIZE:ZONE:CAPACITY")
+    described = shapes.NamespaceShape.zoned(Size().parse(size), *map(Size().parse, zone))
+    return NamespaceSection(
+        Size().parse(size), zone_size=described.zone_size, zone_capacity=described.zone_capacity
+    )
+
+
+def _accelerator(text: str) -> AcceleratorSection:
+    first, _, second = text.partition(":")
+    sizes = [Size(PAGE_SIZE).parse(one) for one in (first, second or first)]
+    if max(sizes) > LARGEST_BUFFER:
+        raise ValueError(f"{text!r}: a buffer has at most {human(LARGEST_BUFFER)}")
+    return AcceleratorSection(*sizes)
 
 
 NAMESPACE = Parsed("SIZE[:BLOCK[+METADATA[:TYPE]]]", _namespace)
 
 
-DEFAULTS = configuration.Configuration()
+class KeyOption(click.Option):
+    """An option that overrides a key of a section; in the section "", whole sections."""
+
+    def __init__(self, flags: list[str], *, section: str, key: str, **settings: Any) -> None:
+        self.section, self.key = section, key
+        name = f"{section}_{key}"
+        super().__init__([name, *flags], expose_value=False, callback=self._keep, **settings)
+
+    def _keep(self, ctx: click.Context, _param: click.Parameter, value: Any) -> None:
+        """Keep what is given, which a default is not."""
+        assert self.name is not None
+        if ctx.get_parameter_source(self.name) is not ParameterSource.DEFAULT:
+            _given(ctx).setdefault(self.section, {})[self.key] = value
 
 
-def _use(ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
-    """Have the options default to what the file says."""
-    found = DEFAULTS if path is None else configuration.read(path)
-    ctx.meta[__name__] = found
-    if path is not None:
-        values: dict[str, Any] = {
-            **vars(found.device),
-            **dataclasses.asdict(found.guest),
-            "namespaces": tuple(one for one in found.shapes if one.has_blocks),
-            "accelerators": tuple((a.input_size, a.output_size) for a in found.accelerators),
-            "memory_namespaces": found.memory.namespaces,
-            "memory_capacity": found.memory.capacity,
-            "memory_bar": found.memory.bar,
-            "compute_namespaces": found.compute.namespaces,
-            "time_mode": found.time.mode,
-            "modelled_drive": found.time.drive,
-            "policies": found.time.policies,
-            "time_factor": found.time.factor,
-            "monitor": found.time.monitor,
-            "still_limit": found.time.still_limit,
-        }
-        several = {
-            one.name for one in ctx.command.params if isinstance(one, click.Option) and one.multiple
-        }
-        ctx.default_map = {
-            name: (value,) if name in several and not isinstance(value, tuple) else value
-            for name, value in values.items()
-            if value is not None
-        }
-    return path
+def _given(ctx: click.Context) -> dict[str, dict[str, Any]]:
+    """The values of the options that are given, by section and key."""
+    found: dict[str, dict[str, Any]] = ctx.meta.setdefault(__name__, {})
+    return found
 
 
-config_options = together(
-    click.option(
-        "--config",
-        "config_file",
-        type=click.Path(dir_okay=False, path_type=Path),
-        is_eager=True,
-        callback=_use,
-        help="Configuration file (potash.toml); other options override it.",
-    ),
-    click.option(
-        "--print-config",
-        is_flag=True,
-        help="Print the resulting configuration as TOML, and exit.",
-    ),
-)
+def _option(section: str, name: str, key: Key) -> Decorator:
+    """The option of a key."""
+    settings = dict(key.settings)
+    if key.default not in (None, False, ()):
+        settings |= {"default": key.kind.write(key.default).strip('"'), "show_default": True}
+    if key.kind is toml_kinds.DRIVE:
+        settings["shell_complete"] = completing(lambda: DRIVES)
+    settings |= {"type": key.kind.type, "multiple": key.kind.multiple, "help": key.help}
+    return click.option(key.flags, cls=KeyOption, section=section, key=name, **settings)
+
+
+def _sections_option(key: str, parsed: click.ParamType[Any], help: str, **more: Any) -> Decorator:
+    """An option that describes a whole section."""
+    flag = f"--{key.replace('_', '-')}"
+    return click.option(flag, cls=KeyOption, section="", key=key, type=parsed, help=help, **more)
+
+
+def configuration_options(*, guest: bool) -> Decorator:
+    """`--config`, `--print-config`, and what overrides the file in `potash serve` or `guest`."""
+    options: list[Decorator] = [
+        click.option(
+            "--config",
+            "config_file",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="Configuration file (potash.toml); other options override it.",
+        ),
+        click.option(
+            "--print-config",
+            is_flag=True,
+            help="Print the resulting configuration as TOML, and exit.",
+        ),
+        *(
+            _option(section, name, key)
+            for section, kind in configuration.SECTIONS.items()
+            for name, key in toml_kinds.keys(kind).items()
+            if key.flags and (key.guest if guest else section != "guest")
+        ),
+        _sections_option(
+            "namespace",
+            NAMESPACE,
+            "A namespace for a new drive: its size, block size (512 or 4096, the default), bytes "
+            "of metadata of each block (8, 16 or 64) and type of protection information (1, 2 or "
+            "3); may be repeated. The media store it.",
+            multiple=True,
+        ),
+        _sections_option(
+            "size",
+            Size(shapes.DEFAULT_BLOCK_SIZE),
+            f"Short form for one --namespace of this size (default: {human(shapes.DEFAULT_SIZE)}).",
+        ),
+        _sections_option(
+            "zoned_namespace",
+            Parsed("SIZE[:ZONE[:CAPACITY]]", _zoned),
+            "A zoned namespace for a new drive: its size, the size of its zones (a power of two, "
+            f"default: {human(shapes.DEFAULT_ZONE_SIZE)}), and how much of each zone can be "
+            "written (default: all); may be repeated. It follows those of --namespace. The media "
+            "store it.",
+            multiple=True,
+        ),
+    ]
+    if not guest:
+        accelerators = _sections_option(
+            "accelerator",
+            Parsed("SIZE[:SIZE]", _accelerator),
+            "Sizes of the input and the output buffer of an accelerator (default: the same size); "
+            "may be repeated. Accelerators are numbered from 0 (default: one with 64M).",
+            multiple=True,
+        )
+        options.append(accelerators)
+    return together(*options)
+
+
+def configured(config_file: Path | None) -> configuration.Configuration:
+    """The configuration that the file and the options of the running command describe.
+
+    Raises UsageError and ConfigurationError.
+    """
+    wanted = configuration.Configuration()
+    if config_file is not None:
+        wanted = configuration.read(config_file)
+    given = dict(_given(click.get_current_context()))
+    several = given.pop("", {})
+    namespaces = several.get("namespace", ())
+    if "size" in several:
+        if namespaces:
+            raise click.UsageError("--size is short for --namespace; give one of them")
+        namespaces = (NamespaceSection(several["size"]),)
+    wanted = replace(
+        wanted,
+        namespaces=(*namespaces, *several.get("zoned_namespace", ())) or wanted.namespaces,
+        accelerators=several.get("accelerator") or wanted.accelerators,
+        **{name: replace(getattr(wanted, name), **values) for name, values in given.items()},
+    )
+    if wanted.time.mode != MODELLED:
+        monitors = ["monitor"] if wanted.time.monitor is not None else []
+        for name in (*given.get("time", ()), *monitors):
+            if name != "mode":
+                flag = toml_kinds.keys(wanted.time)[name].flags
+                raise click.UsageError(f"{flag} is for --time {MODELLED}")
+    return wanted
+
+
+def overridden_sections() -> set[str]:
+    """The sections that options of the running command override, "" for several namespaces."""
+    return set(_given(click.get_current_context()))
 
 
 def _libubpf(_context: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
@@ -113,129 +206,6 @@ libubpf_option = click.option(
     help="The library of the engine ubpf (default: POTASH_LIBUBPF, or libubpf.so as the loader "
     "finds it).",
 )
-
-
-def _memory_size(text: str) -> int:
-    size = Size(shapes.MEMORY_UNIT).parse(text)
-    if size % shapes.MEMORY_UNIT or size > configuration.LARGEST_MEMORY:
-        raise ValueError(
-            f"{text!r}: memory has {human(shapes.MEMORY_UNIT)} to "
-            f"{human(configuration.LARGEST_MEMORY)}, in steps of {human(shapes.MEMORY_UNIT)}"
-        )
-    return size
-
-
-MEMORY_SIZE = Parsed("SIZE", _memory_size)
-"""Whole pages, as much as a memory namespace may have."""
-
-
-def _zoned(text: str) -> shapes.NamespaceShape:
-    size, *zone = text.split(":")
-    if len(zone) > 2:
-        raise ValueError(f"{text!r} is not SIZE:ZONE:CAPACITY")
-    return shapes.NamespaceShape.zoned(Size().parse(size), *map(Size().parse, zone))
-
-
-extension_options = together(
-    click.option(
-        "--zoned-namespace",
-        "zoned_namespaces",
-        type=Parsed("SIZE[:ZONE[:CAPACITY]]", _zoned),
-        multiple=True,
-        help="A zoned namespace for a new drive: its size, the size of its zones (a power of two, "
-        f"default: {human(shapes.DEFAULT_ZONE_SIZE)}), and how much of each zone can be written "
-        "(default: all); may be repeated. It follows those of --namespace. The media store it.",
-    ),
-    click.option(
-        "--memory-namespace",
-        "memory_namespaces",
-        type=MEMORY_SIZE,
-        multiple=True,
-        help="A memory namespace (Subsystem Local Memory) of this size, for a new drive or one "
-        "without any; may be repeated. Its contents are not persistent.",
-    ),
-    click.option(
-        "--memory-bar/--no-memory-bar",
-        help="Let the host map the first memory namespace, as BAR 4. Its size must be a power "
-        "of two, up to 1G.",
-    ),
-    click.option(
-        "--compute-namespace",
-        "compute_namespaces",
-        count=True,
-        help="A compute namespace (Computational Programs), for a new drive or one without any; "
-        "may be repeated.",
-    ),
-    click.option(
-        "--cmb",
-        type=Parsed("SIZE[:USE,…]", toml_kinds.parse_cmb),
-        help="Controller memory buffer in BAR 2: its size, a power of two (Linux uses it from "
-        "2M on), and its uses: sqs,cqs,lists,rds,wds for submission and completion "
-        "queues, lists, and data of reads and writes (default: all uses; no buffer).",
-    ),
-    click.option(
-        "--fdp",
-        type=Parsed("HANDLES[:SIZE]", toml_kinds.parse_placement),
-        help="Flexible data placement: the number of reclaim unit handles (1 to 128), and the "
-        "size of a reclaim unit (default: 64M), which with --time modelled is that of a "
-        "superblock.",
-    ),
-)
-"""What a drive may have besides namespaces with plain blocks."""
-
-
-def computational(
-    memory: tuple[int, ...], capacity: int | None, bar: bool, compute: int
-) -> dict[str, Any]:
-    """Those sections of a configuration, with the limits that the file gives."""
-    if compute > configuration.MOST_COMPUTE_NAMESPACES:
-        raise click.UsageError(
-            f"a drive has at most {configuration.MOST_COMPUTE_NAMESPACES} compute namespaces"
-        )
-    found = given()
-    return {
-        "memory": dataclasses.replace(found.memory, namespaces=memory, capacity=capacity, bar=bar),
-        "compute": dataclasses.replace(found.compute, namespaces=compute),
-    }
-
-
-def given() -> configuration.Configuration:
-    """What the file says, or the defaults where none is given."""
-    found = click.get_current_context().meta[__name__]
-    assert isinstance(found, configuration.Configuration)
-    return found
-
-
-def wanted_namespaces(
-    namespaces: tuple[shapes.NamespaceShape, ...],
-    size: int | None,
-    zoned: tuple[shapes.NamespaceShape, ...] = (),
-) -> tuple[shapes.NamespaceShape, ...]:
-    """What `--namespace`, its short form `--size`, and `--zoned-namespace` come to."""
-    source = click.get_current_context().get_parameter_source("namespaces")
-    if size is None:
-        named = not zoned or source is ParameterSource.COMMANDLINE
-        return (namespaces if named else ()) + zoned
-    if source is ParameterSource.COMMANDLINE:
-        raise click.UsageError("--size is short for --namespace; give one of them")
-    return (shapes.NamespaceShape(size), *zoned)
-
-
-def sections(
-    namespaces: tuple[shapes.NamespaceShape, ...],
-) -> tuple[configuration.NamespaceSection, ...]:
-    """Namespaces as a configuration has them."""
-    return tuple(
-        configuration.NamespaceSection(
-            one.zones * one.zone_size or one.size,
-            one.block_size,
-            one.metadata.size,
-            one.metadata.protection,
-            one.zone_size or None,
-            one.zone_capacity or None,
-        )
-        for one in namespaces
-    )
 
 
 fault_options = together(

@@ -12,25 +12,20 @@ import click
 from potash import configuration
 from potash.cli.device import configured
 from potash.cli.device.mirror import mirror_option
-from potash.cli.device.time_options import MODELLED, time_options, time_section
 from potash.cli.device.vta_options import writable_file
 from potash.cli.progress import showing
-from potash.configuration import LEAST_GUEST, MOST_CPUS, GuestSection
 from potash.sdk import faults as sdk_faults
 from potash.sdk.faults import Fault
 from potash.sdk.vfio_user import require_free
+from potash.sections import MODELLED
 from potash.tracing.recording import recording
-from potash.units import Parsed, Size, short
+from potash.units import Parsed
 from potash.vm import images, snapshot, system
 from potash.vm.drive import serving_guest
 from potash.vm.guest import DRIVE, Guest
 from potash.vm.qemu import CPUS, MEMORY, ROOT_PORTS, Accelerator
 from potash.vm.system import APPEND, Disk, System
 from potash.vm.terminal import descriptor_sink
-from potash_device.controller.cmb import CmbSettings
-from potash_device.media.shapes import NamespaceShape
-from potash_firmware.rpu.placement import PlacementSettings
-from potash_firmware.settings import PROFILES
 
 SHARE = "/share"
 MEBIBYTE = 1 << 20
@@ -118,7 +113,7 @@ def running_guest(
 
 @click.command()
 @click.argument("command", nargs=-1, metavar="[-- CMD...]")
-@configured.config_options
+@configured.configuration_options(guest=True)
 @click.option(
     "--socket",
     "served",
@@ -143,17 +138,6 @@ def running_guest(
     "memory). May be repeated, once for each drive.",
 )
 @click.option(
-    "--namespace",
-    "namespaces",
-    type=configured.NAMESPACE,
-    multiple=True,
-    help="A namespace for a new drive, as for potash serve; may be repeated.",
-)
-@configured.extension_options
-@click.option(
-    "--size", type=Size(), help="Short form for one --namespace of this size (default: 1 GiB)."
-)
-@click.option(
     "--share",
     "shares",
     type=click.Path(exists=True, path_type=Path),
@@ -168,29 +152,7 @@ def running_guest(
     multiple=True,
     help="Copy a file or directory out of the guest after the command; may be repeated.",
 )
-@click.option(
-    "--memory",
-    type=Size(),
-    default=short(configured.DEFAULTS.guest.memory),
-    show_default=True,
-    help="Memory of the guest.",
-)
-@click.option(
-    "--cpus",
-    type=click.IntRange(1, MOST_CPUS),
-    default=configured.DEFAULTS.guest.cpus,
-    show_default=True,
-    help="Number of vCPUs.",
-)
 @mirror_option
-@time_options
-@click.option(
-    "--profile",
-    type=click.Choice(sorted(PROFILES)),
-    default=configured.DEFAULTS.device.profile,
-    show_default=True,
-    help="Identity of the drive.",
-)
 @configured.fault_options
 @click.option(
     "--kernel",
@@ -231,27 +193,11 @@ def guest(
     print_config: bool,
     served: Path | None,
     monitor: Path | None,
-    time_mode: str,
-    modelled_drive: str,
-    policies: tuple[str, ...],
-    time_factor: int,
-    still_limit: int,
     devices: int | None,
     media: tuple[Path, ...],
-    namespaces: tuple[NamespaceShape, ...],
-    zoned_namespaces: tuple[NamespaceShape, ...],
-    memory_namespaces: tuple[int, ...],
-    memory_bar: bool,
-    compute_namespaces: int,
-    cmb: CmbSettings | None,
-    fdp: PlacementSettings | None,
-    size: int | None,
     shares: tuple[Path, ...],
     collected: tuple[tuple[str, Path], ...],
-    memory: int,
-    cpus: int,
     debian_mirror: str | None,
-    profile: str,
     faults: tuple[Fault, ...],
     fault_files: tuple[Path, ...],
     allow_faults: bool,
@@ -273,31 +219,22 @@ def guest(
     names = [share.resolve().name for share in shares]
     if len(set(names)) < len(names):
         raise click.UsageError(f"two of what is shared would have the same name below {SHARE}")
-    if memory % MEBIBYTE or memory < LEAST_GUEST:
-        raise click.UsageError(
-            f"the guest's memory is whole MiB, and at least {short(LEAST_GUEST)}"
-        )
-    namespaces = configured.wanted_namespaces(namespaces, size, zoned_namespaces)
-    wanted_time = time_section(time_mode, modelled_drive, policies, time_factor, still_limit)
-    found = configured.given()
-    medium = media[0] if media else None
+    wanted = configured.configured(config_file)
+    if media:
+        wanted = replace(wanted, device=replace(wanted.device, media=media[0]))
+    elif wanted.device.media is not None:
+        media = (wanted.device.media,)
+    mirror = debian_mirror or wanted.guest.debian_mirror
     wanted = replace(
-        found,
-        device=replace(found.device, media=medium, profile=profile, cmb=cmb, fdp=fdp),
-        namespaces=configured.sections(namespaces),
-        guest=GuestSection(memory, cpus, debian_mirror),
-        time=wanted_time,
-        **configured.computational(
-            memory_namespaces, found.memory.capacity, memory_bar, compute_namespaces
-        ),
+        wanted,
+        guest=replace(wanted.guest, debian_mirror=mirror),
+        time=replace(wanted.time, monitor=None),
     )
     if print_config:
         click.echo(configuration.write(wanted), nl=False)
         return
-    computes = memory_namespaces or memory_bar or compute_namespaces or cmb or fdp
-    its_drive = media or namespaces or computes or devices is not None or config_file is not None
-    its_drive = its_drive or wanted_time.mode == MODELLED
-    if served is not None and (its_drive or faults or fault_files or allow_faults or recorded):
+    new_drives = media or devices or config_file or configured.overridden_sections() - {"guest"}
+    if served is not None and (new_drives or faults or fault_files or allow_faults or recorded):
         raise click.UsageError(
             "the device at --socket has its drive already; give its options to `potash serve`"
         )
@@ -314,7 +251,8 @@ def guest(
     drives = [
         [*shared, *_own_options(number, media[number : number + 1])] for number in range(count)
     ]
-    stop = wanted_time.mode == MODELLED
+    stop = wanted.time.mode == MODELLED
+    memory, cpus = wanted.guest.memory // MEBIBYTE, wanted.guest.cpus
     if kernel is None and (initrd is not None or append is not None):
         raise click.UsageError("--initrd and --append are for --kernel")
     if kernel is not None or disks:
@@ -326,9 +264,9 @@ def guest(
         own = System(kernel, initrd, APPEND if append is None else append, disks)
         with _configured(drives, wanted) as described:
             attached = _devices(described, served, monitor, stop, verbose)
-            _boot(own, attached, memory // MEBIBYTE, cpus, debian_mirror, refresh)
+            _boot(own, attached, memory, cpus, mirror, refresh)
         return
-    blocks = len(namespaces) or 1
+    blocks = len(wanted.namespaces) or 1
     with (
         showing(steps=True) as progress,
         recording(recorded, progress),
@@ -337,11 +275,11 @@ def guest(
             *described,
             socket=served,
             monitor=monitor,
-            namespaces=blocks + len(memory_namespaces) + compute_namespaces,
+            namespaces=blocks + len(wanted.memory.namespaces) + wanted.compute.namespaces,
             stop=stop,
-            memory=memory // MEBIBYTE,
+            memory=memory,
             cpus=cpus,
-            mirror=debian_mirror,
+            mirror=mirror,
             refresh=refresh,
             verbose=verbose,
         ) as running,

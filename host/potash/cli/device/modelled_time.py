@@ -1,4 +1,4 @@
-"""The options for a device whose time is modelled."""
+"""The modelled drive of a device: what it begins as, and what is kept of it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-from click.core import ParameterSource
-
-from potash.cli.device.configured import DEFAULTS
-from potash.cli.drive.common import completing, together
 from potash.cli.progress import ticking
-from potash.configuration import MOST_FACTOR, MOST_SECONDS, TIME_MODES, TimeSection
 from potash.files import replacing
 from potash.sdk.errors import PotashError
+from potash.sections import MODELLED, TimeSection
 from potash.vm.qmp import require_monitor
 from potash.vm.standstill import Clock, Standstill
 from potash_device.media.drive import Drive as MediaDrive
 from potash_device.timing.cores import DEFAULT, CoreProfile
-from potash_device.timing.profile import PAGE, PROFILES, ProfileError, scaled
+from potash_device.timing.profile import PAGE, ProfileError, scaled
 
 log = logging.getLogger(__name__)
 
@@ -30,76 +25,6 @@ if TYPE_CHECKING:
     from potash_device.timing.drive import Drive
     from potash_firmware.rpu.placement import PlacementSettings
     from potash_firmware.rpu.timing.modelled import ModelledTime, TimeSettings
-
-MODELLED = TIME_MODES[1]
-
-time_options = together(
-    click.option(
-        "--time",
-        "time_mode",
-        type=click.Choice(TIME_MODES),
-        default=DEFAULTS.time.mode,
-        show_default=True,
-        help="Complete commands as fast as possible, or when a modelled flash drive would.",
-    ),
-    click.option(
-        "--drive",
-        "modelled_drive",
-        metavar="PROFILE",
-        shell_complete=completing(lambda: PROFILES),
-        default=DEFAULTS.time.drive,
-        show_default=True,
-        help=f"The modelled drive: {', '.join(PROFILES)}, a TOML file, or a file of potash drive "
-        "precondition (.npz).",
-    ),
-    click.option(
-        "--policy",
-        "policies",
-        multiple=True,
-        metavar="KIND=POLICY",
-        help="Policy of the modelled drive, of gc, wear or allocation: a built-in name, or "
-        "FILE:CLASS; may be repeated.",
-    ),
-    click.option(
-        "--time-factor",
-        type=click.IntRange(1, MOST_FACTOR),
-        default=DEFAULTS.time.factor,
-        show_default=True,
-        help="Multiply all modelled times, for machines that are too slow for the drive.",
-    ),
-    click.option(
-        "--still-limit",
-        type=click.IntRange(1, MOST_SECONDS),
-        metavar="SECONDS",
-        default=DEFAULTS.time.still_limit,
-        show_default=True,
-        help="Maximum time that the guest is stopped for a job, which fails after it.",
-    ),
-)
-
-
-def time_section(
-    mode: str,
-    drive: str,
-    policies: tuple[str, ...],
-    factor: int,
-    still_limit: int,
-    monitor: Path | None = None,
-) -> TimeSection:
-    """What the options come to. Raises UsageError for options that do nothing."""
-    context = click.get_current_context()
-    for name, option in (
-        ("modelled_drive", "--drive"),
-        ("policies", "--policy"),
-        ("time_factor", "--time-factor"),
-        ("still_limit", "--still-limit"),
-    ):
-        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if given and mode != MODELLED:
-            raise click.UsageError(f"{option} is for --time {MODELLED}")
-    if monitor is not None and mode != MODELLED:
-        raise click.UsageError(f"--monitor is for --time {MODELLED}")
-    return TimeSection(mode, drive, policies, factor, monitor, still_limit)
 
 
 def standing(section: TimeSection) -> Callable[[Clock], Standstill] | None:
