@@ -24,7 +24,6 @@ from typing import (
     Annotated,
     Any,
     Generic,
-    NamedTuple,
     TypeVar,
     Union,
     get_args,
@@ -33,7 +32,8 @@ from typing import (
     is_typeddict,
 )
 
-from nvme_spec.layout import Buffer, Field
+from potash_wire.records import Range
+from potash_wire.structures import Buffer, Field
 
 T = TypeVar("T")
 
@@ -44,13 +44,6 @@ MOST_VALUES = 1 << 18
 
 LARGEST_NUMBER = (1 << 63) - 1
 """Of anything that counts further where it is loaded, and has 64 bits."""
-
-
-class Range(NamedTuple):
-    """Least and greatest integer, or number of items."""
-
-    least: int
-    most: int
 
 
 def fits(field: Field[int], unit: int = 1) -> Range:
@@ -68,9 +61,6 @@ def limited(field: Field[int], value: int) -> int:
     return min(value, fits(field).most)
 
 
-U8 = Annotated[int, Range(0, 0xFF)]
-U16 = Annotated[int, Range(0, 0xFFFF)]
-U32 = Annotated[int, Range(0, 0xFFFF_FFFF)]
 Number = Annotated[int, Range(0, LARGEST_NUMBER)]
 """The number of a record, each of which has a greater one than the record before."""
 
@@ -138,9 +128,9 @@ def typed(kind: Any, value: Any) -> Any:
     if origin is Annotated:
         found = typed(parts[0], value)
         size = found if isinstance(found, int) else len(found)
-        for least, most in parts[1:]:
-            if not least <= size <= most:
-                raise ValueError(f"{size} is not from {least} to {most}")
+        for limits in parts[1:]:
+            if isinstance(limits, Range) and not limits.least <= size <= limits.most:
+                raise ValueError(f"{size} is not from {limits.least} to {limits.most}")
         return found
     if origin in (Union, types.UnionType):
         inner = next(one for one in parts if one is not type(None))

@@ -7,7 +7,8 @@ from typing import Annotated, Any, NamedTuple, TypedDict
 import pytest
 
 from nvme_spec.logs import FirmwareSlotLog, SmartLog
-from potash_device.saved import Range, counts, decode, encode, exactly, fits, read_json, typed
+from potash_device.saved import counts, decode, encode, exactly, fits, read_json, typed
+from potash_wire.records import Range
 
 
 class Pair(NamedTuple):

@@ -10,13 +10,12 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from potash_device.timing.cores import Work
+from potash_device.timing.cores import LARGEST_COUNT, Work
 from potash_device.timing.drive import Drive
 from potash_device.timing.requests import Op
 from potash_firmware.mailbox import ApuPort
 from potash_firmware.mailbox.counters import Word, unshared_row
 from potash_firmware.mailbox.job_time import (
-    LARGEST_COUNT,
     JobBegan,
     JobCounted,
     JobDue,

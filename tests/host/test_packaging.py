@@ -29,6 +29,7 @@ PACKAGES = {
     "potash": "host",
     "potash_device": "device",
     "potash_firmware": "firmware",
+    "potash_wire": "device",
     "pyvfio_user": "device",
 }
 LEFT_BEHIND = ("examples/add/output.bin", "examples/add/drive.img", "host/potash/x.pyc")

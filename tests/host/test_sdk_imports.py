@@ -7,7 +7,7 @@ import pytest
 
 import potash_firmware
 
-OURS = {"potash", "nvme_spec", "csd_spec", "pyvfio_user"}
+OURS = {"potash", "nvme_spec", "csd_spec", "pyvfio_user", "potash_wire"}
 TOO_HEAVY = {"asyncio", "ctypes", "email", "logging", "multiprocessing", "subprocess"}
 SCRIPT = "import sys; before = set(sys.modules); import {}; print(*set(sys.modules) - before)"
 

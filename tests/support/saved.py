@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
+from potash_wire.records import Range
+
 NESTED: Any = []
 for _ in range(12):
     NESTED = [NESTED]
@@ -59,7 +61,8 @@ def sample(kind: Any) -> Any:
 def _plain(kind: Any) -> tuple[Any, tuple[Any, ...]]:
     """A kind without its ranges and None, and the ranges."""
     if get_origin(kind) is Annotated:
-        kind, *ranges = get_args(kind)
+        kind, *marks = get_args(kind)
+        ranges = [one for one in marks if isinstance(one, Range)]
         return _plain(kind)[0], (*ranges, *_plain(kind)[1])
     if get_origin(kind) in (Union, UnionType):
         return _plain(next(one for one in get_args(kind) if one is not NoneType))

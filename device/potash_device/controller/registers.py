@@ -23,7 +23,7 @@ from nvme_spec.registers import (
 from potash_device.controller.cmb import ControllerMemoryBuffer
 from potash_device.controller.interrupts import InterruptLines
 from potash_device.register_bytes import RegisterBytes
-from potash_device.saved import U32
+from potash_wire.records import U32
 
 DWORD = 4
 

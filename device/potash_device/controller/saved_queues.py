@@ -10,7 +10,7 @@ from potash_device.controller.dma import PAGE_SIZE, DmaEngine
 from potash_device.controller.queue_set import QueueSet
 from potash_device.controller.queues import CompletionQueue, Interrupt, SubmissionQueue
 from potash_device.controller.shadow import ShadowDoorbells
-from potash_device.saved import U16, Range
+from potash_wire.records import U16, Range
 
 
 @dataclass(frozen=True)

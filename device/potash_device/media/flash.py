@@ -17,7 +17,8 @@ from typing import Annotated, NamedTuple, TypedDict
 from potash_device.media.errors import MediaError
 from potash_device.media.sidecar import Sidecar
 from potash_device.media.store import Media
-from potash_device.saved import Range, Section
+from potash_device.saved import Section
+from potash_wire.records import Range
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,8 @@ from typing import Annotated, Any, NamedTuple
 
 from nvme_spec.identify.capabilities import CommandSet
 from potash_device.media.errors import MediaError
-from potash_device.saved import U8, U32, Range, typed
+from potash_device.saved import typed
+from potash_wire.records import U8, U32, Range
 
 BLOCK_SIZES = (512, 4096)
 METADATA_SIZES = (8, 16, 64)

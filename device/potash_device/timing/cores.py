@@ -9,9 +9,10 @@ import math
 from collections import deque
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from potash_device.timing.profile import LARGEST, ProfileError, Rate
+from potash_wire.records import U64, Range, Stored
 
 KINDS = ("alu", "multiply", "divide", "load", "store", "atomic", "branch", "call")
 """Kinds of instructions that take different times, in the order of `Work.instructions`."""
@@ -20,18 +21,23 @@ THOUSAND = 1000
 NS_PER_S = 1_000_000_000
 
 
+LARGEST_COUNT = (1 << 63) - 1
+Count = Annotated[U64, Range(0, LARGEST_COUNT)]
+_Counts = Annotated[tuple[int, ...], Stored("Q", len(KINDS)), Range(0, LARGEST_COUNT)]
+
+
 class Work(NamedTuple):
     """What a job has counted."""
 
-    instructions: tuple[int, ...] = (0,) * len(KINDS)
+    instructions: _Counts = (0,) * len(KINDS)
     """Of eBPF, by kind."""
-    helpers: int = 0
+    helpers: Count = 0
     """Calls of helpers."""
-    bytes: int = 0
+    bytes: Count = 0
     """That the cores moved in DRAM: models, their inputs and outputs, copies."""
-    vta_cycles: int = 0
+    vta_cycles: Count = 0
     """Of the tensor accelerator, as its own timing model counts them."""
-    macs: int = 0
+    macs: Count = 0
     """Multiply-accumulate operations of models that the cores did themselves."""
 
 

@@ -11,10 +11,10 @@ import struct
 from dataclasses import asdict, dataclass
 
 from csd_spec.descriptors import LogEntryType
-from potash_device.timing.cores import KINDS, Work
+from potash_device.timing.cores import KINDS, LARGEST_COUNT, Work
 from potash_firmware.apu.model import ByteRange, Grant
-from potash_firmware.mailbox import MailboxError, execution
-from potash_firmware.mailbox.job_time import LARGEST_COUNT, Read
+from potash_firmware.mailbox import MailboxError, datagrams, execution
+from potash_firmware.mailbox.job_time import Read
 
 MAX_MESSAGE = 64 * 1024
 
@@ -156,10 +156,10 @@ _SERIAL_COUNT = struct.Struct("<Q")
 
 def encode(message: Run | Check | Perform | FromWorker) -> bytes:
     if isinstance(message, execution.Executed):
-        return message.pack()
+        return datagrams.encode(message)
     if isinstance(message, Perform):
         count = len(message.new)
-        return struct.pack(f"<Q{count}Q", count, *message.new) + message.execute.pack()
+        return struct.pack(f"<Q{count}Q", count, *message.new) + datagrams.encode(message.execute)
     return json.dumps([type(message).__name__, asdict(message)]).encode()
 
 
@@ -187,15 +187,16 @@ def decode_perform(data: bytes) -> Perform:
     """What the service sent to a compute namespace's worker."""
     (count,) = _SERIAL_COUNT.unpack_from(data)
     new = struct.unpack_from(f"<{count}Q", data, _SERIAL_COUNT.size)
-    return Perform(execution.Execute.unpack(data[_SERIAL_COUNT.size * (1 + count) :]), new)
+    return Perform(datagrams.decode(data[_SERIAL_COUNT.size * (1 + count) :]), new)
 
 
 def decode(data: bytes) -> FromWorker:
     """What a worker sent. Raises ChannelError."""
     if data[:1] == bytes((execution.EXECUTED,)):
         try:
-            return execution.Executed.unpack(data)
-        except (MailboxError, struct.error) as error:
+            executed: execution.Executed = datagrams.decode(data)
+            return executed
+        except MailboxError as error:
             raise ChannelError(f"a worker sent {data[:80]!r}: {error}") from None
     try:
         name, fields = json.loads(data)

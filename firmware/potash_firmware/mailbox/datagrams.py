@@ -1,9 +1,9 @@
 """How messages become datagrams: a kind in the first byte, then the fields, little endian."""
 
-import struct
 from collections.abc import Callable
-from dataclasses import fields
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
+
+from potash_wire.records import Record, WireError
 
 Message = TypeVar("Message", bound=type[Any])
 
@@ -12,37 +12,35 @@ class MailboxError(Exception):
     """A message, a port or a shared buffer is not what the two processors agreed on."""
 
 
-class Codec(NamedTuple):
-    """How a kind of message is packed and unpacked; unpacking raises MailboxError, struct.error."""
-
-    message: type[Any]
-    pack: Callable[[Any], bytes]
-    unpack: Callable[[bytes], Any]
-
-
-CODECS: dict[int, Codec] = {}
+KINDS: dict[int, Record[Any]] = {}
 """By the first byte."""
-PACKERS: dict[type[Any], Callable[[Any], bytes]] = {}
+RECORDS: dict[type[Any], Record[Any]] = {}
 
 
-def datagram(kind: int, layout: str = "") -> Callable[[Message], Message]:
-    """Make a class the message of a kind.
-
-    With a layout, its fields are numbers in the order of the datagram; else it has `pack`, which
-    gives all bytes, and `unpack`, which takes them.
-    """
+def datagram(kind: int) -> Callable[[Message], Message]:
+    """Make a class the message of a kind; its fields say how they are stored."""
 
     def register(message: Message) -> Message:
-        codec = Codec(message, message.pack, message.unpack) if not layout else _plain(message)
-        CODECS[kind], PACKERS[message] = codec, codec.pack
+        KINDS[kind] = RECORDS[message] = Record(message, first=kind)
         return message
 
-    def _plain(message: type[Any]) -> Codec:
-        form, names = struct.Struct(layout), [one.name for one in fields(message)]
-        return Codec(
-            message,
-            lambda m: form.pack(kind, *(getattr(m, name) for name in names)),
-            lambda data: message(*form.unpack(data)[1:]),
-        )
-
     return register
+
+
+def encode(message: Any) -> bytes:
+    """One datagram. Raises MailboxError where a field's value has no place in it."""
+    try:
+        return RECORDS[type(message)].encode(message)
+    except WireError as error:
+        raise MailboxError(str(error)) from None
+
+
+def decode(data: bytes) -> Any:
+    """The message in a datagram. Raises MailboxError for anything that `encode` did not make."""
+    record = KINDS.get(data[0]) if data else None
+    if record is None:
+        raise MailboxError(f"a datagram starts with {data[:1].hex() or 'nothing'}, no known kind")
+    try:
+        return record.decode(data)
+    except WireError as error:
+        raise MailboxError(str(error)) from None

@@ -7,15 +7,16 @@ two processors; `port` transports datagrams, and bulk data is in the memory of `
 Source: Alkali CSD platform documentation, section 3.4.4 (Userspace custom NVMe command handler).
 """
 
-import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntFlag
-from typing import Self
+from typing import Annotated
 
 from potash_firmware.mailbox import execution, job_time
-from potash_firmware.mailbox.datagrams import CODECS, PACKERS, MailboxError, datagram
+from potash_firmware.mailbox.datagrams import KINDS, datagram, decode, encode
 from potash_firmware.mailbox.shared import SLOT_SIZE, SLOTS
+from potash_wire.records import BOOL, I32, U8, U16, U32, U64, At, Number, Range, Stored
+
+__all__ = ["decode", "encode"]
 
 NO_SLOT = -1
 """The slot of a request that moves no data."""
@@ -25,6 +26,10 @@ MAX_RANGES = 512
 
 LARGEST_STATUS = 0x7FF
 """Three bits of status code type above eight of status code."""
+
+_Tag = Annotated[U32, At(4)]
+_Length = Annotated[U32, Range(0, SLOT_SIZE)]
+_AtLeastOne = Annotated[U64, Range(1, (1 << 64) - 1)]
 
 
 @datagram(1)
@@ -36,27 +41,17 @@ class Request:
     (host to controller) or goes to (controller to host), `length` its bytes.
     """
 
-    tag: int
-    admin: bool
-    opcode: int
-    nsid: int
-    cdws: tuple[int, int, int, int, int, int]
-    slot: int = NO_SLOT
-    length: int = 0
+    tag: _Tag
+    admin: Annotated[BOOL, At(1)]
+    opcode: U8
+    nsid: Annotated[U32, At(8)]
+    cdws: Annotated[tuple[int, int, int, int, int, int], Stored("I", 6)]
+    slot: Annotated[I32, Range(NO_SLOT, SLOTS - 1)] = NO_SLOT
+    length: _Length = 0
 
-    def pack(self) -> bytes:
-        _require_slot(self.slot, self.length)
-        return _REQUEST.pack(
-            1, self.admin, self.opcode, self.tag, self.nsid, *self.cdws, self.slot, self.length
-        )
-
-    @classmethod
-    def unpack(cls, data: bytes) -> Self:
-        _, admin, opcode, tag, nsid, *cdws, slot, length = _REQUEST.unpack(data)
-        _require_slot(slot, length)
-        ten, eleven, twelve, thirteen, fourteen, fifteen = cdws
-        dwords = (ten, eleven, twelve, thirteen, fourteen, fifteen)
-        return cls(tag, _boolean(admin), opcode, nsid, dwords, slot, length)
+    def validate(self) -> None:
+        if self.slot == NO_SLOT and self.length:
+            raise ValueError(f"a request of {self.length} bytes names no transfer slot")
 
 
 class ResetScope(IntFlag):
@@ -81,21 +76,11 @@ class Reset:
     Requests behind it are carried out after it.
     """
 
-    tag: int
-    scope: ResetScope = CONTROLLER_RESET
-
-    def pack(self) -> bytes:
-        return _RESET.pack(2, self.scope, self.tag)
-
-    @classmethod
-    def unpack(cls, data: bytes) -> Self:
-        _, scope, tag = _RESET.unpack(data)
-        if scope > NEXT_HOST:
-            raise MailboxError(f"{scope:#x} is no scope of a reset")
-        return cls(tag, ResetScope(scope))
+    tag: _Tag
+    scope: Annotated[ResetScope, Stored("B"), Range(0, NEXT_HOST), At(1)] = CONTROLLER_RESET
 
 
-@datagram(3, "<BxxxIIxxxxQ")
+@datagram(3)
 @dataclass(frozen=True, slots=True)
 class WriteBackDone:
     """RPU to APU: a write-back ended; `error` is its errno, 0 when all blocks are written.
@@ -103,9 +88,9 @@ class WriteBackDone:
     `modelled` are the nanoseconds that its job has taken, where time is modelled.
     """
 
-    tag: int
-    error: int = 0
-    modelled: int = 0
+    tag: _Tag
+    error: U32 = 0
+    modelled: Annotated[U64, At(16)] = 0
 
 
 @datagram(4)
@@ -116,21 +101,11 @@ class Reply:
     `length` bytes of the request's slot are for the host.
     """
 
-    tag: int
-    status: int
-    dnr: bool = False
-    result: int = 0
-    length: int = 0
-
-    def pack(self) -> bytes:
-        _require_reply(self.status, self.length)
-        return _REPLY.pack(4, self.dnr, self.status, self.tag, self.result, self.length)
-
-    @classmethod
-    def unpack(cls, data: bytes) -> Self:
-        _, dnr, status, tag, result, length = _REPLY.unpack(data)
-        _require_reply(status, length)
-        return cls(tag, status, _boolean(dnr), result, length)
+    tag: _Tag
+    status: Annotated[U16, Range(0, LARGEST_STATUS), At(2)]
+    dnr: Annotated[BOOL, At(1)] = False
+    result: Annotated[U32, At(8)] = 0
+    length: _Length = 0
 
 
 @datagram(5)
@@ -145,25 +120,13 @@ class WriteBack:
     two leaves no job half written, and one answer is for all.
     """
 
-    tag: int
-    accelerator: int
-    source: int
-    ranges: tuple[tuple[int, int, int], ...]
-    more: bool = False
-
-    def pack(self) -> bytes:
-        _require_ranges(self.ranges)
-        count = len(self.ranges)
-        head = _WRITE_BACK.pack(5, self.more, self.accelerator, self.tag, count, self.source)
-        return head + b"".join(_PIECE.pack(*item) for item in self.ranges)
-
-    @classmethod
-    def unpack(cls, data: bytes) -> Self:
-        _, more, accelerator, tag, count, source = _WRITE_BACK.unpack_from(data)
-        tail = _tail(data, _WRITE_BACK.size, count, _PIECE)
-        pieces = tuple((nsid, first, length) for nsid, first, length in _PIECE.iter_unpack(tail))
-        _require_ranges(pieces)
-        return cls(tag, accelerator, source, pieces, _boolean(more))
+    tag: _Tag
+    accelerator: Annotated[U16, At(2)]
+    source: Annotated[U64, At(12)]
+    ranges: Annotated[
+        tuple[tuple[U32, U64, _AtLeastOne], ...], Number("H", 8), Range(1, MAX_RANGES)
+    ]
+    more: Annotated[BOOL, At(1)] = False
 
 
 @datagram(8)
@@ -174,66 +137,53 @@ class ReadCheck:
     `ranges` are (first byte, length) on the media of namespace `nsid`.
     """
 
-    tag: int
-    nsid: int
-    ranges: tuple[tuple[int, int], ...]
-
-    def pack(self) -> bytes:
-        _require_ranges(self.ranges)
-        head = _READ_CHECK.pack(8, len(self.ranges), self.tag, self.nsid)
-        return head + b"".join(_RANGE.pack(*item) for item in self.ranges)
-
-    @classmethod
-    def unpack(cls, data: bytes) -> Self:
-        _, count, tag, nsid = _READ_CHECK.unpack_from(data)
-        tail = _tail(data, _READ_CHECK.size, count, _RANGE)
-        ranges = tuple((first, length) for first, length in _RANGE.iter_unpack(tail))
-        _require_ranges(ranges)
-        return cls(tag, nsid, ranges)
+    tag: _Tag
+    nsid: U32
+    ranges: Annotated[tuple[tuple[U64, _AtLeastOne], ...], Number("H", 2), Range(1, MAX_RANGES)]
 
 
-@datagram(9, "<BxxxIIxxxxQ")
+@datagram(9)
 @dataclass(frozen=True, slots=True)
 class ReadChecked:
     """RPU to APU: 0 where all the blocks may be read; else an errno, and the first byte `at` that
     may not."""
 
-    tag: int
-    error: int = 0
-    at: int = 0
+    tag: _Tag
+    error: U32 = 0
+    at: Annotated[U64, At(16)] = 0
 
 
-@datagram(6, "<BxxxI")
+@datagram(6)
 @dataclass(frozen=True, slots=True)
 class ResetDone:
     """APU to RPU: no job runs, and all is as the `Reset` wanted it."""
 
-    tag: int
+    tag: _Tag
 
 
-@datagram(7, "<BxHB")
+@datagram(7)
 @dataclass(frozen=True, slots=True)
 class JobEnded:
     """APU to RPU: a job ended, well or not; `log_page` is where the host reads about it."""
 
-    accelerator: int
-    log_page: int
+    accelerator: Annotated[U16, At(2)]
+    log_page: U8
 
 
-@datagram(10, "<BxxxI")
+@datagram(10)
 @dataclass(frozen=True, slots=True)
 class Ping:
     """RPU to APU: are you still there? `Alive` with the same tag answers it at once."""
 
-    tag: int
+    tag: _Tag
 
 
-@datagram(11, "<BxxxI")
+@datagram(11)
 @dataclass(frozen=True, slots=True)
 class Alive:
     """APU to RPU: its loop runs; said once when it begins, with tag 0, and to a `Ping`."""
 
-    tag: int = 0
+    tag: _Tag = 0
 
 
 ToApu = (
@@ -260,72 +210,4 @@ ToRpu = (
 )
 Message = ToApu | ToRpu
 
-
-_REQUEST = struct.Struct("<BBBxI I6I iI")
-_RESET = struct.Struct("<BBxxI")
-_REPLY = struct.Struct("<BBHIII")
-_WRITE_BACK = struct.Struct("<BBHIHxxQ")
-_PIECE = struct.Struct("<IQQ")
-_READ_CHECK = struct.Struct("<BxHII")
-_RANGE = struct.Struct("<QQ")
-
-MAX_DATAGRAM = max(_WRITE_BACK.size + MAX_RANGES * _PIECE.size, job_time.LARGEST)
-
-
-def _require_slot(slot: int, length: int) -> None:
-    if slot == NO_SLOT:
-        if length:
-            raise MailboxError(f"a request of {length} bytes names no transfer slot")
-    elif not 0 <= slot < SLOTS:
-        raise MailboxError(f"there is no transfer slot {slot}")
-    elif not 0 <= length <= SLOT_SIZE:
-        raise MailboxError(f"{length} bytes do not fit in a transfer slot")
-
-
-def _require_reply(status: int, length: int) -> None:
-    if not 0 <= status <= LARGEST_STATUS:
-        raise MailboxError(f"{status:#x} is no status")
-    if not 0 <= length <= SLOT_SIZE:
-        raise MailboxError(f"{length} bytes do not fit in a transfer slot")
-
-
-def _tail(data: bytes, at: int, count: int, item: struct.Struct) -> memoryview:
-    """The ranges at the end of a message."""
-    tail = memoryview(data)[at:]
-    if len(tail) != count * item.size:
-        raise MailboxError(f"{len(tail)} bytes cannot hold {count} ranges")
-    return tail
-
-
-def _require_ranges(ranges: Sequence[tuple[int, ...]]) -> None:
-    if not 0 < len(ranges) <= MAX_RANGES:
-        raise MailboxError(f"a message has 1 to {MAX_RANGES} ranges, not {len(ranges)}")
-    if any(item[-1] == 0 for item in ranges):
-        raise MailboxError("a message has an empty range")
-
-
-def _boolean(value: int) -> bool:
-    if value > 1:
-        raise MailboxError(f"{value} is neither true nor false")
-    return bool(value)
-
-
-def encode(message: Message) -> bytes:
-    """One datagram. Raises MailboxError where a field's value has no place in it."""
-    try:
-        return PACKERS[type(message)](message)
-    except struct.error as error:
-        raise MailboxError(f"{message} cannot be sent: {error}") from None
-
-
-def decode(data: bytes) -> Message:
-    """The message in a datagram. Raises MailboxError for anything that `encode` did not make."""
-    codec = CODECS.get(data[0]) if data else None
-    if codec is None:
-        raise MailboxError(f"a datagram starts with {data[:1].hex() or 'nothing'}, no known kind")
-    try:
-        message: Message = codec.unpack(data)
-        return message
-    except struct.error:
-        name = codec.message.__name__
-        raise MailboxError(f"{len(data)} bytes are no {name} message") from None
+MAX_DATAGRAM = max(record.largest for record in KINDS.values())

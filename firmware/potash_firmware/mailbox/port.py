@@ -149,7 +149,7 @@ class _Port(Generic[Sent, Received]):
         return self._socket.recv(messages.MAX_DATAGRAM + 1)
 
     def _message(self, data: bytes) -> messages.Message:
-        return messages.decode(data)
+        return cast(messages.Message, messages.decode(data))
 
 
 def _close(descriptor: int) -> None:
@@ -182,7 +182,7 @@ class ApuPort(_Port[messages.ToRpu, messages.ToApu]):
     def _message(self, data: bytes) -> messages.Message:
         descriptor, self._descriptor = self._descriptor, NO_DESCRIPTOR
         try:
-            message = messages.decode(data)
+            message = super()._message(data)
             wanted = isinstance(message, WithDescriptor)
             if isinstance(message, Execute):
                 wanted = message.data_length > 0

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, TypedDict
 
 from nvme_spec import placement
 from nvme_spec.status import NvmeError, Status
-from potash_device.saved import U8, U16, U32, Number, Section
+from potash_device.saved import Number, Section
+from potash_wire.records import U8, U16, U32
 
 if TYPE_CHECKING:
     from potash_firmware.rpu.timing.modelled import ModelledTime

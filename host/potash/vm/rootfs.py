@@ -146,7 +146,7 @@ UNUSED = re.compile(
     r"|_codecs_(cn|hk|jp|kr|tw|iso2022)|readline|nis)\.cpython[^/]*)"
 )
 # Whole packages: Potash's, and the two that these import, in the versions that are tested.
-LIGHT_PACKAGES = ("nvme_spec", "csd_spec", "pyvfio_user", "click", "rich")
+LIGHT_PACKAGES = ("potash_wire", "nvme_spec", "csd_spec", "pyvfio_user", "click", "rich")
 # Of `potash`, what runs in a guest.
 LIGHT_PATTERNS = (
     "*.py",

@@ -16,10 +16,10 @@ from typing import Annotated
 
 from nvme_spec import computational
 from nvme_spec.status import NvmeError, Status
-from potash_device.saved import U8, U16, Range
 from potash_firmware.mailbox.execution import Outcome, next_serial
 from potash_firmware.rpu.compute.engine import Engine, Shared
 from potash_firmware.rpu.settings import ComputeSettings
+from potash_wire.records import U8, U16, Range
 
 LOAD_SHIFT = 3
 """LPG: the size of a program is a multiple of 2**3 bytes, as that of an ELF object is."""

@@ -23,8 +23,9 @@ from nvme_spec.features import (
     VolatileWriteCache,
 )
 from nvme_spec.status import NvmeError, Status
-from potash_device.saved import U8, U32, Number, Section
+from potash_device.saved import Number, Section
 from potash_firmware.rpu.features.table import FEATURES, Feature, Limits, Value, row
+from potash_wire.records import U8, U32
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,9 @@ from typing import Annotated, TypedDict
 
 from nvme_spec.logs import SMART_DATA_UNIT, CriticalWarning, ErrorLogEntry, SmartLog
 from nvme_spec.persistent_events import PowerOnOrReset
-from potash_device.saved import LARGEST_NUMBER, Range, Section, counts, limited
+from potash_device.saved import LARGEST_NUMBER, Section, counts, limited
 from potash_firmware.rpu.logs.errors import ErrorLog
+from potash_wire.records import Range
 
 TEMPERATURE = 313
 """Kelvin: what a device without a sensor says of a comfortable room inside a machine."""

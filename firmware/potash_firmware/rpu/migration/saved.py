@@ -17,7 +17,7 @@ from potash_device.media.flash import Flash
 from potash_device.media.memory import MemoryMedia
 from potash_device.media.sidecar import Sidecar
 from potash_device.media.store import Media
-from potash_device.saved import U8, U16, U32, Number, Range, decode, encode, exactly, fits
+from potash_device.saved import Number, decode, encode, exactly, fits
 from potash_firmware.rpu.commands import Commands
 from potash_firmware.rpu.compute.programs import SavedProgram
 from potash_firmware.rpu.controller import Controller
@@ -27,6 +27,7 @@ from potash_firmware.rpu.lifecycle import Lifecycle, State
 from potash_firmware.rpu.logs.health import SavedHealth
 from potash_firmware.rpu.migration import form
 from potash_firmware.rpu.namespaces.memory import ComputeNamespace, MemoryNamespace
+from potash_wire.records import U8, U16, U32, Range
 from pyvfio_user.protocol import Buffer
 
 STATE_LIMIT = 64 << 20

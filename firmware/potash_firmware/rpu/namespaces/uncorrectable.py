@@ -10,7 +10,7 @@ Source: NVM Command Set Specification 1.0, section 3.2.7 (Write Uncorrectable).
 from bisect import bisect_left, bisect_right
 from typing import Annotated
 
-from potash_device.saved import Range
+from potash_wire.records import Range
 
 MOST_RANGES = 1024
 """Ranges of a drive, all namespaces together."""

@@ -23,7 +23,7 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_device.media.sidecar import Sidecar
 from potash_device.media.store import Media
-from potash_device.saved import U32, Range, Section, fits
+from potash_device.saved import Section, fits
 from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.logs.alerts import AsyncEvents
 from potash_firmware.rpu.logs.health import Health
@@ -35,6 +35,7 @@ from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRec
 from potash_firmware.rpu.operations.firmware_slots import FirmwareSlots
 from potash_firmware.rpu.operations.self_tests import SelfTests
 from potash_firmware.rpu.operations.tasks import Tasks
+from potash_wire.records import U32, Range
 
 log = logging.getLogger(__name__)
 

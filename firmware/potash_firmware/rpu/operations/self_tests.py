@@ -20,12 +20,13 @@ from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status, split
 from potash_device.board import Board
 from potash_device.media.errors import MediaError
-from potash_device.saved import U32, Section, fits
+from potash_device.saved import Section, fits
 from potash_firmware.rpu.command import Steps
 from potash_firmware.rpu.logs.health import Health
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.operations.tasks import Tasks
+from potash_wire.records import U32
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,299 @@
+"""Records: named tuples, dataclasses and plain tuples, stored as their annotations say.
+
+Everything is little endian. Fields follow each other without padding, unless `At` says otherwise;
+bytes that no field names are zero, and are ignored when a record is decoded.
+
+    class Extent(NamedTuple):
+        nsid: U32
+        first: Annotated[U64, At(8)]
+        length: Annotated[U64, Range(1, 1 << 40)]
+
+    extents = Record(Extent)
+    extents.decode(extents.encode(Extent(1, 0, 512)))
+
+A method `validate` of the record, if it has one, checks what ranges cannot say; it raises
+ValueError.
+"""
+
+import dataclasses
+import struct
+from collections.abc import Callable, Iterator
+from enum import Enum
+from functools import cached_property
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    NamedTuple,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from potash_wire.structures import Buffer, LayoutError
+
+T = TypeVar("T")
+
+
+class WireError(ValueError, struct.error):
+    """A value does not fit in its field, or bytes are not what they should be."""
+
+
+class Range(NamedTuple):
+    """Least and greatest integer, or number of items."""
+
+    least: int
+    most: int
+
+
+class Stored(NamedTuple):
+    """How a field is stored, as `struct` writes it; a tuple has `items` of these."""
+
+    code: str
+    items: int = 0
+
+
+class At(NamedTuple):
+    """The offset of a field."""
+
+    offset: int
+
+
+class Number(NamedTuple):
+    """Where the number of records in a tuple is stored; they follow at the end."""
+
+    code: str
+    offset: int
+
+
+MAY_FOLLOW = "may follow"
+"""A record, or None: it follows at the end unless it is None."""
+NOT_STORED = "not stored"
+"""A field with a default."""
+
+U8 = Annotated[int, Range(0, 0xFF), Stored("B")]
+U16 = Annotated[int, Range(0, 0xFFFF), Stored("H")]
+U32 = Annotated[int, Range(0, 0xFFFF_FFFF), Stored("I")]
+U64 = Annotated[int, Range(0, (1 << 64) - 1), Stored("Q")]
+I32 = Annotated[int, Range(-(1 << 31), (1 << 31) - 1), Stored("i")]
+BOOL = Annotated[bool, Stored("B")]
+"""A byte, which is 0 or 1."""
+
+
+class Record(Generic[T]):
+    """How records of a type are stored, in at least `size` bytes, of which `first` is the first.
+
+    The annotations are evaluated when the record is first used.
+    """
+
+    def __init__(self, kind: type[T], *, first: int | None = None, size: int = 0) -> None:
+        self.kind = kind
+        self._first = first
+        self._least_size = size
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes of a record, without those that follow it."""
+        return self._layout.form.size
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest record."""
+        tail = self._layout.tail
+        return self.size + (tail.size * self._layout.most if tail else 0)
+
+    def encode(self, record: T) -> bytes:
+        """The bytes of a record. Raises WireError."""
+        layout = self._layout
+        try:
+            data: bytes = layout.pack(record)
+        except (struct.error, ValueError) as error:
+            raise WireError(f"{record} does not fit: {error}") from None
+        if layout.tail is None:
+            return data
+        return data + b"".join(map(layout.tail.encode, layout.following(record)))
+
+    def decode(self, data: Buffer) -> T:
+        """The record in exactly these bytes. Raises WireError."""
+        layout = self._layout
+        try:
+            if layout.tail is None:
+                made: T = layout.make((), *layout.unpack(data))
+            else:
+                values = layout.form.unpack_from(data)
+                made = layout.make(tuple(layout.tail.decode_all(data[self.size :])), *values)
+            if layout.fits and not layout.fits(made):
+                layout.refuse(made)
+        except (struct.error, ValueError) as error:
+            raise WireError(f"{len(data)} bytes are no {layout.name}: {error}") from None
+        return made
+
+    def decode_from(self, data: Buffer, offset: int = 0) -> T:
+        """The record at `offset`; what is behind it is ignored. Raises WireError."""
+        return self.decode(memoryview(data)[offset : offset + self.size])
+
+    def decode_all(self, data: Buffer) -> Iterator[T]:
+        """Records that follow each other. Raises WireError, perhaps after some of them."""
+        layout = self._layout
+        try:
+            for values in layout.form.iter_unpack(data):
+                made: T = layout.make((), *values)
+                if layout.fits and not layout.fits(made):
+                    layout.refuse(made)
+                yield made
+        except (struct.error, ValueError) as error:
+            raise WireError(f"{len(data)} bytes are not all {layout.name}: {error}") from None
+
+    @cached_property
+    def _layout(self) -> "_Layout":
+        return _Layout(self.kind, self._first, self._least_size)
+
+
+class _Item(NamedTuple):
+    """One item of the `struct`, the expression of its value in a record `m`, and its name (several,
+    for an array) when a record is made."""
+
+    offset: int
+    code: str
+    value: str
+    names: str
+
+
+class _Layout:
+    """What follows from the annotations of a type: the `struct`, and compiled functions."""
+
+    def __init__(self, kind: Any, first: int | None, size: int) -> None:
+        self.name: str = getattr(kind, "__name__", str(kind))
+        self.tail: Record[Any] | None = None
+        """The records that follow, `most` at most; the expression `_following` gives them."""
+        self.most = 1
+        self._following = "()"
+        self._items: list[_Item] = []
+        self._conditions: list[str] = []
+        self._scope: dict[str, Any] = {"boolean": _boolean, "counted": _counted}
+        self._start = self._end = 0
+        """Of the record whose fields are added: its first byte, and the one behind the last."""
+        if first is not None:
+            self._add(0, "B", str(first))
+        made = self._record(kind, "m")
+        if hasattr(kind, "validate"):
+            self._conditions.append("m.validate() is None")
+        items = sorted(self._items)
+        form, end = "<", 0
+        for item in items:
+            if item.offset < end:
+                raise LayoutError(f"{self.name} has two fields at byte {item.offset}")
+            form += f"{item.offset - end}x{item.code}"
+            end = item.offset + _size(item.code)
+        self.form = struct.Struct(f"{form}{max(0, size - end)}x")
+        names = "".join(f", {item.names}" for item in items)
+        self.make = self._function(f"tail{names}", made)
+        self.unpack = self.form.unpack
+        self._scope |= {"pack": self.form.pack, "refuse": self.refuse}
+        packed = f"pack({', '.join(item.value for item in items)})"
+        condition = " and ".join(self._conditions)
+        self.fits = self._function("m", condition) if condition else None
+        self.pack = self._function("m", f"{packed} if {condition or True} else refuse(m)")
+        self.following = self._function("m", self._following)
+
+    def refuse(self, record: Any) -> None:
+        """Raise ValueError for a record whose values are not all in their ranges."""
+        wrong = (one for one in self._conditions if not self._function("m", one)(record))
+        raise ValueError(f"{next(wrong).replace('m.', '')} is not so")
+
+    def _function(self, parameters: str, expression: str) -> Callable[..., Any]:
+        made: Callable[..., Any] = eval(f"lambda {parameters}: {expression}", self._scope)
+        return made
+
+    def _add(self, offset: int | None, code: str, value: str, count: int = 0) -> str:
+        """Add an item; the expression of its value when a record is made."""
+        at = self._end if offset is None else self._start + offset
+        name = f"v{len(self._items)}"
+        names = "".join(f"{name}_{i}, " for i in range(count)) or name
+        if count:
+            code, value = f"{count}{code}", f"*{value}"
+        self._items.append(_Item(at, code, value, names.rstrip(", ")))
+        self._end = at + _size(code)
+        return f"({names})" if count else name
+
+    def _record(self, kind: Any, path: str) -> str:
+        """Add a record's fields; the expression that makes it."""
+        if get_origin(kind) is tuple:
+            hints = enumerate(get_args(kind))
+            return f"({''.join(self._field(hint, f'{path}[{i}]') + ', ' for i, hint in hints)})"
+        found = get_type_hints(kind, include_extras=True)
+        is_dataclass = dataclasses.is_dataclass(kind)
+        names = [one.name for one in dataclasses.fields(kind)] if is_dataclass else kind._fields
+        values = [(name, self._field(found[name], f"{path}.{name}")) for name in names]
+        # By position as far as possible, which is quicker.
+        named = next((i for i, (_, value) in enumerate(values) if not value), len(values))
+        arguments = [value for _, value in values[:named]]
+        arguments += [f"{name}={value}" for name, value in values[named:] if value]
+        return f"{self._known(kind)}({', '.join(arguments)})"
+
+    def _field(self, hint: Any, path: str) -> str:
+        """Add a field; the expression of its value, empty where it is not stored."""
+        base, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        by_kind = {type(mark): mark for mark in marks}
+        offset = by_kind[At].offset if At in by_kind else None
+        if NOT_STORED in marks:
+            return ""
+        if MAY_FOLLOW in marks or Number in by_kind:
+            self.tail = Record(get_args(base)[0])
+            if MAY_FOLLOW in marks:
+                self._following = f"() if {path} is None else ({path},)"
+                return "tail[0] if tail else None"
+            self._following, limits = path, by_kind[Range]
+            self.most = limits.most
+            self._conditions.append(f"{limits.least} <= len({path}) <= {limits.most}")
+            end = self._end
+            count = self._add(by_kind[Number].offset, by_kind[Number].code, f"len({path})")
+            self._end = end
+            return f"counted(tail, {count}, {path[2:]!r})"
+        if Stored not in by_kind:
+            start, self._start = self._start, self._end if offset is None else self._start + offset
+            self._end = self._start
+            made = self._record(base, path)
+            self._start = start
+            return made
+        code, count = by_kind[Stored]
+        value = self._add(offset, code, path, count)
+        if Range in by_kind:
+            limits = by_kind[Range]
+            if limits != _range(code):
+                values = f"min({path}) <= max({path})" if count else path
+                self._conditions.append(f"{limits.least} <= {values} <= {limits.most}")
+        if base is bool:
+            return f"boolean({value})"
+        return (
+            f"{self._known(base)}({value})" if issubclass(get_origin(base) or base, Enum) else value
+        )
+
+    def _known(self, kind: Any) -> str:
+        """The name of a type in the functions."""
+        name = f"{kind.__name__}_{len(self._scope)}"
+        self._scope[name] = kind
+        return name
+
+
+def _size(code: str) -> int:
+    return struct.calcsize(f"<{code}")
+
+
+def _range(code: str) -> Range:
+    """What a number that is stored so can be."""
+    values = 1 << 8 * _size(code)
+    return Range(-values // 2, values // 2 - 1) if code.islower() else Range(0, values - 1)
+
+
+def _boolean(value: int) -> bool:
+    if value > 1:
+        raise ValueError(f"{value} is neither true nor false")
+    return bool(value)
+
+
+def _counted(records: tuple[Any, ...], count: int, name: str) -> tuple[Any, ...]:
+    if len(records) != count:
+        raise ValueError(f"{count} {name} are announced, and {len(records)} follow")
+    return records

@@ -1,0 +1,119 @@
+"""Records are stored as their annotations say, and nothing else is read or written."""
+
+import struct
+from enum import IntEnum
+from typing import Annotated, NamedTuple
+
+import pytest
+
+from potash_wire.records import (
+    BOOL,
+    I32,
+    MAY_FOLLOW,
+    NOT_STORED,
+    U8,
+    U16,
+    U32,
+    U64,
+    At,
+    Number,
+    Range,
+    Record,
+    Stored,
+    WireError,
+)
+from potash_wire.structures import LayoutError
+
+
+class Kind(IntEnum):
+    READ = 1
+    WRITE = 2
+
+
+class Extent(NamedTuple):
+    nsid: U32
+    first: Annotated[U64, At(8)]
+    length: Annotated[U64, Range(1, 1 << 40)]
+
+
+class Everything(NamedTuple):
+    number: Annotated[I32, At(4)]
+    kind: Annotated[Kind, Stored("B"), At(1)]
+    flag: BOOL
+    words: Annotated[tuple[int, int], Stored("H", 2), Range(0, 9), At(8)]
+    name: Annotated[bytes, Stored("4s")]
+    extent: Extent
+    pairs: Annotated[tuple[tuple[U8, U16], ...], Number("H", 40), Range(1, 2)]
+    noted: Annotated[int, NOT_STORED] = 0
+
+
+class Optional(NamedTuple):
+    number: U16
+    extent: Annotated[Extent | None, MAY_FOLLOW] = None
+
+
+RECORD = Record(Everything, first=7)
+EXAMPLE = Everything(-2, Kind.WRITE, True, (3, 4), b"abcd", Extent(1, 2, 3), ((5, 6),), 99)
+BYTES = struct.pack("<BBBxiHH4sI4xQQHBH", 7, 2, 1, -2, 3, 4, b"abcd", 1, 2, 3, 1, 5, 6)
+
+
+def test_a_record_is_stored_at_its_offsets() -> None:
+    assert RECORD.encode(EXAMPLE) == BYTES
+    assert RECORD.decode(BYTES) == EXAMPLE._replace(noted=0)
+    assert (RECORD.size, RECORD.largest) == (42, 48)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"number": 1 << 31},
+        {"words": (0, 10)},
+        {"extent": Extent(1, 2, 0)},
+        {"pairs": ()},
+        {"pairs": ((0, 0),) * 3},
+        {"pairs": ((256, 0),)},
+    ],
+)
+def test_what_does_not_fit_is_not_stored(wrong: dict[str, object]) -> None:
+    with pytest.raises(WireError):
+        RECORD.encode(EXAMPLE._replace(**wrong))  # type: ignore[arg-type]  # wrong on purpose
+
+
+@pytest.mark.parametrize(("at", "value"), [(1, 3), (2, 2), (8, 10), (32, 0), (40, 2), (40, 0)])
+def test_what_does_not_fit_is_not_read(at: int, value: int) -> None:
+    with pytest.raises(WireError):
+        RECORD.decode(BYTES[:at] + bytes([value]) + BYTES[at + 1 :])
+
+
+def test_bytes_are_neither_missing_nor_left() -> None:
+    for data in (BYTES[:-1], BYTES + b"\0", BYTES[:20], b""):
+        with pytest.raises(ValueError):
+            RECORD.decode(data)
+
+
+def test_a_record_may_follow() -> None:
+    record = Record(Optional)
+    assert record.encode(Optional(1)) == b"\1\0"
+    assert record.decode(b"\1\0") == Optional(1)
+    whole = Optional(1, Extent(1, 2, 3))
+    assert record.decode(record.encode(whole)) == whole
+    with pytest.raises(WireError):
+        record.decode(record.encode(whole) + bytes(24))
+
+
+def test_records_follow_each_other() -> None:
+    record = Record(Extent)
+    data = record.encode(Extent(1, 2, 3)) + record.encode(Extent(4, 5, 6))
+    assert list(record.decode_all(data)) == [Extent(1, 2, 3), Extent(4, 5, 6)]
+    assert record.decode_from(data, record.size) == Extent(4, 5, 6)
+    with pytest.raises(struct.error):
+        list(record.decode_all(data[:-1]))
+
+
+def test_fields_cannot_overlap() -> None:
+    class Overlapping(NamedTuple):
+        first: U32
+        second: Annotated[U8, At(3)]
+
+    with pytest.raises(LayoutError):
+        Record(Overlapping).encode(Overlapping(0, 0))
