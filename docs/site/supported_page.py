@@ -56,7 +56,7 @@ from potash_firmware.rpu.dispatch import Row
 from potash_firmware.rpu.dispatch import Table as Commands
 from potash_firmware.rpu.features.table import FEATURES
 from potash_firmware.rpu.loop import Rpu
-from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
+from potash_firmware.rpu.settings import RpuSettings
 
 IF_ALLOWED = "with `--allow-faults`"
 IF_PLACED = "with `--fdp`"
@@ -257,10 +257,7 @@ def _device(stack: ExitStack) -> Rpu:
     flash = Flash(drive.flash, sidecar)
     # Nothing is asked of the media, so the executor has no threads.
     board = Board(BoardSettings(), drive.namespaces, flash, MediaExecutor(), sidecar, drive)
-    settings = RpuSettings(
-        namespaces=tuple(NamespaceSettings(nsid, one[1]) for nsid, one in drive.shapes.items())
-    )
-    return Rpu(board, settings, ApuLink(buffers), clock=monotonic)
+    return Rpu(board, RpuSettings(), ApuLink(buffers), clock=monotonic)
 
 
 # The tables' rows.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from potash_device.media.memory import MemoryMedia
-from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
+from potash_device.media.shapes import NamespaceShape
 from support.nvme_host import DATA, PAGE, Host, Queue
 
 WRITE, READ, COMPARE, WRITE_ZEROES, DSM, VERIFY, COPY = 1, 2, 5, 8, 9, 0xC, 0x19
@@ -16,9 +16,8 @@ DEAC = 1 << 25
 
 @pytest.fixture
 def host() -> Iterator[Host]:
-    settings = RpuSettings(namespaces=(NamespaceSettings(1), NamespaceSettings(2, 512)))
     media = {nsid: MemoryMedia.create(1 << 20) for nsid in (1, 2)}
-    with Host(media, settings) as host:
+    with Host(media, shapes={2: NamespaceShape(1 << 20, 512)}) as host:
         host.enable()
         host.create_io_queue()
         yield host

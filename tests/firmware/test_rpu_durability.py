@@ -11,7 +11,7 @@ from itertools import chain
 
 import pytest
 
-from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
+from potash_device.media.shapes import NamespaceShape
 from support.nvme_host import DATA, PAGE, Host, Queue
 from support.recording import Life, Line, RecordingMedia, Step, may_remain
 
@@ -106,8 +106,8 @@ class Promises:
 
 def recorded(kind: type[RecordingMedia], seed: int, block_size: int = 4096) -> Promises:
     media = kind.with_blocks(BLOCKS * block_size, block_size)
-    settings = RpuSettings(namespaces=(NamespaceSettings(1, block_size),))
-    with Host({1: media}, settings) as host:
+    shapes = {1: NamespaceShape(media.size, block_size)}
+    with Host({1: media}, shapes=shapes) as host:
         host.enable()
         queue = host.create_io_queue()
         promises = Promises(host, media, seed)

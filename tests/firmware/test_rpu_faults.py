@@ -7,6 +7,7 @@ import pytest
 
 from csd_spec.faults import Fault, FaultFlags, FaultKind
 from potash_device.media.memory import MemoryMedia
+from potash_device.media.shapes import NamespaceShape
 from potash_firmware.mailbox.messages import (
     ReadCheck,
     ReadChecked,
@@ -15,7 +16,7 @@ from potash_firmware.mailbox.messages import (
     WriteBack,
     WriteBackDone,
 )
-from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
+from potash_firmware.rpu.settings import RpuSettings
 from support.namespaces import attach, create, log_page, powered
 from support.nvme_host import DATA, PAGE, Host, Queue
 from support.rpu_faults import (
@@ -256,10 +257,9 @@ def test_a_fused_write_fails_with_its_blocks(host: Host, queue: Queue) -> None:
 def test_they_are_of_the_namespace_and_count_in_its_blocks() -> None:
     media = {nsid: MemoryMedia.create(SIZE) for nsid in (1, 2)}
     settings = RpuSettings(
-        namespaces=(NamespaceSettings(1), NamespaceSettings(2, 512)),
         faults=(Fault(FaultKind.MEDIA_ERROR, FaultFlags.READS, nsid=2, lba=8, blocks=1),),
     )
-    with Host(media, settings) as host:
+    with Host(media, settings, shapes={2: NamespaceShape(SIZE, 512)}) as host:
         host.enable()
         queue = host.create_io_queue()
         read = [host.command(queue, READ, nsid=nsid, cdws=(8, 0, 0)).status for nsid in (1, 2)]

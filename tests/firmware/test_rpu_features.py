@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.file import FileMedia
 from potash_device.media.memory import MemoryMedia
+from potash_device.media.shapes import NamespaceShape
 from potash_device.media.sidecar import SIDECAR_SIZE
 from potash_firmware.rpu.features.table import Limits
 from potash_firmware.rpu.features.values import Features
-from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from support.nvme_host import DATA, PAGE, Cqe, Host
 
 IDENTIFY, SET_FEATURES, GET_FEATURES = 6, 9, 0xA
@@ -29,8 +29,7 @@ NOT_SAVEABLE, NOT_NAMESPACE_SPECIFIC, OVERLAPPING, LBA_RANGE = 0x10D, 0x10F, 0x1
 def two_namespaces(sidecar: MemoryMedia | FileMedia | None = None) -> Host:
     """256 blocks in namespace 1 and 2048 in 4; 2 and 3 are inactive."""
     media = {nsid: MemoryMedia.create(1 << 20) for nsid in (1, 4)}
-    namespaces = (NamespaceSettings(1), NamespaceSettings(4, 512))
-    return Host(media, RpuSettings(namespaces=namespaces), sidecar=sidecar)
+    return Host(media, sidecar=sidecar, shapes={4: NamespaceShape(1 << 20, 512)})
 
 
 @pytest.fixture

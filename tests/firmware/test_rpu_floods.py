@@ -142,7 +142,7 @@ def test_formats_and_resets_in_turn_pile_nothing_up(host: Host) -> None:
         host.enable()
     assert len(host.executor.waiting) == 1, "the one that had begun"
     assert host.command(host.admin, 0x80, 99, nsid=1).status == 0
-    assert host.rpu.controller.namespaces.blocks[1].formats == 2
+    assert host.rpu.controller.namespaces.blocks[1].shape.formats == 2
 
 
 def test_no_more_is_begun_than_slow_media_take(host: Host) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from potash_device.media.memory import MemoryMedia
-from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
+from potash_device.media.shapes import NamespaceShape
 from support.nvme_host import DATA, PAGE, Host
 
 GET_LOG, IDENTIFY, SET_FEATURES, GET_FEATURES, KEEP_ALIVE = 2, 6, 9, 0xA, 0x18
@@ -27,10 +27,7 @@ def host() -> Iterator[Host]:
     """Namespaces 1, 2 (read-only) and 4: 3 is inactive, and 5 and more are invalid."""
     media = {nsid: MemoryMedia.create(1 << 20) for nsid in (1, 2, 4)}
     media[2].read_only = True
-    shapes = RpuSettings(
-        namespaces=(NamespaceSettings(1), NamespaceSettings(2), NamespaceSettings(4, 512))
-    )
-    with Host(media, shapes) as host:
+    with Host(media, shapes={4: NamespaceShape(1 << 20, 512)}) as host:
         host.enable()
         yield host
 

@@ -14,8 +14,8 @@ import pytest
 
 from potash_device.media.file import FileMedia
 from potash_device.media.memory import MemoryMedia
+from potash_device.media.shapes import NamespaceShape
 from potash_device.media.store import Media
-from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from support.nvme_host import DATA, PAGE, Cqe, Host, Queue
 
 WRITE, READ, COMPARE, WRITE_ZEROES, DSM, VERIFY, COPY = 1, 2, 5, 8, 9, 0xC, 0x19
@@ -350,8 +350,7 @@ def test_without_a_write_cache_all_of_it_is_durable() -> None:
 @pytest.mark.parametrize("block_size", [512, 4096])
 def test_identify_says_what_there_is(block_size: int) -> None:
     """Offsets of NVM Command Set 1.0, figure 97, and of NVMe Base 2.0, figure 275."""
-    settings = RpuSettings(namespaces=(NamespaceSettings(1, block_size),))
-    with Host(settings=settings) as host:
+    with Host(shapes={1: NamespaceShape(1 << 20, block_size)}) as host:
         host.enable()
         assert host.command(host.admin, 0x06, nsid=1).status == 0
         page = host.data(PAGE)

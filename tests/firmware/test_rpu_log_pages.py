@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from potash_device.media.memory import MemoryMedia
+from potash_device.media.shapes import NamespaceShape
 from potash_firmware.mailbox.messages import Reply, Request
-from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from support.nvme_host import DATA, PAGE, Host
 
 GET_LOG, IDENTIFY = 0x02, 0x06
@@ -258,8 +258,7 @@ def test_a_change_is_an_event_where_the_host_wants_it(host: Host) -> None:
 
 def test_unreadable_blocks_are_listed_by_namespace() -> None:
     media = {1: MemoryMedia.create(1 << 20), 2: MemoryMedia.create(1 << 20)}
-    shape = RpuSettings(namespaces=(NamespaceSettings(1), NamespaceSettings(2, 512)))
-    with Host(media, shape) as host:
+    with Host(media, shapes={2: NamespaceShape(1 << 20, 512)}) as host:
         host.enable()
         empty = (16).to_bytes(4, "little") + bytes(12)
         assert get(host, 0x0E, 16) == empty

@@ -14,7 +14,6 @@ from potash_device.media.memory import MemoryMedia
 from potash_device.media.store import Media
 from potash_firmware.mailbox.messages import WriteBack, WriteBackDone
 from potash_firmware.rpu.features.persistence import SHUTDOWN
-from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from support.nvme_host import DATA, PAGE, Cqe, Host, Queue
 
 FLUSH, WRITE, READ = 0, 1, 2
@@ -224,8 +223,7 @@ def test_an_event_that_the_host_does_not_want_is_kept_from_it(
 
 def test_one_namespace_that_fails_leaves_the_others(fail: Failing) -> None:
     media = {1: FailingMedia.create(SIZE), 2: FailingMedia.create(SIZE)}
-    settings = RpuSettings(namespaces=(NamespaceSettings(1), NamespaceSettings(2)))
-    with Host(media, settings) as host:
+    with Host(media) as host:
         host.enable()
         queue = host.create_io_queue()
         flushed: list[int] = []

@@ -140,9 +140,7 @@ def test_halves_of_a_fused_operation_end_one_after_the_other(host: Host, queue: 
 
 def test_blocks_of_512_bytes_take_whole_pages() -> None:
     expected = model()
-    settings = modelled()
-    namespace = replace(settings.namespaces[0], block_size=512)
-    with Host(settings=replace(settings, namespaces=(namespace,))) as host:
+    with Host(settings=modelled(), shapes={1: NamespaceShape(1 << 20, 512)}) as host:
         host.enable()
         queue = host.create_io_queue()
         host.now = 1.0

@@ -9,10 +9,10 @@ import pytest
 from csd_spec.fields import LocalStorage
 from nvme_spec.status import NvmeError
 from potash_device.media.memory import MemoryMedia
+from potash_device.media.shapes import NamespaceShape
 from potash_firmware.apu.config import NamespaceConfig, RangeBlocks
 from potash_firmware.apu.model import ByteRange
 from potash_firmware.apu.ranges import first_bytes, overhang, resolve
-from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from support.nvme_host import DATA, PAGE, Host, Queue
 
 FLUSH, WRITE, READ = 0, 1, 2
@@ -24,11 +24,9 @@ BLOCKS = {1: 4096, 2: 512, 4: 4096}
 
 @pytest.fixture
 def host() -> Iterator[Host]:
-    settings = RpuSettings(
-        namespaces=tuple(NamespaceSettings(nsid, size) for nsid, size in BLOCKS.items())
-    )
+    shapes = {nsid: NamespaceShape(size, BLOCKS[nsid]) for nsid, size in SIZES.items()}
     media = {nsid: MemoryMedia.create(size) for nsid, size in SIZES.items()}
-    with Host(media, settings) as host:
+    with Host(media, shapes=shapes) as host:
         host.enable()
         host.create_io_queue()
         yield host

@@ -17,7 +17,6 @@ from potash_device.media.drive import Drive as MediaDrive
 from potash_device.media.memory import MemoryMedia
 from potash_device.media.shapes import Metadata, NamespaceShape
 from potash_device.media.store import Media
-from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from support.nvme_host import DATA, MEMORY, PAGE, Cqe, Host, Queue
 
 FLUSH, WRITE, READ, WRITE_UNCORRECTABLE, COMPARE, WRITE_ZEROES, DATASET = 0, 1, 2, 4, 5, 8, 9
@@ -67,11 +66,10 @@ class Drive:
         made = stack.enter_context(MediaDrive.open(None, shapes))
         media: dict[int, Media] = {nsid: PartlyCached.create(SIZES[nsid]) for nsid in (1, 2)}
         media |= {2 + number: one for number, one in made.namespaces.items()}
-        plain = [NamespaceSettings(nsid, BLOCKS[nsid]) for nsid in (1, 2)]
-        others = [NamespaceSettings.of(2 + number, one) for number, one in made.shapes.items()]
-        settings = RpuSettings(namespaces=(*plain, *others))
+        every = {nsid: NamespaceShape(SIZES[nsid], BLOCKS[nsid]) for nsid in (1, 2)}
+        every |= {2 + number: one for number, one in made.shapes.items()}
         self.host = stack.enter_context(
-            Host(media, settings, by_messages=by_messages, window=window)
+            Host(media, shapes=every, by_messages=by_messages, window=window)
         )
         self.host.css = 6
         self.host.enable()

@@ -6,8 +6,7 @@ import struct
 
 import pytest
 
-from potash_device.media.memory import MemoryMedia
-from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
+from potash_device.media.shapes import NamespaceShape
 from support.nvme_host import DATA, DOORBELLS, PAGE, Cqe, Host, Queue
 
 WRITE, READ, FLUSH = 1, 2, 0
@@ -136,8 +135,8 @@ def prp_list(host: Host, address: int, pages: list[int]) -> int:
 def test_a_transfer_of_exactly_mdts_moves_and_one_block_more_does_not(
     block_size: int, first: int
 ) -> None:
-    settings = RpuSettings(namespaces=(NamespaceSettings(1, block_size),))
-    with Host({1: MemoryMedia.create(1 << 20)}, settings, memory=FAR + (2 << 20)) as host:
+    shapes = {1: NamespaceShape(1 << 20, block_size)}
+    with Host(shapes=shapes, memory=FAR + (2 << 20)) as host:
         host.enable()
         queue = host.create_io_queue()
         content = os.urandom(MDTS)

@@ -14,11 +14,11 @@ from nvme_spec.status import Status
 from potash_device.media.errors import MediaError
 from potash_device.media.file import FileMedia
 from potash_device.media.memory import MemoryMedia
+from potash_device.media.shapes import NamespaceShape
 from potash_device.media.sidecar import SIDECAR_SIZE
 from potash_firmware.mailbox.messages import ReadCheck, ReadChecked, WriteBack
 from potash_firmware.rpu.namespaces.uncorrectable import MOST_RANGES, UncorrectableBlocks
 from potash_firmware.rpu.namespaces.uncorrectable_record import SECTION
-from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from support.nvme_host import DATA, PAGE, Cqe, Host, Queue
 
 FLUSH, WRITE, READ, UNCORRECTABLE, COMPARE, ZEROES, DSM, VERIFY, COPY = 0, 1, 2, 4, 5, 8, 9, 12, 25
@@ -233,9 +233,9 @@ def test_a_sidecar_that_cannot_be_written_is_told_and_tried_again_by_flush() -> 
 
 
 def test_the_list_has_an_end_and_nothing_beyond_it_is_promised() -> None:
-    settings = RpuSettings(namespaces=(NamespaceSettings(1, 512),))
-    blocks = 2 * MOST_RANGES + 10
-    with Host({1: MemoryMedia.create(blocks * 512)}, settings) as host:
+    size = (2 * MOST_RANGES + 10) * 512
+    shapes = {1: NamespaceShape(size, 512)}
+    with Host({1: MemoryMedia.create(size)}, shapes=shapes) as host:
         host.enable()
         queue = host.create_io_queue()
         for number in range(MOST_RANGES):

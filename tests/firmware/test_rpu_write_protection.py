@@ -9,7 +9,6 @@ import pytest
 from potash_device.media.file import FileMedia
 from potash_device.media.memory import MemoryMedia
 from potash_device.media.sidecar import SIDECAR_SIZE
-from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from support.nvme_host import PAGE, Host, Queue, SlowMedia
 
 FLUSH, WRITE, READ, WRITE_UNCORRECTABLE, COMPARE, WRITE_ZEROES, DSM = 0, 1, 2, 4, 5, 8, 9
@@ -22,13 +21,9 @@ DEALLOCATE = 1 << 2
 SIZE = 1 << 20
 
 
-def settings() -> RpuSettings:
-    return RpuSettings(namespaces=(NamespaceSettings(1), NamespaceSettings(2)))
-
-
 @pytest.fixture
 def host() -> Iterator[Host]:
-    with Host({nsid: MemoryMedia.create(SIZE) for nsid in (1, 2)}, settings()) as host:
+    with Host({nsid: MemoryMedia.create(SIZE) for nsid in (1, 2)}) as host:
         host.enable()
         host.create_io_queue()
         yield host
@@ -127,7 +122,7 @@ def test_other_states_are_refused(host: Host, queue: Queue) -> None:
 def test_it_outlives_resets_and_power_cycles(tmp_path: Path) -> None:
     def start() -> Host:
         media = {nsid: FileMedia.open(tmp_path / str(nsid), SIZE) for nsid in (1, 2)}
-        return Host(media, settings(), sidecar=FileMedia.open(tmp_path / "s", SIDECAR_SIZE))
+        return Host(media, sidecar=FileMedia.open(tmp_path / "s", SIDECAR_SIZE))
 
     with start() as host:
         host.enable()

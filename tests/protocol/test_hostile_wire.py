@@ -20,13 +20,13 @@ from typing import Any
 
 import pytest
 
-from nvme_spec.identify.capabilities import CommandSet
 from potash_device.controller.cmb import CmbSettings
+from potash_device.media.drive import Drive
 from potash_device.media.flash import FLASH_SIZE
 from potash_device.media.memory import MemoryMedia
+from potash_device.media.shapes import NamespaceShape
 from potash_device.settings import BoardSettings
 from potash_firmware.boot import Device
-from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
 from potash_firmware.settings import DeviceSettings
 from pyvfio_user import dma_messages
 from pyvfio_user.memory import AddressSpace
@@ -40,11 +40,7 @@ MANY = int(os.environ.get("POTASH_FUZZ_FRAMES", "1000000"))
 GROWTH = 24 << 20
 """Bytes that the process may grow by once it is warm: buffers that the allocator keeps."""
 
-NAMESPACES = (
-    NamespaceSettings(1),
-    NamespaceSettings(2, csi=CommandSet.MEMORY, size=1 << 16),
-    NamespaceSettings(3, csi=CommandSet.COMPUTE),
-)
+SHAPES = {2: NamespaceShape.memory(1 << 16), 3: NamespaceShape.compute()}
 
 TWIN_VERSION = wire.QEMU_VERSION.replace(
     b'"write_multiple"', b'"twin_socket": {"supported": true}, "write_multiple"'
@@ -205,8 +201,10 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
     media, flash = MemoryMedia.create(1 << 20), MemoryMedia.create(FLASH_SIZE)
     try:
         board = BoardSettings(cmb=CmbSettings(1 << 16))
-        settings = DeviceSettings(board, RpuSettings(namespaces=NAMESPACES))
-        with Device(wire.socket_path(tmp_path), {1: media}, flash, settings) as device:
+        settings, drive = DeviceSettings(board), Drive.around({1: media}, SHAPES)
+        with Device(
+            wire.socket_path(tmp_path), drive.namespaces, flash, settings, drive=drive
+        ) as device:
             target = Target(device)
             yield target
             assert device.apu.pid == target.apu, "the APU was lost"

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from nvme_spec.identify.capabilities import CommandSet
+from potash_device.media.shapes import NamespaceShape
 from potash_device.timing.cores import Work
 from potash_firmware.mailbox.execution import Outcome
 from potash_firmware.rpu.compute.engine import Execution, Shared, SharedRange
-from potash_firmware.rpu.settings import ComputeSettings, NamespaceSettings, RpuSettings
+from potash_firmware.rpu.settings import ComputeSettings, RpuSettings
 from potash_firmware.rpu.timing.modelled import TimeSettings
 from support.nvme_host import DATA, Cqe, Host, Queue
 
@@ -127,15 +127,14 @@ class ComputeHost(Host):
 
     def __init__(self, compute: ComputeSettings = SMALL, time: TimeSettings | None = None) -> None:
         self.engine = FakeEngine()
-        namespaces = (
-            NamespaceSettings(BLOCKS),
-            NamespaceSettings(MEMORY, csi=CommandSet.MEMORY, size=MEMORY_SIZE),
-            NamespaceSettings(COMPUTE, csi=CommandSet.COMPUTE),
-            NamespaceSettings(OTHER_MEMORY, csi=CommandSet.MEMORY, size=OTHER_SIZE),
-            NamespaceSettings(OTHER_COMPUTE, csi=CommandSet.COMPUTE),
-        )
-        settings = RpuSettings(namespaces=namespaces, compute=compute, time=time)
-        super().__init__(settings=settings, engine=self.engine)
+        shapes = {
+            MEMORY: NamespaceShape.memory(MEMORY_SIZE),
+            COMPUTE: NamespaceShape.compute(),
+            OTHER_MEMORY: NamespaceShape.memory(OTHER_SIZE),
+            OTHER_COMPUTE: NamespaceShape.compute(),
+        }
+        settings = RpuSettings(compute=compute, time=time)
+        super().__init__(settings=settings, engine=self.engine, shapes=shapes)
         self.css = 6
 
     def load(

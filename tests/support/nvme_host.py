@@ -10,7 +10,6 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any, NamedTuple, Self, cast
 
 from potash_device.board import Board
@@ -19,6 +18,7 @@ from potash_device.media.drive import Drive
 from potash_device.media.executor import MediaExecutor
 from potash_device.media.flash import FLASH_SIZE, Flash
 from potash_device.media.memory import MemoryMedia
+from potash_device.media.shapes import NamespaceShape
 from potash_device.media.sidecar import SIDECAR_SIZE, Sidecar
 from potash_device.media.store import Media
 from potash_device.pcie.config_space import PciIdentity
@@ -27,7 +27,7 @@ from potash_firmware.mailbox import ApuPort, ArenaPlan, SharedBuffers, pair
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.compute.engine import Engine
 from potash_firmware.rpu.loop import Rpu
-from potash_firmware.rpu.settings import NamespaceSettings, RpuSettings
+from potash_firmware.rpu.settings import RpuSettings
 from pyvfio_user.dma_messages import DmaMessages
 from pyvfio_user.irqs import InterruptLines
 from pyvfio_user.memory import AddressSpace
@@ -164,19 +164,13 @@ class Host:
         by_messages: bool = False,
         map_doorbells: bool = False,
         window: int = 0,
+        shapes: Mapping[int, NamespaceShape] | None = None,
     ) -> None:
-        """`memory_bar` is the identifier of a memory namespace of `drive` that is in BAR 4. Memory
-        is reached `by_messages` where it is not mapped. With `window` it is in windows of so many
-        bytes."""
+        """`shapes` are those of namespaces that are not plain blocks. `memory_bar` is the identifier
+        of a memory namespace of `drive` that is in BAR 4. Memory is reached `by_messages` where it
+        is not mapped. With `window` it is in windows of so many bytes."""
         if drive is not None:
             media, sidecar = drive.namespaces, drive.sidecar
-            settings = replace(
-                settings or RpuSettings(),
-                namespaces=tuple(
-                    replace(NamespaceSettings.of(nsid, shape), host_addressable=nsid == memory_bar)
-                    for nsid, shape in drive.shapes.items()
-                ),
-            )
         self.memory = SealedMemory(memory)
         self.messages = LocalMessages(self.memory.view)
         self.space = AddressSpace(messages=cast(DmaMessages, self.messages))
@@ -196,13 +190,14 @@ class Host:
         """CC.CSS from the next enable on: 0 is the NVM command set, 6 all that there are."""
         self.link = ApuLink(self.buffers)
         self.apu: ApuPort | None = None
+        drive = drive or Drive.around(self.media, shapes)
         self.board = Board(
             BoardSettings(
                 identity or PciIdentity(),
                 queue_pairs,
                 cmb=cmb,
                 map_doorbells=map_doorbells,
-                memory_bar=drive.shapes[memory_bar].size if drive and memory_bar else 0,
+                memory_bar=drive.shapes[memory_bar].size if memory_bar else 0,
             ),
             self.media,
             self.flash,

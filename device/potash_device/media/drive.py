@@ -127,11 +127,17 @@ class Drive:
         return max(self._memory_capacity or 0, self.memory_allocated)
 
     @classmethod
-    def around(cls, media: Mapping[int, Media]) -> Self:
-        """A drive in memory, but for these namespaces, which stay their owner's to close."""
+    def around(
+        cls, media: Mapping[int, Media], shapes: Mapping[int, NamespaceShape] | None = None
+    ) -> Self:
+        """A drive in memory, but for these namespaces, which stay their owner's to close.
+
+        Namespaces that have no `shapes` are plain blocks.
+        """
         drive = cls()
         drive.namespaces = dict(media)
-        drive.shapes = {nsid: NamespaceShape(one.size) for nsid, one in media.items()}
+        plain = {nsid: NamespaceShape(one.size) for nsid, one in media.items()}
+        drive.shapes = dict(sorted({**plain, **(shapes or {})}.items()))
         return drive
 
     @classmethod

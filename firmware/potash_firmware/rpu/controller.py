@@ -101,13 +101,13 @@ class Controller:
                 knows_deallocated=lambda nsid: self.namespaces.knows_deallocated(nsid),
                 combinations=lambda: self.namespaces.combinations,
                 in_use=lambda: {
-                    one.csi for one in self.namespaces.every.values() if one.settings.attached
+                    one.csi for one in self.namespaces.every.values() if one.shape.attached
                 },
             ),
             clock,
         )
         handles = settings.placement.handles if settings.placement else 0
-        self.namespaces = Namespaces(settings.namespaces, board, self.features, handles)
+        self.namespaces = Namespaces(board, self.features, handles)
         self.reachability = Reachability(self.namespaces)
         self.uncorrectable = UncorrectableRecord(board.sidecar, self.namespaces, self.media_work)
 

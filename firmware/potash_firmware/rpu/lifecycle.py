@@ -136,9 +136,7 @@ class Lifecycle:
             self._flush = None
             for namespace, error in future.result():
                 if error is not None:
-                    self.controller.failures.writing(
-                        namespace.settings.nsid, namespace.media, error, lba=0
-                    )
+                    self.controller.failures.writing(namespace.nsid, namespace.media, error, lba=0)
             if self._status().shst == ShutdownStatus.OCCURRING and not self._flush_is_due:
                 for one in self.controller.namespaces.zoned:
                     one.zones.power_cycled()

@@ -223,7 +223,7 @@ class Rpu:
         ended = flushing(self.controller.namespaces.blocks.values())()
         for namespace, error in ended:
             if error is not None:
-                log.error("namespace %d: %s", namespace.settings.nsid, error.strerror)
+                log.error("namespace %d: %s", namespace.nsid, error.strerror)
         self._persistence.power_off(clean=clean and all(error is None for _, error in ended))
         self.controller.namespaces.close()
 

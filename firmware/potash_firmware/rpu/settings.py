@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from csd_spec.faults import Fault
-from nvme_spec.identify.capabilities import CommandSet
-from potash_device.media.shapes import NO_METADATA, Metadata, NamespaceShape
 from potash_firmware import __version__
 from potash_firmware.rpu.placement import PlacementSettings
 
@@ -37,51 +35,6 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class NamespaceSettings:
-    """One namespace; blocks are on the board's media of the same identifier."""
-
-    nsid: int = 1
-    block_size: int = 4096
-    attached: bool = True
-    """A host can use it; it only exists where not."""
-    shared: bool = False
-    """NMIC: more than one controller might have it attached."""
-    uuid: str = ""
-    """Its own; where empty, one that follows from the device's and `nsid`."""
-    csi: CommandSet = CommandSet.NVM
-    size: int = 0
-    """Bytes of a memory namespace; blocks have the size of their media, and others none."""
-    metadata: Metadata = NO_METADATA
-    zone_size: int = 0
-    """Bytes of a zone of a zoned namespace, and how many of them can be written."""
-    zone_capacity: int = 0
-    handles: tuple[int, ...] = ()
-    """Reclaim unit handles by placement identifier; none means all that the drive has."""
-    chosen: bool = False
-    """The drive has chosen the handle."""
-    host_addressable: bool = False
-    """A host maps the memory, through the board's memory BAR of the same size."""
-
-    @classmethod
-    def of(cls, nsid: int, shape: NamespaceShape) -> NamespaceSettings:
-        """Of a namespace that the drive remembers."""
-        return cls(
-            nsid,
-            shape.block_size,
-            shape.attached,
-            shape.shared,
-            shape.uuid,
-            CommandSet(shape.csi),
-            0 if shape.has_blocks else shape.size,
-            shape.metadata,
-            shape.zone_size,
-            shape.zone_capacity,
-            shape.handles,
-            shape.chosen,
-        )
-
-
-@dataclass(frozen=True)
 class ComputeSettings:
     """What a compute namespace takes (CNS 05h, CSI 04h)."""
 
@@ -99,7 +52,6 @@ class ComputeSettings:
 @dataclass(frozen=True)
 class RpuSettings:
     identity: Identity = field(default_factory=Identity)
-    namespaces: tuple[NamespaceSettings, ...] = (NamespaceSettings(),)
     compute: ComputeSettings = field(default_factory=ComputeSettings)
     copy_formats_enabled: bool = True
     """Copy takes every descriptor format that there is. Else a host has to enable it before (CDFE

@@ -245,9 +245,7 @@ class WriteBacks:
         error = future.exception()
         if isinstance(error, MediaError):
             log.error("a job's output could not be written: %s", error.strerror)
-            self.failures.writing(
-                namespace.settings.nsid, namespace.media, error, namespace.lba_of(error)
-            )
+            self.failures.writing(namespace.nsid, namespace.media, error, namespace.lba_of(error))
         elif error is None and healed:
             for blocks in healed:
                 namespace.uncorrectable.remove(*blocks)

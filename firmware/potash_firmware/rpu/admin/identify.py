@@ -99,12 +99,12 @@ def namespace_structure(namespace: Namespace) -> structures.IdentifyNamespace:
         format_index=FORMATS.index(namespace.format),
         metadata_extended=metadata.extended,
         dps=metadata.protection | (capabilities.DPS_FIRST if metadata.first else 0),
-        nmic=capabilities.NMIC_SHARED if namespace.settings.shared else 0,
+        nmic=capabilities.NMIC_SHARED if namespace.shape.shared else 0,
         fpi=capabilities.FPI_SUPPORTED | namespace.unformatted,
         nvmcap=namespace.size,
         nsattr=_nsattr(namespace),
         endgid=ENDURANCE_GROUP if namespace.placed else 0,
-        **(_ZONE_FORMATS if namespace.settings.zone_size else _FORMATS),
+        **(_ZONE_FORMATS if namespace.shape.zone_size else _FORMATS),
         **namespace_fields(namespace),
     )
 
@@ -173,8 +173,7 @@ def _controllers_from(fields: Identify, identifiers: Iterable[int]) -> bytes:
 def _descriptors(controller: Controller, command: Command, fields: Identify) -> bytes:
     nsid = command.entry.nsid
     namespace = controller.namespaces.active(nsid)
-    settings = namespace.settings
-    uuid = UUID(settings.uuid or str(controller.settings.identity.uuid(f"namespace {nsid}")))
+    uuid = UUID(namespace.shape.uuid or str(controller.settings.identity.uuid(f"namespace {nsid}")))
     descriptors = (
         lists.NamespaceIdentificationDescriptor(lists.NamespaceIdType.UUID, uuid.bytes),
         lists.NamespaceIdentificationDescriptor(lists.NamespaceIdType.CSI, bytes([namespace.csi])),
@@ -212,7 +211,7 @@ def _zones_of(namespace: ZonedNamespace) -> Structure:
         ozcs=READ_ACROSS_ZONES,
         mar_z=zones.active_limit - 1,
         mor_z=zones.open_limit - 1,
-        lbafe=_extensions(namespace.settings.zone_size),
+        lbafe=_extensions(namespace.shape.zone_size),
     )
 
 
@@ -269,7 +268,7 @@ def _independent(controller: Controller, command: Command, fields: Identify, whi
     return bytes(
         structures.IndependentNamespace(
             nsfeat=0 if blocks else capabilities.NSFEAT_NO_WRITE_CACHE,
-            nmic=capabilities.NMIC_SHARED if namespace.settings.shared else 0,
+            nmic=capabilities.NMIC_SHARED if namespace.shape.shared else 0,
             nsattr=_nsattr(namespace) if isinstance(namespace, Namespace) else 0,
             endgid=ENDURANCE_GROUP if isinstance(namespace, Namespace) and namespace.placed else 0,
             nstat=capabilities.NSTAT_READY,

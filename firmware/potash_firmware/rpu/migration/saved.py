@@ -266,8 +266,8 @@ def _namespaces(controller: Controller) -> tuple[SavedNamespace, ...]:
             nsid,
             one.csi,
             0 if isinstance(one, ComputeNamespace) else one.size,
-            one.settings.block_size,
-            one.settings.attached,
+            one.shape.block_size,
+            one.shape.attached,
         )
         for nsid, one in sorted(controller.namespaces.every.items())
     )

@@ -14,13 +14,12 @@ from nvme_spec.features import FeatureId
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.status import NvmeError, Status
 from potash_device.board import Board
-from potash_device.media.shapes import MOST_NAMESPACES
+from potash_device.media.shapes import MOST_NAMESPACES, NamespaceShape
 from potash_device.media.store import Media
 from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.namespaces.memory import ComputeNamespace, MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.zoned import ZonedNamespace
-from potash_firmware.rpu.settings import NamespaceSettings
 
 CONTROLLER_ID = 0
 """CNTLID of the one controller that namespaces are attached to."""
@@ -38,13 +37,11 @@ class Namespaces:
 
     def __init__(
         self,
-        settings: Iterable[NamespaceSettings],
         board: Board,
         features: Features,
         handles: int = 0,
     ) -> None:
         self._drive = board.drive
-        self._memory_bar = board.memory_bar
         self._features = features
         self.handle_count = handles
         """Reclaim unit handles of the drive; 0 without data placement."""
@@ -54,9 +51,13 @@ class Namespaces:
         """Called when namespaces have come or gone."""
         self.every: dict[int, AnyNamespace] = {}
         """Every namespace that there is, by identifier."""
-        for one in settings:
-            media, shape = board.media.get(one.nsid), board.drive.shapes.get(one.nsid)
-            self.every[one.nsid] = self.make(one, media, shape.formats if shape else 0)
+        bar = board.memory_bar
+        for nsid, shape in board.drive.shapes.items():
+            if shape.csi == CommandSet.MEMORY:
+                # A host maps the first memory, if it maps any.
+                self.every[nsid], bar = MemoryNamespace(nsid, shape, bar), None
+            else:
+                self.every[nsid] = self.make(nsid, shape, board.media.get(nsid))
         present = {one.csi for one in self.every.values()}
         self.supported = NVM_ALONE
         """Command sets that namespaces can be of, until the power goes."""
@@ -75,25 +76,21 @@ class Namespaces:
         self._withdrawn: set[int] = set()
         self.select(by_identifier=True)
 
-    def make(
-        self, settings: NamespaceSettings, media: Media | None = None, formats: int = 0
-    ) -> AnyNamespace:
+    def make(self, nsid: int, shape: NamespaceShape, media: Media | None = None) -> AnyNamespace:
         """A namespace, which is not there yet; `media` is for one with blocks. Raises OSError."""
-        match settings.csi:
+        match shape.csi:
             case CommandSet.MEMORY:
-                return MemoryNamespace(
-                    settings, self._memory_bar if settings.host_addressable else None
-                )
+                return MemoryNamespace(nsid, shape)
             case CommandSet.COMPUTE:
-                return ComputeNamespace(settings)
+                return ComputeNamespace(nsid, shape)
         assert media is not None
-        kind = ZonedNamespace if settings.csi is CommandSet.ZONED else Namespace
+        kind = ZonedNamespace if shape.csi == CommandSet.ZONED else Namespace
         placed = bool(self.handle_count)
-        return kind(settings, media, self._features, formats=formats, placed=placed)
+        return kind(nsid, shape, media, self._features, placed=placed)
 
     def handles(self, nsid: int) -> Sequence[int]:
         """The reclaim unit handles of a namespace with blocks, by placement identifier."""
-        listed = self.blocks[nsid].settings.handles
+        listed = self.blocks[nsid].shape.handles
         # A drive that was made with more handles has namespaces that list those.
         known = listed and max(listed) < self.handle_count
         return listed if known else range(self.handle_count)
@@ -127,7 +124,7 @@ class Namespaces:
         self.attached = {
             nsid: one
             for nsid, one in self.every.items()
-            if one.settings.attached and one.csi in self.enabled and nsid not in self._withdrawn
+            if one.shape.attached and one.csi in self.enabled and nsid not in self._withdrawn
         }
 
     def protect(self) -> list[int]:

@@ -12,11 +12,11 @@ from typing import ClassVar
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.memory import SharedMemory
+from potash_device.media.shapes import NamespaceShape
 from potash_device.media.store import Media
 from potash_device.pcie.bar_memory import BarMemory
 from potash_firmware.mailbox.execution import next_serial
 from potash_firmware.rpu.media_work import BlocksInFlight
-from potash_firmware.rpu.settings import NamespaceSettings
 
 
 class Memory:
@@ -35,7 +35,8 @@ class MemoryNamespace:
 
     csi: ClassVar[CommandSet] = CommandSet.MEMORY
 
-    settings: NamespaceSettings
+    nsid: int
+    shape: NamespaceShape
     bar: BarMemory | None = None
     """Where a host maps the bytes, if it does: they are all of it."""
     memory: Memory = field(init=False)
@@ -46,13 +47,9 @@ class MemoryNamespace:
         self.memory = Memory(self.size, self.bar.memory if self.bar else None)
 
     @property
-    def nsid(self) -> int:
-        return self.settings.nsid
-
-    @property
     def size(self) -> int:
         """Bytes of the namespace."""
-        return self.settings.size
+        return self.shape.size
 
     @property
     def media(self) -> Media:
@@ -98,8 +95,5 @@ class ComputeNamespace:
 
     csi: ClassVar[CommandSet] = CommandSet.COMPUTE
 
-    settings: NamespaceSettings
-
-    @property
-    def nsid(self) -> int:
-        return self.settings.nsid
+    nsid: int
+    shape: NamespaceShape

@@ -14,7 +14,6 @@ from potash_device.media.store import Media
 from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.media_work import BlocksInFlight
 from potash_firmware.rpu.namespaces.uncorrectable import UncorrectableBlocks
-from potash_firmware.rpu.settings import NamespaceSettings
 
 
 @dataclass(eq=False)
@@ -23,7 +22,9 @@ class Namespace:
 
     csi: ClassVar[CommandSet] = CommandSet.NVM
 
-    settings: NamespaceSettings
+    nsid: int
+    shape: NamespaceShape
+    """As the drive remembers it."""
     media: Media
     features: Features
     """What the host has set, for this namespace and for the controller."""
@@ -31,27 +32,21 @@ class Namespace:
     uncorrectable: UncorrectableBlocks = field(default_factory=UncorrectableBlocks)
     unformatted: int = 0
     """Per cent of a format that are still to be done."""
-    formats: int = 0
-    """Formats in its life."""
     placed: bool = False
     """What is written goes to reclaim units, which are counted."""
 
     def __post_init__(self) -> None:
-        self.in_flight.writes_alone = self.settings.metadata.size > 0
-
-    @property
-    def nsid(self) -> int:
-        return self.settings.nsid
+        self.in_flight.writes_alone = self.shape.metadata.size > 0
 
     @property
     def block_size(self) -> int:
         """Bytes of a logical block."""
-        return self.settings.block_size
+        return self.shape.block_size
 
     @property
     def metadata(self) -> Metadata:
         """What a block has beside its bytes."""
-        return self.settings.metadata
+        return self.shape.metadata
 
     @property
     def pairs(self) -> Pairs:
@@ -61,12 +56,12 @@ class Namespace:
 
     @property
     def format(self) -> BlockFormat:
-        return shape_of(self.settings, self.media.size).format
+        return self.shape.format
 
     @property
     def blocks(self) -> int:
         """Logical blocks; what is left of the media behind the last whole one is not used."""
-        return self.media.size // self.settings.block_size
+        return self.media.size // self.shape.block_size
 
     @property
     def capacity(self) -> int:
@@ -123,7 +118,7 @@ class Namespace:
         if (
             self.in_flight
             or self.uncorrectable
-            or self.settings.metadata.size
+            or self.shape.metadata.size
             or (features.dulbe and self.dulbe)
         ):
             return False, False
@@ -203,22 +198,4 @@ def wanted_format(
         first and protection > 0,
         wanted.guard,
         wanted.storage_tag,
-    )
-
-
-def shape_of(settings: NamespaceSettings, size: int, formats: int = 0) -> NamespaceShape:
-    """What the drive is to remember of a namespace, of whatever command set."""
-    return NamespaceShape(
-        size=size,
-        block_size=settings.block_size,
-        attached=settings.attached,
-        shared=settings.shared,
-        uuid=settings.uuid,
-        formats=formats,
-        csi=settings.csi,
-        metadata=settings.metadata,
-        zone_size=settings.zone_size,
-        zone_capacity=settings.zone_capacity,
-        handles=settings.handles,
-        chosen=settings.chosen,
     )

@@ -88,4 +88,4 @@ class UncorrectableRecord:
 
 
 def _name(namespace: Namespace) -> str:
-    return f"{namespace.nsid}/{namespace.formats}"
+    return f"{namespace.nsid}/{namespace.shape.formats}"

@@ -38,11 +38,9 @@ class ZonedNamespace(Namespace):
         self._storing = Lock()
 
     def _all_empty(self) -> Zones:
-        settings = self.settings
-        count = self.media.size // (settings.zone_size + ZONE_RECORD)
-        size, capacity = (
-            one // settings.block_size for one in (settings.zone_size, settings.zone_capacity)
-        )
+        shape = self.shape
+        count = self.media.size // (shape.zone_size + ZONE_RECORD)
+        size, capacity = (one // shape.block_size for one in (shape.zone_size, shape.zone_capacity))
         return Zones(count, size, capacity)
 
     @property
@@ -62,7 +60,7 @@ class ZonedNamespace(Namespace):
 
     @property
     def _records_at(self) -> int:
-        return len(self.zones.every) * self.settings.zone_size
+        return len(self.zones.every) * self.shape.zone_size
 
     def require_readable(self, lba: int, count: int) -> None:
         """As `Zones.require_readable`."""

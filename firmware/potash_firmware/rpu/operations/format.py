@@ -8,7 +8,7 @@ Source: NVM Express Base Specification 2.0, section 5.14 (Format NVM).
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from nvme_spec.logs import SelfTestResult
@@ -24,7 +24,7 @@ from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.logs.persistent_events import PersistentEvents
 from potash_firmware.rpu.media_work import MediaFailures
 from potash_firmware.rpu.namespaces.inventory import Namespaces
-from potash_firmware.rpu.namespaces.namespace import Namespace, shape_of
+from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.uncorrectable import UncorrectableBlocks
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
 from potash_firmware.rpu.operations.sanitize import Sanitizing
@@ -86,7 +86,7 @@ class Formatting:
             raise NvmeError(  # NVM Command Set 1.0, section 5.2.1.4.2
                 Status.INVALID_FORMAT, "only a new namespace can be given a storage tag"
             )
-        if metadata.size and any(one.settings.zone_size for one in namespaces):
+        if metadata.size and any(one.shape.zone_size for one in namespaces):
             raise NvmeError(Status.INVALID_FORMAT, "zones have no metadata")
         require_writable(namespaces)
         if any(namespace.media.size < block_size for namespace in namespaces):
@@ -114,13 +114,15 @@ class Formatting:
 
     def _format_one(self, namespace: Namespace, block_size: int, metadata: Metadata) -> Steps:
         drive, media, nsid = self.board.drive, namespace.media, namespace.nsid
-        settings = replace(namespace.settings, block_size=block_size, metadata=metadata)
-        formatted = shape_of(settings, media.size, namespace.formats + 1)
+        shape = namespace.shape
+        formatted = shape._replace(
+            block_size=block_size, metadata=metadata, formats=shape.formats + 1
+        )
         yield partial(drive.reshape, nsid, formatted._replace(erase=True))
         # From here on it has the new format, whatever happens; what it holds is erased before
         # anybody may read it, at the next start if not now.
         changed = block_size != namespace.block_size
-        namespace.settings, namespace.formats = settings, formatted.formats
+        namespace.shape = formatted
         namespace.unformatted = 100
         self.namespaces.version += changed
         namespace.uncorrectable = UncorrectableBlocks()

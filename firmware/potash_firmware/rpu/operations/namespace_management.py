@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -37,14 +37,13 @@ from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.logs.persistent_events import PersistentEvents
 from potash_firmware.rpu.namespaces.inventory import AnyNamespace, Namespaces
 from potash_firmware.rpu.namespaces.memory import ComputeNamespace, MemoryNamespace
-from potash_firmware.rpu.namespaces.namespace import Namespace, shape_of, wanted_format
+from potash_firmware.rpu.namespaces.namespace import Namespace, wanted_format
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
 from potash_firmware.rpu.operations.format import require_writable
 from potash_firmware.rpu.operations.sanitize import Sanitizing
 from potash_firmware.rpu.operations.self_tests import SelfTests
 from potash_firmware.rpu.operations.tasks import Tasks
 from potash_firmware.rpu.placement import GROUP
-from potash_firmware.rpu.settings import NamespaceSettings
 
 
 @dataclass(eq=False, repr=False)
@@ -72,16 +71,16 @@ class Management:
             raise NvmeError(
                 Status.IO_COMMAND_SET_NOT_SUPPORTED, detail=f"there is no command set {csi}"
             )
-        settings, size = _WANTED[CommandSet(csi)](wanted, self.features.extended_formats)
+        shape = _WANTED[CommandSet(csi)](wanted, self.features.extended_formats)
         drive = self.board.drive
-        if csi in _WITH_BLOCKS:
+        if shape.has_blocks:
             most, free = drive.most, self.namespaces.unallocated
         else:
             most, free = MOST_NAMESPACES, drive.memory_capacity - drive.memory_allocated
-        if size > free:
+        if shape.size > free:
             raise NvmeError(
                 Status.NAMESPACE_INSUFFICIENT_CAPACITY,
-                detail=f"{size} bytes are wanted, {free} are free",
+                detail=f"{shape.size} bytes are wanted, {free} are free",
             )
         nsid = next((one for one in range(1, most + 1) if one not in self.namespaces.every), None)
         if nsid is None:
@@ -89,12 +88,12 @@ class Management:
                 Status.NAMESPACE_IDENTIFIER_UNAVAILABLE, detail=f"there are {most} namespaces"
             )
         if csi == CommandSet.NVM:
-            settings = replace(settings, **self._handles(wanted))
-        settings = replace(settings, nsid=nsid, uuid=str(uuid4()))
+            shape = shape._replace(**self._handles(wanted))
+        shape = shape._replace(attached=False, uuid=str(uuid4()))
         # What may still be stored of another one of that identifier must not become this one's.
         yield from self._forget([nsid])
         try:
-            namespace = yield from self._make(settings, size)
+            namespace = yield from self._make(nsid, shape)
         except OSError as error:
             if error.errno in (errno.EFBIG, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM):
                 raise NvmeError(
@@ -102,7 +101,7 @@ class Management:
                 ) from None
             raise
         self.namespaces.add(namespace)
-        units = size
+        units = shape.size
         if isinstance(namespace, Namespace):
             self.board.media[nsid] = namespace.media
             self.arrange_faults()
@@ -113,8 +112,8 @@ class Management:
                 nsid=nsid,
                 nsze=units,
                 ncap=units,
-                flbas=FORMATS.index(shape_of(settings, size).format),
-                nmic=NMIC_SHARED if settings.shared else 0,
+                flbas=FORMATS.index(shape.format),
+                nmic=NMIC_SHARED if shape.shared else 0,
             )
         )
         return nsid
@@ -133,7 +132,7 @@ class Management:
         )
         every = self.namespaces.blocks
         used = {handle for nsid in every for handle in self.namespaces.handles(nsid)}
-        chosen = {one.settings.handles[0] for one in every.values() if one.settings.chosen}
+        chosen = {one.shape.handles[0] for one in every.values() if one.shape.chosen}
         there = set(range(self.namespaces.handle_count))
         if not count:
             if not there - used:
@@ -189,26 +188,22 @@ class Management:
             status = Status.NAMESPACE_ALREADY_ATTACHED if attach else Status.NAMESPACE_NOT_ATTACHED
             raise NvmeError(status, detail=f"namespace {nsid}")
         self._require_changeable()
-        settings = replace(namespace.settings, attached=attach)
+        shape = namespace.shape._replace(attached=attach)
         with self.namespaces.withdrawn([nsid]):
             yield from self._quiet([namespace])
-            if isinstance(namespace, Namespace):
-                shape = shape_of(settings, namespace.media.size, namespace.formats)
-            else:
-                shape = shape_of(settings, settings.size)
             yield partial(self.board.drive.reshape, nsid, shape)
-            namespace.settings = settings
+            namespace.shape = shape
         self.changed(nsid)
         return None
 
-    def _make(self, settings: NamespaceSettings, size: int) -> Generator[Step, Any, AnyNamespace]:
+    def _make(self, nsid: int, shape: NamespaceShape) -> Generator[Step, Any, AnyNamespace]:
         """A new namespace, which the drive remembers. Raises MediaError and OSError."""
-        drive, shape = self.board.drive, shape_of(settings, size)
-        if settings.csi in _WITH_BLOCKS:
-            media = yield partial(drive.create, settings.nsid, shape)
-            return self.namespaces.make(settings, media)
-        namespace = self.namespaces.make(settings)
-        yield partial(drive.remember, settings.nsid, shape)
+        drive = self.board.drive
+        if shape.has_blocks:
+            media = yield partial(drive.create, nsid, shape)
+            return self.namespaces.make(nsid, shape, media)
+        namespace = self.namespaces.make(nsid, shape)
+        yield partial(drive.remember, nsid, shape)
         return namespace
 
     def _quiet(self, namespaces: Sequence[AnyNamespace]) -> Steps:
@@ -261,10 +256,10 @@ class Management:
             )
 
 
-# What a host describes: the settings of a namespace, and its bytes.
+# What a host describes: the shape of a namespace.
 
 
-def _wanted_blocks(data: bytes, extended_formats: bool) -> tuple[NamespaceSettings, int]:
+def _wanted_blocks(data: bytes, extended_formats: bool) -> NamespaceShape:
     wanted = IdentifyNamespace(data)
     # What is wrong is in the data, and not in the command.
     location = NO_PARAMETER_ERROR_LOCATION
@@ -283,54 +278,44 @@ def _wanted_blocks(data: bytes, extended_formats: bool) -> tuple[NamespaceSettin
         raise NvmeError(
             Status.INVALID_FIELD, detail="there are no groups and sets for a namespace to be in"
         )
-    settings = NamespaceSettings(
-        block_size=block_size,
-        attached=False,
+    return NamespaceShape(
+        wanted.nsze * block_size,
+        block_size,
         shared=bool(wanted.nmic & NMIC_SHARED),
         metadata=metadata,
     )
-    return settings, wanted.nsze * block_size
 
 
-def _wanted_zones(data: bytes, extended_formats: bool) -> tuple[NamespaceSettings, int]:
+def _wanted_zones(data: bytes, extended_formats: bool) -> NamespaceShape:
     """Zones have the size that Identify says of all zoned namespaces. Raises NvmeError."""
-    settings, size = _wanted_blocks(data, extended_formats)
-    if settings.metadata.size:
+    blocks = _wanted_blocks(data, extended_formats)
+    if blocks.metadata.size:
         raise NvmeError(
             Status.INVALID_FORMAT,
             detail="zones have no metadata",
             location=NO_PARAMETER_ERROR_LOCATION,
         )
     try:
-        shape = NamespaceShape.zoned(size, block_size=settings.block_size)
+        shape = NamespaceShape.zoned(blocks.size, block_size=blocks.block_size)
     except ValueError as error:
         raise NvmeError(Status.INVALID_FIELD, detail=str(error)) from None
-    zones = replace(
-        settings,
-        csi=CommandSet.ZONED,
-        zone_size=shape.zone_size,
-        zone_capacity=shape.zone_capacity,
-    )
-    return zones, shape.size
+    return shape._replace(shared=blocks.shared)
 
 
-def _wanted_memory(data: bytes, extended_formats: bool) -> tuple[NamespaceSettings, int]:
+def _wanted_memory(data: bytes, extended_formats: bool) -> NamespaceShape:
     wanted = MemoryStructure(data)
     # NCAP may be left out: whether the standard's structure has one is not known.
     _require_capacity(wanted.nsze, wanted.ncap or wanted.nsze)
     if wanted.nsze % MEMORY_UNIT:
         raise NvmeError(Status.INVALID_FIELD, detail=f"{wanted.nsze} bytes are no whole pages")
-    settings = NamespaceSettings(attached=False, csi=CommandSet.MEMORY, size=wanted.nsze)
-    return settings, wanted.nsze
+    return NamespaceShape.memory(wanted.nsze)
 
 
-def _wanted_compute(data: bytes, extended_formats: bool) -> tuple[NamespaceSettings, int]:
-    return NamespaceSettings(attached=False, csi=CommandSet.COMPUTE), 0
+def _wanted_compute(data: bytes, extended_formats: bool) -> NamespaceShape:
+    return NamespaceShape.compute()
 
 
-_WITH_BLOCKS = (CommandSet.NVM, CommandSet.ZONED)
-
-_WANTED: dict[CommandSet, Callable[[bytes, bool], tuple[NamespaceSettings, int]]] = {
+_WANTED: dict[CommandSet, Callable[[bytes, bool], NamespaceShape]] = {
     CommandSet.NVM: _wanted_blocks,
     CommandSet.ZONED: _wanted_zones,
     CommandSet.MEMORY: _wanted_memory,

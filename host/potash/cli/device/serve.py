@@ -32,7 +32,6 @@ from potash_firmware.boot import Device, StopSignals, run_until
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.confinement import be_undumpable
 from potash_firmware.log_components import COMPONENTS, FORMATS, TEXT, LogSettings
-from potash_firmware.rpu.settings import NamespaceSettings
 from potash_firmware.settings import PROFILES, DeviceSettings
 
 PROCESS = "potash"
@@ -146,9 +145,6 @@ def _serve(
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
         drive = stack.enter_context(_drive(wanted, locked=not moving.incoming))
-        namespaces = tuple(
-            NamespaceSettings.of(nsid, shape) for nsid, shape in drive.shapes.items()
-        )
         settings = replace(
             settings, rpu=replace(settings.rpu, time=modelled(wanted.time, drive, section.fdp))
         )
@@ -162,7 +158,7 @@ def _serve(
             path,
             drive.namespaces,
             drive.flash,
-            _with_namespaces(settings, namespaces, memory_bar=wanted.memory.bar),
+            _with_memory_bar(settings, drive) if wanted.memory.bar else settings,
             sidecar=drive.sidecar,
             drive=drive,
             trace=traced,
@@ -220,26 +216,20 @@ def device_settings(wanted: configuration.Configuration) -> DeviceSettings:
     )
 
 
-def _with_namespaces(
-    settings: DeviceSettings, namespaces: tuple[NamespaceSettings, ...], *, memory_bar: bool
-) -> DeviceSettings:
-    """The settings of a drive with those; its first memory is in a BAR for `memory_bar`.
+def _with_memory_bar(settings: DeviceSettings, drive: Drive) -> DeviceSettings:
+    """The settings of a drive whose first memory is in a BAR.
 
     Raises PotashError where there is no such memory, or it has a size that no BAR has.
     """
-    if memory_bar:
-        first = next((one for one in namespaces if one.csi == CommandSet.MEMORY), None)
-        if first is None:
-            raise PotashError("--memory-bar is for a drive with a memory namespace")
-        try:
-            require_size(first.size)
-        except ValueError as error:
-            raise PotashError(f"--memory-bar: {error}") from None
-        settings = replace(settings, board=replace(settings.board, memory_bar=first.size))
-        namespaces = tuple(
-            replace(one, host_addressable=True) if one is first else one for one in namespaces
-        )
-    return replace(settings, rpu=replace(settings.rpu, namespaces=namespaces))
+    memories = (one.size for one in drive.shapes.values() if one.csi == CommandSet.MEMORY)
+    size = next(memories, None)
+    if size is None:
+        raise PotashError("--memory-bar is for a drive with a memory namespace")
+    try:
+        require_size(size)
+    except ValueError as error:
+        raise PotashError(f"--memory-bar: {error}") from None
+    return replace(settings, board=replace(settings.board, memory_bar=size))
 
 
 def _why(error: OSError, socket: Path) -> str:

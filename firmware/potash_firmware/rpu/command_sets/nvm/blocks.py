@@ -163,7 +163,7 @@ def read_error(controller: Controller, namespace: Namespace, error: MediaError) 
         )
     if error is namespace.media.lost:
         return write_error(controller, namespace, error)
-    return controller.failures.reading(namespace.settings.nsid, error, namespace.lba_of(error))
+    return controller.failures.reading(namespace.nsid, error, namespace.lba_of(error))
 
 
 # Blocks that are written.
@@ -172,7 +172,7 @@ def read_error(controller: Controller, namespace: Namespace, error: MediaError) 
 def write_error(controller: Controller, namespace: Namespace, error: MediaError) -> NvmeError:
     """What a command ends with that could not write."""
     return controller.failures.writing(
-        namespace.settings.nsid, namespace.media, error, namespace.lba_of(error)
+        namespace.nsid, namespace.media, error, namespace.lba_of(error)
     )
 
 

@@ -44,7 +44,7 @@ def flush(controller: Controller, command: Command) -> Result:
 
     def finish(_: object) -> Result:
         failed = [
-            controller.failures.writing(one.settings.nsid, one.media, error, 0)
+            controller.failures.writing(one.nsid, one.media, error, 0)
             for one, error in future.result()
             if error is not None
         ]
