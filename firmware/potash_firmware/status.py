@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -18,6 +18,7 @@ from csd_spec.status import StatusId
 from csd_spec.text import plain
 from nvme_spec.status import describe
 from potash_device.board import Board
+from potash_firmware import snapshot as reported
 from potash_firmware.apu_process import ApuProcess
 from potash_firmware.log_components import component_of
 from potash_firmware.mailbox.counters import Counters, Row, Word
@@ -53,8 +54,6 @@ NANOSECONDS = 1e9
 
 LINK_DIRECTIONS = 2
 
-Snapshot = dict[str, object]
-
 
 class Running(Protocol):
     """What of a running device is looked at: `boot.Device`."""
@@ -74,16 +73,16 @@ class RecentLines(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lines: deque[Snapshot] = deque(maxlen=LINES)
+        self.lines: deque[reported.LogLine] = deque(maxlen=LINES)
 
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(
-            {
-                "time": record.created,
-                "level": record.levelname.lower(),
-                "component": component_of(record.name),
-                "message": plain(record.getMessage())[:LINE],
-            }
+            reported.LogLine(
+                time=record.created,
+                level=record.levelname.lower(),
+                component=component_of(record.name),
+                message=plain(record.getMessage())[:LINE],
+            )
         )
 
 
@@ -108,7 +107,7 @@ class StatusSocket:
     def fileno(self) -> int:
         return self._listener.fileno()
 
-    def answer(self, snapshot: Callable[[], Snapshot]) -> bool:
+    def answer(self, snapshot: Callable[[], reported.Snapshot]) -> bool:
         """Give one client what `snapshot` makes, without waiting; whether there was any."""
         try:
             client, _ = self._listener.accept()
@@ -128,161 +127,155 @@ class StatusSocket:
         return True
 
 
-def snapshot(device: Running) -> Snapshot:
-    """What there is to say of a device now; times in seconds."""
+def snapshot(device: Running) -> reported.Snapshot:
+    """What there is to say of a device now, but for its log."""
     rpu, board, link = device.rpu, device.board, device.link
     core = rpu.controller
-    return {
-        "version": VERSION,
-        "pid": os.getpid(),
-        "time": time.monotonic(),
-        "controller": {
-            "state": rpu.lifecycle.state.name.lower(),
-            "host_attached": device.server.connected,
-            "shadow_doorbells": board.queues.shadow is not None,
-            "memory_by_messages": board.dma.by_messages,
-            "session_ends": core.statistics.resets,
-            "interrupts": board.interrupts.fired,
-        },
-        "bytes": {"read": core.health.bytes_read, "written": core.health.bytes_written},
-        "namespaces": [
-            {"nsid": nsid, "bytes": one.size, "block_size": one.block_size}
+    return reported.Snapshot(
+        version=VERSION,
+        pid=os.getpid(),
+        time=time.monotonic(),
+        controller=reported.Controller(
+            state=rpu.lifecycle.state.name.lower(),
+            host_attached=device.server.connected,
+            shadow_doorbells=board.queues.shadow is not None,
+            memory_by_messages=board.dma.by_messages,
+            session_ends=core.statistics.resets,
+            interrupts=board.interrupts.fired,
+        ),
+        bytes=reported.Moved(read=core.health.bytes_read, written=core.health.bytes_written),
+        namespaces=[
+            reported.NamespaceSize(nsid=nsid, bytes=one.size, block_size=one.block_size)
             for nsid, one in core.namespaces.attached_blocks.items()
         ],
-        "queues": _queues(rpu),
-        "latencies": {
-            "read": _histogram(core.statistics.reads),
-            "write": _histogram(core.statistics.writes),
-            "other": _histogram(core.statistics.others),
-        },
-        "errors": [
-            {"status": status, "meaning": describe(status), "commands": count}
+        queues=_queues(rpu),
+        latencies=reported.Latencies(
+            read=_histogram(core.statistics.reads),
+            write=_histogram(core.statistics.writes),
+            other=_histogram(core.statistics.others),
+        ),
+        errors=[
+            reported.Errors(status=status, meaning=describe(status), commands=count)
             for status, count in sorted(core.statistics.errors.items())
         ],
-        "media": {"work_in_flight": len(core.media_work.unfinished)},
-        "mailbox": {
-            "apu_running": link.port is not None and not link.port.closed,
-            "apu_starts": device.apu.starts,
-            "sent": link.sent,
-            "received": link.received,
-            "requests_in_flight": link.in_flight,
-        },
-        "accelerators": _accelerators(device.counters, device.accelerators),
-        "modelled": None if core.timing is None else _modelled(core.timing),
-    }
+        media=reported.Media(work_in_flight=len(core.media_work.unfinished)),
+        mailbox=reported.Mailbox(
+            apu_running=link.port is not None and not link.port.closed,
+            apu_starts=device.apu.starts,
+            sent=link.sent,
+            received=link.received,
+            requests_in_flight=link.in_flight,
+        ),
+        accelerators=_accelerators(device.counters, device.accelerators),
+        modelled=None if core.timing is None else _modelled(core.timing),
+        log=[],
+    )
 
 
-def _modelled(timing: ModelledTime) -> Snapshot:
+def _modelled(timing: ModelledTime) -> reported.ModelledTime:
     log = timing_log(timing)
     scale = timing.factor / NANOSECONDS
-    return {
-        "factor": log.factor,
-        "guest_seconds": log.guest_ns / NANOSECONDS,
-        "frozen_seconds": log.frozen_ns / NANOSECONDS,
-        "lateness": _histogram(timing.lateness),
-        "pages": {
-            "host": log.host,
-            "relocated": log.relocated,
-            "translation": log.translation,
-            "padding": log.padding,
-        },
-        "write_amplification": log.write_amplification,
-        "operations": {
-            "senses": log.senses,
-            "programs": log.programs,
-            "erases": log.erased,
-            "suspensions": log.suspensions,
-        },
-        "mapping": {"hits": log.hits, "misses": log.misses},
-        "busy": {
-            "dies": {"number": log.dies, "seconds": log.die_ns * scale},
-            "channels": {"number": log.channels, "seconds": log.bus_ns * scale},
-            "link": {"number": LINK_DIRECTIONS, "seconds": log.link_ns * scale},
-            "cores": {"number": log.cores, "seconds": log.core_ns * scale},
-        },
-        "wear": {
-            "percentage_used": log.percentage_used,
-            "available_spare": log.available_spare,
-            "worn": bool(log.worn),
-            "superblocks": log.superblocks,
-            "free": log.free,
-            "retired": log.retired,
-            "erases": {
-                "total": log.erases,
-                "least": log.erases_least,
-                "p50": log.erases_p50,
-                "p90": log.erases_p90,
-                "p99": log.erases_p99,
-                "most": log.erases_most,
-            },
-        },
-    }
+    return reported.ModelledTime(
+        factor=log.factor,
+        guest_seconds=log.guest_ns / NANOSECONDS,
+        frozen_seconds=log.frozen_ns / NANOSECONDS,
+        lateness=_histogram(timing.lateness),
+        pages=reported.Pages(
+            host=log.host, relocated=log.relocated, translation=log.translation, padding=log.padding
+        ),
+        write_amplification=log.write_amplification,
+        operations=reported.Operations(
+            senses=log.senses, programs=log.programs, erases=log.erased, suspensions=log.suspensions
+        ),
+        mapping=reported.MappingCache(hits=log.hits, misses=log.misses),
+        busy=reported.Busy(
+            dies=reported.Resource(number=log.dies, seconds=log.die_ns * scale),
+            channels=reported.Resource(number=log.channels, seconds=log.bus_ns * scale),
+            link=reported.Resource(number=LINK_DIRECTIONS, seconds=log.link_ns * scale),
+            cores=reported.Resource(number=log.cores, seconds=log.core_ns * scale),
+        ),
+        wear=reported.FlashWear(
+            percentage_used=log.percentage_used,
+            available_spare=log.available_spare,
+            worn=bool(log.worn),
+            superblocks=log.superblocks,
+            free=log.free,
+            retired=log.retired,
+            erases=reported.EraseCounts(
+                total=log.erases,
+                least=log.erases_least,
+                p50=log.erases_p50,
+                p90=log.erases_p90,
+                p99=log.erases_p99,
+                most=log.erases_most,
+            ),
+        ),
+    )
 
 
-def _histogram(times: Histogram) -> Snapshot:
-    return {
-        "commands": times.count,
-        "seconds": times.total / NANOSECONDS,
-        "p50": times.percentile(0.5) / NANOSECONDS,
-        "p99": times.percentile(0.99) / NANOSECONDS,
-        "most": times.largest / NANOSECONDS,
-        "buckets": [
-            {"most": most / NANOSECONDS, "commands": count}
+def _histogram(times: Histogram) -> reported.Histogram:
+    return reported.Histogram(
+        commands=times.count,
+        seconds=times.total / NANOSECONDS,
+        p50=times.percentile(0.5) / NANOSECONDS,
+        p99=times.percentile(0.99) / NANOSECONDS,
+        most=times.largest / NANOSECONDS,
+        buckets=[
+            reported.Bucket(most=most / NANOSECONDS, commands=count)
             for most, count in zip(BOUNDS, times.buckets, strict=False)
         ],
-    }
+    )
 
 
-def _queues(rpu: Rpu) -> list[Snapshot]:
+def _queues(rpu: Rpu) -> list[reported.Queue]:
     core, submissions = rpu.controller, rpu.controller.board.queues.submissions
-    commands: defaultdict[int, dict[str, int]] = defaultdict(dict)
+    commands: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for (qid, csi, opcode), count in sorted(core.statistics.commands.items()):
-        name, of_queue = command_name(opcode, admin=qid == 0, csi=csi), commands[qid]
-        of_queue[name] = of_queue.get(name, 0) + count
-    found: list[Snapshot] = []
-    for qid in sorted({*submissions, *commands}):
-        queue = submissions.get(qid)
-        found.append(
-            {
-                "qid": qid,
-                "size": queue.size if queue is not None else None,
-                "waiting": (queue.tail - queue.head) % queue.size if queue is not None else 0,
-                "outstanding": len(core.outstanding.identifiers(qid)),
-                "commands": commands[qid],
-            }
-        )
-    return found
-
-
-def _accelerators(counters: Counters, accelerators: Mapping[int, int]) -> list[Snapshot]:
+        commands[qid][command_name(opcode, admin=qid == 0, csi=csi)] += count
     return [
-        {"id": identifier, **_accelerator(counters.row(place))}
-        for identifier, place in accelerators.items()
+        reported.Queue(
+            qid=qid,
+            size=queue.size if queue is not None else None,
+            waiting=(queue.tail - queue.head) % queue.size if queue is not None else 0,
+            outstanding=len(core.outstanding.identifiers(qid)),
+            commands=commands[qid],
+        )
+        for qid in sorted({*submissions, *commands})
+        for queue in [submissions.get(qid)]
+    ]
+
+
+def _accelerators(
+    counters: Counters, accelerators: Mapping[int, int]
+) -> list[reported.AcceleratorState]:
+    return [
+        _accelerator(identifier, counters.row(place)) for identifier, place in accelerators.items()
     ]
 
 
 _STATES = {one.value: one.name.lower() for one in StatusId}
 
 
-def _accelerator(row: Row) -> Snapshot:
+def _accelerator(identifier: int, row: Row) -> reported.AcceleratorState:
     began = row[Word.BEGAN]
     running = time.monotonic_ns() - began if began else 0
-    return {
+    return reported.AcceleratorState(
+        id=identifier,
         # A worker that is an attacker's may have put anything there.
-        "state": _STATES.get(row[Word.STATE], StatusId.FAILED.name.lower()),
-        "running_for": max(0, running) / NANOSECONDS if began else None,
-        "jobs": {
-            "started": row[Word.STARTED],
-            "done": row[Word.DONE],
-            "failed": row[Word.FAILED],
-            "stopped": row[Word.STOPPED],
-        },
-        "seconds": row[Word.BUSY] / NANOSECONDS,
-        "bytes": {"input": row[Word.INPUT], "output": row[Word.OUTPUT]},
-        "models": row[Word.MODELS],
-        "vta": {
-            "streams": row[Word.STREAMS],
-            "instructions": row[Word.INSTRUCTIONS],
-            "modelled_cycles": row[Word.CYCLES],
-        },
-    }
+        state=_STATES.get(row[Word.STATE], StatusId.FAILED.name.lower()),
+        running_for=max(0, running) / NANOSECONDS if began else None,
+        jobs=reported.Jobs(
+            started=row[Word.STARTED],
+            done=row[Word.DONE],
+            failed=row[Word.FAILED],
+            stopped=row[Word.STOPPED],
+        ),
+        seconds=row[Word.BUSY] / NANOSECONDS,
+        bytes=reported.JobBytes(input=row[Word.INPUT], output=row[Word.OUTPUT]),
+        models=row[Word.MODELS],
+        vta=reported.Vta(
+            streams=row[Word.STREAMS],
+            instructions=row[Word.INSTRUCTIONS],
+            modelled_cycles=row[Word.CYCLES],
+        ),
+    )

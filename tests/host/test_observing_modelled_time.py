@@ -14,11 +14,11 @@ from potash import sdk, timing
 from potash.observing import prometheus, status
 from potash.observing.rates import between
 from potash.observing.screen import lines
-from potash.observing.snapshot import Snapshot
 from potash.sdk import Device
 from potash.sdk.errors import DeviceMisbehaved
 from potash.vm.drive import serving
 from potash_device.timing.profile import scaled
+from potash_firmware.snapshot import Snapshot
 from support.in_process import potash
 from support.prometheus import parse, value
 from support.tracing import Viewed

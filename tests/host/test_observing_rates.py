@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from potash.observing import rates, screen
-from potash.observing.snapshot import Snapshot
+from potash_firmware.snapshot import Snapshot
 
 NO_TIMES = {
     "commands": 0, "seconds": 0.0, "p50": 0.0, "p99": 0.0, "most": 0.0, "buckets": [],

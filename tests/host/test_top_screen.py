@@ -18,9 +18,9 @@ from textual.widgets import DataTable, RichLog, Sparkline, Static
 import potash.sdk
 from potash.observing.live import LiveScreen
 from potash.observing.rates import between
-from potash.observing.snapshot import LogLine
 from potash.observing.status import ask, status_socket
 from potash.vm.drive import serving
+from potash_firmware.snapshot import LogLine
 from support.processes import descendants, name
 
 LIMIT = 60

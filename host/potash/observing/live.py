@@ -19,10 +19,10 @@ from textual.worker import get_current_worker
 
 from csd_spec.text import plain
 from potash.observing import screen
-from potash.observing.rates import between
-from potash.observing.snapshot import Histogram, LogLine, Rates, Snapshot
+from potash.observing.rates import Rates, between
 from potash.observing.status import ask
 from potash.sdk.errors import DeviceNotFound, PotashError
+from potash_firmware.snapshot import Histogram, LogLine, Snapshot
 
 KEPT = 120
 """Intervals that the curves show."""

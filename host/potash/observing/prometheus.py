@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from potash.observing.snapshot import AcceleratorState, Histogram, ModelledTime, Snapshot
+from potash_firmware.snapshot import AcceleratorState, Histogram, ModelledTime, Snapshot
 
 __all__ = ["CONTENT_TYPE", "METRICS", "text"]
 

@@ -1,9 +1,41 @@
 """What happened between two snapshots of a device."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
-from potash.observing.snapshot import Bucket, Histogram, ModelledTime, Rates, Snapshot
+from potash.schema import Amount, Share
+from potash_firmware.snapshot import Bucket, Histogram, Latencies, ModelledTime, Snapshot
+
+
+class Rates(TypedDict):
+    """Rates per second since the previous snapshot."""
+
+    seconds: Annotated[Amount, "Seconds between the two snapshots."]
+    commands: Annotated[Amount, "Commands of all queues."]
+    read_bytes: Annotated[Amount, "Bytes read by hosts."]
+    written_bytes: Annotated[Amount, "Bytes written by hosts."]
+    interrupts: Annotated[Amount, "Interrupts sent."]
+    messages: Annotated[Amount, "Messages of the mailbox, in both directions."]
+    errors: Annotated[Amount, "Commands that failed."]
+    jobs: Annotated[Amount, "Jobs started."]
+    queues: Annotated[Mapping[int, Amount], "Commands by queue identifier."]
+    latencies: Annotated[
+        Latencies, "How long I/O commands took that ended since; all but sums are upper bounds."
+    ]
+    accelerators: Annotated[
+        Mapping[int, Share], "Share of the time in which it ran a job, by accelerator ID."
+    ]
+    busy: Annotated[
+        Mapping[str, Amount],
+        "Share of the guest's time in which the modelled drive's resources were busy, by kind;"
+        " above 1 where they are reserved for commands that are under way.",
+    ]
+
+
+class Interval(Snapshot):
+    """The state of a running device at the end of an interval, and the rates; one line for each."""
+
+    rates: Annotated[Rates, "Rates per second since the previous snapshot."]
 
 
 def between(before: Snapshot, after: Snapshot) -> Rates:

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from csd_spec.text import plain
-from potash.observing.snapshot import Rates, Snapshot
+from potash.observing.rates import Rates
 from potash.tables import columns
 from potash.units import human
+from potash_firmware.snapshot import Snapshot
 
 Row = Sequence[str]
 

@@ -1,4 +1,4 @@
-"""Asking a running device for a snapshot: `potash_firmware.status` says what is in it."""
+"""Asking a running device for a snapshot: `potash_firmware.snapshot` says what is in it."""
 
 import errno
 import json
@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from typing import cast
 
-from potash.observing.snapshot import Snapshot
 from potash.sdk import VFIO_USER_SCHEME
 from potash.sdk.errors import DeviceNotFound, PotashError
+from potash_firmware.snapshot import Snapshot
 
 SUFFIX = ".status"
 """Behind the name of a device's socket."""

@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 
 from potash.cli.drive.common import as_json, json_option, say
-from potash.observing.rates import between
+from potash.observing.rates import Interval, Rates, between
 from potash.observing.screen import lines
-from potash.observing.snapshot import Interval, Rates, Snapshot
 from potash.observing.status import ask, running, status_socket
 from potash.sdk.errors import DeviceNotFound, PotashError
+from potash_firmware.snapshot import Snapshot
 
 
 @click.command()

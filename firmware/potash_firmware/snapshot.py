@@ -1,15 +1,21 @@
-"""What a running device reports: a snapshot of its counters, and the rates between two of them."""
+"""The snapshot that a running device gives of its counters; `status` fills it.
+
+The types are declared here only: JSON, its schema, `potash top` and Prometheus follow from them.
+Times are in seconds.
+"""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, TypedDict
 
-from potash.schema import Amount, Count, Form, Positive, Share
+from csd_spec.reporting import Amount, Count, Form, Positive
 
 
 class Controller(TypedDict):
     """The NVMe controller."""
 
-    state: Annotated[Literal["disabled", "enabling", "ready", "failed"], "State of its life cycle."]
+    state: Annotated[
+        str, Form(enum=["disabled", "enabling", "ready", "failed"]), "State of its life cycle."
+    ]
     host_attached: Annotated[bool, "Whether a host is connected."]
     shadow_doorbells: Annotated[bool, "Whether shadow doorbells are in use."]
     memory_by_messages: Annotated[bool, "Whether the host's memory is not mapped, which is slower."]
@@ -29,7 +35,7 @@ class NamespaceSize(TypedDict):
 
     nsid: Annotated[Positive, "The namespace's identifier."]
     bytes: Annotated[Count, "Its size in bytes."]
-    block_size: Annotated[Literal[512, 4096], "Size of a block in bytes."]
+    block_size: Annotated[int, Form(enum=[512, 4096]), "Size of a block in bytes."]
 
 
 class Queue(TypedDict):
@@ -99,7 +105,9 @@ class AcceleratorState(TypedDict):
     """An accelerator."""
 
     id: Annotated[Count, "The accelerator's ID."]
-    state: Annotated[Literal["idle", "running", "done", "failed", "stopped"], "Its status."]
+    state: Annotated[
+        str, Form(enum=["idle", "running", "done", "failed", "stopped"]), "Its status."
+    ]
     running_for: Annotated[
         Amount | None, "Run time of the current job in seconds; null if there is none."
     ]
@@ -245,34 +253,3 @@ class Snapshot(TypedDict):
         ModelledTime | None, "With --time modelled, the modelled drive; otherwise null."
     ]
     log: Annotated[Sequence[LogLine], "The last lines that the device's process has logged."]
-
-
-class Rates(TypedDict):
-    """Rates per second since the previous snapshot."""
-
-    seconds: Annotated[Amount, "Seconds between the two snapshots."]
-    commands: Annotated[Amount, "Commands of all queues."]
-    read_bytes: Annotated[Amount, "Bytes read by hosts."]
-    written_bytes: Annotated[Amount, "Bytes written by hosts."]
-    interrupts: Annotated[Amount, "Interrupts sent."]
-    messages: Annotated[Amount, "Messages of the mailbox, in both directions."]
-    errors: Annotated[Amount, "Commands that failed."]
-    jobs: Annotated[Amount, "Jobs started."]
-    queues: Annotated[Mapping[int, Amount], "Commands by queue identifier."]
-    latencies: Annotated[
-        Latencies, "How long I/O commands took that ended since; all but sums are upper bounds."
-    ]
-    accelerators: Annotated[
-        Mapping[int, Share], "Share of the time in which it ran a job, by accelerator ID."
-    ]
-    busy: Annotated[
-        Mapping[str, Amount],
-        "Share of the guest's time in which the modelled drive's resources were busy, by kind;"
-        " above 1 where they are reserved for commands that are under way.",
-    ]
-
-
-class Interval(Snapshot):
-    """The state of a running device at the end of an interval, and the rates; one line for each."""
-
-    rates: Annotated[Rates, "Rates per second since the previous snapshot."]
