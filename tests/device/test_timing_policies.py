@@ -154,7 +154,7 @@ def test_a_drive_reports_its_wear_spare_and_load() -> None:
     assert report.wear.percentage_used == erases.sum() * 100 // (24 * 20) > 50
     assert report.mapped == (drive.state.places >= 0).sum() * PAGE
     for one in report.erases:
-        assert one.superblocks == ((erases >= one.least) & (erases <= one.most)).sum()
+        assert one.superblocks == ((erases >= one.min) & (erases <= one.max)).sum()
     assert sum(one.superblocks for one in report.erases) == 24
     assert report.busy(drive.profile).cores == 1000 * 100 / report.time
     assert 0.5 < report.busy(drive.profile).dies < 1.1

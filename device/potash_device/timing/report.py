@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from csd_spec.reporting import Amount, Count
 from potash_device.timing.profile import PAGE, Profile
 from potash_device.timing.requests import Counters
 from potash_device.timing.state import (
@@ -22,23 +23,23 @@ MOST_CLASSES = 16
 
 
 class Erased(NamedTuple):
-    """Superblocks that were erased `least` to `most` times: a class of the histogram."""
+    """A class of the histogram of erases."""
 
-    least: int
-    most: int
-    superblocks: int
+    min: Annotated[Count, "Least number of erases."]
+    max: Annotated[Count, "Greatest number of erases."]
+    superblocks: Annotated[Count, "Number of superblocks with so many."]
 
 
 class Spread(NamedTuple):
-    """Erases of superblocks."""
+    """How often superblocks were erased."""
 
-    total: int
-    mean: float
-    least: int
-    p50: int
-    p90: int
-    p99: int
-    most: int
+    total: Annotated[Count, "Of all superblocks."]
+    mean: Annotated[Amount, "The mean."]
+    min: Annotated[Count, "The minimum."]
+    p50: Annotated[Count, "The median."]
+    p90: Annotated[Count, "The 90th percentile."]
+    p99: Annotated[Count, "The 99th percentile."]
+    max: Annotated[Count, "The maximum."]
 
 
 class Busy(NamedTuple):

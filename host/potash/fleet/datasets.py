@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from potash.fleet.directory import File
+from potash.schema import Amount, Count, Signed64
 from potash.sdk.errors import PotashError
 
 
@@ -28,25 +30,25 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one shard: its output, or the `error`. `moved` counts the bytes of program,
-    arguments and output between worker and drive.
+    """The result of a program on one file of a data set."""
 
-    `drive` and `held`, its bytes, are unknown of one that was `missing` from the start.
-    """
-
-    name: str
-    shard: int
-    drive: str | None = None
-    held: int | None = None
+    name: Annotated[str, "The file's name; ends in ? if it was missing from the start."]
+    shard: Annotated[Count, "Its number in the data set, from 0 on."]
+    drive: Annotated[str | None, "The drive that has it; null if unknown."] = None
+    worker: Annotated[str | None, "Address of the worker that ran the job; null if none did."] = (
+        None
+    )
+    held: Annotated[Count | None, "Size of the file in bytes; null if unknown."] = None
     output: bytes = b""
-    produced: int = 0
-    return_value: int | None = None
-    printed: Sequence[str] = ()
-    seconds: float = 0.0
-    moved: int = 0
-    worker: str | None = None
-    error: str = ""
-    missing: bool = False
+    produced: Annotated[Count, "Number of output bytes."] = 0
+    moved: Annotated[Count, "Bytes of program, arguments and output to and from the drive."] = 0
+    return_value: Annotated[Signed64 | None, "What the program returned; null if it did not."] = (
+        None
+    )
+    printed: Annotated[Sequence[str], "Lines that the program printed."] = ()
+    seconds: Annotated[Amount, "Duration of the job in seconds, as its worker has seen it."] = 0.0
+    error: Annotated[str, "Why there is no result; empty if there is one."] = ""
+    missing: Annotated[bool, "Whether the reason is that the drive is not served."] = False
 
 
 @dataclass

@@ -386,5 +386,5 @@ class Fleet:
             return result
         except PotashError as error:
             lost = self.placement.missing(drive)
-            one = Result(file.name, file.shard, drive, file.size, error=lost or str(error))
+            one = Result(file.name, file.shard, drive, held=file.size, error=lost or str(error))
             return replace(one, missing=bool(lost))

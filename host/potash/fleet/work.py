@@ -68,7 +68,7 @@ def run_job(drive: str, file: File, image: bytes, job: Job) -> Result:
     if job.keep is not None:
         name = f"{job.keep}/{file.name.partition('/')[2]}"
         sink = StoredSink(served.directory, file._replace(name=name), nsid)
-    found = Result(file.name, file.shard, drive, file.size, worker=get_worker().address)
+    found = Result(file.name, file.shard, drive, held=file.size, worker=get_worker().address)
     began = time.monotonic()
     try:
         result = served.accelerator.run(

@@ -37,11 +37,11 @@ def timing_log(timing: ModelledTime | None) -> TimingLog:
         free=wear.free,
         retired=wear.retired,
         erases=erases.total,
-        erases_least=erases.least,
+        erases_least=erases.min,
         erases_p50=erases.p50,
         erases_p90=erases.p90,
         erases_p99=erases.p99,
-        erases_most=erases.most,
+        erases_most=erases.max,
         executions=timing.executions,
         execution_ns=timing.execution_ns,
     )

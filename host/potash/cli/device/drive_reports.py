@@ -6,6 +6,7 @@ from typing import Annotated
 
 from potash.schema import Amount, Count, Form, Positive, Share
 from potash.timing.steady import Window
+from potash_device.timing.report import Erased, Spread
 
 
 @dataclass(frozen=True)
@@ -52,28 +53,6 @@ class DrivePreconditioned:
 
 
 @dataclass(frozen=True)
-class Erases:
-    """How often superblocks were erased."""
-
-    total: Annotated[Count, "Of all superblocks."]
-    mean: Annotated[Amount, "The mean."]
-    min: Annotated[Count, "The minimum."]
-    p50: Annotated[Count, "The median."]
-    p90: Annotated[Count, "The 90th percentile."]
-    p99: Annotated[Count, "The 99th percentile."]
-    max: Annotated[Count, "The maximum."]
-
-
-@dataclass(frozen=True)
-class EraseClass:
-    """A class of the histogram of erases."""
-
-    min: Annotated[Count, "Least number of erases."]
-    max: Annotated[Count, "Greatest number of erases."]
-    superblocks: Annotated[Count, "Number of superblocks with so many."]
-
-
-@dataclass(frozen=True)
 class Wear:
     """Wear of a modelled drive."""
 
@@ -87,8 +66,11 @@ class Wear:
     worn: Annotated[bool, "Whether the drive refuses writes at its end of life."]
     free: Annotated[Count, "Number of superblocks that are erased and not open."]
     retired: Annotated[Count, "Number of superblocks that are retired."]
-    erases: Annotated[Erases, "Erases of superblocks."]
-    histogram: Annotated[Sequence[EraseClass], "Superblocks by their erases, in equal classes."]
+    erases: Annotated[Spread, Form(title="Erases"), "Erases of superblocks."]
+    histogram: Annotated[
+        Sequence[Annotated[Erased, Form(title="EraseClass")]],
+        "Superblocks by their erases, in equal classes.",
+    ]
 
 
 @dataclass(frozen=True)

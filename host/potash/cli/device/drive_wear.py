@@ -56,16 +56,7 @@ def wear(name: str, named: tuple[str, ...], fill: int, overwrite: float, seed: i
 
 def wear_of(report: DriveReport) -> reports.Wear:
     """The wear in a drive's report."""
-    return reports.Wear(
-        mapped=report.mapped,
-        percentage_used=report.wear.percentage_used,
-        available_spare=report.wear.available_spare,
-        worn=report.wear.worn,
-        free=report.wear.free,
-        retired=report.wear.retired,
-        erases=reports.Erases(*report.spread),
-        histogram=[reports.EraseClass(*one) for one in report.erases],
-    )
+    return reports.Wear(report.mapped, *report.wear, report.spread, report.erases)
 
 
 def _wear_lines(report: reports.DriveWorn) -> list[str]:

@@ -206,9 +206,7 @@ def map_(
         took = time.monotonic() - began
         moves = opened.placement.moves
     results.sort(key=lambda one: one.shard)
-    report = reports.FleetMapped(
-        dataset, **vars(totals), moves=moves, seconds=took, shards=[*map(_shard, results)]
-    )
+    report = reports.FleetMapped(dataset, **vars(totals), moves=moves, seconds=took, shards=results)
     common.say(report, _shown(report))
     if totals.done < totals.shards:
         sys.exit(1)
@@ -241,12 +239,6 @@ def query(
     with _opened(fleet, scheduler, patience) as opened, showing() as progress:
         result = opened.query(dataset, request, timeout=timeout, progress=progress)
     show(result, output)
-
-
-def _shard(one: Result) -> reports.FleetShard:
-    return reports.FleetShard(
-        **{name: value for name, value in vars(one).items() if name != "output"}
-    )
 
 
 def _shown(report: reports.FleetMapped) -> list[str]:

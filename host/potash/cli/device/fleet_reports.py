@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from potash.cli.drive.reports import ReturnValue
-from potash.schema import Amount, Count
+from potash.fleet import Result
+from potash.schema import Amount, Count, Form
 
 
 @dataclass(frozen=True)
@@ -40,24 +40,6 @@ class FleetStatus:
 
 
 @dataclass(frozen=True)
-class FleetShard:
-    """The result of a program on one file of a data set."""
-
-    name: Annotated[str, "The file's name; ends in ? if it was missing from the start."]
-    shard: Annotated[Count, "Its number in the data set, from 0 on."]
-    drive: Annotated[str | None, "The drive that has it; null if unknown."]
-    worker: Annotated[str | None, "Address of the worker that ran the job; null if none did."]
-    held: Annotated[Count | None, "Size of the file in bytes; null if unknown."]
-    produced: Annotated[Count, "Number of output bytes."]
-    moved: Annotated[Count, "Bytes of program, arguments and output to and from the drive."]
-    return_value: Annotated[ReturnValue | None, "What the program returned; null if it did not."]
-    printed: Annotated[Sequence[str], "Lines that the program printed."]
-    seconds: Annotated[Amount, "Duration of the job in seconds, as its worker has seen it."]
-    error: Annotated[str, "Why there is no result; empty if there is one."]
-    missing: Annotated[bool, "Whether the reason is that the drive is not served."]
-
-
-@dataclass(frozen=True)
 class FleetMapped:
     """The results of a program on a data set."""
 
@@ -69,7 +51,10 @@ class FleetMapped:
     moved: Annotated[Count, "Bytes of program, arguments and outputs to and from all drives."]
     moves: Annotated[Count, "How often a drive has come back on another worker meanwhile."]
     seconds: Annotated[Amount, "Duration in seconds, without the start of the drives."]
-    shards: Annotated[Sequence[FleetShard], "One for each shard, in the order of shards."]
+    shards: Annotated[
+        Sequence[Annotated[Result, Form(title="FleetShard")]],
+        "One for each shard, in the order of shards.",
+    ]
 
 
 @dataclass(frozen=True)
