@@ -3,9 +3,8 @@
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import click
 
@@ -49,8 +48,7 @@ _argument = click.option(
 )
 
 
-@dataclass(frozen=True)
-class Disassembly:
+class Disassembly(NamedTuple):
     """A program, instruction by instruction."""
 
     entry: Annotated[Count, "Number of the entry instruction."]

@@ -1,16 +1,14 @@
 """What `potash drive` reports as JSON."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from potash.schema import Amount, Count, Form, Positive, Share
 from potash.timing.steady import Window
 from potash_device.timing.report import Erased, Spread
 
 
-@dataclass(frozen=True)
-class DriveInfo:
+class DriveInfo(NamedTuple):
     """A modelled drive."""
 
     profile: Annotated[str, "Name or file of its profile."]
@@ -29,8 +27,7 @@ class DriveInfo:
     idle_write_us: Annotated[Amount, "Latency of a 4 KiB write of the idle drive in microseconds."]
 
 
-@dataclass(frozen=True)
-class DriveLatency:
+class DriveLatency(NamedTuple):
     """Latencies of reads, or of writes, in microseconds."""
 
     kind: Annotated[str, Form(enum=["read", "write"]), "Reads or writes."]
@@ -43,8 +40,7 @@ class DriveLatency:
     max_us: Annotated[Amount, "The maximum."]
 
 
-@dataclass(frozen=True)
-class DrivePreconditioned:
+class DrivePreconditioned(NamedTuple):
     """A modelled drive that was written to and saved."""
 
     output: Annotated[str, "The drive's file."]
@@ -52,8 +48,7 @@ class DrivePreconditioned:
     erases: Annotated[Count, "Number of superblocks erased."]
 
 
-@dataclass(frozen=True)
-class Wear:
+class Wear(NamedTuple):
     """Wear of a modelled drive."""
 
     mapped: Annotated[Count, "The host's bytes that are mapped."]
@@ -73,8 +68,7 @@ class Wear:
     ]
 
 
-@dataclass(frozen=True)
-class DriveWorn:
+class DriveWorn(NamedTuple):
     """Wear of a modelled drive, and what wrote it."""
 
     profile: Annotated[str, "Name or file of the drive's profile."]
@@ -90,8 +84,7 @@ class DriveWorn:
     wear: Annotated[Wear, "The drive's wear."]
 
 
-@dataclass(frozen=True)
-class DrivePlotted:
+class DrivePlotted(NamedTuple):
     """How a drive reached its steady state."""
 
     output: Annotated[str | None, "The SVG file; null without --output."]
@@ -100,8 +93,7 @@ class DrivePlotted:
     wear: Annotated[Wear, "The drive's wear at the end."]
 
 
-@dataclass(frozen=True)
-class DriveSimulated:
+class DriveSimulated(NamedTuple):
     """The result of a trace on a modelled drive."""
 
     profile: Annotated[str, "Name or file of the drive's profile."]

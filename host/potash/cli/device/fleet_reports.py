@@ -1,15 +1,13 @@
 """What `potash fleet` reports as JSON."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from potash.fleet import Result
 from potash.schema import Amount, Count, Form
 
 
-@dataclass(frozen=True)
-class FleetDrive:
+class FleetDrive(NamedTuple):
     """A drive of a fleet."""
 
     name: Annotated[str, "The drive's name."]
@@ -20,8 +18,7 @@ class FleetDrive:
     room: Annotated[Count | None, "Size of the largest file that it has room for, in bytes."]
 
 
-@dataclass(frozen=True)
-class FleetDataset:
+class FleetDataset(NamedTuple):
     """A data set: files that are spread over drives."""
 
     name: Annotated[str, "The data set's name."]
@@ -30,8 +27,7 @@ class FleetDataset:
     missing: Annotated[Sequence[int], "Numbers, from 0 on, of the files that no served drive has."]
 
 
-@dataclass(frozen=True)
-class FleetStatus:
+class FleetStatus(NamedTuple):
     """The drives and data sets of a fleet."""
 
     scheduler: Annotated[str | None, "Address of the Dask scheduler; null without one."]
@@ -39,8 +35,7 @@ class FleetStatus:
     datasets: Annotated[Sequence[FleetDataset], "All data sets, by name."]
 
 
-@dataclass(frozen=True)
-class FleetMapped:
+class FleetMapped(NamedTuple):
     """The results of a program on a data set."""
 
     dataset: Annotated[str, "The data set."]
@@ -57,8 +52,7 @@ class FleetMapped:
     ]
 
 
-@dataclass(frozen=True)
-class FleetCopied:
+class FleetCopied(NamedTuple):
     """Files that were copied to the drives of a fleet, from them, or were removed."""
 
     dataset: Annotated[str, "The data set."]

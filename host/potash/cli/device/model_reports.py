@@ -1,15 +1,13 @@
 """What `potash model` reports as JSON."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, NotRequired, TypedDict
+from typing import Annotated, NamedTuple, NotRequired, TypedDict
 
 from potash.models.running import ComparedTensor, Node
 from potash.schema import Amount, Count, Form
 
 
-@dataclass(frozen=True)
-class ModelMade:
+class ModelMade(NamedTuple):
     """A generated network."""
 
     network: Annotated[str, "Name of the network."]
@@ -18,16 +16,14 @@ class ModelMade:
     bytes: Annotated[Count, "Size of the model in bytes."]
 
 
-@dataclass(frozen=True)
-class NetworkEntry:
+class NetworkEntry(NamedTuple):
     """A built-in network."""
 
     name: Annotated[str, "The network's name."]
     summary: Annotated[str, "A description."]
 
 
-@dataclass(frozen=True)
-class PublicNetwork:
+class PublicNetwork(NamedTuple):
     """A network in a public package."""
 
     name: Annotated[str, "The network's name."]
@@ -39,16 +35,14 @@ class PublicNetwork:
     licence: Annotated[str, "The network's licence."]
 
 
-@dataclass(frozen=True)
-class Networks:
+class Networks(NamedTuple):
     """The built-in networks, and public ones."""
 
     networks: Annotated[Sequence[NetworkEntry], "All built-in networks."]
     public: Annotated[Sequence[PublicNetwork], "Networks that are downloaded."]
 
 
-@dataclass(frozen=True)
-class ModelFetched:
+class ModelFetched(NamedTuple):
     """A network from a public package."""
 
     network: Annotated[str, "Name of the network."]
@@ -88,8 +82,7 @@ class ModelRun(TypedDict):
     ]
 
 
-@dataclass(frozen=True)
-class ModelQuantized:
+class ModelQuantized(NamedTuple):
     """A quantised model."""
 
     output: Annotated[str, "The model's file; - for standard output."]

@@ -1,16 +1,14 @@
 """What the commands around a device report as JSON."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, NotRequired, TypedDict
+from typing import Annotated, NamedTuple, NotRequired, TypedDict
 
 from potash.cli.device.vta_reports import ClockParameters, VtaConfig
 from potash.cli.drive.reports import ReturnValue
 from potash.schema import Amount, Count, Form, Positive, Share
 
 
-@dataclass(frozen=True)
-class Built:
+class Built(NamedTuple):
     """A program that was compiled."""
 
     output: Annotated[str, "The object file."]
@@ -27,8 +25,7 @@ class Built:
     constants: Annotated[Count, "Size of the constants in bytes."]
 
 
-@dataclass(frozen=True)
-class Executed:
+class Executed(NamedTuple):
     """The result of a program that ran on this machine, without a drive."""
 
     output: Annotated[str | None, "The output file; null if none was requested."]
@@ -38,8 +35,7 @@ class Executed:
     printed: Annotated[Sequence[str], "Lines that the program printed."]
 
 
-@dataclass(frozen=True)
-class Helper:
+class Helper(NamedTuple):
     """A function that programs may call."""
 
     number: Annotated[int, Form(minimum=1, maximum=63), "The number by which programs call it."]
@@ -47,8 +43,7 @@ class Helper:
     package: Annotated[str, "The package that provides it: `potash`, or another installed one."]
 
 
-@dataclass(frozen=True)
-class Helpers:
+class Helpers(NamedTuple):
     """The functions that programs may call."""
 
     helpers: Annotated[
@@ -62,8 +57,7 @@ class Helpers:
 Vector = Sequence[Annotated[int, Form(minimum=-128, maximum=127)]]
 
 
-@dataclass(frozen=True)
-class VectorsAdded:
+class VectorsAdded(NamedTuple):
     """The result of the example `add`."""
 
     equal: Annotated[bool, "Whether the result is the expected one, bit for bit."]
@@ -115,8 +109,7 @@ class ExampleRun(TypedDict):
     ]
 
 
-@dataclass(frozen=True)
-class ExampleEntry:
+class ExampleEntry(NamedTuple):
     """An example."""
 
     name: Annotated[str, "Name of its directory in `examples`."]
@@ -125,15 +118,13 @@ class ExampleEntry:
     demo: Annotated[bool, "Whether `potash demo` runs it."]
 
 
-@dataclass(frozen=True)
-class Examples:
+class Examples(NamedTuple):
     """The examples."""
 
     examples: Annotated[Sequence[ExampleEntry], "All examples."]
 
 
-@dataclass(frozen=True)
-class Network:
+class Network(NamedTuple):
     """A network of a sweep."""
 
     name: Annotated[str, "The network's name."]
@@ -148,8 +139,7 @@ class Network:
     ]
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """A configuration on a network."""
 
     network: Annotated[str, "The network."]
@@ -181,8 +171,7 @@ class Point:
     ]
 
 
-@dataclass(frozen=True)
-class Swept:
+class Swept(NamedTuple):
     """Configurations of the tensor accelerator on networks."""
 
     networks: Annotated[Sequence[Network], "The networks."]
@@ -197,8 +186,7 @@ class Swept:
     plot: Annotated[str | None, "The SVG file; null without --plot."]
 
 
-@dataclass(frozen=True)
-class Traced:
+class Traced(NamedTuple):
     """A recorded trace."""
 
     output: Annotated[str, "The trace file; - for standard output."]

@@ -3,9 +3,8 @@
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from potash.cli.drive.common import say
 from potash.schema import Count, Form, Positive
@@ -13,8 +12,7 @@ from potash.units import human
 from potash_device.media.drive import Drive
 
 
-@dataclass(frozen=True)
-class Namespace:
+class Namespace(NamedTuple):
     """A namespace of the drive."""
 
     nsid: Annotated[Positive, "The namespace's identifier."]
@@ -23,8 +21,7 @@ class Namespace:
     read_only: Annotated[bool, "Whether it is read-only."]
 
 
-@dataclass(frozen=True)
-class Serving:
+class Serving(NamedTuple):
     """A running device; printed as soon as clients can connect."""
 
     socket: Annotated[str, "Absolute path of the UNIX socket."]

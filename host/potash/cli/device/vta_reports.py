@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, NotRequired, TypedDict
+from typing import Annotated, NamedTuple, NotRequired, TypedDict
 
 from potash.schema import Count, Form, Positive, Share
 
@@ -15,8 +15,7 @@ ClockParameters = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class Assembled:
+class Assembled(NamedTuple):
     """An assembled instruction stream."""
 
     output: Annotated[str, "The stream's file; - for standard output."]
@@ -33,8 +32,7 @@ class VtaInstruction:
     remark: Annotated[str, "The module that executes it, and further notes."]
 
 
-@dataclass(frozen=True)
-class VtaDisassembly:
+class VtaDisassembly(NamedTuple):
     """A disassembled instruction stream, which is written to --output."""
 
     instructions: Annotated[Sequence[VtaInstruction], "All instructions, in order."]
@@ -54,8 +52,7 @@ class Memory(TypedDict):
     gbit_per_second: NotRequired[Annotated[float, "Bandwidth that keeps the core busy, in Gb/s."]]
 
 
-@dataclass(frozen=True)
-class CoreInfo:
+class CoreInfo(NamedTuple):
     """Sizes, peak rate and bandwidths of a core."""
 
     config: VtaConfig
@@ -75,16 +72,14 @@ class CoreInfo:
     ]
 
 
-@dataclass(frozen=True)
-class Roofline:
+class Roofline(NamedTuple):
     """A roofline diagram."""
 
     output: Annotated[str, "The SVG file; - for standard output."]
     points: Annotated[Count, "Number of points: each layer with each number of virtual threads."]
 
 
-@dataclass(frozen=True)
-class StreamRun:
+class StreamRun(NamedTuple):
     """The result of an instruction stream."""
 
     output: Annotated[str, "File with the contents of DRAM afterwards; - for standard output."]
@@ -95,8 +90,7 @@ class StreamRun:
     order: Annotated[str, Form(enum=["tokens", "program"]), "The execution order."]
 
 
-@dataclass(frozen=True)
-class ModuleTime:
+class ModuleTime(NamedTuple):
     """One of the core's modules."""
 
     busy: Annotated[Count, "Cycles in which it executes."]
@@ -123,8 +117,7 @@ class StreamTime(TypedDict):
     modules: Annotated[Mapping[str, ModuleTime], "By name: LOAD, COMPUTE, STORE."]
 
 
-@dataclass(frozen=True)
-class ThreadsSummary:
+class ThreadsSummary(NamedTuple):
     """All layers, with a number of virtual threads."""
 
     virtual_threads: Annotated[Positive, "Number of virtual threads."]
@@ -151,8 +144,7 @@ class Times(TypedDict):
     ]
 
 
-@dataclass(frozen=True)
-class StreamTrace:
+class StreamTrace(NamedTuple):
     """A trace of an instruction stream."""
 
     output: Annotated[

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import click
 
@@ -20,8 +20,7 @@ from potash.sdk.memory_namespace import Bytes
 from potash.units import Parsed, quadword
 
 
-@dataclass(frozen=True)
-class Range:
+class Range(NamedTuple):
     """Bytes of a memory namespace."""
 
     nsid: Annotated[Count, "The memory namespace's identifier."]
@@ -29,16 +28,14 @@ class Range:
     length: Annotated[Count, "Length in bytes."]
 
 
-@dataclass(frozen=True)
-class RangeSet:
+class RangeSet(NamedTuple):
     """A memory range set."""
 
     id: Annotated[Count, "Its identifier."]
     ranges: Annotated[Sequence[Range], "The ranges of the set, in order."]
 
 
-@dataclass(frozen=True)
-class Programs:
+class Programs(NamedTuple):
     """A compute namespace."""
 
     nsid: Annotated[Count, "The namespace's identifier."]
@@ -46,8 +43,7 @@ class Programs:
     range_sets: Annotated[Sequence[RangeSet], "All memory range sets."]
 
 
-@dataclass(frozen=True)
-class Created:
+class Created(NamedTuple):
     """A memory range set that was created."""
 
     nsid: Annotated[Count, "The compute namespace's identifier."]

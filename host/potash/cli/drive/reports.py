@@ -1,8 +1,7 @@
 """What the commands for a drive report as JSON."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from potash.schema import Count, Form, Signed64
 
@@ -19,8 +18,7 @@ FaultId = Annotated[
 OutputFile = Annotated[str, "The file with these bytes; - for standard output."]
 
 
-@dataclass(frozen=True)
-class Accelerator:
+class Accelerator(NamedTuple):
     """An accelerator."""
 
     id: Annotated[Count, "The accelerator's ID."]
@@ -29,15 +27,13 @@ class Accelerator:
     output_size: Annotated[Count, "Size of its output buffer in bytes."]
 
 
-@dataclass(frozen=True)
-class Accelerators:
+class Accelerators(NamedTuple):
     """The accelerators of a drive."""
 
     accelerators: Annotated[Sequence[Accelerator], "All accelerators, in the order of their IDs."]
 
 
-@dataclass(frozen=True)
-class LogEntry:
+class LogEntry(NamedTuple):
     """An entry of an accelerator's log."""
 
     timestamp: Annotated[Count, "Time of the entry, in milliseconds since 1970 (UTC)."]
@@ -46,8 +42,7 @@ class LogEntry:
     text: Annotated[str, "Description of the event, or the text that the program printed."]
 
 
-@dataclass(frozen=True)
-class Log:
+class Log(NamedTuple):
     """The log of an accelerator."""
 
     accelerator: AcceleratorId
@@ -55,8 +50,7 @@ class Log:
     entries: Annotated[Sequence[LogEntry], "The entries, the oldest first."]
 
 
-@dataclass(frozen=True)
-class OutputRead:
+class OutputRead(NamedTuple):
     """Data read from an output buffer."""
 
     accelerator: AcceleratorId
@@ -65,8 +59,7 @@ class OutputRead:
     output: OutputFile
 
 
-@dataclass(frozen=True)
-class InputWritten:
+class InputWritten(NamedTuple):
     """Data sent to an input buffer."""
 
     accelerator: AcceleratorId
@@ -74,8 +67,7 @@ class InputWritten:
     written: Annotated[Count, "Number of bytes written."]
 
 
-@dataclass(frozen=True)
-class Status:
+class Status(NamedTuple):
     """The status of an accelerator and of its current or last job."""
 
     accelerator: AcceleratorId
@@ -92,16 +84,14 @@ class Status:
     modelled_ns: ModelledTime
 
 
-@dataclass(frozen=True)
-class FaultAdded:
+class FaultAdded(NamedTuple):
     """A fault that was armed."""
 
     id: FaultId
     fault: Annotated[str, "The fault, as a line."]
 
 
-@dataclass(frozen=True)
-class Armed:
+class Armed(NamedTuple):
     """A fault of a drive."""
 
     id: FaultId
@@ -110,8 +100,7 @@ class Armed:
     spent: Annotated[bool, "Whether its count is used up."]
 
 
-@dataclass(frozen=True)
-class Faults:
+class Faults(NamedTuple):
     """The faults of a drive."""
 
     faults: Annotated[
@@ -120,8 +109,7 @@ class Faults:
     ]
 
 
-@dataclass(frozen=True)
-class FirmwareRead:
+class FirmwareRead(NamedTuple):
     """A program read from an accelerator."""
 
     accelerator: AcceleratorId
@@ -130,8 +118,7 @@ class FirmwareRead:
     output: OutputFile
 
 
-@dataclass(frozen=True)
-class FirmwareSent:
+class FirmwareSent(NamedTuple):
     """A program sent to an accelerator."""
 
     accelerator: AcceleratorId
@@ -139,16 +126,14 @@ class FirmwareSent:
     sent: Annotated[Count, "Number of bytes sent."]
 
 
-@dataclass(frozen=True)
-class InPlace:
+class InPlace(NamedTuple):
     """Whether the drive used files in place, without transferring them through the host."""
 
     input: Annotated[bool, "Whether it read the input in place."]
     output: Annotated[bool, "Whether it wrote the output in place."]
 
 
-@dataclass(frozen=True)
-class JobEnded:
+class JobEnded(NamedTuple):
     """The result of a job."""
 
     output: Annotated[str, "The output file; - for standard output."]
@@ -163,8 +148,7 @@ class JobEnded:
     modelled_ns: ModelledTime
 
 
-@dataclass(frozen=True)
-class QueryColumn:
+class QueryColumn(NamedTuple):
     """A column of a query's result."""
 
     name: Annotated[str, "The column's name, or the aggregate."]
@@ -172,8 +156,7 @@ class QueryColumn:
     values: Annotated[Sequence[str | None], "Its values as text, a row each; null for null."]
 
 
-@dataclass(frozen=True)
-class QueryAnswered:
+class QueryAnswered(NamedTuple):
     """The result of a query, and the bytes that were transferred for it."""
 
     columns: Annotated[Sequence[QueryColumn], "The columns of the result."]

@@ -2,9 +2,8 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import click
 
@@ -19,23 +18,20 @@ from potash.sdk.memory_namespace import Blocks, Bytes, MemoryNamespace
 from potash.units import Size, human
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(NamedTuple):
     """A memory namespace."""
 
     nsid: Annotated[Count, "Its identifier."]
     size: Annotated[Count, "Its size in bytes."]
 
 
-@dataclass(frozen=True)
-class Memories:
+class Memories(NamedTuple):
     """The memory namespaces of a drive."""
 
     namespaces: Annotated[Sequence[Memory], "All memory namespaces by ascending identifier."]
 
 
-@dataclass(frozen=True)
-class Moved:
+class Moved(NamedTuple):
     """Data transferred to or from a memory namespace."""
 
     nsid: Annotated[Count, "The namespace's identifier."]
