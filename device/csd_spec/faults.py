@@ -12,8 +12,7 @@ from typing import NamedTuple, Self
 
 from csd_spec.descriptors import Buffer, DescriptorError
 from csd_spec.opcodes import DWORD_SIZE
-
-Cdws = tuple[int, int, int, int, int, int]
+from potash_wire.words import Cdws, CommandDwords, bits
 
 _FAULT = struct.Struct("<HBBHHIHxxQQIIII16x")
 _HEADER = struct.Struct("<II8x")
@@ -55,17 +54,10 @@ class FaultSend(NamedTuple):
         return cls(cdws[2], cdws[3])
 
 
-class FaultReceive(NamedTuple):
+class FaultReceive(CommandDwords):
     """Fault Receive (F2h): CDW10 is the number of dwords to return, of the list of faults."""
 
-    dwords: int
-
-    def encode(self) -> Cdws:
-        return (self.dwords, 0, 0, 0, 0, 0)
-
-    @classmethod
-    def decode(cls, cdws: Sequence[int]) -> Self:
-        return cls(cdws[0])
+    dwords: int = bits(10, 0, 31)
 
 
 class FaultKind(IntEnum):

@@ -5,10 +5,10 @@ does not fit. Lengths are plain counts of dwords, not 0's based ones.
 
 Alkali CSD platform documentation, sections 4.3.1 and 4.3.2."""
 
-from collections.abc import Sequence
-from typing import NamedTuple, Self
+from potash_wire import words
+from potash_wire.words import CommandDwords, bits
 
-Cdws = tuple[int, int, int, int, int, int]
+Cdws = words.Cdws
 """Command dwords 10 to 15."""
 
 ACCELERATOR_MASK = 0xFFFF
@@ -18,96 +18,52 @@ WRITABLE_BIT = 1 << 16
 REPLACE_BIT = 1 << 17
 
 
-class GlobalControl(NamedTuple):
+class GlobalControl(CommandDwords):
     """Global Accelerator Control (C0h): CDW12 is the operation."""
 
-    operation: int
-
-    def encode(self) -> Cdws:
-        return (0, 0, _fit("operation", self.operation, 32), 0, 0, 0)
-
-    @classmethod
-    def decode(cls, cdws: Sequence[int]) -> Self:
-        return cls(cdws[2])
+    operation: int = bits(12, 0, 31)
 
 
-class Identify(NamedTuple):
+class Identify(CommandDwords):
     """Accelerator Identify (C2h): CDW10 is the number of dwords to return."""
 
-    dwords: int
-
-    def encode(self) -> Cdws:
-        return (_fit("number of dwords", self.dwords, 32), 0, 0, 0, 0, 0)
-
-    @classmethod
-    def decode(cls, cdws: Sequence[int]) -> Self:
-        return cls(cdws[0])
+    dwords: int = bits(10, 0, 31)
 
 
-class GetStatus(NamedTuple):
+class GetStatus(CommandDwords):
     """Get Accelerator Status (C6h): CDW10 dwords; CDW12 accelerator ID (15:0) and RAE (31).
 
     With `retain` set the device takes a snapshot, or keeps the one it has; without it the device
     answers from the snapshot, if it holds one, and releases it.
     """
 
-    dwords: int
-    accelerator: int
-    retain: bool = False
-
-    def encode(self) -> Cdws:
-        cdw12 = _fit("accelerator ID", self.accelerator, 16)
-        cdw12 |= RETAIN_BIT if self.retain else 0
-        return (_fit("number of dwords", self.dwords, 32), 0, cdw12, 0, 0, 0)
-
-    @classmethod
-    def decode(cls, cdws: Sequence[int]) -> Self:
-        return cls(cdws[0], cdws[2] & ACCELERATOR_MASK, bool(cdws[2] & RETAIN_BIT))
+    dwords: int = bits(10, 0, 31)
+    accelerator: int = bits(12, 0, 15)
+    retain: bool = bits(12, 31, default=False)
 
 
-class DataTransfer(NamedTuple):
+class DataTransfer(CommandDwords):
     """Send Data (81h), Read Data (82h): CDW10 dwords, CDW12 accelerator ID (15:0).
 
     CDW14 is an extension: the offset into the buffer, in dwords, so that a buffer that is larger
     than one transfer may be moved in pieces.
     """
 
-    dwords: int
-    accelerator: int
-    offset: int = 0
-
-    def encode(self) -> Cdws:
-        return FirmwareTransfer(self.dwords, self.accelerator, 0, self.offset).encode()
-
-    @classmethod
-    def decode(cls, cdws: Sequence[int]) -> Self:
-        return cls(cdws[0], cdws[2] & ACCELERATOR_MASK, cdws[4])
+    dwords: int = bits(10, 0, 31)
+    accelerator: int = bits(12, 0, 15)
+    offset: int = bits(14, 0, 31, default=0)
 
 
-class FirmwareTransfer(NamedTuple):
+class FirmwareTransfer(CommandDwords):
     """Send Firmware (85h), Read Firmware (86h): as `DataTransfer`, with CDW13 the firmware ID."""
 
-    dwords: int
-    accelerator: int
-    firmware: int
-    offset: int = 0
-
-    def encode(self) -> Cdws:
-        return (
-            _fit("number of dwords", self.dwords, 32),
-            0,
-            _fit("accelerator ID", self.accelerator, 16),
-            _fit("firmware ID", self.firmware, 32),
-            _fit("offset", self.offset, 32),
-            0,
-        )
-
-    @classmethod
-    def decode(cls, cdws: Sequence[int]) -> Self:
-        return cls(cdws[0], cdws[2] & ACCELERATOR_MASK, cdws[3], cdws[4])
+    dwords: int = bits(10, 0, 31)
+    accelerator: int = bits(12, 0, 15)
+    firmware: int = bits(13, 0, 31)
+    offset: int = bits(14, 0, 31, default=0)
 
 
-class LocalStorage(NamedTuple):
+class LocalStorage(CommandDwords):
     """A range of local storage (88h, 8Ch, and the extensions 94h, 98h, 9Ch).
 
     CDW12 and CDW13 are the start, CDW14 15:0 the number of pages: Read's CDW10 to CDW12, moved up
@@ -116,65 +72,21 @@ class LocalStorage(NamedTuple):
     range as well, and the range replaces all earlier grants.
     """
 
-    start: int
-    pages: int
-    accelerator: int
-    writable: bool = False
-    replace: bool = False
-
-    def encode(self) -> Cdws:
-        start = _fit("start", self.start, 64)
-        cdw15 = _fit("accelerator ID", self.accelerator, 16)
-        cdw15 |= WRITABLE_BIT if self.writable else 0
-        cdw15 |= REPLACE_BIT if self.replace else 0
-        return (
-            0,
-            0,
-            start & 0xFFFF_FFFF,
-            start >> 32,
-            _fit("number of pages", self.pages, 16),
-            cdw15,
-        )
-
-    @classmethod
-    def decode(cls, cdws: Sequence[int]) -> Self:
-        return cls(
-            cdws[3] << 32 | cdws[2],
-            cdws[4] & COUNT_MASK,
-            cdws[5] & ACCELERATOR_MASK,
-            bool(cdws[5] & WRITABLE_BIT),
-            bool(cdws[5] & REPLACE_BIT),
-        )
+    start: int = bits(12, 0, 63)
+    pages: int = bits(14, 0, 15)
+    accelerator: int = bits(15, 0, 15)
+    writable: bool = bits(15, 16, default=False)
+    replace: bool = bits(15, 17, default=False)
 
 
-class Control(NamedTuple):
+class Control(CommandDwords):
     """Basic Accelerator Control (91h).
 
     CDW10 is the length of Start's argument list in dwords, CDW12 15:0 the accelerator ID, CDW13 the
     operation, CDW14 the firmware ID of Start and of Set active firmware.
     """
 
-    operation: int
-    accelerator: int
-    firmware: int = 0
-    dwords: int = 0
-
-    def encode(self) -> Cdws:
-        return (
-            _fit("number of dwords", self.dwords, 32),
-            0,
-            _fit("accelerator ID", self.accelerator, 16),
-            _fit("operation", self.operation, 32),
-            _fit("firmware ID", self.firmware, 32),
-            0,
-        )
-
-    @classmethod
-    def decode(cls, cdws: Sequence[int]) -> Self:
-        return cls(cdws[3], cdws[2] & ACCELERATOR_MASK, cdws[4], cdws[0])
-
-
-def _fit(name: str, value: int, bits: int) -> int:
-    if not 0 <= value < 1 << bits:
-        raise ValueError(f"the {name} {value} does not fit in {bits} bits")
-    return int(value)
+    operation: int = bits(13, 0, 31)
+    accelerator: int = bits(12, 0, 15)
+    firmware: int = bits(14, 0, 31, default=0)
+    dwords: int = bits(10, 0, 31, default=0)

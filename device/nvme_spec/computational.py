@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from nvme_spec.commands import CommandDwords
-from nvme_spec.commands import bits as dwords
 from nvme_spec.layout import Buffer, Structure, bits, u8, u16, u32, u64
 from nvme_spec.queues import SubmissionEntry
 from nvme_spec.words import put
+from potash_wire.words import CommandDwords
+from potash_wire.words import bits as dwords
 
 UNVERIFIED = {
     "ComputeNamespace": "one implementation",

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from enum import IntEnum, IntFlag
 from typing import NamedTuple, Self
 
-from nvme_spec.commands import CommandDwords, bits
 from nvme_spec.identify.lists import IDENTIFY_SIZE
 from nvme_spec.layout import Structure, u64
 from nvme_spec.queues import SubmissionEntry
 from nvme_spec.ranges import SOURCE_RANGE_SIZES
 from nvme_spec.words import put
+from potash_wire.words import CommandDwords, bits
 
 _HOST_ADDRESSABLE_HEADER = struct.Struct("<H14x")
 _HOST_ADDRESSABLE = struct.Struct("<IB3xQ")

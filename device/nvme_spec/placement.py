@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from nvme_spec.commands import CommandDwords, bits
 from nvme_spec.layout import Structure, u8, u16, u32, u64, u128
+from potash_wire.words import CommandDwords, bits
 
 DATA_PLACEMENT = 2
 """Directive type (DTYPE)."""

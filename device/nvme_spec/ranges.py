@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
-from nvme_spec.commands import CommandDwords, bits
 from nvme_spec.layout import Buffer
+from potash_wire.words import CommandDwords, bits
 
 COPY_FORMAT_0 = 0
 COPY_FORMAT_1 = 1

@@ -7,10 +7,10 @@ Source: NVM Express Zoned Namespace Command Set Specification 1.1, sections 3.4 
 from collections.abc import Iterable
 from enum import IntEnum, IntFlag
 
-from nvme_spec.commands import CommandDwords, bits
 from nvme_spec.identify.lists import IDENTIFY_SIZE
 from nvme_spec.layout import Structure, table, u8, u16, u32, u64
 from nvme_spec.layout import bits as bit_field
+from potash_wire.words import CommandDwords, bits
 
 NO_LIMIT = 0xFFFF_FFFF
 """MAR and MOR of a namespace without such a limit."""

@@ -1,15 +1,19 @@
-"""How a register or a feature's dword is declared: one integer whose bits have names.
+"""How a register, a feature's dword or a command is declared: an integer whose bits have names.
 
 class Example(Word):
     WIDTH = 4
     en = field(0)
     mps = field(7, 10)
 
-Example(0x80).update(en=1).mps == 1"""
+Example(0x80).update(en=1).mps == 1
+
+`CommandDwords` is the same for command dwords 10 to 15."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Self, overload
+import struct
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple, NoReturn, Self, cast, dataclass_transform, overload
 
 from potash_wire.structures import LayoutError
 
@@ -116,3 +120,76 @@ def put(value: int, low: int, width: int) -> int:
     if not 0 <= value < 1 << width:
         raise ValueError(f"{value:#x} does not fit in bits {low + width - 1}:{low}")
     return int(value) << low
+
+
+Cdws = tuple[int, int, int, int, int, int]
+"""Command dwords 10 to 15."""
+
+_CDWS = struct.Struct("<6I")
+
+
+_REQUIRED = object()
+
+
+class _Bits(NamedTuple):
+    start: int
+    width: int
+    default: Any
+
+
+def bits(dword: int, low: int, high: int | None = None, *, default: Any = _REQUIRED) -> Any:
+    """A field: bits `high`:`low` of command dword `dword` (and, beyond bit 31, of those behind it),
+    or the one bit `low`. One whose default is a bool is a bool."""
+    return _Bits(32 * (dword - 10) + low, (high or low) - low + 1, default)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(bits,))
+class CommandDwords:
+    """The fields of one command, which a subclass declares; immutable.
+
+    As a frozen dataclass, but classes of those take so long to make that every program of the SDK
+    would wait for them.
+    """
+
+    _layout: ClassVar[dict[str, _Bits]]
+
+    def __init_subclass__(cls) -> None:
+        cls._layout = {name: one for name, one in vars(cls).items() if isinstance(one, _Bits)}
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        layout = self._layout
+        found = {name: one.default for name, one in layout.items()}
+        found |= zip(layout, values, strict=False)
+        found |= named
+        if len(values) > len(layout) or len(found) > len(layout) or _REQUIRED in found.values():
+            raise TypeError(f"{type(self).__name__} has the fields {', '.join(layout)}")
+        self.__dict__.update(found)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{name} of a command cannot be changed")
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.__dict__ == self.__dict__
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in vars(self).items())})"
+
+    def encode(self) -> Cdws:
+        """The six dwords. Raises ValueError for what does not fit."""
+        dwords = 0
+        for name, (start, width, _) in self._layout.items():
+            value = int(getattr(self, name))
+            if not 0 <= value < 1 << width:
+                raise ValueError(f"{name}: {value} does not fit in {width} bits")
+            dwords |= value << start
+        return cast(Cdws, _CDWS.unpack(dwords.to_bytes(_CDWS.size, "little")))
+
+    @classmethod
+    def decode(cls, cdws: Sequence[int]) -> Self:
+        """The fields of six dwords; reserved bits are ignored."""
+        dwords = int.from_bytes(_CDWS.pack(*cdws), "little")
+        made = cls.__new__(cls)
+        for name, (start, width, default) in cls._layout.items():
+            value = dwords >> start & (1 << width) - 1
+            made.__dict__[name] = bool(value) if isinstance(default, bool) else value
+        return made

@@ -103,7 +103,7 @@ def test_in_words_for_people(drive: str) -> None:
         ("enable\nselect 9\nidentify", 1, "Control failed: accelerator 0 has no firmware 9"),
         ("enable\nstart --firmware 0\n", 1, "has no firmware 0"),
         ("enable\ninput 16383:2\n", 1, "LBA Out Of Range"),
-        ("enable\ninput 0:70000\n", 1, "number of pages 70000 does not fit in 16 bits"),
+        ("enable\ninput 0:70000\n", 1, "pages: 70000 does not fit in 16 bits"),
         ("enable\nread out --data-len 65M\n", 1, "the output buffer has only 67108864 bytes"),
         ("enable\nread out --offset 2 --data-len 4\n", 1, "not a multiple of 4"),
         ("enable\nwrite /dev/null\n", 1, "there is no data to send"),

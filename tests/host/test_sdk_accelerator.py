@@ -110,9 +110,9 @@ def test_input_that_does_not_fit_is_refused_before_it_is_sent() -> None:
 
 def test_what_no_command_can_carry_is_refused_before_it_is_sent() -> None:
     made, requests = accelerator()
-    with pytest.raises(InvalidRequest, match="firmware ID -1 does not fit"):
+    with pytest.raises(InvalidRequest, match="firmware: -1 does not fit"):
         made.send_firmware(b"abcd", -1)
-    with pytest.raises(InvalidRequest, match="number of pages 65536 does not fit"):
+    with pytest.raises(InvalidRequest, match="pages: 65536 does not fit"):
         made.use_local_input(0, 65536)
     with pytest.raises(InvalidRequest, match="no data"):
         made.write_input(b"")

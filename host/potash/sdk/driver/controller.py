@@ -32,6 +32,7 @@ from potash.sdk.driver.memory import QUEUE_ENTRIES, DriverMemory, QueueMemory
 from potash.sdk.driver.pci import PciFunction
 from potash.sdk.errors import CommandFailed, CommandTimeout, DeviceMisbehaved
 from potash.sdk.transport import NO_CDWS
+from potash_wire import words
 
 _STATUS_WORD = queues.STATUS_WORD_OFFSET // 2
 _CIDS = 0xFFFF
@@ -329,5 +330,5 @@ def _queue_pair(qid: int, entries: int, memory: QueueMemory) -> QueuePair:
     return QueuePair(qid, entries, memory.submission, memory.completion)
 
 
-def _entry(opcode: int, prp1: int, cdws: commands.Cdws) -> queues.SubmissionEntry:
+def _entry(opcode: int, prp1: int, cdws: words.Cdws) -> queues.SubmissionEntry:
     return queues.SubmissionEntry(opcode, 0, 0, 0, 0, 0, 0, prp1, 0, *cdws)
