@@ -61,10 +61,13 @@ class At(NamedTuple):
 
 
 class Number(NamedTuple):
-    """Where the number of records in a tuple is stored; they follow at the end."""
+    """How and where the number of records in a tuple, or of bytes of a text, is stored.
+
+    They follow at the end, in the order of the fields.
+    """
 
     code: str
-    offset: int
+    offset: int | None = None
 
 
 MAY_FOLLOW = "may follow"
@@ -100,29 +103,26 @@ class Record(Generic[T]):
     @property
     def largest(self) -> int:
         """Bytes of the largest record."""
-        tail = self._layout.tail
-        return self.size + (tail.size * self._layout.most if tail else 0)
+        return self.size + self._layout.following
 
     def encode(self, record: T) -> bytes:
         """The bytes of a record. Raises WireError."""
-        layout = self._layout
         try:
-            data: bytes = layout.pack(record)
+            data: bytes = self._layout.pack(record)
         except (struct.error, ValueError) as error:
             raise WireError(f"{record} does not fit: {error}") from None
-        if layout.tail is None:
-            return data
-        return data + b"".join(map(layout.tail.encode, layout.following(record)))
+        return data
 
     def decode(self, data: Buffer) -> T:
         """The record in exactly these bytes. Raises WireError."""
         layout = self._layout
         try:
-            if layout.tail is None:
-                made: T = layout.make((), *layout.unpack(data))
+            if layout.following:
+                tail = _Tail(data, self.size)
+                made: T = layout.make(tail, *layout.form.unpack_from(data))
+                tail.end()
             else:
-                values = layout.form.unpack_from(data)
-                made = layout.make(tuple(layout.tail.decode_all(data[self.size :])), *values)
+                made = layout.make(None, *layout.unpack(data))
             if layout.fits and not layout.fits(made):
                 layout.refuse(made)
         except (struct.error, ValueError) as error:
@@ -138,7 +138,7 @@ class Record(Generic[T]):
         layout = self._layout
         try:
             for values in layout.form.iter_unpack(data):
-                made: T = layout.make((), *values)
+                made: T = layout.make(None, *values)
                 if layout.fits and not layout.fits(made):
                     layout.refuse(made)
                 yield made
@@ -165,13 +165,12 @@ class _Layout:
 
     def __init__(self, kind: Any, first: int | None, size: int) -> None:
         self.name: str = getattr(kind, "__name__", str(kind))
-        self.tail: Record[Any] | None = None
-        """The records that follow, `most` at most; the expression `_following` gives them."""
-        self.most = 1
-        self._following = "()"
+        self.following = 0
+        """Bytes that follow, at most; the expressions `_tails` give them."""
+        self._tails: list[str] = []
         self._items: list[_Item] = []
         self._conditions: list[str] = []
-        self._scope: dict[str, Any] = {"boolean": _boolean, "counted": _counted}
+        self._scope: dict[str, Any] = {"boolean": _boolean, "joined": _joined, "text": _text}
         self._start = self._end = 0
         """Of the record whose fields are added: its first byte, and the one behind the last."""
         if first is not None:
@@ -191,11 +190,10 @@ class _Layout:
         self.make = self._function(f"tail{names}", made)
         self.unpack = self.form.unpack
         self._scope |= {"pack": self.form.pack, "refuse": self.refuse}
-        packed = f"pack({', '.join(item.value for item in items)})"
+        packed = " + ".join([f"pack({', '.join(item.value for item in items)})", *self._tails])
         condition = " and ".join(self._conditions)
         self.fits = self._function("m", condition) if condition else None
         self.pack = self._function("m", f"{packed} if {condition or True} else refuse(m)")
-        self.following = self._function("m", self._following)
 
     def refuse(self, record: Any) -> None:
         """Raise ValueError for a record whose values are not all in their ranges."""
@@ -240,17 +238,7 @@ class _Layout:
         if NOT_STORED in marks:
             return ""
         if MAY_FOLLOW in marks or Number in by_kind:
-            self.tail = Record(get_args(base)[0])
-            if MAY_FOLLOW in marks:
-                self._following = f"() if {path} is None else ({path},)"
-                return "tail[0] if tail else None"
-            self._following, limits = path, by_kind[Range]
-            self.most = limits.most
-            self._conditions.append(f"{limits.least} <= len({path}) <= {limits.most}")
-            end = self._end
-            count = self._add(by_kind[Number].offset, by_kind[Number].code, f"len({path})")
-            self._end = end
-            return f"counted(tail, {count}, {path[2:]!r})"
+            return self._tail(base, path, by_kind)
         if Stored not in by_kind:
             start, self._start = self._start, self._end if offset is None else self._start + offset
             self._end = self._start
@@ -270,9 +258,29 @@ class _Layout:
             f"{self._known(base)}({value})" if issubclass(get_origin(base) or base, Enum) else value
         )
 
+    def _tail(self, base: Any, path: str, by_kind: dict[type, Any]) -> str:
+        """Add a field that follows the others; the expression of its value."""
+        least, most = by_kind.get(Range, (0, 1))
+        if base is str:
+            record, size, followed = "None", 4, f"text({path})"
+        else:
+            items: Record[Any] = Record(get_args(base)[0])
+            record, size = self._known(items), items.size
+            followed = f"joined({record}, {path})"
+        self._tails.append(followed)
+        self.following += most * size
+        if Number not in by_kind:
+            return f"tail.optional({record})"
+        self._conditions.append(f"{least} <= len({path}) <= {most}")
+        code, offset = by_kind[Number]
+        end = self._end
+        count = self._add(offset, code, f"len({followed if base is str else path})")
+        self._end = self._end if offset is None else end
+        return f"tail.take({count}, {record}, {path[2:]!r})"
+
     def _known(self, kind: Any) -> str:
-        """The name of a type in the functions."""
-        name = f"{kind.__name__}_{len(self._scope)}"
+        """The name of a type, or a record, in the functions."""
+        name = f"known_{len(self._scope)}"
         self._scope[name] = kind
         return name
 
@@ -293,7 +301,37 @@ def _boolean(value: int) -> bool:
     return bool(value)
 
 
-def _counted(records: tuple[Any, ...], count: int, name: str) -> tuple[Any, ...]:
-    if len(records) != count:
-        raise ValueError(f"{count} {name} are announced, and {len(records)} follow")
-    return records
+def _joined(record: Record[Any], items: Any) -> bytes:
+    if items is None:
+        return b""
+    return b"".join(map(record.encode, items if type(items) is tuple else (items,)))
+
+
+def _text(value: str) -> bytes:
+    return value.encode(errors="backslashreplace")
+
+
+class _Tail:
+    """What follows a record's own bytes."""
+
+    def __init__(self, data: Buffer, at: int) -> None:
+        self._data = data
+        self._at = at
+
+    def take(self, count: int, record: Record[Any] | None, name: str) -> Any:
+        """The next records, or without one a text of so many bytes. Raises ValueError."""
+        start, left = self._at, len(self._data) - self._at
+        self._at += count * (record.size if record else 1)
+        if self._at > len(self._data):
+            raise ValueError(f"{count} {name} are announced, and {left} bytes follow")
+        data = self._data[start : self._at]
+        return tuple(record.decode_all(data)) if record else bytes(data).decode()
+
+    def optional(self, record: Record[Any]) -> Any:
+        """The next record, None at the end. Raises ValueError."""
+        return None if self._at == len(self._data) else self.take(1, record, "record")[0]
+
+    def end(self) -> None:
+        """Raise ValueError for bytes that are left."""
+        if self._at != len(self._data):
+            raise ValueError(f"{len(self._data) - self._at} bytes are left")

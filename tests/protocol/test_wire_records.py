@@ -45,6 +45,7 @@ class Everything(NamedTuple):
     extent: Extent
     pairs: Annotated[tuple[tuple[U8, U16], ...], Number("H", 40), Range(1, 2)]
     noted: Annotated[int, NOT_STORED] = 0
+    text: Annotated[str, Number("B", 3), Range(0, 4)] = ""
 
 
 class Optional(NamedTuple):
@@ -53,14 +54,18 @@ class Optional(NamedTuple):
 
 
 RECORD = Record(Everything, first=7)
-EXAMPLE = Everything(-2, Kind.WRITE, True, (3, 4), b"abcd", Extent(1, 2, 3), ((5, 6),), 99)
-BYTES = struct.pack("<BBBxiHH4sI4xQQHBH", 7, 2, 1, -2, 3, 4, b"abcd", 1, 2, 3, 1, 5, 6)
+EXAMPLE = Everything(
+    -2, Kind.WRITE, True, (3, 4), b"abcd", Extent(1, 2, 3), ((5, 6),), 99, "\u03bb"
+)
+BYTES = struct.pack(
+    "<BBBBiHH4sI4xQQHBH2s", 7, 2, 1, 2, -2, 3, 4, b"abcd", 1, 2, 3, 1, 5, 6, b"\xce\xbb"
+)
 
 
 def test_a_record_is_stored_at_its_offsets() -> None:
     assert RECORD.encode(EXAMPLE) == BYTES
     assert RECORD.decode(BYTES) == EXAMPLE._replace(noted=0)
-    assert (RECORD.size, RECORD.largest) == (42, 48)
+    assert (RECORD.size, RECORD.largest) == (42, 64)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +77,7 @@ def test_a_record_is_stored_at_its_offsets() -> None:
         {"pairs": ()},
         {"pairs": ((0, 0),) * 3},
         {"pairs": ((256, 0),)},
+        {"text": "abcde"},
     ],
 )
 def test_what_does_not_fit_is_not_stored(wrong: dict[str, object]) -> None:
@@ -79,7 +85,9 @@ def test_what_does_not_fit_is_not_stored(wrong: dict[str, object]) -> None:
         RECORD.encode(EXAMPLE._replace(**wrong))  # type: ignore[arg-type]  # wrong on purpose
 
 
-@pytest.mark.parametrize(("at", "value"), [(1, 3), (2, 2), (8, 10), (32, 0), (40, 2), (40, 0)])
+@pytest.mark.parametrize(
+    ("at", "value"), [(1, 3), (2, 2), (8, 10), (32, 0), (40, 2), (40, 0), (3, 1), (46, 0xFF)]
+)
 def test_what_does_not_fit_is_not_read(at: int, value: int) -> None:
     with pytest.raises(WireError):
         RECORD.decode(BYTES[:at] + bytes([value]) + BYTES[at + 1 :])

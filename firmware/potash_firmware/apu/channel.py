@@ -1,20 +1,20 @@
-"""The messages between the service and a worker: one JSON object in each datagram.
-
-A compute namespace's worker and the service use the mailbox's own form for what they say most.
+"""The messages between the service and a worker, in datagrams as those of the mailbox.
 
 A worker runs what a host sent, so what it says is believed no further than a message's form: the
 service treats anything else as the worker's end.
 """
 
-import json
 import struct
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Annotated, cast, get_args
 
 from csd_spec.descriptors import LogEntryType
-from potash_device.timing.cores import KINDS, LARGEST_COUNT, Work
+from potash_device.timing.cores import Work
 from potash_firmware.apu.model import ByteRange, Grant
 from potash_firmware.mailbox import MailboxError, datagrams, execution
-from potash_firmware.mailbox.job_time import Read
+from potash_firmware.mailbox.datagrams import datagram
+from potash_firmware.mailbox.job_time import Read, require_order
+from potash_wire.records import U64, Number, Range, Stored
 
 MAX_MESSAGE = 64 * 1024
 
@@ -25,13 +25,17 @@ TEXT_LIMIT = 4096
 """Characters of a text that a worker sends; the log cuts it further."""
 
 RANGES_AT_ONCE = 512
-"""Ranges of one `Gathered`: so many fit in a message, however long their numbers are."""
+"""Ranges of one `Gathered`, and reads of one `Counted`."""
+
+_Text = Annotated[str, Number("H"), Range(0, TEXT_LIMIT)]
+_Ranges = Annotated[tuple[ByteRange, ...], Number("H"), Range(0, MAX_MESSAGE)]
 
 
 class ChannelError(Exception):
     """A message is malformed."""
 
 
+@datagram(64)
 @dataclass(frozen=True, slots=True)
 class Run:
     """Service to worker, with a memfd that holds the firmware image and then the argument list.
@@ -41,15 +45,15 @@ class Run:
     `unreadable` for what of the granted blocks it must not read.
     """
 
-    image_length: int
-    arguments_length: int
-    input_length: int
-    output_length: int
-    instructions: int
-    input_ranges: tuple[ByteRange, ...] = ()
-    output_ranges: tuple[ByteRange, ...] = ()
-    granted: tuple[Grant, ...] = ()
-    unreadable: tuple[ByteRange, ...] = ()
+    image_length: U64
+    arguments_length: U64
+    input_length: U64
+    output_length: U64
+    instructions: U64
+    input_ranges: _Ranges = ()
+    output_ranges: _Ranges = ()
+    granted: Annotated[tuple[Grant, ...], Number("H"), Range(0, MAX_MESSAGE)] = ()
+    unreadable: _Ranges = ()
 
     @property
     def namespaces(self) -> list[int]:
@@ -59,38 +63,44 @@ class Run:
         return sorted(read)
 
 
+@datagram(65)
 @dataclass(frozen=True, slots=True)
 class Check:
     """Service to a process that checks programs, with a memfd that holds one."""
 
-    image_length: int
+    image_length: U64
 
 
+@datagram(66)
 @dataclass(frozen=True, slots=True)
 class Sound:
     """The program that was to be checked can run."""
 
 
+@datagram(67)
 @dataclass(frozen=True, slots=True)
 class Refused:
     """The program that was to be checked cannot run."""
 
-    text: str
+    text: _Text
 
 
+@datagram(68)
 @dataclass(frozen=True, slots=True)
 class Ready:
     """Worker to service: the next job can come."""
 
 
+@datagram(69)
 @dataclass(frozen=True, slots=True)
 class Line:
     """Worker to service: a line for the log."""
 
-    kind: LogEntryType
-    text: str
+    kind: Annotated[LogEntryType, Stored("H")]
+    text: _Text
 
 
+@datagram(70)
 @dataclass(frozen=True, slots=True)
 class Gathered:
     """Worker to service: ranges that the program wants written, if it comes to its end.
@@ -99,9 +109,10 @@ class Gathered:
     that the job has told.
     """
 
-    ranges: tuple[ByteRange, ...]
+    ranges: Annotated[tuple[ByteRange, ...], Number("H"), Range(0, RANGES_AT_ONCE)]
 
 
+@datagram(71)
 @dataclass(frozen=True, slots=True)
 class Counted:
     """Worker to service, in mode `modelled`: what the job has counted, before how it ended.
@@ -110,18 +121,23 @@ class Counted:
     """
 
     work: Work
-    reads: tuple[Read, ...]
+    reads: Annotated[tuple[Read, ...], Number("H"), Range(0, RANGES_AT_ONCE)]
+
+    def validate(self) -> None:
+        require_order(self.reads)
 
 
+@datagram(72)
 @dataclass(frozen=True, slots=True)
 class Returned:
     """Worker to service: the program returned. `length` bytes of output are its result."""
 
-    value: int
-    length: int
-    instructions: int
+    value: U64
+    length: U64
+    instructions: U64
 
 
+@datagram(73)
 @dataclass(frozen=True, slots=True)
 class Faulted:
     """Worker to service: the program was stopped, or could not be started. A `Line` before it
@@ -145,42 +161,24 @@ FromWorker = (
     Ready | Line | Gathered | Counted | Returned | Faulted | Sound | Refused | execution.Executed
 )
 
-_FROM_WORKER: dict[str, type[FromWorker]] = {
-    kind.__name__: kind
-    for kind in (Ready, Line, Gathered, Counted, Returned, Faulted, Sound, Refused)
-}
-
-
 _SERIAL_COUNT = struct.Struct("<Q")
 
 
 def encode(message: Run | Check | Perform | FromWorker) -> bytes:
-    if isinstance(message, execution.Executed):
-        return datagrams.encode(message)
     if isinstance(message, Perform):
         count = len(message.new)
         return struct.pack(f"<Q{count}Q", count, *message.new) + datagrams.encode(message.execute)
-    return json.dumps([type(message).__name__, asdict(message)]).encode()
+    return datagrams.encode(message)
 
 
 def decode_run(data: bytes) -> Run:
     """What the service sent to a worker."""
-    _, fields = json.loads(data)
-    return Run(
-        **fields
-        | {
-            "input_ranges": tuple(ByteRange(*item) for item in fields["input_ranges"]),
-            "output_ranges": tuple(ByteRange(*item) for item in fields["output_ranges"]),
-            "unreadable": tuple(ByteRange(*item) for item in fields["unreadable"]),
-            "granted": tuple(Grant(*item) for item in fields["granted"]),
-        }
-    )
+    return cast(Run, datagrams.decode(data))
 
 
 def decode_check(data: bytes) -> Check:
     """What the service sent to a process that checks programs."""
-    _, fields = json.loads(data)
-    return Check(**fields)
+    return cast(Check, datagrams.decode(data))
 
 
 def decode_perform(data: bytes) -> Perform:
@@ -192,72 +190,10 @@ def decode_perform(data: bytes) -> Perform:
 
 def decode(data: bytes) -> FromWorker:
     """What a worker sent. Raises ChannelError."""
-    if data[:1] == bytes((execution.EXECUTED,)):
-        try:
-            executed: execution.Executed = datagrams.decode(data)
-            return executed
-        except MailboxError as error:
-            raise ChannelError(f"a worker sent {data[:80]!r}: {error}") from None
     try:
-        name, fields = json.loads(data)
-        message = _FROM_WORKER[name](**fields)
-        _check(message)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        message = datagrams.decode(data)
+    except MailboxError as error:
         raise ChannelError(f"a worker sent {data[:80]!r}: {error}") from None
-    match message:
-        case Line():
-            return Line(LogEntryType(message.kind), message.text)
-        case Gathered():
-            return Gathered(tuple(ByteRange(*item) for item in message.ranges))
-        case Counted():
-            instructions, *others = message.work
-            reads = tuple(Read(*item) for item in message.reads)
-            return Counted(Work(tuple(instructions), *others), reads)
-    return message
-
-
-def _check(message: FromWorker) -> None:
-    match message:
-        case Returned(value=int(value), length=int(length), instructions=int(instructions)):
-            if min(length, instructions) < 0 or not 0 <= value < 1 << 64:
-                raise ValueError("a number is out of range")
-        case Line(kind=int(kind), text=str()):
-            LogEntryType(kind)
-        case Gathered():
-            _check_ranges(message.ranges)
-        case Counted():
-            _check_counted(message)
-        case Refused(text=str()) | Ready() | Sound() | Faulted():
-            pass
-        case _:
-            raise TypeError("a field has the wrong type")
-
-
-def _check_counted(message: Counted) -> None:
-    instructions, *others = message.work
-    reads: object = message.reads
-    if not isinstance(instructions, list) or not isinstance(reads, list):
-        raise TypeError("there is no list of counts, or of reads")
-    counts = [*instructions, *others]
-    if len(instructions) != len(KINDS) or len(others) != len(Work._fields) - 1:
-        raise TypeError("there are other counts")
-    if len(reads) > RANGES_AT_ONCE:
-        raise ValueError("there are too many reads")
-    before = 0
-    for at, nsid, first, length in reads:
-        counts += (at, nsid, first, length)
-        if at < before or not length:
-            raise ValueError("a read is out of order, or empty")
-        before = at
-    if not all(type(one) is int and 0 <= one <= LARGEST_COUNT for one in counts):
-        raise ValueError("a count is out of range")
-
-
-def _check_ranges(ranges: object) -> None:
-    if not isinstance(ranges, list) or len(ranges) > RANGES_AT_ONCE:
-        raise TypeError("there is no list of ranges, or too long a one")
-    for nsid, first, length in ranges:
-        if not all(isinstance(number, int) for number in (nsid, first, length)):
-            raise TypeError("a range has something that is no number")
-        if min(nsid, first) < 0 or length <= 0:
-            raise ValueError("a range is out of range")
+    if not isinstance(message, get_args(FromWorker)):
+        raise ChannelError(f"a worker sent a {type(message).__name__} message")
+    return cast(FromWorker, message)

@@ -8,7 +8,7 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple, Self, TypedDict
+from typing import Annotated, Any, NamedTuple, Self, TypedDict
 
 from csd_spec.descriptors import (
     AcceleratorStatus,
@@ -23,23 +23,24 @@ from potash_firmware.apu.config import AcceleratorConfig, Config, Limits
 from potash_firmware.apu.lifecycle import STATUS, State, is_busy
 from potash_firmware.apu.log import Clock, Log, Snapshot
 from potash_firmware.mailbox.counters import unshared_row
+from potash_wire.records import BOOL, U32, U64, Range
 
 
 class ByteRange(NamedTuple):
     """A part of a namespace's media, in bytes."""
 
-    nsid: int
-    first: int
-    length: int
+    nsid: U32
+    first: U64
+    length: Annotated[U64, Range(1, (1 << 64) - 1)]
 
 
 class Grant(NamedTuple):
     """Blocks of a namespace that a job may read by itself and, if `writable`, write."""
 
-    nsid: int
-    first_lba: int
-    blocks: int
-    writable: bool
+    nsid: U32
+    first_lba: U64
+    blocks: U64
+    writable: BOOL
 
 
 @dataclass(frozen=True, slots=True)

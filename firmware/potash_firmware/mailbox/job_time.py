@@ -49,9 +49,7 @@ class JobCounted:
     more: Annotated[BOOL, At(1)] = False
 
     def validate(self) -> None:
-        times = [one.at for one in self.reads]
-        if times != sorted(times):
-            raise ValueError("a job cannot have read before it has read")
+        require_order(self.reads)
 
 
 @datagram(50)
@@ -80,3 +78,10 @@ class JobOverdue:
 
     accelerator: Annotated[U16, At(2)]
     job: U32
+
+
+def require_order(reads: tuple[Read, ...]) -> None:
+    """Raise ValueError for reads that are not in the order of their times."""
+    times = [one.at for one in reads]
+    if times != sorted(times):
+        raise ValueError("reads are out of order")

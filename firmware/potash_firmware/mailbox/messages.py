@@ -9,10 +9,10 @@ Source: Alkali CSD platform documentation, section 3.4.4 (Userspace custom NVMe 
 
 from dataclasses import dataclass
 from enum import IntFlag
-from typing import Annotated
+from typing import Annotated, get_args
 
 from potash_firmware.mailbox import execution, job_time
-from potash_firmware.mailbox.datagrams import KINDS, datagram, decode, encode
+from potash_firmware.mailbox.datagrams import RECORDS, datagram, decode, encode
 from potash_firmware.mailbox.shared import SLOT_SIZE, SLOTS
 from potash_wire.records import BOOL, I32, U8, U16, U32, U64, At, Number, Range, Stored
 
@@ -210,4 +210,4 @@ ToRpu = (
 )
 Message = ToApu | ToRpu
 
-MAX_DATAGRAM = max(record.largest for record in KINDS.values())
+MAX_DATAGRAM = max(RECORDS[kind].largest for kind in get_args(Message))
