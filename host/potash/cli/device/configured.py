@@ -76,12 +76,12 @@ class KeyOption(click.Option):
         """Keep what is given, which a default is not."""
         assert self.name is not None
         if ctx.get_parameter_source(self.name) is not ParameterSource.DEFAULT:
-            _given(ctx).setdefault(self.section, {})[self.key] = value
+            given().setdefault(self.section, {})[self.key] = value
 
 
-def _given(ctx: click.Context) -> dict[str, dict[str, Any]]:
-    """The values of the options that are given, by section and key."""
-    found: dict[str, dict[str, Any]] = ctx.meta.setdefault(__name__, {})
+def given() -> dict[str, dict[str, Any]]:
+    """The values of the running command's options that override something, by section and key."""
+    found: dict[str, dict[str, Any]] = click.get_current_context().meta.setdefault(__name__, {})
     return found
 
 
@@ -165,8 +165,8 @@ def configured(config_file: Path | None) -> configuration.Configuration:
     wanted = configuration.Configuration()
     if config_file is not None:
         wanted = configuration.read(config_file)
-    given = dict(_given(click.get_current_context()))
-    several = given.pop("", {})
+    overrides = dict(given())
+    several = overrides.pop("", {})
     namespaces = several.get("namespace", ())
     if "size" in several:
         if namespaces:
@@ -176,20 +176,15 @@ def configured(config_file: Path | None) -> configuration.Configuration:
         wanted,
         namespaces=(*namespaces, *several.get("zoned_namespace", ())) or wanted.namespaces,
         accelerators=several.get("accelerator") or wanted.accelerators,
-        **{name: replace(getattr(wanted, name), **values) for name, values in given.items()},
+        **{name: replace(getattr(wanted, name), **values) for name, values in overrides.items()},
     )
     if wanted.time.mode != MODELLED:
         monitors = ["monitor"] if wanted.time.monitor is not None else []
-        for name in (*given.get("time", ()), *monitors):
+        for name in (*overrides.get("time", ()), *monitors):
             if name != "mode":
                 flag = toml_kinds.keys(wanted.time)[name].flags
                 raise click.UsageError(f"{flag} is for --time {MODELLED}")
     return wanted
-
-
-def overridden_sections() -> set[str]:
-    """The sections that options of the running command override, "" for several namespaces."""
-    return set(_given(click.get_current_context()))
 
 
 def _libubpf(_context: click.Context, _parameter: click.Parameter, path: Path | None) -> None:

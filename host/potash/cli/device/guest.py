@@ -233,7 +233,10 @@ def guest(
     if print_config:
         click.echo(configuration.write(wanted), nl=False)
         return
-    new_drives = media or devices or config_file or configured.overridden_sections() - {"guest"}
+    overrides = configured.given()
+    new_drives = media or devices or config_file or overrides.keys() & {"", "memory", "compute"}
+    new_drives = new_drives or overrides.get("device", {}).keys() - {"profile"}
+    new_drives = new_drives or wanted.time.mode == MODELLED
     if served is not None and (new_drives or faults or fault_files or allow_faults or recorded):
         raise click.UsageError(
             "the device at --socket has its drive already; give its options to `potash serve`"
