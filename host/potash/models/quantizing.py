@@ -10,8 +10,7 @@ a bias without a warning.
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,17 +36,16 @@ _DUPLICATE = re.compile(r"_duplicated_\d+$")
 """What the quantizer appends to the name of a constant that several operators read."""
 
 
-@dataclass(frozen=True)
-class Quantized:
-    """What came of it."""
+class Quantized(NamedTuple):
+    """A quantised model, and what is left of float32."""
 
     model: bytes
     samples: int
-    float_tensors: tuple[str, ...]
-    """Inputs and outputs that the quantizer left in float32."""
     operators: int
     float_operators: int
     """Operators that give float32."""
+    float_tensors: tuple[str, ...]
+    """Inputs and outputs that the quantizer left in float32."""
 
 
 def quantize(model: bytes, calibration: Sequence[tuple[str, bytes]]) -> Quantized:
@@ -95,8 +93,7 @@ def quantize(model: bytes, calibration: Sequence[tuple[str, bytes]]) -> Quantize
     result = folding.packed(tables)
     loaded = Model(result, delegate=None)
     floats = [t.name for t in (*loaded.inputs, *loaded.outputs) if t.dtype == "float32"]
-    operators, float_operators = _count(result)
-    return Quantized(result, len(samples), tuple(floats), operators, float_operators)
+    return Quantized(result, len(samples), *_count(result), tuple(floats))
 
 
 def _widen(ranges: dict[str, dict[str, Any]], seen: dict[str, dict[str, Any]]) -> None:

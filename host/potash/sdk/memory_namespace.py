@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Annotated, NamedTuple, cast
 
 from csd_spec.opcodes import PAGE_SIZE
 from nvme_spec.identify.capabilities import CommandSet
@@ -22,6 +22,7 @@ from nvme_spec.memory_commands import (
 from nvme_spec.memory_commands import MemoryNamespace as MemoryNamespaceData
 from nvme_spec.opcodes import IoOpcode
 from nvme_spec.ranges import BlockSourceRange, CopyFormat, MemorySourceRange
+from potash.schema import Count
 from potash.sdk.commands import Commands, Dwords, encoded, pieces_of
 from potash.sdk.errors import InvalidRequest
 from potash.sdk.files import FileInPlace
@@ -42,11 +43,14 @@ class Blocks(NamedTuple):
 
 
 class Bytes(NamedTuple):
-    """Bytes of a memory namespace: a source of a copy, or a range that a program works on."""
+    """Bytes of a memory namespace.
 
-    nsid: int
-    start: int
-    length: int
+    They are a source of a copy, or a range that a program works on.
+    """
+
+    nsid: Annotated[Count, "The memory namespace's identifier."]
+    start: Annotated[Count, "The first byte."]
+    length: Annotated[Count, "Length in bytes."]
 
 
 class MemoryNamespace:

@@ -15,7 +15,7 @@ def timing_log(timing: ModelledTime | None) -> TimingLog:
     if timing is None:
         return TimingLog()
     drive, lateness, profile = timing.drive, timing.lateness, timing.drive.profile
-    wear, erases = drive.wear, drive.spread
+    erases = drive.spread
     return TimingLog(
         modelled=1,
         factor=timing.factor,
@@ -30,12 +30,8 @@ def timing_log(timing: ModelledTime | None) -> TimingLog:
         dies=profile.total_dies,
         channels=profile.channels,
         cores=profile.cores,
-        percentage_used=wear.percentage_used,
-        available_spare=wear.available_spare,
-        worn=wear.worn,
+        **drive.wear._asdict(),
         superblocks=profile.blocks,
-        free=wear.free,
-        retired=wear.retired,
         erases=erases.total,
         erases_least=erases.min,
         erases_p50=erases.p50,

@@ -15,7 +15,7 @@ from potash.cli.drive.query import question_options, request_of, show
 from potash.cli.drive.reports import QueryAnswered
 from potash.cli.drive.run import program_argument_option
 from potash.cli.progress import showing, ticking
-from potash.fleet import Dataset, Fleet, FleetFile, Result, Totals, read_fleet
+from potash.fleet import Fleet, FleetFile, Result, Totals, read_fleet
 from potash.fleet.datasets import numbered
 from potash.fleet.fleet import PATIENCE
 from potash.sdk.accelerator import Argument
@@ -269,22 +269,15 @@ def _status(opened: Fleet, scheduler: str | None) -> reports.FleetStatus:
     drives = []
     for name, place in opened.placement.places.items():
         one = seen.get(name)
-        drives.append(
-            reports.FleetDrive(
-                name,
-                place.worker,
-                place.reason,
-                None if one is None else len(one.files),
-                None if one is None else sum(file.size for file in one.files),
-                None if one is None else one.room,
-            )
-        )
-    datasets = [*map(_set, opened.datasets())]
+        sizes: tuple[int | None, ...] = (None, None, None)
+        if one is not None:
+            sizes = len(one.files), sum(file.size for file in one.files), one.room
+        drives.append(reports.FleetDrive(name, place.worker, place.reason, *sizes))
+    datasets = [
+        reports.FleetDataset(one.name, len(one.shards), one.held, one.missing)
+        for one in opened.datasets()
+    ]
     return reports.FleetStatus(scheduler, drives, datasets)
-
-
-def _set(one: Dataset) -> reports.FleetDataset:
-    return reports.FleetDataset(one.name, len(one.shards), one.held, one.missing)
 
 
 def _described(report: reports.FleetStatus) -> list[str]:

@@ -146,14 +146,7 @@ def quantize(
         progress(f"quantising {file.name}", None)
         made = _isolated(file, quantizing.quantize, data, pieces)
         _write(output, made.model, progress)
-    report = reports.ModelQuantized(
-        output=str(output),
-        bytes=len(made.model),
-        samples=made.samples,
-        operators=made.operators,
-        float_operators=made.float_operators,
-        float_tensors=made.float_tensors,
-    )
+    report = reports.ModelQuantized(str(output), len(made.model), *made[1:])
     lines = [f"{output}: {len(made.model)} bytes, with scales of {made.samples} samples"]
     if made.float_operators:
         lines.append(

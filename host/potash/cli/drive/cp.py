@@ -13,26 +13,20 @@ from csd_spec.timing import TimingLog
 from potash.cli.drive import common
 from potash.cli.drive.common import BYTES, NamedRange
 from potash.cli.progress import showing
-from potash.schema import Count
+from potash.schema import Count, Form
 from potash.sdk.compute_namespace import EBPF, ComputeNamespace, Program
 from potash.sdk.errors import PotashError
 from potash.sdk.memory_namespace import Bytes
 from potash.units import Parsed, quadword
 
 
-class Range(NamedTuple):
-    """Bytes of a memory namespace."""
-
-    nsid: Annotated[Count, "The memory namespace's identifier."]
-    start: Annotated[Count, "The first byte."]
-    length: Annotated[Count, "Length in bytes."]
-
-
 class RangeSet(NamedTuple):
     """A memory range set."""
 
     id: Annotated[Count, "Its identifier."]
-    ranges: Annotated[Sequence[Range], "The ranges of the set, in order."]
+    ranges: Annotated[
+        Sequence[Annotated[Bytes, Form(title="Range")]], "The ranges of the set, in order."
+    ]
 
 
 class Programs(NamedTuple):
@@ -95,11 +89,7 @@ def list_(device: str, nsid: int | None) -> None:
     """Show the programs and the memory range sets."""
     with _compute(device, nsid) as compute:
         programs, sets = compute.programs(), compute.range_sets()
-    report = Programs(
-        compute.nsid,
-        programs,
-        [RangeSet(rsid, [Range(*one) for one in ranges]) for rsid, ranges in sets.items()],
-    )
+    report = Programs(compute.nsid, programs, [RangeSet(*one) for one in sets.items()])
     lines = [
         f"program {one.index}: {'built in' if one.built_in else f'type {one.type:02X}h'}"
         f"{', active' if one.active else ''}"

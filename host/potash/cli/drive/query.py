@@ -172,13 +172,7 @@ def _report(result: Result) -> reports.QueryAnswered:
         for column in result.columns
     ]
     return reports.QueryAnswered(
-        columns,
-        _rows(result),
-        result.rows,
-        result.held,
-        result.read,
-        result.moved,
-        result.jobs,
+        columns, _rows(result), result.rows, result.held, result.read, result.moved, result.jobs
     )
 
 
