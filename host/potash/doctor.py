@@ -14,10 +14,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
@@ -92,8 +91,7 @@ class State(StrEnum):
     """Potash does not work, or its guest does not."""
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """The result of a check, what it means, and the command that resolves it."""
 
     name: Annotated[str, "The check's name."]
@@ -102,8 +100,7 @@ class Finding:
     remedy: Annotated[str, "The command that resolves it; empty if there is none."] = ""
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """Whether this machine has what Potash needs."""
 
     healthy: Annotated[bool, "Whether nothing is missing."]

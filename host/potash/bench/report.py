@@ -8,24 +8,21 @@ lowest and the highest ratio.
 import platform
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from potash.schema import Positive
 from potash.tables import columns
 
 
-@dataclass(frozen=True)
-class Baseline:
+class Baseline(NamedTuple):
     """The baseline, and the median of what was measured of it."""
 
     name: Annotated[str, "The baseline's name."]
     value: Annotated[float, "The median of its measurements."]
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """One figure of one workload.
 
     `value` is the median; `ratio` the median of the pairs' ratios, Potash's over the baseline's;
@@ -46,8 +43,7 @@ class Result:
     ]
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(NamedTuple):
     """The machine that figures were measured on."""
 
     processor: Annotated[str, "The processor's model."]
@@ -56,8 +52,7 @@ class Machine:
     python: Annotated[str, "Version of Python."]
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """Results of a benchmark, and the machine on which it ran."""
 
     machine: Annotated[Machine, "The machine on which it ran."]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from itertools import chain, combinations
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
@@ -39,8 +39,7 @@ Tensor = Annotated[TensorReport, Form(title="Tensor")]
 Node = Annotated[NodeReport, Form(title="Node")]
 
 
-@dataclass(frozen=True)
-class ModelInfo:
+class ModelInfo(NamedTuple):
     """Inputs, outputs and nodes of a model."""
 
     bytes: Annotated[Count, "Size of the model in bytes."]
@@ -54,8 +53,7 @@ class ModelInfo:
         return sum(node.claimed for node in self.nodes)
 
 
-@dataclass(frozen=True)
-class Ran:
+class Ran(NamedTuple):
     """What a model gave."""
 
     output: bytes
@@ -71,8 +69,7 @@ class Ran:
     """Of the run, without loading the model."""
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """How the outputs of two targets differ."""
 
     left: Annotated[Target, "A target."]
