@@ -8,9 +8,10 @@ Alkali CSD platform documentation, tables 4.1 to 4.10 and section 4.3.2 (Start a
 import struct
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from typing import NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
 from csd_spec.opcodes import DWORD_SIZE
+from potash_wire.records import U32, U64, At, Record
 
 Buffer = bytes | bytearray | memoryview
 
@@ -18,16 +19,14 @@ IDENTIFY_MAGIC = b"WDC0"
 
 _IDENTIFY_HEADER = struct.Struct("<4sI8x")
 _ACCELERATOR_HEADER = struct.Struct("<IH2x")
-_CAPABILITY = struct.Struct("<I4xQ")
 _STATUS_HEADER = struct.Struct("<II24x")
-_STATUS_DESCRIPTOR = struct.Struct("<IIQQ8x")
 _LOG_HEADER = struct.Struct("<II8x")
 _LOG_ENTRY = struct.Struct("<IQI")
 _LENGTH = struct.Struct("<I")
 
 IDENTIFY_HEADER_SIZE = _IDENTIFY_HEADER.size
 STATUS_HEADER_SIZE = _STATUS_HEADER.size
-STATUS_DESCRIPTOR_SIZE = _STATUS_DESCRIPTOR.size
+STATUS_DESCRIPTOR_SIZE = 32
 LOG_HEADER_SIZE = _LOG_HEADER.size
 LOG_ENTRY_HEADER_SIZE = _LOG_ENTRY.size
 ARGUMENT_HEADER_SIZE = _LENGTH.size
@@ -61,10 +60,13 @@ class LogEntryType(IntEnum):
 
 
 class Capability(NamedTuple):
-    """One capability, 16 bytes (table 4.6): 0:3 its ID, 8:15 the size of a buffer in bytes."""
+    """One capability, 16 bytes (table 4.6): its ID, the size of a buffer in bytes."""
 
-    id: int
-    size: int = 0
+    id: U32
+    size: Annotated[U64, At(8)] = 0
+
+
+_CAPABILITIES = Record(Capability)
 
 
 class Accelerator(NamedTuple):
@@ -104,10 +106,13 @@ class StatusDescriptor(NamedTuple):
     nanoseconds that the job took of `modelled` time, 0 where time is not modelled.
     """
 
-    capability: int
-    firmware: int = 0
-    amount: int = 0
-    modelled: int = 0
+    capability: U32
+    firmware: U32 = 0
+    amount: U64 = 0
+    modelled: U64 = 0
+
+
+_STATUS_DESCRIPTORS = Record(StatusDescriptor, size=STATUS_DESCRIPTOR_SIZE)
 
 
 class AcceleratorStatus(NamedTuple):
@@ -149,7 +154,7 @@ class AcceleratorStatus(NamedTuple):
     def encode(self) -> bytes:
         length = STATUS_HEADER_SIZE + STATUS_DESCRIPTOR_SIZE * len(self.descriptors)
         header = _STATUS_HEADER.pack(length, self.status)
-        return header + b"".join(_STATUS_DESCRIPTOR.pack(*item) for item in self.descriptors)
+        return header + b"".join(map(_STATUS_DESCRIPTORS.encode, self.descriptors))
 
     @classmethod
     def decode(cls, buffer: Buffer) -> Self:
@@ -160,8 +165,7 @@ class AcceleratorStatus(NamedTuple):
                 f"{STATUS_DESCRIPTOR_SIZE} bytes"
             )
         _, status = _STATUS_HEADER.unpack_from(buffer)
-        descriptors = map(StatusDescriptor._make, _STATUS_DESCRIPTOR.iter_unpack(body))
-        return cls(status, tuple(descriptors))
+        return cls(status, tuple(_STATUS_DESCRIPTORS.decode_all(body)))
 
 
 class LogEntry(NamedTuple):
@@ -258,20 +262,19 @@ def dwords(size: int) -> int:
 
 
 def _encode_accelerator(item: Accelerator) -> bytes:
-    body = b"".join(_CAPABILITY.pack(*capability) for capability in item.capabilities)
+    body = b"".join(map(_CAPABILITIES.encode, item.capabilities))
     return _ACCELERATOR_HEADER.pack(_ACCELERATOR_HEADER.size + len(body), item.id) + body
 
 
 def _decode_accelerator(descriptor: memoryview) -> Accelerator:
     _, identifier = _ACCELERATOR_HEADER.unpack_from(descriptor)
     body = descriptor[_ACCELERATOR_HEADER.size :]
-    if len(body) % _CAPABILITY.size:
+    if len(body) % _CAPABILITIES.size:
         raise DescriptorError(
             f"accelerator {identifier} has {len(body)} bytes of capabilities, which is not a "
-            f"multiple of {_CAPABILITY.size}"
+            f"multiple of {_CAPABILITIES.size}"
         )
-    capabilities = map(Capability._make, _CAPABILITY.iter_unpack(body))
-    return Accelerator(identifier, tuple(capabilities))
+    return Accelerator(identifier, tuple(_CAPABILITIES.decode_all(body)))
 
 
 def _body(what: str, buffer: Buffer, start: int, end: int) -> memoryview:

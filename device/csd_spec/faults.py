@@ -8,16 +8,16 @@ commands, CDW10 is the length of the data in dwords, and CDW12 the operation.
 import struct
 from collections.abc import Iterable, Sequence
 from enum import IntEnum, IntFlag
-from typing import NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
 from csd_spec.descriptors import Buffer, DescriptorError
 from csd_spec.opcodes import DWORD_SIZE
+from potash_wire.records import U16, U32, U64, At, Record, Stored, WireError
 from potash_wire.words import Cdws, CommandDwords, bits
 
-_FAULT = struct.Struct("<HBBHHIHxxQQIIII16x")
 _HEADER = struct.Struct("<II8x")
 
-FAULT_SIZE = _FAULT.size
+FAULT_SIZE = 64
 FAULT_DWORDS = FAULT_SIZE // DWORD_SIZE
 FAULT_LIST_HEADER_SIZE = _HEADER.size
 MOST_FAULTS = 256
@@ -111,28 +111,28 @@ class FaultFlags(IntFlag):
 
 
 class Fault(NamedTuple):
-    """One fault, 64 bytes.
+    """One fault, 64 bytes. A host that adds one sets `identifier` and `triggered` to 0."""
 
-    0:1 identifier, 2 kind, 3 flags, 4:5 opcode, 6:7 queue (of an interrupt: vector), 8:11 namespace
-    (0 for any), 12:13 status, 16:23 first block, 24:31 number of blocks (0 for all), 32:35 delay in
-    microseconds, 36:39 how often it is triggered (0: until it is cleared), 40:43 how many matches
-    are skipped first, 44:47 how often it was triggered. A host that adds a fault sets the first and
-    the last field to 0.
-    """
-
-    kind: FaultKind
-    flags: FaultFlags = FaultFlags(0)
-    opcode: int = ANY
-    queue: int = ANY
-    nsid: int = 0
-    status: int = 0
-    lba: int = 0
-    blocks: int = 0
-    delay: int = 0
-    times: int = 0
-    after: int = 0
-    identifier: int = 0
-    triggered: int = 0
+    kind: Annotated[FaultKind, Stored("B"), At(2)]
+    flags: Annotated[FaultFlags, Stored("B")] = FaultFlags(0)
+    opcode: U16 = ANY
+    queue: U16 = ANY
+    """Of an interrupt its vector."""
+    nsid: U32 = 0
+    """0 for any."""
+    status: U16 = 0
+    lba: Annotated[U64, At(16)] = 0
+    blocks: U64 = 0
+    """0 for all."""
+    delay: U32 = 0
+    """Microseconds."""
+    times: U32 = 0
+    """How often it is triggered; 0: until it is cleared."""
+    after: U32 = 0
+    """How many matches are skipped first."""
+    identifier: Annotated[U16, At(0)] = 0
+    triggered: Annotated[U32, At(44)] = 0
+    """How often it was triggered."""
 
     @property
     def admin(self) -> bool:
@@ -167,23 +167,23 @@ class Fault(NamedTuple):
 
     def encode(self) -> bytes:
         """The 64 bytes. Raises ValueError for what does not fit."""
-        try:
-            return _FAULT.pack(self.identifier, *self[:11], self.triggered)
-        except struct.error as error:
-            raise ValueError(f"a number of the fault does not fit: {error}") from None
+        return _FAULTS.encode(self)
 
     @classmethod
-    def decode(cls, buffer: Buffer) -> Self:
+    def decode(cls, buffer: Buffer) -> "Fault":
         """Raises DescriptorError for bytes that are not a fault."""
         if len(buffer) < FAULT_SIZE:
             raise DescriptorError(f"{len(buffer)} bytes are too few for a fault")
-        identifier, kind, flags, *numbers, triggered = _FAULT.unpack_from(buffer)
-        if kind not in FaultKind.__members__.values():
-            raise DescriptorError(f"there is no fault of kind {kind}")
-        known = FaultFlags(flags & sum(FaultFlags))
-        fault = cls._make((FaultKind(kind), known, *numbers, identifier, triggered))
+        try:
+            fault = _FAULTS.decode_from(buffer)
+        except WireError as error:
+            raise DescriptorError(str(error)) from None
+        fault = fault._replace(flags=FaultFlags(fault.flags & sum(FaultFlags)))
         fault.check()
         return fault
+
+
+_FAULTS = Record(Fault, size=FAULT_SIZE)
 
 
 def encode_faults(faults: Iterable[Fault]) -> bytes:

@@ -3,13 +3,12 @@
 Bytes are little endian; times are whole nanoseconds.
 """
 
-import struct
-from typing import NamedTuple, Self
+from typing import Annotated, NamedTuple
+
+from potash_wire.records import U8, U32, U64, At, Record
 
 VERSION = 1
 """Of the layout; fields may be added behind the last one without another."""
-
-_LAYOUT = struct.Struct("<BB2xI21Q3I3Bx3I4xQ5I4x2Q")
 
 
 class TimingLogError(ValueError):
@@ -19,62 +18,62 @@ class TimingLogError(ValueError):
 class TimingLog(NamedTuple):
     """The fields in the order of their bytes; without modelled time all but `version` are 0."""
 
-    version: int = VERSION
-    modelled: int = 0
+    version: U8 = VERSION
+    modelled: U8 = 0
     """1 where commands complete at modelled times."""
-    factor: int = 0
+    factor: Annotated[U32, At(4)] = 0
     """By which modelled times are multiplied."""
-    guest_ns: int = 0
+    guest_ns: U64 = 0
     """The guest's clock, as far as the drive knows it."""
-    frozen_ns: int = 0
+    frozen_ns: U64 = 0
     """By which the guest's clock is behind the host's, as it stood still."""
-    commands: int = 0
+    commands: U64 = 0
     """That were kept until a deadline."""
-    late_ns: int = 0
+    late_ns: U64 = 0
     """How much later than their deadlines they were completed, all together."""
-    late_p50_ns: int = 0
-    late_p99_ns: int = 0
-    late_most_ns: int = 0
-    host: int = 0
+    late_p50_ns: U64 = 0
+    late_p99_ns: U64 = 0
+    late_most_ns: U64 = 0
+    host: U64 = 0
     """Pages of 4 KiB written by the host; the others below in pages, too."""
-    relocated: int = 0
-    translation: int = 0
-    padding: int = 0
-    senses: int = 0
+    relocated: U64 = 0
+    translation: U64 = 0
+    padding: U64 = 0
+    senses: U64 = 0
     """Reads of rows of flash."""
-    programs: int = 0
+    programs: U64 = 0
     """Of program units."""
-    erased: int = 0
+    erased: U64 = 0
     """Superblocks erased."""
-    hits: int = 0
+    hits: U64 = 0
     """Of the mapping's cache."""
-    misses: int = 0
-    suspensions: int = 0
-    die_ns: int = 0
+    misses: U64 = 0
+    suspensions: U64 = 0
+    die_ns: U64 = 0
     """Busy time of all dies together, and so on; without the factor."""
-    bus_ns: int = 0
-    link_ns: int = 0
-    core_ns: int = 0
-    dies: int = 0
-    channels: int = 0
-    cores: int = 0
-    percentage_used: int = 0
-    available_spare: int = 0
-    worn: int = 0
+    bus_ns: U64 = 0
+    link_ns: U64 = 0
+    core_ns: U64 = 0
+    dies: U32 = 0
+    channels: U32 = 0
+    cores: U32 = 0
+    percentage_used: U8 = 0
+    available_spare: U8 = 0
+    worn: U8 = 0
     """1 where writes are refused, as too many superblocks are retired."""
-    superblocks: int = 0
-    free: int = 0
-    retired: int = 0
-    erases: int = 0
+    superblocks: Annotated[U32, At(192)] = 0
+    free: U32 = 0
+    retired: U32 = 0
+    erases: Annotated[U64, At(208)] = 0
     """Of all superblocks together, in the drive's life; then their distribution."""
-    erases_least: int = 0
-    erases_p50: int = 0
-    erases_p90: int = 0
-    erases_p99: int = 0
-    erases_most: int = 0
-    executions: int = 0
+    erases_least: U32 = 0
+    erases_p50: U32 = 0
+    erases_p90: U32 = 0
+    erases_p99: U32 = 0
+    erases_most: U32 = 0
+    executions: Annotated[U64, At(240)] = 0
     """Of programs in compute namespaces, that have ended."""
-    execution_ns: int = 0
+    execution_ns: U64 = 0
     """What the last of these took."""
 
     @property
@@ -90,15 +89,16 @@ class TimingLog(NamedTuple):
         return self.hits / accesses if accesses else 1.0
 
     def encode(self) -> bytes:
-        return _LAYOUT.pack(*self)
+        return _RECORD.encode(self)
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
+    def decode(cls, data: bytes) -> "TimingLog":
         """Raises TimingLogError."""
-        if len(data) < _LAYOUT.size or data[0] != VERSION:
+        if len(data) < SIZE or data[0] != VERSION:
             raise TimingLogError("this is no log page on modelled time")
-        return cls(*_LAYOUT.unpack_from(data))
+        return _RECORD.decode_from(data)
 
 
-SIZE = _LAYOUT.size
+_RECORD = Record(TimingLog, size=256)
+SIZE = 256
 """Bytes of the page."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
+from potash_wire.records import U32, U64, Record
 from potash_wire.structures import Buffer
 from potash_wire.words import Cdws, CommandDwords, bits
 from potash_wire.words import put as _put
@@ -299,23 +300,23 @@ class DatasetManagement(CommandDwords):
     @property
     def length(self) -> int:
         """Bytes of the ranges."""
-        return _DSM_RANGE.size * (self.nr_z + 1)
+        return _DSM_RANGES.size * (self.nr_z + 1)
 
 
 class DatasetRange(NamedTuple):
     """A range of Dataset Management, 16 bytes: context attributes, blocks, start."""
 
-    attributes: int
-    blocks: int
-    slba: int
+    attributes: U32
+    blocks: U32
+    slba: U64
 
     def encode(self) -> bytes:
-        return _DSM_RANGE.pack(*self)
+        return _DSM_RANGES.encode(self)
 
     @classmethod
     def decode_list(cls, buffer: Buffer) -> Iterator["DatasetRange"]:
         """The ranges in `buffer`; `struct.error` when it is not a whole number of them."""
-        return map(cls._make, _DSM_RANGE.iter_unpack(buffer))
+        return _DSM_RANGES.decode_all(buffer)
 
 
-_DSM_RANGE = struct.Struct("<IIQ")
+_DSM_RANGES = Record(DatasetRange)

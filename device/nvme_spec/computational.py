@@ -6,7 +6,6 @@ agree on. `UNVERIFIED` lists what only one of them has, or none; each such layou
 of this module, so that a correction changes data here and no code elsewhere.
 """
 
-import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
@@ -14,6 +13,7 @@ from typing import NamedTuple
 from nvme_spec.layout import Buffer, Structure, bits, u8, u16, u32, u64
 from nvme_spec.queues import SubmissionEntry
 from nvme_spec.words import put
+from potash_wire.records import U32, U64, Record
 from potash_wire.words import CommandDwords
 from potash_wire.words import bits as dwords
 
@@ -164,21 +164,21 @@ class Execute(NamedTuple):
 class MemoryRange(NamedTuple):
     """Memory range descriptor, 32 bytes: memory namespace, length and first byte."""
 
-    nsid: int
-    length: int
-    start: int
+    nsid: U32
+    length: U32
+    start: U64
 
     def encode(self) -> bytes:
-        return _MEMORY_RANGE.pack(*self)
+        return _MEMORY_RANGES.encode(self)
 
     @classmethod
     def decode_list(cls, buffer: Buffer) -> Iterator["MemoryRange"]:
         """The ranges in `buffer`; `struct.error` when it is not a whole number of them."""
-        return map(cls._make, _MEMORY_RANGE.iter_unpack(buffer))
+        return _MEMORY_RANGES.decode_all(buffer)
 
 
-_MEMORY_RANGE = struct.Struct("<IIQ16x")
-MEMORY_RANGE_SIZE = _MEMORY_RANGE.size
+MEMORY_RANGE_SIZE = 32
+_MEMORY_RANGES = Record(MemoryRange, size=MEMORY_RANGE_SIZE)
 
 
 # Log pages 82h, 83h and 84h. Each is of one compute namespace.

@@ -8,17 +8,17 @@ unverified). All lengths and addresses are plain bytes.
 import struct
 from collections.abc import Sequence
 from enum import IntEnum, IntFlag
-from typing import NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
 from nvme_spec.identify.lists import IDENTIFY_SIZE
 from nvme_spec.layout import Structure, u64
 from nvme_spec.queues import SubmissionEntry
 from nvme_spec.ranges import SOURCE_RANGE_SIZES
 from nvme_spec.words import put
+from potash_wire.records import U32, U64, At, Record, Stored
 from potash_wire.words import CommandDwords, bits
 
 _HOST_ADDRESSABLE_HEADER = struct.Struct("<H14x")
-_HOST_ADDRESSABLE = struct.Struct("<IB3xQ")
 
 MEMORY_GRANULARITY = 4
 """Bytes; first byte and length of Memory Read, Write, Fill and Copy are multiples of it."""
@@ -114,9 +114,12 @@ class MemoryAccessType(IntFlag):
 class HostAddressable(NamedTuple):
     """A namespace whose memory a host reaches from byte `offset` on, of a BAR for `BAR`."""
 
-    nsid: int
-    access: MemoryAccessType
-    offset: int
+    nsid: U32
+    access: Annotated[MemoryAccessType, Stored("B")]
+    offset: Annotated[U64, At(8)]
+
+
+_HOST_ADDRESSABLE = Record(HostAddressable)
 
 
 def encode_host_addressable(namespaces: Sequence[HostAddressable]) -> bytes:
@@ -124,5 +127,5 @@ def encode_host_addressable(namespaces: Sequence[HostAddressable]) -> bytes:
 
     The layout is that of one implementer, in whose list revision 1.3 has the same.
     """
-    listed = b"".join(_HOST_ADDRESSABLE.pack(*one) for one in namespaces)
+    listed = b"".join(map(_HOST_ADDRESSABLE.encode, namespaces))
     return _HOST_ADDRESSABLE_HEADER.pack(len(namespaces)) + listed

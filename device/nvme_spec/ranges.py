@@ -7,9 +7,10 @@ to 41 (source range entries of formats 2h, 3h and 4h).
 import struct
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from nvme_spec.layout import Buffer
+from potash_wire.records import U16, U32, U64, At, Record, Stored
+from potash_wire.structures import Buffer
 from potash_wire.words import CommandDwords, bits
 
 COPY_FORMAT_0 = 0
@@ -29,18 +30,12 @@ class CopyFormat(IntEnum):
     """Bytes of a memory namespace."""
 
 
-_SOURCE_RANGE = struct.Struct("<8xQH6xIHH")
-_SOURCE_RANGE_1 = struct.Struct("<8xQH8x10sHH")
-SOURCE_RANGE_SIZE = _SOURCE_RANGE.size
-
-_BLOCK_RANGES = {
-    CopyFormat.BLOCKS: struct.Struct("<I4xQH4xH8x"),
-    CopyFormat.BLOCKS_64: struct.Struct("<I4xQH4xH16x"),
-}
-_MEMORY_RANGE = struct.Struct("<I4xQI2xH8x")
+SOURCE_RANGE_SIZE = 32
+_SOURCE_RANGE_1_SIZE = 40
 SOURCE_RANGE_SIZES: dict[int, int] = {
-    **{kind: one.size for kind, one in _BLOCK_RANGES.items()},
-    CopyFormat.MEMORY: _MEMORY_RANGE.size,
+    CopyFormat.BLOCKS: 32,
+    CopyFormat.BLOCKS_64: 40,
+    CopyFormat.MEMORY: 32,
 }
 """Bytes of a source range by descriptor format."""
 
@@ -66,7 +61,7 @@ class Copy(CommandDwords):
     def length(self) -> int:
         """Bytes of the source ranges in format 0, 1 or 4h, of which the first and the last are as
         long."""
-        size = _SOURCE_RANGE_1.size if self.desfmt == COPY_FORMAT_1 else SOURCE_RANGE_SIZE
+        size = _SOURCE_RANGE_1_SIZE if self.desfmt == COPY_FORMAT_1 else SOURCE_RANGE_SIZE
         return size * (self.nr_z + 1)
 
 
@@ -74,11 +69,11 @@ class SourceRange(NamedTuple):
     """Source Range Entry of format 0, 32 bytes, or 1, 40 bytes: starting LBA, number of blocks
     (0's based), expected logical block tags, application tag and its mask."""
 
-    slba: int
-    nlb_z: int
-    elbt: int = 0
-    elbat: int = 0
-    elbatm: int = 0
+    slba: Annotated[U64, At(8)]
+    nlb_z: U16
+    elbt: Annotated[U32, At(24)] = 0
+    elbat: U16 = 0
+    elbatm: U16 = 0
 
     @property
     def blocks(self) -> int:
@@ -87,51 +82,72 @@ class SourceRange(NamedTuple):
     @classmethod
     def decode_list(cls, buffer: Buffer) -> Iterator["SourceRange"]:
         """The entries in `buffer`; `struct.error` when it is not a whole number of them."""
-        return map(cls._make, _SOURCE_RANGE.iter_unpack(buffer))
+        return _SOURCE_RANGES.decode_all(buffer)
 
     @classmethod
     def decode_list_1(cls, buffer: Buffer) -> Iterator["SourceRange"]:
         """As `decode_list`, of format 1; its tags are big-endian."""
-        for slba, nlb_z, elbt, elbat, elbatm in _SOURCE_RANGE_1.iter_unpack(buffer):
+        for slba, nlb_z, elbt, elbat, elbatm in _SOURCE_RANGES_1.decode_all(buffer):
             yield cls(slba, nlb_z, int.from_bytes(elbt, "big"), elbat, elbatm)
+
+
+class _SourceRange1(NamedTuple):
+    slba: Annotated[U64, At(8)]
+    nlb_z: U16
+    elbt: Annotated[bytes, Stored("10s"), At(26)]
+    elbat: U16
+    elbatm: U16
+
+
+_SOURCE_RANGES = Record(SourceRange)
+_SOURCE_RANGES_1 = Record(_SourceRange1)
 
 
 class BlockSourceRange(NamedTuple):
     """Source Range Entry of formats 2h and 3h: blocks (0's based) of namespace `snsid`."""
 
-    snsid: int
-    slba: int
-    nlb_z: int
-    sopt: int = 0
+    snsid: U32
+    slba: Annotated[U64, At(8)]
+    nlb_z: U16
+    sopt: Annotated[U16, At(22)] = 0
 
     @property
     def blocks(self) -> int:
         return self.nlb_z + 1
 
     def encode(self, kind: CopyFormat) -> bytes:
-        return _BLOCK_RANGES[kind].pack(*self)
+        return _BLOCK_RANGES[kind].encode(self)
 
     @classmethod
     def decode_list(cls, buffer: Buffer, kind: CopyFormat) -> Iterator["BlockSourceRange"]:
         """The entries in `buffer`; `struct.error` when it is not a whole number of them."""
-        return map(cls._make, _BLOCK_RANGES[kind].iter_unpack(buffer))
+        return _BLOCK_RANGES[kind].decode_all(buffer)
+
+
+_BLOCK_RANGES = {
+    kind: Record(BlockSourceRange, size=SOURCE_RANGE_SIZES[kind])
+    for kind in (CopyFormat.BLOCKS, CopyFormat.BLOCKS_64)
+}
 
 
 class MemorySourceRange(NamedTuple):
     """Source Range Entry of format 4h: bytes (plain) of memory namespace `snsid`."""
 
-    snsid: int
-    saddr: int
-    nbyte: int
-    sopt: int = 0
+    snsid: U32
+    saddr: Annotated[U64, At(8)]
+    nbyte: U32
+    sopt: Annotated[U16, At(22)] = 0
 
     def encode(self) -> bytes:
-        return _MEMORY_RANGE.pack(*self)
+        return _MEMORY_RANGES.encode(self)
 
     @classmethod
     def decode_list(cls, buffer: Buffer) -> Iterator["MemorySourceRange"]:
         """The entries in `buffer`; `struct.error` when it is not a whole number of them."""
-        return map(cls._make, _MEMORY_RANGE.iter_unpack(buffer))
+        return _MEMORY_RANGES.decode_all(buffer)
+
+
+_MEMORY_RANGES = Record(MemorySourceRange, size=SOURCE_RANGE_SIZES[CopyFormat.MEMORY])
 
 
 class LbaStatusAction(IntEnum):

@@ -15,7 +15,6 @@ A method `validate` of the record, if it has one, checks what ranges cannot say;
 ValueError.
 """
 
-import dataclasses
 import struct
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -54,10 +53,8 @@ class Stored(NamedTuple):
     items: int = 0
 
 
-class At(NamedTuple):
+class At(int):
     """The offset of a field."""
-
-    offset: int
 
 
 class Number(NamedTuple):
@@ -134,7 +131,14 @@ class Record(Generic[T]):
         return self.decode(memoryview(data)[offset : offset + self.size])
 
     def decode_all(self, data: Buffer) -> Iterator[T]:
-        """Records that follow each other. Raises WireError, perhaps after some of them."""
+        """Records that follow each other. Raises struct.error, as WireError is, perhaps after some
+        of them."""
+        layout = self._layout
+        if layout.plain:
+            return map(layout.plain, layout.form.iter_unpack(data))
+        return self._each(data)
+
+    def _each(self, data: Buffer) -> Iterator[T]:
         layout = self._layout
         try:
             for values in layout.form.iter_unpack(data):
@@ -150,14 +154,9 @@ class Record(Generic[T]):
         return _Layout(self.kind, self._first, self._least_size)
 
 
-class _Item(NamedTuple):
-    """One item of the `struct`, the expression of its value in a record `m`, and its name (several,
-    for an array) when a record is made."""
-
-    offset: int
-    code: str
-    value: str
-    names: str
+_Item = tuple[int, str, str, str]
+"""The offset of an item of the `struct`, its code, the expression of its value in a record `m`, and
+its name (several, for an array) when a record is made."""
 
 
 class _Layout:
@@ -180,17 +179,20 @@ class _Layout:
             self._conditions.append("m.validate() is None")
         items = sorted(self._items)
         form, end = "<", 0
-        for item in items:
-            if item.offset < end:
-                raise LayoutError(f"{self.name} has two fields at byte {item.offset}")
-            form += f"{item.offset - end}x{item.code}"
-            end = item.offset + _size(item.code)
+        for at, code, _, _ in items:
+            if at < end:
+                raise LayoutError(f"{self.name} has two fields at byte {at}")
+            form += f"{at - end}x{code}"
+            end = at + _size(code)
         self.form = struct.Struct(f"{form}{max(0, size - end)}x")
-        names = "".join(f", {item.names}" for item in items)
+        names = "".join(f", {names}" for *_, names in items)
         self.make = self._function(f"tail{names}", made)
+        is_plain = made.endswith(f"({names[2:]})") and not self._conditions
+        self.plain = getattr(kind, "_make", None) if is_plain else None
+        """Makes a named tuple that has just the values of the `struct`, whatever they are."""
         self.unpack = self.form.unpack
         self._scope |= {"pack": self.form.pack, "refuse": self.refuse}
-        packed = " + ".join([f"pack({', '.join(item.value for item in items)})", *self._tails])
+        packed = " + ".join([f"pack({', '.join(value for _, _, value, _ in items)})", *self._tails])
         condition = " and ".join(self._conditions)
         self.fits = self._function("m", condition) if condition else None
         self.pack = self._function("m", f"{packed} if {condition or True} else refuse(m)")
@@ -211,7 +213,7 @@ class _Layout:
         names = "".join(f"{name}_{i}, " for i in range(count)) or name
         if count:
             code, value = f"{count}{code}", f"*{value}"
-        self._items.append(_Item(at, code, value, names.rstrip(", ")))
+        self._items.append((at, code, value, names.rstrip(", ")))
         self._end = at + _size(code)
         return f"({names})" if count else name
 
@@ -221,9 +223,9 @@ class _Layout:
             hints = enumerate(get_args(kind))
             return f"({''.join(self._field(hint, f'{path}[{i}]') + ', ' for i, hint in hints)})"
         found = get_type_hints(kind, include_extras=True)
-        is_dataclass = dataclasses.is_dataclass(kind)
-        names = [one.name for one in dataclasses.fields(kind)] if is_dataclass else kind._fields
-        values = [(name, self._field(found[name], f"{path}.{name}")) for name in names]
+        values = [
+            (name, self._field(found[name], f"{path}.{name}")) for name in kind.__match_args__
+        ]
         # By position as far as possible, which is quicker.
         named = next((i for i, (_, value) in enumerate(values) if not value), len(values))
         arguments = [value for _, value in values[:named]]
@@ -234,7 +236,7 @@ class _Layout:
         """Add a field; the expression of its value, empty where it is not stored."""
         base, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         by_kind = {type(mark): mark for mark in marks}
-        offset = by_kind[At].offset if At in by_kind else None
+        offset = by_kind.get(At)
         if NOT_STORED in marks:
             return ""
         if MAY_FOLLOW in marks or Number in by_kind:
