@@ -461,7 +461,7 @@ def words(cell: str) -> set[str]:
 
 def test_the_page_names_every_metric() -> None:
     named = set().union(*(words(row[0]) for row in table("## Prometheus")))
-    assert named == {metric.name for metric in prometheus.METRICS}
+    assert named == {f"potash_{name}" for name in prometheus.METRICS}
 
 
 def test_the_page_names_what_a_snapshot_has(device: Served) -> None:
