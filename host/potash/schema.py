@@ -28,11 +28,11 @@ __all__ = ["Amount", "Count", "Form", "Positive", "Share", "Signed64", "encode",
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-
 _PLAIN = {bool: "boolean", int: "integer", float: "number", str: "string", bytes: "string"}
 
 
 def encode(report: object, indent: int | None = None) -> str:
+    """A report as JSON: what has a description, and nothing else."""
     return json.dumps(_encoded(report), indent=indent)
 
 
