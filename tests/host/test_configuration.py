@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -30,7 +31,7 @@ from potash.sections import (
     MemorySection,
     NamespaceSection,
 )
-from potash.toml_kinds import ConfigurationError
+from potash.toml_kinds import ConfigurationError, keys
 from potash.vm.drive import device_process
 from potash.vm.guest import Guest
 from potash_device.controller.cmb import CmbSettings
@@ -465,23 +466,22 @@ def test_the_page_shows_a_configuration_and_every_key_with_its_default() -> None
     found = configuration.parse(shown, HERE)
     assert found.namespaces == (NamespaceSection(1 << 30, 4096), NamespaceSection(64 << 20, 512))
     assert found.vta.block_in == 32
-    rows = (line.split("|") for line in (ROOT / "docs" / "config.md").read_text().splitlines())
-    defaults = {row[1].strip(): row[3].strip() for row in rows if len(row) == 5}
-    for name, section in (
-        ("device", DeviceSection),
-        ("namespace.1", NamespaceSection),
-        ("accelerator.0", AcceleratorSection),
-        ("compute", ComputeSection),
-        ("guest", GuestSection),
-    ):
-        for field in dataclasses.fields(section):
-            told = defaults[f"`{field.name}`"].strip("`")
-            if field.default is not None:
-                text = f"[{name}]\n{field.name} = {told}\n"
-                assert configuration.parse(text, HERE) in (
+    section, defaults = "", {}
+    for line in (ROOT / "docs" / "config.md").read_text().splitlines():
+        row = line.split("|")
+        if begins := re.match(r"\| \*\*`\[([\w.]+)\]`", line):
+            section = begins[1]
+        elif len(row) == 5:
+            defaults[section, row[1].strip(" `")] = row[3].strip(" `")
+    numbered = {"namespace.1": NamespaceSection, "accelerator.0": AcceleratorSection}
+    for name, kind in {**configuration.SECTIONS, **numbered}.items():
+        for key, described in keys(kind).items():
+            told = defaults[name, key]
+            if described.default is not None:
+                assert configuration.parse(f"[{name}]\n{key} = {told}\n", HERE) in (
                     Configuration(),
                     Configuration(namespaces=(NamespaceSection(),)),
-                ), field.name
+                ), key
 
 
 def test_limits_reach_the_firmware() -> None:
