@@ -169,7 +169,12 @@ class _Layout:
         self._tails: list[str] = []
         self._items: list[_Item] = []
         self._conditions: list[str] = []
-        self._scope: dict[str, Any] = {"boolean": _boolean, "joined": _joined, "text": _text}
+        self._scope: dict[str, Any] = {
+            "__name__": __name__,
+            "boolean": _boolean,
+            "joined": _joined,
+            "text": _text,
+        }
         self._start = self._end = 0
         """Of the record whose fields are added: its first byte, and the one behind the last."""
         if first is not None:

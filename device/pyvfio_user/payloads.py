@@ -11,8 +11,9 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
+from potash_wire.records import U32, U64, Range, Record, Stored, WireError
 from pyvfio_user.protocol import (
     IRQ_SET_ACTION,
     IRQ_SET_DATA,
@@ -20,8 +21,10 @@ from pyvfio_user.protocol import (
     IrqSetFlags,
     ProtocolError,
     Structure,
+    begun,
     head,
     packed,
+    stored,
 )
 
 MAX_VERSION_DATA = 4096
@@ -100,40 +103,37 @@ def _capabilities(data: bytes) -> dict[str, Any]:
 class DmaMap(Structure):
     """DMA_MAP: `size` bytes at DMA address `address` are the file's bytes at `offset`."""
 
-    FORM = struct.Struct("<IIQQQ")
     NAME = "DMA_MAP"
 
-    argsz: int
-    flags: int
-    offset: int
-    address: int
-    size: int
+    argsz: U32
+    flags: U32
+    offset: U64
+    address: U64
+    size: U64
 
 
 @dataclass(frozen=True)
 class DmaUnmap(Structure):
     """DMA_UNMAP, request and reply."""
 
-    FORM = struct.Struct("<IIQQ")
     NAME = "DMA_UNMAP"
 
-    argsz: int
-    flags: int
-    address: int
-    size: int
+    argsz: U32
+    flags: U32
+    address: U64
+    size: U64
 
 
 @dataclass(frozen=True)
 class DeviceInfo(Structure):
     """DEVICE_GET_INFO, request and reply: how many regions and kinds of interrupt there are."""
 
-    FORM = struct.Struct("<IIII")
     NAME = "DEVICE_GET_INFO"
 
-    argsz: int
-    flags: int = 0
-    num_regions: int = 0
-    num_irqs: int = 0
+    argsz: U32
+    flags: U32 = 0
+    num_regions: U32 = 0
+    num_irqs: U32 = 0
 
 
 @dataclass(frozen=True)
@@ -144,36 +144,35 @@ class RegionInfo(Structure):
     `cap_offset`. `offset` is that of the region in the descriptor that comes with the reply.
     """
 
-    FORM = struct.Struct("<IIIIQQ")
     NAME = "DEVICE_GET_REGION_INFO"
 
-    argsz: int
-    flags: int = 0
-    index: int = 0
-    cap_offset: int = 0
-    size: int = 0
-    offset: int = 0
+    argsz: U32
+    flags: U32 = 0
+    index: U32 = 0
+    cap_offset: U32 = 0
+    size: U64 = 0
+    offset: U64 = 0
 
 
 class Area(NamedTuple):
     """Part of a region: `size` bytes from `offset` on."""
 
-    offset: int
-    size: int
+    offset: U64
+    size: U64
 
 
 class RegionType(NamedTuple):
     """What a region is for that has no index of its own in PCI: `VFIO_REGION_TYPE_*` and a subtype
     of `<linux/vfio.h>`."""
 
-    type: int
-    subtype: int
+    type: U32
+    subtype: U32
 
 
 _CAPABILITY = struct.Struct("<HHI")
-_TYPE = struct.Struct("<II")
 _AREA_COUNT = struct.Struct("<II")
-_AREA = struct.Struct("<QQ")
+_TYPES = Record(RegionType)
+_AREAS = Record(Area)
 _SPARSE_MMAP_ID, _TYPE_ID = 1, 2
 _CAPABILITY_VERSION = 1
 
@@ -200,13 +199,13 @@ class RegionCapabilities(NamedTuple):
             identity, version, following = head(_CAPABILITY, reply[at:], "a capability")
             body = reply[at + _CAPABILITY.size :]
             if (identity, version) == (_TYPE_ID, _CAPABILITY_VERSION):
-                found = found._replace(type=RegionType(*head(_TYPE, body, "a region's type")))
+                found = found._replace(type=begun(_TYPES, body, "a region's type"))
             elif (identity, version) == (_SPARSE_MMAP_ID, _CAPABILITY_VERSION):
                 count, _ = head(_AREA_COUNT, body, "the areas of a region")
-                areas = body[_AREA_COUNT.size :][: count * _AREA.size]
-                if len(areas) != count * _AREA.size:
+                areas = body[_AREA_COUNT.size :][: count * _AREAS.size]
+                if len(areas) != count * _AREAS.size:
                     raise ProtocolError(f"a reply has no room for {count} areas of a region")
-                found = found._replace(areas=tuple(Area(*one) for one in _AREA.iter_unpack(areas)))
+                found = found._replace(areas=tuple(_AREAS.decode_all(areas)))
             before, at = at, following
         return found
 
@@ -214,9 +213,9 @@ class RegionCapabilities(NamedTuple):
         """Their bytes, for right behind a RegionInfo; none without any."""
         bodies = []
         if self.type is not None:
-            bodies.append((_TYPE_ID, packed(_TYPE, self.type, "a region's type")))
+            bodies.append((_TYPE_ID, stored(_TYPES, self.type, "a region's type")))
         if self.areas is not None:
-            areas = b"".join(packed(_AREA, area, "an area of a region") for area in self.areas)
+            areas = b"".join(stored(_AREAS, area, "an area of a region") for area in self.areas)
             bodies.append((_SPARSE_MMAP_ID, _AREA_COUNT.pack(len(self.areas), 0) + areas))
         data = b""
         for left, (identity, body) in enumerate(bodies, 1 - len(bodies)):
@@ -229,13 +228,12 @@ class RegionCapabilities(NamedTuple):
 class RegionIoFds(Structure):
     """DEVICE_GET_REGION_IO_FDS, request and reply, which `count` sub-regions follow."""
 
-    FORM = struct.Struct("<IIII")
     NAME = "DEVICE_GET_REGION_IO_FDS"
 
-    argsz: int
-    flags: int = 0
-    index: int = 0
-    count: int = 0
+    argsz: U32
+    flags: U32 = 0
+    index: U32 = 0
+    count: U32 = 0
 
 
 @dataclass(frozen=True)
@@ -247,16 +245,15 @@ class SubRegion(Structure):
     ioregionfd's user data.
     """
 
-    FORM = struct.Struct("<QQIIIIQ")
     NAME = "a sub-region"
 
-    offset: int
-    size: int
-    fd_index: int
-    type: int
-    flags: int = 0
-    padding: int = 0
-    data: int = 0
+    offset: U64
+    size: U64
+    fd_index: U32
+    type: U32
+    flags: U32 = 0
+    padding: U32 = 0
+    data: U64 = 0
 
     @classmethod
     def decode_all(cls, reply: Buffer) -> list[Self]:
@@ -279,13 +276,12 @@ class SubRegion(Structure):
 class IrqInfo(Structure):
     """DEVICE_GET_IRQ_INFO, request and reply: `count` interrupts of the kind `index`."""
 
-    FORM = struct.Struct("<IIII")
     NAME = "DEVICE_GET_IRQ_INFO"
 
-    argsz: int
-    flags: int = 0
-    index: int = 0
-    count: int = 0
+    argsz: U32
+    flags: U32 = 0
+    index: U32 = 0
+    count: U32 = 0
 
 
 _SET_IRQS = struct.Struct("<IIIII")
@@ -348,12 +344,11 @@ REGION_ACCESS = struct.Struct("<QII")
 class RegionAccess(Structure):
     """REGION_READ's request and REGION_WRITE's reply: `count` bytes at `offset` of a region."""
 
-    FORM = REGION_ACCESS
     NAME = "a region access"
 
-    offset: int
-    region: int
-    count: int
+    offset: U64
+    region: U32
+    count: U32
 
 
 class RegionData(NamedTuple):
@@ -379,7 +374,16 @@ class RegionData(NamedTuple):
 
 
 _MULTI_COUNT = struct.Struct("<Q")
-_MULTI_WRITE = struct.Struct(f"<QII{MULTI_WRITE_DATA}s")
+
+
+class _Write(NamedTuple):
+    offset: U64
+    region: U32
+    size: Annotated[U32, Range(0, MULTI_WRITE_DATA)]
+    data: Annotated[bytes, Stored(f"{MULTI_WRITE_DATA}s")]
+
+
+_WRITES = Record(_Write)
 
 
 class RegionWriteMulti(NamedTuple):
@@ -392,25 +396,22 @@ class RegionWriteMulti(NamedTuple):
         (count,) = head(_MULTI_COUNT, payload, "REGION_WRITE_MULTI")
         if count > MAX_MULTI_WRITES:
             raise ProtocolError(f"{count} writes in one message are more than {MAX_MULTI_WRITES}")
-        if len(payload) != _MULTI_COUNT.size + count * _MULTI_WRITE.size:
+        if len(payload) != _MULTI_COUNT.size + count * _WRITES.size:
             raise ProtocolError(
                 f"the payload of {count} coalesced writes cannot be {len(payload)} bytes long"
             )
-        writes = []
-        for offset, region, size, data in _MULTI_WRITE.iter_unpack(payload[_MULTI_COUNT.size :]):
-            if size > MULTI_WRITE_DATA:
-                raise ProtocolError(f"a coalesced write cannot have {size} bytes")
-            writes.append(RegionData(offset, region, data[:size]))
-        return cls(tuple(writes))
+        try:
+            writes = [*_WRITES.decode_all(payload[_MULTI_COUNT.size :])]
+        except WireError as error:
+            raise ProtocolError(f"a coalesced write is malformed: {error}") from None
+        return cls(
+            tuple(RegionData(offset, region, data[:size]) for offset, region, size, data in writes)
+        )
 
     def encode(self) -> bytes:
-        return packed(_MULTI_COUNT, (len(self.writes),), "REGION_WRITE_MULTI") + b"".join(
-            packed(
-                _MULTI_WRITE,
-                (write.offset, write.region, len(write.data), write.data),
-                "REGION_WRITE_MULTI",
-            )
-            for write in self.writes
+        writes = [_Write(one.offset, one.region, len(one.data), one.data) for one in self.writes]
+        return _MULTI_COUNT.pack(len(writes)) + b"".join(
+            stored(_WRITES, one, "REGION_WRITE_MULTI") for one in writes
         )
 
 
@@ -418,7 +419,6 @@ class RegionWriteMulti(NamedTuple):
 class RegionWriteMultiReply(Structure):
     """REGION_WRITE_MULTI's reply: how many writes were done."""
 
-    FORM = _MULTI_COUNT
     NAME = "a reply to REGION_WRITE_MULTI"
 
-    count: int
+    count: U64

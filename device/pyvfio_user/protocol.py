@@ -9,8 +9,11 @@ interrupts are those of the `VFIO_` structures that it refers to."""
 import struct
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar, cast
 
+from potash_wire.records import U16, U32, Record, WireError
+
+T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
 
 MAJOR_VERSION = 0
@@ -168,14 +171,14 @@ class PciIrq(IntEnum):
 
 
 class Structure:
-    """A structure of one size, given by `FORM`; its fields are the dataclass's, in order."""
+    """A structure of one size, a dataclass whose fields say how they are stored."""
 
-    FORM: ClassVar[struct.Struct]
+    FORM: ClassVar[Record[Any]]
     NAME: ClassVar[str]
     """What a message that is malformed is told to be."""
 
-    def __init__(self, *fields: int) -> None:
-        raise NotImplementedError
+    def __init_subclass__(cls) -> None:
+        cls.FORM = Record(cls)
 
     @classmethod
     def decode(cls, payload: Buffer) -> Self:
@@ -185,7 +188,7 @@ class Structure:
                 f"the payload of {cls.NAME} is {len(payload)} bytes long and must be"
                 f" {cls.FORM.size}"
             )
-        return cls(*cls.FORM.unpack(payload))
+        return cast(Self, cls.FORM.decode(payload))
 
     @classmethod
     def decode_head(cls, payload: Buffer) -> Self:
@@ -194,20 +197,38 @@ class Structure:
         What follows it is left alone: some clients send as many bytes as they have room for in the
         reply, and a later version may append fields, as VFIO does.
         """
-        return cls(*head(cls.FORM, payload, cls.NAME))
+        return cast(Self, begun(cls.FORM, payload, cls.NAME))
 
     def encode(self) -> bytes:
         """Raises ProtocolError for a field that is out of its range."""
-        return packed(self.FORM, tuple(vars(self).values()), self.NAME)
+        return stored(self.FORM, self, self.NAME)
+
+
+def stored(record: Record[Any], value: Any, name: str) -> bytes:
+    """The bytes of a record; ProtocolError for a field that is out of its range."""
+    try:
+        return record.encode(value)
+    except WireError as error:
+        raise ProtocolError(f"a field of {name} is out of its range: {error}") from None
+
+
+def begun(record: Record[T], payload: Buffer, name: str) -> T:
+    """The record that a payload begins with."""
+    _require_size(record.size, payload, name)
+    return record.decode_from(payload)
 
 
 def head(form: struct.Struct, payload: Buffer, name: str) -> tuple[Any, ...]:
     """The fields that a payload begins with."""
-    if len(payload) < form.size:
-        raise ProtocolError(
-            f"the payload of {name} is {len(payload)} bytes long and needs at least {form.size}"
-        )
+    _require_size(form.size, payload, name)
     return form.unpack_from(payload)
+
+
+def _require_size(size: int, payload: Buffer, name: str) -> None:
+    if len(payload) < size:
+        raise ProtocolError(
+            f"the payload of {name} is {len(payload)} bytes long and needs at least {size}"
+        )
 
 
 def packed(form: struct.Struct, values: tuple[Any, ...], name: str) -> bytes:
@@ -219,21 +240,20 @@ def packed(form: struct.Struct, values: tuple[Any, ...], name: str) -> bytes:
 
 
 HEADER = struct.Struct("<HHIII")
-"""Message ID, command, message size with this header in it, flags, error."""
+"""A `Header`, which every register access has, taken apart without one."""
 
 
 @dataclass(frozen=True)
 class Header(Structure):
     """What every message begins with (section "Header"); `size` counts the header too."""
 
-    FORM = HEADER
     NAME = "a header"
 
-    message_id: int
-    command: int
-    size: int
-    flags: int = 0
-    error: int = 0
+    message_id: U16
+    command: U16
+    size: U32
+    flags: U32 = 0
+    error: U32 = 0
 
     @classmethod
     def decode(cls, payload: Buffer) -> Self:
