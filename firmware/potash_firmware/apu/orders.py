@@ -1,10 +1,14 @@
-"""The messages between the service and the nursery: one JSON array in each datagram."""
+"""The messages between the service and the nursery, in datagrams as those of the mailbox."""
 
-import json
-from typing import NamedTuple
+from typing import NamedTuple, cast
+
+from potash_firmware.mailbox import datagrams
+from potash_firmware.mailbox.datagrams import datagram, encode
+from potash_wire.records import I32, U64
+
+__all__ = ["encode"]
 
 MAX_ORDER = 4096
-
 
 CHECKER = -1
 """In an accelerator's place: make a process that checks one program."""
@@ -13,33 +17,28 @@ ENGINE = -2
 """Likewise: make a worker for a compute namespace."""
 
 
+@datagram(80)
 class Spawn(NamedTuple):
     """Make a worker for an accelerator; the datagram carries the worker's end of its channel."""
 
-    serial: int
-    accelerator: int
+    serial: U64
+    accelerator: I32
 
 
+@datagram(81)
 class Kill(NamedTuple):
     """Kill a worker that was made before; one that is gone already is left in peace."""
 
-    serial: int
+    serial: U64
 
 
+@datagram(82)
 class Exited(NamedTuple):
     """A worker is gone: its exit code, or the number of the signal that ended it, negated."""
 
-    serial: int
-    code: int
-
-
-_KINDS = {kind.__name__: kind for kind in (Spawn, Kill, Exited)}
-
-
-def encode(message: Spawn | Kill | Exited) -> bytes:
-    return json.dumps([type(message).__name__, *message]).encode()
+    serial: U64
+    code: I32
 
 
 def decode(data: bytes) -> Spawn | Kill | Exited:
-    name, *fields = json.loads(data)
-    return _KINDS[name]._make(fields)
+    return cast(Spawn | Kill | Exited, datagrams.decode(data))
