@@ -114,12 +114,12 @@ class Record(Generic[T]):
         """The record in exactly these bytes. Raises WireError."""
         layout = self._layout
         try:
-            if layout.following:
-                tail = _Tail(data, self.size)
-                made: T = layout.make(tail, *layout.form.unpack_from(data))
-                tail.end()
+            if len(data) == layout.size:
+                made: T = layout.make(_NOTHING, *layout.unpack(data))
             else:
-                made = layout.make(None, *layout.unpack(data))
+                tail = _Tail(data, layout.size)
+                made = layout.make(tail, *layout.form.unpack_from(data))
+                tail.end()
             if layout.fits and not layout.fits(made):
                 layout.refuse(made)
         except (struct.error, ValueError) as error:
@@ -142,7 +142,7 @@ class Record(Generic[T]):
         layout = self._layout
         try:
             for values in layout.form.iter_unpack(data):
-                made: T = layout.make(None, *values)
+                made: T = layout.make(_NOTHING, *values)
                 if layout.fits and not layout.fits(made):
                     layout.refuse(made)
                 yield made
@@ -195,7 +195,7 @@ class _Layout:
         is_plain = made.endswith(f"({names[2:]})") and not self._conditions
         self.plain = getattr(kind, "_make", None) if is_plain else None
         """Makes a named tuple that has just the values of the `struct`, whatever they are."""
-        self.unpack = self.form.unpack
+        self.unpack, self.size = self.form.unpack, self.form.size
         self._scope |= {"pack": self.form.pack, "refuse": self.refuse}
         packed = " + ".join([f"pack({', '.join(value for _, _, value, _ in items)})", *self._tails])
         condition = " and ".join(self._conditions)
@@ -274,7 +274,7 @@ class _Layout:
             items: Record[Any] = Record(get_args(base)[0])
             record, size = self._known(items), items.size
             followed = f"joined({record}, {path})"
-        self._tails.append(followed)
+        self._tails.append(f"({followed} if {path} else b'')")
         self.following += most * size
         if Number not in by_kind:
             return f"tail.optional({record})"
@@ -309,8 +309,6 @@ def _boolean(value: int) -> bool:
 
 
 def _joined(record: Record[Any], items: Any) -> bytes:
-    if items is None:
-        return b""
     return b"".join(map(record.encode, items if type(items) is tuple else (items,)))
 
 
@@ -327,11 +325,10 @@ class _Tail:
 
     def take(self, count: int, record: Record[Any] | None, name: str) -> Any:
         """The next records, or without one a text of so many bytes. Raises ValueError."""
-        start, left = self._at, len(self._data) - self._at
-        self._at += count * (record.size if record else 1)
-        if self._at > len(self._data):
-            raise ValueError(f"{count} {name} are announced, and {left} bytes follow")
-        data = self._data[start : self._at]
+        data = self._data[self._at : self._at + count * (record.size if record else 1)]
+        if len(data) != count * (record.size if record else 1):
+            raise ValueError(f"{count} {name} are announced, and {len(data)} bytes follow")
+        self._at += len(data)
         return tuple(record.decode_all(data)) if record else bytes(data).decode()
 
     def optional(self, record: Record[Any]) -> Any:
@@ -342,3 +339,16 @@ class _Tail:
         """Raise ValueError for bytes that are left."""
         if self._at != len(self._data):
             raise ValueError(f"{len(self._data) - self._at} bytes are left")
+
+
+class _Nothing(_Tail):
+    """No bytes, which is quicker to find."""
+
+    def take(self, count: int, record: Record[Any] | None, name: str) -> Any:
+        return super().take(count, record, name) if count else () if record else ""
+
+    def optional(self, record: Record[Any]) -> Any:
+        return None
+
+
+_NOTHING = _Nothing(b"", 0)
