@@ -125,6 +125,17 @@ def test_while_it_formats_its_blocks_are_closed_and_others_are_not() -> None:
         assert io(host, READ, 1) == 0
 
 
+def test_a_namespace_cannot_be_write_protected_while_it_is_formatted() -> None:
+    with powered() as host:
+        host.create_io_queue()
+        begin(host, host.admin, FORMAT, 1, nsid=1, cdws=(0,))
+        begin(host, host.admin, SET_FEATURES, 2, nsid=1, cdws=(0x84, 1))
+        assert [(one.cid, one.status) for one in host.reap(host.admin)] == [(2, 0x084)]
+        finish(host)
+        assert [(one.cid, one.status) for one in host.reap(host.admin)] == [(1, 0)]
+        assert io(host, READ, 1) == 0
+
+
 def test_no_flush_reaches_the_files_that_a_format_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[Media] = []
     with powered() as host:

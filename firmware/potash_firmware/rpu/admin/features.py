@@ -38,6 +38,9 @@ def set_features(controller: Controller, command: Command) -> Result:
     if feature.placement:
         return placement.set_feature(controller, command)
     nsids = _namespaces(controller, feature, nsid, all_allowed=True)
+    if fields.fid == FeatureId.NAMESPACE_WRITE_PROTECTION:
+        for one in nsids:  # a format that could not write would leave nothing that can be used
+            controller.namespaces.blocks[one].require_not_formatting()
     length = feature.taken(fields.value)
     data = bytes(controller.transfer.receive(command, length)) if length else b""
     timestamp = controller.timestamp()

@@ -108,6 +108,13 @@ class Namespace:
         """Every write is to be durable when its command ends."""
         return self.features.write_through
 
+    def require_not_formatting(self) -> None:
+        """Raise NvmeError while the namespace is being formatted."""
+        if self.in_flight.closed is Status.FORMAT_IN_PROGRESS:
+            raise NvmeError(
+                Status.FORMAT_IN_PROGRESS, f"namespace {self.nsid} is being formatted", dnr=False
+            )
+
     @property
     def fast_path(self) -> tuple[bool, bool]:
         """Whether plain reads, and whether plain writes, need nothing but their data to be moved.

@@ -9,7 +9,6 @@ Source: NVM Command Set Specification 1.0, section 3.2."""
 from concurrent.futures import Future
 
 from nvme_spec.queues import BROADCAST_NSID
-from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
 from potash_firmware.rpu.command_sets.nvm import paired
@@ -34,10 +33,7 @@ def flush(controller: Controller, command: Command) -> Result:
         namespaces = list(controller.namespaces.attached_blocks.values())
     else:
         namespace = controller.namespaces.of_kind(Namespace, command.entry.nsid)
-        if namespace.in_flight.closed is Status.FORMAT_IN_PROGRESS:
-            raise NvmeError(
-                Status.FORMAT_IN_PROGRESS, "the namespace is being formatted", dnr=False
-            )
+        namespace.require_not_formatting()
         namespaces = [namespace]
 
     future = controller.media_work.shared_flush(tuple(namespaces), flushing(namespaces))
