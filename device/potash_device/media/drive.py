@@ -7,9 +7,8 @@ bytes, `NAME.toml` in the same directory."""
 import errno
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -19,6 +18,7 @@ from potash_device.media.file import FileMedia
 from potash_device.media.flash import FLASH_SIZE
 from potash_device.media.memory import MemoryMedia
 from potash_device.media.metadata import Pairs, file_size
+from potash_device.media.paths import DrivePaths
 from potash_device.media.shapes import (
     DEFAULT_BLOCK_SIZE,
     MOST_NAMESPACES,
@@ -33,36 +33,6 @@ from potash_device.media.sidecar import SIDECAR_SIZE
 from potash_device.media.store import Media
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class _Paths:
-    """Where the parts of a drive are."""
-
-    folder: bool
-    namespace: Callable[[int], Path]
-    metadata: Callable[[int], Path]
-    list: Path
-    sidecar: Path
-    flash: Path
-    time: Path
-
-    @classmethod
-    def of(cls, path: Path) -> "_Paths":
-        if path.is_dir():
-            parts = (path / part for part in ("namespaces.toml", "sidecar", "flash", "time.npz"))
-            return cls(
-                True,
-                lambda nsid: path / f"namespace-{nsid}",
-                lambda nsid: path / f"namespace-{nsid}.metadata",
-                *parts,
-            )
-        parts = (
-            path.with_name(f"{path.name}.{part}")
-            for part in ("toml", "sidecar", "flash", "time.npz")
-        )
-        aside = path.with_name(f"{path.name}.metadata")
-        return cls(False, lambda nsid: path, lambda nsid: aside, *parts)
 
 
 class Drive:
@@ -86,7 +56,7 @@ class Drive:
         self.flash: Media
         self._capacity: int | None = None
         self._memory_capacity: int | None = None
-        self._paths: _Paths | None = None
+        self._paths: DrivePaths | None = None
         self._stack = ExitStack()
         self._opened: list[Media] = []
 
@@ -315,7 +285,7 @@ class Drive:
             raise DriveError(f"there is no drive at {path} that another device could hand over")
         if len(wanted) > 1 and not path.exists() and not self.read_only:
             _make_folder(path)
-        self._paths = paths = _Paths.of(path)
+        self._paths = paths = DrivePaths.of(path)
         if not paths.folder:
             self.most = 1
         if len(wanted) > self.most:
@@ -328,7 +298,7 @@ class Drive:
         self.sidecar = self._open_aside(paths.sidecar, SIDECAR_SIZE, read_only=self.read_only)
         self.flash = self._open_aside(paths.flash, FLASH_SIZE, read_only=self.read_only)
 
-    def _open_new(self, paths: _Paths, wanted: Sequence[NamespaceShape]) -> None:
+    def _open_new(self, paths: DrivePaths, wanted: Sequence[NamespaceShape]) -> None:
         """A drive of which nothing is remembered: a new one, or bare images."""
         shapes = dict(enumerate(wanted, 1)) or {
             nsid: NamespaceShape() for nsid in _present(paths) or [1]
@@ -361,7 +331,9 @@ class Drive:
         if worth_it and not any(media.read_only for media in self.namespaces.values()):
             write_list(paths.list, Listed(self.shapes, self._capacity))
 
-    def _open_known(self, paths: _Paths, wanted: Sequence[NamespaceShape], known: Listed) -> None:
+    def _open_known(
+        self, paths: DrivePaths, wanted: Sequence[NamespaceShape], known: Listed
+    ) -> None:
         """Namespaces that are remembered: a file that is gone or cut is not taken for a new one."""
         shapes = blocks_of(known.shapes)
         if wanted and list(map(_described, wanted)) != list(map(_described, shapes.values())):
@@ -398,7 +370,7 @@ class Drive:
         media.size = size
         return media
 
-    def _finish(self, paths: _Paths, known: Listed) -> None:
+    def _finish(self, paths: DrivePaths, known: Listed) -> None:
         """Do what was decided and perhaps not done when the device last ended."""
         unfinished = [nsid for nsid, shape in self.shapes.items() if shape.erase]
         if (unfinished or known.remove) and not self.locked:
@@ -470,7 +442,7 @@ def _kind(shape: NamespaceShape) -> tuple[int, int]:
     return shape.csi, shape.size
 
 
-def _present(paths: _Paths) -> list[int]:
+def _present(paths: DrivePaths) -> list[int]:
     """The namespaces of a folder that remembers nothing: those from the first without a gap."""
     found: list[int] = []
     while paths.folder and paths.namespace(len(found) + 1).exists():
@@ -485,7 +457,7 @@ def _make_folder(path: Path) -> None:
         raise DriveError(f"cannot make the folder {path}: {error.strerror}") from None
 
 
-def _remove_all(paths: _Paths, nsids: Collection[int]) -> None:
+def _remove_all(paths: DrivePaths, nsids: Collection[int]) -> None:
     """Remove the files of namespaces that are gone. Raises MediaError."""
     for nsid in nsids:
         _remove(paths.namespace(nsid), keep=not paths.folder)

@@ -1,0 +1,35 @@
+"""Where the files of a drive are: in its directory, or beside its one file."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class DrivePaths:
+    """The paths of one drive's files; `folder` says that they are in a directory of its own."""
+
+    folder: bool
+    namespace: Callable[[int], Path]
+    metadata: Callable[[int], Path]
+    list: Path
+    sidecar: Path
+    flash: Path
+    time: Path
+
+    @classmethod
+    def of(cls, path: Path) -> "DrivePaths":
+        if path.is_dir():
+            parts = (path / part for part in ("namespaces.toml", "sidecar", "flash", "time.npz"))
+            return cls(
+                True,
+                lambda nsid: path / f"namespace-{nsid}",
+                lambda nsid: path / f"namespace-{nsid}.metadata",
+                *parts,
+            )
+        parts = (
+            path.with_name(f"{path.name}.{part}")
+            for part in ("toml", "sidecar", "flash", "time.npz")
+        )
+        aside = path.with_name(f"{path.name}.metadata")
+        return cls(False, lambda nsid: path, lambda nsid: aside, *parts)
