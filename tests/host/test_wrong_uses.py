@@ -175,7 +175,7 @@ def test_a_wrong_use_is_one_sentence_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    here, temporary = tmp_path / "here", tmp_path / "temporary"
+    here, temporary = tmp_path / "here", tmp_path / "t"  # short, as sockets are in it
     for folder in (here, here / "folder", temporary):
         folder.mkdir()
     for name, content in FILES.items():
