@@ -251,6 +251,7 @@ def test_a_namespace_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
         "[namespace.1]\nsize = 4096\nblock_size = 512\ncolour = 1",
         "[namespace.1]\nsize = 'large'\nblock_size = 512",
         "namespace = 1",
+        '[namespace]\n1 = [4096, 512, true, false, "", false, 0, 0, {size = 0}]',
         "x = " + "[" * 100_000,
         "x = " + "[" * 5000 + "]" * 5000,
         "capacity = 4096\n" + "#" * (1 << 20),

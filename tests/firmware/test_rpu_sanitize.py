@@ -175,6 +175,17 @@ def test_while_it_goes_on_a_host_may_do_little() -> None:
         assert log(host).state == 1
 
 
+@pytest.mark.parametrize("dword10", [BLOCK_ERASE, OVERWRITE | 2 << 4])
+def test_a_namespace_cannot_be_write_protected_while_it_goes_on(dword10: int) -> None:
+    with powered() as host:
+        fill(host)
+        start(host, dword10)
+        begin(host, host.admin, SET_FEATURES, nsid=1, cdws=(0x84, 1))
+        assert [(one.status, one.dnr) for one in host.reap(host.admin)] == [(0x01D, False)]
+        finish(host)
+        assert log(host).state == 1
+
+
 def test_progress_grows_and_passes_are_counted() -> None:
     with powered() as host:
         fill(host)

@@ -313,7 +313,7 @@ class _Rest(NamedTuple):
 def _listed(content: dict[str, Any]) -> Listed:
     """Raises ValueError."""
     tables = content.pop("namespace", {})
-    if type(tables) is not dict:
+    if type(tables) is not dict or any(type(one) is not dict for one in tables.values()):
         raise ValueError
     shapes = {typed(Nsid, int(nsid)): _shape(table) for nsid, table in tables.items()}
     rest: _Rest = typed(_Rest, content)

@@ -15,7 +15,8 @@ from typing import Annotated, TypedDict
 
 import csd_spec.opcodes
 from nvme_spec import logs
-from nvme_spec.commands import GetLogPage, Sanitize, SanitizeAction
+from nvme_spec.commands import GetLogPage, Sanitize, SanitizeAction, SetFeatures
+from nvme_spec.features import FeatureId
 from nvme_spec.identify.capabilities import Sanicap
 from nvme_spec.opcodes import AdminOpcode, IoOpcode
 from nvme_spec.persistent_events import SanitizeCompleted, SanitizeStarted
@@ -136,6 +137,11 @@ class Sanitizing:
             if opcode == AdminOpcode.GET_LOG_PAGE:  # of which the accelerators' may hold user data
                 fields = GetLogPage.decode(command.entry.cdws)
                 allowed = fields.lid != csd_spec.opcodes.LOG_PAGE
+            if opcode == AdminOpcode.SET_FEATURES and not self.failure_mode:
+                # An operation that could not write would fail. Where one has failed, the host may
+                # have to end the protection before another.
+                feature = SetFeatures.decode(command.entry.cdws).fid
+                allowed = feature != FeatureId.NAMESPACE_WRITE_PROTECTION
         if not allowed:
             raise NvmeError(status, "a sanitize operation restricts", dnr=self.failure_mode)
 
