@@ -1,0 +1,67 @@
+"""How many calls a command takes from its doorbell until the firmware waits again.
+
+`pytest -s` shows the counts, and `-vv` every function. A limit is what a flow takes now: lower it
+with the flow, and raise it only for what a host gets in return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.call_counts import Calls, counted
+from support.nvme_host import Host, Queue, SlowMedia, SteppedExecutor
+
+READ, WRITE = 0x02, 0x01
+FUA = 1 << 30
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with Host({1: SlowMedia.create(1 << 20)}) as host:
+        host.enable()
+        yield host
+
+
+def passes(host: Host) -> None:
+    """What the device's loop calls until it waits."""
+    while host.rpu.service():
+        pass
+    assert host.rpu.timeout != 0.0
+
+
+def measured(host: Host, queue: Queue, opcode: int, dword12: int = 7) -> Calls:
+    """The calls of one command of 4 KiB, the second of its kind."""
+    for cid in (1, 2):
+        host.place(queue, opcode, cid, nsid=1, cdws=(0, 0, dword12))
+        with counted() as calls:
+            host.ring(queue)
+            passes(host)
+            while isinstance(host.executor, SteppedExecutor) and host.executor.waiting:
+                host.executor.run_next()
+                passes(host)
+        (completion,) = host.reap(queue)
+        assert (completion.cid, completion.status) == (cid, 0)
+    return calls
+
+
+def within(calls: Calls, limit: int, request: pytest.FixtureRequest) -> None:
+    print(f"\n{request.node.name}: {calls}")
+    if request.config.getoption("verbose") > 1:
+        print(calls.listed())
+    assert calls.total <= limit, calls.listed()
+
+
+def test_a_read_on_the_fast_path(request: pytest.FixtureRequest) -> None:
+    with Host() as host:
+        host.enable()
+        within(measured(host, host.create_io_queue(), READ), 94, request)
+
+
+@pytest.mark.parametrize("opcode", [READ, WRITE])
+def test_a_command_that_the_executor_carries_out(
+    host: Host, opcode: int, request: pytest.FixtureRequest
+) -> None:
+    queue = host.create_io_queue()
+    within(measured(host, queue, opcode, 7 | FUA), 253, request)
