@@ -90,3 +90,17 @@ def test_lines_have_at_most_100_columns() -> None:
         lines = [line for line in text.splitlines() if len(line) > 100 and not line.startswith("|")]
         found += [(path.name, line) for line in lines if " " in line.strip().lstrip("-* ")]
     assert found == []
+
+
+def test_every_term_has_its_place_in_the_source() -> None:
+    """The links themselves are checked with those of all pages: a file, and a name in it."""
+    text = (DOCS / "inside.md").read_text()
+    rows = re.findall(r"^\| (.+?) \| (.+) \|$", text[text.index("| term |") :], re.MULTILINE)[1:]
+    assert len(rows) > 40
+    for term, files in rows:
+        links = list(SITE["links"]("inside.md", files))
+        assert links or term.startswith("**"), term
+        folders = [link for _, link in links if not link.path.endswith(".py")]
+        named = [link for _, link in links if link.path.endswith(".py")]
+        assert all((ROOT / link.path).is_dir() for link in folders), term
+        assert all(link.text.startswith("`") for link in named), term
