@@ -77,6 +77,7 @@ U16 = Annotated[int, Range(0, 0xFFFF), Stored("H")]
 U32 = Annotated[int, Range(0, 0xFFFF_FFFF), Stored("I")]
 U64 = Annotated[int, Range(0, (1 << 64) - 1), Stored("Q")]
 I32 = Annotated[int, Range(-(1 << 31), (1 << 31) - 1), Stored("i")]
+I64 = Annotated[int, Range(-(1 << 63), (1 << 63) - 1), Stored("q")]
 BOOL = Annotated[bool, Stored("B")]
 """A byte, which is 0 or 1."""
 
@@ -192,8 +193,9 @@ class _Layout:
         self.form = struct.Struct(f"{form}{max(0, size - end)}x")
         names = "".join(f", {names}" for *_, names in items)
         self.make = self._function(f"tail{names}", made)
-        is_plain = made.endswith(f"({names[2:]})") and not self._conditions
-        self.plain = getattr(kind, "_make", None) if is_plain else None
+        all_stored = len(items) == len(getattr(kind, "_fields", ()))
+        is_plain = made.endswith(f"({names[2:]})") and all_stored and not self._conditions
+        self.plain = kind._make if is_plain else None
         """Makes a named tuple that has just the values of the `struct`, whatever they are."""
         self.unpack, self.size = self.form.unpack, self.form.size
         self._scope |= {"pack": self.form.pack, "refuse": self.refuse}

@@ -99,7 +99,7 @@ def written(text: bytes, generation: int = 1) -> Blocks:
     """A drive whose only copy has this text, with the right checksum."""
     blocks = Blocks()
     check = zlib.crc32(text, zlib.crc32(generation.to_bytes(8, "little")))
-    copy = HEADER.pack(MAGIC, generation, len(text), check) + text
+    copy = HEADER.encode((MAGIC, generation, len(text), check)) + text
     blocks.data[: len(copy)] = copy
     return blocks
 

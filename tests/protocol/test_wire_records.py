@@ -118,6 +118,14 @@ def test_records_follow_each_other() -> None:
         list(record.decode_all(data[:-1]))
 
 
+def test_records_with_fields_that_are_not_stored_follow_each_other() -> None:
+    class Named(NamedTuple):
+        number: U32
+        name: Annotated[str, NOT_STORED] = ""
+
+    assert list(Record(Named).decode_all(bytes((1, 0, 0, 0, 2, 0, 0, 0)))) == [Named(1), Named(2)]
+
+
 def test_fields_cannot_overlap() -> None:
     class Overlapping(NamedTuple):
         first: U32

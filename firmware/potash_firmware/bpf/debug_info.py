@@ -10,6 +10,7 @@ from typing import Annotated, NamedTuple
 
 from csd_spec.reporting import Count
 from potash_firmware.bpf import isa
+from potash_wire.records import U8, U16, U32, Record
 
 MAX_LINES = 1 << 17
 """Records that are read: one for each instruction of the longest program."""
@@ -17,13 +18,36 @@ MAX_LINES = 1 << 17
 MAX_TEXT = 4096
 
 _MAGIC = 0xEB9F
-_PREAMBLE = struct.Struct("<HBBI")  # magic, version, flags, length of the whole header
-_BTF_PLACES = struct.Struct("<IIII")  # of the types and of the strings: offset, length
-_EXT_PLACES = struct.Struct("<IIII")  # of the functions and of the lines: offset, length
-_RECORD_SIZE = struct.Struct("<I")
-_SECTION = struct.Struct("<II")  # its name, how many records follow
-_RECORD = struct.Struct("<IIII")  # byte in the section, file's name, line's text, line and column
 _COLUMN_BITS = 10
+
+
+class _Header(NamedTuple):
+    """What .BTF and .BTF.ext begin with: each has two parts, of which only the second is read."""
+
+    magic: U16
+    version: U8
+    flags: U8
+    size: U32
+    first: tuple[U32, U32]
+    offset: U32
+    length: U32
+
+
+class _Section(NamedTuple):
+    name: U32
+    records: U32
+
+
+class _Record(NamedTuple):
+    """A line; `position` has its number and its column."""
+
+    offset: U32
+    file: U32
+    text: U32
+    position: U32
+
+
+_HEADERS, _SECTIONS, _RECORDS = Record(_Header), Record(_Section), Record(_Record)
 
 
 class SourceLine(NamedTuple):
@@ -71,8 +95,8 @@ class LineTable:
     def _rows(self) -> list[tuple[int, SourceLine]]:
         rows = {}
         try:
-            strings = _strings(self.btf)
-            for section, offset, file, text, position in _records(self.btf_ext):
+            strings = _second_part(self.btf)
+            for section, (offset, file, text, position) in _records(_second_part(self.btf_ext)):
                 place = self.places.get(_text(strings, section))
                 index, rest = divmod(offset, isa.INSTRUCTION_SIZE)
                 if place is None or rest or index >= place.size:
@@ -86,18 +110,13 @@ class LineTable:
         return sorted(rows.items())
 
 
-def _header(data: bytes) -> int:
-    """Where the header ends, which is what all offsets count from."""
-    magic, _, _, length = _PREAMBLE.unpack_from(data)
-    if magic != _MAGIC:
+def _second_part(data: bytes) -> bytes:
+    """The strings of .BTF, or the lines of .BTF.ext; offsets count from the end of the header."""
+    header = _HEADERS.decode_from(data)
+    if header.magic != _MAGIC:
         raise struct.error("this is not BTF")
-    return int(length)
-
-
-def _strings(btf: bytes) -> bytes:
-    end = _header(btf)
-    _, _, offset, length = _BTF_PLACES.unpack_from(btf, _PREAMBLE.size)
-    return btf[end + offset : end + offset + length]
+    start = header.size + header.offset
+    return data[start : start + header.length]
 
 
 def _text(strings: bytes, offset: int) -> str:
@@ -106,20 +125,17 @@ def _text(strings: bytes, offset: int) -> str:
     return strings[offset:end].decode(errors="replace") if end >= 0 else ""
 
 
-def _records(ext: bytes) -> Iterator[tuple[int, int, int, int, int]]:
-    """Of each record: its section's name, and its four fields."""
-    end = _header(ext)
-    _, _, offset, length = _EXT_PLACES.unpack_from(ext, _PREAMBLE.size)
-    lines = ext[end + offset : end + offset + length]
-    (step,) = _RECORD_SIZE.unpack_from(lines)
-    if step < _RECORD.size:
+def _records(lines: bytes) -> Iterator[tuple[int, _Record]]:
+    """Each record with the name of its section; the size of one comes first."""
+    step = int.from_bytes(lines[:4], "little")
+    if step < _RECORDS.size:
         return
-    at, left = _RECORD_SIZE.size, MAX_LINES
+    at, left = 4, MAX_LINES
     while at < len(lines) and left:
-        section, count = _SECTION.unpack_from(lines, at)
-        at += _SECTION.size
-        for _ in range(min(count, left)):
-            yield (section, *_RECORD.unpack_from(lines, at))
+        section = _SECTIONS.decode_from(lines, at)
+        at += _SECTIONS.size
+        for _ in range(min(section.records, left)):
+            yield section.name, _RECORDS.decode_from(lines, at)
             at += step
             left -= 1
 

@@ -8,7 +8,6 @@ depends on the sizes of the buffers before it.
 Source: Linux documentation, "BPF LLVM relocations" (addends are in the relocated place itself).
 """
 
-import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -136,7 +135,6 @@ def link(program: Program, layout: Layout, base: int = BASE) -> Image:
 
 
 # Where in the relocated place the value's 32-bit words are, the low word first.
-_WORD = struct.Struct("<I")
 _PLACES: Mapping[int, tuple[int, ...]] = {
     RelocationType.R_BPF_64_64: (4, 12),  # the two imm fields of an LDDW
     RelocationType.R_BPF_64_ABS64: (0, 4),
@@ -146,13 +144,15 @@ _PLACES: Mapping[int, tuple[int, ...]] = {
 
 def _get(piece: bytearray, offset: int, kind: int) -> int:
     """The addend that lies in the relocated place."""
-    words = [_WORD.unpack_from(piece, offset + place)[0] for place in _PLACES[kind]]
-    return sum(word << 32 * index for index, word in enumerate(words))
+    return int.from_bytes(
+        b"".join(piece[offset + at : offset + at + 4] for at in _PLACES[kind]), "little"
+    )
 
 
 def _put(piece: bytearray, offset: int, kind: int, value: int) -> None:
-    for index, place in enumerate(_PLACES[kind]):
-        _WORD.pack_into(piece, offset + place, value >> 32 * index & _MASK32)
+    for index, at in enumerate(_PLACES[kind]):
+        word = value >> 32 * index & _MASK32
+        piece[offset + at : offset + at + 4] = word.to_bytes(4, "little")
 
 
 def _set_immediate_kind(code: bytearray, offset: int, kind: isa.ImmediateKind) -> None:
@@ -162,7 +162,7 @@ def _set_immediate_kind(code: bytearray, offset: int, kind: isa.ImmediateKind) -
 
 def _extent(kind: int) -> int:
     """How many bytes from the relocated place on a relocation of this type touches."""
-    return 8 if kind == RelocationType.R_BPF_64_32 else _PLACES[kind][-1] + _WORD.size
+    return 8 if kind == RelocationType.R_BPF_64_32 else _PLACES[kind][-1] + 4
 
 
 def with_callx_registers(code: bytes) -> bytes:
@@ -199,9 +199,9 @@ class _Linker:
         for section in self._object.sections:
             if section.in_memory and section.size:
                 self._place(section)
-        for section, relocation in self._object.relocations():
+        for section, relocation, symbol in self._object.relocations():
             if section.number in self._placed:
-                self._relocate(section, relocation)
+                self._relocate(section, relocation, symbol)
         code, data, rodata = map(bytes, self._pieces.values())
         start, fixups = self._entry(entry), tuple(self._fixups)
         code = with_callx_registers(code)
@@ -219,7 +219,7 @@ class _Linker:
         limit = MAX_CODE if segment is Segment.CODE else MAX_DATA
         if section.alignment > PAGE:
             raise ElfError(f"section {section.name!r} wants to be aligned to more than a page")
-        padding = -len(piece) % section.alignment
+        padding = -len(piece) % max(section.alignment, 1)
         if len(piece) + padding + section.size > limit:
             raise ElfError(f"the program has more than {limit} bytes of {segment.value}")
         if segment is Segment.CODE:
@@ -230,9 +230,14 @@ class _Linker:
         self._placed[section.number] = segment, len(piece)
         piece += self._object.contents(section)
 
-    def _relocate(self, section: object_file.Section, relocation: object_file.Relocation) -> None:
+    def _relocate(
+        self,
+        section: object_file.Section,
+        relocation: object_file.Relocation,
+        symbol: object_file.Symbol,
+    ) -> None:
         segment, base = self._placed[section.number]
-        offset, kind, symbol = relocation
+        offset, kind, _ = relocation
         kind = _OF_GCC.get(kind, kind)
         if kind not in _RELOCATION_TYPES:
             raise ElfError(f"relocations of type {kind} are not those of a BPF program")

@@ -4,12 +4,12 @@ Nothing here knows what a program is; the linker does. Sources: System V ABI, ch
 files); the BPF processor number is in the Linux documentation, "BPF LLVM relocations".
 """
 
-import struct
 from collections.abc import Iterator
 from enum import IntEnum, IntFlag
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, TypeVar
 
 from potash_firmware.bpf.errors import ElfError
+from potash_wire.records import NOT_STORED, U8, U16, U32, U64, At, Record
 
 EM_BPF = 247
 MAX_SYMBOLS = 1 << 16
@@ -17,12 +17,6 @@ MAX_RELOCATIONS = 1 << 16
 MAX_NAME = 1024
 
 _IDENT = b"\x7fELF" + bytes([2, 1, 1])  # 64 bits, little endian, version 1
-_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-"""Elf64_Ehdr."""
-_SECTION = struct.Struct("<IIQQQQIIQQ")
-_SYMBOL = struct.Struct("<IBBHQQ")
-_RELOCATION = struct.Struct("<QQ")
-
 _ET_REL = 1
 
 _UNWINDING = (".eh_frame",)
@@ -61,29 +55,33 @@ class SymbolType(IntEnum):
 
 class Binding(IntEnum):
     LOCAL = 0
+    GLOBAL = 1
 
 
 class _Header(NamedTuple):
-    """`table` is where the section headers begin, `names` the section that names them."""
+    """Elf64_Ehdr: `table` is the offset of the section headers, `names` the section of names."""
 
-    kind: int
-    machine: int
-    table: int
-    entry_size: int
-    entries: int
-    names: int
+    kind: Annotated[U16, At(16)]
+    machine: U16
+    table: Annotated[U64, At(40)]
+    entry_size: Annotated[U16, At(58)]
+    entries: U16
+    names: U16
 
 
 class Section(NamedTuple):
-    number: int
-    name: str
-    type: int
-    flags: int
-    offset: int
-    size: int
-    link: int
-    info: int
-    alignment: int
+    """Elf64_Shdr, with the section's number and its name."""
+
+    name_offset: U32
+    type: U32
+    flags: U64
+    offset: Annotated[U64, At(24)]
+    size: U64
+    link: U32
+    info: U32
+    alignment: U64
+    number: Annotated[int, NOT_STORED] = 0
+    name: Annotated[str, NOT_STORED] = ""
 
     @property
     def in_memory(self) -> bool:
@@ -92,19 +90,38 @@ class Section(NamedTuple):
 
 
 class Symbol(NamedTuple):
-    name: str
-    type: int
-    binding: int
-    section: int
-    value: int
+    """Elf64_Sym, with the symbol's name."""
+
+    name_offset: U32
+    info: U8
+    section: Annotated[U16, At(6)]
+    value: U64
+    name: Annotated[str, NOT_STORED] = ""
+
+    @property
+    def type(self) -> int:
+        return self.info & 0xF
+
+    @property
+    def binding(self) -> int:
+        return self.info >> 4
 
 
 class Relocation(NamedTuple):
-    """`offset` bytes into its section, the address of `symbol` is wanted in the way of `type`."""
+    """Elf64_Rel: `offset` bytes into its section, the address of symbol number `symbol` is to be
+    stored as `type` says."""
 
-    offset: int
-    type: int
-    symbol: Symbol
+    offset: U64
+    type: U32
+    symbol: U32
+
+
+_HEADERS = Record(_Header)
+_SECTIONS = Record(Section, size=64)
+SYMBOLS = Record(Symbol, size=24)
+_RELOCATIONS = Record(Relocation)
+
+_Entry = TypeVar("_Entry", Section, Symbol, Relocation)
 
 
 class ObjectFile:
@@ -115,16 +132,14 @@ class ObjectFile:
         header = _header(data)
         if header.kind != _ET_REL or header.machine != EM_BPF:
             raise ElfError("this ELF file is not a relocatable object for BPF")
-        if header.entry_size != _SECTION.size:
-            raise ElfError(f"a section header has {_SECTION.size} bytes, not {header.entry_size}")
-        size = header.entries * _SECTION.size
-        rows = self._table(_SECTION, header.table, size, "the section headers")
-        # The names are found through the table, so the sections first come without them.
-        unnamed = [_section(number, row) for number, row in enumerate(rows)]
+        if header.entry_size != _SECTIONS.size:
+            raise ElfError(f"a section header has {_SECTIONS.size} bytes, not {header.entry_size}")
+        size = header.entries * _SECTIONS.size
+        unnamed = self._table(_SECTIONS, header.table, size, "the section headers")
         strings = self._strings(unnamed, header.names)
         self.sections = [
-            section._replace(name=_string(strings, row[0]))
-            for section, row in zip(unnamed, rows, strict=True)
+            section._replace(number=number, name=_string(strings, section.name_offset))
+            for number, section in enumerate(unnamed)
         ]
         self.symbols = self._read_symbols()
 
@@ -134,8 +149,9 @@ class ObjectFile:
             return bytes(section.size)
         return self._bytes(section.offset, section.size, f"section {section.name!r}")
 
-    def relocations(self) -> Iterator[tuple[Section, Relocation]]:
-        """The relocations of all sections that are part of the program, each with its section."""
+    def relocations(self) -> Iterator[tuple[Section, Relocation, Symbol]]:
+        """The relocations of all sections that are part of the program, each with its section and
+        its symbol."""
         total = 0
         for table in self.sections:
             if table.type not in (SectionType.REL, SectionType.RELA):
@@ -147,15 +163,14 @@ class ObjectFile:
                 continue
             if table.type == SectionType.RELA:
                 raise ElfError(f"section {table.name!r} has addends, which BPF does not use")
-            total += table.size // _RELOCATION.size
+            total += table.size // _RELOCATIONS.size
             if total > MAX_RELOCATIONS:
                 raise ElfError(f"the object has more than {MAX_RELOCATIONS} relocations")
             what = f"section {table.name!r}"
-            for offset, info in self._table(_RELOCATION, table.offset, table.size, what):
-                number = info >> 32
-                if number >= len(self.symbols):
-                    raise ElfError(f"{what} names symbol {number}, which does not exist")
-                yield section, Relocation(offset, info & 0xFFFF_FFFF, self.symbols[number])
+            for one in self._table(_RELOCATIONS, table.offset, table.size, what):
+                if one.symbol >= len(self.symbols):
+                    raise ElfError(f"{what} names symbol {one.symbol}, which does not exist")
+                yield section, one, self.symbols[one.symbol]
 
     def _read_symbols(self) -> list[Symbol]:
         tables = [table for table in self.sections if table.type == SectionType.SYMTAB]
@@ -163,26 +178,21 @@ class ObjectFile:
             return []
         if len(tables) > 1:
             raise ElfError("the object has more than one symbol table")
-        if tables[0].size > MAX_SYMBOLS * _SYMBOL.size:
+        if tables[0].size > MAX_SYMBOLS * SYMBOLS.size:
             raise ElfError(f"the object has more than {MAX_SYMBOLS} symbols")
         strings = self._strings(self.sections, tables[0].link)
-        rows = self._table(_SYMBOL, tables[0].offset, tables[0].size, "the symbol table")
-        return [
-            Symbol(_string(strings, name), info & 0xF, info >> 4, section, value)
-            for name, info, _, section, value, _ in rows
-        ]
+        unnamed = self._table(SYMBOLS, tables[0].offset, tables[0].size, "the symbol table")
+        return [one._replace(name=_string(strings, one.name_offset)) for one in unnamed]
 
     def _strings(self, sections: list[Section], index: int) -> bytes:
         if index >= len(sections) or sections[index].type != SectionType.STRTAB:
             raise ElfError(f"section {index} should hold names, but does not")
         return self._bytes(sections[index].offset, sections[index].size, "a table of names")
 
-    def _table(
-        self, entry: struct.Struct, offset: int, size: int, what: str
-    ) -> list[tuple[int, ...]]:
+    def _table(self, entry: Record[_Entry], offset: int, size: int, what: str) -> list[_Entry]:
         if size % entry.size:
             raise ElfError(f"{what} of {size} bytes is not made of entries of {entry.size} bytes")
-        return list(entry.iter_unpack(self._bytes(offset, size, what)))
+        return list(entry.decode_all(self._bytes(offset, size, what)))
 
     def _bytes(self, offset: int, size: int, what: str) -> bytes:
         if offset + size > len(self._data):
@@ -201,15 +211,9 @@ def stated_size(data: bytes) -> int:
 
 
 def _header(data: bytes) -> _Header:
-    if len(data) < _HEADER.size or not data.startswith(_IDENT):
+    if len(data) < _HEADERS.size or not data.startswith(_IDENT):
         raise ElfError("this is not a 64-bit little endian ELF file")
-    _, kind, machine, *_, table, _, _, _, _, entry_size, entries, names = _HEADER.unpack_from(data)
-    return _Header(kind, machine, table, entry_size, entries, names)
-
-
-def _section(number: int, row: tuple[int, ...]) -> Section:
-    _, kind, flags, _, offset, size, link, info, alignment, _ = row
-    return Section(number, "", kind, flags, offset, size, link, info, max(alignment, 1))
+    return _HEADERS.decode_from(data)
 
 
 def _string(strings: bytes, offset: int) -> str:

@@ -4,12 +4,11 @@ A program is loaded once and can run any number of times, each time on ranges th
 its arena and not copied. The pages of stack, data and context are released between two runs.
 """
 
-import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from csd_spec.descriptors import DescriptorError, decode_arguments
+from csd_spec.descriptors import DescriptorError, decode_arguments, encode_arguments
 from csd_spec.program import CONTEXT_VERSION, encode_context
 from potash_firmware.bpf import elf
 from potash_firmware.bpf.arena import BASE, FRAME_SIZE, MAX_CALL_DEPTH, Arena, RangesLayout
@@ -138,7 +137,9 @@ class Placed:
         if data:
             sent, arguments = data, _arguments(data)
         else:
-            sent, arguments = _as_list(parameters)
+            one, two = (parameter.to_bytes(8, "little") for parameter in parameters)
+            arguments = (one[:4], one[4:], two[:4], two[4:])
+            sent = encode_arguments(arguments)
         context = encode_context(len(arguments), sent, CONTEXT_VERSION, parameters, self._places)
         if image.data:
             memory[own.data_offset : own.data_offset + len(image.data)] = image.data
@@ -157,17 +158,6 @@ class Placed:
     def clear(self) -> None:
         """Give back what a run has left in the program's own memory."""
         self._window.space.clear(0, self._own.rodata_offset)
-
-
-_LIST = struct.Struct("<8I")
-
-
-def _as_list(parameters: tuple[int, int]) -> tuple[bytes, tuple[bytes, ...]]:
-    """Both parameters as an argument list of four numbers of 32 bits, and these."""
-    one, two = parameters
-    low, high = one & 0xFFFF_FFFF, one >> 32
-    sent = _LIST.pack(8, low, 8, high, 8, two & 0xFFFF_FFFF, 8, two >> 32)
-    return sent, (sent[4:8], sent[12:16], sent[20:24], sent[28:])
 
 
 def _arguments(data: bytes) -> tuple[bytes, ...]:

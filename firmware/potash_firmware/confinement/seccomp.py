@@ -8,12 +8,13 @@ x32).
 import ctypes
 import errno
 import os
-import struct
+import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from potash_firmware.confinement import system_calls
 from potash_firmware.confinement.kernel import prctl
+from potash_wire.records import U8, U16, U32, Record
 
 PR_SET_SECCOMP = 22
 SECCOMP_MODE_FILTER = 2
@@ -31,7 +32,8 @@ NUMBER_AT, MACHINE_AT, ARGUMENTS_AT = 0, 4, 16
 
 X32_CALLS = 0x40000000
 
-_INSTRUCTION = struct.Struct("<HBBI")
+_INSTRUCTIONS = Record(tuple[U16, U8, U8, U32])
+"""Opcode, instructions to skip if the condition holds and if not, constant."""
 
 
 class Machine(NamedTuple):
@@ -46,7 +48,7 @@ MACHINES = {"x86_64": Machine(0xC000003E, 0), "aarch64": Machine(0xC00000B7, 1)}
 
 def machine() -> Machine | None:
     """The one that this process runs on; None where no filter can be made for it."""
-    return MACHINES.get(os.uname().machine) if struct.calcsize("P") == 8 else None
+    return MACHINES.get(os.uname().machine) if sys.maxsize > 1 << 32 else None
 
 
 def supported() -> bool:
@@ -77,13 +79,13 @@ def assemble(rules: Mapping[str, system_calls.Rule], machine: Machine) -> bytes:
             body = _body(rule)
             code += [(JUMP_EQUAL, 0, len(body), number), *body]
     code.append((RETURN, 0, 0, KILL_PROCESS))
-    return b"".join(_INSTRUCTION.pack(*one) for one in code)
+    return b"".join(map(_INSTRUCTIONS.encode, code))
 
 
 def install(code: bytes) -> None:
     """Hold this process to a filter for ever. It must have no new privileges. Raises OSError."""
     contents = ctypes.create_string_buffer(code, len(code))
-    program = _Program(len(code) // _INSTRUCTION.size, ctypes.addressof(contents))
+    program = _Program(len(code) // _INSTRUCTIONS.size, ctypes.addressof(contents))
     prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.addressof(program))
 
 

@@ -10,7 +10,6 @@ been validated, too.
 
 import hashlib
 import json
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -40,8 +39,6 @@ ROOM = 1 << 30
 
 MOST = 1 << 62
 """More than any address or size; sums of two have 64 bits."""
-
-_HEAD = struct.Struct("<Q")
 
 
 class Span(NamedTuple):
@@ -342,20 +339,19 @@ MODELS = Store(
 """Records of models."""
 
 
-_MALFORMED = (struct.error, LookupError, TypeError, ValueError, RecursionError)
+_MALFORMED = (LookupError, TypeError, ValueError, RecursionError)
 
 
 def _joined(head: object, *parts: bytes | memoryview) -> bytes:
     """A head as JSON, behind its length, and the parts that it describes."""
     text = json.dumps(head).encode()
-    return b"".join((_HEAD.pack(len(text)), text, *parts))
+    return b"".join((len(text).to_bytes(8, "little"), text, *parts))
 
 
 def _separated(contents: bytes | memoryview) -> tuple[Any, "_Parts"]:
     """The head and the parts. Raises one of `_MALFORMED`."""
-    (length,) = _HEAD.unpack_from(contents)
-    end = _HEAD.size + length
-    return json.loads(bytes(contents[_HEAD.size : end])), _Parts(memoryview(contents)[end:])
+    end = 8 + int.from_bytes(contents[:8], "little")
+    return json.loads(bytes(contents[8:end])), _Parts(memoryview(contents)[end:])
 
 
 @dataclass

@@ -10,19 +10,17 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 from potash.columns.errors import InvalidFile
 from potash.columns.flatbuffers import Table, root
 from potash.columns.schema import Column, Place, Schema, read_schema
 from potash.columns.types import TEXTS, DataType, TypeId, Value
+from potash_wire.records import I32, I64, At, Record
 
 MAGIC = b"ARROW1"
 _CONTINUATION = b"\xff\xff\xff\xff"
-_TAIL = struct.Struct("<i6s")
-_BLOCK = struct.Struct("<qi4xq")
-_PAIR = struct.Struct("<qq")
-_LONG = struct.Struct("<q")
+_TAIL_SIZE = 4 + len(MAGIC)
 
 MAX_METADATA = 16 << 20
 MAX_BATCHES = 1 << 16
@@ -68,9 +66,15 @@ class Span(NamedTuple):
 class Block(NamedTuple):
     """A message, as the footer describes it."""
 
-    offset: int
-    metadata: int
-    body: int
+    offset: I64
+    metadata: I32
+    body: Annotated[I64, At(16)]
+
+
+_BLOCKS = Record(Block)
+_PAIRS = Record(tuple[I64, I64])
+_COUNTS = Record(tuple[I64])
+_VIEWS = Record(tuple[I32, Annotated[I32, At(8)], I32])
 
 
 class Part(NamedTuple):
@@ -91,7 +95,7 @@ class _Body(NamedTuple):
     """All fields of a batch, and its buffers by their offsets in the file."""
 
     rows: int
-    nodes: Sequence[tuple[int, ...]]
+    nodes: Sequence[tuple[int, int]]
     buffers: Sequence[Span]
     first_buffers: Sequence[int]
     """The first buffer of each field."""
@@ -190,22 +194,23 @@ class ArrowFile:
         ]
 
     def _footer(self) -> Table:
-        smallest = len(MAGIC) + 2 + _TAIL.size
+        smallest = len(MAGIC) + 2 + _TAIL_SIZE
         head = self._read(0, min(self.size, len(MAGIC)))
         if not head.startswith(MAGIC) or self.size < smallest:
             for magic, reason in _OTHERS.items():
                 if head.startswith(magic):
                     raise InvalidFile(reason)
             raise InvalidFile("it is not an Arrow file")
-        length, magic = _TAIL.unpack(self._read(self.size - _TAIL.size, _TAIL.size))
-        if magic != MAGIC:
+        tail = self._read(self.size - _TAIL_SIZE, _TAIL_SIZE)
+        length = int.from_bytes(tail[:4], "little", signed=True)
+        if tail[4:] != MAGIC:
             raise InvalidFile("it is cut off, or was not closed by its writer")
         if not 0 < length <= min(MAX_METADATA, self.size - smallest):
             raise InvalidFile(f"its footer cannot have {length} bytes")
-        return root(self._read(self.size - _TAIL.size - length, length))
+        return root(self._read(self.size - _TAIL_SIZE - length, length))
 
     def _blocks(self, footer: Table, field: int) -> list[Block]:
-        found = [Block._make(one) for one in footer.structs(field, _BLOCK)]
+        found = footer.structs(field, _BLOCKS)
         if len(found) > MAX_BATCHES:
             raise InvalidFile(f"it has {len(found)} batches; write it with at most {MAX_BATCHES}")
         for block in found:
@@ -242,14 +247,14 @@ def _body(table: Table, places: Sequence[Place], block: Block) -> _Body:
             "its batches are compressed; write it without compression, as with"
             ' pyarrow.feather.write_feather(table, "FILE.arrow", compression="uncompressed")'
         )
-    rows, nodes = table.int64(0), table.structs(1, _PAIR)
+    rows, nodes = table.int64(0), table.structs(1, _PAIRS)
     body = block.offset + block.metadata
     buffers = []
-    for offset, length in table.structs(2, _PAIR):
+    for offset, length in table.structs(2, _PAIRS):
         if min(offset, length) < 0 or offset + length > block.body:
             raise InvalidFile("a batch has bytes outside of it")
         buffers.append(Span(body + offset, length))
-    views = iter(table.structs(4, _LONG))
+    views = iter(table.structs(4, _COUNTS))
     firsts, at = [], 0
     for place in places:
         firsts.append(at)
@@ -292,20 +297,19 @@ def _texts(count: int, offsets: bytes, data: bytes, *, wide: bool) -> list[Value
     return values
 
 
-_VIEW = struct.Struct("<i4sii")
 _INLINE = 12
 """The longest text that is in its view itself."""
 
 
 def _viewed(count: int, views: bytes, *data: bytes) -> list[Value | None]:
     """Texts of "Variable-size Binary View Layout": a length, and the text or where it is."""
-    if len(views) < count * _VIEW.size:
+    if len(views) < count * _VIEWS.size:
         raise InvalidFile("a dictionary has too few bytes for its values")
     values: list[Value | None] = []
-    for at in range(0, count * _VIEW.size, _VIEW.size):
-        length, _, number, begin = _VIEW.unpack_from(views, at)
+    found = _VIEWS.decode_all(views[: count * _VIEWS.size])
+    for at, (length, number, begin) in enumerate(found):
         if length <= _INLINE:
-            source, begin = views, at + 4
+            source, begin = views, at * _VIEWS.size + 4
         else:
             source = data[number] if 0 <= number < len(data) else b""
         if not 0 <= begin <= begin + length <= len(source):

@@ -131,7 +131,6 @@ def object_file(code: bytes, entry: str = "prog") -> bytes:
     table_at = -(-(names_at + len(names)) // 8) * 8
     header = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 1, 247, 1, 0, 0, table_at,
                          0, 64, 0, 0, 64, 4, 3)  # fmt: skip
-    section = struct.Struct("<IIQQQQIIQQ")
     sections = [
         (0,) * 10,
         (names.index(b".text"), 1, 6, 0, code_at, len(code), 0, 0, 8, 0),
@@ -139,7 +138,7 @@ def object_file(code: bytes, entry: str = "prog") -> bytes:
         (names.index(b".strtab"), 3, 0, 0, names_at, len(names), 0, 0, 1, 0),
     ]
     body = (header + code + symbols + names).ljust(table_at, b"\0")
-    return body + b"".join(section.pack(*one) for one in sections)
+    return body + b"".join(struct.pack("<IIQQQQIIQQ", *one) for one in sections)
 
 
 def _signed(value: int, bits: int) -> int:

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import json
 import re
-import struct
 import zlib
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from csd_spec.opcodes import PAGE_SIZE
 from potash.sdk.errors import PotashError
 from potash.sdk.namespace import Namespace
 from potash.sdk.targets import Range, pages_of
+from potash_wire.records import U32, U64, Record, Stored
 
 MAGIC = b"PTSHDIR1"
-HEADER = struct.Struct("<8sQII")
+HEADER = Record(tuple[Annotated[bytes, Stored("8s")], U64, U32, U32])
 """Magic, generation, length of the text behind it, CRC-32 of generation and text."""
 COPY_PAGES = 128
 FIRST_PAGE = 2 * COPY_PAGES
@@ -144,7 +144,7 @@ class Directory:
         if len(text) > LARGEST_TEXT:
             raise PotashError("the drive has too many files; use fewer, or more drives")
         check = zlib.crc32(text, zlib.crc32(generation.to_bytes(8, "little")))
-        copy = HEADER.pack(MAGIC, generation, len(text), check) + text
+        copy = HEADER.encode((MAGIC, generation, len(text), check)) + text
         self._namespace.flush()
         self.write(Range(generation % 2 * COPY_PAGES, pages_of(len(copy))), copy)
         self._namespace.flush()
@@ -162,7 +162,7 @@ def require_name(name: str) -> None:
 
 def _decoded(copy: bytes, pages: int) -> tuple[int, dict[str, File]] | None:
     """The generation and the files of a copy; None where it is not valid."""
-    magic, generation, length, check = HEADER.unpack_from(copy)
+    magic, generation, length, check = HEADER.decode_from(copy)
     text = copy[HEADER.size : HEADER.size + length]
     if magic != MAGIC or length > LARGEST_TEXT or generation >= 1 << 63:
         return None

@@ -4,9 +4,9 @@ import errno
 import json
 import os
 import socket
-import struct
 import tempfile
 import time
+from array import array
 from pathlib import Path
 from typing import cast
 
@@ -25,9 +25,6 @@ TIMEOUT = 5.0
 
 RETRY = 0.01
 """Seconds between two attempts to connect while the listener's queue is full."""
-
-
-_CREDENTIALS = struct.Struct("=iII")
 
 
 def status_socket(device: str) -> Path:
@@ -67,9 +64,7 @@ def _require_trusted(client: socket.socket, place: Path) -> None:
 
     Root may look at everybody's. unix(7), SO_PEERCRED: process, user and group of who listens.
     """
-    _, user, _ = _CREDENTIALS.unpack(
-        client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    )
+    _, user, _ = array("I", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if user not in (os.geteuid(), 0) and os.geteuid():
         raise PotashError(f"{place}: the device there is that of another user ({user})")
 

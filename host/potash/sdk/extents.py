@@ -9,18 +9,12 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from csd_spec.opcodes import PAGE_SIZE
 from potash.sdk.errors import InvalidRequest, PotashError
 from potash.sdk.targets import Range, pages_of
-
-FIEMAP_HEADER = struct.Struct("<QQIIII")
-"""`struct fiemap`: start, length, flags, mapped extents, extent count, reserved."""
-FIEMAP_EXTENT = struct.Struct("<QQQ16xI12x")
-"""`struct fiemap_extent`: logical, physical, length in bytes, flags."""
-FS_IOC_FIEMAP = 3 << 30 | FIEMAP_HEADER.size << 16 | ord("f") << 8 | 11
-FS_IOC_GETFLAGS = 2 << 30 | struct.calcsize("l") << 16 | ord("f") << 8 | 1
+from potash_wire.records import U32, U64, At, Record
 
 FIEMAP_FLAG_SYNC = 1 << 0
 EXTENTS_AT_ONCE = 128
@@ -51,13 +45,31 @@ SECTOR = 512
 Ioctl = Callable[[int, int, bytearray], int]
 
 
-class Extent(NamedTuple):
-    """A part of a file and where it is on the file system's device, in bytes."""
+class _Request(NamedTuple):
+    """`struct fiemap`: a range of a file, the extents that the kernel has stored behind this, and
+    how many these are at most."""
 
-    logical: int
-    physical: int
-    length: int
-    flags: int = 0
+    start: U64
+    length: U64
+    flags: U32
+    mapped: U32
+    most: U32
+
+
+class Extent(NamedTuple):
+    """A part of a file and where it is on the file system's device, in bytes: `struct
+    fiemap_extent`."""
+
+    logical: U64
+    physical: U64
+    length: U64
+    flags: Annotated[U32, At(40)] = 0
+
+
+_REQUESTS = Record(_Request, size=32)
+_EXTENTS = Record(Extent, size=56)
+FS_IOC_FIEMAP = 3 << 30 | 32 << 16 | ord("f") << 8 | 11
+FS_IOC_GETFLAGS = 2 << 30 | struct.calcsize("l") << 16 | ord("f") << 8 | 1
 
 
 class Volume(NamedTuple):
@@ -76,14 +88,12 @@ def extents_of(fd: int, ioctl: Ioctl = fcntl.ioctl) -> list[Extent]:
     found: list[Extent] = []
     while True:
         start = found[-1].logical + found[-1].length if found else 0
-        buffer = bytearray(FIEMAP_HEADER.size + EXTENTS_AT_ONCE * FIEMAP_EXTENT.size)
-        FIEMAP_HEADER.pack_into(
-            buffer, 0, start, WHOLE_FILE - start, FIEMAP_FLAG_SYNC, 0, EXTENTS_AT_ONCE, 0
-        )
+        request = _Request(start, WHOLE_FILE - start, FIEMAP_FLAG_SYNC, 0, EXTENTS_AT_ONCE)
+        header = _REQUESTS.encode(request)
+        buffer = bytearray(header + bytes(EXTENTS_AT_ONCE * _EXTENTS.size))
         ioctl(fd, FS_IOC_FIEMAP, buffer)
-        mapped = FIEMAP_HEADER.unpack_from(buffer)[3]
-        end = FIEMAP_HEADER.size + mapped * FIEMAP_EXTENT.size
-        found += map(Extent._make, FIEMAP_EXTENT.iter_unpack(buffer[FIEMAP_HEADER.size : end]))
+        mapped = _REQUESTS.decode_from(buffer).mapped
+        found += _EXTENTS.decode_all(buffer[len(header) :][: mapped * _EXTENTS.size])
         if not mapped or found[-1].flags & LAST:
             return found
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from potash.vm.frames import I32, PORT, SIZE, U32, Decoder, Frame, Kind, encode
+from potash.vm.frames import PORT, Decoder, Frame, Kind, carried_number, encode, number
 
 PIECE = 1 << 16
 NOT_FOUND = 127
@@ -212,9 +212,9 @@ class Agent:
         elif frame.kind == Kind.INPUT:
             self.feed(command, frame.data)
         elif frame.kind == Kind.SIGNAL:
-            self.kill(command, U32.unpack(frame.data)[0])
+            self.kill(command, carried_number(frame))
         elif frame.kind == Kind.RESIZE and command.terminal and command.input is not None:
-            resize(command.input, *SIZE.unpack(frame.data))
+            resize(command.input, *json.loads(frame.data))
 
     def run(self, channel: int, wanted: Mapping[str, Any]) -> None:
         try:
@@ -223,7 +223,7 @@ class Agent:
             text = f"{error.filename or wanted['argv'][0]}: {error.strerror}\n"
             code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
             self.port.send(Kind.ERRORS, channel, text.encode())
-            self.port.send(Kind.EXIT, channel, I32.pack(code))
+            self.port.send(Kind.EXIT, channel, number(code))
             return
         self.commands[channel] = command
         for descriptor in (*command.streams, command.exit):
@@ -240,7 +240,7 @@ class Agent:
         before = command.input
         taken = command.write()
         if taken:
-            self.port.send(Kind.TAKEN, command.channel, U32.pack(taken))
+            self.port.send(Kind.TAKEN, command.channel, number(taken))
         if before is None:
             return
         if command.terminal:
@@ -287,7 +287,7 @@ class Agent:
             while self.forward(command, descriptor):
                 pass
         self.forget(command)
-        self.port.send(Kind.EXIT, command.channel, I32.pack(code))
+        self.port.send(Kind.EXIT, command.channel, number(code))
 
     def forget(self, command: Command) -> None:
         for descriptor in [d for d, owner in self.owners.items() if owner is command]:
@@ -311,7 +311,7 @@ def settle(greeting: Mapping[str, Any]) -> None:
         fcntl.ioctl(hardware, RTC_SET_TIME, struct.pack("9i", *fields))
     entropy = bytes.fromhex(greeting["entropy"])
     with open("/dev/urandom", "wb", buffering=0) as source:
-        counted = struct.pack("<ii", 8 * len(entropy), len(entropy)) + entropy
+        counted = number(8 * len(entropy)) + number(len(entropy)) + entropy
         fcntl.ioctl(source, RNDADDENTROPY, counted)
         fcntl.ioctl(source, RNDRESEEDCRNG)
 

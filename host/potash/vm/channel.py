@@ -56,10 +56,10 @@ class Command:
         self.code: int | None = None
 
     def signal(self, number: int) -> None:
-        self._channel.send(frames.Kind.SIGNAL, self.number, frames.U32.pack(number))
+        self._channel.send(frames.Kind.SIGNAL, self.number, frames.number(number))
 
     def resize(self, rows: int, columns: int) -> None:
-        self._channel.send(frames.Kind.RESIZE, self.number, frames.SIZE.pack(rows, columns))
+        self._channel.send(frames.Kind.RESIZE, self.number, json.dumps((rows, columns)).encode())
 
     def wait(self, timeout: float | None = None) -> int:
         """Follow the command to its end.
@@ -231,10 +231,10 @@ class Channel:
         if frame.kind in command.sinks:
             command.sinks[frame.kind](frame.data)
         elif frame.kind == frames.Kind.TAKEN:
-            command.in_flight -= frames.carried_number(frames.U32, frame)
+            command.in_flight -= frames.carried_number(frame)
             self._feed(command)
         elif frame.kind == frames.Kind.EXIT:
-            command.code = frames.carried_number(frames.I32, frame)
+            command.code = frames.carried_number(frame)
             del self._commands[frame.channel]
 
     def _feed(self, command: Command) -> None:

@@ -26,19 +26,14 @@ class Kind(IntEnum):
     HELLO = 0  # both ways: JSON with a nonce, which the guest returns to show that it lives
     RUN = 1  # to the guest: JSON of a `Command`
     INPUT = 2  # to the guest: standard input; empty at its end
-    TAKEN = 3  # to the host: u32, bytes of input that the command has taken
+    TAKEN = 3  # to the host: i32, bytes of input that the command has taken
     OUTPUT = 4  # to the host: standard output
     ERRORS = 5  # to the host: standard error
-    SIGNAL = 6  # to the guest: u32, for the command's process group
-    RESIZE = 7  # to the guest: u16 rows, u16 columns of its terminal
+    SIGNAL = 6  # to the guest: i32, for the command's process group
+    RESIZE = 7  # to the guest: JSON of the rows and columns of its terminal
     EXIT = 8  # to the host: i32, the exit code, or minus the signal; the channel is free again
     PING = 9  # to the guest: answered by the same bytes in a PONG
     PONG = 10
-
-
-U32 = struct.Struct("<I")
-I32 = struct.Struct("<i")
-SIZE = struct.Struct("<HH")
 
 
 class Frame(NamedTuple):
@@ -56,15 +51,20 @@ def encode(kind: int, channel: int, data: bytes = b"") -> bytes:
     return HEADER.pack(kind, channel, len(data)) + data
 
 
-def carried_number(layout: struct.Struct, frame: Frame) -> int:
+def number(value: int) -> bytes:
+    """The data of a frame that carries one number."""
+    return value.to_bytes(4, "little", signed=True)
+
+
+def carried_number(frame: Frame) -> int:
     """The one number that a frame carries.
 
     Raises:
         FrameError: it carries something else.
     """
-    if len(frame.data) != layout.size:
+    if len(frame.data) != 4:
         raise FrameError(f"a frame of kind {frame.kind} has {len(frame.data)} bytes")
-    return int(layout.unpack(frame.data)[0])
+    return int.from_bytes(frame.data, "little", signed=True)
 
 
 class Decoder:

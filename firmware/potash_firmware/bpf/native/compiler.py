@@ -4,7 +4,6 @@ llvmlite is imported when the first program is compiled or loaded, and nowhere e
 """
 
 import functools
-import struct
 from collections.abc import Container
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from potash_device.cache import Store
 from potash_firmware.bpf.errors import EngineUnavailable
 from potash_firmware.bpf.native import blocks, generator, writer
 from potash_firmware.bpf.native.blocks import Code
+from potash_firmware.bpf.object_file import SYMBOLS, Binding, SectionIndex
 
 OPTIMISATION = 2
 
@@ -29,10 +29,6 @@ _MEMORY_FUNCTIONS = frozenset({"memcpy", "memmove", "memset", "memcmp", "bcmp"})
 
 DIVISIONS = frozenset({"__udivti3", "__umodti3", "__divti3", "__modti3"})
 """What it may call to count a loop's iterations; `runtime` has them."""
-
-_SYMBOL = struct.Struct("<IBBHQQ")
-_UNDEFINED = 0
-_GLOBAL = 1
 
 _DECLARATIONS = """
 declare i64 @llvm.usub.sat.i64(i64, i64)
@@ -168,11 +164,12 @@ def symbols(contents: bytes) -> tuple[set[str], set[str]]:
     }
     names = sections[b".strtab"]
     defined, undefined = set(), set()
-    for at, info, _, section, _, _ in _SYMBOL.iter_unpack(sections[b".symtab"]):
+    for symbol in SYMBOLS.decode_all(sections[b".symtab"]):
+        at = symbol.name_offset
         name = names[at : names.index(b"\0", at)].decode()
-        if at and section == _UNDEFINED:
+        if at and symbol.section == SectionIndex.UNDEF:
             undefined.add(name)
-        elif at and info >> 4 == _GLOBAL:
+        elif at and symbol.binding == Binding.GLOBAL:
             defined.add(name)
     return defined, undefined
 

@@ -8,21 +8,22 @@ Little endian. Whoever sends a state may send anything: what has another form is
 """
 
 import os
-import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
+from typing import Annotated
 
 from potash_device.media.store import Media
+from potash_wire.records import U16, U32, U64, Record, Stored
 from pyvfio_user.protocol import Buffer
 
 VERSION = 1
 """Of the form and of what the sections mean; a state of another version is not taken."""
 
 _MAGIC = b"PTSHMIGR"
-_HEADER = struct.Struct("<8sIIQ")
-_SECTION = struct.Struct("<HQ")
-_PIECE = struct.Struct("<QQ")
+_HEADER = Record(tuple[Annotated[bytes, Stored("8s")], U32, U32, U64])
+_SECTION = Record(tuple[U16, U64])
+_PIECE = Record(tuple[U64, U64])
 _LONGEST_PIECE = 1 << 20
 
 
@@ -31,17 +32,15 @@ def join(sections: Mapping[str, Sequence[Buffer]]) -> bytes:
     parts: list[Buffer] = []
     for name, content in sections.items():
         encoded = name.encode()
-        parts += [_SECTION.pack(len(encoded), sum(map(len, content))), encoded, *content]
+        parts += [_SECTION.encode((len(encoded), sum(map(len, content)))), encoded, *content]
     checksum = reduce(lambda crc, part: zlib.crc32(part, crc), parts, 0)
-    header = _HEADER.pack(_MAGIC, VERSION, checksum, sum(map(len, parts)))
+    header = _HEADER.encode((_MAGIC, VERSION, checksum, sum(map(len, parts))))
     return b"".join((header, *parts))
 
 
 def split(state: Buffer) -> dict[str, memoryview]:
     """The sections of a state, as views of it. Raises ValueError."""
-    if len(state) < _HEADER.size:
-        raise ValueError("the state has no header")
-    magic, version, checksum, length = _HEADER.unpack_from(state)
+    magic, version, checksum, length = _HEADER.decode_from(state)
     if magic != _MAGIC:
         raise ValueError("this is no state of a drive")
     if version != VERSION:
@@ -53,7 +52,7 @@ def split(state: Buffer) -> dict[str, memoryview]:
         raise ValueError("the state is damaged")
     sections: dict[str, memoryview] = {}
     while body:
-        named, size = _unpack(_SECTION, body)
+        named, size = _SECTION.decode_from(body)
         at = _SECTION.size + named
         if at + size > len(body):
             raise ValueError("a section leaves the state")
@@ -69,7 +68,7 @@ def contents(media: Media) -> list[bytes]:
         for at in range(start, start + length, _LONGEST_PIECE):
             piece = os.pread(media.fd, min(_LONGEST_PIECE, start + length - at), at)
             if any(piece):
-                parts += [_PIECE.pack(at, len(piece)), piece]
+                parts += [_PIECE.encode((at, len(piece))), piece]
     return parts
 
 
@@ -88,14 +87,8 @@ def fill(media: Media, packed: memoryview) -> None:
 
 def _pieces(rest: memoryview) -> Iterator[tuple[int, memoryview]]:
     while rest:
-        at, length = _unpack(_PIECE, rest)
+        at, length = _PIECE.decode_from(rest)
         if length > len(rest) - _PIECE.size:
             raise ValueError("a piece leaves its section")
         yield at, rest[_PIECE.size : _PIECE.size + length]
         rest = rest[_PIECE.size + length :]
-
-
-def _unpack(form: struct.Struct, data: memoryview) -> tuple[int, ...]:
-    if len(data) < form.size:
-        raise ValueError("a section is cut short")
-    return form.unpack_from(data)
