@@ -13,10 +13,20 @@ from collections.abc import Sequence
 from pyvfio_user.windows import Window
 
 _MREMAP_MAYMOVE, _MREMAP_FIXED = 1, 2  # Linux, include/uapi/linux/mman.h
+_PROT_NONE, _MAP_FIXED_NOREPLACE = 0, 0x10_0000  # asm-generic/mman-common.h
 
-_mremap = ctypes.CDLL(None, use_errno=True).mremap
+_libc = ctypes.CDLL(None, use_errno=True)
+_mremap = _libc.mremap
 _mremap.restype = pointer = ctypes.c_void_p
 _mremap.argtypes = (pointer, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, pointer)
+_mmap = _libc.mmap
+_mmap.restype = pointer
+_mmap.argtypes = (
+    pointer, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long
+)  # fmt: skip
+
+_never_unmapped: list[mmap.mmap] = []
+"""Mappings whose addresses may be another thread's by now."""
 
 
 def mapped_side_by_side(spans: Sequence[tuple[Window, int, int]]) -> memoryview:
@@ -45,9 +55,19 @@ def mapped_side_by_side(spans: Sequence[tuple[Window, int, int]]) -> memoryview:
         # An old size of 0 has shared pages mapped once more: mremap(2).
         flags = _MREMAP_MAYMOVE | _MREMAP_FIXED
         if _mremap(_address(content, offset), 0, count, flags, target) != target:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            error = ctypes.get_errno()
+            _fill_hole(joined, target, count)
+            raise OSError(error, os.strerror(error))
         target += count
     return memoryview(joined)
+
+
+def _fill_hole(joined: mmap.mmap, address: int, size: int) -> None:
+    """Map the addresses in `joined` again that a failed mremap(2) may have unmapped: another thread
+    could map something there, which the end of `joined` would unmap."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED_NOREPLACE
+    if _mmap(address, size, _PROT_NONE, flags, -1, 0) != address:
+        _never_unmapped.append(joined)  # another thread may have been quicker
 
 
 def _address(memory: mmap.mmap | memoryview, offset: int = 0) -> int:

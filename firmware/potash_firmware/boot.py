@@ -214,8 +214,8 @@ class Device:
             media=self.board.executor.fileno() in ready,
             apu=port is None or port.closed or port.fileno() in ready,
         )
-        if self.board.dma.remote and self.server.has_message:
-            self._more_messages = True  # which came while guest memory was waited for
+        if self.server.has_message:  # which came, or failed, while guest memory was waited for
+            self._more_messages = True
         if not self.rpu.migration.stopped:  # else nobody listens to the APU
             self.link.check()
         if self.rpu.holding is not None:

@@ -375,6 +375,23 @@ def test_queue_memory_that_is_unmapped_is_fatal_when_it_is_used(
     assert enable(device, client, 0, PAGE) == READY
 
 
+def test_a_client_that_does_not_give_its_read_only_memory_loses_its_connection(
+    device: Device,
+    client: RawClient,
+    descriptors: Descriptors,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is left to be written by messages, and no message comes that would wake the loop."""
+    monkeypatch.setattr("pyvfio_user.dma_messages.REPLY_TIME", 0.05)
+    assert ask(device, client, Frame(dma_map(0, MEMORY), (descriptors.memory.fd,))) == [0]
+    assert ask(device, client, whole(0x60_0000, PAGE, 1)) == [0]
+    assert enable(device, client, 0, PAGE) == READY
+    timestamp = struct.pack("<B23xQ8xI20x", 0x09, 0x60_0000, 0x0E)  # Set Features
+    descriptors.memory.view[: len(timestamp)] = timestamp
+    post(device, client, (DOORBELLS, 1))
+    assert not device.server.connected
+
+
 @pytest.mark.parametrize(
     ("offset", "value"),
     [

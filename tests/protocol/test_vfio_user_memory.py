@@ -8,7 +8,6 @@ import gc
 import mmap
 import os
 import tempfile
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,19 +17,6 @@ from pyvfio_user.sealed_memory import SealedMemory
 from support.vfio_user import leaked, mappings_of, open_descriptors
 
 PAGE = 4096
-
-
-@pytest.fixture
-def memory() -> Iterator[SealedMemory]:
-    with SealedMemory(16 * PAGE) as sealed:
-        for page in range(16):
-            sealed.view[page * PAGE : (page + 1) * PAGE] = bytes([page]) * PAGE
-        yield sealed
-
-
-@pytest.fixture
-def space() -> AddressSpace:
-    return AddressSpace()
 
 
 def _map(

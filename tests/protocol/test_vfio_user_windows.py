@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import gc
-from collections.abc import Iterator
+import mmap
 from dataclasses import dataclass, field
 from unittest import mock
 
@@ -12,25 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyvfio_user import windows
+from pyvfio_user import adjacent, windows
 from pyvfio_user.memory import AccessFault, AddressSpace
 from pyvfio_user.sealed_memory import SealedMemory
 from support.vfio_user import mappings_of
 
 PAGE = 4096
-
-
-@pytest.fixture
-def memory() -> Iterator[SealedMemory]:
-    with SealedMemory(16 * PAGE) as sealed:
-        for page in range(16):
-            sealed.view[page * PAGE : (page + 1) * PAGE] = bytes([page]) * PAGE
-        yield sealed
-
-
-@pytest.fixture
-def space() -> AddressSpace:
-    return AddressSpace()
 
 
 def _map(
@@ -182,6 +170,42 @@ def test_adjacent_windows_are_mapped_side_by_side(
     del view, again
     gc.collect()
     assert mappings_of(memory) < mapped
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["by nobody", "by another thread"])
+def test_a_remap_that_fails_unmaps_nothing_of_others(
+    space: AddressSpace, memory: SealedMemory, monkeypatch: pytest.MonkeyPatch, taken: bool
+) -> None:
+    """mremap(2) may fail when the addresses are unmapped already; who has them then keeps them."""
+    holes: list[int] = []
+
+    def fail(_: int, __: int, size: int, ___: int, target: int) -> int:
+        libc.munmap(ctypes.c_void_p(target), ctypes.c_size_t(size))
+        if taken:
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x10  # MAP_FIXED
+            adjacent._mmap(target, size, mmap.PROT_READ, flags, -1, 0)
+        holes.append(target)
+        ctypes.set_errno(errno.ENOMEM)
+        return ctypes.c_size_t(-1).value  # MAP_FAILED
+
+    def is_mapped(address: int) -> bool:
+        return bool(libc.msync(ctypes.c_void_p(address), ctypes.c_size_t(PAGE), 1) == 0)
+
+    libc, kept = ctypes.CDLL(None), list[mmap.mmap]()
+    monkeypatch.setattr(adjacent, "_mremap", fail)
+    monkeypatch.setattr(adjacent, "_never_unmapped", kept)
+    _map(space, 0, PAGE, memory.fd)
+    _map(space, PAGE, PAGE, memory.fd, 3 * PAGE)
+    spans = space._spans(0, 2 * PAGE)
+    with pytest.raises(OSError, match="memory") as caught:
+        adjacent.mapped_side_by_side(spans)
+    assert is_mapped(holes[0])  # while the exception keeps the mapping
+    del caught
+    gc.collect()
+    assert is_mapped(holes[0]) is taken
+    assert len(kept) == taken
+    assert space.mapped(0, 2 * PAGE) is None
+    assert b"".join(space.views(0, 2 * PAGE)) == bytes(PAGE) + b"\3" * PAGE
 
 
 def test_huge_pages_are_not_mapped_side_by_side(
