@@ -1,8 +1,6 @@
 """Abort: what can be recalled is, and what takes its course says so (NVMe Base 2.0, section
 5.1)."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from support.nvme_host import DATA, PAGE, Host, Queue
@@ -13,13 +11,6 @@ FUA = 1 << 30
 
 ABORTED, NOT_ABORTED = 0, 1
 ABORT_REQUESTED = 0x007
-
-
-@pytest.fixture
-def host() -> Iterator[Host]:
-    with Host() as host:
-        host.enable()
-        yield host
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 refusal."""
 
 import struct
-from collections.abc import Iterator
 
 import pytest
 
@@ -10,13 +9,6 @@ from support.nvme_host import DATA, PAGE, Host
 
 DELETE_SQ, CREATE_SQ, GET_LOG, DELETE_CQ, CREATE_CQ, IDENTIFY = 0, 1, 2, 4, 5, 6
 ABORT, SET_FEATURES, GET_FEATURES, EVENT_REQUEST, DOORBELL_BUFFERS = 8, 9, 0xA, 0xC, 0x7C
-
-
-@pytest.fixture
-def host() -> Iterator[Host]:
-    with Host() as host:
-        host.enable()
-        yield host
 
 
 def u16(host: Host, offset: int) -> int:

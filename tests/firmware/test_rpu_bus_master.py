@@ -24,11 +24,6 @@ def host() -> Iterator[Host]:
         yield host
 
 
-@pytest.fixture
-def queue(host: Host) -> Queue:
-    return host.io[1]
-
-
 def pause(host: Host) -> bytes:
     """Clear Bus Master Enable; memory as it is then."""
     host.master(False)

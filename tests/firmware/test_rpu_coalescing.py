@@ -1,20 +1,11 @@
 """Interrupt Coalescing and Arbitration as a host sets them: features 08h, 09h and 01h."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from support.nvme_host import Host, Queue
 
 SET_FEATURES, GET_FEATURES = 0x09, 0x0A
 READ = 0x02
-
-
-@pytest.fixture
-def host() -> Iterator[Host]:
-    with Host() as host:
-        host.enable()
-        yield host
 
 
 def set_feature(host: Host, fid: int, value: int) -> None:

@@ -25,11 +25,6 @@ def host() -> Iterator[Host]:
         yield host
 
 
-@pytest.fixture
-def queue(host: Host) -> Queue:
-    return host.io[1]
-
-
 def send(host: Host, queue: Queue, *cids: int, opcode: int = READ) -> None:
     for cid in cids:
         host.place(queue, opcode, cid, nsid=1, cdws=(cid, 0, 0))

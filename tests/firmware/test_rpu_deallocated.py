@@ -23,11 +23,6 @@ def host() -> Iterator[Host]:
         yield host
 
 
-@pytest.fixture
-def queue(host: Host) -> Queue:
-    return host.io[1]
-
-
 def set_dulbe(host: Host, nsid: int, on: bool) -> int:
     return host.command(host.admin, 0x09, nsid=nsid, cdws=(5, int(on) << 16)).status
 

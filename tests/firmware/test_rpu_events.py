@@ -4,8 +4,6 @@ NVMe Base 2.0, section 5.2 (Asynchronous Event Request) and 5.27.1.8 (Asynchrono
 Configuration). An event is dword 0: type in 2:0, information in 15:8, log page in 23:16.
 """
 
-from collections.abc import Iterator
-
 import pytest
 
 from nvme_spec.logs import ErrorEvent, NoticeEvent
@@ -27,13 +25,6 @@ TRANSIENT_ERROR = ERROR_PAGE << 16 | 4 << 8 | 0
 
 EVERYTHING = 0x7FF
 KELVIN = 313
-
-
-@pytest.fixture
-def host() -> Iterator[Host]:
-    with Host() as host:
-        host.enable()
-        yield host
 
 
 def ask(host: Host, *cids: int) -> None:

@@ -1,7 +1,6 @@
 """A host that sends more than is sensible: what it costs stays bounded, and nobody else pays."""
 
 import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,13 +12,6 @@ SHUTDOWN = 1 << 14
 ENABLE = 4 << 20 | 6 << 16 | 1
 
 FUA = 1 << 30
-
-
-@pytest.fixture
-def host() -> Iterator[Host]:
-    with Host() as host:
-        host.enable()
-        yield host
 
 
 def test_writes_that_the_media_cannot_keep_up_with_wait_in_their_queues(host: Host) -> None:

@@ -28,11 +28,6 @@ def host() -> Iterator[Host]:
         yield host
 
 
-@pytest.fixture
-def queue(host: Host) -> Queue:
-    return host.io[1]
-
-
 def block(host: Host, lba: int = 0) -> bytes:
     return os.pread(host.media[1].fd, PAGE, lba * PAGE)
 

@@ -33,11 +33,6 @@ def host() -> Iterator[Host]:
         yield host
 
 
-@pytest.fixture
-def queue(host: Host) -> Queue:
-    return host.io[1]
-
-
 def fill(media: Media) -> bytes:
     """Put something else in every block; all of it."""
     content = b"".join(bytes([n]) * PAGE for n in range(1, media.size // PAGE))

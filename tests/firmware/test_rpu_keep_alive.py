@@ -1,20 +1,11 @@
 """The Keep Alive Timer, by a clock of the test's own (NVMe Base 2.0, section 3.9 and 5.27.1.12)."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from support.nvme_host import Host
 
 GET_LOG, SET_FEATURES, GET_FEATURES, KEEP_ALIVE = 2, 9, 0xA, 0x18
 KATO = 0x0F
-
-
-@pytest.fixture
-def host() -> Iterator[Host]:
-    with Host() as host:
-        host.enable()
-        yield host
 
 
 def set_timer(host: Host, milliseconds: int) -> int:

@@ -16,13 +16,6 @@ from support.nvme_host import DATA, PAGE, Host
 GET_LOG, IDENTIFY = 0x02, 0x06
 
 
-@pytest.fixture
-def host() -> Iterator[Host]:
-    with Host() as host:
-        host.enable()
-        yield host
-
-
 def get(host: Host, lid: int, size: int, offset: int = 0) -> bytes:
     """`size` bytes of a log page, retaining its event."""
     numd_z = size // 4 - 1

@@ -51,11 +51,6 @@ def host(media: FailingMedia) -> Iterator[Host]:
 
 
 @pytest.fixture
-def queue(host: Host) -> Queue:
-    return host.io[1]
-
-
-@pytest.fixture
 def fail(monkeypatch: pytest.MonkeyPatch) -> Iterator["Failing"]:
     yield Failing(monkeypatch)
 

@@ -38,11 +38,6 @@ def host() -> Iterator[Host]:
         yield host
 
 
-@pytest.fixture
-def queue(host: Host) -> Queue:
-    return host.io[1]
-
-
 def send(host: Host, queue: Queue, opcode: int, cid: int = 1, *cdws: int, **fields: Any) -> None:
     host.place(queue, opcode, cid, cdws=cdws, **{"nsid": 1} | fields)
     host.ring(queue)

@@ -32,11 +32,6 @@ def host() -> Iterator[Host]:
         yield host
 
 
-@pytest.fixture
-def queue(host: Host) -> Queue:
-    return host.io[1]
-
-
 def test_identify_gives_each_its_size_and_its_format(host: Host) -> None:
     """Offsets of NVM Command Set 1.0, figure 97."""
     for nsid, lbads, blocks in ((1, 12, 256), (2, 9, 195), (4, 12, 3)):

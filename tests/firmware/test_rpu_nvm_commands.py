@@ -21,11 +21,6 @@ def host() -> Iterator[Host]:
         yield host
 
 
-@pytest.fixture
-def queue(host: Host) -> Queue:
-    return host.io[1]
-
-
 def test_what_is_written_is_read_back(host: Host, queue: Queue) -> None:
     content = os.urandom(3 * PAGE)
     host.put(content)

@@ -1,7 +1,7 @@
 """The persistent event log: what is noted, how a host reads it, and what it outlives."""
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,13 +30,6 @@ def start(tmp_path: Path) -> Start:
         return Host(sidecar=FileMedia.open(tmp_path / "sidecar", SIDECAR_SIZE))
 
     return start
-
-
-@pytest.fixture
-def host() -> Iterator[Host]:
-    with Host() as host:
-        host.enable()
-        yield host
 
 
 def ask(host: Host, action: int, size: int = 512, offset: int = 0) -> int:

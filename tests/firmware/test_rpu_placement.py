@@ -43,11 +43,6 @@ def host() -> Iterator[Host]:
         yield host
 
 
-@pytest.fixture
-def queue(host: Host) -> Queue:
-    return host.io[1]
-
-
 def write(host: Host, queue: Queue, lba: int, identifier: int | None = None, count: int = 1) -> Cqe:
     cdw12, cdw13 = count - 1, 0
     if identifier is not None:

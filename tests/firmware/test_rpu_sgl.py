@@ -41,11 +41,6 @@ def host() -> Iterator[Host]:
         yield host
 
 
-@pytest.fixture
-def queue(host: Host) -> Queue:
-    return host.io[1]
-
-
 def test_identify_says_what_is_supported(host: Host) -> None:
     """Bits 1:0 without alignment (01b), bit buckets (16), longer than the data (18),
     metadata in segments (19)."""

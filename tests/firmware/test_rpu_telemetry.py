@@ -2,7 +2,7 @@
 
 import json
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
 
@@ -27,13 +27,6 @@ def start(tmp_path: Path) -> Start:
         return Host(sidecar=FileMedia.open(tmp_path / "sidecar", SIDECAR_SIZE))
 
     return start
-
-
-@pytest.fixture
-def host() -> Iterator[Host]:
-    with Host() as host:
-        host.enable()
-        yield host
 
 
 def read(host: Host, lid: int, size: int, offset: int = 0, flags: int = RETAIN) -> bytes:

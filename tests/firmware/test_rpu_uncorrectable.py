@@ -35,11 +35,6 @@ def host() -> Iterator[Host]:
         yield host
 
 
-@pytest.fixture
-def queue(host: Host) -> Queue:
-    return host.io[1]
-
-
 def on(host: Host, queue: Queue, opcode: int, lba: int, count: int = 1, flags: int = 0) -> Cqe:
     prp2 = DATA + PAGE if count == 2 else 0
     return host.command(queue, opcode, nsid=1, prp2=prp2, cdws=(lba, 0, count - 1 | flags))

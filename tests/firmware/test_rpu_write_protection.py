@@ -29,11 +29,6 @@ def host() -> Iterator[Host]:
         yield host
 
 
-@pytest.fixture
-def queue(host: Host) -> Queue:
-    return host.io[1]
-
-
 def protect(host: Host, nsid: int, state: int, fid: int = WRITE_PROTECTION) -> int:
     return host.command(host.admin, SET_FEATURES, nsid=nsid, cdws=(fid, state)).status
 

@@ -22,7 +22,7 @@ from potash.vm.drive import device_process
 from pyvfio_user.client import Client, VfioUserError
 from support.apu import await_end, program
 from support.bpf import exit_, insn, mov
-from support.in_process import potash
+from support.in_process import potash, potash_command
 from support.processes import anonymous_memory, descendants
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "add"
@@ -45,18 +45,6 @@ WARM_CLIENTS = 8
 """Clients after which a device has imported and allocated what it keeps."""
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
-
-
-def potash_command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "potash.cli.main", *map(str, arguments)]
-    return subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
 
 
 def test_the_help_has_every_command_in_a_group(capsys: pytest.CaptureFixture[str]) -> None:

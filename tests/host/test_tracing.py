@@ -24,7 +24,7 @@ from potash.vm.drive import device_process
 from potash_device.vta.config import Config
 from potash_device.vta.isa import Finish, encode_stream
 from potash_device.vta.timing.parameters import PYNQ
-from support.in_process import potash
+from support.in_process import potash, potash_command
 from support.processes import descriptors as opened
 from support.reports import check
 from support.tracing import Viewed
@@ -32,18 +32,6 @@ from support.tracing import Viewed
 ADD = Path(__file__).parents[2] / "examples" / "add"
 LIMIT = 60
 BLOCK = 4096
-
-
-def potash_command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "potash.cli.main", *map(str, arguments)]
-    return subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,11 @@
-"""The command line without a process of its own, which would cost each test a tenth of a second
-and more: for tests of options, output and errors."""
+"""The command line: without a process of its own, which would cost each test of options, output or
+errors a tenth of a second and more, or with one."""
 
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from contextlib import redirect_stderr, redirect_stdout
 from subprocess import CompletedProcess
 from unittest import mock
@@ -21,3 +23,11 @@ def potash(*words: object, stdin: str = "") -> CompletedProcess[str]:
     ):
         code = run_app([*map(str, words)])
     return CompletedProcess([*map(str, words)], code, out.getvalue(), err.getvalue())
+
+
+def potash_command(*arguments: object) -> CompletedProcess[str]:
+    """Carry out a command line in a process, within a minute."""
+    command = [sys.executable, "-m", "potash.cli.main", *map(str, arguments)]
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+    )
