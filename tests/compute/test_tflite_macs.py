@@ -9,9 +9,9 @@ import pytest
 from csd_spec.program import Processor
 from potash.models.networks import make
 from potash_device.timing.cores import CoreProfile
-from potash_firmware.apu.ledger import Ledger
 from potash_firmware.apu.meter import Meter
 from potash_firmware.apu.models import Models
+from potash_firmware.apu.work_counter import WorkCounter
 from potash_firmware.tflite import macs
 from potash_firmware.tflite.runtime import Model
 from support.docs import ROOT
@@ -65,16 +65,16 @@ def test_a_resnet_takes_as_many_as_is_published() -> None:
 @pytest.mark.parametrize(
     ("processor", "expected"), [(Processor.APU, DIGITS_MACS), (Processor.VTA, 0)]
 )
-def test_a_ledger_counts_what_the_processor_runs_itself(
+def test_a_counter_counts_what_the_processor_runs_itself(
     processor: Processor, expected: int
 ) -> None:
     """Each time, also where the model is loaded already."""
-    ledger = Ledger(CoreProfile())
-    models = Models({}, Meter(ledger=ledger))
+    counter = WorkCounter(CoreProfile())
+    models = Models({}, Meter(counter=counter))
     infer = models.infer_vta if processor is Processor.VTA else models.infer_apu
     for _ in range(3):
-        ledger.begin()
+        counter.begin()
         infer(memoryview(DIGITS), memoryview(bytes(64)), memoryview(bytearray(10)))
-        assert ledger.macs == expected
-        assert ledger.bytes == len(DIGITS) + 64 + 10
-        assert (ledger.vta_cycles > 0) == (processor is Processor.VTA)
+        assert counter.macs == expected
+        assert counter.bytes == len(DIGITS) + 64 + 10
+        assert (counter.vta_cycles > 0) == (processor is Processor.VTA)

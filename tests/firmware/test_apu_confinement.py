@@ -29,7 +29,7 @@ from potash.models import networks
 from potash.models.builder import GraphBuilder
 from potash_device.vta.fast.simulator import DIVIDED_AT
 from potash_firmware import confinement
-from potash_firmware.apu import workshop
+from potash_firmware.apu import compile_service
 from potash_firmware.apu.config import AcceleratorConfig
 from potash_firmware.bpf.native import compiler, lowering
 from potash_firmware.bpf.native.engine import name_of
@@ -180,9 +180,9 @@ def test_a_library_that_aborts_fails_its_job(apu: Board) -> None:
 
 def test_a_worker_that_hangs_up_and_stays_is_ended_and_no_other(apu: Board) -> None:
     apu.until_so(lambda: apu.has_worker(0) and apu.has_worker(3))
-    nursery, other = apu.nursery(), apu.worker(3)
+    fork_server, other = apu.fork_server(), apu.worker(3)
     assert attack(apu, "hang up and stay") == -signal.SIGKILL
-    assert (apu.nursery(), apu.worker(3)) == (nursery, other)
+    assert (apu.fork_server(), apu.worker(3)) == (fork_server, other)
 
 
 def bomb() -> bytes:
@@ -305,7 +305,7 @@ def test_folders_that_root_cannot_enter_without_capabilities_are_known(tmp_path:
 def test_no_process_of_the_apu_can_be_looked_into(apu: Board) -> None:
     assert attack(apu, "start a thread") == 0
     processes = [apu.process.pid, *descendants(apu.process.pid)]
-    assert len(processes) >= 3  # the APU, its nursery, a worker
+    assert len(processes) >= 3  # the APU, its fork server, a worker
     for pid in processes:
         with pytest.raises(PermissionError):
             Path(f"/proc/{pid}/auxv").read_bytes()
@@ -327,10 +327,10 @@ def test_a_program_whose_linker_is_lost_is_refused_and_others_are_not(apu: Board
     image = program(*[mov(0, 1)] * 60_000, exit_)
     cdws = fields.FirmwareTransfer(len(image) // 4, 0, 0, 0).encode()
     apu.buffers.slot(7)[: len(image)] = image
-    nursery = apu.nursery()
-    os.kill(nursery, signal.SIGSTOP)
+    fork_server = apu.fork_server()
+    os.kill(fork_server, signal.SIGSTOP)
     sent = apu.send(False, IoOpcode.SEND_FIRMWARE, cdws, slot=7, length=len(image))
-    os.kill(nursery, signal.SIGKILL)
+    os.kill(fork_server, signal.SIGKILL)
     reply = apu.answer(sent)
     assert isinstance(reply, Reply) and reply.status == VendorStatus.FIRMWARE_REFUSED
     assert "was lost" in apu.log_texts(LogEntryType.ACCELERATOR_ERROR)[0]
@@ -394,7 +394,7 @@ def test_an_access_that_is_wrongly_proven_ends_its_job_and_not_its_worker(compil
 
 def compiling(board: Board) -> set[int]:
     """The parents of compilers."""
-    found = (pid for pid in children(board.nursery()) if name(pid) == "potash-nursery")
+    found = (pid for pid in children(board.fork_server()) if name(pid) == "potash-fork-srv")
     return {pid for pid in found if children(pid)}
 
 
@@ -426,6 +426,11 @@ def test_what_a_compiler_said_before_it_was_ended_is_not_kept(
         os.write(fd, data[:3])
         os.abort()
 
-    monkeypatch.setattr(workshop, "_write", cut_short)
-    order = workshop.Order(lambda *_: b"machine code", lambda *_: (compiler.OBJECTS, "name"))
-    assert workshop._compiled(order, CONFIG, b"", 0) == (True, b"the compiler was ended by SIGABRT")
+    monkeypatch.setattr(compile_service, "_write", cut_short)
+    handler = compile_service.Handler(
+        lambda *_: b"machine code", lambda *_: (compiler.OBJECTS, "name")
+    )
+    assert compile_service._compiled(handler, CONFIG, b"", 0) == (
+        True,
+        b"the compiler was ended by SIGABRT",
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import struct
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -14,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from potash_firmware.apu import channel, orders
+from potash_firmware.apu import channel
 from potash_firmware.apu.channel import FromWorker
 from potash_firmware.apu.engines import Engines
-from potash_firmware.apu.pool import Worker
 from potash_firmware.bpf import Engine
 from potash_firmware.mailbox.execution import (
     CloseEngine,
@@ -49,6 +47,7 @@ from support.bpf import (
 from support.bpf_elf import ALLOC, OBJECT, WRITE, Name, Part, elf, text
 from support.engines import CONFIG, NSID, PAGE, EngineBoard, engine_board
 from support.processes import children, descriptors, name
+from support.workers import PlayedSupervisor
 
 BASE = 0x1000_0000
 STACK = 8
@@ -100,7 +99,7 @@ def stopped_worker(board: EngineBoard) -> int:
 
 
 def workers(board: EngineBoard) -> list[int]:
-    return [pid for pid in children(board.nursery()) if name(pid) == "potash-engine"]
+    return [pid for pid in children(board.fork_server()) if name(pid) == "potash-engine"]
 
 
 def test_a_program_sees_its_ranges_parameters_and_data(board: EngineBoard) -> None:
@@ -288,14 +287,14 @@ def test_a_worker_that_hangs_is_ended_at_the_time_limit(limited: EngineBoard) ->
     assert limited.execute(limited.program(SEVEN)) == (RETURNED, 7)
 
 
-def test_the_loss_of_the_nursery_ends_executions_and_the_next_ones_run(
+def test_the_loss_of_the_fork_server_ends_executions_and_the_next_ones_run(
     native: EngineBoard,
 ) -> None:
     seven = native.program(SEVEN)
     native.execute(seven)
     tag = native.begin(native.program(ENDLESS))
     native.until_so(lambda: bool(workers(native)))
-    os.kill(native.nursery(), signal.SIGKILL)
+    os.kill(native.fork_server(), signal.SIGKILL)
     assert native.end_of(tag) == (Outcome.LOST, 0)
     assert native.execute(seven) == (RETURNED, 7)
 
@@ -434,25 +433,6 @@ def test_executions_leave_no_descriptor_behind(native: EngineBoard) -> None:
     native.until_so(lambda: len(descriptors(apu)) <= before)
 
 
-class OneWorker:
-    """A pool whose only worker is played by the test."""
-
-    def __init__(self) -> None:
-        mine, self.its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.worker = Worker(1, orders.ENGINE, mine)
-        self.killed: list[Worker] = []
-
-    def spawn(self, kind: int) -> Worker:
-        return self.worker
-
-    def ready(self, worker: Worker) -> None:
-        """It has said so."""
-
-    def kill(self, worker: Worker) -> None:
-        worker.doomed = True
-        self.killed.append(worker)
-
-
 @pytest.mark.parametrize(
     "lie",
     [
@@ -465,21 +445,16 @@ class OneWorker:
     ids=str,
 )
 def test_a_worker_that_lies_is_ended_and_says_nothing_to_the_rpu(lie: FromWorker) -> None:
-    pool: Any = OneWorker()
     checks: Any = None
     sent: list[ToRpu] = []
-    found = Engines(CONFIG, pool, checks, sent.append, lambda: 0.0)
-    with pool.its:
+    with PlayedSupervisor(CONFIG) as supervisor:
+        found = Engines(CONFIG, supervisor, checks, sent.append, lambda: 0.0)
         found.handle(OpenEngine(NSID))
-        pool.its.send(channel.encode(channel.Ready()))
-        found.crew.listen(pool.worker)
+        supervisor.say(channel.Ready())
         found.handle(Execute(5, NSID, 0))
-        assert channel.decode_perform(pool.its.recv(1000)).execute.tag == 5
-        pool.its.send(channel.encode(lie))
-        pool.its.send(channel.encode(Executed(5, Outcome.RETURNED, 1)))  # which comes too late
-        found.crew.listen(pool.worker)
-        found.crew.listen(pool.worker)
-        assert pool.killed == [pool.worker]
+        assert channel.decode_perform(supervisor.ends[1].recv(1000)).execute.tag == 5
+        supervisor.say(lie, Executed(5, Outcome.RETURNED, 1))  # which comes too late
+        assert supervisor.killed == [1]
         assert not sent
-        found.crew.gone(1, "it was ended")
+        supervisor.exit()
         assert sent == [Executed(5, Outcome.LOST)]

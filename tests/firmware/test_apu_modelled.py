@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
@@ -20,8 +19,8 @@ from potash_device.timing.cores import CoreProfile, Price, Work
 from potash_firmware.apu.channel import Counted, Faulted, FromWorker, Returned
 from potash_firmware.apu.config import NamespaceConfig
 from potash_firmware.apu.jobs import Jobs
-from potash_firmware.apu.ledger import MOST_READS, Ledger
 from potash_firmware.apu.model import ByteRange, Subsystem
+from potash_firmware.apu.work_counter import MOST_READS, WorkCounter
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.mailbox.counters import Row, Word
 from potash_firmware.mailbox.device_programs import DeviceProgram
@@ -31,6 +30,7 @@ from support.apu import CONFIG, DEADLINE, MEDIA, Board, board, program
 from support.bpf import call, exit_, insn, load, mov, mov_reg, store
 from support.engines import CONFIG as ENGINE_CONFIG
 from support.engines import PAGE, EngineBoard, engine_board
+from support.workers import PlayedSupervisor
 
 PROCESSOR = CoreProfile()
 READ_LBA, SET_OUTPUT_LENGTH = Helper.READ_LBA, Helper.SET_OUTPUT_LENGTH
@@ -241,31 +241,6 @@ def test_device_defined_programs_count_the_bytes_that_they_touch() -> None:
 # What a worker is not believed
 
 
-class Liar:
-    """A worker and the pool that has made it: it says what the test wants."""
-
-    accelerator = serial = 0
-    used = ready = doomed = silent = orphaned = False
-
-    def __init__(self, *said: FromWorker) -> None:
-        self.said = said
-
-    def messages(self, limit: int) -> Iterator[FromWorker]:
-        yield from self.said
-
-    def run(self, job: object, descriptors: object) -> None:
-        pass
-
-    def rest(self, now: float) -> float:
-        return 0.0
-
-    def spawn(self, accelerator: int) -> Liar:
-        return self
-
-    def kill(self, worker: Liar) -> None:
-        self.doomed = True
-
-
 COUNTED = Counted(Work(), ())
 RETURNED = Returned(0, 0, 1)
 
@@ -273,16 +248,18 @@ RETURNED = Returned(0, 0, 1)
 def told(*said: FromWorker, modelled: bool = True) -> list[ToRpu] | None:
     """What the RPU hears when a worker says this; None where it was not believed."""
     sent: list[ToRpu] = []
-    liar: Any = Liar(*said)
     config = replace(CONFIG, processor=PROCESSOR if modelled else None)
     accelerator = Subsystem.create(config, lambda: 0.0).accelerators[0]
     accelerator.buffers = replace(accelerator.buffers, input_ranges=(ByteRange(1, 0, PAGE),))
-    jobs = Jobs(config, {0: accelerator}, liar, sent.append, media={1: 0})
-    jobs.start(accelerator, b"image", b"")
-    (check,) = (one for one in sent if isinstance(one, ReadCheck))
-    jobs.checked(ReadChecked(check.tag))
-    jobs.crew.listen(liar)
-    return None if liar.doomed else [one for one in sent if not isinstance(one, ReadCheck)]
+    with PlayedSupervisor(config) as supervisor:
+        jobs = Jobs(config, {0: accelerator}, supervisor, sent.append, media={1: 0})
+        jobs.start(accelerator, b"image", b"")
+        (check,) = (one for one in sent if isinstance(one, ReadCheck))
+        jobs.checked(ReadChecked(check.tag))
+        supervisor.say(*said)
+        if supervisor.killed:
+            return None
+    return [one for one in sent if not isinstance(one, ReadCheck)]
 
 
 def test_what_a_worker_has_counted_is_passed_on_in_its_order() -> None:
@@ -313,36 +290,36 @@ def test_a_worker_that_counts_unasked_is_not_believed() -> None:
     assert told(COUNTED, RETURNED, modelled=False) is None
 
 
-# The ledger
+# The counter
 
 
 def test_the_row_says_how_much_time_a_job_has_taken_so_far() -> None:
-    ledger = Ledger(PROCESSOR)
-    seen = [ledger.row[Word.MODELLED]]
-    ledger.tally.add((1000, *[0] * 7))
+    counter = WorkCounter(PROCESSOR)
+    seen = [counter.row[Word.MODELLED]]
+    counter.tally.add((1000, *[0] * 7))
     counts: list[Callable[[], None]] = [
-        ledger.tally.progress,
-        ledger.called,
-        lambda: ledger.accelerated(100),
-        lambda: ledger.ran_model(4000, 4096),
+        counter.tally.progress,
+        counter.called,
+        lambda: counter.accelerated(100),
+        lambda: counter.ran_model(4000, 4096),
     ]
     for count in counts:
         count()
-        seen.append(ledger.row[Word.MODELLED])
-        assert seen[-1] == Price(PROCESSOR)(ledger.work)
+        seen.append(counter.row[Word.MODELLED])
+        assert seen[-1] == Price(PROCESSOR)(counter.work)
     assert all(before < after for before, after in pairwise(seen))
-    ledger.begin()
-    assert ledger.row[Word.MODELLED] == seen[0] == PROCESSOR.dispatch_ns
+    counter.begin()
+    assert counter.row[Word.MODELLED] == seen[0] == PROCESSOR.dispatch_ns
 
 
 def test_a_row_holds_what_no_job_takes() -> None:
-    ledger = Ledger(PROCESSOR)
-    ledger.accelerated(1 << 100)
-    assert ledger.row[Word.MODELLED] == min(Price(PROCESSOR)(ledger.work), (1 << 64) - 1)
+    counter = WorkCounter(PROCESSOR)
+    counter.accelerated(1 << 100)
+    assert counter.row[Word.MODELLED] == min(Price(PROCESSOR)(counter.work), (1 << 64) - 1)
 
 
 def test_very_many_reads_become_bytes() -> None:
-    ledger = Ledger(PROCESSOR)
-    ledger.reads = [Read(0, 1, 0, PAGE)] * MOST_READS
-    ledger.read(1, 0, PAGE)
-    assert (len(ledger.reads), ledger.bytes) == (MOST_READS, PAGE)
+    counter = WorkCounter(PROCESSOR)
+    counter.reads = [Read(0, 1, 0, PAGE)] * MOST_READS
+    counter.read(1, 0, PAGE)
+    assert (len(counter.reads), counter.bytes) == (MOST_READS, PAGE)

@@ -74,10 +74,10 @@ def end(pid: int, number: signal.Signals) -> None:
     await_end(pidfd)
 
 
-def memory(nursery: int) -> tuple[set[str], set[str]]:
-    """What of the device's memory a nursery has open, and what of it it has mapped."""
-    files = {one.removeprefix("/memfd:").split(" ")[0] for one in opened(nursery)}
-    lines = Path(f"/proc/{nursery}/maps").read_text().splitlines()
+def memory(fork_server: int) -> tuple[set[str], set[str]]:
+    """What of the device's memory a fork server has open, and what of it it has mapped."""
+    files = {one.removeprefix("/memfd:").split(" ")[0] for one in opened(fork_server)}
+    lines = Path(f"/proc/{fork_server}/maps").read_text().splitlines()
     mapped = {line.partition("/memfd:")[2].split(" ")[0] for line in lines}
     device = {"potash-transfer", "potash-state", "media1", "potash-arena0", "potash-arena3"}
     return files & device, mapped & device
@@ -108,22 +108,22 @@ def test_what_is_sent_to_the_whole_group_is_the_devices_alone(
     apu: Board, number: signal.Signals
 ) -> None:
     worker = loop(apu)
-    below = [apu.process.pid, apu.nursery(), worker]
+    below = [apu.process.pid, apu.fork_server(), worker]
     for pid in below:
         os.kill(pid, number)
     assert apu.status().status == StatusId.RUNNING
     assert apu.control(Operation.STOP) == 0  # kills the worker, which is there until then
     assert apu.log_types().count(LogEntryType.PROCESS_LOST) == 0
-    assert [apu.process.pid, apu.nursery()] == below[:2]
+    assert [apu.process.pid, apu.fork_server()] == below[:2]
 
 
 def test_every_process_says_which_it_is(apu: Board) -> None:
     apu.until_so(lambda: apu.has_worker(0) and apu.has_worker(3))
-    pids = (apu.process.pid, apu.nursery(), apu.worker(0), apu.worker(3))
+    pids = (apu.process.pid, apu.fork_server(), apu.worker(0), apu.worker(3))
     proc = [Path(f"/proc/{pid}") for pid in pids]
     assert [(item / "comm").read_text().strip() for item in proc] == [
         "potash-apu",
-        "potash-nursery",
+        "potash-fork-srv",
         "potash-worker0",
         "potash-worker3",
     ]
@@ -136,33 +136,33 @@ def test_workers_are_made_though_no_command_comes() -> None:
         apu.until_so(lambda: apu.has_worker(0) and apu.has_worker(3))
 
 
-def test_of_the_devices_memory_a_nursery_has_the_accelerators_alone(apu: Board) -> None:
+def test_of_the_devices_memory_a_fork_server_has_the_accelerators_alone(apu: Board) -> None:
     """The first one is forked from the APU, which has all of it; the next one is not."""
     apu.run(COPY_8, b"ABCDEFGH")
-    first = apu.nursery()
+    first = apu.fork_server()
     assert memory(first) == ({"potash-arena0", "potash-arena3"}, set())
     end(first, signal.SIGKILL)
     apu.until_so(lambda: children(apu.process.pid) not in ([], [first]))
     apu.run(COPY_8, b"ABCDEFGH")
-    assert memory(apu.nursery()) == ({"potash-arena0", "potash-arena3"}, set())
+    assert memory(apu.fork_server()) == ({"potash-arena0", "potash-arena3"}, set())
 
 
-def test_a_nursery_imports_what_models_take_when_a_second_worker_does() -> None:
+def test_a_fork_server_imports_what_models_take_when_a_second_worker_does() -> None:
     """One that does so for the first would do it twice on a drive that runs one model."""
 
     def imported() -> bool:
-        opened(nursery)  # or the test is skipped
-        return "litert" in Path(f"/proc/{nursery}/maps").read_text()
+        opened(fork_server)  # or the test is skipped
+        return "litert" in Path(f"/proc/{fork_server}/maps").read_text()
 
     with board() as apu:
         assert apu.run(INFER, b"no model").status == StatusId.FAILED
-        nursery, worker = apu.nursery(), apu.worker(0)
+        fork_server, worker = apu.fork_server(), apu.worker(0)
         assert not imported()
         end(worker, signal.SIGKILL)
         apu.until_so(lambda: apu.has_worker(0) and apu.worker(0) != worker)
         assert apu.run(INFER, b"no model").status == StatusId.FAILED
         apu.until_so(imported)
-        assert apu.nursery() == nursery
+        assert apu.fork_server() == fork_server
 
 
 def test_an_idle_worker_that_dies_fails_no_job(apu: Board) -> None:
@@ -175,23 +175,23 @@ def test_an_idle_worker_that_dies_fails_no_job(apu: Board) -> None:
     assert LogEntryType.PROCESS_LOST not in apu.log_types()
 
 
-def test_a_nursery_that_dies_takes_its_workers_along_and_is_replaced(apu: Board) -> None:
+def test_a_fork_server_that_dies_takes_its_workers_along_and_is_replaced(apu: Board) -> None:
     worker = os.pidfd_open(loop(apu))
-    end(apu.nursery(), signal.SIGKILL)
+    end(apu.fork_server(), signal.SIGKILL)
     await_end(worker)
     assert apu.wait().status == StatusId.FAILED
     assert LogEntryType.PROCESS_LOST in apu.log_types()
     assert apu.run(COPY_8, b"ABCDEFGH").return_value == 7
 
 
-def test_a_nursery_that_hangs_is_ended_and_replaced(apu: Board) -> None:
+def test_a_fork_server_that_hangs_is_ended_and_replaced(apu: Board) -> None:
     loop(apu)
-    nursery = apu.nursery()
-    os.kill(nursery, signal.SIGSTOP)
+    fork_server = apu.fork_server()
+    os.kill(fork_server, signal.SIGSTOP)
     assert apu.control(Operation.STOP) == 0
     assert apu.status().status == StatusId.STOPPED
     assert apu.run(COPY_8, b"ABCDEFGH").return_value == 7
-    assert apu.nursery() != nursery
+    assert apu.fork_server() != fork_server
 
 
 def test_a_stop_while_workers_are_still_being_prepared_is_answered() -> None:
@@ -309,7 +309,7 @@ def test_a_controller_reset_is_remembered_over_a_restart(apu: Board) -> None:
 def test_jobs_and_deaths_leave_no_descriptor_behind(apu: Board) -> None:
     def descriptors() -> list[int]:
         apu.until_so(lambda: apu.has_worker(0) and apu.has_worker(3))
-        return [len(opened(pid)) for pid in (apu.process.pid, apu.nursery())]
+        return [len(opened(pid)) for pid in (apu.process.pid, apu.fork_server())]
 
     apu.run(COPY_8, b"ABCDEFGH")
     before = descriptors()

@@ -10,9 +10,9 @@ import pytest
 from csd_spec import fields
 from csd_spec.opcodes import AdminOpcode, GlobalOperation, IoOpcode
 from potash_firmware.apu.model import Subsystem
-from potash_firmware.apu.pool import Pool
 from potash_firmware.apu.service import Service
 from potash_firmware.apu.state import StateArea
+from potash_firmware.apu.supervisor import Supervisor
 from potash_firmware.mailbox import ApuPort, RpuPort, SharedBuffers, pair
 from potash_firmware.mailbox.messages import Reply, Request, Reset, ResetDone, ToRpu
 from support.apu import CONFIG
@@ -34,13 +34,13 @@ class WatchedPort(ApuPort):
 
 
 class Bench:
-    """A service between two ports; it has no nursery, and no test here starts a job."""
+    """A service between two ports; it has no fork server, and no test here starts a job."""
 
     def __init__(self, rpu: RpuPort, port: WatchedPort, buffers: SharedBuffers) -> None:
         self.rpu = rpu
         self.port = port
         self.buffers = buffers
-        self.service = Service(CONFIG, port, buffers, Pool(CONFIG, {}))
+        self.service = Service(CONFIG, port, buffers, Supervisor(CONFIG, {}))
 
     def ask(self, message: Request | Reset) -> Subsystem:
         """What a restart would have found when the answer was sent."""

@@ -200,7 +200,7 @@ def test_workers_that_die_under_jobs_tear_nothing(drive: Drive) -> None:
 
 
 def test_an_apu_that_dies_under_jobs_tears_nothing(drive: Drive) -> None:
-    for victim in ("potash-apu", "potash-nursery", "potash-apu"):
+    for victim in ("potash-apu", "potash-fork-srv", "potash-apu"):
         drive.round(victim)
 
 

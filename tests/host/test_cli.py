@@ -363,7 +363,7 @@ def test_registers_and_blocks_answer_while_a_job_computes(shared: Shared) -> Non
         assert accelerator.wait(LIMIT).return_value == 7
 
 
-@pytest.mark.parametrize("depth", [0, 1, 2], ids=["APU", "nursery", "worker"])
+@pytest.mark.parametrize("depth", [0, 1, 2], ids=["APU", "fork server", "worker"])
 def test_a_killed_process_fails_its_job_alone_and_the_next_job_runs(
     shared: Shared, depth: int
 ) -> None:

@@ -153,17 +153,17 @@ class Board:
                 found.append(os.pidfd_open(pid))
         return found
 
-    def nursery(self) -> int:
+    def fork_server(self) -> int:
         """The process that makes workers."""
         (pid,) = children(self.process.pid)
         return pid
 
     def has_worker(self, accelerator: int) -> bool:
-        return any(self._works_for(pid, accelerator) for pid in children(self.nursery()))
+        return any(self._works_for(pid, accelerator) for pid in children(self.fork_server()))
 
     def worker(self, accelerator: int) -> int:
         """The worker of an accelerator, by its name."""
-        (pid,) = (p for p in children(self.nursery()) if self._works_for(p, accelerator))
+        (pid,) = (p for p in children(self.fork_server()) if self._works_for(p, accelerator))
         return pid
 
     @staticmethod

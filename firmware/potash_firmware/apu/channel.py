@@ -1,7 +1,7 @@
-"""The messages between the service and a worker, in datagrams as those of the mailbox.
+"""The messages between the service, its workers and the fork server, in datagrams as the mailbox's.
 
-A worker runs what a host sent, so what it says is believed no further than a message's form: the
-service treats anything else as the worker's end.
+A worker runs what a host sent, so it may be compromised: the service checks the form of each
+message, and kills a worker that sends anything else.
 """
 
 import struct
@@ -14,9 +14,12 @@ from potash_firmware.apu.model import ByteRange, Grant
 from potash_firmware.mailbox import MailboxError, datagrams, execution
 from potash_firmware.mailbox.datagrams import datagram
 from potash_firmware.mailbox.job_time import Read, require_order
-from potash_wire.records import U64, Number, Range, Stored
+from potash_wire.records import I32, U64, Number, Range, Stored
 
 MAX_MESSAGE = 64 * 1024
+
+MAX_REQUEST = 64
+"""Bytes of a message between the service and the fork server."""
 
 MAX_PERFORM = 4096
 """Bytes of a `Perform`, which names 64 ranges and as many serial numbers at most."""
@@ -29,6 +32,12 @@ RANGES_AT_ONCE = 512
 
 _Text = Annotated[str, Number("H"), Range(0, TEXT_LIMIT)]
 _Ranges = Annotated[tuple[ByteRange, ...], Number("H"), Range(0, MAX_MESSAGE)]
+
+
+CHECKER = -1
+"""The kind of a worker that checks one program, in the place of an accelerator's identifier."""
+ENGINE = -2
+"""The kind of a worker of a compute namespace."""
 
 
 class ChannelError(Exception):
@@ -157,6 +166,33 @@ class Perform:
     new: tuple[int, ...]
 
 
+@datagram(80)
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """Service to fork server: fork a worker of a kind; its end of its channel comes with it."""
+
+    serial: U64
+    kind: I32
+
+
+@datagram(81)
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Service to fork server: kill a worker, unless it has exited already."""
+
+    serial: U64
+
+
+@datagram(82)
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """Fork server to service: a worker has exited; its exit code, or a signal's number negated."""
+
+    serial: U64
+    code: I32
+
+
+ToWorker = Run | Check | Perform
 FromWorker = (
     Ready | Line | Gathered | Counted | Returned | Faulted | Sound | Refused | execution.Executed
 )
@@ -164,11 +200,20 @@ FromWorker = (
 _SERIAL_COUNT = struct.Struct("<Q")
 
 
-def encode(message: Run | Check | Perform | FromWorker) -> bytes:
+def encode(message: ToWorker | FromWorker | Spawn | Kill | Exited) -> bytes:
     if isinstance(message, Perform):
         count = len(message.new)
         return struct.pack(f"<Q{count}Q", count, *message.new) + datagrams.encode(message.execute)
     return datagrams.encode(message)
+
+
+def decode_request(data: bytes) -> Spawn | Kill:
+    """What the service sent to the fork server."""
+    return cast(Spawn | Kill, datagrams.decode(data))
+
+
+def decode_from_fork_server(data: bytes) -> Exited:
+    return cast(Exited, datagrams.decode(data))
 
 
 def decode_run(data: bytes) -> Run:

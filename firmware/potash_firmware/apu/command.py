@@ -38,7 +38,7 @@ class Context:
             detail = f"there is no accelerator {identifier}"
             raise NvmeError(VendorStatus.INVALID_ACCELERATOR, detail) from None
 
-    def accelerator_at_rest(self, identifier: int) -> Accelerator:
+    def idle_accelerator(self, identifier: int) -> Accelerator:
         """One whose buffers no job has. Raises NvmeError."""
         accelerator = self.accelerator(identifier)
         if accelerator.busy:
@@ -63,7 +63,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """The command succeeds as soon as these accelerators are at rest; `then` comes first."""
+    """The command succeeds as soon as these accelerators are idle; `then` comes first."""
 
     until: tuple[Accelerator, ...]
     then: Callable[[], None] = lambda: None

@@ -165,7 +165,7 @@ def _refuse(accelerator: Accelerator, reason: str) -> None:
 
 def send_data(context: Context, request: Request) -> Result:
     command = fields.DataTransfer.decode(request.cdws)
-    accelerator = context.accelerator_at_rest(command.accelerator)
+    accelerator = context.idle_accelerator(command.accelerator)
     start, end = _extent(command.offset, request, accelerator.config.input_size)
     arena = context.buffers.arena(command.accelerator)
     at = accelerator.config.plan.input_offset
@@ -178,7 +178,7 @@ def send_data(context: Context, request: Request) -> Result:
 
 def read_data(context: Context, request: Request) -> Result:
     command = fields.DataTransfer.decode(request.cdws)
-    accelerator = context.accelerator_at_rest(command.accelerator)
+    accelerator = context.idle_accelerator(command.accelerator)
     start, end = _extent(command.offset, request, accelerator.config.output_size)
     at = accelerator.config.plan.output_offset
     return Answer(context.buffers.arena(command.accelerator)[at + start : at + end])
@@ -227,7 +227,7 @@ def _reset(
 def _start(
     context: Context, request: Request, accelerator: Accelerator, command: fields.Control
 ) -> Result:
-    context.accelerator_at_rest(command.accelerator)
+    context.idle_accelerator(command.accelerator)
     chosen = command.firmware
     if chosen == opcodes.KEEP_ACTIVE_FIRMWARE and accelerator.active is not None:
         chosen = accelerator.active
@@ -259,7 +259,7 @@ def _stop(
 def _select_firmware(
     context: Context, request: Request, accelerator: Accelerator, command: fields.Control
 ) -> Result:
-    context.accelerator_at_rest(command.accelerator)
+    context.idle_accelerator(command.accelerator)
     _selected(accelerator, command.firmware)
     accelerator.active = command.firmware
     return Answer()
@@ -359,7 +359,7 @@ def _set_output(context: Context, request: Request, *, append: bool) -> Result:
 
 def _local_range(context: Context, request: Request) -> tuple[Accelerator, ByteRange]:
     command = fields.LocalStorage.decode(request.cdws)
-    accelerator = context.accelerator_at_rest(command.accelerator)
+    accelerator = context.idle_accelerator(command.accelerator)
     item = ranges.resolve(command, request.nsid, _namespaces(context), context.config.range_blocks)
     return accelerator, item
 

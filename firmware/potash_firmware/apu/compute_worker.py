@@ -17,8 +17,8 @@ from potash_firmware.apu import channel
 from potash_firmware.apu.channel import Perform
 from potash_firmware.apu.config import Limits
 from potash_firmware.apu.inference import Inference
-from potash_firmware.apu.ledger import Ledger
 from potash_firmware.apu.reporting import Reporter
+from potash_firmware.apu.work_counter import WorkCounter
 from potash_firmware.bpf.engine import base_of
 from potash_firmware.bpf.ranged import Extent, Placed, Window
 from potash_firmware.bpf.reserve import Space
@@ -37,15 +37,15 @@ def serve(
     models: Inference,
     limits: Limits,
     engine: bpf.Engine,
-    ledger: Ledger | None = None,
+    counter: WorkCounter | None = None,
     row: Callable[[int], Row] = lambda _: unshared_row(),
 ) -> None:
     """Do what is ordered through `end`, until nobody is at its other side.
 
-    Executions count in `ledger`, if there is one, and say so in the `row` that they name.
+    Executions count in `counter`, if there is one, and say so in the `row` that they name.
     """
     reporter = Reporter(end)
-    worker = _Worker(reporter, models, limits, engine, ledger, row)
+    worker = _Worker(reporter, models, limits, engine, counter, row)
     reporter.serve(worker.perform, channel.MAX_PERFORM, MOST_DESCRIPTORS)
 
 
@@ -56,12 +56,12 @@ class _Worker:
         models: Inference,
         limits: Limits,
         engine: bpf.Engine,
-        ledger: Ledger | None,
+        counter: WorkCounter | None,
         row: Callable[[int], Row],
     ) -> None:
-        self._ledger = ledger
+        self._counter = counter
         self._row = row
-        self._tally = None if ledger is None else ledger.tally
+        self._tally = None if counter is None else counter.tally
         self._reporter = reporter
         self._models = models
         self._limits = limits
@@ -82,21 +82,21 @@ class _Worker:
             models.infer_vta,
             log=reporter.log,
             load_model=models.load,
-            called=None if ledger is None else ledger.called,
+            called=None if counter is None else counter.called,
         )
 
     def perform(self, data: bytes, fds: list[int]) -> None:
         order = channel.decode_perform(data)
         self._take(order, fds)
         contents = _contents(fds[-1]) if order.execute.data_length else b""
-        ledger = self._ledger
-        if ledger is not None:
-            ledger.row = self._row(order.execute.row)
-            ledger.begin()
+        counter = self._counter
+        if counter is not None:
+            counter.row = self._row(order.execute.row)
+            counter.begin()
         with COMPUTE.span("worker.execution", namespace=order.execute.nsid):
             answer = self._execute(order.execute, contents)
-        if ledger is not None:
-            answer = replace(answer, work=ledger.work)
+        if counter is not None:
+            answer = replace(answer, work=counter.work)
         self._reporter.send(answer)
         # Nobody waits for this.
         if self._placed is not None:
@@ -133,9 +133,9 @@ class _Worker:
         from potash_firmware.apu import device_programs  # NumPy takes its time to load
 
         program = DeviceProgram(job.program)
-        if self._ledger is not None:
+        if self._counter is not None:
             views = self._window.views
-            self._ledger.moved(device_programs.moved(program, views, job.parameters))
+            self._counter.moved(device_programs.moved(program, views, job.parameters))
         return device_programs.run(program, self._window.views, job.parameters, data, self._models)
 
     def _prepare(self, job: execution.Execute) -> None:

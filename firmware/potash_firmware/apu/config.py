@@ -79,7 +79,7 @@ class Limits:
     engine_workers: int = 4
     """Executions that run at once in one compute namespace."""
     patience: float = 5.0
-    """Seconds in which the nursery has to tell of a worker's death."""
+    """Seconds in which the fork server has to tell of a worker's death."""
 
 
 @dataclass(frozen=True, slots=True)

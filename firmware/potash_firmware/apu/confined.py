@@ -70,7 +70,7 @@ def close_others(keep: Collection[int]) -> None:
 
 def _caches() -> tuple[Path, ...]:
     """What is in them was other clients', too: only who knows a program can name its code."""
-    from potash_device import cache  # the nursery imports it, and the APU does without
+    from potash_device import cache  # the fork server imports it, and the APU does without
 
     with suppress(RuntimeError):
         return tuple(cache.folder(name) for name in CACHES)

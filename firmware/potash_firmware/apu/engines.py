@@ -10,19 +10,16 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from csd_spec.descriptors import LogEntryType
-from potash_firmware.apu import orders
-from potash_firmware.apu.channel import ChannelError, FromWorker, Line, Perform, Ready
+from potash_firmware.apu.channel import ENGINE, ChannelError, FromWorker, Line, Perform, Ready
 from potash_firmware.apu.checks import Checks
 from potash_firmware.apu.config import Config
-from potash_firmware.apu.crew import Crew
 from potash_firmware.apu.log import Log, Snapshot
-from potash_firmware.apu.pool import Pool, Worker
+from potash_firmware.apu.supervisor import Supervisor, Worker
 from potash_firmware.mailbox import execution
 from potash_firmware.mailbox.messages import ToRpu
 
@@ -57,7 +54,7 @@ class _Worker:
 
     @property
     def is_idle(self) -> bool:
-        return self.job is None and self.process.ready and not self.process.doomed
+        return self.job is None and self.process.ready and not self.process.ending
 
 
 @dataclass(eq=False, slots=True)
@@ -66,7 +63,6 @@ class _Job:
 
     message: execution.Execute
     names: frozenset[int]
-    deadline: float
     ended: execution.Outcome = execution.Outcome.LOST
     """How it has ended when its worker is gone."""
 
@@ -85,44 +81,34 @@ class _Engine:
 class Engines:
     """All engines; answers go to the RPU by `send`."""
 
+    messages_at_once = 1
+    """An answer is mostly all that a worker sends."""
+
     def __init__(
         self,
         config: Config,
-        pool: Pool,
+        supervisor: Supervisor,
         checks: Checks,
         send: Callable[[ToRpu], None],
         clock: Callable[[], float],
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits = config.limits
-        self._pool = pool
+        self._supervisor = supervisor
         self._checks = checks
         self._send = send
         self._clock = clock
-        self._monotonic = monotonic
         self._engines: dict[int, _Engine] = {}
         self._leaving: list[_Engine] = []
         """Closed, with workers that are not gone yet."""
         self._shared: dict[int, _Shared] = {}
-        # One message at once, as an answer is mostly all that a worker has to say.
-        self.crew = Crew(pool, self._heard, self._buried, at_once=1)
         self._workers: dict[Worker, _Worker] = {}
 
     # What the service asks.
 
     @property
-    def at_rest(self) -> bool:
+    def idle(self) -> bool:
         """Nothing runs, and nobody that was killed may still be there."""
-        return not any(one.job is not None or one.process.doomed for one in self._workers.values())
-
-    def deadline(self) -> float | None:
-        """Seconds until `expire` has something to do; None when nothing has a limit."""
-        ends = [
-            one.job.deadline
-            for one in self._workers.values()
-            if one.job is not None and not one.process.doomed
-        ]
-        return max(0.0, min(ends) - self._monotonic()) if ends else None
+        return not any(one.job is not None or one.process.ending for one in self._workers.values())
 
     def log_of(self, nsid: int) -> tuple[Log, Snapshot] | None:
         """A compute namespace's log; None where there is none such."""
@@ -165,18 +151,6 @@ class Engines:
                     worker.stale |= worker.process.used
                     self._retire(worker)
 
-    def expire(self) -> None:
-        now = self._monotonic()
-        for worker in self._workers.values():
-            job = worker.job
-            if job is not None and job.deadline <= now and not worker.process.doomed:
-                worker.engine.log.add(
-                    LogEntryType.LIMIT_EXCEEDED,
-                    f"the execution took more than {self._limits.seconds:g} s",
-                )
-                job.ended = execution.Outcome.EXPIRED
-                self._pool.kill(worker.process)
-
     def _open(self, nsid: int) -> None:
         if nsid in self._engines:
             return
@@ -191,7 +165,7 @@ class Engines:
             return
         self._cancel_all(engine)
         for worker in engine.workers:
-            self._pool.kill(worker.process)
+            self._supervisor.kill(worker.process)
         if engine.workers:
             self._leaving.append(engine)
 
@@ -263,7 +237,7 @@ class Engines:
             return
         for serial in names:
             self._shared[serial].users += 1
-        job = _Job(message, names, self._monotonic() + self._limits.seconds)
+        job = _Job(message, names)
         engine.waiting.append(job)
         self._hand_over(engine)
 
@@ -288,9 +262,9 @@ class Engines:
         if message.data_length:
             descriptors.append(message.descriptor)
         worker.job, worker.names = job, job.names
-        job.deadline = self._monotonic() + self._limits.seconds
-        worker.process.began = self._monotonic()
-        worker.process.run(Perform(message, new), descriptors)
+        self._supervisor.execute(
+            worker.process, Perform(message, new), descriptors, self._limits.seconds
+        )
         self._let_go(job)
 
     def _let_go(self, job: _Job) -> None:
@@ -325,21 +299,30 @@ class Engines:
         """Cancel what a worker does, which is answered when it is gone for certain."""
         assert worker.job is not None
         worker.job.ended = execution.Outcome.CANCELLED
-        self._pool.kill(worker.process)
+        self._supervisor.kill(worker.process)
 
     # Workers.
 
     def _spawn(self, engine: _Engine) -> None:
-        worker = _Worker(engine, self.crew.spawn(orders.ENGINE))
+        worker = _Worker(engine, self._supervisor.spawn(ENGINE, self))
         engine.workers.append(worker)
         self._workers[worker.process] = worker
 
     def _retire(self, worker: _Worker) -> None:
         """End a worker that is not to be used again, if it does nothing."""
         if worker.stale and worker.job is None:
-            self._pool.kill(worker.process)
+            self._supervisor.kill(worker.process)
 
-    def _heard(self, process: Worker, message: FromWorker) -> None:
+    def expired(self, process: Worker) -> None:
+        worker = self._workers[process]
+        worker.engine.log.add(
+            LogEntryType.LIMIT_EXCEEDED, f"the execution took more than {self._limits.seconds:g} s"
+        )
+        if worker.job is not None:
+            worker.job.ended = execution.Outcome.EXPIRED
+        self._supervisor.kill(process)
+
+    def received(self, process: Worker, message: FromWorker) -> None:
         worker = self._workers[process]
         engine, job = worker.engine, worker.job
         match message:
@@ -353,13 +336,13 @@ class Engines:
             ):
                 worker.job = None
                 self._send(message)
-                worker.stale |= process.rest(self._monotonic()) > self._limits.seconds
+                worker.stale |= self._supervisor.finish(process)
                 self._retire(worker)
             case _:
                 raise ChannelError(f"an engine's worker sent {message}")
         self._hand_over(engine)
 
-    def _buried(self, process: Worker, why: str) -> None:
+    def exited(self, process: Worker, why: str) -> None:
         worker = self._workers.pop(process)
         engine = worker.engine
         engine.workers.remove(worker)

@@ -9,7 +9,6 @@ not given to the next job.
 import errno
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, groupby
@@ -20,11 +19,10 @@ from csd_spec.opcodes import LOG_PAGE
 from potash_device.trace import COMPUTE
 from potash_firmware.apu import channel, ranges
 from potash_firmware.apu.config import Config
-from potash_firmware.apu.crew import Crew
 from potash_firmware.apu.job_counts import count_event
 from potash_firmware.apu.lifecycle import DYING, Event, State, after
 from potash_firmware.apu.model import Accelerator, ByteRange, Outcome
-from potash_firmware.apu.pool import Pool, Worker, contents_of
+from potash_firmware.apu.supervisor import Supervisor, Worker, contents_of
 from potash_firmware.mailbox.counters import Word, add
 from potash_firmware.mailbox.job_time import JobBegan, JobCounted, JobDue, JobLeft, JobOverdue
 from potash_firmware.mailbox.messages import (
@@ -38,9 +36,6 @@ from potash_firmware.mailbox.messages import (
 
 log = logging.getLogger(__name__)
 
-MESSAGES_AT_ONCE = 64
-"""Of one worker in one pass, so that one that talks without end holds up nobody."""
-
 LOST_AT_MOST = 64
 """Blocks of a job's grants that are found out to be lost one by one."""
 
@@ -48,8 +43,6 @@ TAG_LIMIT = 1 << 32
 
 ENDED_BY_HOST = {State.STOPPING: "stopped by the host", State.RESETTING: "ended by a reset"}
 """What the log says of a job whose worker has been killed for the host."""
-
-Monotonic = Callable[[], float]
 
 
 @dataclass(slots=True)
@@ -59,7 +52,6 @@ class _Job:
     run: channel.Run
     image: bytes
     arguments: bytes
-    deadline: float
     handed_over: bool = False
     checks: set[int] = field(default_factory=set)
     """Questions about blocks that it may read, which the RPU has not answered."""
@@ -80,50 +72,38 @@ class _Job:
 
 
 class Jobs:
-    """Runs the jobs of all accelerators with the workers of `pool`; `send` goes to the RPU.
+    """Runs the jobs of all accelerators with workers of `supervisor`; `send` goes to the RPU.
 
     `media` are descriptors that namespaces can be read from; a worker gets those that its job
     names.
     """
 
+    messages_at_once = 64
+
     def __init__(
         self,
         config: Config,
         accelerators: Mapping[int, Accelerator],
-        pool: Pool,
+        supervisor: Supervisor,
         send: Callable[[ToRpu], None],
-        monotonic: Monotonic = time.monotonic,
         media: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         self._config = config
         self._accelerators = accelerators
         self._namespaces = {item.nsid: item for item in config.namespaces}
-        self._pool = pool
+        self._supervisor = supervisor
         self._send = send
-        self._monotonic = monotonic
         self._media = media
         self._jobs: dict[int, _Job] = {}
-        self.crew = Crew(pool, self._heard, self._buried, MESSAGES_AT_ONCE)
         self._workers: dict[int, Worker] = {}
         self._tags = count(1)
         self._writing: dict[int, int] = {}
         """Write-backs that the RPU has not answered, to the accelerator whose arena they read."""
 
-    def deadline(self) -> float | None:
-        """Seconds until `expire` has something to do; None when nothing has a limit."""
-        running = [
-            job.deadline
-            for key, job in self._jobs.items()
-            if self._accelerators[key].state is State.RUNNING and job.ending is None
-        ]
-        job = max(0.0, min(running) - self._monotonic()) if running else None
-        due = [one for one in (job, self._pool.deadline()) if one is not None]
-        return min(due, default=None)
-
     def prepare(self) -> None:
         for accelerator in self._accelerators:
             if accelerator not in self._workers:
-                self._workers[accelerator] = self.crew.spawn(accelerator)
+                self._workers[accelerator] = self._supervisor.spawn(accelerator, self)
 
     def start(self, accelerator: Accelerator, image: bytes, arguments: bytes) -> None:
         """Begin a job with the accelerator's buffers. Raises OutOfSequence while it is busy."""
@@ -145,7 +125,7 @@ class Jobs:
             f"firmware {accelerator.active}, {run.input_length} bytes of input, "
             f"{run.output_length} bytes of room for output",
         )
-        job = _Job(run, image, arguments, self._monotonic() + limits.seconds)
+        job = _Job(run, image, arguments)
         self._jobs[accelerator.config.id] = job
         if self._config.processor is not None:
             job.number = next(self._tags) % TAG_LIMIT
@@ -177,29 +157,21 @@ class Jobs:
         """Have a new process for the next job, if programs have run in this one."""
         worker = self._workers.get(accelerator.config.id)
         if worker is not None and worker.used:
-            self._pool.kill(worker)
+            self._supervisor.kill(worker)
 
-    def at_rest(self, accelerator: Accelerator) -> bool:
+    def is_idle(self, accelerator: Accelerator) -> bool:
         """No job has the accelerator, and nobody reads or writes its arena."""
         key = accelerator.config.id
         worker = self._workers.get(key)
-        dying = worker is not None and worker.doomed
+        dying = worker is not None and worker.ending
         return not (accelerator.busy or dying or key in self._writing.values())
 
-    def expire(self) -> None:
-        """Stop the jobs, and the nursery, that have taken too long."""
-        self._pool.expire()
-        now = self._monotonic()
-        for key, job in list(self._jobs.items()):
-            accelerator = self._accelerators[key]
-            if accelerator.state is not State.RUNNING or job.ending is not None:
-                continue
-            if job.deadline <= now:
-                accelerator.log.add(
-                    LogEntryType.LIMIT_EXCEEDED,
-                    f"the job took more than {self._config.limits.seconds:g} s",
-                )
-                self._interrupt(accelerator, Event.EXPIRED)
+    def expired(self, worker: Worker) -> None:
+        accelerator = self._accelerators[worker.kind]
+        accelerator.log.add(
+            LogEntryType.LIMIT_EXCEEDED, f"the job took more than {self._config.limits.seconds:g} s"
+        )
+        self._interrupt(accelerator, Event.EXPIRED)
 
     def checked(self, checked: ReadChecked) -> None:
         """The RPU says whether blocks of a job's input may be read."""
@@ -284,18 +256,19 @@ class Jobs:
         if job.checks or key in self._writing.values():
             return
         worker = self._workers.get(key)
-        if worker is not None and worker.doomed:
+        if worker is not None and worker.ending:
             return
         if worker is None:
-            worker = self._workers[key] = self.crew.spawn(key)
+            worker = self._workers[key] = self._supervisor.spawn(key, self)
         job.handed_over = True
         if COMPUTE.sink is not None:
             COMPUTE.sink("apu.hand_over", {"accelerator": key})
-        worker.began = self._monotonic()
         run = replace(job.run, unreadable=tuple(job.unreadable))
         contents = contents_of(job.image, job.arguments)
         try:
-            worker.run(run, [contents, *(self._media[nsid] for nsid in run.namespaces)])
+            media = (self._media[nsid] for nsid in run.namespaces)
+            seconds = self._config.limits.seconds
+            self._supervisor.execute(worker, run, [contents, *media], seconds)
         finally:
             os.close(contents)
 
@@ -306,10 +279,10 @@ class Jobs:
             if worker is None:
                 self._lost(accelerator, "")
             else:
-                self._pool.kill(worker)
+                self._supervisor.kill(worker)
 
-    def _heard(self, worker: Worker, message: channel.FromWorker) -> None:
-        accelerator = self._accelerators[worker.accelerator]
+    def received(self, worker: Worker, message: channel.FromWorker) -> None:
+        accelerator = self._accelerators[worker.kind]
         match message:
             case channel.Ready():
                 pass
@@ -452,11 +425,11 @@ class Jobs:
     def _rest(self, accelerator: Accelerator) -> None:
         """The worker has done its job; one that has worked long enough is replaced."""
         worker = self._workers.get(accelerator.config.id)
-        if worker is not None and worker.rest(self._monotonic()) > self._config.limits.seconds:
-            self._pool.kill(worker)
+        if worker is not None and self._supervisor.finish(worker):
+            self._supervisor.kill(worker)
 
-    def _buried(self, worker: Worker, why: str) -> None:
-        key = worker.accelerator
+    def exited(self, worker: Worker, why: str) -> None:
+        key = worker.kind
         del self._workers[key]
         accelerator = self._accelerators[key]
         job = self._jobs.get(key)
@@ -464,7 +437,7 @@ class Jobs:
         if accelerator.state is not State.RUNNING or interrupted:
             self._lost(accelerator, why)
         if worker.ready:
-            self._workers[key] = self.crew.spawn(key)
+            self._workers[key] = self._supervisor.spawn(key, self)
         self._hand_over(accelerator)
 
     def _lost(self, accelerator: Accelerator, why: str) -> None:

@@ -50,7 +50,7 @@ class OutOfSequence(Exception):
     """The event cannot happen in this state."""
 
 
-def _at_rest(state: State) -> dict[Event, State]:
+def _idle(state: State) -> dict[Event, State]:
     return {
         Event.START: State.RUNNING,
         Event.STOP: state,
@@ -61,11 +61,11 @@ def _at_rest(state: State) -> dict[Event, State]:
 
 
 TRANSITIONS: dict[State, dict[Event, State]] = {
-    State.IDLE: _at_rest(State.IDLE),
-    State.DONE: _at_rest(State.DONE),
-    State.FAILED: _at_rest(State.FAILED),
-    State.STOPPED: _at_rest(State.STOPPED),
-    State.NOT_LOADED: _at_rest(State.NOT_LOADED),
+    State.IDLE: _idle(State.IDLE),
+    State.DONE: _idle(State.DONE),
+    State.FAILED: _idle(State.FAILED),
+    State.STOPPED: _idle(State.STOPPED),
+    State.NOT_LOADED: _idle(State.NOT_LOADED),
     State.RUNNING: {
         Event.RETURNED: State.WRITING,
         Event.FAULTED: State.FAILED,

@@ -14,16 +14,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from potash_device.trace import COMPUTE, record
-from potash_firmware.apu import nursery
+from potash_firmware.apu import fork_server
 from potash_firmware.apu.config import (
     CONFIG_VARIABLE,
     Config,
     ConfigError,
     parse_descriptors,
 )
-from potash_firmware.apu.pool import Pool
 from potash_firmware.apu.process import ignore_signals_to_group, set_name
 from potash_firmware.apu.service import Service
+from potash_firmware.apu.supervisor import Supervisor
 from potash_firmware.confinement import be_undumpable
 from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers
 from potash_firmware.mailbox.counters import Counters
@@ -44,8 +44,8 @@ def run(descriptors: dict[str, int], config: Config) -> None:
     if missing:
         raise ConfigError(f"no descriptor was given for {', '.join(missing)}")
     for_workers = {name: fd for name, fd in descriptors.items() if name.startswith(FOR_WORKERS)}
-    pool = Pool(config, for_workers)
-    pool.fork(nursery.run)
+    supervisor = Supervisor(config, for_workers)
+    supervisor.fork(fork_server.run)
     if "trace" in descriptors:
         # What ends it is said by the device.
         record(COMPUTE, descriptors["trace"], PROCESS, level=logging.DEBUG)
@@ -57,9 +57,9 @@ def run(descriptors: dict[str, int], config: Config) -> None:
         SharedBuffers.adopt(descriptors["transfer"], descriptors["state"], arenas) as buffers,
     ):
         try:
-            Service(config, port, buffers, pool, counters, media).run()
+            Service(config, port, buffers, supervisor, counters, media).run()
         finally:
-            pool.close()
+            supervisor.close()
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from potash_device.vta.core import Core
 from potash_device.vta.encoding import INSTRUCTION_BYTES, InstructionError
 from potash_device.vta.stream import StreamError
 from potash_device.vta.timing import parameters
-from potash_firmware.apu.ledger import Ledger
+from potash_firmware.apu.work_counter import WorkCounter
 from potash_firmware.mailbox.counters import Row, Word, unshared_row
 
 KEPT = 256
@@ -24,7 +24,7 @@ COMPILED_FROM = 2_000
 class Meter:
     """Counts models and streams in `row`; cycles, which have to be found out, if that is wanted.
 
-    `ledger` is that of the worker's jobs, where their time is modelled.
+    `counter` is that of the worker's jobs, where their time is modelled.
     """
 
     def __init__(
@@ -32,11 +32,11 @@ class Meter:
         row: Row | None = None,
         *,
         count_cycles: bool = False,
-        ledger: Ledger | None = None,
+        counter: WorkCounter | None = None,
     ) -> None:
         self._row = unshared_row() if row is None else row
         self._count_cycles = count_cycles
-        self.ledger = ledger
+        self.counter = counter
 
     def attach(self, core: Core) -> None:
         """Count what a tensor accelerator does from now on."""
@@ -55,11 +55,11 @@ class Meter:
         row = self._row
         row[Word.STREAMS] += 1
         row[Word.INSTRUCTIONS] += len(stream) // INSTRUCTION_BYTES
-        if self._count_cycles or self.ledger is not None:
+        if self._count_cycles or self.counter is not None:
             cycles = _cycles_of(config, stream)
             row[Word.CYCLES] += cycles
-            if self.ledger is not None:
-                self.ledger.accelerated(cycles)
+            if self.counter is not None:
+                self.counter.accelerated(cycles)
 
 
 @functools.lru_cache(KEPT)

@@ -96,9 +96,9 @@ class Models:
             self._kept.remove(kept)
             with suppress(ModelError):
                 length = kept.run(inputs, output)
-                if self._meter.ledger is not None:
+                if self._meter.counter is not None:
                     # An execution takes the same time in any worker.
-                    self._meter.ledger.moved(len(model))
+                    self._meter.counter.moved(len(model))
                 self._kept.append(kept)
                 return length
             # Shapes that depend on the inputs may be others now; if it is wrong it fails again.
@@ -130,17 +130,17 @@ class Models:
             return runtime.Model(model, delegate=delegate)
 
     def _runs(self, model: bytes, processor: Processor, loaded: runtime.Model) -> RunModel:
-        ledger = self._meter.ledger
-        if ledger is not None:
-            ledger.moved(len(model))
+        counter = self._meter.counter
+        if counter is not None:
+            counter.moved(len(model))
             _ = loaded.macs  # while the delegate's decisions are those about this model
 
         def run(inputs: memoryview, output: memoryview) -> int:
             self._meter.model()
             with COMPUTE.span("tflite.invoke", processor=processor.name):
                 length = loaded(inputs, output)
-            if ledger is not None:
-                ledger.ran_model(loaded.macs, loaded.input_length + length)
+            if counter is not None:
+                counter.ran_model(loaded.macs, loaded.input_length + length)
             return length
 
         return run

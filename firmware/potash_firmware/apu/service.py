@@ -1,4 +1,4 @@
-"""The APU's loop: it waits for the RPU, the nursery and the workers, and for nothing else.
+"""The APU's loop: it waits for the RPU, the fork server and the workers, and for nothing else.
 
 Every command is answered when it comes, from what is known then; nothing in this process computes
 or waits for storage. What a host has configured is kept in the state area before its command is
@@ -18,7 +18,6 @@ from typing import NamedTuple, get_args
 from csd_spec.opcodes import LOG_PAGE
 from nvme_spec.opcodes import DataDirection, data_direction
 from nvme_spec.status import NvmeError, Status
-from potash_firmware.apu import orders
 from potash_firmware.apu.checks import Checks
 from potash_firmware.apu.command import Answer, Context, IfSound
 from potash_firmware.apu.commands import dispatch
@@ -27,8 +26,8 @@ from potash_firmware.apu.engines import Engines
 from potash_firmware.apu.job_counts import count_restart
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import Accelerator, Subsystem
-from potash_firmware.apu.pool import NurseryLost, Pool, Worker, cause
 from potash_firmware.apu.state import StateArea
+from potash_firmware.apu.supervisor import Supervisor, Worker
 from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers, execution, messages
 from potash_firmware.mailbox.counters import Counters
 from potash_firmware.mailbox.job_time import JobDue, JobOverdue
@@ -51,7 +50,7 @@ that boots beside it, and a drive that is used for seconds alone does without.""
 EXECUTIONS = get_args(execution.ToApu)
 
 Source = ApuPort | socket.socket | Worker
-"""What the loop waits for; the socket is the nursery's."""
+"""What the loop waits for; the socket is the fork server's."""
 
 
 class Pending(NamedTuple):
@@ -69,21 +68,20 @@ class Service:
         config: Config,
         port: ApuPort,
         buffers: SharedBuffers,
-        pool: Pool,
+        supervisor: Supervisor,
         counters: Counters | None = None,
         media: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
         self._port = port
         self._buffers = buffers
-        self._pool = pool
+        self._supervisor = supervisor
         self._subsystem = Subsystem.create(config, time.time)
         if counters is not None:
             for place, item in enumerate(config.accelerators):
                 self._subsystem.accelerators[item.id].row = counters.row(place)
-        self._jobs = Jobs(config, self._subsystem.accelerators, pool, port.send, media=media)
-        self._checks = Checks(pool, config.limits)
-        self._engines = Engines(config, pool, self._checks, port.send, time.time)
-        self._crews = (self._jobs.crew, self._engines.crew)
+        self._jobs = Jobs(config, self._subsystem.accelerators, supervisor, port.send, media)
+        self._checks = Checks(supervisor, config.limits)
+        self._engines = Engines(config, supervisor, self._checks, port.send, time.time)
         self._context = Context(config, self._subsystem, self._jobs, buffers, self._engines.log_of)
         self._state = StateArea(buffers.state.view)
         self._saved: tuple[bytes, ...] = ()
@@ -105,10 +103,7 @@ class Service:
             while not self._port.closed:
                 self.step()
         finally:
-            self._checks.close()
             self._engines.close()
-            for crew in self._crews:
-                crew.close()
 
     def step(self) -> None:
         """Wait for something to happen, and do what follows from it."""
@@ -118,21 +113,9 @@ class Service:
         if sources and not others and time.monotonic() < self._check_at:
             return
         self._wanted.clear()
-        for source in others:
-            match source:
-                case ApuPort() | Worker(accelerator=orders.ENGINE):
-                    pass  # that was `_is_execution`
-                case Worker(accelerator=orders.CHECKER):
-                    self._checks.listen(source)
-                case Worker():
-                    self._jobs.crew.listen(source)
-                case socket.socket():
-                    self._reap()
         if self._prepare_at is not None and time.monotonic() >= self._prepare_at:
             self._prepare()
-        self._jobs.expire()
-        self._checks.expire()
-        self._engines.expire()
+        self._supervisor.expire()
         self._answer_waiting()
         self._take_asked()
         # A job that has ended must not run again when this process is restarted.
@@ -140,16 +123,16 @@ class Service:
         self._check_at = time.monotonic() + CHECK_INTERVAL
 
     def _is_execution(self, source: Source) -> bool:
-        """Take in what engines are asked and say; False where there is something else, too."""
-        match source:
-            case Worker(accelerator=orders.ENGINE):
-                return self._engines.crew.listen(source)
-            case ApuPort():
-                return self._serve_port()
+        """Handle what has arrived; True if that was for executions in compute namespaces alone."""
+        if isinstance(source, Worker):
+            return self._supervisor.listen(source) and source.client is self._engines
+        if isinstance(source, ApuPort):
+            return self._serve_port()
+        self._supervisor.reap()
         return False
 
     def _wait(self) -> list[Source]:
-        if self._wanted and not self._port.wants_write() and not self._engines.crew.changed:
+        if self._wanted and not self._port.wants_write() and not self._supervisor.changed:
             # Executions alone since these were found.
             limit: float | None = CHECK_INTERVAL
         else:
@@ -158,30 +141,18 @@ class Service:
         return [by_descriptor[fd] for fd in self._waiting.wait(self._wanted, limit)]
 
     def _find_sources(self) -> float | None:
-        self._engines.crew.changed = False
+        self._supervisor.changed = False
         writing = self._port.wants_write()
         wanted: list[tuple[Source, int]] = [(self._port, READ | WRITE if writing else READ)]
         self._wanted = wanted
-        control = self._pool.control
+        control = self._supervisor.control
         if control is not None:
             wanted.append((control, READ))
-        for part in (*self._crews, self._checks):
-            wanted.extend((worker, READ) for worker in part.workers)
+        wanted.extend((worker, READ) for worker in self._supervisor.workers)
         self._by_descriptor = {source.fileno(): source for source, _ in wanted}
-        ends = [self._jobs.deadline(), self._checks.deadline(), self._engines.deadline()]
-        if self._prepare_at is not None:
-            ends.append(max(0.0, self._prepare_at - time.monotonic()))
-        return earliest(*ends)
-
-    def _reap(self) -> None:
-        try:
-            for gone in self._pool.exits():
-                for crew in self._crews:
-                    crew.gone(gone.serial, cause(gone.code))
-        except NurseryLost:
-            log.warning("the nursery is gone")
-            for crew in self._crews:
-                crew.nursery_lost()
+        if self._prepare_at is None:
+            return self._supervisor.deadline()
+        return earliest(self._supervisor.deadline(), max(0.0, self._prepare_at - time.monotonic()))
 
     def _serve_port(self) -> bool:
         """Handle what has come; whether that was executions alone."""
@@ -259,7 +230,7 @@ class Service:
             self._keep()
             self._answer(request, Answer())
 
-        self._when_at_rest(later.until, succeed)
+        self._when_idle(later.until, succeed)
 
     def _check(self, request: messages.Request, wanted: IfSound) -> None:
         def decided(reason: str | None) -> None:
@@ -316,19 +287,19 @@ class Service:
             self._resetting = False
             self._port.send(messages.ResetDone(reset.tag))
 
-        self._when_at_rest(accelerators, done, engines=cancel)
+        self._when_idle(accelerators, done, engines=cancel)
 
-    def _when_at_rest(
+    def _when_idle(
         self, until: tuple[Accelerator, ...], then: Callable[[], None], *, engines: bool = False
     ) -> None:
         def ready() -> bool:
-            return all(map(self._jobs.at_rest, until)) and (not engines or self._engines.at_rest)
+            return all(map(self._jobs.is_idle, until)) and (not engines or self._engines.idle)
 
         self._later.append(Pending(ready, then))
         self._answer_waiting()
 
     def _answer_waiting(self) -> None:
-        """Go on with what has waited for accelerators that are at rest now."""
+        """Go on with what has waited for accelerators that are idle now."""
         for item in [one for one in self._later if one.ready()]:
             self._later.remove(item)
             item.then()

@@ -18,9 +18,9 @@ from potash_firmware.apu import channel
 from potash_firmware.apu.blocks import Blocks, MediaReadError, read_media
 from potash_firmware.apu.config import AcceleratorConfig, NamespaceConfig
 from potash_firmware.apu.inference import Inference
-from potash_firmware.apu.ledger import Ledger
 from potash_firmware.apu.model import ByteRange
 from potash_firmware.apu.reporting import Reporter
+from potash_firmware.apu.work_counter import WorkCounter
 from potash_firmware.bpf import reserve
 from potash_firmware.mailbox.shared import SharedMemory
 
@@ -37,16 +37,16 @@ def serve(
     arena: int,
     models: Inference,
     engine: bpf.Engine,
-    ledger: Ledger | None = None,
+    counter: WorkCounter | None = None,
 ) -> None:
     """Run the jobs that come through `end`, until nobody is at its other side.
 
-    `arena` is the descriptor of the accelerator's memory. Jobs count in `ledger`, if there is one.
+    `arena` is the descriptor of the accelerator's memory. Jobs count in `counter`, if there is one.
     """
     memory = SharedMemory.adopt(arena, config.plan.size)
     known = {item.nsid: item for item in namespaces}
     reporter = Reporter(end)
-    worker = _Worker(reporter, config, memory, models, known, engine, ledger)
+    worker = _Worker(reporter, config, memory, models, known, engine, counter)
     reporter.serve(worker.perform, channel.MAX_MESSAGE, MOST_DESCRIPTORS)
 
 
@@ -59,9 +59,9 @@ class _Worker:
         models: Inference,
         namespaces: Mapping[int, NamespaceConfig],
         engine: bpf.Engine,
-        ledger: Ledger | None,
+        counter: WorkCounter | None,
     ) -> None:
-        self._ledger = ledger
+        self._counter = counter
         self._reporter = reporter
         self._config = config
         self._arena = arena
@@ -78,17 +78,17 @@ class _Worker:
         with os.fdopen(fds[0], "rb") as contents:
             image = contents.read(job.image_length)
             arguments = contents.read(job.arguments_length)
-        ledger = self._ledger
-        if ledger is not None:
-            ledger.begin()
+        counter = self._counter
+        if counter is not None:
+            counter.begin()
         with COMPUTE.span("worker.job", accelerator=self._config.id):
             answer = self._run(job, image, arguments)
         for fd in self._media.values():
             os.close(fd)
-        if ledger is not None:
-            for first in range(0, max(len(ledger.reads), 1), channel.RANGES_AT_ONCE):
-                reads = tuple(ledger.reads[first : first + channel.RANGES_AT_ONCE])
-                self._reporter.send(channel.Counted(ledger.work, reads))
+        if counter is not None:
+            for first in range(0, max(len(counter.reads), 1), channel.RANGES_AT_ONCE):
+                reads = tuple(counter.reads[first : first + channel.RANGES_AT_ONCE])
+                self._reporter.send(channel.Counted(counter.work, reads))
         self._reporter.send(answer)
 
     def _run(self, job: channel.Run, image: bytes, arguments: bytes) -> channel.FromWorker:
@@ -129,9 +129,9 @@ class _Worker:
             job.output_ranges,
             job.unreadable,
         )
-        ledger, read = self._ledger, blocks.read
-        if ledger is not None:
-            read = ledger.reading(read, lambda nsid: self._namespaces[nsid].block_size)
+        counter, read = self._counter, blocks.read
+        if counter is not None:
+            read = counter.reading(read, lambda nsid: self._namespaces[nsid].block_size)
         services = bpf.Services(
             self._reporter.print,
             models.infer_apu,
@@ -140,7 +140,7 @@ class _Worker:
             read_blocks=read,
             write_blocks=blocks.write,
             load_model=models.load,
-            called=None if ledger is None else ledger.called,
+            called=None if counter is None else counter.called,
         )
         with COMPUTE.span("bpf.program", engine=engine.value):
             outcome = bpf.run_program(
@@ -155,7 +155,7 @@ class _Worker:
                 instruction_limit=job.instructions,
                 frame_size=self._config.frame_size,
                 engine=engine,
-                tally=None if ledger is None else ledger.tally,
+                tally=None if counter is None else counter.tally,
             )
         return outcome, blocks.written()
 
@@ -164,7 +164,24 @@ class _Worker:
         at = self._config.plan.input_offset
         for item in job.input_ranges:
             view = self._memory[at : at + item.length]
-            if self._ledger is not None:
-                self._ledger.read(item.nsid, item.first, item.length)
+            if self._counter is not None:
+                self._counter.read(item.nsid, item.first, item.length)
             read_media(self._media[item.nsid], item.nsid, item.first, view)
             at += item.length
+
+
+def check(end: socket.socket, frame_size: int) -> None:
+    """Link and verify the program that comes through `end`, in a confined process."""
+    data, fds, _, _ = socket.recv_fds(end, channel.MAX_MESSAGE, 1)
+    if not data:
+        return
+    with os.fdopen(fds[0], "rb") as contents:
+        image = contents.read(channel.decode_check(data).image_length)
+    answer: channel.Sound | channel.Refused = channel.Sound()
+    try:
+        bpf.load_program(image, frame_size=frame_size)
+    except bpf.ProgramError as error:
+        answer = channel.Refused(str(error)[: channel.TEXT_LIMIT])
+    except MemoryError:
+        answer = channel.Refused("it takes too much memory to check")
+    end.send(channel.encode(answer), socket.MSG_NOSIGNAL)

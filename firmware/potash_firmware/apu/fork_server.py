@@ -1,4 +1,4 @@
-"""The nursery: the process that forks workers, and reaps them.
+"""The fork server: the process that forks workers, and reaps them.
 
 With its first order it imports once what every worker needs, and forks a worker for each: that
 takes milliseconds where a fresh interpreter takes a second. It is the workers' parent, so it alone
@@ -21,53 +21,53 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from potash_device.trace import COMPUTE, record
-from potash_firmware.apu import orders
+from potash_firmware.apu import channel
+from potash_firmware.apu.compile_service import EXCHANGE, CompileClient, CompileConnection
 from potash_firmware.apu.config import CONFIG_VARIABLE, Config, parse_descriptors
 from potash_firmware.apu.confined import confine_compiler, confine_worker
 from potash_firmware.apu.inference import LateModels, preload, preload_operators
 from potash_firmware.apu.process import die_with_parent, set_name, yield_to_others
-from potash_firmware.apu.workshop import EXCHANGE, Desk, Workshop
 from potash_firmware.confinement import be_undumpable, libraries, missing, stay_readable
 from potash_firmware.mailbox.counters import Counters, Row, unshared_row
 from potash_firmware.mailbox.shared import SharedMemory
 
 if TYPE_CHECKING:
-    from potash_firmware.apu.ledger import Ledger
     from potash_firmware.apu.models import Models
+    from potash_firmware.apu.work_counter import WorkCounter
 
 log = logging.getLogger(__name__)
 
-PROCESS = "potash-nursery"
+PROCESS = "potash-fork-srv"
 
-Serve = Callable[[socket.socket, int, Workshop], None]
+Serve = Callable[[socket.socket, int, CompileClient], None]
 """What a worker does with its end of its channel, for the accelerator with this identifier, and
 with who compiles for it."""
 
 
 def worker_name(accelerator: int) -> str:
     """What the process of an accelerator's worker is called."""
-    names = {orders.CHECKER: "potash-checker", orders.ENGINE: "potash-engine"}
+    names = {channel.CHECKER: "potash-checker", channel.ENGINE: "potash-engine"}
     return names.get(accelerator, f"potash-worker{accelerator}")
 
 
 class Child(NamedTuple):
-    """A worker, and the desk at which it asks."""
+    """A worker, and the connection at which it asks."""
 
     serial: int
     pid: int
     pidfd: int
-    desk: Desk
+    connection: CompileConnection
 
 
 class CacheWriter(NamedTuple):
-    """A process that serves a request of a desk."""
+    """A process that serves a request of a connection."""
 
     pid: int
     pidfd: int
-    desk: Desk
+    connection: CompileConnection
 
 
-class Nursery:
+class ForkServer:
     """Owns `control` and the worker processes."""
 
     def __init__(self, control: socket.socket, serve: Serve, config: Config) -> None:
@@ -88,61 +88,61 @@ class Nursery:
                             self._reap(key.data)
                         case CacheWriter():
                             self._reap_cache_writer(key.data)
-                        case Desk():
+                        case CompileConnection():
                             self._asked(key.data)
                         case _ if not self._order():
                             return
 
     def _order(self) -> bool:
         """Follow one order; False when there will be none any more."""
-        data, fds, _, _ = socket.recv_fds(self._control, orders.MAX_ORDER, 1)
+        data, fds, _, _ = socket.recv_fds(self._control, channel.MAX_REQUEST, 1)
         if not data:
             return False
-        match orders.decode(data):
-            case orders.Spawn(serial, accelerator):
+        match channel.decode_request(data):
+            case channel.Spawn(serial, accelerator):
                 self._spawn(serial, accelerator, fds[0])
-            case orders.Kill(serial):
+            case channel.Kill(serial):
                 child = self._children.get(serial)
                 if child is not None:
                     os.kill(child.pid, signal.SIGKILL)
         return True
 
     def _spawn(self, serial: int, accelerator: int, fd: int) -> None:
-        nursery = os.getpid()
-        desk = None
+        fork_server = os.getpid()
+        connection = None
         try:
-            desk = Desk(self._config)
+            connection = CompileConnection(self._config)
             pid = os.fork()
         except OSError as error:  # no more processes: this one's loss must not be the others'
             log.error("a worker cannot be made: %s", error.strerror)
             os.close(fd)
-            if desk is not None:
-                desk.close()
-            self._control.send(orders.encode(orders.Exited(serial, os.EX_OSERR)))
+            if connection is not None:
+                connection.close()
+            self._control.send(channel.encode(channel.Exited(serial, os.EX_OSERR)))
             return
         if pid == 0:
-            self._become_worker(nursery, accelerator, fd, desk)
+            self._become_worker(fork_server, accelerator, fd, connection)
         os.close(fd)
-        desk.handed_over()
-        child = Child(serial, pid, os.pidfd_open(pid), desk)
+        connection.handed_over()
+        child = Child(serial, pid, os.pidfd_open(pid), connection)
         self._children[serial] = child
         self._selector.register(child.pidfd, selectors.EVENT_READ, child)
-        self._selector.register(desk, selectors.EVENT_READ, desk)
+        self._selector.register(connection, selectors.EVENT_READ, connection)
 
-    def _asked(self, desk: Desk) -> None:
+    def _asked(self, connection: CompileConnection) -> None:
         """Start what a worker asks for; one that is gone is reaped elsewhere."""
-        if desk.closed:
+        if connection.closed:
             return  # its worker has been reaped since this was seen
         try:
-            pid = desk.serve()
+            pid = connection.serve()
         except (EOFError, OSError):
-            self._selector.unregister(desk)
+            self._selector.unregister(connection)
             return
-        self._watch(pid, desk)
+        self._watch(pid, connection)
 
-    def _watch(self, pid: int | None, desk: Desk) -> None:
+    def _watch(self, pid: int | None, connection: CompileConnection) -> None:
         if pid is not None:
-            cache_writer = CacheWriter(pid, os.pidfd_open(pid), desk)
+            cache_writer = CacheWriter(pid, os.pidfd_open(pid), connection)
             self._cache_writers.append(cache_writer)
             self._selector.register(cache_writer.pidfd, selectors.EVENT_READ, cache_writer)
 
@@ -151,18 +151,25 @@ class Nursery:
         self._cache_writers.remove(cache_writer)
         self._selector.unregister(cache_writer.pidfd)
         os.close(cache_writer.pidfd)
-        self._watch(cache_writer.desk.ended(os.waitstatus_to_exitcode(status)), cache_writer.desk)
+        self._watch(
+            cache_writer.connection.ended(os.waitstatus_to_exitcode(status)),
+            cache_writer.connection,
+        )
 
-    def _become_worker(self, nursery: int, accelerator: int, fd: int, desk: Desk) -> None:
-        """Never returns: what is below on the stack belongs to the nursery."""
+    def _become_worker(
+        self, fork_server: int, accelerator: int, fd: int, connection: CompileConnection
+    ) -> None:
+        """Never returns: what is below on the stack belongs to the fork server."""
         code = 1
         try:
-            die_with_parent(nursery)
+            die_with_parent(fork_server)
             yield_to_others()
             set_name(worker_name(accelerator))
-            workshop = Workshop(self._config, desk.its, SharedMemory.adopt(desk.exchange, EXCHANGE))
-            with socket.socket(fileno=fd) as channel:
-                self._serve(channel, accelerator, workshop)
+            compiler = CompileClient(
+                self._config, connection.its, SharedMemory.adopt(connection.exchange, EXCHANGE)
+            )
+            with socket.socket(fileno=fd) as end:
+                self._serve(end, accelerator, compiler)
             code = 0
         except Exception:
             log.exception("a worker of accelerator %d met a mistake of the firmware", accelerator)
@@ -176,23 +183,23 @@ class Nursery:
         self._selector.unregister(child.pidfd)
         os.close(child.pidfd)
         with suppress(KeyError):  # it has said by itself that there is nobody any more
-            self._selector.unregister(child.desk)
-        child.desk.close()
+            self._selector.unregister(child.connection)
+        child.connection.close()
         self._end_abandoned()
         self._control.send(
-            orders.encode(orders.Exited(child.serial, os.waitstatus_to_exitcode(status)))
+            channel.encode(channel.Exited(child.serial, os.waitstatus_to_exitcode(status)))
         )
 
     def _end_abandoned(self) -> None:
         """Let what nobody waits for any more be compiled for the next time, but only so much of
         it."""
-        abandoned = [one for one in self._cache_writers if one.desk.closed]
+        abandoned = [one for one in self._cache_writers if one.connection.closed]
         for cache_writer in abandoned[: -len(self._config.accelerators)]:
             os.kill(cache_writer.pid, signal.SIGKILL)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="potash_firmware.apu.nursery")
+    parser = argparse.ArgumentParser(prog="potash_firmware.apu.fork_server")
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--control", type=int, required=True)
     parser.add_argument("--fds", required=True)
@@ -212,13 +219,13 @@ def run(parent: int, control: socket.socket, config: Config, descriptors: dict[s
     # A service that goes while there is something to say to it has gone nevertheless.
     with suppress(BrokenPipeError, ConnectionResetError):
         if control.recv(1, socket.MSG_PEEK):
-            Nursery(control, _loaded(config, descriptors), config).run()
+            ForkServer(control, _loaded(config, descriptors), config).run()
 
 
 def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
     gc.disable()  # until all is there: it stays
-    from potash_firmware.apu import checks, compute_worker, worker
-    from potash_firmware.apu.ledger import Ledger
+    from potash_firmware.apu import compute_worker, worker
+    from potash_firmware.apu.work_counter import WorkCounter
     from potash_firmware.bpf import added
     from potash_firmware.bpf.engine import usable
     from potash_firmware.bpf.native import engine as native
@@ -238,10 +245,10 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
     accelerators = {item.id: item for item in config.accelerators}
     places = {item.id: place for place, item in enumerate(config.accelerators)}
 
-    def serve(channel: socket.socket, accelerator: int, workshop: Workshop) -> None:
-        if accelerator == orders.CHECKER:
-            confine_compiler(config.limits, [channel.fileno()])
-            checks.serve(channel, config.limits.frame_size)
+    def serve(end: socket.socket, accelerator: int, compiler: CompileClient) -> None:
+        if accelerator == channel.CHECKER:
+            confine_compiler(config.limits, [end.fileno()])
+            worker.check(end, config.limits.frame_size)
             return
         name = worker_name(accelerator)
         config.log.apply(name)
@@ -250,25 +257,25 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
             record(COMPUTE, descriptors["trace"], name, level=logging.DEBUG)
         mine = (
             {"trace"}
-            if accelerator == orders.ENGINE
+            if accelerator == channel.ENGINE
             else {f"arena{accelerator}", "counters", "trace"}
         )
         if config.processor is not None:
             mine.add("counters")
         keep = [fd for key, fd in descriptors.items() if key in mine]
-        kept = [channel.fileno(), *workshop.descriptors, *keep]
+        kept = [end.fileno(), *compiler.descriptors, *keep]
         confine_worker(config.limits, config.vta_threads, kept)
-        native.compile_elsewhere = workshop.program
+        native.compile_elsewhere = compiler.program
         row = _row(config, descriptors, places.get(accelerator))
-        ledger = None if config.processor is None else Ledger(config.processor, row)
-        models = LateModels(lambda: _models(config, row, ledger, workshop))
-        if accelerator == orders.ENGINE:
+        counter = None if config.processor is None else WorkCounter(config.processor, row)
+        models = LateModels(lambda: _models(config, row, counter, compiler))
+        if accelerator == channel.ENGINE:
             rows = _engine_rows(config, descriptors)
-            compute_worker.serve(channel, models, config.limits, engine, ledger, rows)
+            compute_worker.serve(end, models, config.limits, engine, counter, rows)
             return
         arena = descriptors[f"arena{accelerator}"]
         its = accelerators[accelerator]
-        worker.serve(channel, its, config.namespaces, arena, models, engine, ledger)
+        worker.serve(end, its, config.namespaces, arena, models, engine, counter)
 
     return serve
 
@@ -280,15 +287,17 @@ def _row(config: Config, descriptors: dict[str, int], place: int | None) -> Row 
     return Counters.adopt(descriptors["counters"], config.rows).row(place)
 
 
-def _models(config: Config, row: Row | None, ledger: Ledger | None, workshop: Workshop) -> Models:
+def _models(
+    config: Config, row: Row | None, counter: WorkCounter | None, compiler: CompileClient
+) -> Models:
     from potash_device.vta import engines
     from potash_firmware.apu.meter import Meter
     from potash_firmware.apu.models import Models
 
-    workshop.runs_models()
-    engines.before_fast = workshop.kernels
-    meter = Meter(row, count_cycles=config.count_cycles and row is not None, ledger=ledger)
-    return Models(config.vta, meter, workshop.model, config.vta_threads)
+    compiler.runs_models()
+    engines.before_fast = compiler.kernels
+    meter = Meter(row, count_cycles=config.count_cycles and row is not None, counter=counter)
+    return Models(config.vta, meter, compiler.model, config.vta_threads)
 
 
 def _engine_rows(config: Config, descriptors: dict[str, int]) -> Callable[[int], Row]:

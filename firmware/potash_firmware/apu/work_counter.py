@@ -18,7 +18,7 @@ MOST_READS = 1 << 17
 _MASK = (1 << 8 * WORD) - 1
 
 
-class Ledger:
+class WorkCounter:
     """Counts one job after the other, on a core of `profile`, and says so in `row`."""
 
     def __init__(self, profile: CoreProfile, row: Row | None = None) -> None:

@@ -1,11 +1,11 @@
 """Compiling programs and models for workers, in processes that a worker cannot influence.
 
 A worker is confined and writes no file, so it cannot leave machine code for the next one. To have
-something compiled, it writes it to memory that it shares with the nursery, and sends a request. For
-each request the nursery forks a *cache writer*, which forks a *compiler*. The compiler is confined
-like a worker, receives only the bytes of the request, and writes its result to a pipe. The cache
-writer copies the result without reading it, stores it under a digest of the request's bytes, and
-passes it to the worker. So a program that compromises its compiler affects only itself.
+something compiled, it writes it to memory that it shares with the fork server, and sends a request.
+For each request the fork server forks a *cache writer*, which forks a *compiler*. The compiler is
+confined like a worker, receives only the bytes of the request, and writes its result to a pipe. The
+cache writer copies the result without reading it, stores it under a digest of the request's bytes,
+and passes it to the worker. So a program that compromises its compiler affects only itself.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _ANSWER = struct.Struct("<iI")
 _SOURCE_OF_FAILURE = b"\x01"
 
 _running_models = count()
-"""Workers that have said so, in the nursery."""
+"""Workers that have said so, in the fork server."""
 
 
-class Work(IntEnum):
+class RequestKind(IntEnum):
     """What can be asked for."""
 
     PROGRAM = 1
@@ -66,7 +66,7 @@ class Work(IntEnum):
     """The tensor accelerator's own code, which depends on no untrusted input."""
 
 
-class Order(NamedTuple):
+class Handler(NamedTuple):
     """How a kind of request is served."""
 
     compile: Callable[[Config, bytes, int], bytes]
@@ -120,17 +120,17 @@ def _cache_entry_of_model(config: Config, model: bytes, _: int) -> tuple[Store, 
     return partition_cache.MODELS, partition_cache.name_of_model(model, settings)
 
 
-ORDERS: Mapping[Work, Order] = {
-    Work.PROGRAM: Order(_program, _cache_entry_of_program),
-    Work.COUNTED_PROGRAM: Order(
+HANDLERS: Mapping[RequestKind, Handler] = {
+    RequestKind.PROGRAM: Handler(_program, _cache_entry_of_program),
+    RequestKind.COUNTED_PROGRAM: Handler(
         partial(_program, by_kind=True), partial(_cache_entry_of_program, by_kind=True)
     ),
-    Work.MODEL: Order(_model, _cache_entry_of_model),
+    RequestKind.MODEL: Handler(_model, _cache_entry_of_model),
 }
 
 
-class Workshop:
-    """The worker's side: `end` leads to the nursery, `exchange` is memory that it shares."""
+class CompileClient:
+    """The worker's side: `end` leads to the fork server, `exchange` is memory that it shares."""
 
     def __init__(self, config: Config, end: socket.socket, exchange: SharedMemory) -> None:
         self._config = config
@@ -143,16 +143,18 @@ class Workshop:
         return self._end.fileno(), self._exchange.fd
 
     def runs_models(self) -> None:
-        """Say that this worker imports what models take, as the nursery may for those after it."""
+        """Report that this worker imports what models take; the fork server may for later ones."""
         with suppress(OSError):
-            self._end.send(_REQUEST.pack(Work.RUNS_MODELS, 0, 0), socket.MSG_NOSIGNAL)
+            self._end.send(_REQUEST.pack(RequestKind.RUNS_MODELS, 0, 0), socket.MSG_NOSIGNAL)
 
     def program(self, code: bytes, entry: int, by_kind: bool) -> bytes:
         """The object file of a program. Raises EngineUnavailable."""
         from potash_firmware.bpf import EngineUnavailable
 
         try:
-            return self.make(Work.COUNTED_PROGRAM if by_kind else Work.PROGRAM, code, entry)
+            return self.make(
+                RequestKind.COUNTED_PROGRAM if by_kind else RequestKind.PROGRAM, code, entry
+            )
         except Refused as error:
             raise EngineUnavailable(str(error)) from None
 
@@ -167,7 +169,7 @@ class Workshop:
             # Finding schedules takes the tensor accelerator's clock, which is compiled code too.
             self.kernels(core_config(self._config.vta))
             try:
-                contents = self.make(Work.MODEL, model, 0)
+                contents = self.make(RequestKind.MODEL, model, 0)
             except Refused as error:
                 log.debug("a model is compiled in its worker: %s", error)
                 return
@@ -180,22 +182,22 @@ class Workshop:
 
         if compiling.cache_folder() is not None and not warming.is_warm(core):
             try:
-                self.make(Work.KERNELS, b"", 0)
+                self.make(RequestKind.KERNELS, b"", 0)
             except Refused as error:
                 log.warning("the tensor accelerator's code is compiled in its worker: %s", error)
 
-    def make(self, work: Work, contents: bytes, number: int) -> bytes:
+    def make(self, kind: RequestKind, contents: bytes, number: int) -> bytes:
         """Have something made. Raises Refused."""
         if len(contents) > self._exchange.size:
             raise Refused(f"{len(contents)} bytes are too many to compile")
         self._exchange.view[: len(contents)] = contents
         try:
-            self._end.send(_REQUEST.pack(work, len(contents), number), socket.MSG_NOSIGNAL)
+            self._end.send(_REQUEST.pack(kind, len(contents), number), socket.MSG_NOSIGNAL)
             answer = self._end.recv(_ANSWER.size)
         except OSError as error:
             raise Refused(f"nobody compiles: {error.strerror}") from None
         if len(answer) != _ANSWER.size:
-            raise Refused("nobody compiles: the nursery is gone")
+            raise Refused("nobody compiles: the fork server is gone")
         status, length = _ANSWER.unpack(answer)
         result = bytes(self._exchange.view[:length])
         self._exchange.discard(0, self._exchange.size)
@@ -204,15 +206,15 @@ class Workshop:
         return result
 
 
-class Desk:
-    """The nursery's side of one worker's workshop."""
+class CompileConnection:
+    """The fork server's side of one worker's compiler."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._mine, self.its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         memory = SharedMemory(EXCHANGE, "potash-exchange")
         self.exchange = os.dup(memory.fd)
-        # Mapped in the nursery, it would be in every worker that is forked from now on.
+        # Mapped in the fork server, it would be in every worker that is forked from now on.
         memory.close()
         self.busy = False
         self._next = b""
@@ -246,7 +248,7 @@ class Desk:
             raise EOFError
         if len(data) != _REQUEST.size:
             return None  # only a compromised worker does that
-        if _REQUEST.unpack(data)[0] == Work.RUNS_MODELS:
+        if _REQUEST.unpack(data)[0] == RequestKind.RUNS_MODELS:
             if next(_running_models):  # this is the second one, and there will be others
                 preload()
             return None
@@ -256,8 +258,8 @@ class Desk:
         return self._start(data)
 
     def _start(self, data: bytes) -> int | None:
-        nursery = os.getpid()
-        if _REQUEST.unpack(data)[0] in (Work.MODEL, Work.KERNELS):
+        fork_server = os.getpid()
+        if _REQUEST.unpack(data)[0] in (RequestKind.MODEL, RequestKind.KERNELS):
             preload()  # for its processes, and for the workers after them
         try:
             pid = os.fork()
@@ -267,7 +269,7 @@ class Desk:
         if pid == 0:
             code = 1
             try:
-                die_with_parent(nursery)
+                die_with_parent(fork_server)
                 yield_to_others()
                 keep = (self._mine.fileno(), self.exchange)
                 close_others(keep)
@@ -300,18 +302,18 @@ class Desk:
 
     def _compile(self, kind: int, length: int, number: int) -> None:
         """In the cache writer: have it compiled, store it, pass it to the worker."""
-        if kind == Work.KERNELS:
+        if kind == RequestKind.KERNELS:
             self._compile_kernels()
             return
-        order = ORDERS[Work(kind)]
+        handler = HANDLERS[RequestKind(kind)]
         exchange = SharedMemory.adopt(self.exchange, EXCHANGE)
         # What the worker does to it from now on changes nothing.
         contents = bytes(exchange.view[:length])
         if len(contents) != length:
             raise ValueError("a request is longer than its memory")
-        failed, result = _compiled(order, self._config, contents, number)
+        failed, result = _compiled(handler, self._config, contents, number)
         if not failed:
-            store, name = order.entry(self._config, contents, number)
+            store, name = handler.entry(self._config, contents, number)
             store.keep(name, result)
         if len(result) > exchange.size:
             failed, result = True, b"what was compiled is too large"
@@ -326,7 +328,7 @@ class Desk:
         self._mine.send(_ANSWER.pack(0, 0), socket.MSG_NOSIGNAL)
 
 
-def _compiled(order: Order, config: Config, contents: bytes, number: int) -> tuple[bool, bytes]:
+def _compiled(handler: Handler, config: Config, contents: bytes, number: int) -> tuple[bool, bytes]:
     """What a separate confined compiler returns: whether it failed, and the result or why."""
     limits = config.limits
     reader, writer = os.pipe2(os.O_CLOEXEC)
@@ -336,7 +338,7 @@ def _compiled(order: Order, config: Config, contents: bytes, number: int) -> tup
         try:
             die_with_parent(cache_writer)
             confine_compiler(limits, [writer])
-            _write(writer, _outcome(order, config, contents, number))
+            _write(writer, _outcome(handler, config, contents, number))
         finally:
             os._exit(0)
     os.close(writer)
@@ -356,9 +358,9 @@ def _compiled(order: Order, config: Config, contents: bytes, number: int) -> tup
     return said[:1] == _SOURCE_OF_FAILURE, said[1:]
 
 
-def _outcome(order: Order, config: Config, contents: bytes, number: int) -> bytes:
+def _outcome(handler: Handler, config: Config, contents: bytes, number: int) -> bytes:
     try:
-        return b"\x00" + order.compile(config, contents, number)
+        return b"\x00" + handler.compile(config, contents, number)
     except Refused as error:
         return _SOURCE_OF_FAILURE + str(error).encode()
     except MemoryError:

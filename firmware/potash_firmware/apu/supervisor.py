@@ -1,0 +1,396 @@
+"""The supervisor of all worker processes, from the request to fork one until its exit is certain.
+
+A separate process, the fork server, forks and reaps workers; the supervisor starts one when it
+needs one. What a worker sends goes to its client in order. A worker that breaks the rules of its
+channel, or closes it, is killed. When it has certainly exited, its client is notified once, after
+the worker's last messages.
+"""
+
+import itertools
+import logging
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from potash_firmware.apu import channel
+from potash_firmware.apu.config import Config, format_descriptors
+from potash_firmware.apu.confined import close_others
+
+log = logging.getLogger(__name__)
+
+FORK_SERVER = "potash_firmware.apu.fork_server"
+
+START_PATIENCE = 60.0
+"""Seconds in which a worker has to be ready: its fork server has to import, on however busy a
+machine."""
+
+LAST_MESSAGES = 4096
+"""Messages of a worker that are read when it has exited: more than its channel holds.
+
+A process that it has made may hold its channel open, and may even send."""
+
+MEANINGS: Mapping[int, str] = {
+    signal.SIGSYS: ", as it made a system call that workers may not make",
+    signal.SIGXCPU: ", as it took more processor time than workers may take",
+}
+"""Why a worker gets a signal that ends it."""
+
+
+RunForkServer = Callable[[int, socket.socket, Config, dict[str, int]], None]
+"""The fork server's part: for this parent, at its end of the connection, with these descriptors."""
+
+
+class Client(Protocol):
+    """The part of the APU that a worker works for."""
+
+    messages_at_once: int
+    """Messages of one worker that are read in one pass, so that none holds up the others."""
+
+    def received(self, worker: "Worker", message: channel.FromWorker) -> None:
+        """Handle a message. Raises ChannelError, at which the worker is killed."""
+
+    def expired(self, worker: "Worker") -> None:
+        """An execution has exceeded its time."""
+
+    def exited(self, worker: "Worker", why: str) -> None:
+        """A worker has exited: nothing of it runs any more."""
+
+
+class Worker:
+    """One worker process. Its kind is an accelerator's identifier, `CHECKER` or `ENGINE`."""
+
+    def __init__(self, serial: int, kind: int, client: Client, end: socket.socket) -> None:
+        self.serial = serial
+        self.kind = kind
+        self.client = client
+        self.ready = False
+        """It has reported so at least once: what it needs can be imported."""
+        self.used = False
+        """It has been given an execution, so what it has kept may be somebody's data."""
+        self.ending = False
+        """It has been killed, and what it still sends is ignored."""
+        self.silent = False
+        """Its end of the channel is closed."""
+        self.orphaned = False
+        """Its fork server has exited: nobody will report its exit."""
+        self.began: float | None = None
+        """When its execution began, while it has one."""
+        self.deadline = math.inf
+        """When that has exceeded its time."""
+        self.seconds = 0.0
+        """How long all executions took that have ended."""
+        self._socket = end
+        self._socket.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, message: channel.ToWorker, descriptors: Sequence[int]) -> None:
+        """Send an execution. Whether it arrives shows in the process's exit."""
+        try:
+            socket.send_fds(self._socket, [channel.encode(message)], descriptors)
+        except OSError as error:
+            log.warning("an execution did not reach its worker: %s", error)
+
+    def messages(self, limit: int) -> Iterator[channel.FromWorker]:
+        """The messages that have arrived, at most `limit`. Raises ChannelError."""
+        for _ in range(limit):
+            try:
+                data = self._socket.recv(channel.MAX_MESSAGE)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self.silent = True
+                return
+            if not self.ending:
+                yield channel.decode(data)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class _Forked(NamedTuple):
+    """A child of this process, like those of `subprocess`."""
+
+    pid: int
+
+    def send_signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self) -> None:
+        os.waitpid(self.pid, 0)
+
+
+class Supervisor:
+    """Has workers forked and killed, distributes what they send, and enforces their limits."""
+
+    def __init__(
+        self,
+        config: Config,
+        descriptors: dict[str, int],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._descriptors = descriptors
+        self._monotonic = monotonic
+        self._process: subprocess.Popen[bytes] | _Forked | None = None
+        self._control: socket.socket | None = None
+        self._serials = itertools.count(1)
+        self._workers: dict[int, Worker] = {}
+        self._due: dict[int, float] = {}
+        """When a worker must be ready, or its exit be reported, if ever; by the serials of those
+        that live."""
+        self._settled = False
+        """The fork server has made a worker that is ready."""
+        self.changed = False
+        """There are other workers, or one has closed its channel, since this was last cleared."""
+
+    @property
+    def control(self) -> socket.socket | None:
+        """The connection to the fork server, for `reap`; None when there is none."""
+        return self._control
+
+    @property
+    def workers(self) -> list[Worker]:
+        """The workers that may send something."""
+        return [worker for worker in self._workers.values() if not worker.silent]
+
+    def start(self) -> None:
+        """Start a fork server, unless there is one."""
+        if self._control is not None:
+            return
+        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with its:
+            command = [sys.executable, "-P", "-m", FORK_SERVER]
+            command += ["--parent", str(os.getpid()), "--control", str(its.fileno())]
+            command += ["--fds", format_descriptors(self._descriptors)]
+            process = subprocess.Popen(
+                command,
+                pass_fds=(its.fileno(), *self._descriptors.values()),
+                stdin=subprocess.DEVNULL,
+            )
+        self._started(process, mine)
+
+    def fork(self, run: RunForkServer) -> None:
+        """Start a fork server, whose `run` this is, that shares what this process has imported.
+
+        It shares this process's memory, too, and its workers do. So this is only for a process that
+        has not received anything of a host yet.
+        """
+        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                close_others([its.fileno(), *self._descriptors.values()])
+                run(parent, its, self._config, self._descriptors)
+                code = 0
+            except Exception:
+                log.exception("an error of the firmware in the fork server")
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        its.close()
+        self._started(_Forked(pid), mine)
+
+    def _started(self, process: subprocess.Popen[bytes] | _Forked, control: socket.socket) -> None:
+        self._process = process
+        control.setblocking(False)
+        self._control = control
+        self._settled = False
+
+    def spawn(self, kind: int, client: Client) -> Worker:
+        """Have a worker forked; executions can be sent to it immediately."""
+        self.start()
+        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with its:
+            worker = Worker(next(self._serials), kind, client, mine)
+            self._request(channel.Spawn(worker.serial, kind), [its.fileno()])
+        self._workers[worker.serial] = worker
+        self.changed = True
+        # How long a check may take is for its client to say.
+        self._due[worker.serial] = math.inf
+        if kind != channel.CHECKER:
+            self._wait_for(worker, START_PATIENCE)
+        return worker
+
+    def execute(
+        self,
+        worker: Worker,
+        message: channel.ToWorker,
+        descriptors: Sequence[int],
+        seconds: float,
+    ) -> None:
+        """Give a worker an execution, which may take so many seconds."""
+        worker.used = True
+        worker.began = self._monotonic()
+        worker.deadline = worker.began + seconds
+        worker.send(message, descriptors)
+
+    def finish(self, worker: Worker) -> bool:
+        """Its execution has ended; True if it is to be replaced.
+
+        That is when all its executions have taken more than the longest one may: the kernel gives
+        it the processor for twice as long (`confined.CPU_FACTOR`).
+        """
+        if worker.began is not None:
+            worker.seconds += self._monotonic() - worker.began
+        worker.began, worker.deadline = None, math.inf
+        return worker.seconds > self._config.limits.seconds
+
+    def kill(self, worker: Worker) -> None:
+        """Have a worker killed, once; its client is notified when it has exited."""
+        if worker.ending:
+            return
+        worker.ending = True
+        worker.deadline = math.inf
+        # The fork server has to report its exit soon, unless it has.
+        self._wait_for(worker, self._config.limits.patience if self._settled else START_PATIENCE)
+        self._request(channel.Kill(worker.serial), [])
+
+    def listen(self, worker: Worker) -> bool:
+        """Handle a worker's messages; True if there were any, and nothing else to do."""
+        return self._listen(worker, worker.client.messages_at_once)
+
+    def reap(self) -> None:
+        """Handle the exits that the fork server reports, or its own."""
+        while self._control is not None:
+            try:
+                data = self._control.recv(channel.MAX_REQUEST)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._fork_server_exited()
+                return
+            gone = channel.decode_from_fork_server(data)
+            self._due.pop(gone.serial, None)
+            worker = self._workers.get(gone.serial)
+            if worker is not None:
+                self._listen(worker, LAST_MESSAGES)
+                self._exited(worker, cause(gone.code))
+
+    def deadline(self) -> float | None:
+        """Seconds until `expire` has something to do; None when nothing has a limit."""
+        ends = [*self._due.values(), *(worker.deadline for worker in self._workers.values())]
+        first = min(ends, default=math.inf)
+        return max(0.0, first - self._monotonic()) if first < math.inf else None
+
+    def expire(self) -> None:
+        """End what has exceeded its time: executions, and a fork server that does not answer.
+
+        Its workers end with it, as only another one can make new ones. (A worker that waits for a
+        disk ends when the disk answers, under any fork server.)
+        """
+        now = self._monotonic()
+        if min(self._due.values(), default=math.inf) <= now:
+            self._due.clear()
+            if self._process is not None:
+                log.error("the fork server does not answer any more, and is ended")
+                self._process.send_signal(signal.SIGKILL)
+        for worker in [one for one in self._workers.values() if one.deadline <= now]:
+            worker.deadline = math.inf
+            worker.client.expired(worker)
+
+    def close(self) -> None:
+        """End all processes."""
+        self._end_fork_server()
+        for worker in self._workers.values():
+            worker.close()
+        self._workers.clear()
+
+    def _listen(self, worker: Worker, limit: int) -> bool:
+        received = False
+        try:
+            for message in worker.messages(limit):
+                received = True
+                if isinstance(message, channel.Ready):
+                    worker.ready = self._settled = True
+                    if worker.serial in self._due:
+                        self._due[worker.serial] = math.inf
+                worker.client.received(worker, message)
+        except channel.ChannelError as error:
+            log.warning("%s", error)
+            self.kill(worker)
+        if worker.silent:
+            self.changed = True
+            if worker.orphaned:
+                self._exited_with_fork_server(worker)
+            else:
+                self.kill(worker)  # it may have closed its channel and stayed
+        return received and not worker.ending
+
+    def _fork_server_exited(self) -> None:
+        log.warning("the fork server has exited")
+        self._end_fork_server()
+        for worker in list(self._workers.values()):
+            worker.orphaned = True
+            if worker.silent:
+                self._exited_with_fork_server(worker)
+
+    def _exited_with_fork_server(self, worker: Worker) -> None:
+        """Without its fork server, the end of its channel is what shows a worker's exit."""
+        self._exited(worker, "the process that workers are forked from has exited")
+
+    def _exited(self, worker: Worker, why: str) -> None:
+        if self._workers.pop(worker.serial, None) is not None:
+            self.changed = True
+            worker.close()
+            worker.client.exited(worker, why)
+
+    def _end_fork_server(self) -> None:
+        self._due.clear()
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def _wait_for(self, worker: Worker, seconds: float) -> None:
+        before = self._due.get(worker.serial)
+        if before is not None:
+            self._due[worker.serial] = min(self._monotonic() + seconds, before)
+
+    def _request(self, request: channel.Spawn | channel.Kill, descriptors: list[int]) -> None:
+        if self._control is None:
+            return
+        try:
+            socket.send_fds(self._control, [channel.encode(request)], descriptors)
+        except OSError as error:
+            # It has exited (or hangs, which only its end can mend): `reap` finds that.
+            log.warning("a request does not reach the fork server: %s", error)
+            if self._process is not None:
+                self._process.send_signal(signal.SIGKILL)
+
+
+def contents_of(*parts: bytes) -> int:
+    """A descriptor of memory that holds these, to be read from its beginning; the caller closes
+    it."""
+    contents = os.memfd_create("potash-job", os.MFD_CLOEXEC)
+    with os.fdopen(contents, "wb", closefd=False) as file:
+        file.writelines(parts)
+    os.lseek(contents, 0, os.SEEK_SET)
+    return contents
+
+
+def cause(code: int) -> str:
+    """Why a worker has ended, from its exit code, or a signal's number negated."""
+    if code >= 0:
+        return f"it exited with status {code}"
+    try:
+        name = signal.Signals(-code).name
+        return f"it was ended by {name}{MEANINGS.get(-code, '')}"
+    except ValueError:
+        return f"it was ended by signal {-code}"
