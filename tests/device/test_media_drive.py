@@ -164,6 +164,8 @@ def test_what_was_decided_is_done_when_the_drive_is_opened(tmp_path: Path) -> No
         "[namespace.1]\nsize = 4096\nblock_size = 512\nother = 1",
         "[namespace.1]\nsize = 4096.5\nblock_size = 512",
         "[namespace.1]\nblock_size = 512",
+        "[namespace.01]\nsize = 4096\nblock_size = 512",
+        '[namespace." 1"]\nsize = 4096\nblock_size = 512',
         "[namespace.65]\nsize = 4096\nblock_size = 512",
     ],
 )

@@ -77,6 +77,7 @@ LEAST = "return min(superblocks.candidates, key=superblocks.valid.__getitem__)"
         (WRITING.format(b"\0\0\0\x09{"), "took more than 0.2 s to decide"),
         (WRITING.format(b"answer: 3\n"), "answered nonsense"),
         (WRITING.format(b"[1]\n"), "answered nonsense"),
+        (WRITING.format(b"[" * 100_000 + b"\n"), "answered nonsense"),
         ("os._exit(3)", "ended its process with code 3"),
         ("os.abort()", "ended its process with SIGABRT"),
         ("sys.exit(0)", "raised SystemExit"),

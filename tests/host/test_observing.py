@@ -424,7 +424,7 @@ def test_the_socket_of_a_killed_device_is_no_running_device(
     assert "no device runs" in potash("top").stderr
 
 
-@pytest.mark.parametrize("said", [b"", b"[]\n", b"{", b'{"of": "something else"}\n'])
+@pytest.mark.parametrize("said", [b"", b"[]\n", b"{", b"[" * 100_000, b'{"of": "else"}\n'])
 def test_what_is_no_device_is_not_believed(tmp_path: Path, said: bytes) -> None:
     place = tmp_path / "x.status"
     with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as listener:

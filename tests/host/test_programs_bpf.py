@@ -191,6 +191,23 @@ def test_exec_as_a_process_between_pipes(program: Path) -> None:
     assert done.stderr.splitlines()[0] == b"program: done"
 
 
+@pytest.mark.parametrize("command", ["exec", "debug"])
+def test_frames_have_the_size_that_the_drive_is_to_give_them(
+    tmp_path: Path,
+    command: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = tmp_path / "large.o"
+    code = insn(0x7A, 10, 0, -5000, 7), insn(0x79, 0, 10, -5000), insn(0x95)
+    file.write_bytes(elf([text(*code)], [Name("prog")]))
+    monkeypatch.setattr("sys.stdin", io.StringIO("continue\n"))
+    assert potash(command, file) == 1
+    assert "frame has 4096 bytes at most" in capsys.readouterr().err
+    assert potash(command, file, "--frame-size", "8K") == 0
+    assert "returned 7" in capsys.readouterr().out
+
+
 def test_exec_runs_models(tmp_path: Path) -> None:
     """The shipped example: two vectors added on the tensor accelerator."""
     example = Path(__file__).parents[2] / "examples" / "add"

@@ -315,6 +315,8 @@ def _listed(content: dict[str, Any]) -> Listed:
     tables = content.pop("namespace", {})
     if type(tables) is not dict or any(type(one) is not dict for one in tables.values()):
         raise ValueError
+    if any(nsid != str(int(nsid)) for nsid in tables):  # 01 would be 1 again
+        raise ValueError
     shapes = {typed(Nsid, int(nsid)): _shape(table) for nsid, table in tables.items()}
     rest: _Rest = typed(_Rest, content)
     # A drive without any namespace is one whose host has deleted them all, and has a capacity.

@@ -140,7 +140,7 @@ def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
 def _decoded(line: bytes) -> object:
     try:
         return json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -106,7 +106,7 @@ def ask(place: Path, timeout: float = TIMEOUT) -> Snapshot:
             ) from None
     try:
         found = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise PotashError(f"{place}: what is there says nothing of a device") from None
     if not isinstance(found, dict) or "version" not in found:
         raise PotashError(f"{place}: what is there says nothing of a device")

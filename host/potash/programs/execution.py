@@ -11,7 +11,7 @@ from csd_spec.program import Context
 from potash_firmware import bpf
 from potash_firmware.bpf import elf, reserve
 from potash_firmware.bpf import engine as engines
-from potash_firmware.bpf.arena import Arena, Layout
+from potash_firmware.bpf.arena import FRAME_SIZE, Arena, Layout
 from potash_firmware.bpf.engine import Engine, Execute
 from potash_firmware.bpf.interpreter import Helper
 from potash_firmware.bpf.machine import verify
@@ -38,6 +38,7 @@ def execute(
     arguments: Sequence[bytes] = (),
     output_size: int = BUFFER_SIZE,
     instruction_limit: int = bpf.INSTRUCTION_LIMIT,
+    frame_size: int = FRAME_SIZE,
     engine: Engine | Execute = Engine.INTERPRETER,
     show: Callable[[str], None],
 ) -> Ran:
@@ -46,7 +47,7 @@ def execute(
     Raises Fault, ProgramError and EngineUnavailable.
     """
     input_size = max(BUFFER_SIZE, len(data))
-    layout = bpf.buffer_layout(input_size, output_size)
+    layout = bpf.buffer_layout(input_size, output_size, frame_size)
     memory = reserve.allocate(layout.size)  # what is never touched costs nothing
     memory[layout.input_offset : layout.input_offset + len(data)] = data
     models = functools.cache(_models)
@@ -64,6 +65,7 @@ def execute(
         ),
         context=Context(encode_arguments(arguments)),
         instruction_limit=instruction_limit,
+        frame_size=frame_size,
         engine=engine,
     )
     length = output_size if outcome.output_length is None else outcome.output_length

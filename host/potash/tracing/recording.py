@@ -189,5 +189,5 @@ def _begin(source: Path) -> float:
     with source.open("rb") as lines:
         try:
             return float(json.loads(lines.readline(), parse_constant=_finite)["time"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return 0.0

@@ -18,8 +18,10 @@ from potash.programs.execution import BUFFER_SIZE, Ran, conform, execute
 from potash.programs.shell import Shell
 from potash.schema import Count, Form
 from potash.sdk.errors import PotashError
+from potash.sections import LimitsSection
 from potash.signals import handling
 from potash.tables import columns
+from potash.toml_kinds import keys
 from potash.units import Size
 from potash_firmware import bpf as machine
 from potash_firmware.bpf import added, elf
@@ -46,6 +48,13 @@ _argument = click.option(
     multiple=True,
     help="An argument of the program: a 32-bit number, or hex:BYTES; may be repeated.",
 )
+_FRAME = keys(LimitsSection)["frame_size"]
+_frame_size = click.option(
+    "--frame-size",
+    type=_FRAME.kind.type,
+    default=_FRAME.default,
+    help="Size of a stack frame, as [limits] of the drive's configuration sets it (default: 4K).",
+)
 
 
 class Disassembly(NamedTuple):
@@ -71,7 +80,7 @@ def bpf() -> None:
 @common.json_option(Disassembly)
 def disasm(file: Path, entry: str | None) -> None:
     """Disassemble FILE, an object file, with symbols and source lines."""
-    program = _load(file, entry, any_function=True)
+    program = _load(file, entry)
     rows = listing(program)
     lines = [f"{file}: {len(program.code) // 8} instructions, {len(program.data)} bytes of data, "]
     lines[0] += f"{len(program.rodata)} of constants; begins at {program.entry}"
@@ -140,6 +149,7 @@ def helpers() -> None:
     show_default=True,
     help="Maximum number of instructions.",
 )
+@_frame_size
 @click.option(
     "--engine",
     type=_ENGINES,
@@ -155,6 +165,7 @@ def exec_(
     arguments: tuple[bytes, ...],
     entry: str | None,
     limit: int,
+    frame_size: int,
     engine: str | None,
 ) -> None:
     """Run FILE, an object file, on this machine.
@@ -162,7 +173,7 @@ def exec_(
     Memory and helpers are those of an accelerator. Text that the program prints goes to standard
     error.
     """
-    program = _load(file, entry)
+    program = _load(file, entry, frame_size)
     printed: list[str] = []
 
     def show(text: str) -> None:
@@ -180,6 +191,7 @@ def exec_(
                 arguments=arguments,
                 output_size=output_size,
                 instruction_limit=limit,
+                frame_size=frame_size,
                 engine=usable(Engine.NATIVE) if engine is None else Engine(engine),
                 show=show,
             )
@@ -210,7 +222,14 @@ def _report(ran: Ran, printed: Sequence[str], output: Path | None) -> None:
 @_input
 @_argument
 @_entry
-def debug(file: Path, given: Path | None, arguments: tuple[bytes, ...], entry: str | None) -> None:
+@_frame_size
+def debug(
+    file: Path,
+    given: Path | None,
+    arguments: tuple[bytes, ...],
+    entry: str | None,
+    frame_size: int,
+) -> None:
     """Debug FILE, an object file, on the interpreter.
 
     Commands are read from standard input, one per line; `help` lists them. The program is stopped
@@ -218,7 +237,7 @@ def debug(file: Path, given: Path | None, arguments: tuple[bytes, ...], entry: s
     """
     if given == STREAM:
         raise click.UsageError("standard input has the commands; give --input a file")
-    program = _load(file, entry)
+    program = _load(file, entry, frame_size)
 
     def debugged(
         code: bytes,
@@ -238,6 +257,7 @@ def debug(file: Path, given: Path | None, arguments: tuple[bytes, ...], entry: s
             program,
             _read(given),
             arguments=arguments,
+            frame_size=frame_size,
             engine=debugged,
             show=lambda text: click.echo(f"program: {plain_lines(text.rstrip())}"),
         )
@@ -279,12 +299,12 @@ def plugin(memory: tuple[str, ...], program: str | None, is_elf: bool, engine: s
     click.echo(f"{value:x}")
 
 
-def _load(file: Path, entry: str | None, *, any_function: bool = False) -> machine.Program:
-    """The program in an object file; with `any_function` one that the drive might refuse."""
+def _load(file: Path, entry: str | None, frame_size: int | None = None) -> machine.Program:
+    """The program in an object file; without a `frame_size` one that the drive might refuse."""
     try:
-        if any_function:
+        if frame_size is None:
             return elf.load(file.read_bytes(), entry=entry, helpers=machine.helper_names())
-        return machine.load_program(file.read_bytes(), entry=entry)
+        return machine.load_program(file.read_bytes(), entry=entry, frame_size=frame_size)
     except machine.ProgramError as error:
         raise PotashError(f"{file}: {error}") from error
 
