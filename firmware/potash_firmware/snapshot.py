@@ -96,8 +96,7 @@ class Vta(TypedDict):
     streams: Annotated[Count, "Number of instruction streams."]
     instructions: Annotated[Count, "Number of instructions in these streams."]
     modelled_cycles: Annotated[
-        Count,
-        "Their modelled cycles; counted only where the device was started with --metrics.",
+        Count, "Their modelled cycles; counted only where the device was started with --metrics."
     ]
 
 

@@ -31,11 +31,7 @@ class Register(IntEnum):
     INSNS = 0x18
 
 
-WIDTHS: Mapping[Register, int] = {
-    Register.CONTROL: 32,
-    Register.INSN_COUNT: 32,
-    Register.INSNS: 64,
-}
+WIDTHS: Mapping[Register, int] = {Register.CONTROL: 32, Register.INSN_COUNT: 32, Register.INSNS: 64}
 """In bits. All registers can be written, and only CONTROL can be read."""
 
 

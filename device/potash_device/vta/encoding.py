@@ -175,22 +175,13 @@ def _table(depths: Depths) -> dict[str, _Words]:
         ),
         "gemm": (
             (*HEAD, ("reset", 1), *loops),
-            (
-                *dst_src_factors,
-                ("wgt_factor_out", depths.wgt),
-                ("wgt_factor_in", depths.wgt),
-            ),
+            (*dst_src_factors, ("wgt_factor_out", depths.wgt), ("wgt_factor_in", depths.wgt)),
         ),
         "alu": (
             # In hw_spec.h bit 7 is "reset" here too; no implementation reads it in an ALU
             # instruction, so it has to be zero.
             (*HEAD, (RESERVED, 1), *loops),
-            (
-                *dst_src_factors,
-                ("alu_opcode", 3),
-                ("use_imm", 1),
-                ("imm", IMMEDIATE_BITS),
-            ),
+            (*dst_src_factors, ("alu_opcode", 3), ("use_imm", 1), ("imm", IMMEDIATE_BITS)),
         ),
         "finish": (HEAD,),
         "micro_op": ((("dst", depths.acc), ("src", depths.inp), ("wgt", depths.wgt)),),

@@ -222,10 +222,7 @@ def _labels(instructions: Sequence[Instruction], starts: Mapping[int, str]) -> d
 
 
 def _refers_to(
-    program: Program,
-    instructions: Sequence[Instruction],
-    index: int,
-    labels: Mapping[int, str],
+    program: Program, instructions: Sequence[Instruction], index: int, labels: Mapping[int, str]
 ) -> str | None:
     """The name of what the instruction at `index` leads to, or takes the address of."""
     instruction = instructions[index]

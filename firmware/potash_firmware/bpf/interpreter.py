@@ -55,11 +55,7 @@ class Interpreter:
     """Registers, program counter and call stack over one arena."""
 
     def __init__(
-        self,
-        code: bytes,
-        arena: Arena,
-        helpers: Mapping[int, Helper],
-        instruction_limit: int,
+        self, code: bytes, arena: Arena, helpers: Mapping[int, Helper], instruction_limit: int
     ) -> None:
         if len(code) % isa.INSTRUCTION_SIZE:
             raise _fault(

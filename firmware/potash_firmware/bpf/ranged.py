@@ -95,11 +95,7 @@ class Placed:
         space.make_read_only(own.rodata_offset, own.rodata_end - own.rodata_offset)
 
     def prepare(
-        self,
-        services: Services,
-        instruction_limit: int,
-        engine: Engine,
-        tally: Tally | None = None,
+        self, services: Services, instruction_limit: int, engine: Engine, tally: Tally | None = None
     ) -> None:
         """Get ready to run on the ranges that the window shows, and to count in `tally`.
 

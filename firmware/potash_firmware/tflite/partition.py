@@ -31,23 +31,8 @@ from potash_firmware.tflite.lowering import (
     Lowering,
     Placement,
 )
-from potash_firmware.tflite.packing import (
-    NO_MARGIN,
-    Layout,
-    Sizes,
-    around,
-    moved,
-    pack,
-    unpack,
-)
-from potash_firmware.tflite.partition_cache import (
-    Compiled,
-    Layouts,
-    Piece,
-    Record,
-    Span,
-    Streams,
-)
+from potash_firmware.tflite.packing import NO_MARGIN, Layout, Sizes, around, moved, pack, unpack
+from potash_firmware.tflite.partition_cache import Compiled, Layouts, Piece, Record, Span, Streams
 from potash_firmware.tflite.streams import Stream, streams_of
 from potash_firmware.tflite.variables.claims import State
 from potash_firmware.vta_runtime import Buffer, Runtime, Share, VtaMemoryError

@@ -120,11 +120,7 @@ class ModelBuilder:
         self._graph.operators.append(operator)
 
     def add(
-        self,
-        left: int,
-        right: int,
-        output: int,
-        activation: FusedActivation = FusedActivation.NONE,
+        self, left: int, right: int, output: int, activation: FusedActivation = FusedActivation.NONE
     ) -> None:
         """output = activation(left + right)."""
         options = schema.AddOptionsT()

@@ -246,13 +246,7 @@ class Runtime:
         self._heap.held = True
 
     def _base(
-        self,
-        buffer: Buffer,
-        memory: MemoryId,
-        offset: int,
-        x_size: int,
-        y_size: int,
-        stride: int,
+        self, buffer: Buffer, memory: MemoryId, offset: int, x_size: int, y_size: int, stride: int
     ) -> int:
         """Where rows of a buffer begin, in elements. Raises ValueError where they exceed it."""
         element = self.config.element_bytes(memory)

@@ -156,9 +156,7 @@ class Pauses:
     """
 
     def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        realtime: Callable[[], float] = time.time,
+        self, clock: Callable[[], float] = time.monotonic, realtime: Callable[[], float] = time.time
     ) -> None:
         self._clock = clock
         self._realtime = realtime

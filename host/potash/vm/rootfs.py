@@ -19,13 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
 from potash.sdk.errors import PotashError
-from potash.vm.packages import (
-    LIBRARIES,
-    LIBRARY_FOLDERS,
-    LOADER,
-    loader_command,
-    program_command,
-)
+from potash.vm.packages import LIBRARIES, LIBRARY_FOLDERS, LOADER, loader_command, program_command
 
 MAGIC = b"070701"
 TRAILER = "TRAILER!!!"

@@ -18,14 +18,7 @@ from typing import Any, NamedTuple
 
 from potash.sdk.errors import PotashError
 from potash.vm.parent_death import dies_with_parent
-from potash.vm.qemu import (
-    CLIENT,
-    Accelerator,
-    Qemu,
-    bare_machine,
-    monitor_arguments,
-    root_ports,
-)
+from potash.vm.qemu import CLIENT, Accelerator, Qemu, bare_machine, monitor_arguments, root_ports
 
 APPEND = "console=ttyS0"
 """The kernel's command line when none is given: its console is the serial port."""

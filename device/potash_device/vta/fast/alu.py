@@ -39,12 +39,7 @@ def lower_alu(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink) -> 
 
 @compiled
 def is_one_step(
-    row: Any,
-    words: Any,
-    begin: Number,
-    end: Number,
-    geometry: layout.Geometry,
-    sink: s.Sink,
+    row: Any, words: Any, begin: Number, end: Number, geometry: layout.Geometry, sink: s.Sink
 ) -> Flag:
     """Add a step for the outer loop's iterations from `begin` on, before `end`, where they are one:
     runs of micro-ops of one length, one behind the other, whose operands go on by equal steps from
@@ -113,12 +108,7 @@ def run_of(row: Any, words: Any, begin: Number, geometry: layout.Geometry) -> tu
 
 
 @compiled
-def add_step(
-    row: Any,
-    run: Any,
-    geometry: layout.Geometry,
-    sink: s.Sink,
-) -> None:
+def add_step(row: Any, run: Any, geometry: layout.Geometry, sink: s.Sink) -> None:
     """Add a step to the last group, or begin another one with it."""
     dst, total, src, stride, cut, jump = run
     group = sink.filled[s.GROUP]

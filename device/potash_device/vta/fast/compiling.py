@@ -140,12 +140,7 @@ class _PartCompiler(Compiler):
         super().__init__(typing, target, library, *others)  # type: ignore[no-untyped-call]
 
 
-_PART: Any = {
-    **OPTIONS,
-    "nopython": True,
-    "no_cpython_wrapper": True,
-    "no_cfunc_wrapper": True,
-}
+_PART: Any = {**OPTIONS, "nopython": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 class _Part(CPUDispatcher):

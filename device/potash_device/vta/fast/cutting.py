@@ -7,13 +7,7 @@ import numpy as np
 from potash_device.vta.fast import steps as s
 from potash_device.vta.fast.compiling import Flag, Number, compiled, implements
 from potash_device.vta.fast.emitting import ACC_BYTES, PAIR_BYTES
-from potash_device.vta.fast.matrix import (
-    MOST_PAIRS,
-    MOST_ROWS,
-    configure,
-    multiply,
-    release_tiles,
-)
+from potash_device.vta.fast.matrix import MOST_PAIRS, MOST_ROWS, configure, multiply, release_tiles
 from potash_device.vta.fast.paths import (
     DIAGONAL,
     FIRST,

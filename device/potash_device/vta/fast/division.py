@@ -267,12 +267,7 @@ def _relate_elementwise(
 
 @compiled
 def _relate_transfer(
-    row: Any,
-    at: Number,
-    geometry: layout.Geometry,
-    chains: Chains,
-    writers: Writers,
-    count: Number,
+    row: Any, at: Number, geometry: layout.Geometry, chains: Chains, writers: Writers, count: Number
 ) -> Number:
     width = row[layout.X_PAD_0] + row[layout.X_SIZE] + row[layout.X_PAD_1]
     height = row[layout.Y_PAD_0] + row[layout.Y_SIZE] + row[layout.Y_PAD_1]

@@ -134,12 +134,7 @@ def has_pairs(sink: s.Sink, geometry: layout.Geometry) -> Flag:
 
 @compiled
 def lower_iteration(
-    row: Any,
-    words: Any,
-    outer: Number,
-    inner: Number,
-    geometry: layout.Geometry,
-    sink: s.Sink,
+    row: Any, words: Any, outer: Number, inner: Number, geometry: layout.Geometry, sink: s.Sink
 ) -> None:
     """The steps of one iteration of an instruction's loops, as those of an instruction without
     loops: its micro-ops have larger numbers. No field overflows, as they stay in their buffers."""

@@ -152,13 +152,7 @@ def has_pairs(loop: Any, length: Number, dst_step: Number) -> Flag:
 
 @compiled
 def unroll(
-    pairs: Any,
-    words: Any,
-    stride: Number,
-    dst_mask: Number,
-    rows: Number,
-    turns: Number,
-    loop: Any,
+    pairs: Any, words: Any, stride: Number, dst_mask: Number, rows: Number, turns: Number, loop: Any
 ) -> Number:
     """Put a loop's iterations one behind the other in each group of rows with the same
     accumulators, from the last group on, as there is room behind it. A row begins at every

@@ -14,22 +14,9 @@ from typing import Any, NamedTuple
 
 from potash_device.trace import COMPUTE
 from potash_firmware.bpf import isa, reserve
-from potash_firmware.bpf.arena import (
-    BASE,
-    CODE_BASE,
-    LEAST_FRAME,
-    MAX_CALL_DEPTH,
-    REACH,
-    Arena,
-)
+from potash_firmware.bpf.arena import BASE, CODE_BASE, LEAST_FRAME, MAX_CALL_DEPTH, REACH, Arena
 from potash_firmware.bpf.errors import EngineUnavailable, Fault, FaultKind
-from potash_firmware.bpf.interpreter import (
-    MASK,
-    Execution,
-    Helper,
-    Interpreter,
-    interpreter_of,
-)
+from potash_firmware.bpf.interpreter import MASK, Execution, Helper, Interpreter, interpreter_of
 from potash_firmware.bpf.native import compiler, runtime
 from potash_firmware.bpf.native.context import REFUEL, SIZE, SideExit, Word
 from potash_firmware.bpf.tally import Kind, Tally

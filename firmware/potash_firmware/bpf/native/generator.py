@@ -20,13 +20,7 @@ from potash_firmware.bpf.arena import BASE, CODE_BASE
 from potash_firmware.bpf.isa import CallKind, Class, Instruction, Jump, Source
 from potash_firmware.bpf.native import induction, loops, lowering
 from potash_firmware.bpf.native.blocks import Block, Code, Function
-from potash_firmware.bpf.native.checks import (
-    Check,
-    Segment,
-    in_frame,
-    is_atomic,
-    segments,
-)
+from potash_firmware.bpf.native.checks import Check, Segment, in_frame, is_atomic, segments
 from potash_firmware.bpf.native.context import REFUEL, SideExit, Word
 from potash_firmware.bpf.native.loops import Nest
 from potash_firmware.bpf.native.ranges import Guard

@@ -217,10 +217,7 @@ def _clamps(scale: Scale) -> tuple[Values, Values]:
     low, high = scale.thresholds()
     beyond = (scale.shifts < 0).any()
     nothing = scale.significands == 0
-    return (
-        np.where(nothing, 0, low - beyond),
-        np.where(nothing, 0, high + beyond),
-    )
+    return (np.where(nothing, 0, low - beyond), np.where(nothing, 0, high + beyond))
 
 
 def _multiply_cut(

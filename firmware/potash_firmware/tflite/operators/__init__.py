@@ -10,14 +10,7 @@ from importlib import metadata
 from types import MappingProxyType
 
 from potash_firmware.tflite.capi import BuiltinOperator, Node
-from potash_firmware.tflite.lowering import (
-    Layouts,
-    Lower,
-    Lowering,
-    Placement,
-    Refusal,
-    Settings,
-)
+from potash_firmware.tflite.lowering import Layouts, Lower, Lowering, Placement, Refusal, Settings
 from potash_firmware.tflite.operators import (
     added,
     addition,

@@ -69,11 +69,7 @@ class Sum(NamedTuple):
     def scale(self) -> Scale:
         """The scaling of the sum."""
         return Scale.of(
-            [self.factors.output],
-            self.output.zero_point,
-            *self.limits,
-            self.rounding,
-            reach=_REACH,
+            [self.factors.output], self.output.zero_point, *self.limits, self.rounding, reach=_REACH
         )
 
     @property

@@ -23,14 +23,7 @@ from potash_device.vta.isa import AluOpcode
 from potash_firmware.tflite import LITERT, runtime_package
 from potash_firmware.tflite.arithmetic.ramps import FAR, MOST_SHIFT, Scale
 from potash_firmware.tflite.arithmetic.requantization import Steps, requantize
-from potash_firmware.tflite.capi import (
-    Array,
-    Node,
-    Options,
-    Padding,
-    Tensor,
-    TensorType,
-)
+from potash_firmware.tflite.capi import Array, Node, Options, Padding, Tensor, TensorType
 from potash_firmware.tflite.lowering import Builder, Compute, Lowering, Refusal, Rounding, Settings
 from potash_firmware.tflite.operators import checks
 from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin, Sizes

@@ -68,11 +68,7 @@ class Quantization(NamedTuple):
 
 
 def tensors(
-    node: Node,
-    settings: Settings,
-    inputs: int,
-    what: str,
-    types: Mapping[int, int] = checks.INT8,
+    node: Node, settings: Settings, inputs: int, what: str, types: Mapping[int, int] = checks.INT8
 ) -> tuple[list[Tensor], Tensor]:
     """The inputs of a node, of which there are so many, and its output. Raises Refusal where they
     are not for the VTA."""

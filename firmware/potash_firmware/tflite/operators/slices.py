@@ -11,14 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from potash_firmware.tflite.capi import Array, BuiltinOperator, Node, Tensor
-from potash_firmware.tflite.lowering import (
-    Arrange,
-    Builder,
-    Compute,
-    Lowering,
-    Refusal,
-    Settings,
-)
+from potash_firmware.tflite.lowering import Arrange, Builder, Compute, Lowering, Refusal, Settings
 from potash_firmware.tflite.operators import checks, moves
 from potash_firmware.tflite.packing import Layout
 from potash_firmware.vta_runtime.schedules import MovedAxis, Surface, move
@@ -187,13 +180,7 @@ def lower_blocks(node: Node, settings: Settings) -> Lowering:
     if (
         len(deep) != 4
         or size < 1
-        or wide
-        != (
-            deep[0],
-            deep[1] * size,
-            deep[2] * size,
-            deep[3] // size**2,
-        )
+        or wide != (deep[0], deep[1] * size, deep[2] * size, deep[3] // size**2)
     ):
         raise Refusal("the output has another shape than it should")
     images, height, width, channels = wide

@@ -258,11 +258,7 @@ def _validate_tensor(tensor: Table, buffers: list[Data], budget: _Budget) -> Ten
         raise ModelError(f"tensor {name} has the shape {list(shape)}")
     scales = _validate_quantization(tensor, name, shape, budget)
     view = TensorView(
-        name=name,
-        type=tensor.Type(),
-        shape=shape,
-        scales=scales,
-        data=buffers[tensor.Buffer()],
+        name=name, type=tensor.Type(), shape=shape, scales=scales, data=buffers[tensor.Buffer()]
     )
     info = _TYPES.get(view.type)
     if view.data is not None and info is not None and tensor.Sparsity() is None:

@@ -103,10 +103,7 @@ class Rule(NamedTuple):
 
 
 _CALLS: Mapping[int, tuple[type[Any], tuple[str, ...]]] = {
-    schema.BuiltinOptions.IfOptions: (
-        schema.IfOptions,
-        ("ThenSubgraphIndex", "ElseSubgraphIndex"),
-    ),
+    schema.BuiltinOptions.IfOptions: (schema.IfOptions, ("ThenSubgraphIndex", "ElseSubgraphIndex")),
     schema.BuiltinOptions.WhileOptions: (
         schema.WhileOptions,
         ("CondSubgraphIndex", "BodySubgraphIndex"),

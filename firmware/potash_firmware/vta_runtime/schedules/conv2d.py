@@ -158,12 +158,7 @@ class Convolution:
         )
 
     def products(
-        self,
-        acc: int,
-        inp: int,
-        wgt: int,
-        size: Extent,
-        part: tuple[int, int, int],
+        self, acc: int, inp: int, wgt: int, size: Extent, part: tuple[int, int, int]
     ) -> tuple[GemmKernel, ...]:
         """The products of a step, for a tile of that size; `part` are input blocks and taps."""
         shape, limit = self.shape, self.share.micro_ops

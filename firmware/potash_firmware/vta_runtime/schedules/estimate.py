@@ -191,9 +191,7 @@ def _weight_load(
         all_taps, 1, found.in_blocks * np.where(across, 1, found.tap_rows)
     )
     line = np.where(
-        all_taps,
-        found.in_blocks * taps,
-        found.tap_columns * np.where(across, found.tap_rows, 1),
+        all_taps, found.in_blocks * taps, found.tap_columns * np.where(across, found.tap_rows, 1)
     )
     return _transfer(parameters, lines, line * element)
 

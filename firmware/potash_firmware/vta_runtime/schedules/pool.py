@@ -153,12 +153,7 @@ class Pooling:
         return self.piece.height * self.piece.width == 1
 
     def emit(
-        self,
-        runtime: Runtime,
-        image: Surface,
-        output: Surface,
-        *,
-        channels: Sequence[Buffer] = (),
+        self, runtime: Runtime, image: Surface, output: Surface, *, channels: Sequence[Buffer] = ()
     ) -> None:
         """Append the operation to the runtime's stream; what follows in it may use the output.
 

@@ -74,11 +74,7 @@ def conv2d(
 
 @functools.lru_cache(PLANS)
 def _convolution(
-    shape: Conv2d,
-    config: Config,
-    epilogue: Epilogue,
-    parameters: Parameters,
-    threads: int | None,
+    shape: Conv2d, config: Config, epilogue: Epilogue, parameters: Parameters, threads: int | None
 ) -> Convolution:
     tile = best_tile(shape, config, epilogue, parameters, threads)
     return Convolution(shape, config, tile, epilogue)

@@ -92,12 +92,7 @@ def rectangles(axes: Sequence[Axis]) -> Iterator[Rectangle]:
 
 
 def load(
-    runtime: Runtime,
-    buffer: Buffer,
-    memory: MemoryId,
-    sram: int,
-    offset: int,
-    axes: Sequence[Axis],
+    runtime: Runtime, buffer: Buffer, memory: MemoryId, sram: int, offset: int, axes: Sequence[Axis]
 ) -> None:
     """Load a piece of an array that begins at element `offset` of `buffer`."""
     for one in rectangles(axes):
