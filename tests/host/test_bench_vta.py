@@ -17,7 +17,7 @@ from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_device.vta.fast import peak
 from potash_device.vta.isa import Alu, Gemm
-from potash_device.vta.simulator import Simulator
+from potash_device.vta.stream import decode_stream
 
 SMALL = {
     "convolution": lambda: streams.convolution(8, 32, 64, rows=4, out_blocks=2, in_blocks=2),
@@ -40,8 +40,7 @@ def test_a_stream_leaves_what_numpy_says(name: str) -> None:
 @pytest.mark.parametrize("name", [*streams.LAYERS, "irregular"])
 def test_the_products_are_those_that_its_gemm_instructions_make(name: str) -> None:
     stream = vta.LOADS[name].make()
-    simulator = Simulator(Config.default(), memoryview(bytearray(16)))
-    instructions = simulator.decode(stream.code)
+    instructions = decode_stream(stream.code, Config.default())
     steps = sum(one.steps for one in instructions if isinstance(one, Gemm) and not one.reset)
     assert stream.products == 256 * steps
 
@@ -70,10 +69,11 @@ def test_a_stream_without_what_it_computes_has_its_tokens() -> None:
     core = Core(Config.default(), memoryview(bytearray(stream.image)), engine="readable")
     core.execute(scheduled.without(stream, Alu))
     assert core.dram[stream.output] != stream.expected
-    simulator = Simulator(Config.default(), memoryview(bytearray(16)))
-    left = simulator.decode(scheduled.without(stream, Gemm, Alu))
+    left = decode_stream(scheduled.without(stream, Gemm, Alu), core.config)
     assert sum(one.steps for one in left if isinstance(one, Gemm | Alu)) == 0
-    assert [one.stage for one in left] == [one.stage for one in simulator.decode(stream.code)]
+    assert [one.stage for one in left] == [
+        one.stage for one in decode_stream(stream.code, core.config)
+    ]
 
 
 @pytest.mark.usefixtures("small")

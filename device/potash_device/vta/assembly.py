@@ -83,9 +83,10 @@ def words(stream: bytes) -> Iterator[int]:
 
 
 def disassemble(word: int, config: Config) -> str:
-    known = _known_opcode(word)
-    if known is None:
+    opcode = word & (1 << encoding.OPCODE_BITS) - 1
+    if opcode not in FORMS:
         return f"{WORD} {word:#0{2 + INSTRUCTION_BITS // 4}x}"
+    known = Opcode(opcode)
     form = FORMS[known]
     layout = _layout(form, config)
     values = layout.read(word)
@@ -229,11 +230,6 @@ def _clipped(text: str) -> str:
 
 def _number(name: str, value: int) -> str:
     return f"{value:#x}" if name in HEXADECIMAL else str(value)
-
-
-def _known_opcode(word: int) -> Opcode | None:
-    opcode = word & (1 << encoding.OPCODE_BITS) - 1
-    return Opcode(opcode) if opcode in FORMS else None
 
 
 def _layout(form: Form, config: Config) -> encoding.Layout:

@@ -11,7 +11,7 @@ from potash_device.vta.config import Config
 from potash_device.vta.encoding import INSTRUCTION_BYTES
 from potash_device.vta.isa import Alu, Gemm
 from potash_device.vta.simulator import Event, Simulator
-from potash_device.vta.stream import Order, StreamError
+from potash_device.vta.stream import Order, StreamError, decode_stream
 
 if TYPE_CHECKING:
     from potash_device.vta.fast.simulator import FastSimulator
@@ -118,7 +118,7 @@ class AutoSimulator:
         if cost > self._left:
             return cost
         try:
-            instructions = self._readable.decode(stream)
+            instructions = decode_stream(stream, self._readable.config)
         except StreamError:
             return cost
         steps = sum(one.steps for one in instructions if isinstance(one, Gemm | Alu))

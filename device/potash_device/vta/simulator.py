@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potash_device.vta.config import DRAM_BASE, Config, MemoryId
-from potash_device.vta.encoding import INSTRUCTION_BYTES, InstructionError
+from potash_device.vta.encoding import INSTRUCTION_BYTES
 from potash_device.vta.isa import (
     Alu,
     AluOpcode,
@@ -24,9 +24,8 @@ from potash_device.vta.isa import (
     Load,
     MemoryInstruction,
     Store,
-    decode,
 )
-from potash_device.vta.stream import Order, StreamError, execution_order
+from potash_device.vta.stream import Order, StreamError, decode_stream, execution_order
 
 STEP_LIMIT = 1 << 28
 """Micro-ops that one stream may execute: 2.7 s of a core at 100 MHz. The loop counters of a single
@@ -130,7 +129,7 @@ class Simulator:
 
     def execute(self, stream: bytes) -> None:
         """Execute a stream that was fetched already. Raises StreamError."""
-        instructions = self.decode(stream)
+        instructions = decode_stream(stream, self.config)
         order = execution_order(instructions, self.order)
         for index, instruction in enumerate(instructions):
             self._check(index, instruction)
@@ -159,21 +158,6 @@ class Simulator:
         if offset < 0 or offset + size > self._dram.size:
             raise StreamError(0, f"the stream at {address:#x} is not in DRAM")
         return self._dram[offset : offset + size].tobytes()
-
-    def decode(self, stream: bytes) -> list[Instruction]:
-        """A stream's instructions. Raises StreamError."""
-        count, rest = divmod(len(stream), INSTRUCTION_BYTES)
-        if rest:
-            raise StreamError(count, f"the stream ends after {rest} of its bytes")
-        instructions = []
-        for index in range(count):
-            at = index * INSTRUCTION_BYTES
-            word = int.from_bytes(stream[at : at + INSTRUCTION_BYTES], "little")
-            try:
-                instructions.append(decode(word, self.config))
-            except InstructionError as error:
-                raise StreamError(index, str(error)) from None
-        return instructions
 
     def _check(self, index: int, instruction: Instruction) -> None:
         """All that can be said about an instruction before any micro-op is known."""

@@ -10,7 +10,9 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from potash_device.vta.isa import Dependencies, Finish, Instruction, Stage
+from potash_device.vta.config import Config
+from potash_device.vta.encoding import INSTRUCTION_BYTES, InstructionError
+from potash_device.vta.isa import Dependencies, Finish, Instruction, Stage, decode
 
 TokenQueue = tuple[Stage, Stage]
 """The module that gives its tokens, the module that takes them."""
@@ -38,6 +40,22 @@ class StreamError(Exception):
         super().__init__(f"instruction {index}: {reason}")
         self.index = index
         self.reason = reason
+
+
+def decode_stream(stream: bytes, config: Config) -> list[Instruction]:
+    """A stream's instructions. Raises StreamError."""
+    count, rest = divmod(len(stream), INSTRUCTION_BYTES)
+    if rest:
+        raise StreamError(count, f"the stream ends after {rest} of its bytes")
+    instructions = []
+    for index in range(count):
+        at = index * INSTRUCTION_BYTES
+        word = int.from_bytes(stream[at : at + INSTRUCTION_BYTES], "little")
+        try:
+            instructions.append(decode(word, config))
+        except InstructionError as error:
+            raise StreamError(index, str(error)) from None
+    return instructions
 
 
 class Order(StrEnum):

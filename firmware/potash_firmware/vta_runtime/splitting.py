@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from potash_device.vta.config import Config
-from potash_device.vta.encoding import INSTRUCTION_BYTES, WORD_BITS, Field
-from potash_device.vta.isa import Dependencies, Opcode, decode
-from potash_device.vta.stream import POPS, PUSHES, TOKEN_QUEUES, TokenQueue
+from potash_device.vta.encoding import WORD_BITS, Field
+from potash_device.vta.isa import Dependencies, Opcode
+from potash_device.vta.stream import POPS, PUSHES, TOKEN_QUEUES, TokenQueue, decode_stream
 from potash_firmware.vta_runtime.commands import CommandStream
 
 Words: TypeAlias = npt.NDArray[np.uint64]
@@ -72,10 +72,7 @@ def _steps(words: Words, config: Config) -> npt.NDArray[np.int64]:
 
 def _cut(code: bytes, config: Config, borders: list[int]) -> list[Piece]:
     """The pieces of a stream that are between the borders."""
-    instructions = [
-        decode(int.from_bytes(code[at : at + INSTRUCTION_BYTES], "little"), config)
-        for at in range(0, len(code), INSTRUCTION_BYTES)
-    ]
+    instructions = decode_stream(code, config)
     pieces = np.searchsorted(borders, np.arange(len(instructions)), "right").tolist()
     dependencies = [instruction.dependencies for instruction in instructions]
     given: defaultdict[TokenQueue, deque[tuple[int, Dependencies]]] = defaultdict(deque)

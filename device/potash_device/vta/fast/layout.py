@@ -13,28 +13,15 @@ from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.encoding import WORD_BITS
 from potash_device.vta.isa import Opcode
 
-HEAD = ("opcode", "dependencies")
-MEMORY_FIELDS = (
-    *HEAD,
-    *("memory_type", "sram_base", "dram_base", "y_size", "x_size", "x_stride"),
-    *("y_pad_0", "y_pad_1", "x_pad_0", "x_pad_1"),
-)
-LOOP_FIELDS = (
-    *HEAD,
-    *("uop_bgn", "uop_end", "iter_out", "iter_in"),
-    *("dst_factor_out", "dst_factor_in", "src_factor_out", "src_factor_in"),
-)
-GEMM_FIELDS = (*LOOP_FIELDS, "reset", "wgt_factor_out", "wgt_factor_in")
-ALU_FIELDS = (*LOOP_FIELDS, "alu_opcode", "use_imm", "imm")
-
-COLUMNS = max(map(len, (MEMORY_FIELDS, GEMM_FIELDS, ALU_FIELDS)))
+COLUMNS = 13
 OPCODE, DEPENDENCIES = range(2)
 MEMORY_TYPE, SRAM_BASE, DRAM_BASE, Y_SIZE, X_SIZE, X_STRIDE = range(2, 8)
 Y_PAD_0, Y_PAD_1, X_PAD_0, X_PAD_1 = range(8, 12)
 UOP_BGN, UOP_END, ITER_OUT, ITER_IN = range(2, 6)
 DST_OUT, DST_IN, SRC_OUT, SRC_IN = range(6, 10)
-RESET, WGT_OUT, WGT_IN = range(10, 13)
+WGT_OUT, WGT_IN, RESET = range(10, 13)
 ALU_OPCODE, USE_IMM, IMM = range(10, 13)
+"""Columns: the order of the encoding, but for RESET, which ALU lacks."""
 
 LOAD, STORE, GEMM, FINISH, ALU = (int(opcode) for opcode in Opcode)
 UOP, WGT, INP, ACC, OUT, ACC_8BIT = (int(memory) for memory in MemoryId)
@@ -76,11 +63,11 @@ def fields(config: Config) -> Fields:
     """The encoding of `config`, as tables that nobody writes to."""
     layouts = config.layouts
     kinds = {
-        Opcode.LOAD: (MEMORY_FIELDS, layouts.memory),
-        Opcode.STORE: (MEMORY_FIELDS, layouts.memory),
-        Opcode.GEMM: (GEMM_FIELDS, layouts.gemm),
-        Opcode.FINISH: (HEAD, layouts.finish),
-        Opcode.ALU: (ALU_FIELDS, layouts.alu),
+        Opcode.LOAD: layouts.memory,
+        Opcode.STORE: layouts.memory,
+        Opcode.GEMM: layouts.gemm,
+        Opcode.FINISH: layouts.finish,
+        Opcode.ALU: layouts.alu,
     }
     shape = (len(Opcode), COLUMNS)
     result = Fields(
@@ -91,11 +78,10 @@ def fields(config: Config) -> Fields:
         np.zeros(shape, np.int64),
         np.zeros((len(Opcode), 2), np.uint64),
     )
-    for opcode, (names, layout) in kinds.items():
-        assert set(names) == set(layout.by_name), layout.kind
-        result.number[opcode] = len(names)
-        for column, name in enumerate(names):
-            field = layout.by_name[name]
+    for opcode, layout in kinds.items():
+        result.number[opcode] = len(layout.fields)
+        ordered = sorted(layout.fields, key=lambda field: field.name == "reset")
+        for column, field in enumerate(ordered):
             if field.width:
                 word, low = divmod(field.low, WORD_BITS)
                 result.word[opcode, column] = word

@@ -27,7 +27,7 @@ from potash_device.vta.fast.lowering import lower
 from potash_device.vta.fast.team import Pace, Team
 from potash_device.vta.isa import Alu, Gemm
 from potash_device.vta.simulator import STEP_LIMIT, Event, Simulator
-from potash_device.vta.stream import Order
+from potash_device.vta.stream import Order, decode_stream
 
 KEPT_INSTRUCTIONS = 1 << 18
 """And steps, of all the streams that are kept: 25 MiB, and what the steps' pairs take."""
@@ -304,7 +304,7 @@ class FastSimulator:
 
     def _refuse(self, stream: bytes, index: int, micro_ops: NDArray[np.uint32]) -> None:
         """Raise StreamError for an instruction that `micro_ops` lead out of a buffer."""
-        instruction = self._readable.decode(stream)[index]
+        instruction = decode_stream(stream, self.config)[index]
         assert isinstance(instruction, Gemm | Alu)
         self._readable.uop[:] = micro_ops
         self._readable.check_indices(index, instruction)

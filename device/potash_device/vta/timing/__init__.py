@@ -7,9 +7,8 @@ specification; `compiled` is the same for long streams, compiled when it is firs
 from collections.abc import Sequence
 
 from potash_device.vta.config import Config
-from potash_device.vta.encoding import INSTRUCTION_BYTES, InstructionError
-from potash_device.vta.isa import Instruction, decode, encode_stream
-from potash_device.vta.stream import StreamError
+from potash_device.vta.isa import Instruction, encode_stream
+from potash_device.vta.stream import decode_stream
 from potash_device.vta.timing import model
 from potash_device.vta.timing.parameters import Parameters
 from potash_device.vta.timing.result import Timing
@@ -38,20 +37,6 @@ def run(
         found = fast.simulate(config, parameters, code)
         if found is not None:
             return Timing(config, parameters, *found)
-    timing = model.simulate(config, parameters, _decode(config, code))
+    timing = model.simulate(config, parameters, decode_stream(code, config))
     assert not compiled, "the compiled clock refuses a stream that can run"
     return timing
-
-
-def _decode(config: Config, code: bytes) -> list[Instruction]:
-    count, rest = divmod(len(code), INSTRUCTION_BYTES)
-    if rest:
-        raise StreamError(count, f"the stream ends after {rest} of its bytes")
-    found = []
-    for index in range(count):
-        word = code[index * INSTRUCTION_BYTES : (index + 1) * INSTRUCTION_BYTES]
-        try:
-            found.append(decode(int.from_bytes(word, "little"), config))
-        except InstructionError as error:
-            raise StreamError(index, str(error)) from None
-    return found
