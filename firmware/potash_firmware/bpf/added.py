@@ -115,17 +115,17 @@ def collect(points: Iterable[metadata.EntryPoint]) -> Found:
             kept[number] = added
             continue
         claimed = f"name {added.name}" if names[added.name] > 1 else f"number {number}"
-        who = [f"{other.name} of {other.package}" for other in loaded if _clash(added, other)]
+        others = (one for one in loaded if one is not added)
+        who = [
+            f"{one.name} of {one.package}"
+            for one in others
+            if one.name == added.name or one.helper.number == number
+        ]
         problems.append(
             f"the helper {added.name} of {added.package} is left out: the {claimed} is also that "
             f"of {', '.join(who)}"
         )
     return Found(kept, tuple(problems))
-
-
-def _clash(one: Added, other: Added) -> bool:
-    same = one.name == other.name or one.helper.number == other.helper.number
-    return one is not other and same
 
 
 def _load(point: metadata.EntryPoint) -> AddedHelper:

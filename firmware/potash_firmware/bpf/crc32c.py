@@ -55,13 +55,9 @@ def crc32c(data: memoryview | bytes, crc: int = 0) -> int:
         length = min(left, _PIECE) // (lanes * _STEP) * _STEP
         state = _in_lanes(np.frombuffer(data, "<u2", lanes * length // _STEP, at), lanes, state)
         at += lanes * length
-    return _one_by_one(bytes(data[at:]), state) ^ _MASK
-
-
-def _one_by_one(data: bytes, state: int) -> int:
-    for byte in data:
+    for byte in bytes(data[at:]):
         state = state >> 8 ^ _TABLE[(state ^ byte) & 0xFF]
-    return state
+    return state ^ _MASK
 
 
 def _in_lanes(data: npt.NDArray[np.uint16], lanes: int, state: int) -> int:

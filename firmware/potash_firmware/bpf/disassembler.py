@@ -4,7 +4,7 @@
 whole program with the names, labels and source lines that its object file has.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, NamedTuple
 
 from csd_spec.reporting import Count, Form
@@ -70,7 +70,17 @@ def disassemble(instructions: Sequence[Instruction], index: int, label: str | No
     if instruction.opcode == isa.LDDW:
         value = label or _wide_value(instruction, instructions[index + 1])
         return f"r{instruction.dst} = {value} ll"
-    return _TEXTS[instruction.kind](instruction, label)
+    match instruction.kind:
+        case Class.ALU | Class.ALU64:
+            return _arithmetic(instruction)
+        case Class.JMP | Class.JMP32:
+            return _jump(instruction, label)
+        case Class.LDX:
+            return f"r{instruction.dst} = {_memory(instruction, instruction.src)}"
+    if instruction.mode == Mode.ATOMIC:
+        return _atomic(instruction)
+    value = str(instruction.imm) if instruction.kind == Class.ST else f"r{instruction.src}"
+    return f"{_memory(instruction, instruction.dst)} = {value}"
 
 
 def _wide_value(first: Instruction, second: Instruction) -> str:
@@ -90,7 +100,7 @@ def _operand(instruction: Instruction) -> str:
     return str(instruction.imm)
 
 
-def _arithmetic(instruction: Instruction, label: str | None) -> str:
+def _arithmetic(instruction: Instruction) -> str:
     dst = _register(instruction, instruction.dst)
     if instruction.code == Alu.NEG:
         return f"{dst} = -{dst}"
@@ -134,20 +144,6 @@ def _address(instruction: Instruction, base: int) -> str:
     return f"r{base} {sign} {abs(instruction.offset)}"
 
 
-def _load(instruction: Instruction, label: str | None) -> str:
-    return f"r{instruction.dst} = {_memory(instruction, instruction.src)}"
-
-
-def _store_immediate(instruction: Instruction, label: str | None) -> str:
-    return f"{_memory(instruction, instruction.dst)} = {instruction.imm}"
-
-
-def _store(instruction: Instruction, label: str | None) -> str:
-    if instruction.mode == Mode.ATOMIC:
-        return _atomic(instruction)
-    return f"{_memory(instruction, instruction.dst)} = r{instruction.src}"
-
-
 def _atomic(instruction: Instruction) -> str:
     bits = 8 * instruction.size
     letter = "r" if bits == 64 else "w"
@@ -164,17 +160,6 @@ def _atomic(instruction: Instruction) -> str:
     if instruction.imm & Atomic.FETCH:
         return f"{src} = atomic_fetch_{name}((u{bits} *)({place}), {src})"
     return f"lock {_memory(instruction, instruction.dst)} {assignment} {src}"
-
-
-_TEXTS: Final[Mapping[int, Callable[[Instruction, str | None], str]]] = {
-    Class.LDX: _load,
-    Class.ST: _store_immediate,
-    Class.STX: _store,
-    Class.ALU: _arithmetic,
-    Class.JMP: _jump,
-    Class.JMP32: _jump,
-    Class.ALU64: _arithmetic,
-}
 
 
 class Row(NamedTuple):

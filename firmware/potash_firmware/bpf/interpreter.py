@@ -198,10 +198,6 @@ def _signed_divide(dst: int, src: int, bits: int) -> int:
     return quotient if (dividend < 0) == (divisor < 0) else -quotient
 
 
-def _signed_modulo(dst: int, src: int, bits: int) -> int:
-    return signed(dst, bits) - signed(src, bits) * _signed_divide(dst, src, bits)
-
-
 _ARITHMETIC: Final[Mapping[tuple[int, int], Operation]] = {
     # code and offset, as in the RFC's table
     (Alu.ADD, 0): lambda dst, src, bits: dst + src,
@@ -215,7 +211,9 @@ _ARITHMETIC: Final[Mapping[tuple[int, int], Operation]] = {
     (Alu.RSH, 0): lambda dst, src, bits: dst >> (src & bits - 1),
     (Alu.NEG, 0): lambda dst, src, bits: -dst,
     (Alu.MOD, 0): lambda dst, src, bits: dst % src if src else dst,
-    (Alu.MOD, isa.SIGNED): _signed_modulo,
+    (Alu.MOD, isa.SIGNED): lambda dst, src, bits: (
+        signed(dst, bits) - signed(src, bits) * _signed_divide(dst, src, bits)
+    ),
     (Alu.XOR, 0): lambda dst, src, bits: dst ^ src,
     (Alu.MOV, 0): lambda dst, src, bits: src,
     (Alu.MOV, 8): lambda dst, src, bits: signed(src, 8),

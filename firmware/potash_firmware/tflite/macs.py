@@ -64,10 +64,6 @@ def _transposed(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
     return math.prod(inputs[2]) * height * width * channels
 
 
-def _matrix(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-    return math.prod(outputs[0]) * inputs[1][-1]
-
-
 def _matrices(inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
     """Either operand may be transposed: sizes n·k, k·m and n·m of each give k."""
     batches = math.prod(outputs[0][:-2])
@@ -79,6 +75,6 @@ _PRODUCTS: Mapping[str, Callable[[Sequence[Shape], Sequence[Shape]], int]] = {
     "CONV_2D": _convolution,
     "DEPTHWISE_CONV_2D": _depthwise,
     "TRANSPOSE_CONV": _transposed,
-    "FULLY_CONNECTED": _matrix,
+    "FULLY_CONNECTED": lambda inputs, outputs: math.prod(outputs[0]) * inputs[1][-1],
     "BATCH_MATMUL": _matrices,
 }

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from potash_device.trace import COMPUTE
-from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.config import MemoryId
 from potash_firmware.tflite import memory
 from potash_firmware.tflite.capi import OPERATOR_NAMES, Array, Node, Tensor
 from potash_firmware.tflite.draft import Copy, Draft
@@ -131,7 +131,11 @@ class Partition:
                         COMPUTE.sink("tflite.nodes", {"nodes": nodes})
                     self.runtime.core.execute(code)
                 case Arrangement():
-                    _rearrange(step, config)
+                    values = [
+                        unpack(one.surface, one.sizes, config).reshape(one.shape)
+                        for one in step.sources
+                    ]
+                    pack(step.arrange(*values), step.sizes, step.target, config)
         for port in self.outputs:
             unpack(port.surface, port.sizes, config, port.values(array))
 
@@ -472,11 +476,3 @@ class _Assembly:
         if streams is None:
             raise _UnusableError
         return streams
-
-
-def _rearrange(step: Arrangement, config: Config) -> None:
-    values = [
-        unpack(source.surface, source.sizes, config).reshape(source.shape)
-        for source in step.sources
-    ]
-    pack(step.arrange(*values), step.sizes, step.target, config)

@@ -223,8 +223,10 @@ def _prepare(
     left: Left = MappingProxyType({}),
 ) -> Interpreter:
     def make() -> Interpreter:
-        load = kernels.load if reference else _default
-        interpreter = load(model, threads)
+        if reference:
+            interpreter = kernels.load(model, threads)
+        else:
+            interpreter = Interpreter(model_content=model, num_threads=threads)
         if delegate is not None:
             delegate.apply(interpreter)
         interpreter.allocate_tensors()
@@ -244,10 +246,6 @@ def _prepare(
             except (VtaMemoryError, SplitError, OperatorError):
                 # It takes fewer nodes now, and in the end none.
                 delegate.begin({**left, **delegate.left}, variables)
-
-
-def _default(model: bytes, threads: int | None) -> Interpreter:
-    return Interpreter(model_content=model, num_threads=threads)
 
 
 def _native(action: Callable[[], Result], delegate: VtaDelegate | None) -> Result:

@@ -10,6 +10,7 @@ Source: the VTA project's `vta/runtime.h`: VTAUopPush, VTAUopLoopBegin, VTAPushG
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -45,19 +46,11 @@ class AluKernel:
 
         Raises ValueError for more than two loops.
         """
-        outer, inner = _two(self.loops)
         return Alu(
             alu_opcode=self.opcode,
             use_imm=self.immediate is not None,
             imm=self.immediate or 0,
-            uop_bgn=uop_bgn,
-            uop_end=uop_bgn + len(self.micro_ops),
-            iter_out=outer.extent,
-            iter_in=inner.extent,
-            dst_factor_out=outer.dst,
-            dst_factor_in=inner.dst,
-            src_factor_out=outer.src,
-            src_factor_in=inner.src,
+            **_loop_fields(self, uop_bgn),
         )
 
 
@@ -78,16 +71,9 @@ class GemmKernel:
         outer, inner = _two(self.loops)
         return Gemm(
             reset=self.reset,
-            uop_bgn=uop_bgn,
-            uop_end=uop_bgn + len(self.micro_ops),
-            iter_out=outer.extent,
-            iter_in=inner.extent,
-            dst_factor_out=outer.dst,
-            dst_factor_in=inner.dst,
-            src_factor_out=outer.src,
-            src_factor_in=inner.src,
             wgt_factor_out=outer.wgt,
             wgt_factor_in=inner.wgt,
+            **_loop_fields(self, uop_bgn),
         )
 
 
@@ -100,6 +86,21 @@ def _two(loops: tuple[Loop, ...]) -> tuple[Loop, Loop]:
         raise ValueError(f"a VTA kernel has at most {MAX_LOOPS} loops, not {len(loops)}")
     outer, inner = (*loops, _ONCE, _ONCE)[:2]
     return outer, inner
+
+
+def _loop_fields(kernel: AluKernel | GemmKernel, uop_bgn: int) -> dict[str, Any]:
+    """The fields that GEMM and ALU have in common."""
+    outer, inner = _two(kernel.loops)
+    return {
+        "uop_bgn": uop_bgn,
+        "uop_end": uop_bgn + len(kernel.micro_ops),
+        "iter_out": outer.extent,
+        "iter_in": inner.extent,
+        "dst_factor_out": outer.dst,
+        "dst_factor_in": inner.dst,
+        "src_factor_out": outer.src,
+        "src_factor_in": inner.src,
+    }
 
 
 class MicroOpCache:

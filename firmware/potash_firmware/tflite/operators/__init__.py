@@ -33,7 +33,7 @@ OPERATORS: Mapping[int, Lower] = MappingProxyType(
         BuiltinOperator.AVERAGE_POOL_2D: pooling.lower_average,
         BuiltinOperator.CONCATENATION: moves.lower_concatenation,
         BuiltinOperator.CONV_2D: convolution.lower,
-        BuiltinOperator.DEPTHWISE_CONV_2D: convolution.lower_depthwise,
+        BuiltinOperator.DEPTHWISE_CONV_2D: convolution.lower,
         BuiltinOperator.DEPTH_TO_SPACE: slices.lower_blocks,
         BuiltinOperator.EXPAND_DIMS: slices.lower_rank,
         BuiltinOperator.FULLY_CONNECTED: convolution.lower_fully_connected,

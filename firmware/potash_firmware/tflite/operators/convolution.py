@@ -23,7 +23,15 @@ from potash_device.vta.isa import AluOpcode
 from potash_firmware.tflite import LITERT, runtime_package
 from potash_firmware.tflite.arithmetic.ramps import FAR, MOST_SHIFT, Scale
 from potash_firmware.tflite.arithmetic.requantization import Steps, requantize
-from potash_firmware.tflite.capi import Array, Node, Options, Padding, Tensor, TensorType
+from potash_firmware.tflite.capi import (
+    Array,
+    BuiltinOperator,
+    Node,
+    Options,
+    Padding,
+    Tensor,
+    TensorType,
+)
 from potash_firmware.tflite.lowering import Builder, Compute, Lowering, Refusal, Rounding, Settings
 from potash_firmware.tflite.operators import checks
 from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin, Sizes
@@ -247,16 +255,9 @@ def emit(
 
 
 def lower(node: Node, settings: Settings) -> Lowering:
-    """CONV_2D. Raises Refusal, QuantizationError, ScheduleError."""
-    return _lower(node, settings, "a convolution", depthwise=False)
-
-
-def lower_depthwise(node: Node, settings: Settings) -> Lowering:
-    """DEPTHWISE_CONV_2D. Raises Refusal, QuantizationError, ScheduleError."""
-    return _lower(node, settings, "a depthwise convolution", depthwise=True)
-
-
-def _lower(node: Node, settings: Settings, what: str, *, depthwise: bool) -> Lowering:
+    """CONV_2D, DEPTHWISE_CONV_2D. Raises Refusal, QuantizationError, ScheduleError."""
+    depthwise = node.operator == BuiltinOperator.DEPTHWISE_CONV_2D
+    what = "a depthwise convolution" if depthwise else "a convolution"
     its = operands(node, settings, what)
     source, weights = its.source, its.weights
     options = checks.options(node, what)

@@ -179,22 +179,12 @@ def lower_extreme(node: Node, settings: Settings) -> Lowering:
         image = Layout.image(source.shape)
     else:
         raise Refusal("the extreme is one of other axes than height and width, or all")
-    images, height, width, channels = image.sizes
-    down = height if whole or rank - 3 in reduced else 1
-    across = width if whole or rank - 2 in reduced else 1
-    result = Layout(Sizes(images, height // down, width // across, channels))
-    if math.prod(result.sizes) != output.size:
-        raise Refusal("the extreme's output has another shape than it should")
+    down = image.sizes.height if whole or rank - 3 in reduced else 1
+    across = image.sizes.width if whole or rank - 2 in reduced else 1
     opcode = AluOpcode.MAX if node.operator == BuiltinOperator.REDUCE_MAX else AluOpcode.MIN
-    steps = Steps()
-    shape = Pool2d(
-        blocks(images, settings.config.batch),
-        blocks(channels, settings.config.block_out),
-        Sweep(height, result.sizes.height, down),
-        Sweep(width, result.sizes.width, across),
-    )
-    pooled = pool2d(shape, settings.config, opcode, steps.steps)
-    return lowering([Part(pooled, steps)], (image, None), result)
+    if not _gives(output, image, down, across):
+        raise Refusal("the extreme's output has another shape than it should")
+    return _windows_of(image, down, across, opcode, Steps(), settings)
 
 
 def lower_mean(node: Node, settings: Settings) -> Lowering:
@@ -209,20 +199,33 @@ def lower_mean(node: Node, settings: Settings) -> Lowering:
     if rank < 3 or not long <= {rank - 3, rank - 2}:
         raise Refusal("the mean is one of other axes than height and width, or channels")
     image = Layout.image(source.shape)
-    images, height, width, channels = image.sizes
-    down = height if rank - 3 in reduced else 1
-    across = width if rank - 2 in reduced else 1
-    result = Layout(Sizes(images, height // down, width // across, channels))
-    if math.prod(result.sizes) != output.size:
+    down = image.sizes.height if rank - 3 in reduced else 1
+    across = image.sizes.width if rank - 2 in reduced else 1
+    if not _gives(output, image, down, across):
         raise Refusal("the mean's output has another shape than it should")
     steps = _scaling(source, output, down * across, settings)
+    return _windows_of(image, down, across, AluOpcode.ADD, steps, settings)
+
+
+def _gives(output: Tensor, image: Layout, down: int, across: int) -> bool:
+    """Whether an output has a value for each window of `down` rows and `across` columns."""
+    return output.size * down * across == math.prod(image.sizes)
+
+
+def _windows_of(
+    image: Layout, down: int, across: int, opcode: AluOpcode, steps: Steps, settings: Settings
+) -> Lowering:
+    """`opcode` on windows of `down` rows and `across` columns, side by side. Raises
+    ScheduleError."""
+    images, height, width, channels = image.sizes
+    result = Layout(Sizes(images, height // down, width // across, channels))
     shape = Pool2d(
         blocks(images, settings.config.batch),
         blocks(channels, settings.config.block_out),
         Sweep(height, result.sizes.height, down),
         Sweep(width, result.sizes.width, across),
     )
-    pooled = pool2d(shape, settings.config, AluOpcode.ADD, steps.steps)
+    pooled = pool2d(shape, settings.config, opcode, steps.steps)
     return lowering([Part(pooled, steps)], (image, None), result)
 
 

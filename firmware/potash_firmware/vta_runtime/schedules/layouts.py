@@ -22,13 +22,13 @@ Array = NDArray[Any]
 
 def pack_nchw(images: Array, config: Config) -> Array:
     """Images [N][C][H][W] as the core's input [N'][C'][H][W][BATCH][BLOCK_IN]."""
-    return _pack(images, config.batch, config.block_in, _type(config, MemoryId.INP))
+    return _pack(images, config.batch, config.block_in, value_type(config, MemoryId.INP))
 
 
 def pack_like_output(images: Array, config: Config, memory: MemoryId = MemoryId.OUT) -> Array:
     """Images [N][C][H][W] in the layout of the core's output, [N'][C'][H][W][BATCH][BLOCK_OUT],
     with the values' width in `memory`: OUT, ACC or ACC_8BIT."""
-    return _pack(images, config.batch, config.block_out, _type(config, memory))
+    return _pack(images, config.batch, config.block_out, value_type(config, memory))
 
 
 def unpack_nchw(packed: Array, images: int, channels: int) -> Array:
@@ -42,7 +42,7 @@ def unpack_nchw(packed: Array, images: int, channels: int) -> Array:
 
 def pack_oihw(weights: Array, config: Config) -> Array:
     """Weights [O][I][H][W] as [O'][I'][H][W][BLOCK_OUT][BLOCK_IN]."""
-    return _pack(weights, config.block_out, config.block_in, _type(config, MemoryId.WGT))
+    return _pack(weights, config.block_out, config.block_in, value_type(config, MemoryId.WGT))
 
 
 def pack_ohwi(weights: Array, config: Config) -> Array:
@@ -72,11 +72,7 @@ def alike(one: MemoryId, other: MemoryId, config: Config) -> bool:
 
 
 def value_type(config: Config, memory: MemoryId) -> np.dtype[Any]:
-    """What a value of an element is in numpy."""
-    return _type(config, memory)
-
-
-def _type(config: Config, memory: MemoryId) -> np.dtype[Any]:
+    """The type in numpy of an element's values."""
     return np.dtype(f"<i{config.value_bits(memory) // 8}")
 
 
