@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Annotated, NamedTuple, Self
 
-from csd_spec.opcodes import DWORD_SIZE
+from csd_spec.opcodes import DWORD_SIZE, KEEP_ACTIVE_FIRMWARE
+from csd_spec.reporting import Count, Form, Key, Signed64
+from csd_spec.status import StatusId
 from potash_wire.records import U32, U64, At, Record
 
 Buffer = bytes | bytearray | memoryview
@@ -115,10 +117,15 @@ class StatusDescriptor(NamedTuple):
 _STATUS_DESCRIPTORS = Record(StatusDescriptor, size=STATUS_DESCRIPTOR_SIZE)
 
 
+_STATUS_NAMES = Form(pattern="^(idle|running|done|failed|stopped|status [0-9]+)$")
+
+
 class AcceleratorStatus(NamedTuple):
     """Get Accelerator Status (table 4.8): 0:3 length, 4:7 status ID, 32:N descriptors."""
 
-    status: int
+    status: Annotated[
+        Count, Key("status_id"), "The status as a number of the accelerator command set."
+    ]
     descriptors: tuple[StatusDescriptor, ...] = ()
 
     def descriptor(self, capability: CapabilityId) -> StatusDescriptor | None:
@@ -126,26 +133,46 @@ class AcceleratorStatus(NamedTuple):
         return next((item for item in self.descriptors if item.capability == capability), None)
 
     @property
-    def consumed(self) -> int:
-        """Bytes of input that the job was given; 0 when the status does not say."""
-        return self._amount(CapabilityId.INPUT_BUFFER)
+    def name(self) -> Annotated[str, _STATUS_NAMES, Key("status", before="status_id")]:
+        """Status: idle, running, done, failed or stopped; `status N` for an unknown number."""
+        known = self.status in StatusId.__members__.values()
+        return StatusId(self.status).name.lower() if known else f"status {self.status}"
 
     @property
-    def produced(self) -> int:
-        """Bytes of output that the job made; 0 when the status does not say."""
-        return self._amount(CapabilityId.OUTPUT_BUFFER)
+    def firmware(self) -> Annotated[Count | None, Key()]:
+        """ID of the active firmware; null if none is active."""
+        item = self.descriptor(CapabilityId.FIRMWARE)
+        return None if item is None or item.firmware == KEEP_ACTIVE_FIRMWARE else item.firmware
 
     @property
-    def return_value(self) -> int:
-        """What the program returned, as a signed 64-bit number; 0 when the status does not say."""
+    def return_value(self) -> Annotated[Signed64, Key()]:
+        """What the program returned (r0), as a signed number of 64 bits.
+
+        It is 0 when the status does not say, as are the following.
+        """
         value = self._amount(CapabilityId.FIRMWARE)
         return value - (1 << 64) if value >> 63 else value
 
     @property
+    def consumed(self) -> Annotated[Count, Key()]:
+        """Number of input bytes that the job read."""
+        return self._amount(CapabilityId.INPUT_BUFFER)
+
+    @property
+    def produced(self) -> Annotated[Count, Key()]:
+        """Number of output bytes that the job produced."""
+        return self._amount(CapabilityId.OUTPUT_BUFFER)
+
+    @property
     def modelled(self) -> int:
-        """Nanoseconds of modelled time that the job took; 0 when the status does not say."""
+        """Nanoseconds of modelled time that the job took."""
         item = self.descriptor(CapabilityId.FIRMWARE)
         return item.modelled if item is not None else 0
+
+    @property
+    def modelled_ns(self) -> Annotated[Count | None, Key()]:
+        """Modelled time that the job took, in ns; null where time is not modelled."""
+        return self.modelled or None
 
     def _amount(self, capability: CapabilityId) -> int:
         item = self.descriptor(capability)
@@ -169,15 +196,23 @@ class AcceleratorStatus(NamedTuple):
 
 
 class LogEntry(NamedTuple):
-    """One entry of the log (table 4.2): length, timestamp in ms since the epoch, type, text.
+    """An entry of an accelerator's log.
 
-    The text is UTF-8; bytes that are not are shown escaped. Zeroes behind it, which its length
-    includes, make an entry whole dwords: Get Log Page moves nothing else.
+    It has its length, timestamp, type and text (table 4.2). The text is UTF-8; bytes that are not
+    are shown escaped. Zeroes behind it, which its length includes, make an entry whole dwords: Get
+    Log Page moves nothing else.
     """
 
-    timestamp: int
-    type: int
-    text: str = ""
+    timestamp: Annotated[Count, "Time of the entry, in milliseconds since 1970 (UTC)."]
+    type: Annotated[Count, "Type of the entry, a number of the accelerator command set."]
+    text: Annotated[str, "Description of the event, or the text that the program printed."] = ""
+
+    @property
+    def name(self) -> Annotated[str, Key(before="text")]:
+        """The type's name."""
+        if self.type in LogEntryType.__members__.values():
+            return LogEntryType(self.type).name.replace("_", " ").lower()
+        return f"type {self.type:X}h"
 
     def encode(self) -> bytes:
         text = pad_to_dword(self.text.encode("utf-8", "backslashreplace"))
@@ -193,13 +228,17 @@ class LogEntry(NamedTuple):
 
 
 class LogPage(NamedTuple):
-    """The accelerator log page (table 4.1): 0:3 length, 16:N entries, the oldest first.
+    """The accelerator log page (table 4.1): 0:3 length, 16:N entries.
 
-    4:7 is an extension: how many entries the device dropped because its log was full.
+    4:7 is an extension, the number of lost entries.
     """
 
-    entries: tuple[LogEntry, ...] = ()
-    lost: int = 0
+    entries: Annotated[tuple[LogEntry, ...], "The entries, the oldest first."] = ()
+    lost: Annotated[
+        Count,
+        Key(before="entries"),
+        "Number of older entries that were dropped because the log was full.",
+    ] = 0
 
     def encode(self) -> bytes:
         body = b"".join(entry.encode() for entry in self.entries)

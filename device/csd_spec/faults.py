@@ -12,6 +12,7 @@ from typing import Annotated, NamedTuple, Self
 
 from csd_spec.descriptors import Buffer, DescriptorError
 from csd_spec.opcodes import DWORD_SIZE
+from csd_spec.reporting import Form, Key
 from potash_wire.records import U16, U32, U64, At, Record, Stored, WireError
 from potash_wire.words import Cdws, CommandDwords, bits
 
@@ -130,9 +131,14 @@ class Fault(NamedTuple):
     """How often it is triggered; 0: until it is cleared."""
     after: U32 = 0
     """How many matches are skipped first."""
-    identifier: Annotated[U16, At(0)] = 0
-    triggered: Annotated[U32, At(44)] = 0
-    """How often it was triggered."""
+    identifier: Annotated[
+        U16,
+        At(0),
+        Key("id"),
+        Form(minimum=1, maximum=65535),
+        "The fault's number, with which it is cleared.",
+    ] = 0
+    triggered: Annotated[U32, At(44), Form(minimum=0), "Number of times that it was triggered."] = 0
 
     @property
     def admin(self) -> bool:
@@ -140,7 +146,7 @@ class Fault(NamedTuple):
         return FaultFlags.ADMIN in self.flags
 
     @property
-    def spent(self) -> bool:
+    def spent(self) -> Annotated[bool, Key()]:
         """Whether its count is used up."""
         return 0 < self.times <= self.triggered
 

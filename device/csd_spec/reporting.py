@@ -1,10 +1,12 @@
 """Annotations of fields that commands report, an extension of this project.
 
-A reported field is `Annotated` with a sentence, its description, and where needed with a `Form`.
-The types stand where the values come from; `potash.schema` makes JSON and its schema of them.
+A reported field is `Annotated` with a sentence, its description. A reported property is `Annotated`
+with a `Key`, and its description is the first paragraph of its docstring. The types are those that
+the values come from; `potash.schema` makes JSON and its schema of them.
 """
 
-from typing import Annotated
+from enum import Enum, auto
+from typing import Annotated, NamedTuple
 
 
 class Form:
@@ -13,6 +15,27 @@ class Form:
     def __init__(self, **keywords: object) -> None:
         self.keywords = keywords
 
+
+class Key(NamedTuple):
+    """The key, if that is not the field's name, and the key before which it is reported.
+
+    Otherwise, properties are behind fields, and each in the order of their declarations.
+    """
+
+    name: str = ""
+    before: str = ""
+
+
+class Mark(Enum):
+    """How a field is reported."""
+
+    INLINE = auto()
+    """The keys of its value, in place of one key; it has no description."""
+    OPTIONAL = auto()
+    """Behind the required keys, and without the key where the value is None."""
+
+
+INLINE, OPTIONAL = Mark
 
 Count = Annotated[int, Form(minimum=0)]
 Positive = Annotated[int, Form(minimum=1)]

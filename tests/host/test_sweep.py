@@ -140,9 +140,11 @@ def test_what_has_no_schedule_is_said_and_not_dropped() -> None:
 
 def test_a_depthwise_layer_takes_any_blocks() -> None:
     shape = replace(SMALL, depthwise=True)
+    network = Network("depthwise", {shape: 1}, {})
+    assert network.operations == 2 * 64 * 16 * 9
     equal, fewer, more = points.swept(
         cores("buffers=1/4", "block_out=16,8,32"),
-        [Network("depthwise", {shape: 1}, {})],
+        [network],
         ["sram"],
         serially,
         silent,
@@ -150,7 +152,6 @@ def test_a_depthwise_layer_takes_any_blocks() -> None:
     assert equal.cycles == carry_out(Task(shape, PYNQ_CORE, PYNQ)).cycles
     for point in (equal, fewer, more):
         assert point.cycles is not None
-        assert point.network.operations == 2 * 64 * 16 * 9
     # Sixteen channels are two blocks of eight.
     assert fewer.cycles is not None and equal.cycles is not None
     assert fewer.cycles > equal.cycles
@@ -178,7 +179,7 @@ COSTS = st.lists(
 @given(COSTS)
 def test_the_front_is_what_nothing_beats(found: list[tuple[int, int, str]]) -> None:
     made = [
-        Point(NETWORK, cores(f"bus_bytes={bus}", f"block={block}", "buffers=1/4")[0], cycles)
+        Point.of(NETWORK, cores(f"bus_bytes={bus}", f"block={block}", "buffers=1/4")[0], cycles)
         for cycles, bus, block in found
     ]
     marked = points.marked(made, ["multipliers", "bandwidth"])
@@ -196,12 +197,12 @@ def test_the_front_is_what_nothing_beats(found: list[tuple[int, int, str]]) -> N
 def test_the_picture_shows_every_point_and_joins_the_front() -> None:
     found = points.marked(
         [
-            Point(NETWORK, core, cycles)
+            Point.of(NETWORK, core, cycles)
             for core, cycles in zip(
                 cores("buffers=1/4,1/2,1", "bus_bytes=8"), (400, 200, 300), strict=True
             )
         ]
-        + [Point(NETWORK, cores("block=8")[0], None, "too deep")],
+        + [Point.of(NETWORK, cores("block=8")[0], None, "too deep")],
         ["sram"],
     )
     assert [point.front for point in found] == [True, True, False, False]

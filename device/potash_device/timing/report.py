@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from csd_spec.reporting import Amount, Count
+from csd_spec.reporting import INLINE, Amount, Count, Form, Key
 from potash_device.timing.profile import PAGE, Profile
 from potash_device.timing.requests import Counters
 from potash_device.timing.state import (
@@ -54,30 +55,32 @@ class Busy(NamedTuple):
 class Wear(NamedTuple):
     """What SMART says of it."""
 
-    percentage_used: int
-    """Of the cycles that the profile gives, on average; at most 255."""
-    available_spare: int
-    """Percentage of the spare superblocks that are not retired yet."""
-    worn: bool
-    """Whether writes are refused."""
-    free: int
-    retired: int
-    """Superblocks."""
+    percentage_used: Annotated[
+        Count, "Erases as a percentage of those that the profile allows, at most 255, as in SMART."
+    ]
+    available_spare: Annotated[
+        Count, "Percentage of the spare superblocks that are not retired, as in SMART."
+    ]
+    worn: Annotated[bool, "Whether the drive refuses writes at its end of life."]
+    free: Annotated[Count, "Number of superblocks that are erased and not open."]
+    retired: Annotated[Count, "Number of superblocks that are retired."]
 
 
 class DriveReport(NamedTuple):
-    """A drive at the arrival of its last request."""
+    """A drive at the arrival of its last request; its wear is what commands report."""
 
     time: int
     """Of that arrival, in nanoseconds since the drive was at rest."""
     counters: Counters
     """Since then."""
-    mapped: int
-    """Bytes of the host's that are on flash."""
-    wear: Wear
-    spread: Spread
-    erases: tuple[Erased, ...]
-    """Histogram of erase counts: adjoining classes of equal width, all superblocks among them."""
+    mapped: Annotated[Count, "The host's bytes that are mapped."]
+    wear: Annotated[Wear, INLINE]
+    spread: Annotated[Spread, Form(title="Erases"), Key("erases"), "Erases of superblocks."]
+    erases: Annotated[
+        Sequence[Annotated[Erased, Form(title="EraseClass")]],
+        Key("histogram"),
+        "Superblocks by their erases, in equal classes.",
+    ]
 
     @property
     def cache_hits(self) -> float:

@@ -12,10 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 from potash_device.vta import encoding
 from potash_device.vta.encoding import Depths, InstructionError, Layouts
+
+ReportedConfig = Annotated[
+    Mapping[str, int], "Configuration of the core, by the keys of vta_config.json."
+]
 
 
 class ConfigError(ValueError):

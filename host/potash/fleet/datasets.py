@@ -7,24 +7,27 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from potash.fleet.directory import File
-from potash.schema import Amount, Count, Signed64
+from potash.schema import Amount, Count, Key, Signed64
 from potash.sdk.errors import PotashError
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A list of files that are spread over drives: for each its drive, in the order of shards.
+    """A data set: files that are spread over drives."""
 
-    `missing` has the shards, from 0 on, that no drive has which is served.
-    """
-
-    name: str
+    name: Annotated[str, "The data set's name."]
     shards: Sequence[tuple[str, File]]
-    missing: Sequence[int]
+    """Its files, in the order of shards, each with its drive."""
+    missing: Annotated[Sequence[int], "Numbers, from 0 on, of the files that no served drive has."]
 
     @property
-    def held(self) -> int:
-        """Bytes of all shards that are there."""
+    def files(self) -> Annotated[Count, Key("shards", before="missing")]:
+        """Number of its files on drives that are served."""
+        return len(self.shards)
+
+    @property
+    def held(self) -> Annotated[Count, Key(before="missing")]:
+        """Size of these files in bytes."""
         return sum(file.size for _, file in self.shards)
 
 
@@ -55,11 +58,11 @@ class Result:
 class Totals:
     """The sum of some results: shards by what came of them, and bytes."""
 
-    done: int = 0
-    failed: int = 0
-    missing: int = 0
-    held: int = 0
-    moved: int = 0
+    done: Annotated[Count, "Number of shards with a result."] = 0
+    failed: Annotated[Count, "Number of shards whose job failed."] = 0
+    missing: Annotated[Count, "Number of shards whose drive is not served."] = 0
+    held: Annotated[Count, "Size of all shards that are known, in bytes."] = 0
+    moved: Annotated[Count, "Bytes of program, arguments and outputs to and from all drives."] = 0
 
     def add(self, result: Result) -> None:
         """Count one more."""

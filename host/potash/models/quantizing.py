@@ -10,7 +10,7 @@ a bias without a warning.
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from ai_edge_litert import schema_py_generated as schema
 
 from potash.models import folding
 from potash.models.rejoining import rejoin
+from potash.schema import Count
 from potash.sdk.errors import PotashError
 from potash_firmware.tflite.runtime import Model, TensorReport
 from potash_firmware.tflite.writer import SIGNATURE
@@ -40,12 +41,10 @@ class Quantized(NamedTuple):
     """A quantised model, and what is left of float32."""
 
     model: bytes
-    samples: int
-    operators: int
-    float_operators: int
-    """Operators that give float32."""
-    float_tensors: tuple[str, ...]
-    """Inputs and outputs that the quantizer left in float32."""
+    samples: Annotated[Count, "Number of calibration samples."]
+    operators: Annotated[Count, "Number of operators."]
+    float_operators: Annotated[Count, "Number of operators whose output is still float32."]
+    float_tensors: Annotated[Sequence[str], "Inputs and outputs that are still float32."]
 
 
 def quantize(model: bytes, calibration: Sequence[tuple[str, bytes]]) -> Quantized:

@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from potash.schema import Amount, Count, Form
+from potash.schema import Amount, Count, Form, Key
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_firmware.apu.models import DRAM_BYTES
@@ -49,7 +49,8 @@ class ModelInfo(NamedTuple):
     nodes: Annotated[Sequence[Node], "All nodes, in execution order."]
 
     @property
-    def nodes_on_vta(self) -> Annotated[Count, "Number of nodes that the VTA runs."]:
+    def nodes_on_vta(self) -> Annotated[Count, Key()]:
+        """Number of nodes that the VTA runs."""
         return sum(node.claimed for node in self.nodes)
 
 

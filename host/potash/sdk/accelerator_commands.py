@@ -5,7 +5,7 @@ Alkali CSD platform documentation, section 4.3.
 
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
-from typing import TypeVar, Unpack
+from typing import Annotated, TypeVar, Unpack
 
 from csd_spec import descriptors, fields
 from csd_spec.descriptors import Accelerator as Description
@@ -18,6 +18,7 @@ from csd_spec.opcodes import (
     IoOpcode,
     Operation,
 )
+from csd_spec.reporting import Count, Key
 from csd_spec.status import VendorStatus
 from potash.sdk.commands import Commands, Fields, Layout, encoded, pieces_of
 from potash.sdk.errors import CommandFailed, DeviceMisbehaved, InvalidRequest, PotashError
@@ -57,24 +58,27 @@ class AcceleratorCommands:
         return f"<{type(self).__name__} {self.id} of {self.device!r}>"
 
     @property
-    def id(self) -> int:
-        """By which commands name it; unique on the device."""
+    def id(self) -> Annotated[Count, Key()]:
+        """The accelerator's ID."""
         return self.description.id
 
     @property
-    def input_size(self) -> int:
-        """Bytes of the input buffer; 0 when there is none."""
+    def takes_firmware(self) -> Annotated[bool, Key("firmware")]:
+        """Whether programs can be sent to it."""
+        return self.description.size_of(descriptors.CapabilityId.FIRMWARE) is not None
+
+    @property
+    def input_size(self) -> Annotated[Count, Key()]:
+        """Size of its input buffer in bytes.
+
+        It is 0 where there is none, as `output_size` is.
+        """
         return self.description.size_of(descriptors.CapabilityId.INPUT_BUFFER) or 0
 
     @property
-    def output_size(self) -> int:
-        """Bytes of the output buffer; 0 when there is none."""
+    def output_size(self) -> Annotated[Count, Key()]:
+        """Size of its output buffer in bytes."""
         return self.description.size_of(descriptors.CapabilityId.OUTPUT_BUFFER) or 0
-
-    @property
-    def takes_firmware(self) -> bool:
-        """Whether programs can be sent to it."""
-        return self.description.size_of(descriptors.CapabilityId.FIRMWARE) is not None
 
     def enable(self) -> None:
         """Enable the accelerator subsystem: all accelerators of the device."""

@@ -22,7 +22,7 @@ from nvme_spec.memory_commands import (
 from nvme_spec.memory_commands import MemoryNamespace as MemoryNamespaceData
 from nvme_spec.opcodes import IoOpcode
 from nvme_spec.ranges import BlockSourceRange, CopyFormat, MemorySourceRange
-from potash.schema import Count
+from potash.schema import Count, Key
 from potash.sdk.commands import Commands, Dwords, encoded, pieces_of
 from potash.sdk.errors import InvalidRequest
 from potash.sdk.files import FileInPlace
@@ -60,6 +60,8 @@ class MemoryNamespace:
     (InvalidRequest); `read` accepts any.
     """
 
+    nsid: Annotated[Count, "Its identifier."]
+
     def __init__(self, device: Commands, nsid: int) -> None:
         self.device = device
         self.nsid = nsid
@@ -68,8 +70,8 @@ class MemoryNamespace:
         return f"<{type(self).__name__} {self.nsid} of {self.device!r}>"
 
     @property
-    def size(self) -> int:
-        """Bytes of the namespace."""
+    def size(self) -> Annotated[Count, Key()]:
+        """Its size in bytes."""
         data = self.device.identify_data(Cns.COMMAND_SET_NAMESPACE, self.nsid, CommandSet.MEMORY)
         return MemoryNamespaceData(data).nsze
 

@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from ai_edge_litert import schema_py_generated as schema
 
 from potash.models.resnet import LAYERS
+from potash.schema import Count, Key, Positive
 from potash.sdk.errors import PotashError
 from potash_firmware.tflite.capi import OPERATOR_NAMES
 from potash_firmware.tflite.validation import ModelError, validate
@@ -28,15 +29,29 @@ MOST_PRODUCTS = 1 << 40
 
 @dataclass(frozen=True)
 class Network:
-    """Shapes with how often each occurs, and operators that are left out, by name."""
+    """A network of a sweep."""
 
-    name: str
+    name: Annotated[str, "The network's name."]
     shapes: Mapping[Conv2d, int]
-    left_out: Mapping[str, int]
+    """How often each occurs."""
+    left_out: Annotated[
+        Mapping[str, Positive],
+        "Operators that were omitted because no schedule supports them, with their number.",
+    ]
 
     @property
-    def operations(self) -> int:
-        """Multiplications and additions, padding included."""
+    def layers(self) -> Annotated[Count, Key(before="left_out")]:
+        """Number of convolutions and matrix products, each counted as often as it occurs."""
+        return sum(self.shapes.values())
+
+    @property
+    def distinct(self) -> Annotated[Count, Key("shapes", before="left_out")]:
+        """Number of different shapes among them."""
+        return len(self.shapes)
+
+    @property
+    def operations(self) -> Annotated[Count, Key(before="left_out")]:
+        """Number of multiplications and additions, including padding."""
         return sum(2 * shape.products * count for shape, count in self.shapes.items())
 
 

@@ -22,7 +22,7 @@ def draw(points: Sequence[Point], against: Sequence[str]) -> bytes:
     """The picture as SVG; the first of `against` is what lies across. A front's points are filled
     and joined, and each says under the mouse what it is."""
     across = against[0]
-    feasible = [point for point in points if point.cycles is not None]
+    feasible = [point for point in points if point.feasible]
     picture = Picture(WIDTH, HEIGHT, "Configurations of the tensor accelerator")
     if not feasible:
         picture.text(WIDTH / 2, HEIGHT / 2, "no configuration is feasible", text_anchor="middle")
@@ -38,10 +38,10 @@ def draw(points: Sequence[Point], against: Sequence[str]) -> bytes:
     axes = Axes(LEFT, TOP, RIGHT, BOTTOM, _span(list(costs)), Decades.around(list(times)))
     say = (lambda value: human(int(value))) if across == "sram" else "{:g}".format
     axes.draw(picture, (LABELS[across], "latency in ms"), say, lambda value: f"{value * 1e3:.3g}")
-    names = list(dict.fromkeys(point.network.name for point in points))
+    names = list(dict.fromkeys(point.network for point in points))
     for number, name in enumerate(names):
         colour = COLOURS[number % len(COLOURS)]
-        mine = [point for point in feasible if point.network.name == name]
+        mine = [point for point in feasible if point.network == name]
         front = sorted((point for point in mine if point.front), key=place)
         if len(against) == 1:
             for one, next_ in itertools.pairwise(front):
@@ -59,10 +59,10 @@ def draw(points: Sequence[Point], against: Sequence[str]) -> bytes:
 
 
 def _hint(point: Point) -> str:
-    varied = ", ".join(f"{name} {value:g}" for name, value in point.core.varied)
+    varied = ", ".join(f"{name} {value:g}" for name, value in point.varied.items())
     return (
-        f"{point.network.name}: {varied or 'as it is'}\n{point.latency * 1e3:.3g} ms, "
-        f"{point.gops:.3g} GOP/s{', on the front' if point.front else ''}"
+        f"{point.network}: {varied or 'as it is'}\n{point.latency * 1e3:.3g} ms, "
+        f"{point.gops or 0:.3g} GOP/s{', on the front' if point.front else ''}"
     )
 
 

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated, Self
 
+from potash.schema import Count
 from potash.sdk.progress import Progress
 from potash.sweep.networks import Network
 from potash.sweep.space import Core
 from potash.sweep.work import Outcome, Task
 from potash_device.vta import figures
-from potash_device.vta.config import Config
-from potash_device.vta.timing.parameters import Parameters
+from potash_device.vta.config import Config, ReportedConfig
+from potash_device.vta.timing.parameters import Parameters, ReportedParameters
 
 GIGA = 1e9
 
@@ -34,28 +36,67 @@ COSTS: Mapping[str, Callable[[Config, Parameters], int]] = {
 
 @dataclass(frozen=True)
 class Point:
-    """A core on a network. `cycles` is None where it is not feasible, and `reason` says why."""
+    """A configuration on a network."""
 
-    network: Network
     core: Core
-    cycles: int | None
-    reason: str = ""
-    front: bool = False
+    network: Annotated[str, "The network."]
+    varied: Annotated[Mapping[str, float], "The varied parameters by name."]
+    config: ReportedConfig
+    parameters: ReportedParameters
+    feasible: Annotated[
+        bool, "Whether such a core is possible, and every layer has a schedule on it."
+    ]
+    reason: Annotated[str, "The reason if it is not feasible; otherwise empty."]
+    sram_bytes: Annotated[
+        Count | None, "Total size of all buffers in bytes; null if no such core is possible."
+    ]
+    multipliers: Annotated[Count | None, "Number of multipliers."]
+    bus_bytes: Annotated[Count | None, "Bytes per cycle of a memory channel."]
+    cycles: Annotated[
+        Count | None, "Cycles of all layers, one after the other; null if it is not feasible."
+    ]
+    latency_seconds: Annotated[
+        float | None, "Duration of these cycles in seconds, at the assumed clock rate."
+    ]
+    gops: Annotated[float | None, "Throughput of the network in GOP/s."]
+    peak_gops: Annotated[float | None, "Peak rate of the core in GOP/s."]
+    utilisation: Annotated[float | None, "`gops` as a share of `peak_gops`."]
+    front: Annotated[
+        bool,
+        "Whether it is on the Pareto front: no other configuration is at least as good in "
+        "latency and all costs, and better in one of them.",
+    ] = False
+
+    @classmethod
+    def of(cls, network: Network, core: Core, cycles: int | None, reason: str = "") -> Self:
+        """A core on a network. `cycles` is None where it is not feasible, and `reason` says why."""
+        config, parameters, there = core.config, core.parameters, not core.reason
+        latency = None if cycles is None else cycles / parameters.clock
+        gops = network.operations / latency / GIGA if latency else None
+        peak = figures.peak_throughput(config, parameters.clock) / GIGA
+        return cls(
+            core,
+            network=network.name,
+            varied=dict(core.varied),
+            config=config.to_mapping() if there else {},
+            parameters=vars(parameters) if there else {},
+            feasible=cycles is not None,
+            reason=reason,
+            sram_bytes=sram_bytes(config) if there else None,
+            multipliers=multipliers(config) if there else None,
+            bus_bytes=parameters.bus_bytes if there else None,
+            cycles=cycles,
+            latency_seconds=latency,
+            gops=gops,
+            peak_gops=peak if there else None,
+            utilisation=gops / peak if gops else None,
+        )
 
     @property
     def latency(self) -> float:
-        """Seconds for the whole network, one layer after the other."""
-        assert self.cycles is not None
-        return self.cycles / self.core.parameters.clock
-
-    @property
-    def gops(self) -> float:
-        return self.network.operations / self.latency / GIGA
-
-    @property
-    def peak_gops(self) -> float:
-        """The same of a core that never waits."""
-        return figures.peak_throughput(self.core.config, self.core.parameters.clock) / GIGA
+        """Seconds that it takes; only of a feasible one."""
+        assert self.latency_seconds is not None
+        return self.latency_seconds
 
     def costs(self, against: Sequence[str]) -> tuple[float, ...]:
         """Latency and costs, all of which had better be small."""
@@ -94,8 +135,7 @@ def swept(
 def marked(points: Sequence[Point], against: Sequence[str]) -> list[Point]:
     """The points of one network, those of the front marked: no other is as good in everything and
     better in something."""
-    feasible = [point for point in points if point.cycles is not None]
-    costs = {id(point): point.costs(against) for point in feasible}
+    costs = {id(one): one.costs(against) for one in points if one.feasible}
 
     def dominated(one: tuple[float, ...]) -> bool:
         return any(
@@ -109,11 +149,11 @@ def marked(points: Sequence[Point], against: Sequence[str]) -> list[Point]:
 
 def _point(network: Network, core: Core, outcomes: Mapping[Task, Outcome]) -> Point:
     if core.reason:
-        return Point(network, core, None, core.reason)
+        return Point.of(network, core, None, core.reason)
     cycles = 0
     for shape, count in network.shapes.items():
         outcome = outcomes[Task(shape, core.config, core.parameters)]
         if outcome.cycles is None:
-            return Point(network, core, None, outcome.reason)
+            return Point.of(network, core, None, outcome.reason)
         cycles += count * outcome.cycles
-    return Point(network, core, cycles)
+    return Point.of(network, core, cycles)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from potash.timing.steady import Percentiles, Window
+from potash.timing.steady import Window
 from potash.vta.svg import Axes, Decades, Linear, Picture
 
 WIDTH, HEIGHT = 760, 640
@@ -18,7 +18,7 @@ def draw(windows: Sequence[Window], title: str) -> bytes:
     picture.text((LEFT + RIGHT) / 2, 26, title, text_anchor="middle", font_size=14)
     across = Linear.around(max((one.seconds for one in windows), default=0.0) or 1.0)
     every = [one for window in windows for one in (window.writes, window.reads) if one]
-    times = [time for one in every for time in _times(one) if time > 0]
+    times = [time for one in every for time in one if time > 0]
     up = Decades.around(times or [1.0])
     _latencies(picture, Axes(LEFT, LATENCIES[0], RIGHT, LATENCIES[1], across, up), windows)
     highest = max((one.write_amplification for one in windows), default=1.0)
@@ -35,19 +35,13 @@ def _latencies(picture: Picture, axes: Axes, windows: Sequence[Window]) -> None:
     for number, (name, colour) in enumerate(COLOURS.items()):
         for kind, dashes in (("writes", "none"), ("reads", "4 3")):
             pairs = ((one.seconds, getattr(one, kind)) for one in windows)
-            points = [
-                (seconds, max(axes.up.low, _times(some)[number])) for seconds, some in pairs if some
-            ]
+            points = [(seconds, max(axes.up.low, some[number])) for seconds, some in pairs if some]
             _curve(picture, axes, points, colour, dashes)
         x = LEFT + 90 * number
         picture.add("rect", x=x, y=40, width=12, height=12, fill=colour)
         picture.text(x + 18, 50, name)
     if any(one.reads for one in windows):
         picture.text(LEFT + 90 * len(COLOURS), 50, "solid: writes, dashed: reads")
-
-
-def _times(one: Percentiles) -> tuple[float, float, float]:
-    return one.p50_us, one.p99_us, one.p999_us
 
 
 def _curve(

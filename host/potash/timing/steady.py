@@ -1,8 +1,7 @@
 """How a drive changes from empty to its steady state, while a host writes random pages of it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +17,7 @@ _AT_ONCE = 1 << 18
 PERCENTAGES = (50.0, 99.0, 99.9)
 
 
-@dataclass(frozen=True)
-class Percentiles:
+class Percentiles(NamedTuple):
     """Latencies in microseconds."""
 
     p50_us: Annotated[Amount, "The median."]
@@ -27,8 +25,7 @@ class Percentiles:
     p999_us: Annotated[Amount, "The 99.9th percentile."]
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """A part of the requests, one after the other."""
 
     seconds: Annotated[Amount, "Modelled time at its end, from the first request on."]
@@ -76,14 +73,15 @@ def steady(
             latencies.append((completions - requests["time"])[served])
             ops.append(requests["op"][served])
         took, times, kinds = drive.counters.since(before), *map(_joined, (latencies, ops))
+        writing, reading = times[kinds == Op.WRITE], times[kinds == Op.READ]
         found.append(
             Window(
                 seconds=(drive.now - start) / 1e9,
                 written=(found[-1].written if found else 0) + took.host * PAGE,
                 requests=len(times),
                 write_amplification=took.write_amplification,
-                writes=_percentiles(times[kinds == Op.WRITE]),
-                reads=_percentiles(times[kinds == Op.READ]),
+                writes=percentiles(writing) if len(writing) else None,
+                reads=percentiles(reading) if len(reading) else None,
             )
         )
     return found
@@ -93,8 +91,7 @@ def _joined(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
-def _percentiles(latencies: NDArray[np.int64]) -> Percentiles | None:
-    if not len(latencies):
-        return None
+def percentiles(latencies: NDArray[np.int64]) -> Percentiles:
+    """The percentiles of latencies in nanoseconds, of which there is at least one."""
     found = np.percentile(latencies, PERCENTAGES, method="higher") / 1000
     return Percentiles(*map(float, found))

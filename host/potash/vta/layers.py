@@ -6,7 +6,9 @@ Source: "VTA: An Open Hardware-Software Stack for Deep Learning", table 1.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Annotated
 
+from potash.schema import INLINE, OPTIONAL, Key, Positive
 from potash.vta import scheduled, streams
 from potash_device.vta import timing
 from potash_device.vta.config import Config
@@ -33,16 +35,30 @@ class Tiles(StrEnum):
 
 @dataclass(frozen=True)
 class Timed:
-    """A layer on the clock."""
+    """The timing of a stream."""
 
-    name: str
+    name: Annotated[str, "The layer, or the stream's file."]
     threads: int
-    timing: Timing
+    """Virtual threads; 0 for a stream that is not a layer's."""
+    timing: Annotated[Timing, INLINE]
+
+    @property
+    def virtual_threads(self) -> Annotated[Positive | None, OPTIONAL, Key(before="instructions")]:
+        """Number of virtual threads."""
+        return self.threads or None
+
+    @property
+    def gops(self) -> Annotated[float | None, OPTIONAL, Key(before="instructions")]:
+        """Throughput of the layer in GOP/s."""
+        return self.throughput if self.threads else None
 
     @property
     def throughput(self) -> float:
-        """The layer's own operations a second: blocks that are partly empty do not count whole."""
-        return 2 * scheduled.SHAPES[self.name].products / self.timing.seconds
+        """GOP/s; for a layer only its own operations: blocks that are partly empty do not count
+        whole."""
+        if not self.threads:
+            return self.timing.gemm_gops
+        return 2 * scheduled.SHAPES[self.name].products / self.timing.seconds / 1e9
 
 
 def stream(

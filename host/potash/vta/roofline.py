@@ -41,12 +41,12 @@ def draw(points: Sequence[Timed], config: Config, parameters: Parameters) -> byt
     picture.line(axes.at(low, low * channel), axes.at(ridge, peak), **roof)
     picture.line(axes.at(ridge, peak), axes.at(high, peak), **roof)
     for name, of_layer in _by_layer(points).items():
-        places = [axes.at(one.timing.intensity, one.throughput / GIGA) for one in of_layer]
+        places = [axes.at(one.timing.intensity, one.throughput) for one in of_layer]
         for start, end in itertools.pairwise(places):
             picture.line(start, end, stroke="#888888", stroke_width=1.5)
         for (x, y), one in zip(places, of_layer, strict=True):
             hint = (
-                f"{name}, {LABELS[one.threads]}: {one.throughput / GIGA:.1f} GOP/s, "
+                f"{name}, {LABELS[one.threads]}: {one.throughput:.1f} GOP/s, "
                 f"{one.timing.intensity:.0f} operations a byte, "
                 f"{one.timing.utilisation:.0%} of the cycles"
             )
@@ -62,7 +62,7 @@ def draw(points: Sequence[Timed], config: Config, parameters: Parameters) -> byt
 
 def _axes(points: Sequence[Timed], peak: float, channel: float) -> Axes:
     across = [one.timing.intensity for one in points] + [peak / channel]
-    up = [one.throughput / GIGA for one in points] + [peak]
+    up = [one.throughput for one in points] + [peak]
     low = 2.0 ** math.floor(math.log2(min(across)) - 0.5)
     high = 2.0 ** math.ceil(math.log2(max(across)) + 0.5)
     floor = 2.0 ** math.floor(math.log2(min(*up, low * channel)))

@@ -7,12 +7,19 @@ project's `vta.h` and `vta.cc` (HLS) and `Core.scala`, `TensorGemm.scala`, `Tens
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Annotated
 
 from potash_device.vta.config import Config
 from potash_device.vta.figures import CLOCK
 
 LARGEST = 1 << 16
 """No count of cycles, bytes or places is greater, so that 64 bits hold whatever follows."""
+
+
+ReportedParameters = Annotated[
+    Mapping[str, float],
+    "Parameters of the timing model by name; in cycles, except `clock`, which is in Hz.",
+]
 
 
 class ParameterError(ValueError):

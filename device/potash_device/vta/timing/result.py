@@ -4,11 +4,12 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from csd_spec.reporting import Count, Key, Share
 from potash_device.vta import figures
 from potash_device.vta.config import Config
 from potash_device.vta.encoding import INSTRUCTION_BYTES
@@ -87,6 +88,15 @@ class Stall(StrEnum):
     """The queue is full for the token that it gives."""
 
 
+class ModuleTime(NamedTuple):
+    """One of the core's modules."""
+
+    busy: Annotated[Count, "Cycles in which it executes."]
+    work: Annotated[Mapping[str, Count], "These cycles by kind of work."]
+    waits: Annotated[Mapping[Stall, Count], "Cycles in which it waits, by cause."]
+    done: Annotated[Count, "Cycles after its last instruction."]
+
+
 class Wait(NamedTuple):
     """Cycles in which a module waits."""
 
@@ -153,13 +163,19 @@ class Timing:
             fetching = moments[0] - fetch_cycles(self.parameters)
             yield Timed(index, Moments(*moments), Facts(*facts), fetching, ready)
 
+    @property
+    def instructions(self) -> Annotated[Count, Key()]:
+        """Number of instructions in the stream."""
+        return len(self)
+
     @functools.cached_property
-    def cycles(self) -> int:
-        """Until the last module is done."""
+    def cycles(self) -> Annotated[Count, Key()]:
+        """Duration in cycles."""
         return int(self.moments[:, _MOMENT["end"]].max(initial=0))
 
     @property
-    def seconds(self) -> float:
+    def seconds(self) -> Annotated[float, Key()]:
+        """Duration in seconds, at the assumed clock rate."""
         return self.cycles / self.parameters.clock
 
     @functools.cached_property
@@ -178,25 +194,32 @@ class Timing:
         return self.operations / self.seconds if self.cycles else 0.0
 
     @property
-    def utilisation(self) -> float:
-        """The share of the cycles in which a GEMM core that starts one micro-op a cycle would be at
-        work."""
+    def gemm_gops(self) -> Annotated[float, Key()]:
+        """Throughput of the multiplier in GOP/s, including empty channels."""
+        return self.throughput / 1e9
+
+    @property
+    def utilisation(self) -> Annotated[Share, Key()]:
+        """Share of the cycles in which the multiplier works.
+
+        That is the time of a GEMM core that starts one micro-op a cycle.
+        """
         return self.products / self.cycles if self.cycles else 0.0
 
+    @property
+    def intensity(self) -> Annotated[float, Key("operations_per_byte")]:
+        """Operations per byte of the busier memory channel."""
+        return self.operations / max(self.read_bytes, self.written_bytes, 1)
+
     @functools.cached_property
-    def read_bytes(self) -> int:
-        """Bytes that LOAD and COMPUTE read from DRAM."""
+    def read_bytes(self) -> Annotated[Count, Key()]:
+        """Bytes read from DRAM."""
         return int(self._fact("size")[self._fact("kind") != Kind.OUT].sum())
 
     @functools.cached_property
-    def written_bytes(self) -> int:
-        """Bytes that STORE writes to DRAM."""
+    def written_bytes(self) -> Annotated[Count, Key()]:
+        """Bytes written to DRAM."""
         return int(self._fact("size")[self._fact("kind") == Kind.OUT].sum())
-
-    @property
-    def intensity(self) -> float:
-        """GEMM's operations for each byte on the busier of the two memory channels."""
-        return self.operations / max(self.read_bytes, self.written_bytes, 1)
 
     @functools.cached_property
     def busy(self) -> Mapping[Stage, int]:
@@ -243,13 +266,29 @@ class Timing:
         return {stage: self.cycles - int(end[stages == stage].max(initial=0)) for stage in Stage}
 
     @functools.cached_property
-    def fetch_stall(self) -> int:
-        """Cycles that the fetch stalls at a full command queue."""
+    def fetch_stall(self) -> Annotated[Count, Key("fetch_waits")]:
+        """Cycles in which instruction fetch is stalled.
+
+        The command queue is full then.
+        """
         if not len(self.moments):
             return 0
         last = int(self._moment("fetched")[-1])
         needed = fetch_cycles(self.parameters)
         return last - self.parameters.latency - needed * len(self.moments)
+
+    @property
+    def modules(self) -> Annotated[Mapping[str, ModuleTime], Key()]:
+        """By name: LOAD, COMPUTE, STORE."""
+        return {
+            stage.name: ModuleTime(
+                self.busy[stage],
+                {kind.name: cycles for kind, cycles in self.work[stage].items()},
+                self.stalls[stage],
+                self.idle[stage],
+            )
+            for stage in Stage
+        }
 
     @property
     def _decoding(self) -> NDArray[np.int64]:

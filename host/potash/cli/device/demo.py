@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -253,35 +253,37 @@ def _show_found(example: Example, ran: Ran, seconds: float) -> None:
     output = ran.output
     equal = output == example.expected
     without = _pages(len(example.input) if example.needed is None else example.needed)
-    report: reports.ExampleRun = {
-        "example": example.name,
-        "equal": equal,
-        "input": len(example.input),
-        "output": len(output),
-        "moved_without": without,
-        "moved_with": ran.moved,
-        "job_seconds": ran.job,
-        "seconds": round(seconds, 3),
-    }
     lines = []
+    figures: dict[str, Any] = {}
     if equal and example.describe is not None:
         lines += example.describe(example.input, output)
+    if equal and example.figures is not None:
+        figures = example.figures(example.input, output)
     lines.append(
         f"moved between drive and host: {ran.moved} bytes, program included;"
         f" without the device {without}, {_times(without / ran.moved)} times as many"
     )
     modelled = _modelled(example)
     if modelled is not None:
-        report["vta_cycles"] = modelled.cycles
-        report["vta_instructions"] = modelled.instructions
-        report["vta_seconds"] = modelled.seconds
+        figures["vta_cycles"] = modelled.cycles
+        figures["vta_instructions"] = modelled.instructions
+        figures["vta_seconds"] = modelled.seconds
         lines.append(
             f"modelled time of the tensor accelerator: {modelled.seconds * 1e3:.1f} ms,"
             f" {modelled.cycles} cycles at {modelled.clock / 1e6:g} MHz"
             f" for {modelled.instructions} instructions; the job took {ran.job * 1e3:.0f} ms here"
         )
-    if equal and example.figures is not None:
-        report |= cast(reports.ExampleRun, example.figures(example.input, output))
+    report = reports.ExampleRun(
+        example=example.name,
+        equal=equal,
+        input=len(example.input),
+        output=len(output),
+        moved_without=without,
+        moved_with=ran.moved,
+        job_seconds=ran.job,
+        seconds=round(seconds, 3),
+        **figures,
+    )
     say(report, [*lines, "equal" if equal else "NOT equal"])
 
 

@@ -16,7 +16,7 @@ from potash.cli.device.drive_options import (
     prepared,
     profile_names,
 )
-from potash.cli.device.drive_wear import plot, wear, wear_of
+from potash.cli.device.drive_wear import plot, wear
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import ticking
 from potash.tables import columns
@@ -180,24 +180,21 @@ def _report(
         link_busy=counters.link_ns / max(1, duration * 2),
         cores_busy=counters.core_ns / max(1, duration * max(1, profile.cores)),
         cache_hits=found.cache_hits,
-        wear=wear_of(found),
+        wear=found,
     )
 
 
 def _latency(
     kind: str, latencies: NDArray[np.int64], pages: NDArray[np.int64]
 ) -> reports.DriveLatency:
-    import numpy as np
+    from potash.timing.steady import percentiles
 
-    p50, p99, p999 = np.percentile(latencies, [50, 99, 99.9], method="higher") / MICRO
     return reports.DriveLatency(
         kind=kind,
         requests=len(latencies),
         bytes=int(pages.sum()) * PAGE,
         mean_us=float(latencies.mean()) / MICRO,
-        p50_us=float(p50),
-        p99_us=float(p99),
-        p999_us=float(p999),
+        percentiles=percentiles(latencies),
         max_us=float(latencies.max()) / MICRO,
     )
 
@@ -210,10 +207,7 @@ def _lines(report: reports.DriveSimulated) -> list[str]:
                 one.kind,
                 str(one.requests),
                 f"{one.bytes / 2**20:.1f}",
-                *(
-                    f"{figure:.1f}"
-                    for figure in (one.mean_us, one.p50_us, one.p99_us, one.p999_us, one.max_us)
-                ),
+                *(f"{figure:.1f}" for figure in (one.mean_us, *one.percentiles, one.max_us)),
             )
             for one in report.latencies
         ),

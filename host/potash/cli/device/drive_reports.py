@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, NamedTuple
 
-from potash.schema import Amount, Count, Form, Positive, Share
-from potash.timing.steady import Window
-from potash_device.timing.report import Erased, Spread
+from potash.schema import INLINE, Amount, Count, Form, Positive, Share
+from potash.timing.steady import Percentiles, Window
+from potash_device.timing.report import DriveReport
 
 
 class DriveInfo(NamedTuple):
@@ -34,9 +34,7 @@ class DriveLatency(NamedTuple):
     requests: Annotated[Positive, "Number of requests."]
     bytes: Annotated[Positive, "Bytes transferred, in whole pages of 4 KiB."]
     mean_us: Annotated[Amount, "The mean."]
-    p50_us: Annotated[Amount, "The median."]
-    p99_us: Annotated[Amount, "The 99th percentile."]
-    p999_us: Annotated[Amount, "The 99.9th percentile."]
+    percentiles: Annotated[Percentiles, INLINE]
     max_us: Annotated[Amount, "The maximum."]
 
 
@@ -48,24 +46,10 @@ class DrivePreconditioned(NamedTuple):
     erases: Annotated[Count, "Number of superblocks erased."]
 
 
-class Wear(NamedTuple):
-    """Wear of a modelled drive."""
-
-    mapped: Annotated[Count, "The host's bytes that are mapped."]
-    percentage_used: Annotated[
-        Count, "Erases as a percentage of those that the profile allows, at most 255, as in SMART."
-    ]
-    available_spare: Annotated[
-        Count, "Percentage of the spare superblocks that are not retired, as in SMART."
-    ]
-    worn: Annotated[bool, "Whether the drive refuses writes at its end of life."]
-    free: Annotated[Count, "Number of superblocks that are erased and not open."]
-    retired: Annotated[Count, "Number of superblocks that are retired."]
-    erases: Annotated[Spread, Form(title="Erases"), "Erases of superblocks."]
-    histogram: Annotated[
-        Sequence[Annotated[Erased, Form(title="EraseClass")]],
-        "Superblocks by their erases, in equal classes.",
-    ]
+Wear = Annotated[
+    DriveReport, Form(title="Wear", description="Wear of a modelled drive."), "The drive's wear."
+]
+WearAtEnd = Annotated[Wear, "The drive's wear at the end."]
 
 
 class DriveWorn(NamedTuple):
@@ -81,7 +65,7 @@ class DriveWorn(NamedTuple):
         "Bytes that the host can write until the average superblock has all its erases, at that "
         "write amplification; null if the profile has no limit or nothing was written.",
     ]
-    wear: Annotated[Wear, "The drive's wear."]
+    wear: Wear
 
 
 class DrivePlotted(NamedTuple):
@@ -90,7 +74,7 @@ class DrivePlotted(NamedTuple):
     output: Annotated[str | None, "The SVG file; null without --output."]
     profile: Annotated[str, "Name or file of the drive's profile."]
     windows: Annotated[Sequence[Window], "The requests in parts of equal number."]
-    wear: Annotated[Wear, "The drive's wear at the end."]
+    wear: WearAtEnd
 
 
 class DriveSimulated(NamedTuple):
@@ -120,4 +104,4 @@ class DriveSimulated(NamedTuple):
     cache_hits: Annotated[
         Share, "Share of the accesses to the mapping's cache that hit; 1 if it is all in memory."
     ]
-    wear: Annotated[Wear, "The drive's wear at the end."]
+    wear: WearAtEnd

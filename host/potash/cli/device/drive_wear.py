@@ -21,7 +21,6 @@ from potash_device.timing.profile import PAGE
 
 if TYPE_CHECKING:
     from potash.timing.steady import Window
-    from potash_device.timing.report import DriveReport
 
 BAR = 40
 """Characters of the longest bar."""
@@ -39,8 +38,8 @@ def wear(name: str, named: tuple[str, ...], fill: int, overwrite: float, seed: i
     """
     with modelling(), ticking("modelling the drive"):
         drive, took = prepared(name, named, fill, overwrite, seed)
-    profile, found = drive.profile, wear_of(drive.report)
-    allowed = profile.cycles * profile.blocks - found.erases.total
+    profile, found = drive.profile, drive.report
+    allowed = profile.cycles * profile.blocks - found.spread.total
     programmed = took.host * took.write_amplification
     report = reports.DriveWorn(
         profile=name,
@@ -54,16 +53,10 @@ def wear(name: str, named: tuple[str, ...], fill: int, overwrite: float, seed: i
     say(report, _wear_lines(report))
 
 
-def wear_of(report: DriveReport) -> reports.Wear:
-    """The wear in a drive's report."""
-    return reports.Wear(report.mapped, *report.wear, report.spread, report.erases)
-
-
 def _wear_lines(report: reports.DriveWorn) -> list[str]:
-    found = report.wear
-    erases = found.erases
+    found, erases = report.wear.wear, report.wear.spread
     rows = [
-        ("mapped", human(found.mapped)),
+        ("mapped", human(report.wear.mapped)),
         ("percentage used", f"{found.percentage_used} %"),
         ("available spare", f"{found.available_spare} %"),
         ("superblocks", f"{found.free} free, {found.retired} retired"),
@@ -75,10 +68,11 @@ def _wear_lines(report: reports.DriveWorn) -> list[str]:
         rows.append(("write amplification", f"{report.write_amplification:.3f}"))
     if report.endurance is not None:
         rows.append(("still writable", human(report.endurance)))
-    most = max(one.superblocks for one in found.histogram)
+    histogram = report.wear.erases
+    most = max(one.superblocks for one in histogram)
     bars = [
         (f"{one.min} to {one.max}", str(one.superblocks), "#" * (one.superblocks * BAR // most))
-        for one in found.histogram
+        for one in histogram
     ]
     lines = columns(rows, "<<") + columns([("erases", "superblocks", ""), *bars], "<><")
     return lines + ["the drive is worn out and refuses writes"] * found.worn
@@ -144,7 +138,7 @@ def plot(
         if file is not None:
             file.write(draw(found, f"{name}: random 4 KiB, {depth} in flight"))
     said = None if output is None else str(output)
-    report = reports.DrivePlotted(said, name, found, wear_of(drive.report))
+    report = reports.DrivePlotted(said, name, found, drive.report)
     say(report, _plot_lines(found), aside=output == STREAM)
 
 
@@ -161,7 +155,7 @@ def _plot_lines(found: Sequence[Window]) -> list[str]:
                 *(
                     f"{figure:.1f}" if some else ""
                     for some in ((one.writes, one.reads) if reads else (one.writes,))
-                    for figure in ((some.p50_us, some.p99_us, some.p999_us) if some else (0.0,) * 3)
+                    for figure in some or (0.0,) * 3
                 ),
             )
         )

@@ -124,8 +124,8 @@ def put(
     """
     with _opened(fleet, scheduler, patience) as opened, showing() as progress:
         made = opened.put(dataset, files, progress=progress)
-    report = reports.FleetCopied(dataset, len(made.shards), made.held)
-    common.say(report, [f"{len(made.shards)} files, {made.held} bytes, are {dataset} now"])
+    report = reports.FleetCopied(dataset, made.files, made.held)
+    common.say(report, [f"{made.files} files, {made.held} bytes, are {dataset} now"])
 
 
 @fleet.command()
@@ -139,8 +139,8 @@ def get(
     """Copy the files of DATASET from the drives to FOLDER."""
     with _opened(fleet, scheduler, patience) as opened, showing() as progress:
         found = opened.get(dataset, folder, progress=progress)
-    report = reports.FleetCopied(dataset, len(found.shards), found.held)
-    common.say(report, [f"{len(found.shards)} files, {found.held} bytes, are in {folder}"])
+    report = reports.FleetCopied(dataset, found.files, found.held)
+    common.say(report, [f"{found.files} files, {found.held} bytes, are in {folder}"])
 
 
 @fleet.command()
@@ -206,7 +206,7 @@ def map_(
         took = time.monotonic() - began
         moves = opened.placement.moves
     results.sort(key=lambda one: one.shard)
-    report = reports.FleetMapped(dataset, **vars(totals), moves=moves, seconds=took, shards=results)
+    report = reports.FleetMapped(dataset, totals, moves, took, results)
     common.say(report, _shown(report))
     if totals.done < totals.shards:
         sys.exit(1)
@@ -253,12 +253,13 @@ def _shown(report: reports.FleetMapped) -> list[str]:
     if len(report.shards) > SHOWN:
         lines.append(f"… and {len(report.shards) - SHOWN} more; --json has them all")
     lines += [f"{one.name}: {one.error}" for one in report.shards if one.error][:SHOWN]
+    totals = report.totals
     lines.append(
-        f"{report.done} of {len(report.shards)} shards done, {report.failed} failed,"
-        f" {report.missing} missing, in {report.seconds:.2f} s"
+        f"{totals.done} of {len(report.shards)} shards done, {totals.failed} failed,"
+        f" {totals.missing} missing, in {report.seconds:.2f} s"
     )
-    lines.append(f"moved between drives and workers: {report.moved} bytes, programs included;"
-                 f" held: {report.held}")  # fmt: skip
+    lines.append(f"moved between drives and workers: {totals.moved} bytes, programs included;"
+                 f" held: {totals.held}")  # fmt: skip
     if report.moves:
         lines.append(f"drives that have come back on another worker: {report.moves}")
     return lines
@@ -273,11 +274,7 @@ def _status(opened: Fleet, scheduler: str | None) -> reports.FleetStatus:
         if one is not None:
             sizes = len(one.files), sum(file.size for file in one.files), one.room
         drives.append(reports.FleetDrive(name, place.worker, place.reason, *sizes))
-    datasets = [
-        reports.FleetDataset(one.name, len(one.shards), one.held, one.missing)
-        for one in opened.datasets()
-    ]
-    return reports.FleetStatus(scheduler, drives, datasets)
+    return reports.FleetStatus(scheduler, drives, opened.datasets())
 
 
 def _described(report: reports.FleetStatus) -> list[str]:
@@ -287,7 +284,7 @@ def _described(report: reports.FleetStatus) -> list[str]:
         rows.append((drive.name, *numbers, drive.worker or drive.reason))
     lines = columns(rows, "<>>><")
     for one in report.datasets:
-        line = f"{one.name}: {one.shards} shards, {one.held} bytes"
+        line = f"{one.name}: {one.files} shards, {one.held} bytes"
         if one.missing:
             line += f"; missing: {numbered(one.missing)}"
         lines.append(line)

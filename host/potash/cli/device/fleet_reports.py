@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
-from potash.fleet import Result
-from potash.schema import Amount, Count, Form
+from potash.fleet import Dataset, Result, Totals
+from potash.schema import INLINE, Amount, Count, Form
 
 
 class FleetDrive(NamedTuple):
@@ -18,32 +18,21 @@ class FleetDrive(NamedTuple):
     room: Annotated[Count | None, "Size of the largest file that it has room for, in bytes."]
 
 
-class FleetDataset(NamedTuple):
-    """A data set: files that are spread over drives."""
-
-    name: Annotated[str, "The data set's name."]
-    shards: Annotated[Count, "Number of its files on drives that are served."]
-    held: Annotated[Count, "Size of these files in bytes."]
-    missing: Annotated[Sequence[int], "Numbers, from 0 on, of the files that no served drive has."]
-
-
 class FleetStatus(NamedTuple):
     """The drives and data sets of a fleet."""
 
     scheduler: Annotated[str | None, "Address of the Dask scheduler; null without one."]
     drives: Annotated[Sequence[FleetDrive], "All drives."]
-    datasets: Annotated[Sequence[FleetDataset], "All data sets, by name."]
+    datasets: Annotated[
+        Sequence[Annotated[Dataset, Form(title="FleetDataset")]], "All data sets, by name."
+    ]
 
 
 class FleetMapped(NamedTuple):
     """The results of a program on a data set."""
 
     dataset: Annotated[str, "The data set."]
-    done: Annotated[Count, "Number of shards with a result."]
-    failed: Annotated[Count, "Number of shards whose job failed."]
-    missing: Annotated[Count, "Number of shards whose drive is not served."]
-    held: Annotated[Count, "Size of all shards that are known, in bytes."]
-    moved: Annotated[Count, "Bytes of program, arguments and outputs to and from all drives."]
+    totals: Annotated[Totals, INLINE]
     moves: Annotated[Count, "How often a drive has come back on another worker meanwhile."]
     seconds: Annotated[Amount, "Duration in seconds, without the start of the drives."]
     shards: Annotated[

@@ -59,9 +59,9 @@ def list_() -> None:
     `potash model make` writes the former, `potash model fetch` downloads the latter.
     """
     networks = [reports.NetworkEntry(name, one.summary) for name, one in NETWORKS.items()]
-    known = [reports.PublicNetwork(name, **one._asdict()) for name, one in public.PUBLIC.items()]
+    known = [reports.PublicNetwork(name, one) for name, one in public.PUBLIC.items()]
     rows = [(one.name, one.summary) for one in networks]
-    rows += [(one.name, f"{one.summary}; in {one.package} {one.version}") for one in known]
+    rows += [(name, f"{one.summary}; in {one.package} {one.version}") for name, one in known]
     say(reports.Networks(networks, known), columns(rows, "<"))
 
 
@@ -146,7 +146,7 @@ def quantize(
         progress(f"quantising {file.name}", None)
         made = _isolated(file, quantizing.quantize, data, pieces)
         _write(output, made.model, progress)
-    report = reports.ModelQuantized(str(output), len(made.model), *made[1:])
+    report = reports.ModelQuantized(str(output), len(made.model), made)
     lines = [f"{output}: {len(made.model)} bytes, with scales of {made.samples} samples"]
     if made.float_operators:
         lines.append(
@@ -269,22 +269,21 @@ def _outcome(
     file: Path, on: Target, rounding: str, results: Mapping[Target, Ran], output: Path | None
 ) -> tuple[reports.ModelRun, Sequence[str]]:
     ran = results[on]
-    report: reports.ModelRun = {
-        "model": str(file),
-        "on": on.value,
-        "rounding": rounding,
-        "input_bytes": ran.taken,
-        "output_bytes": len(ran.output),
-        "nodes_on_vta": ran.nodes_on_vta,
-        "seconds": ran.seconds,
-    }
+    report = reports.ModelRun(
+        model=str(file),
+        on=on.value,
+        rounding=rounding,
+        input_bytes=ran.taken,
+        output_bytes=len(ran.output),
+        nodes_on_vta=ran.nodes_on_vta,
+        seconds=ran.seconds,
+        output=None if output is None else str(output),
+    )
     lines = []
     if output is not None:
-        report["output"] = str(output)
         lines.append(f"{len(ran.output)} bytes of output are in {output}")
     if len(results) > 1:
         compared = running.compare(results)
-        report["outputs"] = compared
         rows = [("output", "", "differing", "of", "largest")]
         rows += [
             (
@@ -300,8 +299,7 @@ def _outcome(
         lines += columns(rows)
         nodes = results[Target.VTA].nodes
         lacked = results[Target.REFERENCE].without_reference
-        report["nodes"] = nodes
-        report["without_reference"] = lacked
+        report = report._replace(outputs=compared, nodes=nodes, without_reference=lacked)
         lines.append(_ran_where(nodes))
         if lacked:
             names = ", ".join(lacked)

@@ -1,10 +1,12 @@
 """What `potash model` reports as JSON."""
 
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple, NotRequired, TypedDict
+from typing import Annotated, NamedTuple
 
+from potash.models.public import Public
+from potash.models.quantizing import Quantized
 from potash.models.running import ComparedTensor, Node
-from potash.schema import Amount, Count, Form
+from potash.schema import INLINE, OPTIONAL, Amount, Count, Form
 
 
 class ModelMade(NamedTuple):
@@ -27,12 +29,7 @@ class PublicNetwork(NamedTuple):
     """A network in a public package."""
 
     name: Annotated[str, "The network's name."]
-    package: Annotated[str, "The package on the Python Package Index."]
-    version: Annotated[str, "The package's version."]
-    path: Annotated[str, "The file in the package."]
-    sha256: Annotated[str, "The file's digest."]
-    summary: Annotated[str, "A description."]
-    licence: Annotated[str, "The network's licence."]
+    network: Annotated[Public, INLINE]
 
 
 class Networks(NamedTuple):
@@ -53,7 +50,7 @@ class ModelFetched(NamedTuple):
     bytes: Annotated[Count, "Size of the model in bytes."]
 
 
-class ModelRun(TypedDict):
+class ModelRun(NamedTuple):
     """The result of running a model."""
 
     model: Annotated[str, "The model's file."]
@@ -67,19 +64,22 @@ class ModelRun(TypedDict):
     output_bytes: Annotated[Count, "Number of output bytes."]
     nodes_on_vta: Annotated[Count, "Number of nodes that the VTA ran."]
     seconds: Annotated[Amount, "Duration in seconds, without loading the model."]
-    output: NotRequired[Annotated[str, "The output file; - for standard output."]]
-    outputs: NotRequired[
-        Annotated[Sequence[ComparedTensor], "With --compare: the differences between targets."]
-    ]
-    nodes: NotRequired[
-        Annotated[Sequence[Node], "With --compare: where each node runs if the target is the VTA."]
-    ]
-    without_reference: NotRequired[
-        Annotated[
-            Sequence[str],
-            "With --compare: operators that have no reference kernel; others run them there.",
-        ]
-    ]
+    output: Annotated[str | None, OPTIONAL, "The output file; - for standard output."] = None
+    outputs: Annotated[
+        Sequence[ComparedTensor] | None,
+        OPTIONAL,
+        "With --compare: the differences between targets.",
+    ] = None
+    nodes: Annotated[
+        Sequence[Node] | None,
+        OPTIONAL,
+        "With --compare: where each node runs if the target is the VTA.",
+    ] = None
+    without_reference: Annotated[
+        Sequence[str] | None,
+        OPTIONAL,
+        "With --compare: operators that have no reference kernel; others run them there.",
+    ] = None
 
 
 class ModelQuantized(NamedTuple):
@@ -87,7 +87,4 @@ class ModelQuantized(NamedTuple):
 
     output: Annotated[str, "The model's file; - for standard output."]
     bytes: Annotated[Count, "Size of the model in bytes."]
-    samples: Annotated[Count, "Number of calibration samples."]
-    operators: Annotated[Count, "Number of operators."]
-    float_operators: Annotated[Count, "Number of operators whose output is still float32."]
-    float_tensors: Annotated[Sequence[str], "Inputs and outputs that are still float32."]
+    quantized: Annotated[Quantized, INLINE]

@@ -1,11 +1,10 @@
 """What the commands around a device report as JSON."""
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, NamedTuple, NotRequired, TypedDict
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
 
-from potash.cli.device.vta_reports import ClockParameters, VtaConfig
 from potash.cli.drive.reports import ReturnValue
-from potash.schema import Amount, Count, Form, Positive, Share
+from potash.schema import OPTIONAL, Amount, Count, Form, Share
 
 
 class Built(NamedTuple):
@@ -69,7 +68,7 @@ class VectorsAdded(NamedTuple):
     expected: Annotated[Vector, "The sum by TensorFlow Lite's reference kernels."]
 
 
-class ExampleRun(TypedDict):
+class ExampleRun(NamedTuple):
     """The result of any other example."""
 
     example: Annotated[str, "The example's name."]
@@ -84,29 +83,32 @@ class ExampleRun(TypedDict):
     ]
     job_seconds: Annotated[Amount, "Seconds from start to end of the job, by the drive's log."]
     seconds: Annotated[float, "Duration of the whole command in seconds."]
-    vta_cycles: NotRequired[
-        Annotated[
-            Count,
-            "Modelled cycles of the tensor accelerator for all inferences of the program, if it "
-            "runs a model.",
-        ]
-    ]
-    vta_instructions: NotRequired[
-        Annotated[Count, "Number of instructions of the tensor accelerator."]
-    ]
-    vta_seconds: NotRequired[Annotated[Amount, "Duration of those cycles in seconds."]]
-    accuracy: NotRequired[
-        Annotated[Share, "Share of the images that were classified correctly (`digits`)."]
-    ]
-    images: NotRequired[Annotated[Count, "Number of images (`digits`)."]]
-    classes: NotRequired[
-        Annotated[
-            Sequence[int], "The classes with the highest scores, the highest first (`resnet18`)."
-        ]
-    ]
-    milliseconds: NotRequired[
-        Annotated[Sequence[Count], "The times at which the word was found (`wake-word`)."]
-    ]
+    vta_cycles: Annotated[
+        Count | None,
+        OPTIONAL,
+        "Modelled cycles of the tensor accelerator for all inferences of the program, if it runs a "
+        "model.",
+    ] = None
+    vta_instructions: Annotated[
+        Count | None, OPTIONAL, "Number of instructions of the tensor accelerator."
+    ] = None
+    vta_seconds: Annotated[Amount | None, OPTIONAL, "Duration of those cycles in seconds."] = None
+    accuracy: Annotated[
+        Share | None,
+        OPTIONAL,
+        "Share of the images that were classified correctly (`digits`).",
+    ] = None
+    images: Annotated[Count | None, OPTIONAL, "Number of images (`digits`)."] = None
+    classes: Annotated[
+        Sequence[int] | None,
+        OPTIONAL,
+        "The classes with the highest scores, the highest first (`resnet18`).",
+    ] = None
+    milliseconds: Annotated[
+        Sequence[Count] | None,
+        OPTIONAL,
+        "The times at which the word was found (`wake-word`).",
+    ] = None
 
 
 class ExampleEntry(NamedTuple):
@@ -122,68 +124,6 @@ class Examples(NamedTuple):
     """The examples."""
 
     examples: Annotated[Sequence[ExampleEntry], "All examples."]
-
-
-class Network(NamedTuple):
-    """A network of a sweep."""
-
-    name: Annotated[str, "The network's name."]
-    layers: Annotated[
-        Count, "Number of convolutions and matrix products, each counted as often as it occurs."
-    ]
-    shapes: Annotated[Count, "Number of different shapes among them."]
-    operations: Annotated[Count, "Number of multiplications and additions, including padding."]
-    left_out: Annotated[
-        Mapping[str, Positive],
-        "Operators that were omitted because no schedule supports them, with their number.",
-    ]
-
-
-class Point(NamedTuple):
-    """A configuration on a network."""
-
-    network: Annotated[str, "The network."]
-    varied: Annotated[Mapping[str, float], "The varied parameters by name."]
-    config: VtaConfig
-    parameters: ClockParameters
-    feasible: Annotated[
-        bool, "Whether such a core is possible, and every layer has a schedule on it."
-    ]
-    reason: Annotated[str, "The reason if it is not feasible; otherwise empty."]
-    sram_bytes: Annotated[
-        Count | None, "Total size of all buffers in bytes; null if no such core is possible."
-    ]
-    multipliers: Annotated[Count | None, "Number of multipliers."]
-    bus_bytes: Annotated[Count | None, "Bytes per cycle of a memory channel."]
-    cycles: Annotated[
-        Count | None, "Cycles of all layers, one after the other; null if it is not feasible."
-    ]
-    latency_seconds: Annotated[
-        float | None, "Duration of these cycles in seconds, at the assumed clock rate."
-    ]
-    gops: Annotated[float | None, "Throughput of the network in GOP/s."]
-    peak_gops: Annotated[float | None, "Peak rate of the core in GOP/s."]
-    utilisation: Annotated[float | None, "`gops` as a share of `peak_gops`."]
-    front: Annotated[
-        bool,
-        "Whether it is on the Pareto front: no other configuration is at least as good in "
-        "latency and all costs, and better in one of them.",
-    ]
-
-
-class Swept(NamedTuple):
-    """Configurations of the tensor accelerator on networks."""
-
-    networks: Annotated[Sequence[Network], "The networks."]
-    against: Annotated[
-        Annotated[
-            Sequence[Annotated[str, Form(enum=["sram", "multipliers", "bandwidth"])]],
-            Form(minItems=1),
-        ],
-        "The costs that are compared with latency.",
-    ]
-    points: Annotated[Sequence[Point], "One for each configuration and network."]
-    plot: Annotated[str | None, "The SVG file; null without --plot."]
 
 
 class Traced(NamedTuple):

@@ -1,15 +1,12 @@
 """`potash sweep`: compare configurations of the tensor accelerator."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated, NamedTuple
 
 import click
 
-from potash.cli.device import reports
 from potash.cli.device.vta_clock import (
     clock_options,
     core_option,
@@ -20,17 +17,32 @@ from potash.cli.device.vta_options import writable_file
 from potash.cli.drive.common import completing, json_option, say
 from potash.cli.progress import showing
 from potash.files import STREAM, replacing
+from potash.schema import Form
+from potash.sweep import networks as known
+from potash.sweep import picture, points, space, workers
+from potash.sweep.networks import Network
+from potash.sweep.points import COSTS, Point
 from potash.tables import columns
 from potash.units import human
 from potash_device.vta.config import Config
 from potash_device.vta.timing.parameters import PYNQ_CORE
 
-if TYPE_CHECKING:
-    from potash.sweep.networks import Network
-    from potash.sweep.points import Point
-
-AGAINST = ("sram", "multipliers", "bandwidth")
 DEFAULT_NETWORK = "resnet18"
+
+
+class Swept(NamedTuple):
+    """Configurations of the tensor accelerator on networks."""
+
+    networks: Annotated[Sequence[Network], "The networks."]
+    against: Annotated[
+        Annotated[
+            Sequence[Annotated[str, Form(enum=list(COSTS))]],
+            Form(minItems=1),
+        ],
+        "The costs that are compared with latency.",
+    ]
+    points: Annotated[Sequence[Point], "One for each configuration and network."]
+    plot: Annotated[str | None, "The SVG file; null without --plot."]
 
 
 @click.command()
@@ -51,7 +63,7 @@ DEFAULT_NETWORK = "resnet18"
 )
 @click.option(
     "--against",
-    type=click.Choice(AGAINST),
+    type=click.Choice(list(COSTS)),
     multiple=True,
     default=("sram",),
     show_default=True,
@@ -74,7 +86,7 @@ DEFAULT_NETWORK = "resnet18"
 )
 @clock_options
 @core_option
-@json_option(reports.Swept)
+@json_option(Swept)
 def sweep(
     networks: tuple[str, ...],
     varied: tuple[str, ...],
@@ -94,9 +106,6 @@ def sweep(
     timing model. The result is the Pareto front: the configurations for which no other one is at
     least as good in latency and all costs, and better in one of them.
     """
-    from potash.sweep import networks as known
-    from potash.sweep import picture, points, space, workers
-
     if jobs is not None and scheduler is not None:
         raise click.UsageError("--jobs and --scheduler exclude each other")
     against = tuple(dict.fromkeys(against))
@@ -113,55 +122,19 @@ def sweep(
         with replacing(plot) as file:
             file.write(picture.draw(found, against))
     lines = []
-    for one in tried:
-        mine = [point for point in found if point.network is one]
+    for number, one in enumerate(tried):
+        mine = found[number * len(cores) :][: len(cores)]
         lines += [*_described(one), "", *_table(mine, everything), "", *_summary(mine), ""]
     lines.append("Latencies are modelled, and were not calibrated on a board.")
     if plot not in (None, STREAM):
         lines.append(f"{plot} shows all of it")
-    say(_report(tried, against, found, plot), lines, aside=plot == STREAM)
-
-
-def _report(
-    networks: Sequence[Network], against: Sequence[str], found: Sequence[Point], plot: Path | None
-) -> reports.Swept:
-    described = [
-        reports.Network(
-            one.name, sum(one.shapes.values()), len(one.shapes), one.operations, one.left_out
-        )
-        for one in networks
-    ]
-    points = [_point(point) for point in found]
-    return reports.Swept(described, against, points, None if plot is None else str(plot))
-
-
-def _point(point: Point) -> reports.Point:
-    from potash.sweep.points import multipliers, sram_bytes
-
-    core, done = point.core, point.cycles is not None
-    there = not core.reason
-    return reports.Point(
-        network=point.network.name,
-        varied=dict(core.varied),
-        config=core.config.to_mapping() if there else {},
-        parameters=vars(core.parameters) if there else {},
-        feasible=done,
-        reason=point.reason,
-        sram_bytes=sram_bytes(core.config) if there else None,
-        multipliers=multipliers(core.config) if there else None,
-        bus_bytes=core.parameters.bus_bytes if there else None,
-        cycles=point.cycles,
-        latency_seconds=point.latency if done else None,
-        gops=point.gops if done else None,
-        peak_gops=point.peak_gops if there else None,
-        utilisation=point.gops / point.peak_gops if done else None,
-        front=point.front,
-    )
+    report = Swept(tried, against, found, None if plot is None else str(plot))
+    say(report, lines, aside=plot == STREAM)
 
 
 def _described(network: Network) -> list[str]:
-    layers = sum(network.shapes.values())
-    of_these = f"{layers} layers of {len(network.shapes)} shapes" if layers > 1 else "one layer"
+    layers = network.layers
+    of_these = f"{layers} layers of {network.distinct} shapes" if layers > 1 else "one layer"
     lines = [f"{network.name}: {of_these}, {network.operations / 1e9:.3g} GOP"]
     if network.left_out:
         named = ", ".join(f"{count} {name}" for name, count in network.left_out.items())
@@ -171,27 +144,23 @@ def _described(network: Network) -> list[str]:
 
 def _table(points: Sequence[Point], everything: bool) -> list[str]:
     """The front, or every feasible core, the fastest first."""
-    from potash.sweep.points import multipliers, sram_bytes
-
-    shown = [point for point in points if point.cycles is not None and (everything or point.front)]
+    shown = [point for point in points if point.feasible and (everything or point.front)]
     if not shown:
         return ["  no configuration is feasible"]
-    names = [name for name, _ in points[0].core.varied]
     rows: list[Sequence[str]] = [
-        ("", *names, "SRAM", "multipliers", "bus bytes", "ms", "GOP/s", "of its peak")
+        ("", *points[0].varied, "SRAM", "multipliers", "bus bytes", "ms", "GOP/s", "of its peak")
     ]
     for point in sorted(shown, key=lambda one: one.latency):
-        config, parameters = point.core.config, point.core.parameters
         rows.append(
             (
                 "*" if point.front else "",
-                *(f"{value:g}" for _, value in point.core.varied),
-                human(sram_bytes(config)),
-                str(multipliers(config)),
-                str(parameters.bus_bytes),
+                *(f"{value:g}" for value in point.varied.values()),
+                human(point.sram_bytes or 0),
+                str(point.multipliers),
+                str(point.bus_bytes),
                 f"{point.latency * 1e3:.3f}",
-                f"{point.gops:.1f}",
-                f"{point.gops / point.peak_gops:.1%}",
+                f"{point.gops or 0:.1f}",
+                f"{point.utilisation or 0:.1%}",
             )
         )
     return columns(rows)
@@ -199,7 +168,7 @@ def _table(points: Sequence[Point], everything: bool) -> list[str]:
 
 def _summary(points: Sequence[Point]) -> list[str]:
     front = sum(point.front for point in points)
-    reasons = Counter(point.reason for point in points if point.cycles is None)
+    reasons = Counter(point.reason for point in points if not point.feasible)
     behind = len(points) - front - reasons.total()
     lines = [f"{len(points)} configurations: {front} on the front (*), {behind} behind it"]
     if reasons:

@@ -200,10 +200,8 @@ def info(config: Config, clock: float, encoding: bool) -> None:
     The bandwidth of a buffer is the one that keeps the core busy: one element per cycle.
     Accumulators are written as fast as they are read.
     """
-    lines = _shown(config, clock * vta_options.MEGA)
-    if encoding:
-        lines += _shown_encoding(config)
-    say(_figures(config, clock * vta_options.MEGA), lines)
+    report = _figures(config, clock * vta_options.MEGA)
+    say(report, [*_shown(report), *(_shown_encoding(config) if encoding else ())])
 
 
 def _figures(config: Config, clock: float) -> reports.CoreInfo:
@@ -224,42 +222,42 @@ def _figures(config: Config, clock: float) -> reports.CoreInfo:
 
 
 def _memory(config: Config, memory: MemoryId, clock: float) -> reports.Memory:
-    described: reports.Memory = {
-        "id": int(memory),
-        "element_shape": config.element_shape(memory),
-        "value_bits": config.value_bits(memory),
-        "element_bytes": config.element_bytes(memory),
-        "elements": config.depth(memory),
-    }
-    if memory in figures.BUFFERS:
-        described["buffer_bytes"] = config.depth(memory) * config.element_bytes(memory)
-        described["gbit_per_second"] = figures.bandwidth(config, memory, clock) / vta_options.GIGA
-    return described
-
-
-def _shown(config: Config, clock: float) -> list[str]:
-    rows = [("memory", "element", "bits", "bytes", "elements", "buffer", "Gb/s")]
-    for memory in figures.BUFFERS:
-        size = config.element_bytes(memory)
-        rows.append(
-            (
-                memory.name,
-                "x".join(map(str, config.element_shape(memory))) or "micro-op",
-                str(config.value_bits(memory)),
-                str(size),
-                str(config.depth(memory)),
-                human(size * config.depth(memory)),
-                f"{figures.bandwidth(config, memory, clock) / vta_options.GIGA:.1f}",
-            )
-        )
-    batch, block_in, block_out = config.batch, config.block_in, config.block_out
-    peak = figures.peak_throughput(config, clock) / vta_options.GIGA
-    core = (
-        f"{batch}x{block_in} times {block_in}x{block_out}: "
-        f"{figures.operations_per_cycle(config)} operations a cycle, "
-        f"{peak:.1f} GOP/s at {clock / vta_options.MEGA:g} MHz"
+    elements, size = config.depth(memory), config.element_bytes(memory)
+    buffer = memory in figures.BUFFERS
+    return reports.Memory(
+        id=int(memory),
+        element_shape=config.element_shape(memory),
+        value_bits=config.value_bits(memory),
+        element_bytes=size,
+        elements=elements,
+        buffer_bytes=elements * size if buffer else None,
+        gbit_per_second=figures.bandwidth(config, memory, clock) / vta_options.GIGA
+        if buffer
+        else None,
     )
-    return [core, "", *columns(rows)]
+
+
+def _shown(core: reports.CoreInfo) -> list[str]:
+    rows = [("memory", "element", "bits", "bytes", "elements", "buffer", "Gb/s")]
+    rows += [
+        (
+            memory.name,
+            "x".join(map(str, one.element_shape)) or "micro-op",
+            str(one.value_bits),
+            str(one.element_bytes),
+            str(one.elements),
+            human(one.buffer_bytes or 0),
+            f"{one.gbit_per_second or 0:.1f}",
+        )
+        for memory in figures.BUFFERS
+        if (one := core.memories[memory.name])
+    ]
+    line = (
+        f"{core.batch}x{core.block_in} times {core.block_in}x{core.block_out}: "
+        f"{core.operations_per_cycle} operations a cycle, "
+        f"{core.peak_gops:.1f} GOP/s at {core.clock_hz / vta_options.MEGA:g} MHz"
+    )
+    return [line, "", *columns(rows)]
 
 
 def _shown_encoding(config: Config) -> list[str]:

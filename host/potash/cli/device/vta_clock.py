@@ -6,7 +6,6 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -18,6 +17,7 @@ from potash.files import STREAM, replacing
 from potash.sdk.errors import PotashError
 from potash.tables import columns
 from potash.units import Parsed, human
+from potash.vta.layers import LAYERS, THREADS, Tiles, Timed, timed
 from potash_device.vta import assembly, figures, timing
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.isa import Stage
@@ -25,14 +25,8 @@ from potash_device.vta.stream import StreamError
 from potash_device.vta.timing.parameters import BUILDS, PYNQ_CORE, ParameterError, Parameters
 from potash_device.vta.timing.result import Stall, Timing
 
-if TYPE_CHECKING:
-    from potash.vta.layers import Timed
-
 PAPER_PEAK = {1: 0.70, 2: 0.88}
 """The peak utilisation that the paper measured without and with latency hiding (section 5)."""
-
-Stream = tuple[str, Timing, "Timed | None"]
-"""A stream's name, how long it takes, and the layer that it is of."""
 
 WORTH_SAYING = 0.005
 """Shares below are not shown."""
@@ -78,8 +72,6 @@ core_option = click.option(
 
 def layer_names() -> Sequence[str]:
     """C1 to C12."""
-    from potash.vta.layers import LAYERS
-
     return LAYERS
 
 
@@ -132,16 +124,17 @@ def time(
         core = config or Config.default()
         with showing(steps=True) as progress:
             stream = vta_options.read_stream(insns, progress)
-        found: list[Stream] = [(insns.name, _clocked(insns, stream, core, parameters), None)]
-        report, lines = _report(core, parameters, found), _table(found)
+        found = [Timed(insns.name, 0, _clocked(insns, stream, core, parameters))]
+        summaries, lines = None, _table(found)
     else:
         core = config or PYNQ_CORE
-        points = _timed(names, tiles, core, parameters)
-        found = [(one.name, one.timing, one) for one in points]
-        report = _report(core, parameters, found)
-        report["threads"] = _summaries(points)
-        lines = [*_table(found), "", *_said(points)]
-    say(report, [*lines, "", *_assumptions(core, parameters)])
+        found = _timed(names, tiles, core, parameters)
+        summaries = _summaries(found)
+        lines = [*_table(found), "", *_said(summaries)]
+    peak = figures.peak_throughput(core, parameters.clock) / vta_options.GIGA
+    assumed_values = dataclasses.asdict(parameters)
+    report = reports.Times(core.to_mapping(), assumed_values, peak, found, summaries)
+    say(report, [*lines, "", *_assumptions(core, parameters, peak)])
 
 
 @click.command()
@@ -232,8 +225,6 @@ def _clocked(insns: Path, stream: bytes, config: Config, parameters: Parameters)
 
 
 def _timed(names: Sequence[str], tiles: str, config: Config, parameters: Parameters) -> list[Timed]:
-    from potash.vta.layers import LAYERS, Tiles, timed
-
     for name in names:
         if name not in LAYERS:
             raise PotashError(f"{name!r} is not a layer; there are {', '.join(LAYERS)}")
@@ -243,74 +234,38 @@ def _timed(names: Sequence[str], tiles: str, config: Config, parameters: Paramet
     return found
 
 
-def _report(config: Config, parameters: Parameters, found: Sequence[Stream]) -> reports.Times:
-    return {
-        "config": config.to_mapping(),
-        "parameters": dataclasses.asdict(parameters),
-        "peak_gops": figures.peak_throughput(config, parameters.clock) / vta_options.GIGA,
-        "streams": [_described(*one) for one in found],
-    }
-
-
-def _described(name: str, one: Timing, layer: Timed | None) -> reports.StreamTime:
-    described: reports.StreamTime = {
-        "name": name,
-        "instructions": len(one),
-        "cycles": one.cycles,
-        "seconds": one.seconds,
-        "gemm_gops": one.throughput / vta_options.GIGA,
-        "utilisation": one.utilisation,
-        "operations_per_byte": one.intensity,
-        "read_bytes": one.read_bytes,
-        "written_bytes": one.written_bytes,
-        "fetch_waits": one.fetch_stall,
-        "modules": {
-            stage.name: reports.ModuleTime(
-                one.busy[stage],
-                {kind.name: cycles for kind, cycles in one.work[stage].items()},
-                {stall.value: cycles for stall, cycles in one.stalls[stage].items()},
-                one.idle[stage],
-            )
-            for stage in Stage
-        },
-    }
-    if layer is not None:
-        described["virtual_threads"] = layer.threads
-        described["gops"] = layer.throughput / vta_options.GIGA
-    return described
-
-
 def _summaries(points: Sequence[Timed]) -> list[reports.ThreadsSummary]:
     return [
         reports.ThreadsSummary(
             virtual_threads=threads,
             peak_utilisation=max(used),
             mean_utilisation=statistics.fmean(used),
-            mean_gops=statistics.fmean(one.throughput for one in of_them) / vta_options.GIGA,
+            mean_gops=statistics.fmean(one.throughput for one in of_them),
             paper_peak_utilisation=PAPER_PEAK.get(threads),
         )
-        for threads in sorted({one.threads for one in points})
+        for threads in THREADS
         if (of_them := [one for one in points if one.threads == threads])
         and (used := [one.timing.utilisation for one in of_them])
     ]
 
 
-def _table(found: Sequence[Stream]) -> list[str]:
+def _table(found: Sequence[Timed]) -> list[str]:
     heads = ("", "threads", "cycles", "ms", "GOP/s", "used", *(f"{s.name} busy" for s in Stage))
     rows: list[tuple[str, ...]] = [heads]
-    for name, one, layer in found:
+    for stream in found:
+        one = stream.timing
         rows.append(
             (
-                name,
-                str(layer.threads) if layer else "",
+                stream.name,
+                str(stream.threads or ""),
                 str(one.cycles),
                 f"{one.seconds * 1e3:.2f}",
-                f"{(layer or one).throughput / vta_options.GIGA:.1f}",
+                f"{stream.throughput:.1f}",
                 _share(one.utilisation),
                 *(_share(one.busy[stage] / max(one.cycles, 1)) for stage in Stage),
             )
         )
-    waits = ["  waits", *(f"  {_waits(one)}" for _, one, _ in found)]
+    waits = ["  waits", *(f"  {_waits(one.timing)}" for one in found)]
     return [line + wait for line, wait in zip(columns(rows), waits, strict=True)]
 
 
@@ -338,9 +293,9 @@ def _reason(stage: Stage, stall: Stall) -> str:
     return stall.value
 
 
-def _said(points: Sequence[Timed]) -> list[str]:
+def _said(summaries: Sequence[reports.ThreadsSummary]) -> list[str]:
     lines = []
-    for one in _summaries(points):
+    for one in summaries:
         threads = one.virtual_threads
         with_them = "one virtual thread" if threads == 1 else f"{threads} virtual threads"
         paper = one.paper_peak_utilisation
@@ -352,8 +307,7 @@ def _said(points: Sequence[Timed]) -> list[str]:
     return lines
 
 
-def _assumptions(config: Config, parameters: Parameters) -> list[str]:
-    peak = figures.peak_throughput(config, parameters.clock) / vta_options.GIGA
+def _assumptions(config: Config, parameters: Parameters, peak: float) -> list[str]:
     numbers = [
         f"{field.name} {getattr(parameters, field.name)}"
         for field in dataclasses.fields(parameters)

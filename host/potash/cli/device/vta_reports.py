@@ -2,17 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple, NotRequired, TypedDict
+from typing import Annotated, NamedTuple
 
-from potash.schema import Count, Form, Positive, Share
-
-VtaConfig = Annotated[
-    Mapping[str, int], "Configuration of the core, by the keys of vta_config.json."
-]
-ClockParameters = Annotated[
-    Mapping[str, float],
-    "Parameters of the timing model by name; in cycles, except `clock`, which is in Hz.",
-]
+from potash.schema import OPTIONAL, Count, Form, Positive
+from potash.vta.layers import Timed
+from potash_device.vta.config import ReportedConfig
+from potash_device.vta.timing.parameters import ReportedParameters
 
 
 class Assembled(NamedTuple):
@@ -38,7 +33,7 @@ class VtaDisassembly(NamedTuple):
     instructions: Annotated[Sequence[VtaInstruction], "All instructions, in order."]
 
 
-class Memory(TypedDict):
+class Memory(NamedTuple):
     """A memory of the core."""
 
     id: Annotated[int, "Memory type in instructions."]
@@ -46,16 +41,18 @@ class Memory(TypedDict):
     value_bits: Annotated[int, "Bits of a value in DRAM."]
     element_bytes: Annotated[int, "Size of an element in DRAM in bytes."]
     elements: Annotated[int, "Capacity in elements."]
-    buffer_bytes: NotRequired[
-        Annotated[int, "Size of the buffer in bytes, if it has one of its own."]
+    buffer_bytes: Annotated[
+        int | None, OPTIONAL, "Size of the buffer in bytes, if it has one of its own."
     ]
-    gbit_per_second: NotRequired[Annotated[float, "Bandwidth that keeps the core busy, in Gb/s."]]
+    gbit_per_second: Annotated[
+        float | None, OPTIONAL, "Bandwidth that keeps the core busy, in Gb/s."
+    ]
 
 
 class CoreInfo(NamedTuple):
     """Sizes, peak rate and bandwidths of a core."""
 
-    config: VtaConfig
+    config: ReportedConfig
     batch: Annotated[int, "Rows of an input element."]
     block_in: Annotated[int, "Input channels of an element."]
     block_out: Annotated[int, "Output channels of an element."]
@@ -90,33 +87,6 @@ class StreamRun(NamedTuple):
     order: Annotated[str, Form(enum=["tokens", "program"]), "The execution order."]
 
 
-class ModuleTime(NamedTuple):
-    """One of the core's modules."""
-
-    busy: Annotated[Count, "Cycles in which it executes."]
-    work: Annotated[Mapping[str, Count], "These cycles by kind of work."]
-    waits: Annotated[Mapping[str, Count], "Cycles in which it waits, by cause."]
-    done: Annotated[Count, "Cycles after its last instruction."]
-
-
-class StreamTime(TypedDict):
-    """The timing of a stream."""
-
-    name: Annotated[str, "The layer, or the stream's file."]
-    virtual_threads: NotRequired[Annotated[Positive, "Number of virtual threads."]]
-    gops: NotRequired[Annotated[float, "Throughput of the layer in GOP/s."]]
-    instructions: Annotated[Count, "Number of instructions in the stream."]
-    cycles: Annotated[Count, "Duration in cycles."]
-    seconds: Annotated[float, "Duration in seconds, at the assumed clock rate."]
-    gemm_gops: Annotated[float, "Throughput of the multiplier in GOP/s, including empty channels."]
-    utilisation: Annotated[Share, "Share of the cycles in which the multiplier works."]
-    operations_per_byte: Annotated[float, "Operations per byte of the busier memory channel."]
-    read_bytes: Annotated[Count, "Bytes read from DRAM."]
-    written_bytes: Annotated[Count, "Bytes written to DRAM."]
-    fetch_waits: Annotated[Count, "Cycles in which instruction fetch is stalled."]
-    modules: Annotated[Mapping[str, ModuleTime], "By name: LOAD, COMPUTE, STORE."]
-
-
 class ThreadsSummary(NamedTuple):
     """All layers, with a number of virtual threads."""
 
@@ -129,18 +99,20 @@ class ThreadsSummary(NamedTuple):
     ]
 
 
-class Times(TypedDict):
+class Times(NamedTuple):
     """Modelled execution times of instruction streams."""
 
-    config: VtaConfig
-    parameters: ClockParameters
+    config: ReportedConfig
+    parameters: ReportedParameters
     peak_gops: Annotated[float, "Peak rate in GOP/s."]
     streams: Annotated[
-        Sequence[StreamTime],
+        Sequence[Annotated[Timed, Form(title="StreamTime")]],
         "One for each layer and number of virtual threads, or the stream of --insns.",
     ]
-    threads: NotRequired[
-        Annotated[Sequence[ThreadsSummary], "A summary for each number of virtual threads."]
+    threads: Annotated[
+        Sequence[ThreadsSummary] | None,
+        OPTIONAL,
+        "A summary for each number of virtual threads.",
     ]
 
 

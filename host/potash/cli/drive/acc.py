@@ -11,9 +11,8 @@ from typing import Any
 
 import click
 
-from csd_spec.descriptors import AcceleratorStatus, CapabilityId, LogEntry, LogEntryType
+from csd_spec.descriptors import AcceleratorStatus, LogEntry
 from csd_spec.opcodes import KEEP_ACTIVE_FIRMWARE
-from csd_spec.status import StatusId
 from potash.cli.drive import common, reports
 from potash.cli.progress import showing
 from potash.files import STREAM
@@ -54,16 +53,12 @@ def identify(device: str) -> None:
     """List the accelerators and their buffers."""
     with common.opened(device) as drive:
         found = drive.accelerators()
-    listed = [
-        reports.Accelerator(one.id, one.takes_firmware, one.input_size, one.output_size)
-        for one in found
-    ]
     lines = [
         f"accelerator {one.id}: {human(one.input_size)} of input, {human(one.output_size)} of"
         f" output, {'takes' if one.takes_firmware else 'takes no'} firmware"
         for one in found
     ]
-    common.say(reports.Accelerators(listed), lines or ["there are no accelerators"])
+    common.say(reports.Accelerators(found), lines or ["there are no accelerators"])
 
 
 @acc.command()
@@ -86,13 +81,9 @@ def log(device: str, accelerator: int | None, rae: bool) -> None:
     """Show the log: start and end of jobs, output of programs, errors."""
     with common.accelerator_of(device, accelerator) as one:
         page = one.log(retain=rae)
-    entries = [
-        reports.LogEntry(entry.timestamp, entry.type, _type_name(entry), entry.text)
-        for entry in page.entries
-    ]
     lost = [f"{page.lost} older entries are lost"] if page.lost else []
-    lines = [f"{_time(entry)}  {_type_name(entry)}: {entry.text}" for entry in page.entries]
-    common.say(reports.Log(one.id, page.lost, entries), lost + lines)
+    lines = [f"{_time(entry)}  {entry.name}: {entry.text}" for entry in page.entries]
+    common.say(reports.Log(one.id, page), lost + lines)
 
 
 @acc.command()
@@ -297,38 +288,16 @@ def _wait(one: Accelerator, timeout: float | None) -> None:
 
 
 def _say_status(one: Accelerator, found: AcceleratorStatus) -> None:
-    firmware = found.descriptor(CapabilityId.FIRMWARE)
-    active = None
-    if firmware is not None and firmware.firmware != KEEP_ACTIVE_FIRMWARE:
-        active = firmware.firmware
-    known = found.status in StatusId.__members__.values()
-    state = StatusId(found.status).name.lower() if known else f"status {found.status}"
-    report = reports.Status(
-        one.id,
-        state,
-        found.status,
-        active,
-        found.return_value,
-        found.consumed,
-        found.produced,
-        found.modelled or None,
-    )
     lines = [
-        f"accelerator {one.id}: {state}",
-        f"  firmware: {'none' if active is None else active}",
+        f"accelerator {one.id}: {found.name}",
+        f"  firmware: {'none' if found.firmware is None else found.firmware}",
         f"  returned: {common.returned(found.return_value)}",
         f"  consumed: {found.consumed} bytes",
         f"  produced: {found.produced} bytes",
     ]
     if found.modelled:
         lines.append(f"  modelled: {found.modelled / 1e6:.3f} ms")
-    common.say(report, lines)
-
-
-def _type_name(entry: LogEntry) -> str:
-    if entry.type in LogEntryType.__members__.values():
-        return LogEntryType(entry.type).name.replace("_", " ").lower()
-    return f"type {entry.type:X}h"
+    common.say(reports.Status(one.id, found), lines)
 
 
 def _time(entry: LogEntry) -> str:

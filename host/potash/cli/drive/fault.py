@@ -56,16 +56,12 @@ def list_(device: str) -> None:
     """List the faults, and how often each was triggered."""
     with opened(device) as one, _explained():
         found = faults.listed(one)
-    armed = [
-        reports.Armed(item.identifier, faults.describe(item), item.triggered, item.spent)
-        for item in found
-    ]
     lines = [
-        f"{one.id}: {one.fault} (triggered {one.triggered} times"
+        f"{one.identifier}: {faults.describe(one)} (triggered {one.triggered} times"
         f"{', and does no more' if one.spent else ''})"
-        for one in armed
+        for one in found
     ]
-    say(reports.Faults(armed), lines or ["no faults"])
+    say(reports.Faults(list(map(reports.Armed, found))), lines or ["no faults"])
 
 
 @fault.command()

@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
-from potash.schema import Count, Form, Signed64
+from csd_spec.descriptors import AcceleratorStatus, LogPage
+from potash.schema import INLINE, Count, Form, Key, Signed64
+from potash.sdk.accelerator import Accelerator
+from potash.sdk.faults import Fault, describe
 
 ReturnValue = Annotated[Signed64, "What the program returned (r0), as a signed number of 64 bits."]
 ModelledTime = Annotated[
@@ -12,42 +15,23 @@ ModelledTime = Annotated[
 
 AcceleratorId = Annotated[Count, "The accelerator's ID."]
 FirmwareId = Annotated[Count, "The firmware's ID."]
-FaultId = Annotated[
-    int, Form(minimum=1, maximum=65535), "The fault's number, with which it is cleared."
-]
 OutputFile = Annotated[str, "The file with these bytes; - for standard output."]
-
-
-class Accelerator(NamedTuple):
-    """An accelerator."""
-
-    id: Annotated[Count, "The accelerator's ID."]
-    firmware: Annotated[bool, "Whether programs can be sent to it."]
-    input_size: Annotated[Count, "Size of its input buffer in bytes."]
-    output_size: Annotated[Count, "Size of its output buffer in bytes."]
 
 
 class Accelerators(NamedTuple):
     """The accelerators of a drive."""
 
-    accelerators: Annotated[Sequence[Accelerator], "All accelerators, in the order of their IDs."]
-
-
-class LogEntry(NamedTuple):
-    """An entry of an accelerator's log."""
-
-    timestamp: Annotated[Count, "Time of the entry, in milliseconds since 1970 (UTC)."]
-    type: Annotated[Count, "Type of the entry, a number of the accelerator command set."]
-    name: Annotated[str, "The type's name."]
-    text: Annotated[str, "Description of the event, or the text that the program printed."]
+    accelerators: Annotated[
+        Sequence[Annotated[Accelerator, Form(description="An accelerator.")]],
+        "All accelerators, in the order of their IDs.",
+    ]
 
 
 class Log(NamedTuple):
     """The log of an accelerator."""
 
     accelerator: AcceleratorId
-    lost: Annotated[Count, "Number of older entries that were dropped because the log was full."]
-    entries: Annotated[Sequence[LogEntry], "The entries, the oldest first."]
+    page: Annotated[LogPage, INLINE]
 
 
 class OutputRead(NamedTuple):
@@ -71,33 +55,27 @@ class Status(NamedTuple):
     """The status of an accelerator and of its current or last job."""
 
     accelerator: AcceleratorId
-    status: Annotated[
-        str,
-        Form(pattern="^(idle|running|done|failed|stopped|status [0-9]+)$"),
-        "Status: idle, running, done, failed or stopped; `status N` for an unknown number.",
-    ]
-    status_id: Annotated[Count, "The status as a number of the accelerator command set."]
-    firmware: Annotated[Count | None, "ID of the active firmware; null if none is active."]
-    return_value: ReturnValue
-    consumed: Annotated[Count, "Number of input bytes that the job read."]
-    produced: Annotated[Count, "Number of output bytes that the job produced."]
-    modelled_ns: ModelledTime
+    status: Annotated[AcceleratorStatus, INLINE]
 
 
 class FaultAdded(NamedTuple):
     """A fault that was armed."""
 
-    id: FaultId
+    id: Annotated[
+        int, Form(minimum=1, maximum=65535), "The fault's number, with which it is cleared."
+    ]
     fault: Annotated[str, "The fault, as a line."]
 
 
 class Armed(NamedTuple):
     """A fault of a drive."""
 
-    id: FaultId
-    fault: Annotated[str, "The fault, as a line."]
-    triggered: Annotated[Count, "Number of times that it was triggered."]
-    spent: Annotated[bool, "Whether its count is used up."]
+    armed: Annotated[Fault, INLINE]
+
+    @property
+    def fault(self) -> Annotated[str, Key(before="triggered")]:
+        """The fault, as a line."""
+        return describe(self.armed)
 
 
 class Faults(NamedTuple):

@@ -181,7 +181,7 @@ def _report(result: JobResult, output: Path, in_place: reports.InPlace) -> None:
     value, produced = result.status.return_value, result.status.produced
     if not common.as_json():
         _show_printed(result.printed)
-    modelled = result.status.modelled or None
+    modelled = result.status.modelled_ns
     report = reports.JobEnded(
         str(output), produced, value, result.printed, in_place, result.measured, modelled
     )

@@ -13,22 +13,20 @@ from nvme_spec.memory_commands import MEMORY_GRANULARITY
 from potash.cli.drive import common
 from potash.cli.drive.common import BLOCKS, BYTES, NamedRange
 from potash.cli.progress import showing
-from potash.schema import Count
+from potash.schema import Count, Form
 from potash.sdk.memory_namespace import Blocks, Bytes, MemoryNamespace
 from potash.units import Size, human
-
-
-class Memory(NamedTuple):
-    """A memory namespace."""
-
-    nsid: Annotated[Count, "Its identifier."]
-    size: Annotated[Count, "Its size in bytes."]
 
 
 class Memories(NamedTuple):
     """The memory namespaces of a drive."""
 
-    namespaces: Annotated[Sequence[Memory], "All memory namespaces by ascending identifier."]
+    namespaces: Annotated[
+        Sequence[
+            Annotated[MemoryNamespace, Form(title="Memory", description="A memory namespace.")]
+        ],
+        "All memory namespaces by ascending identifier.",
+    ]
 
 
 class Moved(NamedTuple):
@@ -76,12 +74,9 @@ def list_(device: str) -> None:
     """Show the memory namespaces and their sizes."""
     with common.opened(device) as one:
         one.memory_namespace()  # which says what to do where there is none
-        found = [
-            Memory(nsid, one.memory_namespace(nsid).size)
-            for nsid in one.active_namespaces(CommandSet.MEMORY)
-        ]
-    lines = [f"namespace {item.nsid}: {human(item.size)}" for item in found]
-    common.say(Memories(found), lines)
+        found = [one.memory_namespace(nsid) for nsid in one.active_namespaces(CommandSet.MEMORY)]
+        lines = [f"namespace {item.nsid}: {human(item.size)}" for item in found]
+        common.say(Memories(found), lines)
 
 
 @slm.command()
