@@ -22,8 +22,8 @@ LOAD_STAGE, COMPUTE_STAGE, STORE_STAGE = (int(stage) for stage in Stage)
 STAGES = len(Stage)
 
 LENGTH, HEAD, FROM_PREV, FROM_NEXT, QUEUE = range(5)
-"""What a module's row of `waiting` begins with: instructions in its queue and those of them that
-have executed, tokens from the module before it and from the one after it; then its queue."""
+"""Columns of a module's row of `waiting`: instructions in its queue and those of them that have
+executed, tokens from the module before it and from the one after it; then its queue."""
 
 
 @entry
@@ -70,7 +70,7 @@ def admit(
 
 @compiled
 def decode(words: Any, fields: layout.Fields, row: Any) -> Flag:
-    """Decode an instruction. False for what the encoding does not have."""
+    """Decode an instruction. False for one that the encoding does not have."""
     opcode = np.int64(words[0] & np.uint64(OPCODE_MASK))
     if opcode >= OPCODES:
         return False
@@ -91,7 +91,7 @@ def decode(words: Any, fields: layout.Fields, row: Any) -> Flag:
 
 @compiled
 def fits(row: Any, geometry: layout.Geometry, dram_size: Number) -> Flag:
-    """Whether a LOAD or STORE that moves something stays in its buffer and in DRAM."""
+    """True for a LOAD or STORE that stays in its buffer and in DRAM. It has to move something."""
     memory = row[layout.MEMORY_TYPE]
     if (row[layout.OPCODE] == layout.STORE) != (memory == layout.OUT):
         return False

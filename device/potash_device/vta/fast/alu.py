@@ -1,8 +1,8 @@
-"""ALU: which elements an instruction leads to.
+"""Lowering of ALU instructions to steps.
 
-Micro-ops whose targets follow each other, and whose operands go on by equal steps, become one step.
-Where several such steps work on the same elements, as those at the end of a convolution's tile do,
-they are a group, which is executed piece by piece.
+Micro-ops whose targets follow each other, and whose operands advance by equal steps, become one
+step. Where several such steps work on the same elements, as those at the end of a convolution's
+tile do, they are a group, which is executed piece by piece.
 """
 
 from typing import Any
@@ -41,9 +41,9 @@ def lower_alu(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink) -> 
 def is_one_step(
     row: Any, words: Any, begin: Number, end: Number, geometry: layout.Geometry, sink: s.Sink
 ) -> Flag:
-    """Add a step for the outer loop's iterations from `begin` on, before `end`, where they are one:
-    runs of micro-ops of one length, one behind the other, whose operands go on by equal steps from
-    run to run."""
+    """Add a step for the outer loop's iterations from `begin` on, before `end`, where these are one
+    step: runs of micro-ops of one length, one behind the other, whose operands advance by equal
+    steps from run to run."""
     length, stride = run_of(row, words, 0, geometry)
     if words.size % length:
         return False
@@ -91,8 +91,8 @@ def first_of(
 
 @compiled
 def run_of(row: Any, words: Any, begin: Number, geometry: layout.Geometry) -> tuple[Number, Number]:
-    """How many micro-ops from `begin` on have targets that follow each other, and operands that go
-    on by equal steps; and this step."""
+    """Number of micro-ops from `begin` on whose targets follow each other and whose operands
+    advance by equal steps; and the size of these steps."""
     last, source = first_of(row, words, begin, 0, 0, geometry)
     stride = 0
     count = 1
@@ -135,8 +135,9 @@ def add_step(row: Any, run: Any, geometry: layout.Geometry, sink: s.Sink) -> Non
 
 @compiled
 def fits_into(steps: Any, group: Number, step: Any) -> Flag:
-    """Whether a step can be executed piece by piece together with a group: what one of them writes
-    at a place of its target, others read or write at that place or not at all."""
+    """True for a step that can be executed piece by piece together with a group: an element that
+    one of them writes is read and written by the others at the same place of their targets, or not
+    at all."""
     leader = steps[group]
     total, cut = step[s.COUNT], step[s.CUT]
     if leader[s.COUNT] != total or not (leader[s.SIMPLE] and step[s.SIMPLE]):
@@ -155,7 +156,7 @@ def fits_into(steps: Any, group: Number, step: Any) -> Flag:
 
 @compiled
 def reads(step: Any, other: Any) -> Flag:
-    """Whether a step's operands are targets of the other one, at other places of it."""
+    """True for a step that has operands among the other step's targets, at different places."""
     if step[s.IMMEDIATE]:
         return False
     total = step[s.COUNT]

@@ -1,4 +1,4 @@
-"""Turning Python into machine code, and where the machine code is kept.
+"""Compilation of Python to machine code by numba, and the cache of machine code.
 
 numba loads what it finds, so it is given a folder where nobody else can write. It looks at the file
 of the function that it compiles and not at those that it calls, so the folder's name is a digest of
@@ -31,8 +31,8 @@ _settings: Any = numba.config
 
 
 def _values(self: Any) -> dict[str, Any]:
-    """As numba's own method, whose way by properties takes a twelfth of the time of compiling."""
-    return {name: self._values.get(name, one.default) for name, one in self.options.items()}
+    """A replacement for numba's own method, whose properties take a twelfth of the compile time."""
+    return {name: self._values.get(name, option.default) for name, option in self.options.items()}
 
 
 setattr(TargetConfig, "values", _values)  # noqa: B010 - for mypy, a method
@@ -42,7 +42,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 Number = Any
 """A machine integer, in compiled code."""
 Flag = Any
-"""A truth value there."""
+"""A truth value, in compiled code."""
 
 OPTIONS: Any = {"nogil": True, "boundscheck": False, "error_model": "numpy", "_nrt": False}
 """Nothing waits for the GIL, nothing is checked, and arrays are not counted as references, which
@@ -50,7 +50,8 @@ would cost more than a small tile does; so compiled code cannot make arrays eith
 
 
 def entry(function: _Function) -> _Function:
-    """What Python calls: compiled with everything that it calls, when first called.
+    """A function that Python calls: it is compiled with everything that it calls, at its first
+    call.
 
     The GIL is free while it runs, and nothing is checked in it.
     """
@@ -58,7 +59,7 @@ def entry(function: _Function) -> _Function:
 
 
 def entry_of(store: Store, function: _Function) -> _Function:
-    """As `entry`, for code that `store` keeps."""
+    """The same as `entry`, for code that `store` keeps."""
     folder = cache_folder(store)
     before = _settings.CACHE_DIR
     _settings.CACHE_DIR = str(folder or "")
@@ -72,7 +73,7 @@ def entry_of(store: Store, function: _Function) -> _Function:
 
 
 def compiled(function: _Function) -> _Function:
-    """What entries call, and what that calls. From Python, it runs as Python."""
+    """A function that compiled functions call. Called from Python, it runs as Python."""
     result: Any = _Part(function, {})
     return cast(_Function, result)
 
@@ -110,7 +111,7 @@ class _PartLibrary(JITCodeLibrary):
 
 class _EntryLibrary(JITCodeLibrary):
     def _optimize_final_module(self) -> None:
-        """Once: numba's own does it twice, so that fewer references are counted."""
+        """Optimise once: numba's own method does it twice, to remove more reference counting."""
         passes, builder = self._codegen._module_pass_manager()  # type: ignore[no-untyped-call]
         passes.run(self._final_module, builder)
 
@@ -123,8 +124,8 @@ class _EntryCompiler(Compiler):
         super().__init__(typing, target, library, *others)  # type: ignore[no-untyped-call]
 
     def compile_extra(self, function: Any) -> Any:
-        """Without the garbage collector: it would go through numba's many objects again and
-        again."""
+        """Compile without the garbage collector, which would visit numba's many objects
+        repeatedly."""
         collects = gc.isenabled()
         gc.disable()
         try:
@@ -148,8 +149,8 @@ class _Part(CPUDispatcher):
         super().__init__(function, targetoptions=_PART | options, pipeline_class=_PartCompiler)
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        """Constants are numbers as others are, lest each has code of its own."""
-        plain = [types.unliteral(one) for one in args]  # type: ignore[no-untyped-call]
+        """Treat constants as plain numbers, so that no code is generated for each of them."""
+        plain = [types.unliteral(argument) for argument in args]  # type: ignore[no-untyped-call]
         return super().get_call_template(plain, kws)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -157,23 +158,23 @@ class _Part(CPUDispatcher):
 
 
 @compiled
-def least(one: Number, other: Number) -> Number:
-    """The lesser one. Python's own would be compiled and optimised by itself."""
-    if one < other:
-        return one
-    return other
+def least(left: Number, right: Number) -> Number:
+    """The lesser number. Python's `min` would be compiled and optimised by itself."""
+    if left < right:
+        return left
+    return right
 
 
 @compiled
-def most(one: Number, other: Number) -> Number:
-    """The greater one."""
-    if one > other:
-        return one
-    return other
+def most(left: Number, right: Number) -> Number:
+    """The greater number."""
+    if left > right:
+        return left
+    return right
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function whose LLVM code the decorated one emits; constants reach it as literals."""
+    """A function whose LLVM code the decorated function emits; constants reach it as literals."""
     result: Callable[..., Any] = _intrinsic(prefer_literal=True)(function)
     return result
 
@@ -189,7 +190,8 @@ def implements(function: Callable[..., Any]) -> Callable[[_Function], _Function]
 
 
 def versions() -> tuple[str, ...]:
-    """What compiled code depends on beside sources; numba tells processors apart itself."""
+    """Versions on which compiled code depends, besides its sources. numba distinguishes processors
+    itself."""
     return numba.__version__, llvmlite.__version__
 
 
@@ -198,7 +200,7 @@ STORE = Store("vta", [Path(__file__).parents[1]], versions)
 
 @functools.cache
 def cache_folder(store: Store = STORE) -> Path | None:
-    """Where compiled code is kept; None where there is no place that is the user's alone."""
+    """The directory of compiled code; None where there is none that belongs to the user alone."""
     folder = store.directory()
     if folder is not None:
         try:
@@ -209,11 +211,11 @@ def cache_folder(store: Store = STORE) -> Path | None:
 
 
 def _only_read() -> None:
-    """Have numba take compiled code from a folder that it cannot write to, and leave none there."""
+    """Have numba read compiled code from a directory that it cannot write to, and write none."""
 
     def nothing(*_: object) -> None:
         return
 
-    # It writes a file to see whether it can, and believes of no folder where it cannot.
+    # numba writes a file to test the directory, and would not use one that is read-only.
     setattr(caching._CacheLocator, "ensure_cache_path", nothing)  # noqa: B010 - for mypy, a method
     setattr(caching.Cache, "save_overload", nothing)  # noqa: B010

@@ -1,4 +1,14 @@
-"""Cutting a row of positions into tiles, of sizes for which there are registers."""
+"""Division of a row of positions into tiles of the sizes that fit the registers.
+
+A step of products is for any number of positions and blocks of weights. A tile is compiled for a
+constant number of both, as many as there are registers for their accumulators, so a step is divided
+into tiles of a few sizes, large ones first. With 32 vector registers and pairs of blocks, 30
+positions become tiles of 8, 8, 8, 4, 1 and 1 positions by two blocks, and 14 positions become 7 and
+7, as a tile of 8 would leave 6. With one block, tiles have up to 14 positions: 30 are divided into
+14, 14, 1 and 1.
+
+Blocks of weights that are mostly zero have cheaper tiles (`form_of`). With AMX, tiles of up to 16
+positions are used where there are enough products (`matrix`)."""
 
 from typing import Any
 
@@ -18,14 +28,14 @@ from potash_device.vta.fast.paths import (
     Vnni256,
     Vnni512,
 )
-from potash_device.vta.fast.tiles import tile, weights_of
+from potash_device.vta.fast.tiles import Operands, tile, weights_of
 
 
 def accumulate(
     buffers: Any, step: Any, pairs: Any, lanes: Number, acc: Any, configured: Number
 ) -> Number:
-    """Execute a step of PRODUCTS. `configured` is what this thread's tiles of AMX are configured
-    for, 0 for nothing; gives what they are then."""
+    """Execute a step of PRODUCTS. `configured` is the configuration of this thread's AMX tiles, 0
+    for none; returns the configuration afterwards."""
     raise NotImplementedError("compiled code only")
 
 
@@ -72,25 +82,27 @@ def _release(buffers: Any, configured: Any) -> Any:
 
 
 TILE_CYCLES, TILE_OVERHEAD, VECTOR_CYCLES = 16, 20, 2
-"""About what an instruction on tiles takes, what a tile takes around them more than vectors do, and
-what vpdpbusd takes for a row of inputs and a block of weights."""
+"""Approximate cycles of an instruction on tiles, of a tile's overhead compared to vectors, and of
+vpdpbusd for a row of inputs and a block of weights."""
 
 
 @compiled
 def in_matrix(buffers: Any, step: Any, pairs: Any, acc: Any, configured: Number) -> Number:
-    """In tiles of AMX, where there are enough products for them."""
+    """Execute a step in AMX tiles where it has enough products for them, else in vector
+    registers."""
     blocks, length = np.int64(step[s.BLOCKS]), np.int64(step[s.COUNT])
     dst_step, block_step = np.int64(step[s.DST_STEP]), np.int64(step[s.BLOCK_STEP])
     src_step, wgt_step = np.int64(step[s.SRC_STEP]), np.int64(step[s.WGT_STEP])
     table = pairs.ctypes.data + np.int64(step[s.PAIR]) * PAIR_BYTES
     count, fresh = np.int64(step[s.PAIRS]), np.int64(step[s.FRESH])
-    others = (dst_step, block_step, src_step, np.int64(step[s.WGT]), wgt_step, table, count, fresh)
+    wgt = np.int64(step[s.WGT])
+    operands = Operands(dst_step, block_step, src_step, wgt, wgt_step, table, count, fresh)
     together = run_of(pairs, np.int64(step[s.PAIR]), count)
     windows = (length + MOST_ROWS - 1) // MOST_ROWS
     rows = length // windows
     if (
         TILE_CYCLES * (count // together) + TILE_OVERHEAD >= VECTOR_CYCLES * rows * count
-        or form_of(buffers, False, step[s.CONSECUTIVE], others) != FULL
+        or form_of(buffers, False, step[s.CONSECUTIVE], operands) != FULL
     ):
         in_tiles(buffers, step, pairs, acc)
         return configured
@@ -101,68 +113,84 @@ def in_matrix(buffers: Any, step: Any, pairs: Any, acc: Any, configured: Number)
     src, done = np.int64(step[s.SRC]), windows * rows
     block = 0
     while block < blocks:
-        some, left = 1, blocks - block
+        grouped, left = 1, blocks - block
         if step[s.SRC_BLOCK] == 0 and left >= 2:
-            some = 4 if left >= 4 else 2
+            grouped = 4 if left >= 4 else 2
         for line in range(step[s.LINES]):
             place = at + line * np.int64(step[s.LINE_STEP]) * ACC_BYTES
             source = src + line * np.int64(step[s.SRC_LINE])
-            in_windows(buffers, some, windows, place, source, shape, others)
-            for number in range(some if done < length else 0):
+            in_windows(buffers, grouped, windows, place, source, shape, operands)
+            for number in range(grouped if done < length else 0):
                 rest = place + (done * dst_step + number * block_step) * ACC_BYTES
-                its, those = source + done * src_step, of_block(others, number)
-                in_registers(buffers, False, FULL, length - done, rest, its, those)
-        block += some
-        at += some * block_step * ACC_BYTES
-        src += some * np.int64(step[s.SRC_BLOCK])
-        others = of_block(others, some)
+                after, block_operands = source + done * src_step, of_block(operands, number)
+                in_registers(buffers, False, FULL, length - done, rest, after, block_operands)
+        block += grouped
+        at += grouped * block_step * ACC_BYTES
+        src += grouped * np.int64(step[s.SRC_BLOCK])
+        operands = of_block(operands, grouped)
     return rows * MOST_PAIRS + together
 
 
 @compiled
 def in_windows(
-    buffers: Any, some: Number, windows: Number, acc: Number, src: Number, shape: Any, others: Any
+    buffers: Any,
+    grouped: Number,
+    windows: Number,
+    acc: Number,
+    src: Number,
+    shape: Any,
+    operands: Any,
 ) -> None:
-    """For `windows` times as many positions as a tile has rows, and one, two or four blocks. Four
-    tiles add up at once where there are as many, as an instruction waits for the one that added to
-    its tile before."""
-    dst_step, block_step, src_step = others[:3]
+    """Multiply for `windows` times as many positions as a tile has rows, and for one, two or four
+    blocks. Up to four tiles accumulate alternately, as an instruction waits for the previous one on
+    the same tile."""
+    dst_step, block_step = operands.position_step, operands.block_step
+    src_step = operands.source_step
     window = 0
     while window < windows:
         first = window * shape[0]
         at, source = acc + first * dst_step * ACC_BYTES, src + first * src_step
         left = windows - window
         if left == 1:
-            if some == 4:
-                multiply(buffers, 1, 4, at, source, shape, others)
-            elif some == 2:
-                multiply(buffers, 1, 2, at, source, shape, others)
+            if grouped == 4:
+                multiply(buffers, 1, 4, at, source, shape, operands)
+            elif grouped == 2:
+                multiply(buffers, 1, 2, at, source, shape, operands)
             else:
-                multiply(buffers, 1, 1, at, source, shape, others)
+                multiply(buffers, 1, 1, at, source, shape, operands)
             return
-        two = left < 4 and some > 1
-        for number in range(0, some, 2 if two else 1):
-            place, those = at + number * block_step * ACC_BYTES, of_block(others, number)
+        two = left < 4 and grouped > 1
+        for number in range(0, grouped, 2 if two else 1):
+            place = at + number * block_step * ACC_BYTES
+            block_operands = of_block(operands, number)
             if two:
-                multiply(buffers, 2, 2, place, source, shape, those)
+                multiply(buffers, 2, 2, place, source, shape, block_operands)
             elif left >= 4:
-                multiply(buffers, 4, 1, place, source, shape, those)
+                multiply(buffers, 4, 1, place, source, shape, block_operands)
             else:
-                multiply(buffers, 2, 1, place, source, shape, those)
+                multiply(buffers, 2, 1, place, source, shape, block_operands)
         window += 4 if left >= 4 else 2
 
 
 @compiled
-def of_block(others: Any, number: Number) -> Any:
-    """`tile`'s others for the block that comes so many blocks later."""
-    dst_step, block_step, src_step, wgt, wgt_step, table, count, fresh = others
-    later = wgt + number * wgt_step
-    return dst_step, block_step, src_step, later, wgt_step, table, count, fresh
+def of_block(operands: Any, number: Number) -> Any:
+    """The operands for the block that comes `number` blocks later."""
+    return Operands(
+        operands.position_step,
+        operands.block_step,
+        operands.source_step,
+        operands.weight + number * operands.weight_step,
+        operands.weight_step,
+        operands.table,
+        operands.count,
+        operands.fresh,
+    )
 
 
 @compiled
 def run_of(pairs: Any, first: Number, count: Number) -> Number:
-    """How many pairs stand together all along, each the elements behind those of the one before."""
+    """Length of the runs into which all pairs can be divided, in which each pair names the elements
+    behind those of the previous one: at most MOST_PAIRS, 1 where there are no such runs."""
     for together in range(MOST_PAIRS, 1, -1):
         if count % together == 0:
             fits = True
@@ -179,7 +207,7 @@ def run_of(pairs: Any, first: Number, count: Number) -> Number:
 
 @compiled
 def in_tiles(buffers: Any, step: Any, pairs: Any, acc: Any) -> None:
-    """With one block of weights after the other, or two at once."""
+    """Execute a step in tiles of vector registers, with one or two blocks of weights at a time."""
     if step[s.COUNT] * step[s.LINES] * step[s.BLOCKS] * step[s.PAIRS] == 1:
         in_one_tile(buffers, step, pairs, acc)
         return
@@ -194,11 +222,11 @@ def in_tiles(buffers: Any, step: Any, pairs: Any, acc: Any) -> None:
     block = 0
     while block < blocks:
         two = step[s.TOGETHER] != 0 and block + 1 < blocks
-        others = (dst_step, block_step, src_step, wgt, wgt_step, table, count, fresh)
-        form = form_of(buffers, two, step[s.CONSECUTIVE], others)
+        operands = Operands(dst_step, block_step, src_step, wgt, wgt_step, table, count, fresh)
+        form = form_of(buffers, two, step[s.CONSECUTIVE], operands)
         for line in range(step[s.LINES]):
             place, source = at + line * down, src + line * along
-            in_registers(buffers, two, form, np.int64(step[s.COUNT]), place, source, others)
+            in_registers(buffers, two, form, np.int64(step[s.COUNT]), place, source, operands)
         done = 2 if two else 1
         block += done
         at += done * block_step * ACC_BYTES
@@ -208,17 +236,19 @@ def in_tiles(buffers: Any, step: Any, pairs: Any, acc: Any) -> None:
 
 @compiled
 def in_one_tile(buffers: Any, step: Any, pairs: Any, acc: Any) -> None:
-    """A single product, as streams without any order are made of: the shortest way there is."""
+    """A single product, with the least overhead: streams without any regularity consist of
+    these."""
     place = acc.ctypes.data + np.int64(step[s.TARGET]) * ACC_BYTES
     table = pairs.ctypes.data + np.int64(step[s.PAIR]) * PAIR_BYTES
-    none, one = np.int64(0), np.int64(1)
-    others = (none, none, none, np.int64(step[s.WGT]), none, table, one, np.int64(step[s.FRESH]))
-    tile(buffers, FULL, 1, 1, place, np.int64(step[s.SRC]), others)
+    zero = np.int64(0)
+    wgt, fresh = np.int64(step[s.WGT]), np.int64(step[s.FRESH])
+    operands = Operands(zero, zero, zero, wgt, zero, table, np.int64(1), fresh)
+    tile(buffers, FULL, 1, 1, place, np.int64(step[s.SRC]), operands)
 
 
 @compiled
 def in_loops(buffers: Any, step: Any, pairs: Any, lanes: Number, acc: Any) -> None:
-    """For a core of any shape."""
+    """Execute a step for a core of any shape."""
     batch, depth, height = buffers.batch, buffers.block_in, buffers.block_out
     for block in range(step[s.BLOCKS]):
         for position in range(step[s.COUNT] * step[s.LINES]):
@@ -246,16 +276,16 @@ def in_loops(buffers: Any, step: Any, pairs: Any, lanes: Number, acc: Any) -> No
 
 
 def in_registers(
-    buffers: Any, two: Flag, form: Number, length: Number, acc: Number, src: Number, others: Any
+    buffers: Any, two: Flag, form: Number, length: Number, acc: Number, src: Number, operands: Any
 ) -> None:
-    """Add up products for `length` positions, with one block of weights or with `two`, all of which
-    have this form; `others` are `tile`'s."""
+    """Add up products for `length` positions, with one block of weights or with `two`. All blocks
+    have the form `form`; `operands` are those of `tile`."""
     raise NotImplementedError("compiled code only")
 
 
 @implements(in_registers)
 def _in_registers(
-    buffers: Any, two: Any, form: Any, length: Any, acc: Any, src: Any, others: Any
+    buffers: Any, two: Any, form: Any, length: Any, acc: Any, src: Any, operands: Any
 ) -> Any:
     if buffers.instance_class in (Vnni512, Amx, AmxModel):
         return _in_many_registers
@@ -263,65 +293,66 @@ def _in_registers(
 
 
 def _in_many_registers(
-    buffers: Any, two: Flag, form: Number, length: Number, acc: Number, src: Number, others: Any
+    buffers: Any, two: Flag, form: Number, length: Number, acc: Number, src: Number, operands: Any
 ) -> None:
-    """With 32 registers of 16 lanes."""
+    """Tiles for 32 registers of 16 lanes."""
     if form & FIRST:
-        _of_first_inputs(buffers, two, length, acc, src, others)
+        _of_first_inputs(buffers, two, length, acc, src, operands)
         return
     if form & DIAGONAL and not two:
-        _of_diagonals(buffers, length, acc, src, others)
+        _of_diagonals(buffers, length, acc, src, operands)
         return
-    dst_step, src_step, done = others[0], others[2], 0
+    dst_step, src_step, done = operands.position_step, operands.source_step, 0
     # Seven positions at a time leave none of 14, eight would leave six.
     sevens = length % 7 == 0 and length % 8 != 0
     while two and done + 7 <= length:
         if sevens or done + 7 == length:
-            tile(buffers, FULL, 7, 2, acc, src, others)
+            tile(buffers, FULL, 7, 2, acc, src, operands)
             acc, src, done = acc + 7 * dst_step * ACC_BYTES, src + 7 * src_step, done + 7
         else:
-            tile(buffers, FULL, 8, 2, acc, src, others)
+            tile(buffers, FULL, 8, 2, acc, src, operands)
             acc, src, done = acc + 8 * dst_step * ACC_BYTES, src + 8 * src_step, done + 8
     while two and done + 4 <= length:
-        tile(buffers, FULL, 4, 2, acc, src, others)
+        tile(buffers, FULL, 4, 2, acc, src, operands)
         acc, src, done = acc + 4 * dst_step * ACC_BYTES, src + 4 * src_step, done + 4
     while two and done + 1 <= length:
-        tile(buffers, FULL, 1, 2, acc, src, others)
+        tile(buffers, FULL, 1, 2, acc, src, operands)
         acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
     while done + 14 <= length:
-        tile(buffers, FULL, 14, 1, acc, src, others)
+        tile(buffers, FULL, 14, 1, acc, src, operands)
         acc, src, done = acc + 14 * dst_step * ACC_BYTES, src + 14 * src_step, done + 14
     while done + 8 <= length:
-        tile(buffers, FULL, 8, 1, acc, src, others)
+        tile(buffers, FULL, 8, 1, acc, src, operands)
         acc, src, done = acc + 8 * dst_step * ACC_BYTES, src + 8 * src_step, done + 8
     while done + 4 <= length:
-        tile(buffers, FULL, 4, 1, acc, src, others)
+        tile(buffers, FULL, 4, 1, acc, src, operands)
         acc, src, done = acc + 4 * dst_step * ACC_BYTES, src + 4 * src_step, done + 4
     while done + 1 <= length:
-        tile(buffers, FULL, 1, 1, acc, src, others)
+        tile(buffers, FULL, 1, 1, acc, src, operands)
         acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
 
 
 def _few(form: int) -> Any:
-    """With 16 registers of 8 lanes, where all blocks have this form; diagonals come one by one."""
+    """Tiles for 16 registers of 8 lanes and blocks of this form; diagonal blocks are never
+    paired."""
 
     @compiled
     def of_form(
-        buffers: Any, two: Flag, length: Number, acc: Number, src: Number, others: Any
+        buffers: Any, two: Flag, length: Number, acc: Number, src: Number, operands: Any
     ) -> None:
-        dst_step, src_step, done = others[0], others[2], 0
+        dst_step, src_step, done = operands.position_step, operands.source_step, 0
         if form != DIAGONAL:
             while two and done + 2 <= length:
-                tile(buffers, form, 2, 2, acc, src, others)
+                tile(buffers, form, 2, 2, acc, src, operands)
                 acc, src, done = acc + 2 * dst_step * ACC_BYTES, src + 2 * src_step, done + 2
             while two and done + 1 <= length:
-                tile(buffers, form, 1, 2, acc, src, others)
+                tile(buffers, form, 1, 2, acc, src, operands)
                 acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
         while done + 4 <= length:
-            tile(buffers, form, 4, 1, acc, src, others)
+            tile(buffers, form, 4, 1, acc, src, operands)
             acc, src, done = acc + 4 * dst_step * ACC_BYTES, src + 4 * src_step, done + 4
         while done + 1 <= length:
-            tile(buffers, form, 1, 1, acc, src, others)
+            tile(buffers, form, 1, 1, acc, src, operands)
             acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
 
     return of_form
@@ -331,93 +362,93 @@ _few_full, _few_first, _few_diagonal = _few(FULL), _few(FIRST), _few(DIAGONAL)
 
 
 def _in_few_registers(
-    buffers: Any, two: Flag, form: Number, length: Number, acc: Number, src: Number, others: Any
+    buffers: Any, two: Flag, form: Number, length: Number, acc: Number, src: Number, operands: Any
 ) -> None:
-    _few_full(buffers, two, length, acc, src, others)
+    _few_full(buffers, two, length, acc, src, operands)
 
 
 def _in_few_registers_by_form(
-    buffers: Any, two: Flag, form: Number, length: Number, acc: Number, src: Number, others: Any
+    buffers: Any, two: Flag, form: Number, length: Number, acc: Number, src: Number, operands: Any
 ) -> None:
     if form & FIRST:
-        _few_first(buffers, two, length, acc, src, others)
+        _few_first(buffers, two, length, acc, src, operands)
     elif form & DIAGONAL and not two:
-        _few_diagonal(buffers, two, length, acc, src, others)
+        _few_diagonal(buffers, two, length, acc, src, operands)
     else:
-        _few_full(buffers, two, length, acc, src, others)
+        _few_full(buffers, two, length, acc, src, operands)
 
 
 @compiled
 def _of_first_inputs(
-    buffers: Any, two: Flag, length: Number, acc: Number, src: Number, others: Any
+    buffers: Any, two: Flag, length: Number, acc: Number, src: Number, operands: Any
 ) -> None:
-    """The same, where only the first inputs have weights."""
-    dst_step, src_step, done = others[0], others[2], 0
+    """Tiles for blocks in which only the first inputs have weights."""
+    dst_step, src_step, done = operands.position_step, operands.source_step, 0
     while two and done + 8 <= length:
-        tile(buffers, FIRST, 8, 2, acc, src, others)
+        tile(buffers, FIRST, 8, 2, acc, src, operands)
         acc, src, done = acc + 8 * dst_step * ACC_BYTES, src + 8 * src_step, done + 8
     while two and done + 2 <= length:
-        tile(buffers, FIRST, 2, 2, acc, src, others)
+        tile(buffers, FIRST, 2, 2, acc, src, operands)
         acc, src, done = acc + 2 * dst_step * ACC_BYTES, src + 2 * src_step, done + 2
     while two and done + 1 <= length:
-        tile(buffers, FIRST, 1, 2, acc, src, others)
+        tile(buffers, FIRST, 1, 2, acc, src, operands)
         acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
     while done + 14 <= length:
-        tile(buffers, FIRST, 14, 1, acc, src, others)
+        tile(buffers, FIRST, 14, 1, acc, src, operands)
         acc, src, done = acc + 14 * dst_step * ACC_BYTES, src + 14 * src_step, done + 14
     while done + 4 <= length:
-        tile(buffers, FIRST, 4, 1, acc, src, others)
+        tile(buffers, FIRST, 4, 1, acc, src, operands)
         acc, src, done = acc + 4 * dst_step * ACC_BYTES, src + 4 * src_step, done + 4
     while done + 1 <= length:
-        tile(buffers, FIRST, 1, 1, acc, src, others)
+        tile(buffers, FIRST, 1, 1, acc, src, operands)
         acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
 
 
 @compiled
-def _of_diagonals(buffers: Any, length: Number, acc: Number, src: Number, others: Any) -> None:
-    """The same, where each output has its own input and no other."""
-    dst_step, src_step, done = others[0], others[2], 0
+def _of_diagonals(buffers: Any, length: Number, acc: Number, src: Number, operands: Any) -> None:
+    """Tiles for blocks in which each output has its own input and no other."""
+    dst_step, src_step, done = operands.position_step, operands.source_step, 0
     while done + 14 <= length:
-        tile(buffers, DIAGONAL, 14, 1, acc, src, others)
+        tile(buffers, DIAGONAL, 14, 1, acc, src, operands)
         acc, src, done = acc + 14 * dst_step * ACC_BYTES, src + 14 * src_step, done + 14
     while done + 4 <= length:
-        tile(buffers, DIAGONAL, 4, 1, acc, src, others)
+        tile(buffers, DIAGONAL, 4, 1, acc, src, operands)
         acc, src, done = acc + 4 * dst_step * ACC_BYTES, src + 4 * src_step, done + 4
     while done + 1 <= length:
-        tile(buffers, DIAGONAL, 1, 1, acc, src, others)
+        tile(buffers, DIAGONAL, 1, 1, acc, src, operands)
         acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
 
 
-def form_of(buffers: Any, two: Flag, consecutive: Flag, others: Any) -> Number:
-    """What all blocks that are multiplied have in common; those of `consecutive` pairs follow each
-    other."""
+def form_of(buffers: Any, two: Flag, consecutive: Flag, operands: Any) -> Number:
+    """The form that all multiplied blocks have in common. The blocks of `consecutive` pairs follow
+    each other."""
     raise NotImplementedError("compiled code only")
 
 
 @implements(form_of)
-def _form_of(buffers: Any, two: Any, consecutive: Any, others: Any) -> Any:
-    def unknown(buffers: Any, two: Flag, consecutive: Flag, others: Any) -> Number:
+def _form_of(buffers: Any, two: Any, consecutive: Any, operands: Any) -> Any:
+    def unknown(buffers: Any, two: Flag, consecutive: Flag, operands: Any) -> Number:
         return FULL
 
-    def known(buffers: Any, two: Flag, consecutive: Flag, others: Any) -> Number:
-        form = form_of_blocks(buffers.forms, np.int64(0), consecutive, others)
+    def known(buffers: Any, two: Flag, consecutive: Flag, operands: Any) -> Number:
+        form = form_of_blocks(buffers.forms, np.int64(0), consecutive, operands)
         if two and form:
-            form &= form_of_blocks(buffers.forms, others[4], consecutive, others)
+            form &= form_of_blocks(buffers.forms, operands.weight_step, consecutive, operands)
         return form
 
     return known if "forms" in buffers.fields else unknown
 
 
 @compiled
-def form_of_blocks(forms: Any, step: Number, consecutive: Flag, others: Any) -> Number:
-    """The same for the blocks that are `step` elements from those of the pairs."""
-    wgt, _, pairs, count = others[3:7]
+def form_of_blocks(forms: Any, step: Number, consecutive: Flag, operands: Any) -> Number:
+    """The common form of the blocks that are `step` elements from those of the pairs."""
+    wgt, pairs, count = operands.weight, operands.table, operands.count
     first = wgt + step + weights_of(pairs, 0)
     form = np.int64(forms[first])
     if form == FULL:
         return form
     if consecutive:
-        # Without a way out, which LLVM makes vectors of.
+        # The loop has no exit in the middle, so LLVM vectorises it.
         same = forms[first : first + count]
         common = np.uint8(FIRST | DIAGONAL)
         for number in range(same.size):

@@ -1,15 +1,22 @@
-"""Dividing the steps of a stream among threads, each of which has buffers of its own.
+"""Division of a stream's steps among threads, each of which has buffers of its own.
 
-What a core computes depends on DRAM alone wherever a stream loads everything that it uses. Steps
-that pass accumulators to one another form a *chain*, such as the products, the ALU operations and
-the store of a tile. A chain is executed by one thread; loads, and zeroes, are executed by every
-thread whose chains use them. As each thread keeps the stream's order, its buffers then hold what
-the core's would, as far as its chains read them. Chains that use what the core held before the
-stream are left to the first thread, whose buffers are the core's.
+A core executes one step after another. To use several processors, independent steps have to be
+found. What a core computes depends on DRAM alone wherever a stream loads everything that it uses.
+Steps that pass accumulators to one another form a *chain*, such as the products, the ALU operations
+and the store of a tile. A chain is executed by one thread; loads, and zeroes, are executed by every
+thread whose chains use them. For example, a stream of two tiles that have the same weights,
+
+    0 load weights   1 load inputs   2 products   3 store
+                     4 load inputs   5 products   6 store
+
+has the chains 2, 3 and 5, 6. One thread executes steps 0, 1, 2 and 3, the other 0, 4, 5 and 6.
+
+As each thread keeps the stream's order, its buffers hold what the core's would, as far as its
+chains read them. Chains that use what the core held before the stream are left to the first thread,
+whose buffers are the core's.
 
 In DRAM, a step waits until the other threads are past the last step whose bytes it needs, or
-overwrites. That one is earlier in the stream, so that some thread can always go on.
-"""
+overwrites. That step is earlier in the stream, so some thread can always continue."""
 
 from typing import Any, NamedTuple
 
@@ -24,33 +31,34 @@ from potash_device.vta.fast.execution import Part
 from potash_device.vta.fast.pieces import MUL
 
 MOST_USES = 16
-"""Loads that a step uses, on average over a stream."""
+"""Maximum number of loads that a step uses, on average over a stream."""
 MOST_GRANULES = 1 << 20
-"""Pieces of DRAM that are told apart."""
+"""Maximum number of pieces of DRAM that are distinguished."""
 
 NOTHING = -1
 
 
 class Chains(NamedTuple):
-    """What the steps of a stream have to do with one another, and the threads that they are for."""
+    """Dependencies between the steps of a stream, and the threads that execute them."""
 
     parent: NDArray[np.int32]
-    """Of each step, an earlier one of its chain; the first one's is itself."""
+    """For each step, an earlier step of its chain; the first step of a chain names itself."""
     cost: NDArray[np.int64]
-    """Of each step; then, of each chain, at its first step. In nanoseconds, about."""
+    """Approximate nanoseconds of each step; later of each chain, at its first step."""
     bound: NDArray[np.uint8]
-    """Whether a step, then a chain, uses what the buffers held before the stream."""
+    """1 for a step, later for a chain, that uses what the buffers held before the stream."""
     shared: NDArray[np.uint8]
-    """Whether a step is one that several threads may execute: a load, or zeroes."""
+    """1 for a step that several threads may execute: a load, or zeroes."""
     used: NDArray[np.int32]
-    """The last step that was found to use a shared one."""
+    """For each shared step, the last step that was found to use it."""
     uses: NDArray[np.int32]
     """Steps and the shared ones that they use, in order."""
     level: NDArray[np.int32]
-    """Of a chain: how many others have to be done, one after the other, before it can begin."""
+    """For each chain, the number of chains that have to be executed one after the other before
+    it."""
     total: NDArray[np.int64]
     given: NDArray[np.int64]
-    """The cost of all chains of a level, and of those that have a thread."""
+    """The cost of all chains of a level, and of those that have been given to a thread."""
     load: NDArray[np.int64]
     """The cost of all steps of a thread."""
     threads: NDArray[np.int64]
@@ -77,7 +85,7 @@ class Granules(NamedTuple):
 
 
 class Left(NamedTuple):
-    """Elements of a buffer that hold at last what another thread than the first has written."""
+    """Elements of a buffer that were last written by another thread than the first."""
 
     memory: MemoryId
     thread: int
@@ -91,7 +99,7 @@ class Division(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Steps, of all parts."""
+        """Steps of all parts."""
         return sum(part.steps.size for part in self.parts)
 
 
@@ -103,7 +111,7 @@ def divide(
     threads: int,
     worth: int,
 ) -> Division | None:
-    """Divide the steps of `sink`. None where that saves less than `worth` nanoseconds, about."""
+    """Divide the steps of `sink`. None where that saves less than about `worth` nanoseconds."""
     count = sink.steps.shape[0]
     chains = Chains(
         np.arange(count, dtype=np.int32),
@@ -189,8 +197,8 @@ def _left(chains: Chains, writers: Writers) -> list[Left]:
 def relate(
     sink: s.Sink, rows: Any, geometry: layout.Geometry, chains: Chains, writers: Writers
 ) -> Number:
-    """Join steps to chains and find what they use. Gives the number of `uses`, or -1 where there is
-    no room for them."""
+    """Join steps to chains and find the shared steps that they use. Returns the number of `uses`,
+    or -1 where there is no room for them."""
     count = 0
     at = 0
     while at < sink.steps.shape[0]:
@@ -250,7 +258,7 @@ def _relate_elementwise(
 ) -> Number:
     total, cut = np.int64(step[s.COUNT]), np.int64(step[s.CUT])
     target = np.int64(step[s.TARGET])
-    # Schedules zero a plane in this way.
+    # Schedules zero a plane by multiplying it by 0.
     zeroes = step[s.IMMEDIATE] and step[s.OPCODE] == MUL and step[s.OPERAND] == 0
     for element in range(total):
         if not zeroes:
@@ -291,7 +299,7 @@ def _relate_transfer(
 
 @compiled
 def _use(chains: Chains, step: Number, writer: Number, count: Number) -> Number:
-    """A step uses what another one has written; gives the number of `uses`."""
+    """Record that a step uses what step `writer` has written. Returns the number of `uses`."""
     if writer == step:
         return count
     if writer < 0:
@@ -316,9 +324,9 @@ def _first_of(parent: Any, step: Number) -> Number:
 
 
 @compiled
-def _join(parent: Any, one: Number, other: Number) -> None:
-    one, other = _first_of(parent, one), _first_of(parent, other)
-    parent[most(one, other)] = least(one, other)
+def _join(parent: Any, left: Number, right: Number) -> None:
+    left, right = _first_of(parent, left), _first_of(parent, right)
+    parent[most(left, right)] = least(left, right)
 
 
 @entry
@@ -330,7 +338,7 @@ def assign(
     uses: Number,
     granules: Granules,
 ) -> Number:
-    """Choose the threads of all steps. Gives the cost that this saves.
+    """Choose the threads of all steps. Returns the cost that this saves, in nanoseconds.
 
     Chains of a level do not depend on each other. Each thread gets some that follow one another, as
     these often use the same weights.
@@ -376,7 +384,7 @@ def assign(
 def _find_levels(
     sink: s.Sink, rows: Any, geometry: layout.Geometry, chains: Chains, uses: Number, granules: Any
 ) -> None:
-    """Also the cost of chains and levels."""
+    """Find the level of each chain, and the cost of chains and levels."""
     use, at = 0, 0
     while at < chains.parent.size:
         first = _first_of(chains.parent, at)
@@ -406,7 +414,7 @@ def _find_levels(
 
 @compiled
 def _length(sink: s.Sink, at: Number) -> Number:
-    """How many steps are executed together."""
+    """Number of steps that are executed together with the step `at`, including it."""
     if sink.steps[at, s.KIND] == s.ELEMENTWISE:
         return np.int64(sink.steps[at, s.MEMBERS])
     return np.int64(1)
@@ -414,7 +422,8 @@ def _length(sink: s.Sink, at: Number) -> Number:
 
 @compiled
 def _granules_of(row: Any, line: Number, geometry: layout.Geometry, granules: Granules) -> Any:
-    """Those of one line of a LOAD or STORE, as far as the stream stores there: first and end."""
+    """First and end of the granules of one line of a LOAD or STORE, as far as the stream stores
+    there."""
     size = geometry.sizes[row[layout.MEMORY_TYPE]]
     begin = (row[layout.DRAM_BASE] + line * row[layout.X_STRIDE]) * size - geometry.base
     end = begin + row[layout.X_SIZE] * size - granules.begin
@@ -432,7 +441,7 @@ def put_in_order(
     thread: Number,
     part: Part,
 ) -> None:
-    """The steps of a thread, and what each of them waits for."""
+    """Fill `part` with the steps of a thread, and with the steps that each of them waits for."""
     granules.stored[:] = NOTHING
     granules.loaded[:, :] = NOTHING
     filled, at = 0, 0

@@ -1,4 +1,4 @@
-"""LLVM code for what kernels of assembly have around them: addresses, loads and shuffles."""
+"""LLVM code around the kernels in assembly: addresses, loads and shuffles."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,12 +11,12 @@ I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 LANES = ir.VectorType(I32, BLOCK)
 ACC_BYTES = 4 * BLOCK
 PAIR_BYTES = 8
-"""Of an entry of the table of pairs: two 32-bit numbers."""
+"""Size of an entry of the table of pairs: two 32-bit numbers."""
 Value = Any
 
 
 class Addresses:
-    """Of the arrays of a path's buffers, by name."""
+    """The addresses of the arrays of a path's buffers, as attributes of the same names."""
 
     def __init__(self, context: Any, builder: Any, kind: Any, buffers: Value) -> None:
         self._of = {}
@@ -35,8 +35,8 @@ def integer(value: int) -> Value:
 
 
 def on_stack(builder: Any, kind: Value) -> Value:
-    """The address of room for a value, with any contents: numba's own function would write zeroes,
-    which takes long to compile, too."""
+    """The address of uninitialised stack memory for a value. numba's own function would write
+    zeroes, which also takes long to compile."""
     with builder.goto_entry_block():
         return builder.ptrtoint(builder.alloca(kind), I64)
 
@@ -61,7 +61,7 @@ def store(builder: Any, vector: Value, address: Value, offset: int = 0) -> None:
     builder.store(vector, builder.inttoptr(where, vector.type.as_pointer())).align = 1
 
 
-def shuffle(builder: Any, one: Value, other: Value, lanes: Sequence[int]) -> Value:
+def shuffle(builder: Any, first: Value, second: Value, lanes: Sequence[int]) -> Value:
     return builder.shuffle_vector(
-        one, other, ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
+        first, second, ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
     )

@@ -1,4 +1,4 @@
-"""Executing steps."""
+"""Execution of a stream's steps, in one thread or in several."""
 
 import platform
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from potash_device.vta.fast.transfer import load, store
 LINE = 16
 """Numbers of 64 bits from one thread's progress to the next one's: two cache lines."""
 PATIENCE = 4000
-"""Looks at another thread's progress before Python gets to know that there is none."""
+"""Reads of another thread's progress before the wait returns to Python, which sleeps."""
 
 
 class Part(NamedTuple):
@@ -45,18 +45,19 @@ def execute(
     thread: Number,
     progress: Any,
 ) -> Number:
-    """Execute steps of a stream, whose instructions are `rows`, from a place of `part` on.
+    """Execute steps of a stream, whose instructions are `rows`, from number `place` of `part` on.
 
-    Gives the next place, and a greater one than the last when all is done; the first thread waits
-    for all others before. Until then, others have not come far enough for a while. `progress` has
-    the step before which each thread has done all of its own, at every `LINE`th number.
+    Returns the next place: the caller sleeps and continues there, as other threads are not far
+    enough yet. When all is done, and for the first thread all others are done, it is greater than
+    the last place. `progress` has, at every `LINE`th number, the step before which that thread has
+    executed all of its own.
     """
     configured = np.int64(0)
     alone = part.waits.shape[1] == 0
     own = progress.ctypes.data + thread * LINE * progress.itemsize
     end = sink.filled[s.STEPS] if alone else np.int64(part.steps.size)
-    # There is one call of `execute_step`, as each is a copy of it: calls with all that it is given
-    # take longer than many steps do.
+    # `execute_step` is called once here, as it is inlined: a call with that many arguments takes
+    # longer than many steps do.
     while place < end:
         step = np.int64(place)
         if not alone:
@@ -75,7 +76,7 @@ def execute(
     release(buffers, configured)
     publish(own, np.int64(sink.filled[s.STEPS]))
     if thread == 0:
-        # The others are no longer here then: `progress` is for the next stream.
+        # All others must have left this function, as the next stream resets `progress`.
         for other in range(1, part.waits.shape[1]):
             if not is_past(progress, other, np.int64(sink.filled[s.STEPS]) - 1):
                 return place
@@ -84,7 +85,7 @@ def execute(
 
 @compiled
 def may_begin(waits: Any, progress: Any) -> Flag:
-    """Whether all that a step waits for is done; waits for it a while."""
+    """Wait for a while for the steps that a step depends on. True when all of them are done."""
     for other in range(waits.size):
         needed = np.int64(waits[other])
         if needed >= 0 and not is_past(progress, other, needed):
@@ -94,7 +95,7 @@ def may_begin(waits: Any, progress: Any) -> Flag:
 
 @compiled
 def is_past(progress: Any, thread: Number, step: Number) -> Flag:
-    """Whether a thread has done a step; waits for it a while."""
+    """Wait for a while for a step of another thread. True when it is done."""
     address = progress.ctypes.data + thread * LINE * progress.itemsize
     for _ in range(PATIENCE):
         if observe(address) > step:
@@ -114,8 +115,8 @@ def execute_step(
     acc: Any,
     configured: Number,
 ) -> Any:
-    """Execute the step `at`, with those that are executed together with it. Gives the next one, and
-    how `accumulate` has configured the processor."""
+    """Execute the step `at`, with those that are executed together with it. Returns the next step,
+    and how `accumulate` has configured the processor."""
     step = sink.steps[at]
     kind = step[s.KIND]
     following = np.int64(at) + 1
@@ -138,7 +139,7 @@ def execute_step(
 
 @intrinsic
 def publish(typing: Any, address: Any, value: Any) -> Any:
-    """Write a number, after everything that this thread has read and written before."""
+    """Write a number, ordered after all earlier reads and writes of this thread."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
@@ -150,7 +151,7 @@ def publish(typing: Any, address: Any, value: Any) -> Any:
 
 @intrinsic
 def observe(typing: Any, address: Any) -> Any:
-    """Read a number, before everything that this thread reads and writes from now on."""
+    """Read a number, ordered before all later reads and writes of this thread."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())

@@ -1,4 +1,4 @@
-"""Checking the elements that micro-ops name before anything executes, as `simulator` does."""
+"""Validation of the elements that micro-ops name before anything executes, as in `simulator`."""
 
 from typing import Any
 
@@ -19,8 +19,8 @@ SURE, UNSURE = -1, -2
 @entry
 def foresee(rows: Any, order: Any, geometry: layout.Geometry, dram: Any, uop: Any) -> Number:
     """The index of the first instruction whose micro-ops lead out of a buffer, SURE, or UNSURE:
-    what a STORE before them may have written is not checked. `uop` is a copy of the buffer, which
-    holds that instruction's micro-ops afterwards."""
+    micro-ops that an earlier STORE may have written are not checked. `uop` is a copy of the buffer,
+    which holds that instruction's micro-ops afterwards."""
     first, end = np.int64(dram.size), np.int64(0)
     for place in range(order.size):
         index = order[place]

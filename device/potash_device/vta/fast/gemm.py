@@ -1,4 +1,4 @@
-"""GEMM: zeroing, and products."""
+"""Lowering of GEMM instructions to steps: zeroing, and products."""
 
 from typing import Any
 
@@ -21,8 +21,8 @@ def lower_gemm(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink) ->
 
 @compiled
 def reset(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink) -> None:
-    """Have the accumulators that the micro-ops lead to wait to be zeroed. Often the next products
-    are the first to use them, and need not read them then."""
+    """Mark the accumulators that the micro-ops name as waiting to be zeroed. Often the next
+    products are the first to use them, and then need not read them."""
     mask = np.uint32((1 << geometry.dst_bits) - 1)
     for outer in range(row[layout.ITER_OUT]):
         for inner in range(row[layout.ITER_IN]):

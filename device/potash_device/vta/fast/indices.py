@@ -1,4 +1,4 @@
-"""Where micro-ops lead."""
+"""Range checks of the elements that micro-ops name."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from potash_device.vta.fast.compiling import Flag, Number, compiled, most
 
 @compiled
 def stays(row: Any, uop: Any, geometry: layout.Geometry) -> Flag:
-    """Whether a GEMM or ALU instruction stays in its buffers."""
+    """True for a GEMM or ALU instruction that stays in its buffers."""
     words = uop[row[layout.UOP_BGN] : row[layout.UOP_END]]
     if words.size * row[layout.ITER_OUT] * row[layout.ITER_IN] == 0:
         return True
@@ -51,5 +51,5 @@ def greatest(words: Any, shift: Number, bits: Number) -> Number:
 
 @compiled
 def reaches(row: Any, base: Number, out: Number, inner: Number) -> Number:
-    """The greatest index that the loops lead to from `base`."""
+    """The greatest index that the loops reach from `base`."""
     return base + (row[layout.ITER_OUT] - 1) * row[out] + (row[layout.ITER_IN] - 1) * row[inner]

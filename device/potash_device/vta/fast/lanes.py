@@ -1,8 +1,8 @@
 """ALU operations on elements of 16 values.
 
-A group of steps is a program of loops. A loop has one operation, or several of those that stand
-together at the end of a convolution; elements go through it one after the other, so that an operand
-that is also a target comes out as it should.
+A group of steps is a program of loops. A loop has one operation, or several of those that occur
+together at the end of a convolution. It processes elements one after the other, so an operand that
+is also a target has the right value.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ LANES = 16
 """The values of an element of most cores."""
 SHIFT_MASK = 31
 MOST_OPERATIONS = 64
-"""Of a group: it has no more loops."""
+"""Maximum number of operations, and so of loops, of a group."""
 
 BYTES = 4 * LANES
 VECTOR = ir.VectorType(I32, LANES)
@@ -26,7 +26,7 @@ MIN, MAX, ADD, SHR, MUL = (int(opcode) for opcode in AluOpcode)
 SHL = len(AluOpcode)
 """SHR by a number below zero, with its magnitude."""
 SET = SHL + 1
-"""Get the operand."""
+"""The target becomes the operand."""
 CLAMP, SCALE, MORE, LAST, JOIN, ROUND, SIGN = range(SET + 1, SET + 8)
 """Loops of several operations, on elements x, y and z with operands a, b and c for all of them:
 
@@ -39,22 +39,22 @@ SIGN  y = x >> a << b, x = x + y
 
 They do not shift by negative numbers."""
 MOVING = 16
-"""On top of an opcode or SET, where each element has an operand of its own: `a` is the address of
-the first one, and there is a step to the next."""
+"""Added to an opcode or SET where each element has an operand of its own: `a` is the address of the
+first one, followed by the others at a constant step."""
 
 OPAQUE = ir.InlineAsm(ir.FunctionType(I64, [I64]), "", "=r,0")
-"""The same number. LLVM would make eight copies of a loop whose turns it can count: that is not
-faster, and takes half a second more to compile."""
+"""The identity function, opaque to LLVM, which would unroll a loop by eight whose iterations it can
+count: that is not faster, and takes half a second more to compile."""
 
 LOOP = ir.ArrayType(I64, 11)
 WHICH, X, Y, Z, A, B, C, A_JUMP, B_JUMP, C_JUMP, STRIDE = range(LOOP.count)
-"""Of a loop: which it is, the addresses of its first elements and operands, and the steps in bytes
-from one cut to the next, and from one element's operand to the next."""
+"""Columns of a loop: its kind, the addresses of its first elements and operands, and the steps in
+bytes from one cut to the next and from one element's operand to the next."""
 
 
 @intrinsic
 def new_program(typing: Any) -> Any:
-    """The address of room for loops, and behind them for numbers, on the stack."""
+    """The address of stack memory for loops, followed by memory for numbers."""
     signature = types.int64()
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -66,7 +66,7 @@ def new_program(typing: Any) -> Any:
 
 @intrinsic
 def put(typing: Any, program: Any, loop: Any, column: Any, value: Any) -> Any:
-    """Set a number of a loop."""
+    """Set a column of a loop."""
     signature = types.void(*[types.int64] * 4)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -79,7 +79,7 @@ def put(typing: Any, program: Any, loop: Any, column: Any, value: Any) -> Any:
 
 @intrinsic
 def get(typing: Any, program: Any, loop: Any, column: Any) -> Any:
-    """A number of a loop."""
+    """The value of a column of a loop."""
     signature = types.int64(*[types.int64] * 3)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -91,7 +91,7 @@ def get(typing: Any, program: Any, loop: Any, column: Any) -> Any:
 
 @intrinsic
 def put_number(typing: Any, program: Any, at: Any, number: Any) -> Any:
-    """Have a number in all lanes of an element, and give its address."""
+    """Store a number in all lanes of an element of the program's memory. Returns its address."""
     signature = types.int64(*[types.int64] * 3)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -101,8 +101,8 @@ def put_number(typing: Any, program: Any, at: Any, number: Any) -> Any:
         )
         place = builder.add(place, builder.mul(at, integer(BYTES)))
         lane = builder.trunc(number, I32)
-        one = builder.insert_element(_all(0), lane, ir.Constant(I32, 0))
-        store(builder, shuffle(builder, one, one, [0] * LANES), place)
+        vector = builder.insert_element(_all(0), lane, ir.Constant(I32, 0))
+        store(builder, shuffle(builder, vector, vector, [0] * LANES), place)
         return place
 
     return signature, generate
@@ -110,13 +110,13 @@ def put_number(typing: Any, program: Any, at: Any, number: Any) -> Any:
 
 @intrinsic
 def has_negative(typing: Any, address: Any) -> Any:
-    """Whether a value of an element is below zero."""
+    """True for an element with a value below zero."""
     signature = types.boolean(types.int64)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         negative = builder.icmp_signed("<", load(builder, arguments[0], 0), _all(0))
-        some = builder.bitcast(negative, ir.IntType(LANES))
-        return builder.icmp_unsigned("!=", some, ir.Constant(some.type, 0))
+        bits = builder.bitcast(negative, ir.IntType(LANES))
+        return builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
 
     return signature, generate
 
@@ -125,7 +125,8 @@ def has_negative(typing: Any, address: Any) -> Any:
 def run_loop(
     typing: Any, program: Any, at: Any, cut: Any, first: Any, within: Any, count: Any
 ) -> Any:
-    """Have `count` elements go through a loop, from number `first` on, which is `within` a cut."""
+    """Execute a loop on `count` elements from number `first` on, which is number `within` of its
+    cut."""
     signature = types.void(*[types.int64] * 6)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -155,7 +156,7 @@ def run_loop(
 
 
 def _emit(builder: Any, opcode: int, moving: bool, loop: list[Any], count: Any) -> None:
-    """A loop for one element at least."""
+    """Emit a loop, which is executed for at least one element."""
     a, b, c = (load(builder, loop[column], 0) for column in (A, B, C))
     before, body, after = (
         builder.block,
@@ -180,7 +181,7 @@ def _emit(builder: Any, opcode: int, moving: bool, loop: list[Any], count: Any) 
 def _results(
     builder: Any, opcode: int, x: Any, y: Any, a: Any, b: Any, c: Any
 ) -> list[tuple[int, Any]]:
-    """What comes out for an element, and where. LLVM drops what is not used."""
+    """Results for an element, each with the column of its address. LLVM drops unused ones."""
     add = builder.add
     if opcode == CLAMP:
         return [(X, _least(builder, _most(builder, add(x, a), b), c))]
@@ -220,12 +221,12 @@ def _result(builder: Any, opcode: int, value: Any, operand: Any) -> Any:
     return builder.select(is_right, _right(builder, value, operand), left)
 
 
-def _least(builder: Any, one: Any, other: Any) -> Any:
-    return builder.select(builder.icmp_signed("<", one, other), one, other)
+def _least(builder: Any, left: Any, right: Any) -> Any:
+    return builder.select(builder.icmp_signed("<", left, right), left, right)
 
 
-def _most(builder: Any, one: Any, other: Any) -> Any:
-    return builder.select(builder.icmp_signed(">", one, other), one, other)
+def _most(builder: Any, left: Any, right: Any) -> Any:
+    return builder.select(builder.icmp_signed(">", left, right), left, right)
 
 
 def _right(builder: Any, value: Any, amount: Any) -> Any:

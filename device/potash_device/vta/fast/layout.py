@@ -1,4 +1,4 @@
-"""How compiled code sees instructions and the core: tables and plain numbers.
+"""Instructions and the core's shape as compiled code sees them: tables and plain numbers.
 
 An instruction is a row with a column for each of its fields.
 """
@@ -31,7 +31,7 @@ class Fields(NamedTuple):
     """The fields of an instruction, by opcode and column."""
 
     number: NDArray[np.int64]
-    """How many an opcode has."""
+    """Number of fields, by opcode."""
     word: NDArray[np.int64]
     low: NDArray[np.uint64]
     mask: NDArray[np.uint64]
@@ -42,7 +42,7 @@ class Fields(NamedTuple):
 
 
 class Geometry(NamedTuple):
-    """What compiled code has to know of a core."""
+    """Properties of a core that compiled code uses."""
 
     dst_bits: int
     src_bits: int
@@ -60,7 +60,7 @@ class Geometry(NamedTuple):
 
 @functools.lru_cache(16)
 def fields(config: Config) -> Fields:
-    """The encoding of `config`, as tables that nobody writes to."""
+    """The encoding of `config`, as tables that are never changed."""
     layouts = config.layouts
     kinds = {
         Opcode.LOAD: layouts.memory,

@@ -1,4 +1,4 @@
-"""From instructions to steps: all of a stream, or as many as there is room for."""
+"""Lowering of instructions to steps: of a whole stream, or as many as there is room for."""
 
 from typing import Any
 
@@ -24,11 +24,11 @@ def lower(
     recording: Flag,
     sink: s.Sink,
 ) -> Number:
-    """Put the steps of a stream's instructions from `place` of its order on into `sink`. Gives the
-    place of the first one that is missing: there is no room, its micro-ops may be those that a
-    STORE among the steps writes, or they lead out of a buffer. Micro-ops are loaded into `uop`, and
-    `loaded` is set for them. With `recording`, they are known not to be written and not to lead
-    out, and no instruction is divided."""
+    """Put the steps of a stream's instructions from `place` of its order on into `sink`. Returns
+    the place of the first instruction that was not lowered: there is no room for it, its micro-ops
+    may be written by a STORE among the steps, or they lead out of a buffer. Micro-ops are loaded
+    into `uop`, and `loaded` is set for them. With `recording`, they are known not to be written and
+    not to lead out, and no instruction is divided."""
     while place < order.size:
         row = rows[order[place]]
         opcode = row[layout.OPCODE]
@@ -73,7 +73,7 @@ def load_micro_ops(row: Any, geometry: layout.Geometry, dram: Any, uop: Any, loa
 
 @compiled
 def waits(row: Any, sink: s.Sink) -> Flag:
-    """Whether a transfer meets accumulators that wait to be zeroed."""
+    """True for a transfer of accumulators of which some wait to be zeroed."""
     if sink.filled[s.ZEROED] == 0:
         return False
     width = row[layout.X_PAD_0] + row[layout.X_SIZE] + row[layout.X_PAD_1]
@@ -101,7 +101,8 @@ def lower_instruction(
         if words.size * iterations <= s.room(sink):
             lower_words(row, words, geometry, sink)
             return True
-        # There may be fewer steps than micro-ops. If not, those before are lost.
+        # There may be fewer steps than micro-ops. If there are not, the steps before are
+        # overwritten.
         s.zero_waiting(sink)
         before, pairs = sink.filled[s.STEPS], sink.filled[s.FILLED_PAIRS]
         if before and not recording:
@@ -127,7 +128,7 @@ def lower_instruction(
 
 @compiled
 def has_pairs(sink: s.Sink, geometry: layout.Geometry) -> Flag:
-    """Whether there is room for the pairs of an instruction."""
+    """True where there is room for the pairs of an instruction."""
     most = geometry.depths[layout.UOP] + s.TABLE_PAIRS
     return sink.filled[s.FILLED_PAIRS] + most <= sink.pairs.shape[0]
 

@@ -1,14 +1,20 @@
 """Products in the tile registers of AMX.
 
-One instruction multiplies up to 16 rows of inputs by up to four blocks of weights, one below the
-other: INP elements that follow each other are a row, and WGT as it is packed is already what it
-wants. Of the eight tile registers, four add up products, two hold inputs and one holds weights. The
-last one is a guard: there are virtual machines that lose the contents of tiles, not their
-configuration, when another thread has the processor. So sums start from zero and go to a buffer,
-and are added to the accumulators only if the guard has its contents then; else all is done again.
+A vector register holds the 16 accumulators of one position; a tile register holds those of up to 16
+positions. One instruction multiplies up to 16 rows of inputs by up to four blocks of weights, one
+below the other: INP elements that follow each other are a row, and WGT as it is packed already has
+the layout that the instruction needs. For example, for 14 positions and three pairs, registers of
+sums are configured as 14 rows of 64 bytes (16 accumulators each), those of inputs as 14 rows of 48
+bytes (three INP elements), and that of weights as 12 rows of 64 bytes (three packed blocks). One
+instruction then adds up 14 * 3 * 256 = 10 752 products.
 
-A processor may lack AMX, so the instructions can also be emitted as a model of themselves, with
-registers in memory: all that is around them is the same code.
+Of the eight tile registers, four add up products, two hold inputs and one holds weights. The last
+one is a guard: some virtual machines lose the contents of tiles, but not their configuration, when
+another thread gets the processor. So sums start from zero and are stored to a buffer, and are added
+to the accumulators only if the guard has its contents then; otherwise all is done again.
+
+A processor may lack AMX, so a model of the instructions, with registers in memory, can be emitted
+instead: all code around them is the same.
 
 Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, "Programming with
 Intel Advanced Matrix Extensions", and the instructions LDTILECFG, TDPBSSD, TILELOADD, TILERELEASE,
@@ -45,19 +51,19 @@ MOST_ROWS = 16
 MOST_PAIRS = 4
 """Pairs of INP and WGT elements whose products one instruction adds up."""
 SUMS, INPUTS, WEIGHTS, GUARD = (0, 1, 2, 3), (4, 5), 6, 7
-"""The registers for each, from 0."""
+"""Numbers of the registers for each purpose."""
 GUARD_BYTES = 4
 REGISTERS, REGISTER_BYTES, ROW_BYTES = 8, 1024, 64
 CONFIGURATION_BYTES = 64
 PALETTE, BYTES_AT, ROWS_AT = 1, 16, 48
-"""Of a configuration: its first byte, where 16-bit numbers of bytes in a row begin, and 8-bit
-numbers of rows."""
+"""Fields of a configuration: its first byte, the offset of the 16-bit numbers of bytes in a row,
+and that of the 8-bit numbers of rows."""
 LOSS_AT = REGISTERS * REGISTER_BYTES + CONFIGURATION_BYTES
 ELEMENT_BYTES, BLOCK_BYTES = BLOCK, BLOCK * BLOCK
 
 
 class Assembly:
-    """The instructions."""
+    """Emits the instructions."""
 
     def __init__(self, builder: Any) -> None:
         self._builder = builder
@@ -87,9 +93,9 @@ class Assembly:
 
 
 class Model:
-    """The same by other instructions, with the registers at address `registers`, and behind them
-    their configuration. What the processor refuses does nothing. Behind the configuration, there is
-    a number of instructions after which the registers lose their contents, once."""
+    """Emits a model of the instructions, with the registers at address `registers`, followed by
+    their configuration. What the processor would refuse does nothing. The configuration is followed
+    by the number of instructions after which the registers lose their contents, once."""
 
     def __init__(self, builder: Any, registers: Value) -> None:
         self._builder = builder
@@ -162,7 +168,7 @@ class Model:
 
     @staticmethod
     def _rows(builder: Any, registers: Value, tile: Value, address: Value, stride: Value) -> Any:
-        """Each row of a register, its place in memory and its size, in a loop."""
+        """The address of each row of a register, its address in memory and its size, in a loop."""
         rows, size = _shape(builder, registers, tile)
         with cgutils.for_range(builder, rows) as row:
             own = _register(builder, registers, tile, row.index)
@@ -191,10 +197,10 @@ class Model:
             four = builder.add(
                 _register(builder, registers, inputs, row.index), scaled(builder, quad.index, 4)
             )
-            one = builder.insert_element(
+            lane = builder.insert_element(
                 ir.Constant(LANES, ir.Undefined), load(builder, four, 0, I32), ir.Constant(I32, 0)
             )
-            given = builder.bitcast(shuffle(builder, one, one, [0] * BLOCK), bytes64)
+            given = builder.bitcast(shuffle(builder, lane, lane, [0] * BLOCK), bytes64)
             block = load(builder, _register(builder, registers, weights, quad.index), 0, bytes64)
             products = builder.mul(builder.sext(given, wide), builder.sext(block, wide))
             total = load(builder, place, 0)
@@ -227,7 +233,7 @@ def _clear(builder: Any, address: Value, size: int) -> None:
 
 
 def _copy(builder: Any, to: Value, source: Value, size: Value) -> None:
-    to, source = (builder.inttoptr(one, I8.as_pointer()) for one in (to, source))
+    to, source = (builder.inttoptr(address, I8.as_pointer()) for address in (to, source))
     cgutils.raw_memcpy(builder, to, source, size, 1)  # type: ignore[no-untyped-call]
 
 
@@ -257,7 +263,7 @@ def configuration(rows: Value, pairs: Value, builder: Any) -> Sequence[Value]:
 
 @intrinsic
 def configure(typing: Any, buffers: Any, rows: Any, pairs: Any) -> Any:
-    """Have this thread's registers hold so many rows of inputs, of so many pairs each."""
+    """Configure this thread's registers for `rows` rows of inputs, of `pairs` pairs each."""
     signature = types.void(buffers, types.int64, types.int64)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -296,16 +302,16 @@ def multiply(
     acc: Any,
     source: Any,
     shape: Any,
-    others: Any,
+    operands: Any,
 ) -> Any:
     """Add products to the accumulators of `windows` times as many positions as a register has rows,
     and of `blocks` blocks.
 
     `windows` and `blocks` are constants, at most four by one, two by two or one by four. `shape` is
-    what the registers are configured for, rows and pairs. Everything else is as for `tiles.tile`.
+    the registers' configuration, rows and pairs. The other parameters are those of `tiles.tile`.
     """
     across, down = windows.literal_value, blocks.literal_value
-    signature = types.void(buffers, windows, blocks, types.int64, types.int64, shape, others)
+    signature = types.void(buffers, windows, blocks, types.int64, types.int64, shape, operands)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         emit, addresses = _instructions(context, builder, signature.args[0], arguments[0])
@@ -316,7 +322,7 @@ def multiply(
         )
         position_step, block_step, source_step, weight, weight_step, table, count, fresh = (
             context.cast(builder, builder.extract_value(arguments[6], at), given, types.int64)
-            for at, given in enumerate(others)
+            for at, given in enumerate(operands)
         )
         inp_stride = scaled(builder, source_step, ELEMENT_BYTES)
         tiles = range(across * down)

@@ -1,8 +1,8 @@
-"""The kinds of multiplication, and the form in which each keeps INP and WGT.
+"""Ways to multiply on different processors, and the layout of INP and WGT for each.
 
-A core of the default shape (1x16x16, 8 bits) has tiles, made for what the processor offers; any
-other shape has loops that the compiler makes what it can of. Each kind of path is a type of its
-own, so that compiled code is for one of them.
+A core of the default shape (1x16x16, 8 bits) uses tiles, which are made for a processor's
+instructions. Any other shape uses plain loops, which the compiler optimises as far as it can. Each
+path is a type of its own, so that compiled code is specialised for it.
 """
 
 import functools
@@ -20,25 +20,24 @@ from potash_device.vta.fast.permission import amx_granted
 BLOCK = 16
 """Rows and columns of the weights that tiles multiply."""
 BIAS = 128
-"""What is added to INP where products are of unsigned bytes."""
+"""The number that is added to INP where the instruction multiplies unsigned bytes."""
 
 REGISTER_FILE = 8 * 1024 + 64 + 8
-"""Bytes of a model of AMX's tile registers: of those, of their configuration, and a number."""
+"""Bytes of a model of AMX's tile registers: the registers, their configuration, and a number."""
 
 FULL, FIRST, DIAGONAL = 0, 1, 2
-"""What blocks of weights have in common: nothing, zeroes behind the weights of the first
-`FIRST_INPUTS` inputs, zeroes outside the diagonal. A block of zeroes is both, `FIRST | DIAGONAL`.
-"""
+"""Forms of a block of weights: any, zeroes except for the first `FIRST_INPUTS` inputs, zeroes
+outside the diagonal. A block of zeroes has both, `FIRST | DIAGONAL`."""
 FIRST_INPUTS = 4
 
 
 class Vnni512(NamedTuple):
     """vpdpbusd on vectors of 16 lanes (AVX-512 VNNI).
 
-    It multiplies unsigned with signed bytes, so INP is kept with 128 added, and what that adds to
-    a product is taken off again: `correction` has -128 times the sum of each row of each block.
+    It multiplies unsigned by signed bytes, so INP is kept with 128 added, and the effect on the
+    products is subtracted again: `correction` has -128 times the sum of each row of each block.
     Convolutions of few channels and depthwise ones have blocks that are mostly zero: `forms` has
-    what is known of each block, and `diagonal` the diagonals of those with nothing else.
+    the form of each block, and `diagonal` the diagonals of those with nothing else.
     """
 
     inp: NDArray[np.uint8]
@@ -51,7 +50,7 @@ class Vnni512(NamedTuple):
 class Amx(NamedTuple):
     """tdpbssd on tiles of 16 rows of 64 bytes, and vpdpbusd where tiles do not pay.
 
-    Tiles multiply signed bytes, so INP is kept as it is, too.
+    Tiles multiply signed bytes, so INP is kept unbiased, too.
     """
 
     inp: NDArray[np.uint8]
@@ -63,7 +62,7 @@ class Amx(NamedTuple):
 
 
 class AmxModel(NamedTuple):
-    """The same with a model of the tiles' instructions, for processors that lack them."""
+    """AMX with a model of the tiles' instructions, for processors that lack them."""
 
     inp: NDArray[np.uint8]
     wgt: NDArray[np.int8]
@@ -85,7 +84,7 @@ class Vnni256(NamedTuple):
 
 
 class Pairs16(NamedTuple):
-    """Pairs of 16-bit products on vectors of 16 lanes, which LLVM cuts into what there is."""
+    """Pairs of 16-bit products on vectors of 16 lanes, which LLVM divides into the processor's."""
 
     inp: NDArray[np.int16]
     wgt: NDArray[np.int16]
@@ -117,13 +116,15 @@ Path = Biased | Pairs16 | Pairs8 | Loops
 
 
 class Offer(NamedTuple):
-    """A path, what it needs of the processor by LLVM's names, and of the core."""
+    """A path, the processor features that it needs by LLVM's names, and whether it needs a core for
+    tiles."""
 
     kind: type[Path]
     features: frozenset[str] = frozenset()
     tiles: bool = True
     granted: Callable[[], bool] = lambda: True
-    """Whether the kernel allows it, where the processor has the features."""
+    """Returns True where the kernel allows the path; called where the processor has the
+    features."""
 
 
 _VNNI512 = frozenset({"avx512f", "avx512vl", "avx512bw", "avx512vnni"})
@@ -141,7 +142,7 @@ OFFERS: Mapping[str, Offer] = {
 
 
 OF_INPUTS, OF_WEIGHTS = ("inp", "signed"), ("wgt", "correction", "forms", "diagonal")
-"""What paths keep of INP and WGT, one element after the other."""
+"""Arrays in which paths keep INP and WGT, one element after the other."""
 
 
 def processor_features() -> frozenset[str]:
@@ -150,7 +151,7 @@ def processor_features() -> frozenset[str]:
     settings: Any = numba.config
     configured = settings.CPU_FEATURES
     if configured is not None:
-        return frozenset(one[1:] for one in configured.split(",") if one.startswith("+"))
+        return frozenset(name[1:] for name in configured.split(",") if name.startswith("+"))
     if settings.CPU_NAME not in (None, "host"):
         return frozenset()
     return _detected()
@@ -178,7 +179,7 @@ def available(config: Config) -> tuple[str, ...]:
 
 
 def aligned(count: int, dtype: type[np.generic]) -> NDArray[Any]:
-    """Zeroes that begin at a multiple of 64, as vectors like it."""
+    """An array of zeroes at an address that is a multiple of 64, the alignment of vectors."""
     size = count * np.dtype(dtype).itemsize
     memory = np.zeros(size + 64, np.uint8)
     skip = -memory.ctypes.data % 64
@@ -227,7 +228,7 @@ def copy_elements(
 
 
 def inp_of(path: Path, config: Config) -> NDArray[Any]:
-    """INP as a core has it, of shape (elements, batch, block_in); a copy."""
+    """A copy of INP in the core's own layout, of shape (elements, batch, block_in)."""
     values: NDArray[Any] = path.inp
     if isinstance(path, Biased):
         values = values ^ np.uint8(BIAS)
@@ -237,7 +238,7 @@ def inp_of(path: Path, config: Config) -> NDArray[Any]:
 
 
 def wgt_of(path: Path, config: Config) -> NDArray[Any]:
-    """WGT as a core has it, of shape (elements, block_out, block_in); a copy."""
+    """A copy of WGT in the core's own layout, of shape (elements, block_out, block_in)."""
     dtype = np.dtype(f"<i{1 << config.log_wgt_width - 3}")
     values = path.wgt.astype(dtype)
     if isinstance(path, Loops):

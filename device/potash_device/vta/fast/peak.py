@@ -1,4 +1,4 @@
-"""What this processor could multiply at most: the products alone, with nothing around them.
+"""The processor's peak rate of multiplications: a loop of multiplying instructions alone.
 
 Source: Intel 64 and IA-32 Architectures Software Developer's Manual, VPDPBUSD and VPMADDWD.
 """
@@ -25,7 +25,7 @@ class Peak(NamedTuple):
     assembly: str
     lanes: int
     products: int
-    """Of each lane."""
+    """Products per lane and instruction."""
 
     @property
     def operations(self) -> int:
@@ -39,13 +39,14 @@ PEAKS = (
     Peak("vpmaddwd", frozenset({"avx512f", "avx512bw"}), "vpmaddwd $1, $1, $0", 16, 2),
     Peak("vpmaddwd", frozenset({"avx2"}), "vpmaddwd $1, $1, $0", 8, 2),
 )
-"""Best first."""
+"""All such instructions, the best first."""
 
 
 def best() -> int | None:
-    """The index of the best one that this processor has; None where it has none."""
+    """The index in `PEAKS` of the best instruction that this processor has; None where it has
+    none."""
     features = processor_features()
-    return next((at for at, one in enumerate(PEAKS) if one.features <= features), None)
+    return next((at for at, peak in enumerate(PEAKS) if peak.features <= features), None)
 
 
 @intrinsic
@@ -102,4 +103,4 @@ def _pairs256(count: Number) -> Number:
 
 
 iterations = (_vnni512, _vnni256, _pairs512, _pairs256)
-"""For each of `PEAKS`: execute so many iterations of it."""
+"""For each of `PEAKS`, a function that executes a number of iterations of it."""

@@ -1,6 +1,6 @@
-"""Permission to use AMX, whose registers Linux saves for those who ask only.
+"""Permission to use AMX, whose registers Linux saves only for processes that request it.
 
-It is the process's, once and for all of its threads, and that of the processes that it forks.
+It applies to all threads of the process, for its lifetime, and to the processes that it forks.
 
 Source: Linux, Documentation/arch/x86/xstate.rst; arch/x86/include/uapi/asm/prctl.h.
 """
@@ -18,7 +18,7 @@ XFEATURE_XTILEDATA = 18
 
 
 def amx_granted() -> bool:
-    """Whether this process, on an x86-64 processor that has AMX, may use it; asks the kernel."""
+    """Request AMX from the kernel, on an x86-64 processor that has it. True where it is granted."""
     return os.environ.get(SWITCH) != "0" and _ask()
 
 

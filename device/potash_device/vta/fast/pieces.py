@@ -1,6 +1,10 @@
 """Operations of the ALU on the elements of a group of steps, piece by piece.
 
-A piece goes through all of them while it is in the processor's first cache.
+A convolution ends with a dozen operations on all its accumulators. If each went through all of
+them, most would be loaded from memory again and again. So the group is divided into pieces of 96
+elements, and a piece goes through all operations while it is in the processor's first-level cache.
+Operations that often occur together share a loop (`lanes`). For example, MAX 0 and MIN 6 on 200
+elements, a ReLU6, are one CLAMP loop, which is executed for 96, 96 and 8 elements.
 """
 
 from typing import Any
@@ -69,7 +73,7 @@ def _elementwise(buffers: Any, members: Any, acc: Any) -> Any:
 
 @compiled
 def in_loops(members: Any, acc: Any) -> None:
-    """On elements of 16 values."""
+    """Execute a group of steps on elements of 16 values."""
     program = new_program()
     leader = members[0]
     total, cut = np.int64(leader[s.COUNT]), np.int64(leader[s.PIECES])
@@ -88,7 +92,7 @@ def in_loops(members: Any, acc: Any) -> None:
 
 @compiled
 def is_overwritten(program: Number, loop: Number) -> Flag:
-    """Whether a loop overwrites the product of the one before it."""
+    """True for a loop that overwrites the product of the loop before it."""
     if loop == 0 or get(program, loop, WHICH) != LAST or get(program, loop - 1, WHICH) != LAST:
         return False
     return get(program, loop, Z) == get(program, loop - 1, Z)
@@ -96,22 +100,22 @@ def is_overwritten(program: Number, loop: Number) -> Flag:
 
 @compiled
 def add_loop(program: Number, loop: Number, members: Any, at: Number, acc: Any) -> Number:
-    """Add a loop for the operations from number `at` on; gives for how many."""
+    """Add a loop for the operations from number `at` on. Returns how many operations it has."""
     if members[0, s.SIMPLE]:
         count = add_several(program, loop, members, at, acc)
         if count:
             return count
     count = 2 if copies(members, at) else 1
-    one = members[at + count - 1]
-    opcode = np.int64(one[s.OPCODE] if count == 1 else SET)
+    step = members[at + count - 1]
+    opcode = np.int64(step[s.OPCODE] if count == 1 else SET)
     if opcode > SET:
         raise NotImplementedError("the fast ALU lacks this opcode")
-    target = address_of(acc, one[s.TARGET])
+    target = address_of(acc, step[s.TARGET])
     start(program, loop, opcode, target, target, target)
     put_operand(program, loop, A, members, at + count - 1, acc)
-    if not is_same(one):
-        stride, jump = np.int64(one[s.STRIDE]), np.int64(one[s.JUMP])
-        if one[s.CUT] == one[s.COUNT]:
+    if not is_same(step):
+        stride, jump = np.int64(step[s.STRIDE]), np.int64(step[s.JUMP])
+        if step[s.CUT] == step[s.COUNT]:
             jump = np.int64(members[0, s.PIECES]) * stride
         put(program, loop, WHICH, opcode + MOVING)
         put(program, loop, A_JUMP, jump * BYTES)
@@ -121,7 +125,7 @@ def add_loop(program: Number, loop: Number, members: Any, at: Number, acc: Any) 
 
 @compiled
 def start(program: Number, loop: Number, which: Number, x: Number, y: Number, z: Number) -> None:
-    """Begin a loop on elements at these addresses, with zero for operands."""
+    """Begin a loop on elements at these addresses. Its operands are zero until they are set."""
     put(program, loop, WHICH, which)
     put(program, loop, X, x)
     put(program, loop, Y, y)
@@ -135,7 +139,8 @@ def start(program: Number, loop: Number, which: Number, x: Number, y: Number, z:
 
 @compiled
 def add_several(program: Number, loop: Number, members: Any, at: Number, acc: Any) -> Number:
-    """Add a loop of several operations; 0 where those from number `at` on are in none."""
+    """Add a loop of several operations from number `at` on. Returns how many, or 0 where no such
+    loop begins with them."""
     target = np.int64(members[at, s.TARGET])
     a, b, c, count = np.int64(-1), np.int64(-1), np.int64(-1), np.int64(0)
     which, x, y = np.int64(0), target, target
@@ -186,48 +191,48 @@ def add_several(program: Number, loop: Number, members: Any, at: Number, acc: An
 
 @compiled
 def copies(members: Any, at: Number) -> Flag:
-    """Whether operation `at` and the next one make a target equal to other elements."""
+    """True where operation `at` and the next one copy other elements to a target."""
     if at + 1 == members.shape[0]:
         return False
-    one, operand = members[at], members[at + 1, s.OPERAND]
-    clears = one[s.IMMEDIATE] and one[s.OPCODE] == MUL and one[s.OPERAND] == 0
-    same = members[at + 1, s.TARGET] == one[s.TARGET] and operand != one[s.TARGET]
+    step, operand = members[at], members[at + 1, s.OPERAND]
+    clears = step[s.IMMEDIATE] and step[s.OPCODE] == MUL and step[s.OPERAND] == 0
+    same = members[at + 1, s.TARGET] == step[s.TARGET] and operand != step[s.TARGET]
     return clears and same and is_with(members, at + 1, ADD, operand)
 
 
 @compiled
 def is_with(members: Any, at: Number, opcode: Number, source: Number) -> Flag:
-    """Whether an operation has the elements from `source` on as operands, each for one."""
+    """True for an operation that has one operand per element: those from `source` on."""
     if at >= members.shape[0]:
         return False
-    one = members[at]
-    whole = one[s.CUT] == one[s.COUNT] and one[s.STRIDE] == 1 and not one[s.IMMEDIATE]
-    return whole and one[s.OPCODE] == opcode and one[s.OPERAND] == source
+    step = members[at]
+    whole = step[s.CUT] == step[s.COUNT] and step[s.STRIDE] == 1 and not step[s.IMMEDIATE]
+    return whole and step[s.OPCODE] == opcode and step[s.OPERAND] == source
 
 
 @compiled
 def is_with_all(members: Any, at: Number, target: Number, opcode: Number) -> Flag:
-    """Whether an operation on a target has one operand for all elements of a cut."""
+    """True for an operation on a target that has one operand for all elements of a cut."""
     if at >= members.shape[0]:
         return False
-    one = members[at]
-    return one[s.TARGET] == target and one[s.OPCODE] == opcode and is_same(one)
+    step = members[at]
+    return step[s.TARGET] == target and step[s.OPCODE] == opcode and is_same(step)
 
 
 @compiled
 def is_clamp(members: Any, at: Number, target: Number) -> Flag:
-    """Whether there are a lower and an upper limit."""
+    """True where operation `at` is a lower limit, and the next one an upper limit."""
     return is_with_all(members, at, target, MAX) and is_with_all(members, at + 1, target, MIN)
 
 
 @compiled
-def is_same(one: Any) -> Flag:
-    return one[s.IMMEDIATE] or (one[s.STRIDE] == 0 and one[s.SIMPLE])
+def is_same(step: Any) -> Flag:
+    return step[s.IMMEDIATE] or (step[s.STRIDE] == 0 and step[s.SIMPLE])
 
 
 @compiled
 def is_right(members: Any, at: Number, target: Number, acc: Any) -> Flag:
-    """Whether an operation shifts by numbers that are not negative."""
+    """True for an operation that shifts right, by numbers that are not negative."""
     if not is_with_all(members, at, target, SHR):
         return False
     if members[at, s.IMMEDIATE]:
@@ -243,7 +248,7 @@ def is_right(members: Any, at: Number, target: Number, acc: Any) -> Flag:
 def put_operand(
     program: Number, loop: Number, column: Number, members: Any, at: Number, acc: Any
 ) -> None:
-    """Set an operand of a loop to that of operation `at`; without one it stays zero."""
+    """Set an operand of a loop to that of operation `at`. It stays zero where `at` is negative."""
     jump = np.int64(0)
     if at < 0:
         return
@@ -262,11 +267,11 @@ def address_of(acc: Any, element: Number) -> Number:
 
 
 @compiled
-def of_any_size(one: Any, lanes: Number, acc: Any) -> None:
-    """A step, on elements of `lanes` values."""
-    opcode, total, first = one[s.OPCODE], np.int64(one[s.COUNT]), np.int64(one[s.TARGET])
-    operand = np.int64(one[s.OPERAND])
-    if one[s.IMMEDIATE]:
+def of_any_size(step: Any, lanes: Number, acc: Any) -> None:
+    """Execute a step on elements of `lanes` values."""
+    opcode, total, first = step[s.OPCODE], np.int64(step[s.COUNT]), np.int64(step[s.TARGET])
+    operand = np.int64(step[s.OPERAND])
+    if step[s.IMMEDIATE]:
         target = acc[first * lanes : (first + total) * lanes]
         if opcode == SHL:
             with_immediate(target, SHR, np.int32(-operand))
@@ -275,15 +280,15 @@ def of_any_size(one: Any, lanes: Number, acc: Any) -> None:
         return
     for number in range(total):
         at = first + number
-        cut, within = divmod(number, np.int64(one[s.CUT]))
-        source = operand + cut * np.int64(one[s.JUMP]) + within * np.int64(one[s.STRIDE])
+        cut, within = divmod(number, np.int64(step[s.CUT]))
+        source = operand + cut * np.int64(step[s.JUMP]) + within * np.int64(step[s.STRIDE])
         target = acc[at * lanes : (at + 1) * lanes]
         with_source(target, acc[source * lanes : (source + 1) * lanes], opcode)
 
 
 @compiled
 def with_immediate(target: Any, opcode: Number, imm: Number) -> None:
-    """One operation on `target` and a number."""
+    """Execute an operation on `target` and a number."""
     if opcode == MIN:
         for at in range(target.size):
             target[at] = least(target[at], imm)
@@ -308,7 +313,7 @@ def with_immediate(target: Any, opcode: Number, imm: Number) -> None:
 
 @compiled
 def with_source(target: Any, source: Any, opcode: Number) -> None:
-    """One operation on `target` and `source`, value after value."""
+    """Execute an operation on `target` and `source`, value by value."""
     if opcode == MIN:
         for at in range(target.size):
             target[at] = least(target[at], source[at])

@@ -1,12 +1,20 @@
-"""From micro-ops to tiles.
+"""Lowering of a GEMM's micro-ops to products of regular shape.
 
-Accumulation commutes modulo 2^32 and GEMM reads nothing that it writes, so its steps may be done in
-any order. This searches for *positions*: micro-ops, or iterations of a loop, that go through ACC
-and INP by equal steps and use the same weights, as a row of an image does. Micro-ops that return to
-the same accumulators are the products to add up. What has no such structure becomes tiles of one
-position."""
+A micro-op adds the product of an INP and a WGT element to an ACC element. Executed one by one,
+micro-ops would take longer than their products. Accumulation commutes modulo 2^32 and GEMM reads
+nothing that it writes, so they may be executed in any order. This searches for *positions*:
+micro-ops, or iterations of a loop, that go through ACC and INP by equal steps and use the same
+weights, as a row of an image does. Micro-ops that name the same accumulators again are further
+products to add up. For example, a convolution of two weights at three positions has six micro-ops,
+(ACC, INP, WGT):
 
-from typing import Any
+    (0, 0, 0)  (1, 1, 0)  (2, 2, 0)
+    (0, 1, 1)  (1, 2, 1)  (2, 3, 1)
+
+They become one step of three positions and the two pairs (INP, WGT) of the first column, (0, 0) and
+(1, 1). Micro-ops without such a structure become steps of one position."""
+
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,12 +22,22 @@ from potash_device.vta.fast import layout
 from potash_device.vta.fast import steps as s
 from potash_device.vta.fast.compiling import Flag, Number, compiled
 
-NO_LOOP = (1, 0, 0, 0)
+
+class GemmLoop(NamedTuple):
+    """One of the two loops of a GEMM: iterations, and the steps of an iteration in each buffer."""
+
+    iterations: Number
+    dst: Number
+    src: Number
+    wgt: Number
+
+
+NO_LOOP = GemmLoop(1, 0, 0, 0)
 
 
 @compiled
 def lower_products(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink) -> None:
-    """Find positions and products."""
+    """Lower the products of a GEMM instruction to steps."""
     dst_mask = (1 << geometry.dst_bits) - 1
     src_mask = (1 << geometry.src_bits) - 1
     src_low = geometry.dst_bits
@@ -38,9 +56,13 @@ def lower_products(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink
         dst_step = (second & dst_mask) - (first & dst_mask)
         src_step = (second >> src_low & src_mask) - (first >> src_low & src_mask)
 
-    # The loops, as (iterations, dst, src, wgt); the order in which they are nested is free.
-    one = (row[layout.ITER_OUT], row[layout.DST_OUT], row[layout.SRC_OUT], row[layout.WGT_OUT])
-    other = (row[layout.ITER_IN], row[layout.DST_IN], row[layout.SRC_IN], row[layout.WGT_IN])
+    # The order in which the loops are nested is free.
+    outer = GemmLoop(
+        row[layout.ITER_OUT], row[layout.DST_OUT], row[layout.SRC_OUT], row[layout.WGT_OUT]
+    )
+    inner = GemmLoop(
+        row[layout.ITER_IN], row[layout.DST_IN], row[layout.SRC_IN], row[layout.WGT_IN]
+    )
 
     # Pairs of INP and WGT elements, one for each row of positions.
     most = geometry.depths[layout.UOP] + s.TABLE_PAIRS
@@ -54,46 +76,48 @@ def lower_products(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink
         table[number, 1] = word >> wgt_low & wgt_mask
 
     # Loops that stay at their accumulators are more products of each group of rows.
-    turns = 1
-    if one[1] == 0 and rows * one[0] <= table.shape[0]:
-        turns = unroll(table, words, stride, dst_mask, rows, turns, one)
-        one = NO_LOOP
-    if other[1] == 0 and rows * turns * other[0] <= table.shape[0]:
-        turns = unroll(table, words, stride, dst_mask, rows, turns, other)
-        other = NO_LOOP
+    per_row = 1
+    if outer.dst == 0 and rows * outer.iterations <= table.shape[0]:
+        per_row = unroll(table, words, stride, dst_mask, rows, per_row, outer)
+        outer = NO_LOOP
+    if inner.dst == 0 and rows * per_row * inner.iterations <= table.shape[0]:
+        per_row = unroll(table, words, stride, dst_mask, rows, per_row, inner)
+        inner = NO_LOOP
     consecutive = True
-    for number in range(1, rows * turns):
+    for number in range(1, rows * per_row):
         if table[number, 1] != table[number - 1, 1] + 1:
-            row_of = number // turns
+            row_of = number // per_row
             other_dst = (words[row_of * stride] ^ words[(row_of - 1) * stride]) & dst_mask
-            consecutive &= number % turns == 0 and other_dst != 0
+            consecutive &= number % per_row == 0 and other_dst != 0
     if length == 1:
         # A loop that keeps its weights goes through the positions.
-        if has_positions(one) and not (has_positions(other) and other[0] > one[0]):
-            length, dst_step, src_step = one[0], one[1], one[2]
-            one = NO_LOOP
-        elif has_positions(other):
-            length, dst_step, src_step = other[0], other[1], other[2]
-            other = NO_LOOP
+        if has_positions(outer) and not (
+            has_positions(inner) and inner.iterations > outer.iterations
+        ):
+            length, dst_step, src_step = outer.iterations, outer.dst, outer.src
+            outer = NO_LOOP
+        elif has_positions(inner):
+            length, dst_step, src_step = inner.iterations, inner.dst, inner.src
+            inner = NO_LOOP
     # A loop over blocks of weights for the same inputs goes innermost: two of them share a tile.
-    if has_pairs(one, length, dst_step):
-        one, other = other, one
-    together = has_pairs(other, length, dst_step)
+    if has_pairs(outer, length, dst_step):
+        outer, inner = inner, outer
+    together = has_pairs(inner, length, dst_step)
 
-    for iteration in range(one[0]):
+    for iteration in range(outer.iterations):
         start, last = 0, -1
         while start < rows:
             dst = np.int64(words[start * stride]) & dst_mask
             end = start + 1
             while end < rows and np.int64(words[end * stride]) & dst_mask == dst:
                 end += 1
-            dst += iteration * one[1]
-            waiting = s.take_zeroed(sink, dst, dst_step, length, other[1], other[0])
+            dst += iteration * outer.dst
+            waiting = s.take_zeroed(sink, dst, dst_step, length, inner.dst, inner.iterations)
             if waiting == s.SOME:
                 s.zero_waiting(sink)
-            size = (end - start) * turns
+            size = (end - start) * per_row
             if last >= 0 and last == sink.filled[s.STEPS] - 1:
-                first_pair = pair + start * turns
+                first_pair = pair + start * per_row
                 if is_line(sink, last, dst, first_pair, size, waiting == s.ALL):
                     sink.steps[last, s.LINES] += 1
                     start = end
@@ -102,22 +126,22 @@ def lower_products(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink
             step = sink.steps[last]
             step[s.COUNT] = length
             step[s.TARGET] = dst
-            step[s.DST_STEP], step[s.BLOCK_STEP] = dst_step, other[1]
-            step[s.SRC], step[s.SRC_STEP] = iteration * one[2], src_step
-            step[s.SRC_BLOCK] = other[2]
-            step[s.WGT], step[s.WGT_STEP] = iteration * one[3], other[3]
-            step[s.PAIR], step[s.PAIRS] = pair + start * turns, size
-            step[s.BLOCKS], step[s.TOGETHER] = other[0], together
+            step[s.DST_STEP], step[s.BLOCK_STEP] = dst_step, inner.dst
+            step[s.SRC], step[s.SRC_STEP] = iteration * outer.src, src_step
+            step[s.SRC_BLOCK] = inner.src
+            step[s.WGT], step[s.WGT_STEP] = iteration * outer.wgt, inner.wgt
+            step[s.PAIR], step[s.PAIRS] = pair + start * per_row, size
+            step[s.BLOCKS], step[s.TOGETHER] = inner.iterations, together
             step[s.FRESH], step[s.CONSECUTIVE] = waiting == s.ALL, consecutive
             step[s.LINES], step[s.LINE_STEP], step[s.SRC_LINE] = 1, 0, 0
             start = end
-    sink.filled[s.FILLED_PAIRS] += rows * turns
+    sink.filled[s.FILLED_PAIRS] += rows * per_row
 
 
 @compiled
 def is_line(sink: s.Sink, at: Number, dst: Number, pair: Number, size: Number, fresh: Flag) -> Flag:
-    """Whether products with `size` pairs from number `pair` on are one more line of a step: with
-    the same weights, as far from its last line as that is from the one before."""
+    """True where products with `size` pairs from number `pair` on are one more line of a step: they
+    have the same weights, and the same distance from its last line as that from the line before."""
     step = sink.steps[at]
     first, lines = np.int64(step[s.PAIR]), np.int64(step[s.LINES])
     down = dst - step[s.TARGET]
@@ -129,55 +153,61 @@ def is_line(sink: s.Sink, at: Number, dst: Number, pair: Number, size: Number, f
     if down != lines * step[s.LINE_STEP] or along != lines * step[s.SRC_LINE]:
         return False
     for number in range(size):
-        one, other = sink.pairs[pair + number], sink.pairs[first + number]
-        if one[0] - other[0] != along or one[1] != other[1]:
+        here, there = sink.pairs[pair + number], sink.pairs[first + number]
+        if here[0] - there[0] != along or here[1] != there[1]:
             return False
     return True
 
 
 @compiled
 def has_positions(loop: Any) -> Flag:
-    """Whether a loop's iterations are positions: other accumulators, the same weights."""
-    return loop[0] > 1 and loop[1] > 0 and loop[3] == 0
+    """True for a loop whose iterations are positions: other accumulators, the same weights."""
+    return loop.iterations > 1 and loop.dst > 0 and loop.wgt == 0
 
 
 @compiled
 def has_pairs(loop: Any, length: Number, dst_step: Number) -> Flag:
-    """Whether two iterations of a loop can share a tile: the same inputs, and no accumulators
-    twice."""
-    if loop[0] < 2 or loop[2] != 0 or loop[1] == 0:
+    """True for a loop of which two iterations can share a tile: they have the same inputs, and no
+    accumulators in common."""
+    if loop.iterations < 2 or loop.src != 0 or loop.dst == 0:
         return False
-    return loop[1] % dst_step != 0 or loop[1] // dst_step >= length
+    return loop.dst % dst_step != 0 or loop.dst // dst_step >= length
 
 
 @compiled
 def unroll(
-    pairs: Any, words: Any, stride: Number, dst_mask: Number, rows: Number, turns: Number, loop: Any
+    pairs: Any,
+    words: Any,
+    stride: Number,
+    dst_mask: Number,
+    rows: Number,
+    per_row: Number,
+    loop: Any,
 ) -> Number:
-    """Put a loop's iterations one behind the other in each group of rows with the same
-    accumulators, from the last group on, as there is room behind it. A row begins at every
-    `stride`-th word, and has `turns` pairs; gives how many it has then."""
-    iterations = loop[0]
+    """Unroll a loop: append the pairs of its iterations to each group of rows with the same
+    accumulators, beginning with the last group, as there is room behind it. A row begins at every
+    `stride`-th word, and has `per_row` pairs. Returns how many it has afterwards."""
+    iterations = loop.iterations
     end = rows
     while end:
         start = end - 1
         dst = words[start * stride] & dst_mask
         while start and words[(start - 1) * stride] & dst_mask == dst:
             start -= 1
-        size, source = (end - start) * turns, start * turns
+        size, source = (end - start) * per_row, start * per_row
         for iteration in range(iterations - 1, -1, -1):
             target = source * iterations + iteration * size
             for number in range(size - 1, -1, -1):
-                pairs[target + number, 0] = pairs[source + number, 0] + iteration * loop[2]
-                pairs[target + number, 1] = pairs[source + number, 1] + iteration * loop[3]
+                pairs[target + number, 0] = pairs[source + number, 0] + iteration * loop.src
+                pairs[target + number, 1] = pairs[source + number, 1] + iteration * loop.wgt
         end = start
-    return turns * iterations
+    return per_row * iterations
 
 
 @compiled
 def positions_of(words: Any, geometry: layout.Geometry) -> Number:
-    """How many positions each row of the micro-ops has; negative where the rows are their columns,
-    the products of a position standing together. 1 where there is no such structure."""
+    """Number of positions in each row of micro-ops; negative where the micro-ops are transposed, so
+    that the products of one position follow each other. 1 where there is no such structure."""
     dst_mask = (1 << geometry.dst_bits) - 1
     count = words.size
     if count == 1:
@@ -219,8 +249,8 @@ def positions_of(words: Any, geometry: layout.Geometry) -> Number:
 
 @compiled
 def straight(first: Number, step: Number, length: Number, geometry: layout.Geometry) -> Flag:
-    """Whether a word that grows by `step` does so without a carry from field to field: by the same
-    steps in each field, forward in ACC and not at all in WGT."""
+    """True where a micro-op that grows by `step` has no carry from field to field: each field grows
+    by the same steps, that of ACC upwards, and that of WGT not at all."""
     dst_mask = (1 << geometry.dst_bits) - 1
     src_mask = (1 << geometry.src_bits) - 1
     src_low = geometry.dst_bits

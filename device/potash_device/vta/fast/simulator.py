@@ -1,4 +1,4 @@
-"""The fast engine: what `simulator.Simulator` does, in compiled code.
+"""The fast engine: it executes streams as `simulator.Simulator` does, in compiled code.
 
 A stream is decoded, checked and put in order once, and cached by its bytes. The elements that
 micro-ops name are checked before a run, and the steps that they lead to are kept for as long as the
@@ -30,18 +30,18 @@ from potash_device.vta.simulator import STEP_LIMIT, Event, Simulator
 from potash_device.vta.stream import Order, decode_stream
 
 KEPT_INSTRUCTIONS = 1 << 18
-"""And steps, of all the streams that are kept: 25 MiB, and what the steps' pairs take."""
+"""Maximum number of instructions and steps of all cached streams: 25 MiB, plus the steps' pairs."""
 
 MOST_STEPS = 1 << 17
 MOST_PAIRS = 1 << 20
-"""Of a stream whose steps are kept."""
+"""Maximum numbers for a stream whose steps are cached."""
 STEPS_AT_ONCE, PAIRS_AT_ONCE = 1 << 12, 1 << 16
-"""Where they are not."""
+"""Maximum numbers that are lowered at a time for a stream whose steps are not cached."""
 
 
 WORTH = 300_000
-"""Nanoseconds that several threads have to save of a stream, at least: it takes 0.05 to 0.2 ms
-until a thread that slept begins."""
+"""Nanoseconds that several threads have to save for a stream, at least: it takes 0.05 to 0.2 ms
+until a sleeping thread begins."""
 
 
 DIVIDED_AT = 5
@@ -54,10 +54,11 @@ class Plan(NamedTuple):
     loaded: NDArray[np.uint32]
     """The micro-ops that it loads, as they are in DRAM."""
     held: NDArray[np.uint32] | None
-    """What the micro-op buffer holds before; None where the stream uses only what it loads."""
+    """The micro-op buffer before the stream; None where the stream uses only what it loads."""
     steps: steps_.Sink
     after: NDArray[np.uint32]
-    """What the micro-op buffer holds afterwards, where `written` says that it is the stream's."""
+    """The micro-op buffer afterwards, valid where `written` is True: those elements the stream
+    loads."""
     written: NDArray[np.bool_]
 
 
@@ -69,14 +70,14 @@ class Program:
     order: NDArray[np.int64]
     plan: Plan | None = None
     is_long: bool = False
-    """Whether it has too many steps to keep them."""
+    """It has too many steps to cache them."""
     division: Division | None = None
-    """The plan's, once it has run for some times."""
+    """The plan's division among threads, once it has run `divided_at` times."""
     runs: int = 0
-    """Of the plan."""
+    """Runs of the plan."""
     pace: Pace = field(default_factory=Pace)
     loads: NDArray[np.int64] | None = None
-    """The numbers of its loads of micro-ops, each different one once."""
+    """The numbers of its loads of micro-ops, without duplicates."""
 
     @property
     def size(self) -> int:
@@ -85,7 +86,7 @@ class Program:
         return self.order.size + steps + (self.division.size if self.division else 0)
 
     def micro_ops(self, geometry: layout.Geometry, dram: NDArray[np.uint8]) -> NDArray[np.uint32]:
-        """Those that it loads, as they are in DRAM now."""
+        """The micro-ops that it loads, as they are in DRAM now."""
         rows = self.rows
         if self.loads is None:
             of_uop = (rows[:, layout.OPCODE] == layout.LOAD) & (
@@ -103,14 +104,14 @@ class Program:
 class FastSimulator:
     """A core's buffers, and the execution of streams in `dram`.
 
-    As `Simulator`; the attributes `uop`, `inp`, `wgt` and `acc` are copies of the buffers in its
-    shapes. `path` is one of `paths.OFFERS`, by default the best one that the processor has.
-    A stream that is executed again and again is divided among `threads`, unless it was slower so.
-    Raises ValueError for a path that the processor has not.
+    It has the interface of `Simulator`; the attributes `uop`, `inp`, `wgt` and `acc` are copies of
+    the buffers in the same shapes. `path` is one of `paths.OFFERS`, by default the best one that
+    the processor has. A stream that is executed again and again is divided among `threads`, unless
+    it was slower so. Raises ValueError for a path that the processor has not.
     """
 
     worth, divided_at = WORTH, DIVIDED_AT
-    """Tests have streams divided at once that are not worth it."""
+    """Tests change these to divide any stream immediately."""
 
     trace: Callable[[Event], None] | None = None
     """Called before each instruction, when set."""
@@ -199,7 +200,7 @@ class FastSimulator:
         paths.set_tensors(self._buffers, other.inp, other.wgt)
 
     def keeps(self, stream: bytes) -> bool:
-        """Whether a stream is kept decoded, as one that ran is."""
+        """True for a stream that is cached decoded, as one that has run."""
         return stream in self._programs
 
     def forget(self) -> None:
@@ -207,7 +208,7 @@ class FastSimulator:
         self._kept = 0
 
     def _plan(self, stream: bytes, program: Program) -> Plan | None:
-        """The steps of a stream, kept or made anew; None where they depend on micro-ops that it
+        """The steps of a stream, cached or computed; None where they depend on micro-ops that it
         writes itself, or are too many. Raises StreamError for micro-ops that lead out of their
         buffers."""
         loaded = program.micro_ops(self._geometry, self._dram)
@@ -229,7 +230,7 @@ class FastSimulator:
         return plan
 
     def _grow(self, stream: bytes, by: int) -> None:
-        """A stream has more or fewer steps than before, if it is kept."""
+        """Account for a change in the number of steps of a stream, if it is cached."""
         if self.keeps(stream):
             self._kept += by
             self._drop()
@@ -249,7 +250,7 @@ class FastSimulator:
 
     def _interpret(self, stream: bytes, program: Program) -> None:
         """Execute a stream whose steps are not kept. Raises StreamError where micro-ops lead out of
-        their buffer; what stands before these has been executed."""
+        their buffer; the instructions before these have been executed."""
         sink, place = self._sink, 0
         sink.zeroed[:] = 0
         sink.filled[steps_.ITERATION] = 0
@@ -281,7 +282,8 @@ class FastSimulator:
         execute(sink, program.rows, *where, *own, WHOLE, 0, 0, self._progress)
 
     def _execute_divided(self, stream: bytes, program: Program, plan: Plan) -> bool:
-        """Execute a stream's steps in several threads. False where that is not worth it."""
+        """Execute a stream's steps in several threads. False, with nothing done, where that is not
+        worth it."""
         program.runs += 1
         if program.runs == self.divided_at:
             program.division = divide(
@@ -303,7 +305,7 @@ class FastSimulator:
         return True
 
     def _refuse(self, stream: bytes, index: int, micro_ops: NDArray[np.uint32]) -> None:
-        """Raise StreamError for an instruction that `micro_ops` lead out of a buffer."""
+        """Raise StreamError for an instruction whose `micro_ops` lead out of a buffer."""
         instruction = decode_stream(stream, self.config)[index]
         assert isinstance(instruction, Gemm | Alu)
         self._readable.uop[:] = micro_ops
@@ -311,7 +313,7 @@ class FastSimulator:
         raise AssertionError(f"the engines do not agree on instruction {index}")
 
     def _program(self, stream: bytes) -> Program | None:
-        """The stream, if it may run."""
+        """The decoded stream; None where it may not run."""
         found = self._programs.get(stream)
         if found is not None:
             self._programs.move_to_end(stream)
@@ -342,7 +344,7 @@ class FastSimulator:
         self._drop()
 
     def _drop(self) -> None:
-        """Forget the streams that were not used for longest, where there are too many."""
+        """Drop the least recently used streams while there are too many."""
         while self._kept > KEPT_INSTRUCTIONS:
             _, oldest = self._programs.popitem(last=False)
             self._kept -= oldest.size

@@ -1,8 +1,8 @@
-"""Steps: what is left of GEMM and ALU instructions when their micro-ops are known.
+"""Steps: the work of GEMM and ALU instructions, once their micro-ops are known.
 
 A step is a row of numbers, whose meaning depends on its kind. The steps of a whole stream are kept
-with it; where micro-ops cannot be known before they execute, an instruction becomes steps when its
-turn comes, and they are not kept.
+with it; where micro-ops cannot be known in advance, an instruction is lowered to steps just before
+it is executed, and they are not cached.
 """
 
 from typing import NamedTuple
@@ -20,48 +20,48 @@ TABLE_PAIRS = 1 << 14
 COLUMNS = 19
 KIND, COUNT, TARGET = range(3)
 TRANSFER, ZERO, PRODUCTS, ELEMENTWISE = range(4)
-"""Kinds. A TRANSFER's target is the number of its instruction; that of other kinds is an element of
-ACC, the first of `COUNT`."""
+"""Kinds of steps. The target of a TRANSFER is the number of its instruction; that of other kinds is
+the first of `COUNT` elements of ACC."""
 
 DST_STEP, BLOCK_STEP, SRC, SRC_STEP, SRC_BLOCK, WGT, WGT_STEP = range(3, 10)
 PAIR, PAIRS, BLOCKS, TOGETHER, FRESH, CONSECUTIVE = range(10, 16)
 LINES, LINE_STEP, SRC_LINE = range(16, 19)
-"""Of PRODUCTS: for so many positions and blocks, the pairs of INP and WGT elements from number PAIR
-on. Two blocks may be multiplied TOGETHER. FRESH accumulators are zero, whatever they hold. The WGT
-elements of CONSECUTIVE pairs follow each other. There are so many LINES of positions, one after the
-other, as the rows of an image are."""
+"""Columns of PRODUCTS: for COUNT positions and BLOCKS blocks, the PAIRS pairs of INP and WGT
+elements from number PAIR on are multiplied. Two blocks may be multiplied TOGETHER. FRESH
+accumulators count as zero, whatever they hold. The WGT elements of CONSECUTIVE pairs follow each
+other. There are LINES lines of positions, such as the rows of an image, LINE_STEP apart in ACC and
+SRC_LINE in INP."""
 
 OPCODE, IMMEDIATE, OPERAND, STRIDE, CUT, JUMP, MEMBERS, PIECES, SIMPLE = range(3, 12)
-"""Of ELEMENTWISE: the operand is the number itself where it is IMMEDIATE, else an element of ACC,
-which goes on by STRIDE for each element of the target, and from each `CUT` of them to the next by
-JUMP. The first of several steps that can be executed piece by piece says how many MEMBERS they are,
-and behind how many elements a piece ends at the latest. SIMPLE: no element is an operand of
-another one of the target."""
+"""Columns of ELEMENTWISE: the operand is the number itself where it is IMMEDIATE, else an element
+of ACC, which advances by STRIDE for each element of the target, and by JUMP from each CUT elements
+to the next. The first of several steps that can be executed piece by piece has their number,
+MEMBERS, and the maximum size of a piece, PIECES. SIMPLE: no element of the target is an operand of
+another one."""
 
 STEPS, FILLED_PAIRS, GROUP, ZEROED, ITERATION, STORES, OTHERS, FAILED, OVERFLOW = range(9)
-"""Of `Sink.filled`: how many steps and pairs there are, the first step of the last group or -1, how
-many accumulators wait to be zeroed, how many iterations of an instruction are done where it has
-more steps than there is room for; whether there is a STORE, whether the stream uses micro-ops that
-it has not loaded, whether those of an instruction lead out of a buffer; whether there was no room
-for a step."""
+"""Columns of `Sink.filled`: numbers of steps and pairs; the first step of the last group, or -1;
+number of accumulators that wait to be zeroed; iterations of an instruction that are lowered, where
+it has more steps than there is room for; flags: there is a STORE, the stream uses micro-ops that it
+has not loaded, those of an instruction lead out of a buffer, there was no room for a step."""
 
 
 class Sink(NamedTuple):
-    """Where steps go."""
+    """Memory for steps and their pairs, and the state of lowering."""
 
     steps: NDArray[np.int32]
     pairs: NDArray[np.int32]
     filled: NDArray[np.int64]
     zeroed: NDArray[np.uint8]
-    """Of each accumulator: whether a GEMM has reset it, but no step has zeroed it yet."""
+    """WAITING for each accumulator that a GEMM has reset, but no step has zeroed yet."""
     row: NDArray[np.int64]
     words: NDArray[np.uint32]
     """An iteration of an instruction, and its micro-ops."""
 
 
 def sink(config: Config, steps: int, pairs: int) -> Sink:
-    """An empty one, with room for so many steps and pairs, and for those of an iteration and for
-    zeroing. Memory for it is taken as it fills."""
+    """An empty sink, with room for `steps` and `pairs`, for those of one more iteration, and for
+    zeroing. The kernel allocates its memory as it is filled."""
     accumulators, micro_ops = config.depth(MemoryId.ACC), config.depth(MemoryId.UOP)
     made = Sink(
         np.empty((steps + accumulators + micro_ops, COLUMNS), np.int32),
@@ -76,7 +76,7 @@ def sink(config: Config, steps: int, pairs: int) -> Sink:
 
 
 def clear(sink: Sink) -> None:
-    """Forget the steps, but not which iteration of an instruction is next."""
+    """Remove all steps, but remember which iteration of an instruction is next."""
     iteration = sink.filled[ITERATION]
     sink.filled[:] = 0
     sink.filled[GROUP] = -1
@@ -85,13 +85,13 @@ def clear(sink: Sink) -> None:
 
 @compiled
 def room(sink: Sink) -> Number:
-    """How many steps there is room for, besides those that zero what waits for it."""
+    """Number of steps that there is room for, besides those that zero waiting accumulators."""
     return sink.steps.shape[0] - sink.zeroed.size - sink.filled[STEPS]
 
 
 @compiled
 def new_step(sink: Sink, kind: Number) -> Number:
-    """The number of a new step of that kind, which ends a group."""
+    """The number of a new step of this kind. It ends the current group."""
     if sink.filled[STEPS] == sink.steps.shape[0]:
         sink.filled[OVERFLOW] = 1
         sink.filled[STEPS] = 0
@@ -104,7 +104,7 @@ def new_step(sink: Sink, kind: Number) -> Number:
 
 @compiled
 def zero_waiting(sink: Sink) -> None:
-    """Zero the accumulators that wait for it."""
+    """Add steps that zero all accumulators that wait to be zeroed."""
     begin = 0
     while sink.filled[ZEROED]:
         while not sink.zeroed[begin]:
@@ -121,7 +121,7 @@ def zero_waiting(sink: Sink) -> None:
 
 
 NONE, SOME, ALL = range(3)
-"""How many accumulators."""
+"""Numbers of accumulators that `take_zeroed` returns."""
 WAITING, TAKEN = 1, 2
 
 
@@ -129,8 +129,9 @@ WAITING, TAKEN = 1, 2
 def take_zeroed(
     sink: Sink, first: Number, step: Number, count: Number, block_step: Number, blocks: Number
 ) -> Number:
-    """How many of the accumulators of some products wait to be zeroed: `count` ones from `first` on
-    for each of `blocks`. Where it is ALL, and none of them occurs twice, they no longer do."""
+    """How many of the accumulators of some products wait to be zeroed (NONE, SOME or ALL): `count`
+    of them, from `first` on in steps of `step`, for each of `blocks`. After ALL, which is returned
+    only if none of them occurs twice, they no longer wait."""
     if sink.filled[ZEROED] == 0:
         return NONE
     taken = 0

@@ -1,7 +1,7 @@
 """Threads that execute a stream together.
 
-The first one is the caller, and its buffers are the core's. The others wait for work in Python, and
-execute it without the GIL.
+The first thread is the caller, whose buffers are the core's. The others wait for work in Python,
+and execute it without the GIL.
 """
 
 import math
@@ -23,7 +23,7 @@ from potash_device.vta.fast.division import Division
 from potash_device.vta.fast.execution import LINE, execute
 
 PAUSE = 50e-6
-"""Seconds for which a thread sleeps that waits for one that has not come further for a while."""
+"""Seconds that a thread sleeps when it has waited for another thread for a while."""
 
 LONGEST_REST = 63
 """Runs of a stream in one thread before several are tried again."""
@@ -31,11 +31,9 @@ LONGEST_REST = 63
 
 @dataclass(slots=True)
 class Pace:
-    """Whether several threads are faster than one for a stream, by how long its last runs took.
-
-    They are not where other work has the processors: whoever waits for a thread that has none
-    waits for a time slice.
-    """
+    """The choice between one thread and several for a stream, by the times of its last runs.
+    Several are slower where other work has the processors: waiting for a thread that has no
+    processor takes a time slice."""
 
     alone: float = math.inf
     """Seconds of the last run in one thread."""
@@ -45,12 +43,12 @@ class Pace:
     """Runs in several threads that took longer, since the last one that did not."""
 
     def rests(self) -> bool:
-        """Whether the next run is to be in one thread."""
+        """True where the next run is to be in one thread. To be called once for each run."""
         self.rest -= self.rest > 0
         return self.rest > 0
 
     def took(self, seconds: float, *, divided: bool) -> None:
-        """A run in one thread, or a `divided` one, took so long."""
+        """Record the time of a run in one thread, or of a `divided` run."""
         if not divided:
             self.alone = seconds
         elif seconds <= self.alone:
@@ -64,7 +62,7 @@ _Work = SimpleQueue[Callable[[], None] | None]
 
 
 class Team:
-    """`threads` of them, for a core with this path.
+    """`threads` threads for a core with this path, including the caller.
 
     Raises RuntimeError where there cannot be so many threads.
     """
@@ -88,7 +86,7 @@ class Team:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all threads are there: after a fork, they are not."""
+        """False where threads are missing, as after a fork."""
         return all(thread.is_alive() for thread in self._threads)
 
     def execute(
@@ -101,8 +99,8 @@ class Team:
         buffers: paths.Path,
         acc: NDArray[np.int32],
     ) -> None:
-        """Execute the steps of `sink`, divided in so many parts. When this is interrupted, the team
-        is not to be used again, and what is left is undefined."""
+        """Execute the steps of `sink`, divided into one part for each thread. If this is
+        interrupted, the team must not be used again, and the buffers are undefined."""
         config = self._config
         progress = self._progress
         progress[:] = 0

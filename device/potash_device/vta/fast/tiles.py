@@ -1,21 +1,35 @@
-"""Tiles: what of a GEMM is kept in registers while it adds up products.
+"""Tiles: accumulators of a GEMM that stay in registers while products are added to them.
 
-A tile is some positions by some output blocks, each 16 accumulators. It goes through a table of
+Products have to be added to accumulators in memory; loading and storing these for each product
+would take longer than the products do. A tile is a number of positions by a number of output
+blocks, each 16 accumulators. All its accumulators are in registers while it goes through a table of
 (INP element, WGT element) pairs, each of which multiplies a row of 16 inputs by a block of 16x16
-weights. Weights are packed in groups of 64 bytes: four bytes for each output, which one instruction
-multiplies and adds up. LLVM's scheduler hoists loads until registers run out and spills them; a few
-lines of assembly for each position keep it from that.
+weights. For example, a tile of two positions by one block with the pairs (3, 5) and (4, 6), whose
+inputs are one element apart, computes
+
+    ACC[0] += INP[3] * WGT[5] + INP[4] * WGT[6]
+    ACC[1] += INP[4] * WGT[5] + INP[5] * WGT[6]
+
+and loads WGT[5] and WGT[6] once for both positions.
+
+Weights are packed in groups of 64 bytes: four bytes for each output, which one instruction
+multiplies by four inputs and adds up. VPDPBUSD multiplies unsigned by signed bytes, so 128 is added
+to the inputs. The inputs (1, -2) and the weights (3, 4) give 129 * 3 + 126 * 4 = 891; the
+correction of the block, -128 * (3 + 4) = -896, makes it 1 * 3 - 2 * 4 = -5.
+
+LLVM's scheduler hoists loads until registers run out and spills them; a few lines of assembly for
+each position prevent that.
 
 Source: Intel 64 and IA-32 Architectures Software Developer's Manual, VPDPBUSD and VPMADDWD."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba.core import types
 
-from potash_device.vta.fast.compiling import intrinsic
+from potash_device.vta.fast.compiling import Number, intrinsic
 from potash_device.vta.fast.emitting import (
     ACC_BYTES,
     I8,
@@ -49,26 +63,26 @@ from potash_device.vta.fast.paths import (
 
 GROUP_BYTES = 4 * BLOCK
 BIAS = 0x80808080
-"""What INP has more than its values where products are of unsigned bytes, in four of them."""
+"""The bias of INP where the instruction multiplies unsigned bytes, in four bytes."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """How a path keeps rows of inputs and blocks of weights, and multiplies them."""
+    """A path's layout of rows of inputs and blocks of weights, and its multiplying instruction."""
 
     value_bytes: int
-    """Of a value of INP and of WGT."""
+    """Bytes of a value of INP and of WGT."""
     halves: int
-    """Vectors that 16 accumulators take."""
+    """Number of vectors that hold 16 accumulators."""
     product: str | None = None
     """The assembly that adds products of `weights` and `inputs` to `sums`; None where LLVM finds
     the instructions."""
     weights_in_registers: bool = False
     registers: str = "x"
-    """The constraint that names those which the instructions can name."""
+    """LLVM's constraint for the vector registers that the instruction can use."""
     corrected: bool = False
     form: int = FULL
-    """What all blocks have in common."""
+    """The form that all blocks have."""
 
     @property
     def element_bytes(self) -> int:
@@ -76,12 +90,12 @@ class Kind:
 
     @property
     def groups(self) -> int:
-        """Of weights, in a block."""
+        """Groups of weights in a block."""
         return self.element_bytes // 4
 
     @property
     def multiplied(self) -> int:
-        """Groups of which the products are not zero."""
+        """Number of groups whose products are not zero."""
         return {FULL: self.groups, FIRST: FIRST_INPUTS * self.value_bytes // 4, DIAGONAL: 1}[
             self.form
         ]
@@ -92,7 +106,7 @@ class Kind:
 
     @property
     def diagonal_bytes(self) -> int:
-        """Of a block that has nothing else."""
+        """Bytes of the diagonal of a DIAGONAL block."""
         return 2 * BLOCK if self.product is None else ACC_BYTES
 
     @property
@@ -127,6 +141,27 @@ KINDS = {
 }
 
 
+class Operands(NamedTuple):
+    """Where a tile's accumulators, inputs and weights are, in elements."""
+
+    position_step: Number
+    """From a position to the next in ACC."""
+    block_step: Number
+    """From a block to the next in ACC."""
+    source_step: Number
+    """From a position to the next in INP."""
+    weight: Number
+    """Added to the pairs' WGT elements."""
+    weight_step: Number
+    """From a block to the next in WGT."""
+    table: Number
+    """Address of the pairs."""
+    count: Number
+    """Number of pairs."""
+    fresh: Number
+    """1 where the accumulators count as zero, whatever they hold."""
+
+
 @intrinsic
 def tile(
     typing: Any,
@@ -136,29 +171,25 @@ def tile(
     blocks: Any,
     acc: Any,
     source: Any,
-    others: Any,
+    operands: Any,
 ) -> Any:
     """Add products to a tile of accumulators.
 
     `form`, which all blocks have, `positions` and `blocks` are constants. `acc` is the address of
-    the first accumulators; `source` is added to the pairs' INP elements. `others` are the steps
-    from a position to the next in ACC, from a block to the next there, and from a position to the
-    next in INP, all in elements; what is added to the pairs' WGT elements, and the step from a
-    block to the next there; the address of the pairs, and how many there are; and whether
-    the accumulators begin with zero, whatever they hold.
+    the first accumulators; `source` is added to the pairs' INP elements. `operands` are `Operands`.
     """
     kind = replace(KINDS[buffers.instance_class], form=form.literal_value)
     across, down = positions.literal_value, blocks.literal_value
-    signature = types.void(buffers, form, positions, blocks, types.int64, types.int64, others)
+    signature = types.void(buffers, form, positions, blocks, types.int64, types.int64, operands)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         addresses = Addresses(context, builder, signature.args[0], arguments[0])
         acc, source = arguments[4:6]
         position_step, block_step, source_step, weight, weight_step, table, count, fresh = (
             context.cast(builder, builder.extract_value(arguments[6], at), given, types.int64)
-            for at, given in enumerate(others)
+            for at, given in enumerate(operands)
         )
-        places = [
+        targets = [
             builder.add(
                 acc,
                 builder.mul(
@@ -180,13 +211,13 @@ def tile(
         builder.position_at_end(reading)
         read = [
             [load(builder, place, half * size, kind.vector) for half in range(kind.halves)]
-            for place in places
+            for place in targets
         ]
         builder.branch(beginning)
         builder.position_at_end(beginning)
         first = [[builder.phi(kind.vector) for _ in vectors] for vectors in read]
         _add_incoming(first, read, reading)
-        _add_incoming(first, [[zero] * kind.halves] * len(places), start)
+        _add_incoming(first, [[zero] * kind.halves] * len(targets), start)
         corrections = [[zero] * kind.halves for _ in range(down if kind.corrected else 0)]
 
         before = builder.block
@@ -224,9 +255,9 @@ def tile(
                 added[number] = result[at * kind.halves : (at + 1) * kind.halves]
         for y in range(len(corrections)):
             place = builder.add(addresses.correction, scaled(builder, numbers[y], ACC_BYTES))
-            added[len(places) + y] = [
+            added[len(targets) + y] = [
                 builder.add(vector, load(builder, place, half * size, kind.vector))
-                for half, vector in enumerate(sums[len(places) + y])
+                for half, vector in enumerate(sums[len(targets) + y])
             ]
         following = builder.add(index, integer(1))
         index.add_incoming(following, loop)
@@ -234,10 +265,10 @@ def tile(
         builder.cbranch(builder.icmp_signed("<", following, count), loop, after)
 
         builder.position_at_end(after)
-        for number, place in enumerate(places):
+        for number, place in enumerate(targets):
             for half, vector in enumerate(added[number]):
                 if kind.corrected:
-                    vector = builder.add(vector, added[len(places) + number // across][half])
+                    vector = builder.add(vector, added[len(targets) + number // across][half])
                 store(builder, vector, place, half * size)
         return context.get_dummy_value()
 
@@ -246,7 +277,7 @@ def tile(
 
 @intrinsic
 def weights_of(typing: Any, pairs: Any, number: Any) -> Any:
-    """The WGT element of a pair, of those at address `pairs`."""
+    """The WGT element of pair `number` of the table at address `pairs`."""
     signature = types.int64(types.int64, types.int64)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -291,7 +322,7 @@ def pack(typing: Any, buffers: Any, source: Any, number: Any) -> Any:
         if "forms" in buffers.fields:
             place = builder.inttoptr(builder.add(addresses.forms, number), I8.as_pointer())
             builder.store(ir.Constant(I8, FULL), place)
-            # Most blocks have weights where no other form has any, which is seen at once.
+            # Most blocks are FULL, which one quarter of their weights shows.
             behind = ir.Constant(LANES, [-1] * 12 + [0] * 4)
             with builder.if_then(_is_zero(builder, [narrow[3]], [behind])):
                 form, diagonal = _form(builder, narrow)
@@ -308,7 +339,7 @@ def pack(typing: Any, buffers: Any, source: Any, number: Any) -> Any:
 
 
 def _correction(builder: Any, kind: Kind, groups: Sequence[Value], half: int) -> Value:
-    """What the bias of INP adds to the products of a block in packed groups, taken off."""
+    """The negated effect of INP's bias on the products of a block in packed groups."""
     lanes = kind.vector.count
     zero = ir.Constant(kind.vector, [0] * lanes)
     inputs = ir.Constant(kind.vector, [BIAS] * lanes)
@@ -324,7 +355,7 @@ def _correction(builder: Any, kind: Kind, groups: Sequence[Value], half: int) ->
 
 
 def _is_zero(builder: Any, vectors: Sequence[Value], masks: Sequence[Value]) -> Value:
-    """Whether vectors of 16 lanes are zero where the masks are not."""
+    """True where vectors of 16 lanes are zero in all bits of their masks."""
     zero = ir.Constant(LANES, [0] * BLOCK)
     found = zero
     for vector, mask in zip(vectors, masks, strict=True):
@@ -355,7 +386,7 @@ def _form(builder: Any, groups: Sequence[Value]) -> tuple[Value, Value]:
 
 
 class _Weights:
-    """A block: in registers, or its address."""
+    """A block of weights: in registers, or in memory at an address."""
 
     def __init__(self, builder: Any, kind: Kind, address: Value) -> None:
         self.address = address
@@ -406,7 +437,8 @@ def _products(
 def _pair_products(
     builder: Any, kind: Kind, sums: list[Value], row: Value, weights: Sequence[_Weights]
 ) -> list[Value]:
-    """The same with pairs of 16-bit products, which LLVM knows by many processors' names."""
+    """The same with pairs of 16-bit products, for which LLVM selects each processor's
+    instructions."""
     result = list(sums)
     lanes = kind.vector.count
     if kind.form == DIAGONAL:
@@ -421,9 +453,9 @@ def _pair_products(
     pairs, wide = ir.VectorType(I16, 2 * lanes), ir.VectorType(I32, 2 * lanes)
     for group in range(kind.multiplied):
         word = load(builder, row, 4 * group, I32)
-        nothing = ir.Constant(kind.vector, ir.Undefined)
-        one = builder.insert_element(nothing, word, ir.Constant(I32, 0))
-        inputs = builder.bitcast(shuffle(builder, one, one, [0] * lanes), pairs)
+        undefined = ir.Constant(kind.vector, ir.Undefined)
+        lane = builder.insert_element(undefined, word, ir.Constant(I32, 0))
+        inputs = builder.bitcast(shuffle(builder, lane, lane, [0] * lanes), pairs)
         for number in range(len(sums)):
             which, half = divmod(number, kind.halves)
             offset = group * GROUP_BYTES + half * kind.vector_bytes
@@ -436,7 +468,7 @@ def _pair_products(
 
 
 def _widened(builder: Any, group: Value) -> list[Value]:
-    """Two groups of 16-bit values for one of 8-bit ones."""
+    """Two groups of 16-bit values, made from one group of 8-bit values."""
     values = builder.bitcast(group, ir.VectorType(I8, 4 * BLOCK))
     wide = builder.bitcast(
         builder.sext(values, ir.VectorType(I16, 4 * BLOCK)), ir.VectorType(I32, 2 * BLOCK)

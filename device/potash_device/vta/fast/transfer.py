@@ -1,4 +1,4 @@
-"""LOAD and STORE: rectangles between DRAM and the buffers, which keep what their path likes."""
+"""LOAD and STORE: transfers of rectangles between DRAM and the buffers, in the path's layout."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ BLOCK_BYTES = BLOCK * BLOCK
 
 @compiled
 def load(row: Any, geometry: layout.Geometry, dram: Any, buffers: Any, acc: Any) -> None:
-    """Execute a LOAD that fits, of anything but micro-ops."""
+    """Execute a LOAD that fits into its buffer, of anything but micro-ops."""
     memory = row[layout.MEMORY_TYPE]
     if memory == layout.INP:
         values = buffers.inp.size // geometry.depths[layout.INP]
@@ -31,7 +31,7 @@ def load(row: Any, geometry: layout.Geometry, dram: Any, buffers: Any, acc: Any)
 def load_values(
     row: Any, geometry: layout.Geometry, dram: Any, target: Any, values: Number
 ) -> None:
-    """Load elements of so many values to INP or ACC."""
+    """Load elements of `values` values each to INP or ACC."""
     zero = zero_of(target)
     before, after = row[layout.X_PAD_0] * values, row[layout.X_PAD_1] * values
     size = geometry.sizes[row[layout.MEMORY_TYPE]]
@@ -60,7 +60,7 @@ def load_values(
 def load_signed(
     row: Any, geometry: layout.Geometry, dram: Any, buffers: Any, values: Number
 ) -> None:
-    """Load elements of INP to where a path wants them as they are, besides."""
+    """Load elements of INP unbiased, too, for a path that keeps them so."""
     raise NotImplementedError("compiled code only")
 
 
@@ -100,7 +100,7 @@ def load_weights(row: Any, geometry: layout.Geometry, dram: Any, buffers: Any) -
 
 @compiled
 def store(row: Any, geometry: layout.Geometry, dram: Any, acc: Any) -> None:
-    """Execute a STORE that fits: the low bits of the accumulators."""
+    """Execute a STORE that fits into its buffer: it stores the low bits of the accumulators."""
     size = geometry.sizes[layout.OUT]
     width = size // geometry.lanes
     source = row[layout.SRAM_BASE] * geometry.lanes
@@ -146,12 +146,12 @@ def clear_wgt(buffers: Any, at: Number, count: Number) -> None:
 
 
 def zero_of(target: Any) -> Number:
-    """Zero, as INP or ACC have it."""
+    """Zero in the layout of INP or ACC."""
     raise NotImplementedError("compiled code only")
 
 
 def put(target: Any, data: Any) -> None:
-    """Copy values from DRAM, as INP or ACC have them."""
+    """Copy values from DRAM in the layout of INP or ACC."""
     raise NotImplementedError("compiled code only")
 
 
@@ -214,7 +214,7 @@ def _fill_wgt(buffers: Any, at: Any, count: Any, data: Any) -> Any:
 
 @compiled
 def widen(target: Any, data: Any) -> None:
-    """Signed values of as many bytes as there are for each."""
+    """Copy signed values of DRAM, of `data.size / target.size` bytes each, to a wider type."""
     width = data.size // most(target.size, 1)
     if width == 1:
         for number in range(target.size):
