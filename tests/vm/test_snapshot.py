@@ -128,7 +128,7 @@ def test_firmware_that_starts_no_kernel_is_not_waited_for(
         monitor.execute.return_value = f"\r\nCPU#0\r\n{instruction} EFL=00000046\r\n"
         monkeypatch.setattr(machine, "failure", GuestError)  # there is no console
         with pytest.raises(GuestError, match=said):
-            snapshot._await_life(machine, Accelerator.KVM, 0.02)
+            snapshot._await_response(machine, Accelerator.KVM, 0.02)
 
 
 def test_another_shape_image_or_accelerator_is_another_state(images: GuestImages) -> None:

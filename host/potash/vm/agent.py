@@ -1,9 +1,10 @@
-"""The guest's end of the control channel: runs commands, streams what they say, tells how they end.
+"""The guest's end of the control channel: it runs commands, streams their output, and reports how
+they end.
 
 It is started by the guest's init before the machine is frozen, so that its start-up costs a
 restored guest nothing, and serves any number of commands from one thread. Each command gets a
-session of its own, pipes (or a pseudo-terminal), and its end is told only after everything it had
-written by then. `serve` knows only a byte stream; what concerns the machine is in `main`.
+session of its own, and pipes or a pseudo-terminal. Its end is reported after everything that it had
+written by then. `serve` uses only a byte stream; everything about the machine is in `main`.
 """
 
 import contextlib
@@ -50,17 +51,17 @@ class Port:
 
 
 class Command:
-    """One running command: its process, and this end of its pipes."""
+    """A running command: its process, and this end of its pipes."""
 
-    def __init__(self, channel: int, wanted: Mapping[str, Any]) -> None:
+    def __init__(self, channel: int, request: Mapping[str, Any]) -> None:
         self.channel = channel
-        environment = dict(os.environ, **wanted.get("env", {}))
-        self.terminal = wanted.get("terminal") is not None
+        environment = dict(os.environ, **request.get("env", {}))
+        self.terminal = request.get("terminal") is not None
         self.pending = bytearray()
         self.ended = False
         if self.terminal:
             parent_end, child_end = os.openpty()
-            rows, columns = wanted["terminal"]
+            rows, columns = request["terminal"]
             resize(parent_end, rows, columns)
             self.streams: dict[int, int] = {parent_end: Kind.OUTPUT}
             self.input: int | None = parent_end
@@ -70,9 +71,9 @@ class Command:
             child_end = -1
         try:
             self.process = subprocess.Popen(
-                wanted["argv"],
+                request["argv"],
                 env=environment,
-                cwd=wanted.get("cwd"),
+                cwd=request.get("cwd"),
                 start_new_session=True,
                 # One thread: nothing can be held locked in the child.
                 preexec_fn=take_terminal if self.terminal else None,  # noqa: PLW1509
@@ -101,7 +102,8 @@ class Command:
             os.set_blocking(descriptor, False)
 
     def write(self) -> int:
-        """Hand the command what it takes of the pending input; the number of bytes that left us."""
+        """Pass as much of the pending input to the command as it reads. Returns the number of
+        bytes."""
         if self.input is None:
             taken = len(self.pending)
             self.pending.clear()
@@ -115,7 +117,7 @@ class Command:
         except BlockingIOError:
             return taken
         except OSError:
-            # The command reads no more: what it does not want counts as taken.
+            # The command reads no more: the rest of its input counts as read.
             taken += len(self.pending)
             self.pending.clear()
             self.close_input()
@@ -130,7 +132,7 @@ class Command:
             self.input = None
 
     def read(self, descriptor: int) -> bytes | None:
-        """What a stream has; None when it has nothing now, empty at its end."""
+        """The next bytes of a stream; None while it has none, empty at its end."""
         try:
             return os.read(descriptor, PIECE)
         except BlockingIOError:
@@ -147,7 +149,7 @@ class Command:
 
 
 def take_terminal() -> None:
-    """In the child: make its standard input the session's controlling terminal."""
+    """Make standard input the session's controlling terminal; called in the child."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
@@ -156,11 +158,11 @@ def resize(terminal: int, rows: int, columns: int) -> None:
 
 
 class Agent:
-    """Serves one byte stream until it ends.
+    """The server of one byte stream, until it ends.
 
     Args:
         port: its descriptor.
-        greet: told of every greeting, before it is answered.
+        greet: called with every greeting, before it is answered.
     """
 
     def __init__(self, port: int, greet: Greet) -> None:
@@ -173,7 +175,7 @@ class Agent:
         self.poll.register(port, select.POLLIN)
 
     def serve(self) -> None:
-        """Work until the stream ends."""
+        """Serve until the stream ends."""
         while True:
             for descriptor, events in self.poll.poll():
                 if descriptor == self.port.descriptor:
@@ -200,9 +202,9 @@ class Agent:
     def handle(self, frame: Frame) -> None:
         command = self.commands.get(frame.channel)
         if frame.kind == Kind.HELLO:
-            wanted = json.loads(frame.data)
-            self.greet(wanted)
-            self.port.send(Kind.HELLO, 0, json.dumps({"nonce": wanted["nonce"]}).encode())
+            greeting = json.loads(frame.data)
+            self.greet(greeting)
+            self.port.send(Kind.HELLO, 0, json.dumps({"nonce": greeting["nonce"]}).encode())
         elif frame.kind == Kind.PING:
             self.port.send(Kind.PONG, 0, frame.data)
         elif frame.kind == Kind.RUN and command is None:
@@ -216,11 +218,11 @@ class Agent:
         elif frame.kind == Kind.RESIZE and command.terminal and command.input is not None:
             resize(command.input, *json.loads(frame.data))
 
-    def run(self, channel: int, wanted: Mapping[str, Any]) -> None:
+    def run(self, channel: int, request: Mapping[str, Any]) -> None:
         try:
-            command = Command(channel, wanted)
+            command = Command(channel, request)
         except OSError as error:
-            text = f"{error.filename or wanted['argv'][0]}: {error.strerror}\n"
+            text = f"{error.filename or request['argv'][0]}: {error.strerror}\n"
             code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
             self.port.send(Kind.ERRORS, channel, text.encode())
             self.port.send(Kind.EXIT, channel, number(code))
@@ -236,7 +238,7 @@ class Agent:
         self.push(command)
 
     def push(self, command: Command) -> None:
-        """Move pending input on, and wait for room when there is none."""
+        """Pass pending input to the command, and poll for room when there is none."""
         before = command.input
         taken = command.write()
         if taken:
@@ -263,7 +265,7 @@ class Agent:
             self.push(command)
 
     def forward(self, command: Command, descriptor: int) -> bool:
-        """Send one piece of a stream on; False when there is none now."""
+        """Forward one piece of a stream to the host. False when there is none now."""
         data = command.read(descriptor)
         if data:
             self.port.send(command.streams[descriptor], command.channel, data)
@@ -277,10 +279,10 @@ class Agent:
         return bool(data)
 
     def finish(self, command: Command) -> None:
-        """The process has ended: send what it left in its pipes, then how it ended.
+        """Send the rest of an exited command's output, then its exit code.
 
-        A process that it left behind may hold the pipes open for ever, so nobody waits for their
-        end.
+        A process that the command started may hold the pipes open for ever, so their end is not
+        awaited.
         """
         code = command.process.wait()
         for descriptor in list(command.streams):
@@ -302,7 +304,8 @@ class Agent:
 
 
 def settle(greeting: Mapping[str, Any]) -> None:
-    """A machine that was frozen has old clocks, and shares its random state with its siblings."""
+    """Set the clocks and the random state of a machine that was frozen: the clocks are old, and
+    others resumed from the same state have the same random numbers."""
     now = int(greeting["time_ns"])
     time.clock_settime_ns(time.CLOCK_REALTIME, now)
     year, month, *rest = time.gmtime(now // 10**9)[:6]
@@ -317,7 +320,7 @@ def settle(greeting: Mapping[str, Any]) -> None:
 
 
 def find_port() -> str:
-    """The device node of our virtio-serial port."""
+    """The device node of the control channel's virtio-serial port."""
     for port in os.listdir("/sys/class/virtio-ports"):
         with open(f"/sys/class/virtio-ports/{port}/name") as name:
             if name.read().strip() == PORT:

@@ -1,9 +1,9 @@
-"""The user's cache folder: where what was downloaded and built is stored, keyed by content.
+"""The user's cache folder for downloaded and built files, keyed by content.
 
-An entry is made under a temporary name and renamed when it is whole, so that an interrupted build
-leaves nothing that looks finished; one lock file keeps two processes from building at once. What is
-in it is run, so it is used only where nobody but its user can put anything. The folder is the XDG
-Base Directory Specification's `$XDG_CACHE_HOME`.
+An entry is made under a temporary name and renamed when it is complete, so an interrupted build
+leaves nothing that looks finished; a lock file prevents two processes from building at the same
+time. Its files are executed, so it is used only where nobody but its user can write. The folder is
+the XDG Base Directory Specification's `$XDG_CACHE_HOME`.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ from pathlib import Path
 from potash.sdk.progress import Progress, silent
 from potash.vm.errors import PackagesUnavailable
 
-UNTOLD = 2.0
-"""Seconds of waiting for another process that the user is not told of."""
+SILENT_WAIT = 2.0
+"""Seconds of waiting for another process before the user is informed."""
 
 
 def folder() -> Path:
@@ -33,7 +33,8 @@ def folder() -> Path:
 
 
 def key(*parts: str | bytes | Iterable[str | bytes]) -> str:
-    """A name made of what an entry depends on: other parts, or another order, another name."""
+    """A name derived from everything that an entry depends on: other parts, or another order of
+    them, give another name."""
     digest = hashlib.sha256()
     for part in parts:
         items: list[str | bytes] = [part] if isinstance(part, str | bytes) else list(part)
@@ -55,7 +56,7 @@ def files_key(root: Path, paths: Iterable[Path]) -> str:
 
 
 class Cache:
-    """One cache folder. Every method that makes something expects the lock to be held.
+    """A cache folder. Every method that makes something expects the lock to be held.
 
     Args:
         root: the folder; it is created when something is first put into it.
@@ -66,7 +67,7 @@ class Cache:
 
     @contextlib.contextmanager
     def locked(self, progress: Progress = silent) -> Iterator[None]:
-        """Hold the folder for building; wait for another process that does.
+        """Lock the folder for building; waits for another process that holds the lock.
 
         Raises PackagesUnavailable where the folder is not this user's, or cannot be used.
         """
@@ -81,7 +82,7 @@ class Cache:
                 "XDG_CACHE_HOME to a folder of your own"
             ) from None
         try:
-            if not _lock(descriptor, UNTOLD):
+            if not _lock(descriptor, SILENT_WAIT):
                 progress("waiting for another process that prepares the guest", None)
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             self._sweep()
@@ -127,8 +128,7 @@ class Cache:
             _remove(path)
 
     def _sweep(self) -> None:
-        # With the lock held nobody else is at work: what is unfinished was left by a killed
-        # process.
+        # The lock is held, so unfinished folders were left by a process that was killed.
         for path in self.root.glob("unfinished-*"):
             _remove(path)
 
@@ -146,7 +146,8 @@ def _lock(descriptor: int, limit: float) -> bool:
 
 
 def _require_private(path: Path) -> None:
-    """Have nobody else write to `path`. Raises PackagesUnavailable where it is another user's."""
+    """Remove other users' write permission for `path`. Raises PackagesUnavailable where it belongs
+    to another user."""
     found = path.stat()
     if {found.st_uid, path.lstat().st_uid} != {os.geteuid()}:
         raise PackagesUnavailable(

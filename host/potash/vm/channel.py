@@ -1,7 +1,7 @@
-"""The host's end of the control channel: starts commands in the guest and follows them.
+"""The host's end of the control channel: it starts commands in the guest and follows them.
 
-Nothing here waits without watching for the guest's end: while a command is quiet the agent is
-asked for a sign of life, and a guest that gives none is reported, not waited for.
+Every wait notices the end of the guest: while a command is silent, the agent is pinged, and a guest
+that does not answer is an error.
 """
 
 import json
@@ -17,11 +17,11 @@ from potash.vm.errors import GuestError, GuestTimeout
 
 PIECE = 1 << 16
 QUIET = 5.0
-"""Seconds of silence after which the agent is asked whether it lives."""
+"""Seconds of silence after which the agent is pinged."""
 ENTROPY = 32
 
 Sink = Callable[[bytes], object]
-"""Where a stream goes, piece by piece; `file.write` is one."""
+"""A function that receives a stream, piece by piece, such as `file.write`."""
 
 
 class Readable(Protocol):
@@ -33,7 +33,7 @@ Source = bytes | Readable | None
 
 
 def discard(_data: bytes) -> None:
-    """The `Sink` that forgets."""
+    """A `Sink` that ignores its data."""
 
 
 class Command:
@@ -84,9 +84,9 @@ class Channel:
 
     Args:
         stream: the host's end.
-        life_limit: seconds that the guest may be without any sign of life.
-        clock: the time of the guest, in seconds, which all limits are of. What stands still does
-            not fail to answer.
+        life_limit: seconds that the guest may send nothing.
+        clock: the time of the guest, in seconds, by which all limits are measured. While it stands
+            still, no limit passes.
     """
 
     def __init__(
@@ -103,13 +103,14 @@ class Channel:
         self._next = 1
         self._life_limit = life_limit
         self._quiet = min(QUIET, life_limit / 4)
-        self._heard = self.clock()
-        self._asked = 0.0
+        self._last_received = self.clock()
+        self._last_ping = 0.0
         self._nonce = ""
-        self._answered = ""
+        self._greeting = ""
 
     def greet(self, limit: float) -> None:
-        """Find the agent, and give it the time of day and fresh randomness.
+        """Wait for the agent's answer to a greeting, which sets the guest's time and its random
+        state.
 
         Raises:
             GuestTimeout: there is no answer within `limit` seconds.
@@ -122,10 +123,10 @@ class Channel:
         }
         self.send(frames.Kind.HELLO, 0, json.dumps(greeting).encode())
         deadline = self.clock() + limit
-        while self._nonce not in self._answered:
+        while self._nonce not in self._greeting:
             if self.clock() >= deadline:
                 raise GuestTimeout(f"the guest showed no life within {limit:g} seconds")
-            self._heard = self.clock()
+            self._last_received = self.clock()
             self.step(deadline)
 
     def start(
@@ -152,18 +153,18 @@ class Channel:
             raise ValueError("a command is one word or more, none with a zero byte")
         channel = self._free_channel()
         command = Command(self, channel, stdin, stdout, stderr)
-        wanted = {"argv": list(argv), "env": dict(env or {}), "cwd": cwd, "terminal": terminal}
+        request = {"argv": list(argv), "env": dict(env or {}), "cwd": cwd, "terminal": terminal}
         self._commands[channel] = command
-        self.send(frames.Kind.RUN, channel, json.dumps(wanted).encode())
-        self._heard = self.clock()
+        self.send(frames.Kind.RUN, channel, json.dumps(request).encode())
+        self._last_received = self.clock()
         self._feed(command)
         return command
 
     def send(self, kind: int, channel: int, data: bytes = b"") -> None:
         """Queue one frame, and send what the stream takes now.
 
-        Waiting here for the stream would be waiting for an agent that may itself be waiting for
-        somebody to read what it says. The queue is bounded by the commands' windows.
+        Waiting for the stream here could be a deadlock, as the agent may wait until its own output
+        is read. The queue is bounded by the commands' windows.
         """
         self._outgoing += frames.encode(kind, channel, data)
         self._flush()
@@ -196,7 +197,7 @@ class Channel:
             else:
                 self._receive()
                 self._flush()
-        self._ask_for_life()
+        self._ping()
 
     def _free_channel(self) -> int:
         while self._next in self._commands or not self._next:
@@ -214,7 +215,7 @@ class Channel:
             raise GuestError("the guest has ended") from error
         if not data:
             raise GuestError("the guest has ended")
-        self._heard = self.clock()
+        self._last_received = self.clock()
         try:
             for frame in self._decoder.feed(data):
                 self._handle(frame)
@@ -223,7 +224,7 @@ class Channel:
 
     def _handle(self, frame: frames.Frame) -> None:
         if frame.kind == frames.Kind.HELLO:
-            self._answered = frame.data.decode(errors="replace")
+            self._greeting = frame.data.decode(errors="replace")
             return
         command = self._commands.get(frame.channel)
         if command is None:
@@ -261,10 +262,10 @@ class Channel:
         command.fed = not data
         self.send(frames.Kind.INPUT, command.number, data)
 
-    def _ask_for_life(self) -> None:
+    def _ping(self) -> None:
         now = self.clock()
-        if now - self._heard > self._life_limit:
+        if now - self._last_received > self._life_limit:
             raise GuestTimeout("the guest stopped answering")
-        if now - max(self._heard, self._asked) > self._quiet / 2:
-            self._asked = now
+        if now - max(self._last_received, self._last_ping) > self._quiet / 2:
+            self._last_ping = now
             self.send(frames.Kind.PING, 0)

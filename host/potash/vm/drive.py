@@ -1,4 +1,4 @@
-"""A device for as long as something needs one: `potash serve` in a process of its own."""
+"""Devices in separate processes (`potash serve`), for as long as a block lasts."""
 
 import contextlib
 import select
@@ -14,12 +14,12 @@ from potash.vm.parent_death import dies_with_parent
 START_LIMIT = 180.0
 """Seconds; compiling the model of a drive takes half a minute the first time."""
 STOP_LIMIT = 20.0
-"""Seconds for the device to write what it holds and to let go of its media."""
+"""Seconds for the device to write its data and to release its media."""
 
 
 @contextlib.contextmanager
 def serving(*options: str, verbose: bool = False, stops: bool = False) -> Iterator[Path]:
-    """Run a device while the block lasts, at a socket of its own; gives the socket.
+    """Run a device at a private socket while the block lasts. Yields the socket.
 
     Takes and raises what `device_process` does. One that `stops` its guest looks for a monitor at
     `monitor_of(socket)`.
@@ -34,7 +34,7 @@ def serving(*options: str, verbose: bool = False, stops: bool = False) -> Iterat
 
 
 def monitor_of(socket: Path) -> Path:
-    """Where QEMU makes the monitor for a device at this socket that stops its guest."""
+    """The path at which QEMU makes the monitor for a device at this socket that stops its guest."""
     return socket.with_name("monitor")
 
 
@@ -42,25 +42,30 @@ def monitor_of(socket: Path) -> Path:
 def serving_guest(
     drives: Sequence[Sequence[str]], *, stop: bool = False, verbose: bool = False
 ) -> Iterator[tuple[list[Path], list[Path]]]:
-    """As `serving`, for all drives of a guest, each with its own options.
+    """Run all drives of a guest as `serving` does, each with its own options.
 
-    Gives their sockets, and those at which QEMU has to make monitors for the drives that stop the
-    guest: all of them for `stop`, or else those whose options have their time modelled.
+    Yields their sockets, and those at which QEMU has to make monitors for the drives that stop the
+    guest: all of them with `stop`, otherwise those whose time is modelled.
     """
-    stops = [stop or any(word in ("modelled", "--time=modelled") for word in one) for one in drives]
+    stops = [
+        stop or any(word in ("modelled", "--time=modelled") for word in words) for words in drives
+    ]
     with contextlib.ExitStack() as stack:
         sockets = [
             stack.enter_context(serving(*words, verbose=verbose, stops=stopping))
             for words, stopping in zip(drives, stops, strict=True)
         ]
-        yield sockets, [monitor_of(one) for one, has in zip(sockets, stops, strict=True) if has]
+        yield (
+            sockets,
+            [monitor_of(socket) for socket, has in zip(sockets, stops, strict=True) if has],
+        )
 
 
 @contextlib.contextmanager
 def device_process(
     socket: Path, *options: str, verbose: bool = False
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `potash serve` at `socket` while the block lasts; gives its process.
+    """Run `potash serve` at `socket` while the block lasts. Yields its process.
 
     Args:
         options: further options of `potash serve`.
@@ -77,14 +82,14 @@ def device_process(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=None if verbose else said,
-            # Ctrl-C at the terminal is this process's business: the guest goes first.
+            # Ctrl-C at the terminal is for this process only, which ends the guest first.
             start_new_session=True,
         )
         try:
             if not _listens(process):
                 said.seek(0)
                 lines = said.read().decode(errors="replace").strip().splitlines()
-                silent = "what it says stands above" if verbose else "it said nothing"
+                silent = "its log is above" if verbose else "it said nothing"
                 reason = lines[-1].removeprefix("potash: ") if lines else silent
                 raise PotashError(f"the drive does not start: {reason}")
             yield process
@@ -93,7 +98,8 @@ def device_process(
 
 
 def _listens(process: subprocess.Popen[bytes]) -> bool:
-    """Whether the device has said that it listens, before it ended or the limit was over."""
+    """True once the device has reported that it listens; False if it ends, or does not within the
+    limit."""
     assert process.stdout is not None
     waiting = select.poll()
     waiting.register(process.stdout, select.POLLIN)

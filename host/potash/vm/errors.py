@@ -1,4 +1,4 @@
-"""What can go wrong with a guest."""
+"""Errors of a guest."""
 
 from potash.sdk.errors import PotashError
 

@@ -1,4 +1,4 @@
-"""What travels between host and guest over the control channel: frames, and nothing else.
+"""The frames of the control channel between host and guest.
 
 One byte stream each way carries any number of commands side by side. A frame is its kind, a zero,
 the command's channel and its length, then that many bytes. No sockets here: bytes in, frames out,
@@ -15,13 +15,13 @@ HEADER = struct.Struct("<BxHI")
 LARGEST = 1 << 20
 """The largest payload, in bytes; a longer one means that the stream is not of this protocol."""
 WINDOW = 1 << 18
-"""How many bytes of a command's input may be on their way and not yet taken by it."""
+"""Maximum bytes of a command's input that have been sent and that it has not read yet."""
 PORT = "potash.control"
 """The name of the virtio-serial port that the frames travel through."""
 
 
 class Kind(IntEnum):
-    """What a frame says. Channel 0 is the agent itself, others are commands."""
+    """The kind of a frame. Channel 0 is the agent itself, others are commands."""
 
     HELLO = 0  # both ways: JSON with a nonce, which the guest returns to show that it lives
     RUN = 1  # to the guest: JSON of a `Command`
@@ -47,17 +47,17 @@ class FrameError(Exception):
 
 
 def encode(kind: int, channel: int, data: bytes = b"") -> bytes:
-    """One frame's bytes; `data` is at most `LARGEST` long."""
+    """The bytes of a frame; `data` has at most `LARGEST` bytes."""
     return HEADER.pack(kind, channel, len(data)) + data
 
 
 def number(value: int) -> bytes:
-    """The data of a frame that carries one number."""
+    """The data of a frame that carries a number."""
     return value.to_bytes(4, "little", signed=True)
 
 
 def carried_number(frame: Frame) -> int:
-    """The one number that a frame carries.
+    """The number that a frame carries.
 
     Raises:
         FrameError: it carries something else.
@@ -74,7 +74,7 @@ class Decoder:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Take some bytes; the frames that are whole now.
+        """Add received bytes, and yield the frames that are complete.
 
         Raises:
             FrameError: a header announces more than `LARGEST` bytes.

@@ -3,7 +3,7 @@
     with Guest(images.prepare(), socket) as guest:
         guest.run(["nvme", "list"], stdout=sys.stdout.buffer.write)
 
-Leaving the block ends the machine; nothing of it stays behind, whatever ended the block.
+Leaving the block ends the machine; no process or file of it is left, however the block ends.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ SHELL = ("sh", "-l")
 
 @dataclass(frozen=True)
 class Captured:
-    """A command's end: its exit code and what it said."""
+    """The exit code and output of a command."""
 
     code: int
     stdout: bytes
@@ -73,7 +73,7 @@ class Guest:
     Args:
         images: what it is started from.
         socket: the vfio-user socket of the drive that is plugged in at `rp0`, or None for none.
-        more: those of further drives, at `rp1` and on, in the order of their names in the guest.
+        more: sockets of further drives, at `rp1` and on, in the order of their names in the guest.
         memory: in MiB.
         cpus: number of processors.
         backend: what holds its memory.
@@ -120,7 +120,7 @@ class Guest:
                 if self.socket is not None:
                     self.plug_socket(self.socket)
                     self._await_namespaces()
-                # One after the other, so that Linux counts them as we do.
+                # One after the other, so that Linux numbers them in this order.
                 for number, socket in enumerate(self.more, start=1):
                     self.plug_socket(socket, name=f"potash{number}", bus=f"rp{number}")
                     self.await_drive(f"/dev/nvme{number}n1")
@@ -167,7 +167,7 @@ class Guest:
         self.plug("nvme", {"serial": name, "drive": node["node-name"], **sizes}, name=name, bus=bus)
 
     def processor_threads(self) -> list[int]:
-        """QEMU's threads that execute the guest, for who wants to know their processor time."""
+        """The IDs of QEMU's threads that execute the guest, to measure their processor time."""
         with self._console():
             answer = self.machine.qmp.execute("query-cpus-fast")
         return [int(processor["thread-id"]) for processor in answer]
@@ -208,7 +208,7 @@ class Guest:
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
     ) -> Command:
-        """Start a command and return at once; several may run side by side."""
+        """Start a command without waiting for its end; several may run at the same time."""
         return self.channel.start(argv, stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd)
 
     def run(
@@ -299,7 +299,8 @@ class Guest:
                 raise PotashError(f"{source} cannot be copied to {target}: {error}") from error
 
     def shell(self, argv: Sequence[str] = SHELL) -> int:
-        """A shell at this process's own terminal (or with its standard streams, if it has none)."""
+        """Run a shell at this process's terminal, or with its standard streams if it has none.
+        Returns its exit code."""
         standard = sys.stdin
         if not (standard.isatty() and sys.stdout.isatty()):
             return self.run(argv, standard, descriptor_sink(1), descriptor_sink(2))
@@ -314,7 +315,7 @@ class Guest:
             return _exit_code(follow(self.channel, command))
 
     def _resume(self, stack: contextlib.ExitStack) -> Machine:
-        """Bring the frozen guest back; when it does not come back, boot a new one, once."""
+        """Resume the frozen guest; if that fails, boot a new one, once."""
         more = monitor_arguments(self.monitors)
         for attempt in (1, 2):
             state = snapshot.frozen(self.images, self.shape, self._progress)
@@ -352,7 +353,7 @@ class Guest:
 
     @contextlib.contextmanager
     def _console(self) -> Iterator[None]:
-        """Let errors of the guest's show its console."""
+        """Add the guest's console to errors that the block raises."""
         try:
             yield
         except GuestError as error:
@@ -373,7 +374,7 @@ class Guest:
 
 
 def _exit_code(code: int) -> int:
-    """The code as a shell would tell it."""
+    """The exit code as a shell reports it."""
     return 128 - code if code < 0 else code
 
 

@@ -1,7 +1,7 @@
-"""Everything a guest boots from, made when it is missing and found when it is there.
+"""The files that a guest boots from, made when they are missing.
 
-Each part's name is the key of all that it was made from: packages' versions, the code that builds
-it, our own modules that go into it. So nothing has to be told what changed.
+Each file's name is a key of everything that it was made from: packages' versions, the code that
+builds it, Potash's modules in it. So a change of any of these makes a new file.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ KEPT = {"trees": 4, "kernels": 2, "bases": 2, "images": 3}
 
 
 class Emulator(NamedTuple):
-    """QEMU by itself, and the folder that remembers what is known of it on this machine."""
+    """QEMU without a guest, and the cache folder of what was measured with it on this machine."""
 
     qemu: Qemu
     cache: Cache
@@ -32,7 +32,7 @@ class Emulator(NamedTuple):
 
 @dataclass(frozen=True)
 class GuestImages:
-    """What a guest is started from.
+    """The files that a guest is started from.
 
     Attributes:
         qemu: the program.
@@ -48,7 +48,8 @@ class GuestImages:
 
     @property
     def key(self) -> str:
-        """The key of all of it: what was frozen from other images is of no use to these."""
+        """The key of all of them: a state that was frozen with other images cannot be resumed with
+        these."""
         return key(self.qemu.version, str(self.kernel), str(self.initrd))
 
 
@@ -134,16 +135,16 @@ def _initrd(cache: Cache, tree: Path, progress: Progress) -> Path:
 
 
 def _recipe(*modules: str | None) -> str:
-    """The key of the code that makes something: a change of it makes the thing anew."""
+    """The key of the code that makes a file: after a change of it, the file is made again."""
     paths: Iterable[Path] = [Path(module) for module in modules if module is not None]
     return files_key(Path(__file__).parent, paths)
 
 
 def zstd(tree: Path, data: bytes) -> bytes:
-    """Decompress by the program in a guest's tree. Raises PotashError for what is no frame."""
+    """Decompress a Zstandard frame with the program in a guest's tree. Raises PotashError."""
     command = [*packages.program_command(tree, "usr/bin/zstd"), "-d", "-c"]
     done = subprocess.run(command, input=data, capture_output=True, check=False)
-    # What follows the frame inside the image is not checked here, so only nothing is an error.
+    # Other data follows the frame in the image, so only an empty output is an error.
     if not done.stdout:
         raise PotashError("the guest's kernel cannot be decompressed")
     return done.stdout

@@ -1,8 +1,8 @@
-"""The kernel proper out of Debian's compressed image.
+"""Extraction of the kernel (vmlinux) from Debian's compressed image.
 
 QEMU enters an uncompressed `vmlinux` through its PVH note, which spares an emulated processor the
-decompression. A bzImage tells where its compressed payload lies: Linux x86 boot protocol
-(Documentation/arch/x86/boot.rst), fields `setup_sects`, `header`, `payload_offset`,
+decompression. The header of a bzImage has the place of its compressed payload: Linux x86 boot
+protocol (Documentation/arch/x86/boot.rst), fields `setup_sects`, `header`, `payload_offset`,
 `payload_length`.
 """
 

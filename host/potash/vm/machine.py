@@ -1,8 +1,8 @@
-"""One QEMU process: started, listened to, and ended whatever happens.
+"""A QEMU process, with its monitor and console.
 
 It is given descriptors instead of paths (socket pairs for its monitor and for the control channel,
-memory for its console), so that there is no socket or file to be left behind, and it is tied to
-this process's life.
+memory for its console), so that no socket or file can be left behind, and it ends with this
+process.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from potash.vm.qmp import Message, Qmp, event_time
 TAIL_LINES = 20
 TAIL_BYTES = 8192
 STOPPED_POLL = 1.0
-"""Seconds between two looks at who has stopped the guest."""
+"""Seconds between two checks of who has stopped the guest."""
 
 
 class Machine:
@@ -46,7 +46,7 @@ class Machine:
         self._owned = contextlib.ExitStack()
         self._pauses = Pauses()
         self._look_at = 0.0
-        """When it is worth while to see who has stopped the guest."""
+        """The time of the next check of who has stopped the guest."""
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -62,7 +62,7 @@ class Machine:
                 stdout=self._said,
                 stderr=self._said,
                 pass_fds=theirs,
-                # Ctrl-C at the terminal is this process's business.
+                # Ctrl-C at the terminal is for this process only.
                 start_new_session=True,
             )
             stack.callback(self._end)
@@ -80,7 +80,7 @@ class Machine:
         self.close()
 
     def close(self) -> None:
-        """End the process and let go of everything; may be called again."""
+        """End the process and release everything; may be called again."""
         self._owned.close()
 
     @property
@@ -88,7 +88,7 @@ class Machine:
         return self._process.pid if self._process else None
 
     def runs_kernel(self) -> bool:
-        """Whether its processor is in 64-bit mode, which SeaBIOS never enters."""
+        """True while its processor is in 64-bit mode, which SeaBIOS never enters."""
         registers = {"command-line": "info registers"}
         return "RIP=" in self.qmp.execute("human-monitor-command", registers)
 
@@ -97,29 +97,29 @@ class Machine:
         self.qmp.take_events()
         if self._pauses.stopped and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + STOPPED_POLL
-            # The machine's end is found by who waits for it.
+            # The machine's end is reported elsewhere.
             with contextlib.suppress(GuestError):
-                self._end_stop_of_the_dead()
+                self._end_orphaned_stop()
         return self._pauses.now
 
-    def _end_stop_of_the_dead(self) -> None:
-        """Have the guest go on where a device was killed that may have stopped it.
+    def _end_orphaned_stop(self) -> None:
+        """Let the guest continue where a device was killed that may have stopped it.
 
         Its monitor then has no client. Another device that holds the guest stops it again.
         """
-        for one in self.qmp.execute("query-chardev"):
-            name, end = one["label"], one["filename"]
+        for device in self.qmp.execute("query-chardev"):
+            name, end = device["label"], device["filename"]
             if name.startswith(DEVICE_MONITOR) and end.startswith("disconnected:"):
                 self.qmp.execute("cont")
                 return
 
     def console(self, lines: int = TAIL_LINES) -> str:
-        """The last lines of what the guest and QEMU itself said."""
+        """The last lines of output of the guest and of QEMU itself."""
         text = _tail(self._console) + _tail(self._said)
         return "\n".join(text.replace("\r", "").splitlines()[-lines:])
 
     def failure(self, reason: str) -> GuestError:
-        """An error that shows the console."""
+        """An error whose message ends with the console."""
         return GuestError(reason, self.console())
 
     def _end(self) -> None:
@@ -148,7 +148,7 @@ def _tail(descriptor: int) -> str:
 
 
 class Pauses:
-    """What QEMU's events STOP and RESUME say.
+    """The guest's stops, from QEMU's events STOP and RESUME.
 
     Args:
         clock: seconds of the host's monotonic clock.
@@ -169,11 +169,11 @@ class Pauses:
 
     @property
     def now(self) -> float:
-        """Seconds of the guest's life, from any origin; constant while it is stopped."""
+        """Seconds of the guest's time, from any origin; constant while it is stopped."""
         return (self._clock() if self._stopped_at is None else self._stopped_at) - self._total
 
     def take(self, event: Message) -> None:
-        """Take an event; those other than STOP and RESUME mean nothing here."""
+        """Handle an event; only STOP and RESUME have an effect."""
         if event.get("event") == "STOP" and self._stopped_at is None:
             self._stopped_at = self._when(event)
         elif event.get("event") == "RESUME" and self._stopped_at is not None:

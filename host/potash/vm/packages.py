@@ -4,8 +4,8 @@ apt does the work, with sources, lists and archives of its own below a scratch f
 dpkg status file, so that it fetches the whole closure of what is asked for whatever is installed
 here. It checks the archive's signature against Debian's own keyring (`Signed-By`) and every package
 against the signed index; packages are then unpacked without running their scripts. See apt.conf(5),
-sources.list(5), apt-secure(8). Which archive this machine uses, apt says itself; only the address
-is taken from there.
+sources.list(5), apt-secure(8). apt reports which archive this machine uses; only the address is
+taken from there.
 """
 
 import contextlib
@@ -32,11 +32,11 @@ SUITES = ("oldoldstable", "oldstable", "stable", "testing", "unstable", "experim
 EXTENSIONS = ("", "-updates", "-backports", "-proposed-updates")
 SCHEMES = ("http", "https", "ftp", "file", "copy", "mirror", "mirror+http", "mirror+https")
 FORMAT = "$(REPO_URI)\t$(RELEASE)\t$(COMPONENT)"
-"""Of `apt-get indextargets` (apt-get(8)): a line for each index of packages."""
+"""Format of `apt-get indextargets` (apt-get(8)): a line for each index of packages."""
 
 
 class Source(NamedTuple):
-    """One archive that apt may fetch binary packages from."""
+    """A repository from which apt may fetch binary packages."""
 
     uri: str
     suite: str
@@ -49,11 +49,11 @@ def debian_archive(sources: Iterable[Source]) -> str | None:
     The security archive has the same suites under another name and lacks what is asked for here;
     another vendor's archive has other suites.
     """
-    known = {name + extension for name in CODENAMES + SUITES for extension in EXTENSIONS}
+    suites = {name + extension for name in CODENAMES + SUITES for extension in EXTENSIONS}
     found = [
         source.uri.rstrip("/")
         for source in sources
-        if source.suite in known
+        if source.suite in suites
         and source.component == "main"
         and urlsplit(source.uri).scheme in SCHEMES
     ]
@@ -108,8 +108,8 @@ KEYRINGS = tuple(
     for name in ("debian-archive-keyring.gpg", "debian-archive-keyring.pgp")
 )
 TOOLS = ("apt-get", "apt-config", "dpkg-deb", "tar")
-# What the machine's administrator said about how to reach the network is kept; what would weaken
-# the checking of signatures, or fetch indexes that nothing here reads, is not.
+# The machine's settings for reaching the network are kept; those that would weaken the checking of
+# signatures, or fetch indexes that are not read here, are not.
 KEPT = re.compile(r"Acquire::(?!IndexTargets|Languages|Allow)")
 UNREACHABLE = (
     "check the network, or name another archive with --debian-mirror; potash demo --embedded needs "
@@ -124,10 +124,10 @@ LOADER = "usr/lib64/ld-linux-x86-64.so.2"
 
 @dataclass(frozen=True)
 class Closure:
-    """Some packages with all that they depend on, from one suite.
+    """Packages with everything that they depend on, from one suite.
 
     Attributes:
-        title: what a progress report calls it.
+        title: its name in progress reports.
         suite: the suite preferred for them.
         packages: their names.
         exclude: paths (tar's patterns) that are not unpacked.
@@ -162,7 +162,8 @@ GUEST = Closure(
 
 
 def loader_command(tree: Path, binary: Path) -> list[str]:
-    """How to start a binary of an unpacked tree with the tree's own loader and libraries.
+    """The command that starts a binary of an unpacked tree with the tree's own loader and
+    libraries.
 
     The libraries are named from where the binary is, as the loader would divide a path at colons.
     """
@@ -172,20 +173,20 @@ def loader_command(tree: Path, binary: Path) -> list[str]:
 
 
 def program_command(tree: Path, name: str) -> list[str]:
-    """How to run a program of an unpacked tree on this machine."""
+    """The command that runs a program of an unpacked tree on this machine."""
     program = tree / name
     return [*loader_command(tree, program), "--argv0", str(program), str(program)]
 
 
 class Archive:
-    """The Debian archive as it is needed: its index is fetched when the first tree is missing.
+    """The Debian archive. Its index is fetched when a tree is missing for the first time.
 
-    A context manager; the cache's lock is held around it.
+    It is a context manager, inside which the cache's lock must be held.
 
     Args:
         cache: where the trees are.
         mirror: the archive's address, or None to read it from the machine's configuration.
-        progress: told what is being done.
+        progress: called with what is being done.
     """
 
     def __init__(self, cache: Cache, mirror: str | None, progress: Progress) -> None:
@@ -202,7 +203,7 @@ class Archive:
         self._owned.close()
 
     def tree(self, closure: Closure) -> Path:
-        """The folder that a closure is unpacked in; downloaded if it is not there.
+        """The folder of an unpacked closure, which is downloaded if it is missing.
 
         Raises:
             PackagesUnavailable: a tool is missing, or the packages cannot be downloaded or
@@ -285,7 +286,7 @@ def configuration(system: Mapping[str, str], *, own_sources: bool) -> str:
         "Dir::State::Status": "./status",
         "Dir::Cache": "./cache",
         "Dir::Log": "./log",
-        # Neither hooks nor preferences of the machine's have a say in what is only unpacked.
+        # The machine's hooks and preferences do not apply to packages that are only unpacked.
         "Dir::Etc::Parts": "/dev/null",
         "Dir::Etc::Main": "/dev/null",
         "Dir::Etc::Preferences": "/dev/null",
@@ -320,7 +321,7 @@ class Apt:
     """apt-get working in one scratch folder.
 
     Args:
-        folder: created here is all that apt writes.
+        folder: everything that apt writes is created here.
         source_list: its sources.list, or None for the machine's own sources.
     """
 
@@ -329,7 +330,7 @@ class Apt:
         self.source_list = source_list
 
     def prepare(self) -> None:
-        """Write the configuration and the empty folders that apt wants."""
+        """Write the configuration and the empty folders that apt needs."""
         for name in ("state", "lists/partial", "cache/archives/partial", "log"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "status").touch()
@@ -340,7 +341,7 @@ class Apt:
         (self.folder / "apt.conf").write_text(text)
 
     def run(self, *arguments: str, progress: tuple[Progress, str] | None = None) -> None:
-        """Run apt-get; its progress, if somebody wants it, is read from its status descriptor.
+        """Run apt-get; its progress is read from its status descriptor and reported to `progress`.
 
         Raises:
             PackagesUnavailable: apt-get failed; its own last error is the reason.
@@ -379,8 +380,8 @@ class Apt:
                 )
 
     def download(self, closure: Closure, progress: Progress) -> list[Path]:
-        """Fetch a closure's packages; their files, sorted by name."""
-        # Two closures may differ in a package's version, and each wants its own alone.
+        """Fetch a closure's packages. Returns their files, sorted by name."""
+        # Two closures may need different versions of a package.
         archives = self.folder / "cache" / "archives"
         for path in archives.glob("*.deb"):
             path.unlink()
@@ -408,7 +409,7 @@ def unpack(archives: Sequence[Path], root: Path, closure: Closure, progress: Pro
 
 def _unpack_one(archive: Path, root: Path, exclude: Sequence[str]) -> None:
     command = ["tar", "-x", "-C", str(root), "--keep-directory-symlink"]
-    # Nothing unpacked may be another user's or run with another user's rights.
+    # Unpacked files must not belong to another user or run with another user's rights.
     command += ["--no-same-owner", "--no-same-permissions"]
     command += [f"--exclude={pattern}" for pattern in exclude]
     source = subprocess.Popen(

@@ -1,8 +1,8 @@
 """Parent-death signal: a child process that is killed when its parent ends for any reason.
 
 Run as a file, this sets the signal (prctl(2), PR_SET_PDEATHSIG, which survives execve) and executes
-the given program. Nothing runs between fork and exec in the parent's own image, so parents with
-threads may use it. The signal is sent when the thread that started the child ends.
+the given program. No code of the parent runs between fork and exec, so parents with threads may use
+it. The signal is sent when the thread that started the child ends.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""Which QEMU runs the guest, and the machine that it is told to be.
+"""The choice of a QEMU that runs the guest, and the options of its machine.
 
 The vfio-user client is in QEMU from 10.1 on, and 10.1.0 itself cannot use it; an installed QEMU is
 used when it is new enough and was built with `vfio-user-pci`, otherwise one from the Debian
-archive, unpacked beside the system and run through its own loader.
+archive, which is unpacked into the cache and run with its own loader.
 """
 
 import re
@@ -24,15 +24,16 @@ ROOT_PORTS = 4
 """Empty PCI Express slots, `rp0` and on, that drives are plugged into while the machine runs."""
 
 MEMORY = 512
-"""MiB of a guest, where nothing else is asked for."""
+"""Default memory of a guest, in MiB."""
 CPUS = 1
 
 
 class Accelerator(Enum):
-    """What executes the guest's instructions, and the processor that the guest then sees.
+    """The accelerator that executes the guest's instructions, and the processor that the guest then
+    sees.
 
-    One that is emulated does not promise fast string instructions, for which Linux would copy and
-    clear memory byte by byte.
+    The emulated processor does not advertise fast string instructions, with which Linux would copy
+    and clear memory byte by byte.
     """
 
     KVM = ("kvm", "host")
@@ -40,7 +41,7 @@ class Accelerator(Enum):
 
 
 class Memory(Enum):
-    """What holds the guest's memory: QEMU's object for it, as `-object` has it.
+    """The backend of the guest's memory: QEMU's object for it, as an argument of `-object`.
 
     A device maps only the first, and reaches the others by messages (DMA_READ and DMA_WRITE).
     """
@@ -50,7 +51,7 @@ class Memory(Enum):
     SHM = "memory-backend-shm,share=on"
     FILE = "memory-backend-file,mem-path=/dev/shm,share=on"
     PRIVATE = "memory-backend-ram"
-    """What a plain `-m` gives."""
+    """The memory of a plain `-m`."""
 
 
 @dataclass(frozen=True)
@@ -62,19 +63,20 @@ class Qemu:
 
 
 def parse_version(text: str) -> tuple[int, ...] | None:
-    """The number in what `--version` prints, "QEMU emulator version 10.1.2 (Debian ...)"."""
+    """The number in the output of `--version`, "QEMU emulator version 10.1.2 (Debian ...)"."""
     found = re.search(r"version (\d+)\.(\d+)\.(\d+)", text)
     return tuple(int(number) for number in found.groups()) if found else None
 
 
 def suitable(version_text: str, devices_text: str) -> bool:
-    """Whether a QEMU can use our device, from what `--version` and `-device help` print."""
+    """True for a QEMU that can use a vfio-user device, by its output for `--version` and `-device
+    help`."""
     version = parse_version(version_text)
     return version is not None and version >= OLDEST and f'"{CLIENT}"' in devices_text
 
 
 def installed() -> Qemu | None:
-    """The system's own QEMU, when it will do."""
+    """The system's own QEMU; None where there is none that is suitable."""
     path = shutil.which(PROGRAM)
     if path is None:
         return None
@@ -117,7 +119,7 @@ def bare_machine(
     Args:
         memory: in MiB.
         cpus: number of processors.
-        backend: what holds the memory.
+        backend: of its memory.
     """
     accel, processor = accelerator.value
     return [
@@ -156,7 +158,7 @@ def machine_arguments(
     Args:
         memory: in MiB.
         cpus: number of processors.
-        backend: what holds the memory.
+        backend: of its memory.
     """
     # Root may map a device's registers although its driver has them: `nvme show-regs` does. Memory
     # is cleared when it is freed, as zeros take no space in a snapshot and no time to resume.
@@ -177,7 +179,7 @@ def machine_arguments(
 
 
 DEVICE_MONITOR = "device-monitor"
-"""What the names of further monitors begin with."""
+"""The prefix of the names of further monitors."""
 
 
 def monitor_arguments(monitors: Sequence[Path]) -> list[str]:

@@ -2,9 +2,9 @@
 
 QEMU Machine Protocol Specification (docs/interop/qmp-spec.rst): one JSON object a line; a greeting,
 then commands answered by "return" or "error", with events in between. `Monitor` is for a process
-that must not wait, as a device serves its guest meanwhile: a command is sent at once and answered
-by a later `service`. While a processor of the guest waits for the device's answer to a register
-access, QEMU answers no `stop`: whoever waited here for that would wait for ever.
+that must not wait, as a device serves its guest meanwhile: a command is sent without waiting, and
+its answer comes in a later `service`. While a processor of the guest waits for the device's answer
+to a register access, QEMU does not answer `stop`, so waiting for that here would be a deadlock.
 """
 
 import contextlib
@@ -19,13 +19,14 @@ from potash.sdk.errors import PotashError
 from potash.vm.errors import GuestError, GuestTimeout
 
 LIMIT = 30.0
-"""Seconds that a command may take; QEMU's main loop answers at once unless something is wrong."""
+"""Seconds that a command may take; QEMU's main loop answers immediately unless something is
+wrong."""
 
 LONGEST = 1 << 20
-"""Bytes of a message; what sends more without a line's end is no monitor."""
+"""Maximum bytes of a message; a peer that sends more without a line's end is not a monitor."""
 
 LATEST = 1 << 40
-"""Seconds of the realtime clock that an event may name."""
+"""The latest time of an event, in seconds of the realtime clock."""
 
 Message = Mapping[str, Any]
 
@@ -35,13 +36,14 @@ def encoded(command: str, arguments: Mapping[str, Any] | None = None) -> bytes:
 
 
 class Messages:
-    """Pieces of a monitor's stream in, its messages out."""
+    """The decoder of a monitor's stream."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """The messages that are complete with `data`. Raises GuestError for what is none."""
+        """The messages that are complete with `data`. Raises GuestError for anything that is not a
+        message."""
         self._buffer += data
         while True:
             line, end, rest = self._buffer.partition(b"\n")
@@ -60,7 +62,7 @@ class Messages:
 
 
 def event_time(event: Message) -> float | None:
-    """When an event happened, in seconds of the realtime clock; None where it does not say."""
+    """The time of an event, in seconds of the realtime clock; None where it has none."""
     stamp = event.get("timestamp")
     if not isinstance(stamp, dict):
         return None
@@ -119,12 +121,12 @@ class Qmp:
             self._on_event(answer)
 
     def take_events(self) -> None:
-        """Pass on the events that have come, without waiting."""
+        """Report the events that have arrived, without waiting."""
         try:
             self._stream.settimeout(0.0)
             data = self._stream.recv(1 << 16)
         except OSError:
-            data = b""  # Its end is found by who asks it something.
+            data = b""  # The next command finds that QEMU has ended.
         self._received += self._messages.feed(data)
         while self._received:
             self._on_event(self._received.pop(0))
@@ -149,7 +151,7 @@ class Qmp:
 
 PIECE = 1 << 16
 GREETING_LIMIT = 2.0
-"""Seconds in which a monitor that is free greets, while QEMU's main loop runs."""
+"""Seconds within which a monitor without another client greets, while QEMU's main loop runs."""
 
 
 class Monitor:
@@ -192,7 +194,8 @@ class Monitor:
         self._flush()
 
     def service(self) -> None:
-        """Send what is left, and pass on what has come. Raises GuestError at QEMU's end."""
+        """Send pending commands, and report received messages. Raises GuestError when QEMU has
+        ended."""
         self._flush()
         while True:
             try:
@@ -220,7 +223,8 @@ class Monitor:
 
 
 def require_monitor(path: Path) -> None:
-    """Refuse what is there and is no monitor of QEMU's; QEMU may also start later.
+    """Refuse a path where there is something other than a monitor of QEMU; QEMU may also start
+    later.
 
     Raises:
         PotashError: with a sentence for the user.

@@ -1,10 +1,11 @@
-"""The guest's file system, as two archives: a base of Debian's programs, an overlay of our own.
+"""The guest's file system, as two archives: a base of Debian's programs, and an overlay of
+Potash's.
 
 The base is busybox, nvme-cli, fio, e2fsprogs, blkzone and Python with the shared libraries that
 their own loader names; the overlay is the SDK, the light commands and the agent. Python's modules
 come with bytecode that is never checked against its source (PEP 552, unchecked hash-based),
-compiled by the guest's own Python: finding and compiling sources is what an emulated processor is
-slowest at.
+compiled by the guest's own Python, as an emulated processor is slow at finding and compiling
+sources.
 """
 
 import importlib.util
@@ -27,7 +28,7 @@ ALIGNMENT = 4
 
 
 class Entry(NamedTuple):
-    """One file: `mode` with its type bits, its bytes (a symbolic link's target), a device
+    """A file: `mode` with its type bits, its bytes (for a symbolic link, the target), its device
     number."""
 
     mode: int
@@ -37,7 +38,8 @@ class Entry(NamedTuple):
 
 
 def header(inode: int, entry: Entry, data_size: int, name_size: int) -> bytes:
-    """The fixed part: magic and thirteen fields of eight digits, owned by root, dated 1970."""
+    """The fixed part of an entry: magic and thirteen fields of eight digits, owned by root, dated
+    1970."""
     directory = stat.S_ISDIR(entry.mode)
     fields = (
         inode,
@@ -58,7 +60,7 @@ def header(inode: int, entry: Entry, data_size: int, name_size: int) -> bytes:
 
 
 class Archive:
-    """A tree of files to be written as one archive. Parent folders make themselves."""
+    """A tree of files to be written as one archive. Parent folders are added automatically."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
@@ -130,9 +132,9 @@ PROGRAMS = (
 FILE_SYSTEMS = {f"mkfs.ext{n}": "mke2fs" for n in (2, 3, 4)} | {
     f"fsck.ext{n}": "e2fsck" for n in (2, 3, 4)
 }
-"""Links in `usr/sbin`: these programs do what they are called."""
-# What of the standard library no program on a drive's host needs: tests, tools, screens, and the
-# modules that would each bring libraries of megabytes.
+"""Links in `usr/sbin` to programs that act by the name that they are called by."""
+# Parts of the standard library that programs in the guest do not need: tests, tools, user
+# interfaces, and modules that need large libraries.
 UNUSED = re.compile(
     r"(.+/)?(__pycache__|test|idlelib|ensurepip|pydoc_data|turtledemo|tkinter|unittest|xmlrpc|venv"
     r"|wsgiref|curses|dbm|sqlite3|lib2to3|_pyrepl|config-3[^/]*|turtle\.py|doctest\.py"
@@ -205,7 +207,8 @@ def base(tree: Path, scratch: Path) -> Archive:
 
 
 def overlay(tree: Path, scratch: Path) -> Archive:
-    """The archive of our own code: the SDK, the light commands, the agent and the init script."""
+    """The archive of Potash's own code: the SDK, the light commands, the agent and the init
+    script."""
     for source, name in own_sources():
         target = scratch / DIST / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -219,7 +222,7 @@ def overlay(tree: Path, scratch: Path) -> Archive:
 
 
 def own_sources() -> Iterator[tuple[Path, str]]:
-    """The files of Potash that go into a guest: where each is, and its name below DIST."""
+    """The files of Potash that go into a guest: the path of each, and its name below DIST."""
     for package in LIGHT_PACKAGES:
         yield from _package_files(package, ("**/*.py",))
     yield from _package_files("potash", LIGHT_PATTERNS)
@@ -252,13 +255,14 @@ def _applets(archive: Archive, tree: Path) -> None:
         [str(tree / "usr/bin/busybox"), "--list"], capture_output=True, text=True, check=True
     )
     for name in listing.stdout.split():
-        # What is in usr/bin is found first, and busybox has a `mke2fs` that can much less.
+        # Programs in usr/bin are found first, and busybox has a `mke2fs` with far fewer functions.
         if not {f"usr/bin/{name}", f"usr/sbin/{name}"} & archive.entries.keys():
             archive.symlink(f"usr/bin/{name}", "busybox")
 
 
 def _python(archive: Archive, tree: Path, scratch: Path) -> list[Path]:
-    """Python's modules, compiled; returns the extension modules, whose libraries are wanted too."""
+    """Add Python's modules, compiled. Returns the extension modules, whose libraries are needed
+    too."""
     for source in sorted((tree / STDLIB).rglob("*")):
         name = source.relative_to(tree / STDLIB)
         if any(UNUSED.fullmatch(str(part)) for part in (name, *name.parents)):

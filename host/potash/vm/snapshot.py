@@ -1,14 +1,14 @@
 """A booted machine, frozen without its drive, so that later starts need not boot it again.
 
 The state is QEMU's migration stream in a file (docs/devel/migration): a machine of the same QEMU
-with the same options goes on from it in half a second, and the drive is plugged in then. Pages of
-memory have fixed places in the file (the "mapped-ram" capability), so that untouched ones are
+with the same options resumes from it in half a second, and the drive is plugged in then. Pages of
+memory have fixed offsets in the file (the "mapped-ram" capability), so that untouched ones are
 neither written nor read, however much memory there is. States have a folder and a lock of their
 own: a guest that has one does not wait for the boot of another size.
 
-The first boot also settles what executes the guest: KVM only when a guest shows life under it
-within a short limit, because a `/dev/kvm` may open and still be useless (nested in software); the
-verdict is kept.
+The first boot also decides what executes the guest: KVM only if a guest responds under it within a
+short limit, as a `/dev/kvm` that can be opened may still be useless (nested in software). The
+verdict is cached.
 """
 
 import contextlib
@@ -38,12 +38,12 @@ MIGRATION_LIMIT = 120.0
 MAPPED = {"capabilities": [{"capability": "mapped-ram", "state": True}]}
 UNLIMITED = 1 << 40
 KEPT = 4
-"""How many states are kept."""
+"""Maximum number of states in the cache."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The machine's size: memory in MiB, and processors; and what holds its memory."""
+    """The machine's size: memory in MiB, processors, and the backend of its memory."""
 
     memory: int
     cpus: int
@@ -58,7 +58,7 @@ class Frozen:
     state: Path
 
     def machine(self, qemu: Qemu, *more: str) -> Machine:
-        """A machine that waits for the state; `resume` gives it. `more` are further options."""
+        """A machine that waits for the state, which `resume` loads. `more` are further options."""
         return Machine(qemu, [*self.arguments, *more, "-incoming", "defer"])
 
     def resume(self, machine: Machine) -> None:
@@ -67,7 +67,8 @@ class Frozen:
 
 
 def frozen(images: GuestImages, shape: Shape, progress: Progress) -> Frozen:
-    """The frozen machine of some images and size; booted and frozen when there is none.
+    """The frozen machine of these images and this shape, which is booted and frozen if there is
+    none.
 
     Raises:
         GuestError: the guest does not boot.
@@ -91,25 +92,26 @@ def frozen(images: GuestImages, shape: Shape, progress: Progress) -> Frozen:
 
 
 def discard(state: Frozen) -> None:
-    """Forget a state that does not come back to life; the next start boots again."""
+    """Delete a state that cannot be resumed; the next start boots again."""
     state.state.unlink(missing_ok=True)
 
 
 def boot(images: GuestImages, shape: Shape, accelerator: Accelerator) -> float:
-    """Boot a guest, see it alive, and end it; seconds until then. Nothing of it is kept.
+    """Boot a guest, wait until it responds, and end it. Returns the seconds until it responded; no
+    state is saved.
 
     Raises:
-        GuestError: it shows no life in time.
+        GuestError: it does not respond in time.
     """
     limit = KVM_LIMIT if accelerator is Accelerator.KVM else BOOT_LIMIT
     started = time.monotonic()
     with Machine(images.qemu, _entry(images, shape, accelerator).arguments) as machine:
-        _await_life(machine, accelerator, limit)
+        _await_response(machine, accelerator, limit)
     return time.monotonic() - started
 
 
 def kvm_verdict(images: GuestImages | Emulator) -> bool | None:
-    """Whether KVM is of use here; None when no guest has tried yet."""
+    """True where KVM is usable, False where it is not; None when no guest has tried it yet."""
     if not os.access(KVM, os.R_OK | os.W_OK):
         return False
     try:
@@ -131,7 +133,7 @@ def _verdict_path(images: GuestImages | Emulator) -> Path:
 
 
 def _host(images: GuestImages | Emulator) -> str:
-    """What the verdict holds for: this host, its kernel, this QEMU."""
+    """The key of a verdict: this host, its kernel, this QEMU."""
     processors = Path("/proc/cpuinfo").read_text(errors="replace")
     model = next((line for line in processors.splitlines() if line.startswith("model name")), "")
     return key(platform.node(), platform.release(), model, images.qemu.version)
@@ -158,22 +160,22 @@ def _states(images: GuestImages | Emulator) -> Cache:
 def _freeze(
     images: GuestImages, shape: Shape, accelerator: Accelerator, limit: float, progress: Progress
 ) -> Frozen:
-    wanted = _entry(images, shape, accelerator)
+    target = _entry(images, shape, accelerator)
 
     def build(place: Path) -> None:
         progress("booting the guest for the first time", None)
-        with Machine(images.qemu, wanted.arguments) as machine:
-            _await_life(machine, accelerator, limit)
+        with Machine(images.qemu, target.arguments) as machine:
+            _await_response(machine, accelerator, limit)
             progress("saving a snapshot of the guest", None)
             _migrate(machine, place)
 
-    states, kind = _states(images), wanted.state.parent.name
-    states.entry(kind, wanted.state.name, build)
+    states, kind = _states(images), target.state.parent.name
+    states.entry(kind, target.state.name, build)
     states.prune(kind, KEPT)
-    return wanted
+    return target
 
 
-def _await_life(machine: Machine, accelerator: Accelerator, limit: float) -> None:
+def _await_response(machine: Machine, accelerator: Accelerator, limit: float) -> None:
     channel = Channel(machine.control)
     try:
         if accelerator is Accelerator.KVM:

@@ -1,14 +1,19 @@
-"""Stands a guest still, for a device that has to do what takes longer here than on modelled
-hardware.
+"""Stops a guest for a device whose emulation takes longer than the modelled hardware would.
 
-QEMU's `stop` and `cont` stop all clocks of a guest but for the RTC. Several holders may want a
-stop: it begins with the first one and ends with the last. A stop of somebody else (a user at
-another monitor, or another device of the same guest) is not ended here; one that somebody else ends
-too early begins again.
+When a job is emulated more slowly than the modelled hardware would execute it, the guest would
+measure the emulation. So the guest's clocks are stopped until the emulation is no longer behind:
+QEMU's `stop` and `cont` stop all clocks of a guest but the RTC. Guest time is the host's monotonic
+clock less an offset, to which each stop adds its duration. For example, with an offset of 0, a stop
+from 100 ms to 130 ms leaves an offset of 30 ms: when the host's clock shows 150 ms, it is 120 ms in
+the guest.
 
-The offset of guest time from the host's monotonic clock is read from the HPET, whose main counter
-counts the time in which the machine runs (IA-PC HPET specification 1.0a, 2.3): the times of QEMU's
-events, which serve where there is no HPET, are up to 0.2 ms wrong each time, always to one side.
+Several holders may request a stop: it begins with the first one and ends when the last has released
+it. A stop that was requested elsewhere (by a user at another monitor, or by another device of the
+same guest) is not ended here; a stop that is ended elsewhere too early is begun again.
+
+The offset is measured with the HPET, whose main counter counts the time in which the machine runs
+(IA-PC HPET specification 1.0a, 2.3). The times of QEMU's events, which are used where there is no
+HPET, are up to 0.2 ms wrong each time, always in the same direction.
 """
 
 import logging
@@ -25,7 +30,7 @@ from potash.vm.qmp import Message, Monitor, event_time
 log = logging.getLogger(__name__)
 
 DEFAULT_LIMIT = 300
-"""Seconds of a stop after which the guest goes on, whoever still wants it."""
+"""Seconds of a stop after which the guest continues, even if it is still held."""
 
 HPET_CAPABILITIES = 0xFED00000
 """Revision and vendor in the lower 32 bits, the counter's period in femtoseconds in the upper."""
@@ -36,15 +41,15 @@ LONGEST_PERIOD = 0x05F5E100
 
 READS = 4
 QUICK = 300_000
-"""Nanoseconds in which a read of the counter is good enough not to be repeated."""
+"""Nanoseconds within which a read of the counter is exact enough not to be repeated."""
 TOLERANCE = 1_000_000
-"""Nanoseconds by which the counter may say that a guest was stopped for less than no time."""
+"""Nanoseconds by which a stop may be negative, as measured with the counter."""
 LATE = 1_000_000_000
-"""Nanoseconds by which it may say that a stop was longer than was seen: the clock stops before the
-processors do, of which the event tells, and it may be another device's stop."""
+"""Nanoseconds by which a stop may be longer by the counter than by the events: the clock stops
+before the processors do, which the event reports, and another device may have stopped the guest."""
 
 END_LIMIT = 2.0
-"""Seconds that a device which ends waits for its guest to go on."""
+"""Seconds that a device waits at its end for its guest to continue."""
 
 _WORDS = re.compile(r":\s*0x([0-9a-fA-F]{8})\s+0x([0-9a-fA-F]{8})")
 
@@ -58,34 +63,34 @@ class Clock(Protocol):
     def now(self) -> int: ...
 
     def freeze(self) -> None:
-        """Stand still, until `thaw`; again has no effect."""
+        """Stand still, until `thaw`. Has no effect if it does already."""
 
     def thaw(self, offset: int) -> None:
-        """Go on with this offset."""
+        """Continue with this offset."""
 
 
 class Bounds(NamedTuple):
-    """Between which the host's clock less the counter lies, in ns."""
+    """Bounds of the difference between the host's clock and the counter, in nanoseconds."""
 
     low: int
     high: int
 
 
 _Request = tuple[str, Mapping[str, Any] | None]
-_Talk = Generator[_Request | None, Message, None]
-_NOTHING: Message = {}
+_Conversation = Generator[_Request | None, Message, None]
+_NO_MESSAGE: Message = {}
 
 
 class Standstill:
-    """The one that stops a guest on behalf of a device; its `service` belongs in the device's loop.
+    """Stops a guest on behalf of a device, whose loop calls `service`.
 
     Args:
         path: socket of a monitor that has no other client. QEMU need not listen yet.
-        clock: guest time; is frozen from before a stop until after its end, so that it is never
+        clock: guest time. It is frozen from before a stop until after its end, so that it is never
             ahead of the guest's own.
         limit: seconds that a stop may last.
         wall: nanoseconds of the clock that guest time is derived from.
-        realtime: seconds of the clock that QEMU's events have their times of.
+        realtime: seconds of the clock that QEMU uses for the times of events.
     """
 
     def __init__(
@@ -105,56 +110,56 @@ class Standstill:
         self._holders: set[object] = set()
         self._monitor: Monitor | None = None
         self.over = False
-        """A stop has lasted longer than the limit; until the last holder has released it."""
+        """A stop was longer than the limit, and a holder has not released it yet."""
         self.stops = 0
-        """Stops that have begun here."""
+        """Number of stops that were begun here."""
         self._forget()
 
     def _forget(self) -> None:
         self._idle = False
         self._running = False
-        self._runs = False
-        """The guest's clock is known to run: it begins to after the event RESUME."""
-        self._ours = False
+        self._clock_runs = False
+        """The guest's clock certainly runs: it starts some time after the event RESUME."""
+        self._stopped_here = False
         self._began = 0
-        """When the stop was sent that lasts."""
+        """The time at which the current stop was requested."""
         self._stopped_at: int | None = None
-        """When the guest was stopped, by QEMU's event."""
-        self._gap = 0
-        """Nanoseconds of stops since the clock was set, by QEMU's events."""
+        """The time at which the guest was stopped, by QEMU's event."""
+        self._stopped_for = 0
+        """Total duration of stops since the clock was set, in nanoseconds, by QEMU's events."""
         self._since: int | None = None
-        """The earliest time at which the first of them can have begun."""
+        """The earliest time at which the first of these stops can have begun."""
         self._unsettled = False
-        self._period: int | None = None
+        self._counter_period: int | None = None
         self._origin: int | None = None
         """Guest time at which the counter was 0."""
 
-    # What the device asks for.
+    # Requests of the device.
 
     def hold(self, holder: object) -> None:
-        """Have the guest stand still soon; does not wait. Again has no effect."""
+        """Stop the guest soon; does not wait. Has no effect if `holder` holds it already."""
         self._holders.add(holder)
-        self._go_on()
+        self._proceed()
 
     def release(self, holder: object) -> None:
-        """Have it go on, unless others still hold it."""
+        """Let the guest continue, unless others still hold it."""
         self._holders.discard(holder)
         if not self._holders:
             self.over = False
-        self._go_on()
+        self._proceed()
 
     @property
     def stands(self) -> bool:
-        """The guest is known to be stopped, by whomever."""
+        """True while the guest is stopped, here or elsewhere."""
         return self._idle and not self._running
 
     def attach(self) -> None:
-        """A guest has been given the device: find its monitor, unless that is there already."""
+        """Connect to the monitor of the guest that has attached, unless there is a connection."""
         if self._monitor is not None:
             return
         self._forget()
         try:
-            self._monitor = Monitor(self._path, self._take)
+            self._monitor = Monitor(self._path, self._receive)
         except OSError as error:
             log.warning(
                 "the guest will not stand still: no QEMU listens at %s (%s)",
@@ -162,25 +167,25 @@ class Standstill:
                 error.strerror,
             )
             return
-        self._talk = self._converse()
-        next(self._talk)
+        self._conversation = self._converse()
+        next(self._conversation)
 
     # For the device's loop.
 
     @property
     def source(self) -> Monitor | None:
-        """What is to be waited for, if anything."""
+        """The monitor that the device's loop has to wait for; None without a connection."""
         return self._monitor
 
     @property
     def timeout(self) -> float | None:
-        """Seconds until `service` has something to do by itself."""
-        if not (self._ours and self._wanted):
+        """Seconds until `service` has to be called without an event; None for no limit."""
+        if not (self._stopped_here and self._is_held):
             return None
         return max(0.0, self._limit - (self._wall() - self._began) / 1e9)
 
     def service(self) -> None:
-        """Do what can be done without waiting."""
+        """Send and receive what is possible without waiting."""
         if self._monitor is None:
             return
         if self.timeout == 0.0:
@@ -193,14 +198,14 @@ class Standstill:
             self._monitor.service()
         except GuestError as error:
             self._lose(error)
-        self._go_on()
+        self._proceed()
 
     def close(self) -> None:
-        """Let the guest go on, and leave its monitor; waits for that, for two seconds at most."""
+        """Let the guest continue, and disconnect; waits for that, for at most two seconds."""
         self._holders.clear()
         deadline = time.monotonic() + END_LIMIT
-        self._go_on()
-        while self._monitor is not None and (self._ours or not self._idle):
+        self._proceed()
+        while self._monitor is not None and (self._stopped_here or not self._idle):
             left = deadline - time.monotonic()
             if left <= 0:
                 log.warning("the guest may still stand: QEMU does not answer")
@@ -214,33 +219,33 @@ class Standstill:
     # The conversation.
 
     @property
-    def _wanted(self) -> bool:
+    def _is_held(self) -> bool:
         return bool(self._holders) and not self.over
 
-    def _go_on(self) -> None:
-        """Go on with the conversation where it waits for something to be wanted."""
+    def _proceed(self) -> None:
+        """Continue the conversation where it waits for a request of the device."""
         if self._idle and self._monitor is not None:
-            self._say(_NOTHING)
+            self._send(_NO_MESSAGE)
 
-    def _take(self, message: Message) -> None:
+    def _receive(self, message: Message) -> None:
         if self._monitor is None:
-            return  # It was left at the message before.
+            return  # The message before has ended the connection.
         if "event" in message:
-            self._take_event(message)
+            self._handle_event(message)
         elif not self._idle:
-            self._say(message)
+            self._send(message)
 
-    def _say(self, answer: Message) -> None:
+    def _send(self, answer: Message) -> None:
         assert self._monitor is not None
         try:
-            request = self._talk.send(answer)
+            request = self._conversation.send(answer)
             if request is not None:
                 self._monitor.send(*request)
         except GuestError as error:
             self._lose(error)
 
     def _lose(self, error: GuestError) -> None:
-        """The monitor is gone, or of no use: guest time goes on from where it is."""
+        """Disconnect from a monitor that is gone or unusable; guest time continues as it is."""
         if self._monitor is None:
             return
         idle = self._idle and not self._holders and self._since is None
@@ -255,7 +260,7 @@ class Standstill:
             self._clock.thaw(self._wall() - self._clock.now())
         self._forget()
 
-    def _take_event(self, event: Message) -> None:
+    def _handle_event(self, event: Message) -> None:
         if event["event"] == "STOP":
             if self._since is None:
                 self._stopped_elsewhere(self._when(event))
@@ -264,25 +269,25 @@ class Standstill:
             self._running = False
         elif event["event"] == "RESUME":
             if self._stopped_at is not None:
-                self._gap += max(0, self._when(event) - self._stopped_at)
+                self._stopped_for += max(0, self._when(event) - self._stopped_at)
                 self._stopped_at = None
             self._running = self._unsettled = True
-            self._ours = self._runs = False
+            self._stopped_here = self._clock_runs = False
 
     def _stopped_elsewhere(self, at: int) -> None:
         self._since = self._stopped_at = at
         self._clock.freeze()
 
     def _when(self, event: Message) -> int:
-        """When an event happened, in nanoseconds of the host's monotonic clock."""
+        """The time of an event, in nanoseconds of the host's monotonic clock."""
         at = event_time(event)
         age = 0.0 if at is None else max(0.0, self._realtime() - at)
         return self._wall() - round(age * 1e9)
 
-    def _converse(self) -> _Talk:
-        """What is said to a monitor: gives commands, and takes their answers.
+    def _converse(self) -> _Conversation:
+        """The conversation with a monitor: yields commands, and is sent their answers.
 
-        Gives None where it waits: for the greeting, and then for something to be wanted.
+        It yields None where it waits: for the greeting, and later for a request of the device.
         """
         greeting = yield None
         if "QMP" not in greeting:
@@ -294,16 +299,16 @@ class Standstill:
             self._stopped_elsewhere(self._wall())
         low, high = yield from self._words(HPET_CAPABILITIES)
         if low >> 16 == INTEL and 0 < high <= LONGEST_PERIOD:
-            self._period = high
-        self._unsettled = self._runs = self._running
+            self._counter_period = high
+        self._unsettled = self._clock_runs = self._running
         while True:
-            if self._wanted and self._running:
+            if self._is_held and self._running:
                 yield from self._stop()
             elif self._unsettled:
                 yield from self._settle()
-            elif self._ours and not self._wanted:
+            elif self._stopped_here and not self._is_held:
                 yield from self._ask("cont")
-                self._ours, self._runs = False, True
+                self._stopped_here, self._clock_runs = False, True
             else:
                 self._idle = True
                 yield None
@@ -320,7 +325,8 @@ class Standstill:
         return answer["return"]
 
     def _words(self, address: int) -> Generator[_Request, Message, tuple[int, int]]:
-        """The lower and the upper word of a register, at a physical address; zeros for none."""
+        """The lower and the upper word of a register at a physical address; zeros where there is
+        none."""
         line = f"xp /2wx {address:#x}"
         text = yield from self._ask("human-monitor-command", {"command-line": line})
         found = _WORDS.search(text) if isinstance(text, str) else None
@@ -332,35 +338,36 @@ class Standstill:
             self._since = self._began
         self._clock.freeze()
         yield from self._ask("stop")
-        self._ours, self._running = True, False
+        self._stopped_here, self._running = True, False
         self.stops += 1
 
     def _settle(self) -> Generator[_Request, Message, None]:
-        """The guest runs: find the offset of its clock."""
+        """Measure the offset of the clock of the guest, which runs again."""
         self._unsettled = False
         before = self._clock.offset
         latest = self._wall()
-        ahead = yield from self._compare() if self._period else _no_bounds()
+        ahead = yield from self._compare() if self._counter_period else _no_bounds()
         if not self._running:
-            return  # Its next end finds it.
+            return  # It is measured after the stop that has just begun.
         since = latest if self._since is None else self._since
-        offset = before + min(self._gap, latest - since)
+        offset = before + min(self._stopped_for, latest - since)
         if ahead is not None:
             middle, slack = sum(ahead) // 2, TOLERANCE + ahead.high - ahead.low
             found = None if self._origin is None else middle - self._origin
             if found is not None and -slack <= found - before <= latest - since + LATE:
                 offset = found
-            else:  # the first time, or it was reset, or halted
+            else:  # the first measurement, or the counter was reset or halted
                 self._origin = middle - offset
         if self._unsettled:
-            return  # It was stopped meanwhile.
-        self._since, self._gap = None, 0
+            return  # It has been stopped again.
+        self._since, self._stopped_for = None, 0
         self._clock.thaw(offset)
 
     def _compare(self) -> Generator[_Request, Message, Bounds | None]:
-        """Compare the host's clock with the counter, by a quick read of it or some slow ones.
+        """Compare the host's clock with the counter, by one quick read of it or several slow ones.
 
-        After a RESUME of somebody else's the clock may not run yet, so two reads have to agree.
+        After a RESUME that was requested elsewhere, the clock may not run yet, so two reads have to
+        agree.
         """
         found: Bounds | None = None
         agree = 0
@@ -370,15 +377,15 @@ class Standstill:
             before = self._wall()
             low, high = yield from self._words(HPET_COUNTER)
             after = self._wall()
-            assert self._period is not None
-            counter = (high << 32 | low) * self._period // 1_000_000
+            assert self._counter_period is not None
+            counter = (high << 32 | low) * self._counter_period // 1_000_000
             read = Bounds(before - counter, after - counter)
             if found is None or read.low >= found.high or read.high <= found.low:
                 found, agree = read, 1
             else:
                 found = Bounds(max(found.low, read.low), min(found.high, read.high))
                 agree += 1
-            if after - before <= QUICK and agree > (not self._runs):
+            if after - before <= QUICK and agree > (not self._clock_runs):
                 break
         return found
 

@@ -1,8 +1,8 @@
-"""A system of the user's own in front of the drive: their kernel, their disks, their console.
+"""A custom system with the drive: the user's own kernel, disks and console.
 
-Nothing of Potash runs in it, so nothing is frozen, copied in or run by command: QEMU boots what it
-is given, with the drives plugged in from the start, and has this process's terminal as its serial
-port.
+Potash runs no agent in it, so it is not frozen, and there are no commands to copy files or run
+programs: QEMU boots the system with the drives plugged in, and its serial port is this process's
+terminal.
 """
 
 import contextlib
@@ -35,7 +35,8 @@ class Disk(NamedTuple):
 
 @dataclass(frozen=True)
 class System:
-    """What is booted: a kernel, or the boot loader of the first disk where there is no kernel."""
+    """A system to boot: from a kernel, or from the boot loader of the first disk where there is no
+    kernel."""
 
     kernel: Path | None = None
     initrd: Path | None = None
@@ -57,8 +58,8 @@ class System:
             cpus: number of processors.
             accelerator: what executes it.
             sockets: the vfio-user sockets of its drives, in order.
-            monitors: where QEMU makes a monitor for each device that stops the guest while its own
-                work is behind.
+            monitors: paths at which QEMU makes a monitor for each device that stops the guest while
+                its own work is behind.
 
         Raises:
             OSError: a disk cannot be read.
@@ -103,9 +104,9 @@ def run(qemu: Qemu, arguments: Sequence[str]) -> None:
 
 def _disk(name: str, disk: Disk) -> list[str]:
     with disk.path.open("rb") as stream:
-        form = "qcow2" if stream.read(len(_QCOW2_MAGIC)) == _QCOW2_MAGIC else "raw"
+        image_format = "qcow2" if stream.read(len(_QCOW2_MAGIC)) == _QCOW2_MAGIC else "raw"
     file = {"driver": "file", "filename": str(disk.path.absolute())}
-    node = {"driver": form, "node-name": name, "read-only": not disk.writable, "file": file}
+    node = {"driver": image_format, "node-name": name, "read-only": not disk.writable, "file": file}
     return ["-blockdev", _json(node), "-device", f"virtio-blk-pci,drive={name}"]
 
 
@@ -115,7 +116,7 @@ def _json(value: Any) -> str:
 
 @contextlib.contextmanager
 def _terminal() -> Iterator[None]:
-    """Leave the terminal, if there is one, as it was: QEMU does not when it is killed."""
+    """Restore the terminal, if there is one, after the block: QEMU does not if it is killed."""
     if not sys.stdin.isatty():
         yield
         return

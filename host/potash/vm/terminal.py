@@ -13,7 +13,7 @@ POLL_INTERVAL = 0.25
 
 
 def descriptor_sink(descriptor: int) -> Sink:
-    """A sink that writes all of it to a descriptor, at once."""
+    """A sink that writes all data to a descriptor, unbuffered."""
 
     def sink(data: bytes) -> None:
         left = memoryview(data)
@@ -34,7 +34,7 @@ def size() -> tuple[int, int]:
 
 @contextlib.contextmanager
 def raw(descriptor: int) -> Iterator[None]:
-    """The terminal passes every key on, Ctrl-C too, until the block ends."""
+    """Have the terminal pass on every key, including Ctrl-C, until the block ends."""
     before = termios.tcgetattr(descriptor)
     tty.setraw(descriptor)
     try:
@@ -44,14 +44,15 @@ def raw(descriptor: int) -> Iterator[None]:
 
 
 def follow(channel: Channel, command: Command) -> int:
-    """Follow a command on a terminal to its end, passing on every change of this one's size.
+    """Follow a command on a terminal to its end, and report every change of this terminal's size to
+    it.
 
-    The size is polled: a signal handler could come in the middle of a frame.
+    The size is polled, as a signal handler could interrupt the sending of a frame.
     """
-    known = size()
+    last = size()
     while command.code is None:
         channel.step(channel.clock() + POLL_INTERVAL)
-        if command.code is None and size() != known:
-            known = size()
-            command.resize(*known)
+        if command.code is None and size() != last:
+            last = size()
+            command.resize(*last)
     return command.code

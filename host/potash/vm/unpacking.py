@@ -1,8 +1,8 @@
-"""An archive that an untrusted guest has packed, unpacked into an empty folder of the host.
+"""Unpacking of an archive from an untrusted guest into an empty folder of the host.
 
-tarfile's own filter for such archives came with Python 3.11.4, and Debian 12 has 3.11.2. What is
-refused here is what that one refuses, and a little more: no name goes through a symbolic link, and
-a link's target goes up only at its beginning, so that names can be judged without looking at files.
+tarfile's own filter for such archives came with Python 3.11.4, and Debian 12 has 3.11.2. This
+refuses everything that it refuses, and a little more: no name may go through a symbolic link, and a
+link's target may go up only at its beginning, so names can be checked without accessing files.
 """
 
 import os
@@ -14,7 +14,7 @@ UP = ".."
 
 
 def unpack(archive: tarfile.TarFile, place: Path) -> None:
-    """Extract files, folders and links inside `place`, which are then this process's user's.
+    """Extract files, folders and links inside `place`. They belong to this process's user.
 
     Raises OSError, and tarfile.TarError when anything in the archive is something else or
     elsewhere; nothing has been extracted then.
@@ -25,7 +25,7 @@ def unpack(archive: tarfile.TarFile, place: Path) -> None:
         _check(member, links)
         member.mode = member.mode & 0o755 | (0o700 if member.isdir() else 0o600)
         member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
-    # Where Python has filters, it is not to choose another one.
+    # Where Python has filters, it must not choose another one.
     archive.extraction_filter = _unchanged
     archive.extractall(place, members)
 
@@ -39,7 +39,7 @@ def _check(member: tarfile.TarInfo, links: Collection[PurePosixPath]) -> None:
     if not _is_within(name, 0, links):
         raise tarfile.TarError(f"{member.name} is outside the folder")
     if member.issym():
-        # Other links in the target's way are no matter, as none of them leads outside.
+        # Other links in the target's path do not matter, as none of them leads outside.
         if not _is_within(target, len(name.parts) - 1, ()):
             raise tarfile.TarError(f"{member.name} links to {member.linkname}, outside the folder")
     elif member.islnk():
@@ -50,7 +50,7 @@ def _check(member: tarfile.TarInfo, links: Collection[PurePosixPath]) -> None:
 
 
 def _is_within(path: PurePosixPath, depth: int, links: Collection[PurePosixPath]) -> bool:
-    """Whether a path stays within the folder, seen from `depth` folders below it."""
+    """True for a path that stays within the folder, relative to `depth` folders below it."""
     ups = 0
     while ups < len(path.parts) and path.parts[ups] == UP:
         ups += 1

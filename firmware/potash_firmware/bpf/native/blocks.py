@@ -1,4 +1,4 @@
-"""A function's control flow: basic blocks, in an order in which what dominates comes first.
+"""A function's control flow: basic blocks, each after the blocks that dominate it.
 
 Everything that can be reached from the function's first instruction belongs to it, also when it is
 reached from other functions too. Where a program would fault for certain (an instruction that does
@@ -34,19 +34,19 @@ class Function:
     entry: int
     blocks: dict[int, Block]
     calls: frozenset[int]
-    """Where the functions begin that it calls."""
+    """Entries of the functions that it calls."""
     addresses: frozenset[int]
-    """Where those begin whose address it takes."""
+    """Entries of the functions whose address it takes."""
 
 
 class Code:
-    """A program's instructions, and what each of them means for control flow."""
+    """A program's instructions, and the effect of each on control flow."""
 
     def __init__(self, code: bytes) -> None:
         self.instructions: Sequence[Instruction] = isa.decode(code)
 
     def valid(self, pc: int) -> bool:
-        """Whether there is an instruction at `pc` that can be executed."""
+        """True where there is an instruction at `pc` that can be executed."""
         inside = 0 <= pc < len(self.instructions)
         return inside and isa.problem(self.instructions, pc) is None
 
@@ -54,7 +54,8 @@ class Code:
         return pc + (2 if self.instructions[pc].opcode == isa.LDDW else 1)
 
     def successors(self, pc: int) -> tuple[int, ...] | None:
-        """Where a jump or an exit goes; None for what goes to the next instruction."""
+        """The targets of a jump or an exit; None for instructions that continue with the next
+        one."""
         instruction = self.instructions[pc]
         if instruction.opcode == isa.EXIT:
             return ()

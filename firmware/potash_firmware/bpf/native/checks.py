@@ -23,7 +23,8 @@ MOST_SPAN = 1 << 32
 
 
 class Check(NamedTuple):
-    """Before the instruction at `pc`: bytes `low` to `high`, from that one's address, are there.
+    """The check before the instruction at `pc`: bytes `low` to `high`, relative to its address,
+    exist.
 
     It covers the accesses at `covers`, of which `pc` is the first.
     """
@@ -55,7 +56,7 @@ def writes(instruction: Instruction) -> bool:
 
 
 def in_frame(instruction: Instruction) -> bool:
-    """Whether an access is sure to be inside its function's own frame."""
+    """True for an access that is certain to be inside its function's own frame."""
     base = instruction.src if instruction.kind == Class.LDX else instruction.dst
     offset = instruction.offset
     return base == isa.FRAME_POINTER and -LEAST_FRAME <= offset <= -instruction.size
@@ -82,7 +83,8 @@ def _checks(
     evaluator = values.Evaluator(instructions, values.forget)
     environment = values.start()
     open_: dict[tuple[frozenset[tuple[Symbol, int]], bool], tuple[int, Check]] = {}
-    """By unknowns: the check that further accesses may come under, and its first one's constant."""
+    """By the address's unknowns: the check that may be widened to further accesses, and the
+    constant of its first access."""
     done: list[Check] = []
     for pc in pcs:
         instruction = instructions[pc]

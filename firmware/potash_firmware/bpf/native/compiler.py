@@ -1,4 +1,4 @@
-"""From a program to an object file for this machine's processor, by LLVM.
+"""Compilation of a program to an object file for this machine's processor, by LLVM.
 
 llvmlite is imported when the first program is compiled or loaded, and nowhere else.
 """
@@ -17,18 +17,19 @@ from potash_firmware.bpf.object_file import SYMBOLS, Binding, SectionIndex
 OPTIMISATION = 2
 
 MOST_INSTRUCTIONS = 1 << 14
-"""Of all functions that a program can call, a shared one as often as it is part of one."""
+"""Maximum for all functions of a program together; shared instructions count once for each."""
 
 MOST_OPTIMISED = 256 << 10
 """Characters of assembly that LLVM optimises, in 3 s at most. Its time can grow with the square of
-that: 1000 branches in a row are 400 Ki and take 11 s. What is longer gets the passes of `_simplify`
-alone, whose time grows as its length does, 5 s for the longest."""
+that: 1000 branches in a row are 400 Ki and take 11 s. Longer programs get only the passes of
+`_simplify`, whose time is linear, 5 s for the longest."""
 
 _MEMORY_FUNCTIONS = frozenset({"memcpy", "memmove", "memset", "memcmp", "bcmp"})
-"""What LLVM may call for a loop; every process has these. Any other call would be to address 0."""
+"""Functions that LLVM may call for a loop; every process has these. Any other call would be to
+address 0."""
 
 DIVISIONS = frozenset({"__udivti3", "__umodti3", "__divti3", "__modti3"})
-"""What it may call to count a loop's iterations; `runtime` has them."""
+"""Functions that LLVM may call to count a loop's iterations; `runtime` has them."""
 
 _DECLARATIONS = """
 declare i64 @llvm.usub.sat.i64(i64, i64)
@@ -68,7 +69,8 @@ def target(optimisation: int = OPTIMISATION) -> Any:
 
 
 def versions() -> tuple[str, ...]:
-    """What an object file depends on beside a program and Potash. Raises EngineUnavailable."""
+    """Versions on which an object file depends, besides the program and Potash. Raises
+    EngineUnavailable."""
     binding = llvm()
     import llvmlite
 
@@ -82,7 +84,7 @@ def versions() -> tuple[str, ...]:
 
 
 OBJECTS = Store("bpf", [Path(__file__).parents[1]], versions)
-"""Compiled programs, and what they call."""
+"""Compiled programs, and the runtime that they call."""
 
 
 def assembly(code: bytes, entry: int, *, by_kind: bool = False) -> str:
@@ -125,7 +127,7 @@ def compile_program(code: bytes, entry: int, by_kind: bool = False) -> bytes:
 
 
 def compile_assembly(text: str, library: Container[str]) -> bytes:
-    """An object file that calls nothing but what is in `library`. Raises EngineUnavailable."""
+    """An object file that calls only functions in `library`. Raises EngineUnavailable."""
     binding = llvm()
     optimisation = OPTIMISATION if len(text) <= MOST_OPTIMISED else 0
     machine = target(optimisation)
@@ -156,7 +158,8 @@ def _simplify() -> Any:
 
 
 def symbols(contents: bytes) -> tuple[set[str], set[str]]:
-    """What an object file (ELF64) defines for others, and what it expects to find elsewhere."""
+    """The global symbols that an object file (ELF64) defines, and those that it leaves
+    undefined."""
     binding = llvm()
     sections = {
         section.name(): section.data()
@@ -175,7 +178,7 @@ def symbols(contents: bytes) -> tuple[set[str], set[str]]:
 
 
 def loaded(contents: bytes) -> Any:
-    """An object file's code and data in this process, for as long as what is returned lives."""
+    """An object file's code and data in this process, for as long as the returned object lives."""
     binding = llvm()
     owner = binding.create_mcjit_compiler(binding.parse_assembly(""), target())
     owner.add_object_file(binding.ObjectFileRef.from_data(contents))

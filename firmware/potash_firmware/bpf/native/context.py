@@ -10,30 +10,32 @@ class Word(IntEnum):
     """Indices into the context: 64 bits each."""
 
     FUEL = 0  # instructions that may still be executed; negative once it was too many
-    SIDE_EXIT = 1  # why compiled code returned early, a `SideExit`
-    PC = 2  # and at which instruction
+    SIDE_EXIT = 1  # reason for which compiled code returned early, a `SideExit`
+    PC = 2  # instruction at which it returned
     READABLE = 3  # bytes of the arena
-    WRITABLE = 4  # and of its part in front of the constants
+    WRITABLE = 4  # bytes of the arena in front of the constants
     BOTTOM = 5  # frame pointer of the last frame from which a function may be called
-    FUNCTIONS = 6  # address of a table: where each instruction's function is compiled, or 0
+    FUNCTIONS = (
+        6  # address of a table: for each instruction the address of its compiled function, or 0
+    )
     CALL_HELPER = 7  # address of a C function: number, r1 to r5; gives r0
     RESUME = 8  # address of a C function: interprets from PC to the function's exit; gives r0
     COUNT = 9  # instructions of the program
     FRAME = 10  # bytes of each function's stack frame
-    REGISTERS = 11  # r0 to r10 at PC, of which only what is used further on is meaningful
-    # What `runtime` alone uses.
-    HELPER_CALLBACK = 22  # where a helper's call goes on to
-    RESUME_CALLBACK = 23  # and a resumption
-    ACTIVE = 24  # whether compiled code runs, and nothing that it has called
-    THREAD = 25  # in this thread
+    REGISTERS = 11  # r0 to r10 at PC, valid only where they are used later
+    # Used by `runtime` only.
+    HELPER_CALLBACK = 22  # address of the Python callback that calls a helper
+    RESUME_CALLBACK = 23  # address of the Python callback that interprets
+    ACTIVE = 24  # 1 while compiled code runs, 0 while anything that it has called does
+    THREAD = 25  # the thread that runs it
     LOW = 26  # first address of the arena's reserved range
-    HIGH = 27  # and the one behind it
-    JUMP = 28  # address of a jmp_buf: what a fault in that range returns to
-    PREVIOUS = 29  # address of a struct sigaction: what a fault outside is left to
+    HIGH = 27  # the end of that range
+    JUMP = 28  # address of a jmp_buf, to which a fault in that range returns
+    PREVIOUS = 29  # address of a struct sigaction, which handles other faults
     FAULT = 30  # the address that was accessed
     # Of programs whose instructions are counted by kind.
     RESERVE = 31  # instructions that may be executed beyond FUEL, after a pause for progress
-    COUNTS = 32  # how many of each `tally.Kind` were executed; that of ALU is not used
+    COUNTS = 32  # instructions executed of each `tally.Kind`; that of ALU is not used
 
 
 SIZE = Word.COUNTS + len(Kind)

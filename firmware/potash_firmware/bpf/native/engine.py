@@ -37,11 +37,12 @@ _Enter = ctypes.CFUNCTYPE(ctypes.c_uint64, *[ctypes.c_void_p] * 3, *[ctypes.c_ui
 
 
 MOST_POINTERS = 64
-"""Functions that only a program's data points at which are compiled; others are interpreted."""
+"""Maximum number of compiled functions that only a program's data points at; others are
+interpreted."""
 
 
-# As plain numbers: finding one in its enumeration takes as long as all else that a run does with
-# it.
+# Plain numbers, as looking a member up in an enumeration takes as long as all other work of a run
+# with the context.
 _FUEL, _RESERVE, _SIDE_EXIT, _LOW, _HIGH = map(
     int, (Word.FUEL, Word.RESERVE, Word.SIDE_EXIT, Word.LOW, Word.HIGH)
 )
@@ -61,7 +62,7 @@ class Loaded(NamedTuple):
 
 
 def unavailable() -> str | None:
-    """Why programs cannot be compiled here; None where they can."""
+    """The reason for which programs cannot be compiled here; None where they can."""
     try:
         runtime.load()
     except EngineUnavailable as error:
@@ -70,11 +71,11 @@ def unavailable() -> str | None:
 
 
 compile_elsewhere: Callable[[bytes, int, bool], bytes] | None = None
-"""What compiles programs in this process's place, and keeps them; raises EngineUnavailable."""
+"""Compiles and caches programs in another process, where set. Raises EngineUnavailable."""
 
 
 def name_of(code: bytes, entry: int, by_kind: bool = False) -> str:
-    """What a program's object file is called in the cache."""
+    """The name of a program's object file in the cache."""
     parts = [code, entry.to_bytes(8, "little", signed=True)]
     return compiler.OBJECTS.name(*parts, *([b"by kind"] if by_kind else []))
 
@@ -129,7 +130,7 @@ def _pointed_at(arena: Arena, count: int) -> list[int]:
 
 
 class Machine:
-    """A program that is ready to run in one arena, as often as it is wanted.
+    """A program that is ready to run in one arena, any number of times.
 
     Its data must be in the arena already: functions that it points at are compiled, too. Raises
     EngineUnavailable.
@@ -154,7 +155,7 @@ class Machine:
         self._fuel = min(instruction_limit, MOST_FUEL)
         self._tally = tally
         self._counted = [0] * len(Kind)
-        """What of this run is in the tally already."""
+        """Instructions of this run, by kind, that the counters include already."""
         self._error: BaseException | None = None
         self._interpreter: Interpreter | None = None
         self._memory = arena.memory
@@ -174,7 +175,7 @@ class Machine:
         for index, function in functions.items():
             table[index] = function
         entered = runtime.load()
-        # The context holds addresses only: what they are of must live as long as this object.
+        # The context holds only addresses: the objects at them must live as long as this one.
         self._kept = table, _CallHelper(self._call_helper), _Resume(self._resume)
         self._context = context = (ctypes.c_uint64 * SIZE)()
         context[Word.READABLE] = layout.size
@@ -213,16 +214,17 @@ class Machine:
         return Execution(value, self._fuel - left)
 
     def _left(self) -> int:
-        """How many instructions may still be executed; negative once it was too many."""
+        """Instructions that may still be executed; negative once the limit was exceeded."""
         return ctypes.c_int64(self._context[_FUEL]).value + self._context[_RESERVE]
 
     def _refill(self, left: int) -> None:
-        """Set what may still be executed, in parts if compiled code pauses for progress."""
+        """Set the number of instructions that may still be executed, in parts if compiled code
+        pauses to report progress."""
         fuel = left if self._tally is None else min(left, PROGRESS_INTERVAL)
         self._context[_FUEL], self._context[_RESERVE] = fuel & MASK, left - fuel
 
     def _count(self) -> None:
-        """Bring the tally, if there is one, up to what the context says."""
+        """Add the instructions that the context has counted to the counters, if there are any."""
         tally = self._tally
         if tally is None:
             return
@@ -233,7 +235,7 @@ class Machine:
         self._counted = counts
 
     def _raise_fault(self, left: int, origin: int) -> None:
-        """Raise what ended the program, if anything but its exit did."""
+        """Raise the fault or exception that ended the program, if it did not exit."""
         context = self._context
         if self._error is not None:
             if isinstance(self._error, Fault) and self._error.pc is None:
@@ -261,7 +263,8 @@ class Machine:
     # What compiled code calls
 
     def _resume(self) -> int:
-        """Interpret what is left of a function; where that faults, the fault is as it should be."""
+        """Interpret the rest of a function. If it faults, the interpreter raises the exact
+        fault."""
         try:
             context = self._context
             left = self._left()
@@ -288,16 +291,19 @@ class Machine:
             return self._give_up(error)
 
     def _interpreted(self, executed: int, before: Sequence[int]) -> None:
-        """Continue the context's counts after the interpreter, which has counted in the tally."""
+        """Update the context's counts after the interpreter, which has updated the counters."""
         self._refill(self._fuel - executed)
         if self._tally is not None:
             now = self._tally.counts
             self._put_counts(
-                [one + new - old for one, new, old in zip(self._counted, now, before, strict=True)]
+                [
+                    total + new - old
+                    for total, new, old in zip(self._counted, now, before, strict=True)
+                ]
             )
 
     def _put_counts(self, counts: list[int]) -> None:
-        """Have the context say what this run has executed, which is in the tally already."""
+        """Set the context's counts of this run, which the counters include already."""
         for word, count in enumerate(counts, Word.COUNTS):
             self._context[word] = count
         self._counted = counts
@@ -321,14 +327,15 @@ class Machine:
             return self._give_up(error)
 
     def _give_up(self, error: BaseException) -> int:
-        """Keep an exception, which must not unwind through compiled code, and make it leave."""
+        """Keep an exception, which must not unwind through compiled code, and have that code
+        return."""
         self._error = error
         self._context[Word.SIDE_EXIT] = SideExit.RAISED
         return 0
 
     @contextmanager
     def _shown(self) -> Iterator[None]:
-        """Memory in no reserved range is a copy, which is given back while others look at it."""
+        """Copy memory that is in no reserved range back to the arena while other code uses it."""
         self._from_compiled()
         try:
             yield

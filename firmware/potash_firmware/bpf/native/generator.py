@@ -4,9 +4,9 @@ Accesses, calls and jumps are checked before they are executed. Where a check fa
 passes the live registers to the interpreter, which continues there and raises the fault
 (deoptimisation): so faults are identical on both, and cold code is small.
 
-Every instruction is counted: a segment of instructions when it begins. The limit is compared at
-back edges and before calls. Code that counts by kind, too, has a counter for each kind that occurs
-in the function, which LLVM can keep in a register, or compute behind a loop, as it does the fuel.
+Every instruction is counted: a segment of instructions when it begins. The limit is checked at back
+edges and before calls. Code that also counts by kind has a counter for each kind that occurs in the
+function, which LLVM can keep in a register or compute after a loop, as it does the fuel.
 """
 
 import itertools
@@ -39,7 +39,7 @@ _SAVED = range(10)
 
 
 class Hoist(NamedTuple):
-    """What holds for a nest when the guard at `label` lets its version without checks run.
+    """Properties of a nest that hold when the guard at `label` lets its version without checks run.
 
     `last` is the maximum number of the last iteration of each counted loop; `reach` are the first
     address and the end of each range of the nest; `cost` is the maximum number of instructions that
@@ -55,12 +55,13 @@ class Hoist(NamedTuple):
 
 @dataclass(frozen=True)
 class Claims:
-    """Of one function. A version is the header of the nest without checks, None elsewhere."""
+    """Claims about one function. A version is the header of the nest without checks, None
+    elsewhere."""
 
     covered: dict[tuple[int | None, int], Check] = field(default_factory=dict)
-    """For each version and access the check that it came under."""
+    """For each version and access, the check that covers it."""
     hoists: dict[int, Hoist] = field(default_factory=dict)
-    """By the nest's header."""
+    """Guarded nests by their headers."""
 
 
 def symbol(entry: int) -> str:
@@ -81,7 +82,7 @@ def generate(code: Code, function: Function, *, exported: bool, by_kind: bool = 
 
 
 def claims(code: Code, function: Function) -> tuple[str, Claims]:
-    """The definition of `function`, and what it takes for proven."""
+    """The definition of `function`, and the claims that it takes for proven."""
     generator = _Generator(code, function)
     return generator.definition(exported=False), generator.claims
 
@@ -94,9 +95,9 @@ class _Generator:
         self._flow = loops.flow(function)
         self._order = self._flow.order
         self._kinds: list[Kind] = []
-        """Those that are counted here; ALU is what remains of all instructions."""
+        """Kinds that are counted here; the number of ALU is what remains of all instructions."""
         if by_kind:
-            pcs = itertools.chain.from_iterable(one.pcs for one in function.blocks.values())
+            pcs = itertools.chain.from_iterable(block.pcs for block in function.blocks.values())
             found = {kind_of(self._instructions[pc]) for pc in pcs}
             self._kinds = sorted(found - {Kind.ALU})
         self._live = live(self._instructions, function.blocks)
@@ -105,7 +106,7 @@ class _Generator:
             for nest in induction.find(self._instructions, function, self._flow)
         }
         self._nest: Nest | None = None
-        """The one whose version without checks is being written."""
+        """The nest whose version without checks is being written."""
         self._writer = Writer()
         self._prologue: dict[str, str] = {}
         self.claims = Claims()
@@ -131,10 +132,10 @@ class _Generator:
         lines.append(f"  br label %{self._entrance(None, self._function.entry)}")
         return checked("\n".join([*lines, self._writer.text(), "}", ""]))
 
-    # What every function finds out once
+    # Values that every function computes once
 
     def _from_context(self, word: int) -> str:
-        """A word of the context that does not change while the function runs (or not yet)."""
+        """A word of the context, as it is when the function begins."""
         name = f"%c{word}"
         self._prologue.setdefault(
             name,
@@ -144,7 +145,7 @@ class _Generator:
         return name
 
     def _span(self, size: int, write: bool) -> str:
-        """How many places there are where `size` bytes can begin, from the bottom of the function's
+        """Number of addresses at which `size` bytes can begin, from the bottom of the function's
         frame to the arena's limit."""
         limit = self._from_context(Word.WRITABLE if write else Word.READABLE)
         bottom = self._bottom()
@@ -158,7 +159,8 @@ class _Generator:
         return name
 
     def _bottom(self) -> str:
-        """Where the function's frame begins, below which it may not access and its callees' are."""
+        """The lowest address of the function's frame, below which are its callees' frames and it
+        may not access anything."""
         size = self._from_context(Word.FRAME)
         self._prologue.setdefault("%bottom", f"  %bottom = sub i64 %frame, {size}")
         return "%bottom"
@@ -166,7 +168,7 @@ class _Generator:
     # Edges
 
     def _label(self, start: int) -> str:
-        """Where a block's code is, in the version that is being written."""
+        """The label of a block, in the version that is being written."""
         return f"{'u' if self._nest is not None else 'b'}{self._order[start]}"
 
     def _entrance(self, source: int | None, target: int) -> str:
@@ -180,7 +182,8 @@ class _Generator:
         return f"b{self._order[target]}"
 
     def _edge(self, block: Block, target: int) -> str:
-        """The same, through a check of the fuel if it is a back edge."""
+        """The label to go to from a block to another, through a check of the fuel if it is a back
+        edge."""
         label = self._entrance(block.start, target)
         back = self._order[target] <= self._order[block.start]
         if not back or (self._nest is not None and self._nest.counted):
@@ -235,7 +238,7 @@ class _Generator:
         writer.label(over)
 
     def _all_fuel(self) -> str:
-        """How many instructions may still be executed."""
+        """The number of instructions that may still be executed."""
         writer = self._writer
         fuel = writer.value("load i64, ptr %fuel")
         if self._by_kind:
@@ -258,7 +261,7 @@ class _Generator:
             writer.store_context(Word.COUNTS + kind, count)
 
     def _load_counts(self) -> None:
-        """Take over what a function that was called has counted."""
+        """Read back the counts of a function that was called."""
         writer = self._writer
         writer.line(f"store i64 {writer.load_context(Word.FUEL)}, ptr %fuel")
         for kind in self._kinds:
@@ -266,7 +269,7 @@ class _Generator:
             writer.line(f"store i64 {count}, ptr {_counter(kind)}")
 
     def _side_exit(self, why: SideExit, pc: int) -> None:
-        """Return to the caller, and from that, until the program has ended."""
+        """Return to the caller, which returns in turn, until the program has ended."""
         writer = self._writer
         self._save_counts()
         writer.store_context(Word.SIDE_EXIT, why)
@@ -424,11 +427,14 @@ class _Generator:
         writer.label(good)
 
     def _call_pointer(self, instruction: Instruction, pc: int) -> None:
-        """A pointer to a function, or a helper's number; anything else the interpreter refuses."""
+        """Call a pointer to a function, or a helper's number; the interpreter refuses anything
+        else."""
         writer = self._writer
         pointer = lowering.get(writer, instruction.dst)
         small = writer.value(f"icmp ult i64 {pointer}, {CODE_BASE}")
-        helper, function, done = (writer.name(one) for one in ("helper", "function", "called"))
+        helper, function, done = (
+            writer.name(prefix) for prefix in ("helper", "function", "called")
+        )
         writer.branch(small, helper, function)
         writer.label(helper)
         self._call_helper(pointer, pc)
@@ -446,7 +452,8 @@ class _Generator:
         writer.label(done)
 
     def _compiled(self, index: str, pc: int) -> str:
-        """The compiled function that begins at an instruction; what has none is interpreted."""
+        """The compiled function that begins at an instruction; one that is not compiled is
+        interpreted."""
         writer = self._writer
         table = writer.value(f"inttoptr i64 {self._from_context(Word.FUNCTIONS)} to ptr")
         place = writer.value(f"getelementptr i64, ptr {table}, i64 {index}")

@@ -1,12 +1,25 @@
 """Loop nests whose accesses one guard can check in advance: induction over their iterations.
 
-A first pass computes the registers after each block from their values at the beginning of the nest
+A check before each access of a loop can take longer than the access. In many loops, all addresses
+are known before the first iteration: they are linear in the number of the iteration. So one guard
+before the loop can check all accesses of all iterations. For example,
+
+    1: r4 = *(u64 *)(r1 + 0)
+    2: r1 += 8
+    3: r3 += 1
+    4: if r3 < r2 goto 1
+
+reads, in iteration i, 8 bytes at r1 + 8 * i, where r1 is the register's value before the loop. The
+loop continues while r3 + 1 + i < r2, which gives the last iteration, and so the range of all reads.
+
+A first pass computes the registers after each block, from their values at the beginning of the nest
 and of each iteration of its loops. The increment per iteration makes a register a function of the
 iteration number; a loop's exit test gives the number of iterations; and the address of an access
 gives its range.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from potash_firmware.bpf import isa
 from potash_firmware.bpf.isa import MIRRORED, OPPOSITE, Class, Instruction, Jump
@@ -43,7 +56,7 @@ MOST_RANGES = 24
 
 MOST_DEPTH = 8
 MOST_BLOCKS = 256
-"""Loops in each other, and blocks of a nest, beyond which nothing is looked for."""
+"""Maximum depth of loops, and blocks of a nest, that are analysed."""
 
 MOST_CONDITIONAL = 3
 """Blocks with accesses that an iteration may skip, for a loop that is worth vectorising."""
@@ -62,14 +75,16 @@ def find(instructions: Sequence[Instruction], function: Function, flow: Flow) ->
 def _choose(
     instructions: Sequence[Instruction], function: Function, flow: Flow, loop: Loop
 ) -> list[Nest]:
-    """The outermost loop is best, unless more can be proven from further inside."""
+    """The nests of a loop: itself, unless more can be proven for the loops inside it."""
     nest = None
     if len(loop.blocks) <= MOST_BLOCKS:
         nest = _Analysis(instructions, function, flow, loop).nest()
     if nest is not None and len(nest.proven) == len(_accesses(instructions, function, loop)):
         return [nest]
-    inner = [one for child in loop.children for one in _choose(instructions, function, flow, child)]
-    if nest is None or not {pc for one in inner for pc in one.proven} <= nest.proven.keys():
+    inner = [
+        nested for child in loop.children for nested in _choose(instructions, function, flow, child)
+    ]
+    if nest is None or not {pc for nested in inner for pc in nested.proven} <= nest.proven.keys():
         return inner
     return [nest]
 
@@ -87,8 +102,17 @@ def _to_check(instruction: Instruction) -> bool:
     return is_access(instruction) and not in_frame(instruction) and not is_atomic(instruction)
 
 
+class _Key(NamedTuple):
+    """Accesses with the same unknowns, of the same kind and in the same iterations share a
+    range."""
+
+    terms: frozenset[tuple[Symbol, int]]
+    write: bool
+    short: frozenset[int]
+
+
 class _Analysis:
-    """One loop as the root of a nest."""
+    """The analysis of one loop as the root of a nest."""
 
     def __init__(
         self, instructions: Sequence[Instruction], function: Function, flow: Flow, root: Loop
@@ -101,21 +125,22 @@ class _Analysis:
         self._order = sorted(root.blocks, key=flow.order.__getitem__)
         self._evaluator = values.Evaluator(self._instructions, widened)
         self._first: dict[Phi, Linear] = {}
-        """What registers hold when their loop begins."""
+        """Registers' values when their loop begins."""
         self._steps: dict[Phi, Linear] = {}
-        """What an iteration adds to them, if that is constant or at least has bounds."""
+        """The increment of registers per iteration, if it is constant or at least has bounds."""
         self._extended: dict[Phi, set[bool]] = {}
-        """Those that are cut to 32 bits in each iteration, with the kinds of their extension."""
+        """Registers that are truncated to 32 bits in each iteration, with the kinds of their
+        extension."""
         self._before: dict[int, values.Environment] = {}
         self._ends: dict[int, values.Environment] = {}
         self._tests: dict[int, Test] = {}
         self._conditions: dict[Symbol, frozenset[Fits]] = {}
-        """What `_condition_of` has found out, likewise."""
-        self._known: dict[Symbol, Linear | None] = {}
-        """What `resolved` has found out, once the walk is over."""
+        """Cached results of `_condition_of_symbol`."""
+        self._resolutions: dict[Symbol, Linear | None] = {}
+        """Cached results of `_resolved_symbol`, after the walk."""
 
     def nest(self) -> Nest | None:
-        """What was found out; None when it is of no use."""
+        """The nest; None where the analysis gives nothing of use."""
         self._walk()
         for header, loop in self._loops.items():
             test = self._test(loop)
@@ -134,7 +159,7 @@ class _Analysis:
         tests = {header: test for header, test in self._tests.items() if header in needed}
         for test in tests.values():
             conditions |= test.conditions
-        resolved = {Fits(self._resolved(one.form), one.signed) for one in conditions}
+        resolved = {Fits(self._resolved(fits.form), fits.signed) for fits in conditions}
         return Nest(
             self._root,
             tests,
@@ -146,7 +171,7 @@ class _Analysis:
         )
 
     def _walk(self) -> None:
-        """Find what is known of the registers at each block, and how they change by iteration."""
+        """Find the registers' values at each block, and their increments per iteration."""
         edges: dict[tuple[int, int], values.Environment] = {}
         for start in self._order:
             environment = self._begin(start, edges)
@@ -195,11 +220,12 @@ class _Analysis:
         }
 
     def _gain(self, phi: Phi, value: values.Value) -> Linear | None:
-        """What an iteration that leaves `value` in a register has added to it."""
+        """The increment of an iteration that leaves `value` in a register; None where it is not
+        known."""
         form = value.form
         extended: set[bool] = set()
         if value.narrow:
-            # Only its low half matters, which is the same whatever its parts were extended from.
+            # Only the low half matters, which does not depend on how its parts were extended.
             form = unwidened(form)
             extended.add(False)
         elif len(form.terms) == 1 and not form.constant:
@@ -209,12 +235,15 @@ class _Analysis:
                 extended.add(symbol.signed)
         gained = form - unknown(phi)
         symbols = [symbol for symbol, _ in gained.terms]
-        if all(isinstance(one, values.Start) for one in symbols) or static(gained) is not None:
+        if (
+            all(isinstance(symbol, values.Start) for symbol in symbols)
+            or static(gained) is not None
+        ):
             self._extended.setdefault(phi, set()).update(extended)
             return gained
         return None
 
-    # What ends a loop
+    # Exit tests of loops
 
     def _test(self, loop: Loop) -> Test | None:
         """A test that every iteration passes, and that some iteration must fail."""
@@ -222,7 +251,7 @@ class _Analysis:
             block = self._function.blocks[start]
             if len(block.successors) != 2 or self._innermost(start) is not loop:
                 continue
-            inside = [one in loop.blocks for one in block.successors]
+            inside = [successor in loop.blocks for successor in block.successors]
             if inside[0] == inside[1]:
                 continue
             if all(self._flow.dominates(start, latch) for latch in loop.latches):
@@ -263,7 +292,7 @@ class _Analysis:
 
     def _varies(self, loop: Loop, form: Linear) -> bool:
         resolved = self.resolved(form)
-        return resolved is not None and any(_of_loop(one, loop) for one, _ in resolved.terms)
+        return resolved is not None and any(_of_loop(symbol, loop) for symbol, _ in resolved.terms)
 
     def _counted(
         self, loop: Loop, jump: Jump, left: Linear, right: Linear, after: int
@@ -291,15 +320,15 @@ class _Analysis:
         ):
             return None
         conditions = self._condition_of(left) | self._condition_of(right)
-        known = {loop.header, *self._tests}
-        for one in conditions:
-            form = self.resolved(one.form)
-            if form is None or not self._computable(form, known):
+        counted = {loop.header, *self._tests}
+        for condition in conditions:
+            form = self.resolved(condition.form)
+            if form is None or not self._computable(form, counted):
                 return None
         return Test(jump, rest, bound, step, register, after, frozenset(conditions))
 
     def _inside(self, symbol: Symbol, loop: Loop, headers: set[int]) -> bool:
-        """Whether a symbol may have another value in each iteration of a loop."""
+        """True for a symbol that may have another value in each iteration of a loop."""
         match symbol:
             case values.Bounded(pc=pc):
                 return any(pc in self._function.blocks[start].pcs for start in loop.blocks)
@@ -309,10 +338,10 @@ class _Analysis:
                 return header in headers
         return False
 
-    # What loops reach
+    # Ranges that loops reach
 
     def _resolved(self, form: Linear) -> Linear:
-        """As `resolved`, where it is known that there is one."""
+        """The same as `resolved`, for a form that is known to have one."""
         resolved = self.resolved(form)
         assert resolved is not None
         return resolved
@@ -328,9 +357,9 @@ class _Analysis:
         return total
 
     def _resolved_symbol(self, symbol: Symbol) -> Linear | None:
-        if symbol not in self._known:
-            self._known[symbol] = self._find_resolved(symbol)
-        return self._known[symbol]
+        if symbol not in self._resolutions:
+            self._resolutions[symbol] = self._find_resolved(symbol)
+        return self._resolutions[symbol]
 
     def _find_resolved(self, symbol: Symbol) -> Linear | None:
         match symbol:
@@ -359,8 +388,8 @@ class _Analysis:
         return total
 
     def _condition_of(self, form: Linear) -> set[Fits]:
-        """What has to hold for `resolved` to be right about a form."""
-        return {one for symbol, _ in form.terms for one in self._condition_of_symbol(symbol)}
+        """Conditions under which `resolved` is right about a form."""
+        return {fits for symbol, _ in form.terms for fits in self._condition_of_symbol(symbol)}
 
     def _condition_of_symbol(self, symbol: Symbol) -> frozenset[Fits]:
         if symbol not in self._conditions:
@@ -376,14 +405,14 @@ class _Analysis:
         return self._conditions[symbol]
 
     def _usable(self, form: Linear, loop: Loop) -> bool:
-        """Whether a form has a range, and one value in all iterations of a loop."""
-        inside = {one.header for one in loop.nest()}
+        """True for a form that has a range, and one value in all iterations of a loop."""
+        inside = {nested.header for nested in loop.nest()}
         return self._computable(form, set(self._tests)) and not any(
             self._inside(symbol, loop, inside) for symbol, _ in form.terms
         )
 
     def _computable(self, form: Linear, counted: set[int]) -> bool:
-        """Whether a form has a range, given the loops whose iterations can be counted."""
+        """True for a form that has a range, given the loops whose iterations can be counted."""
         return len(form.terms) <= MOST_TERMS and all(
             abs(factor) <= MOST_FACTOR
             and (not isinstance(symbol, Iteration | Times | Drift) or symbol.header in counted)
@@ -391,9 +420,10 @@ class _Analysis:
         )
 
     def _ranges(self) -> tuple[list[Range], set[Fits], dict[int, int]]:
-        """Where accesses reach that can be proven, under which conditions; whose range is which."""
-        found: dict[tuple[frozenset[tuple[Symbol, int]], bool, frozenset[int]], Range] = {}
-        indices: dict[tuple[frozenset[tuple[Symbol, int]], bool, frozenset[int]], int] = {}
+        """Ranges of the accesses that can be proven, the conditions for that, and the index of each
+        access's range."""
+        found: dict[_Key, Range] = {}
+        indices: dict[_Key, int] = {}
         conditions: set[Fits] = set()
         proven: dict[int, int] = {}
         for start in self._order:
@@ -404,16 +434,17 @@ class _Analysis:
                 if _to_check(instruction):
                     address = self._evaluator.address(environment, pc)
                     needed = self._condition_of(address)
-                    forms = [self.resolved(address), *(self.resolved(one.form) for one in needed)]
+                    forms = [self.resolved(address), *(self.resolved(fits.form) for fits in needed)]
                     form = forms[0]
                     if form is not None and all(
-                        one is not None and self._computable(one, set(self._tests)) for one in forms
+                        each is not None and self._computable(each, set(self._tests))
+                        for each in forms
                     ):
                         conditions |= needed
-                        key = form.terms, writes(instruction), short
+                        key = _Key(form.terms, writes(instruction), short)
                         proven[pc] = indices.setdefault(key, len(indices))
                         at, end = form.constant, form.constant + instruction.size
-                        old = found.get(key, Range(form.terms, at, end, key[1], short))
+                        old = found.get(key, Range(key.terms, at, end, key.write, short))
                         found[key] = old._replace(low=min(old.low, at), high=max(old.high, end))
                 self._evaluator.step(environment, pc)
         return list(found.values()), conditions, proven
@@ -431,7 +462,7 @@ class _Analysis:
     def _branching(self) -> frozenset[int]:
         """The latches of innermost loops that have accesses in many blocks not always executed.
 
-        To vectorise such a loop means to execute all of them always.
+        Vectorising such a loop means executing all of these blocks in every iteration.
         """
         found: set[int] = set()
         for loop in self._loops.values():
@@ -448,17 +479,17 @@ class _Analysis:
         return frozenset(found)
 
     def _needed(self, ranges: list[Range], conditions: set[Fits]) -> set[int]:
-        """The loops whose number of iterations matters to any range."""
+        """The loops on whose number of iterations a range depends."""
         needed: set[int] = set()
-        waiting = [one.terms for one in ranges]
-        waiting += [self._resolved(one.form).terms for one in conditions]
+        waiting = [reached.terms for reached in ranges]
+        waiting += [self._resolved(fits.form).terms for fits in conditions]
         while waiting:
             for header in _headers(waiting.pop()):
                 if header not in needed:
                     needed.add(header)
                     test = self._tests[header]
                     waiting += [test.left.terms, test.right.terms]
-                    waiting += [self._resolved(one.form).terms for one in test.conditions]
+                    waiting += [self._resolved(fits.form).terms for fits in test.conditions]
         return needed
 
 

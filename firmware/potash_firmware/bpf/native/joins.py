@@ -1,4 +1,4 @@
-"""What is known of a value that was cut to 32 bits, or that depends on the path taken."""
+"""Values that were truncated to 32 bits, or that depend on the path taken."""
 
 from potash_firmware.bpf.native import values
 from potash_firmware.bpf.native.loops import Linear, Merged, Unsteady, near, number, unknown
@@ -6,7 +6,8 @@ from potash_firmware.bpf.native.values import Bounded, Extended, Value
 
 
 def widened(form: Linear, signed: bool) -> Linear:
-    """Keep what a 32-bit value becomes as a symbol, which says what has to hold when it is used."""
+    """The 64 bits that a 32-bit value becomes, as a symbol that carries the condition for its
+    use."""
     if form.known:
         return values.forget(form, signed)
     bounds = static(form)
@@ -18,7 +19,7 @@ def widened(form: Linear, signed: bool) -> Linear:
 
 
 def unwidened(form: Linear) -> Linear:
-    """What a form is under its conditions."""
+    """A form without its extensions, to which it is equal under its conditions."""
     total = number(form.constant)
     for symbol, factor in form.terms:
         inner = unwidened(symbol.form) if isinstance(symbol, Extended) else unknown(symbol)
@@ -38,7 +39,7 @@ def static(form: Linear) -> tuple[int, int] | None:
 
 
 def merged(block: int, register: int, paths: list[Value]) -> Value:
-    """What is known of a register where paths meet."""
+    """The value of a register where paths meet."""
     first = paths[0]
     if all(path == first for path in paths):
         return first
@@ -51,9 +52,8 @@ def merged(block: int, register: int, paths: list[Value]) -> Value:
             return Value(forms[0])
         if near(low, high):
             return Value(forms[0] + unknown(Merged(block, register, low, high)))
-    bounds = [static(form) for form in forms]
-    known = [one for one in bounds if one is not None]
-    if len(known) == len(bounds):
-        low, high = min(one[0] for one in known), max(one[1] for one in known)
+    bounds = [ends for form in forms if (ends := static(form)) is not None]
+    if len(bounds) == len(forms):
+        low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
         return Value(unknown(Merged(block, register, low, high)))
     return Value(unknown(Unsteady(block, register)))

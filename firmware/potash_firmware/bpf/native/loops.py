@@ -1,15 +1,27 @@
 """A function's loops: their blocks, how they nest, and the values of their registers.
 
-A loop consists of the blocks that reach a back edge to its header without passing the header, which
-is on every path into it. Where control flow is not made of such loops, none are found.
+Bytecode has only jumps. To check the accesses of a loop in advance, the loops and what they compute
+have to be found first. A loop consists of the blocks that reach a back edge to its header without
+passing the header, which is on every path into it. Where control flow is not made of such loops,
+none are found. For example,
+
+    0: r3 = 0
+    1: r4 = *(u64 *)(r1 + 0)
+    2: r1 += 8
+    3: r3 += 1
+    4: if r3 < r2 goto 1
+    5: exit
+
+has blocks that begin at 0, 1 and 5. The edge from block 1 to itself is a back edge, so block 1 is a
+loop, of which it is both the header and the only latch.
 
 The registers of a counted loop are linear in the iteration number, and so are the addresses that it
-uses. Two addresses whose forms differ in a constant lie that far apart, whatever the unknowns are,
-which lets one check stand for several accesses. The last iteration gives the range of each. A guard
-before a nest checks these ranges for all accesses of all iterations, and the fuel for all back
-edges; if it fails, a version of the nest with its own checks runs. All of this holds under
-conditions (a 32-bit counter does not wrap, a bound is not negative), which the guard tests too.
-`induction` finds nests.
+uses: here r1 + 8 * i, which is `Linear(0, {(r1, 1), (i, 8)})`. Two addresses whose forms differ by
+a constant have that distance whatever the unknowns are, so one check can cover several accesses.
+The last iteration gives the range of each. A guard before a nest checks these ranges for all
+accesses of all iterations, and the fuel for all back edges; if it fails, a version of the nest with
+its own checks runs. All of this holds under conditions (a 32-bit counter does not wrap, a bound is
+not negative), which the guard tests too. `induction` finds nests.
 """
 
 from __future__ import annotations
@@ -32,9 +44,9 @@ Unknowns have limits within this, so a few of them, times factors of 31 bits, ne
 """
 
 Symbol = Hashable
-"""Something that has one value, which is not known; two of them are the same when equal.
+"""An unknown with one value; equal symbols have the same value.
 
-No tuples, because those are equal whatever they are called.
+They are not named tuples, as these are equal even if their types differ.
 """
 
 
@@ -61,7 +73,7 @@ class Linear(NamedTuple):
         return self + other.scaled(-1)
 
     def scaled(self, factor: int) -> Linear:
-        return _linear(self.constant * factor, {one: by * factor for one, by in self.terms})
+        return _linear(self.constant * factor, {symbol: by * factor for symbol, by in self.terms})
 
     def shifted(self, by: int) -> Linear:
         return Linear(wrapped(self.constant + by), self.terms)
@@ -72,7 +84,7 @@ class Linear(NamedTuple):
 
 
 def near(low: int, high: int) -> bool:
-    """Whether a guard may use a value from `low` to `high`."""
+    """True where a guard may use a value from `low` to `high`."""
     return -FAR <= low and high <= FAR
 
 
@@ -90,10 +102,12 @@ def _linear(constant: int, terms: Mapping[Symbol, int]) -> Linear:
 
 
 MOST_BLOCKS = 4096
-"""Blocks of a function beyond which no loops are looked for: it takes their square in time."""
+"""Maximum number of blocks of a function whose loops are searched for, which takes quadratic
+time."""
 
 MOST_MEMBERS = 1 << 16
-"""Blocks of all loops together, each as often as it is in one, for the same reason."""
+"""Maximum number of blocks of all loops together, where nested loops count again, for the same
+reason."""
 
 
 @dataclass(eq=False)
@@ -120,13 +134,14 @@ class Flow:
     order: dict[int, int]
     predecessors: dict[int, list[int]]
     dominators: dict[int, int]
-    """For each block but the entry the last one that every path to it passes."""
+    """The immediate dominator of each block: the last other block that every path to it passes."""
     loops: list[Loop]
     deepest: int = 0
-    """How many loops lie in each other."""
+    """Maximum depth of nested loops."""
 
     def dominates(self, first: int, second: int) -> bool:
-        """Whether every path to the block `second` passes `first`; each block dominates itself."""
+        """True where every path to the block `second` passes `first`; each block dominates
+        itself."""
         while self.order[second] > self.order[first]:
             second = self.dominators[second]
         return first == second
@@ -187,13 +202,13 @@ def _dominators(
     """Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm"."""
     found = {function.entry: function.entry}
 
-    def common(one: int, other: int) -> int:
-        while one != other:
-            if order[one] > order[other]:
-                one = found[one]
+    def common(left: int, right: int) -> int:
+        while left != right:
+            if order[left] > order[right]:
+                left = found[left]
             else:
-                other = found[other]
-        return one
+                right = found[right]
+        return left
 
     changed = True
     while changed:
@@ -201,10 +216,10 @@ def _dominators(
         for start in function.blocks:
             if start == function.entry:
                 continue
-            known = [one for one in predecessors[start] if one in found]
-            new = known[0]
-            for one in known[1:]:
-                new = common(new, one)
+            reached = [source for source in predecessors[start] if source in found]
+            new = reached[0]
+            for source in reached[1:]:
+                new = common(new, source)
             if found.get(start) != new:
                 found[start] = new
                 changed = True
@@ -219,7 +234,7 @@ INCLUSIVE = frozenset({Jump.JLE, Jump.JGE, Jump.JSLE, Jump.JSGE})
 
 @dataclass(frozen=True, slots=True)
 class Phi:
-    """What a register holds when an iteration of the loop with this header begins."""
+    """A register's value when an iteration of the loop with this header begins."""
 
     header: int
     register: int
@@ -227,7 +242,8 @@ class Phi:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What a register holds where paths meet that leave different things in it: up to `high`."""
+    """A register's value, from `low` to `high`, where paths meet that leave different values in
+    it."""
 
     block: int
     register: int
@@ -237,7 +253,7 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class Unsteady:
-    """The same, where nothing is known of it."""
+    """A register's value where paths meet, without known bounds."""
 
     block: int
     register: int
@@ -252,7 +268,7 @@ class Iteration:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """That number times a register's value at the nest's beginning."""
+    """The number of the current iteration times a register's value at the nest's beginning."""
 
     header: int
     register: int
@@ -260,7 +276,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """What a register has gained up to an iteration: each earlier one added `low` to `high`."""
+    """A register's total increment up to an iteration: each earlier one added `low` to `high`."""
 
     header: int
     register: int
@@ -295,7 +311,8 @@ class Test(NamedTuple):
 class Range(NamedTuple):
     """Accesses that reach from `low` to `high` around the same unknowns.
 
-    `short` names the loops whose last iteration, the one that ends them, has none of them.
+    `short` names the loops whose last iteration, the one that ends them, does not execute these
+    accesses.
     """
 
     terms: frozenset[tuple[Symbol, int]]
@@ -307,7 +324,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True)
 class Nest:
-    """A loop that is worth a version without checks, with what has to hold for that.
+    """A loop that is worth a version without checks, with the conditions for that.
 
     `tests` has, outer ones first, the loops whose iterations can be counted in advance and matter.
     `proven` are accesses that need no check in that version, each with its range's index. When it

@@ -117,7 +117,8 @@ def _byte_swapped(writer: Writer, instruction: Instruction) -> str:
 
 
 def _divided(writer: Writer, instruction: Instruction, kind: str, left: str, right: str) -> str:
-    """Section 4.1: by zero, a quotient is 0 and a remainder the dividend; nothing overflows."""
+    """A division as in section 4.1: by zero, the quotient is 0 and the remainder the dividend;
+    nothing overflows."""
     zero = writer.value(f"icmp eq {kind} {right}, 0")
     minus = "false"
     if instruction.offset == isa.SIGNED:
@@ -161,9 +162,9 @@ def address(writer: Writer, instruction: Instruction) -> str:
 def access(writer: Writer, instruction: Instruction, at: str) -> None:
     """A load, store or atomic operation at the address `at`, which has been checked.
 
-    Were the check wrong, it could nevertheless reach nothing but the arena's reserved range, at the
-    beginning of which %memory is. LLVM can only leave out the mask where it sees the check itself;
-    nothing here (no assumption, no flag of an operation) reveals what a guard has claimed.
+    Even if the check were wrong, the access could only reach the arena's reserved range, at the
+    beginning of which %memory is. LLVM can only remove the mask where it sees the check itself;
+    nothing here (no assumption, no flag of an operation) passes a guard's claim to it.
     """
     bits = 8 * instruction.size
     offset = writer.value(f"and i64 {at}, {REACH - 1}")
@@ -200,7 +201,8 @@ def _atomic(writer: Writer, instruction: Instruction, place: str, bits: int) -> 
 
 
 def outside(writer: Writer, at: str, low: int, span: str) -> str:
-    """Whether the bytes from `at` plus `low` on are not all among `span` places from %bottom on."""
+    """True where bytes from `at` plus `low` on do not begin at one of the `span` addresses from
+    %bottom on."""
     begin = writer.value(f"add i64 {at}, {low}") if low else at
     offset = writer.value(f"sub i64 {begin}, %bottom")
     return writer.value(f"icmp uge i64 {offset}, {span}")

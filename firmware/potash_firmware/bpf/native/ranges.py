@@ -26,7 +26,7 @@ from potash_firmware.bpf.native.values import Bounded, Start
 from potash_firmware.bpf.native.writer import Writer
 
 MOST_ITERATIONS = 1 << 48
-"""Loops with as many iterations or more are not believed."""
+"""A guard fails for a loop with as many iterations or more."""
 
 Interval = tuple[str, str]
 
@@ -42,13 +42,14 @@ class Guard:
         self.last: dict[int, str] = {}
         """The number of each loop's last iteration, by its header."""
         self.reach: list[tuple[str, str]] = []
-        """Where each range begins and ends."""
+        """The first address and the end of each range."""
         self.cost: str | None = None
         """Instructions of the whole nest."""
         self._values: dict[int, str] = {}
 
     def holds(self, bottom: str, readable: str, writable: str, fuel: Callable[[], str]) -> str:
-        """Whether the nest needs no checks; the function's stack frame begins at `bottom`.
+        """Write the guard. Returns the name of its result: the nest needs no checks. The function's
+        stack frame begins at `bottom`.
 
         That, the limits of the arena and `fuel` are i64.
         """
@@ -59,12 +60,12 @@ class Guard:
             least, most = (-(1 << 31), (1 << 31) - 1) if condition.signed else (0, (1 << 32) - 1)
             self._require("sge", low, least)
             self._require("sle", high, most)
-        for one in self._nest.ranges:
-            self._inside(one, bottom, writable if one.write else readable)
+        for reached in self._nest.ranges:
+            self._inside(reached, bottom, writable if reached.write else readable)
         if self._nest.counted:
             self.cost = self._cost(self._nest.loop)
             self._require("sle", self.cost, self._wide(fuel()))
-        return reduce(lambda one, other: self._writer.value(f"and i1 {one}, {other}"), self._true)
+        return reduce(lambda left, right: self._writer.value(f"and i1 {left}, {right}"), self._true)
 
     # Pieces
 
@@ -134,7 +135,8 @@ class Guard:
     # Loops
 
     def _iterations(self, test: loops.Test) -> str:
-        """The number of the iteration whose test fails at the latest, with what that takes."""
+        """The number of the iteration whose test fails at the latest; adds the requirements for
+        that."""
         left, right = (
             self._interval(test.left, frozenset()),
             self._interval(test.right, frozenset()),
@@ -159,13 +161,13 @@ class Guard:
             self._require("sgt", wide, 0)
             self._require("slt", wide, MOST_ITERATIONS)
         if test.jump in loops.FALLING and test.jump not in loops.SIGNED:
-            # What it is compared with must not be passed by so far that the difference wraps.
+            # The counter must not pass the bound by so much that it wraps.
             lowest = self._do("sub", right[0], abs(test.step) - (0 if inclusive else 1))
             self._require("sge", lowest, 0)
         if test.jump in loops.FALLING or test.jump in loops.RISING:
             distance = self._larger(distance, 0)
             return self._quotient(distance, step, round_up=True)
-        # It must be met exactly.
+        # The counter must become equal to the bound.
         nearest = (
             self._do("sub", left[0], right[1]) if falling else self._do("sub", right[0], left[1])
         )
@@ -192,16 +194,16 @@ class Guard:
         rest = writer.value(f"urem i64 {short}, {step}")
         self._true.append(writer.value(f"icmp eq i64 {rest}, 0"))
 
-    def _inside(self, one: loops.Range, bottom: str, limit: str) -> None:
-        low, high = self._interval(loops.Linear(0, one.terms), one.short)
-        begin, behind = self._do("add", low, one.low), self._do("add", high, one.high)
+    def _inside(self, reached: loops.Range, bottom: str, limit: str) -> None:
+        low, high = self._interval(loops.Linear(0, reached.terms), reached.short)
+        begin, behind = self._do("add", low, reached.low), self._do("add", high, reached.high)
         self._require("sge", begin, self._wide(bottom, signed=False))
         end = self._do("add", self._wide(limit, signed=False), BASE)
         self._require("sle", behind, end)
         self.reach.append((begin, behind))
 
     def _cost(self, loop: loops.Loop) -> str:
-        """At most how many instructions a loop executes each time that it is entered."""
+        """The maximum number of instructions that a loop executes each time that it is entered."""
         inner = {start for child in loop.children for start in child.blocks}
         own = sum(len(self._function.blocks[start].pcs) for start in loop.blocks - inner)
         iteration = str(own)

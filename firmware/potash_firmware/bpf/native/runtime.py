@@ -1,10 +1,10 @@
-"""What compiled programs call and are called by, itself compiled by LLVM, once for a process.
+"""The functions that call compiled programs and that these call, compiled by LLVM once per process.
 
 `enter` calls a program's function. While that runs, a SIGSEGV in the arena's reserved range ends
 the program and nothing else: the signal handler goes back to `enter` by longjmp(3), which returns.
 It does so only if the thread is in compiled code, and neither in a helper nor in the interpreter,
-which are called through the functions here for that reason. Any other fault is left to the handler
-of before: it comes again when this one returns, and a signal that was sent is sent again.
+which are called through the functions here for that reason. Any other fault is left to the previous
+handler: the fault is raised again when this one returns, and a signal that was sent is sent again.
 
 Divisions of 128 bits are what LLVM expects of a compiler's own library.
 """
@@ -18,8 +18,8 @@ from potash_firmware.bpf.native import compiler
 from potash_firmware.bpf.native.context import SideExit, Word
 
 _CODE_OFFSET, _ADDRESS_OFFSET = 8, 16
-"""Where in a siginfo_t there is why it came, not positive for a signal that a process has sent, and
-the address of a fault (asm-generic/siginfo.h, 64 bits)."""
+"""Offsets in a siginfo_t: of the code, which is not positive for a signal that a process has sent,
+and of the address of a fault (asm-generic/siginfo.h, 64 bits)."""
 
 _FLAGS = 0x4 | 0x0800_0000 | 0x4000_0000
 """SA_SIGINFO, SA_ONSTACK and SA_NODEFER: the handler is left by longjmp, so it blocks nothing."""
@@ -61,7 +61,7 @@ def _word(word: Word) -> str:
 
 
 def _callback(name: str, parameters: str, word: Word) -> str:
-    """A function that calls what is in `word`, which is not compiled code."""
+    """A function that calls the address in `word` of the context, which is not compiled code."""
     return f"""
 define i64 @{name}({parameters}) {{
   %context = load ptr, ptr @context

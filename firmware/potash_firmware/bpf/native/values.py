@@ -1,7 +1,18 @@
-"""Symbolic execution of one instruction: what is known about the registers after it.
+"""Symbolic execution of single instructions: what is known of the registers after each.
 
-Sources: RFC 9669, sections 4 and 5. Whatever is not followed becomes a new unknown, so a wrong
-guess is impossible; what loads and narrow operations give at least has bounds.
+To compare addresses before a program runs, registers are followed as linear forms of unknowns. For
+example, when a function begins with some value of r1,
+
+    0: r2 = r1                r2 is r1
+    1: r2 <<= 3               r2 is 8 * r1
+    2: r2 += 5                r2 is 5 + 8 * r1
+    3: r3 = *(u8 *)(r1 + 0)   r3 is a new unknown from 0 to 255
+    4: w4 = w2                r4 is the low half of 5 + 8 * r1: its form is narrow
+
+Whatever is not followed becomes a new unknown, so a wrong guess is impossible; the results of loads
+and narrow operations have bounds at least.
+
+Sources: RFC 9669, sections 4 and 5.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +29,7 @@ _ARGUMENTS = range(1, 6)
 
 
 def read(instruction: Instruction) -> Iterator[int]:
-    """The registers whose values an instruction uses; for some a register more than it does."""
+    """The registers whose values an instruction uses; for some instructions one more than that."""
     match instruction.kind:
         case Class.ALU | Class.ALU64:
             if instruction.code != Alu.MOV:
@@ -95,7 +106,7 @@ def _mask(registers: Iterator[int]) -> int:
 
 class _Sets(dict[int, frozenset[int]]):
     def __missing__(self, mask: int) -> frozenset[int]:
-        found = self[mask] = frozenset(one for one in range(11) if mask >> one & 1)
+        found = self[mask] = frozenset(register for register in range(11) if mask >> register & 1)
         return found
 
 
@@ -105,7 +116,7 @@ _REGISTERS = _Sets()
 WORD = 32
 
 MOST_SUMMANDS = 32
-"""Terms of a form that is followed: a sum of as many unknowns is nobody's address."""
+"""Maximum number of terms of a form: a sum of so many unknowns is not an address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,23 +145,23 @@ class Extended:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a register holds where the analysis begins."""
+    """A register's value where the analysis begins."""
 
     register: int
 
 
 class Value(NamedTuple):
-    """What a register holds: `form`, or, when `narrow`, its low 32 bits with zeroes above."""
+    """A register's value: `form`, or, when `narrow`, its low 32 bits with zeroes above."""
 
     form: Linear
     narrow: bool = False
 
 
 Environment = list[Value]
-"""What is known of r0 to r10."""
+"""The values of r0 to r10."""
 
 Widen = Callable[[Linear, bool], Linear]
-"""Gives the 64 bits that the low 32 of a form become, sign extended or not."""
+"""Returns the 64 bits that the low 32 bits of a form become, sign extended or not."""
 
 
 def start() -> Environment:
@@ -159,7 +170,7 @@ def start() -> Environment:
 
 
 def forget(form: Linear, signed: bool) -> Linear:
-    """The `Widen` of somebody who may assume nothing."""
+    """The `Widen` that assumes nothing."""
     if form.known:
         value = form.constant & 0xFFFF_FFFF
         return number(value - (value >> 31 << 32) if signed else value)
@@ -261,7 +272,9 @@ def _halved(form: Linear) -> Linear | None:
     unit = 1 << WORD
     if form.constant % unit or any(factor % unit for _, factor in form.terms):
         return None
-    return Linear(form.constant // unit, frozenset((one, by // unit) for one, by in form.terms))
+    return Linear(
+        form.constant // unit, frozenset((symbol, by // unit) for symbol, by in form.terms)
+    )
 
 
 def _loaded(instruction: Instruction, pc: int) -> Linear:
@@ -274,7 +287,7 @@ def _loaded(instruction: Instruction, pc: int) -> Linear:
 
 
 def _bounds(instruction: Instruction, bits: int) -> tuple[int, int]:
-    """What an operation with an immediate can give at most."""
+    """Bounds of the result of an operation: those of its width, or closer for some immediates."""
     most = (1 << bits) - 1
     imm = instruction.imm
     if instruction.source == Source.K:

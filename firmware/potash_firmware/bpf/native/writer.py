@@ -29,8 +29,8 @@ _TYPE_OR_LITERAL = re.compile(r"\bi(\d+)\b|(?<![\w%@!.-])(-?\d+)\b")
 def checked(text: str) -> str:
     """`text`, whose integer literals all fit the type that stands in front of them.
 
-    LLVM cuts one that does not without a word, so it could turn a bound into 0. Raises
-    EngineUnavailable, which leaves the program to the interpreter.
+    LLVM truncates a larger one silently, which could turn a bound into 0. Raises EngineUnavailable,
+    which leaves the program to the interpreter.
     """
     bits = 0
     for kind, literal in _TYPE_OR_LITERAL.findall(text):
@@ -42,13 +42,13 @@ def checked(text: str) -> str:
 
 
 def fits(value: int, bits: int) -> bool:
-    """Whether a type has a value; only the types of instructions, up to 64 bits, are unsigned
+    """True where an integer type has a value; only types of up to 64 bits are used as unsigned,
     too."""
     return -(1 << bits - 1) <= value < 1 << (bits if bits <= 64 else bits - 1)
 
 
 class Writer:
-    """The body of one function. What is cold is kept for its end."""
+    """The body of one function. Cold blocks are written at its end."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []

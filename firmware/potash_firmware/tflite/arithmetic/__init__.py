@@ -1,6 +1,7 @@
-"""Quantised arithmetic in the 32 bits that the VTA's ALU has: what operators append to their tiles.
+"""Quantised arithmetic in the 32 bits of the VTA's ALU: the steps that operators append to their
+tiles.
 
 `requantization` scales accumulators down, with the significands that `ramps` finds; `lines` does it
-for arguments of which few values are known, `scaling` chooses between both; `division` divides by a
-count.
+for arguments that have few possible values, `scaling` chooses between both, `pieces` computes any
+function of int8, and `division` divides by a count.
 """

@@ -24,12 +24,13 @@ MOST_VALUES = (1 << 23) - 1
 _RANGE = 1 << 8
 """All quotients, moved to begin at zero, are below it."""
 _MOST_SHIFT = 22
-"""With a larger one, products leave 32 bits."""
+"""The largest shift whose products fit 32 bits."""
 _ESTIMATE_SHIFT = 12
 
 
 def divide(steps: Steps, count: int, scratch: tuple[Plane, Plane]) -> None:
-    """Append what turns sums of `count` values of int8 into averages. Raises QuantizationError."""
+    """Append the steps that turn sums of `count` int8 values into averages. Raises
+    QuantizationError."""
     if count > MOST_VALUES:
         raise QuantizationError(f"the sum of {count} values is too large for the VTA's 32 bits")
     if count == 1:

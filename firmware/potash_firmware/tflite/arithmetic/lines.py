@@ -1,13 +1,19 @@
 """Step functions of int8 values as one line: floor((sum(factor * value) + offset) / 2^shift).
 
-An elementwise operator's result is rounded several times, but it has few arguments of 256 values
-each: all its results are known when it is lowered. Two multiplications, two additions and a shift
-give the same for every combination of arguments, with factors that differ slightly from the scales:
-where halves go away from zero, for example, they are a little larger. For some operators no line
-does.
+An elementwise operator's result is rounded several times, each of which would take several ALU
+operations. But it has few arguments of 256 values each: all its results are known when it is
+lowered. Two multiplications, two additions and a shift give the same for every combination of
+arguments, with factors that differ slightly from the scales: where halves are rounded away from
+zero, for example, they are a little larger. For example, a / 2 + b / 4, rounded with halves away
+from zero, is
 
-Factors are tried; for each the offsets that are right for all combinations are an interval. Most
-wrong factors fail already for the combinations that are nearly halves, which are tried first.
+    (2097158 * a + 1048579 * b + 2097151) >> 22
+
+for all 65 536 pairs of int8 values; the factors are 2^22 / 2 + 6 and 2^22 / 4 + 3, the offset is
+half of 2^22, less one. For some operators no line does.
+
+Factors are tried; for each, the offsets that are right for all combinations are an interval. Most
+wrong factors already fail for the combinations that are nearly halves, which are tried first.
 """
 
 import itertools
@@ -25,7 +31,7 @@ from potash_firmware.vta_runtime.schedules import TILE, Plane
 Values = npt.NDArray[np.int64]
 
 SHIFTS = 3
-"""So many of the largest shifts are tried."""
+"""Number of the largest shifts that are tried."""
 _CHANGES = tuple(2.0**power for power in range(-26, -10, 2))
 """Relative changes of factors that are tried."""
 _DIRECTIONS = 16
@@ -36,7 +42,8 @@ _WORD = 1 << 31
 
 
 class Line(NamedTuple):
-    """The line, what its values are clamped to, and whether there are any below and above that."""
+    """A line, the limits to which its values are clamped, and whether there are values below and
+    above these."""
 
     factors: tuple[int, ...]
     offset: int
@@ -47,33 +54,40 @@ class Line(NamedTuple):
     above: bool = False
 
 
-class _Wanted(NamedTuple):
-    """Values of the arguments in the order of what is wanted for them, the levels of that, and
-    where each begins."""
+class _Bounds(NamedTuple):
+    """The least and the largest right offset (none where `least > most`), and sum of products."""
+
+    least: int
+    most: int
+    smallest: int
+    largest: int
+
+
+class _Targets(NamedTuple):
+    """Values of the arguments, sorted by the integer that the line has to give for them (its
+    level), the levels, and the index at which each begins."""
 
     arguments: tuple[Values, ...]
     levels: Values
     starts: Values
 
     @classmethod
-    def of(cls, arguments: Sequence[Values], wanted: Values) -> "_Wanted":
-        """From arrays of one shape, of one axis."""
-        order = np.argsort(wanted, kind="stable")
-        levels, starts = np.unique(wanted[order], return_index=True)
-        return cls(tuple(values[order] for values in arguments), levels, starts)
+    def of(cls, arguments: Sequence[Values], levels: Values) -> "_Targets":
+        """The targets of arrays of one axis and the same length."""
+        order = np.argsort(levels, kind="stable")
+        distinct, starts = np.unique(levels[order], return_index=True)
+        return cls(tuple(values[order] for values in arguments), distinct, starts)
 
-    def offsets(
-        self, factors: Sequence[int], shift: int, clamped: bool
-    ) -> tuple[int, int, int, int]:
-        """The least and the largest offset that is right, and the least and the largest sum."""
+    def bounds(self, factors: Sequence[int], shift: int, clamped: bool) -> _Bounds:
+        """Bounds of the offsets that are right for these factors, and of the sums."""
         sums = sum_of(factors, self.arguments)
         smallest = np.minimum.reduceat(sums, self.starts)
         largest = np.maximum.reduceat(sums, self.starts)
-        # Each level begins at its own multiple of 2^shift and ends before the next; below the
-        # lowest and above the highest the clamp helps.
+        # Each level begins at its own multiple of 2^shift and ends before the next one. Sums below
+        # the lowest and above the highest level are clamped.
         least = ((self.levels << shift) - smallest)[clamped:]
         most = (((self.levels + 1) << shift) - 1 - largest)[: len(self.levels) - clamped]
-        return (
+        return _Bounds(
             int(least.max(initial=-_WORD)),
             int(most.min(initial=_WORD - 1)),
             int(smallest.min()),
@@ -82,38 +96,38 @@ class _Wanted(NamedTuple):
 
 
 def fit(
-    slopes: Sequence[float], arguments: Sequence[Values], wanted: Values, *, clamped: bool = True
+    slopes: Sequence[float], arguments: Sequence[Values], levels: Values, *, clamped: bool = True
 ) -> Line | None:
-    """A line that gives the integers `wanted` for all `arguments` (arrays that broadcast to its
-    shape), and whose slopes are about these; None where none is found.
+    """A line that gives the integers `levels` for all `arguments` (arrays that broadcast to its
+    shape), and whose slopes are close to `slopes`; None where none is found.
 
-    Its limits are the smallest and the largest of `wanted`; unless it is `clamped` to these it
-    leaves them nowhere.
+    Its limits are the smallest and the largest of `levels`. Unless it may be `clamped` to these,
+    its values are within them.
     """
-    spread = [np.broadcast_to(values, wanted.shape).reshape(-1) for values in arguments]
-    every = _Wanted.of(spread, wanted.reshape(-1))
+    spread = [np.broadcast_to(values, levels.shape).reshape(-1) for values in arguments]
+    every = _Targets.of(spread, levels.reshape(-1))
     low, high = int(every.levels[0]), int(every.levels[-1])
     if low == high:
         return Line((0,) * len(slopes), low, 0, low, high)
-    near = _near(slopes, spread, wanted.reshape(-1))
+    near = _near(slopes, spread, levels.reshape(-1))
     # The offset may need one bit more than the products.
     reach = sum(
         abs(slope) * float(np.abs(values).max())
         for slope, values in zip(slopes, arguments, strict=True)
     )
     largest = 30 - math.ceil(math.log2(max(reach, 256.0)))
-    # Without a shift it is a step less.
+    # Without a shift, the line takes a step less.
     for shift in (0, *range(largest, max(largest - SHIFTS, 0), -1)):
         for changed in _changed(slopes) if shift else (slopes,):
             factors = tuple(round(slope * 2.0**shift) for slope in changed)
             if near is not None:
-                least, most, *_ = near.offsets(factors, shift, False)
-                if least > most:
+                bounds = near.bounds(factors, shift, False)
+                if bounds.least > bounds.most:
                     continue
-            least, most, smallest, largest_sum = every.offsets(factors, shift, clamped)
-            offset = (least + most) // 2
-            bottom, top = smallest + offset, largest_sum + offset
-            if least <= most and max(abs(bottom), abs(top), abs(offset)) < _WORD:
+            bounds = every.bounds(factors, shift, clamped)
+            offset = (bounds.least + bounds.most) // 2
+            bottom, top = bounds.smallest + offset, bounds.largest + offset
+            if bounds.least <= bounds.most and max(abs(bottom), abs(top), abs(offset)) < _WORD:
                 return Line(
                     factors, offset, shift, low, high, bottom >> shift < low, top >> shift > high
                 )
@@ -121,32 +135,32 @@ def fit(
 
 
 def sum_of(factors: Sequence[int], arguments: Sequence[Values]) -> Values:
-    """The products, added up."""
+    """The sum of the products."""
     total = factors[0] * arguments[0]
     for factor, values in zip(factors[1:], arguments[1:], strict=True):
         total = total + factor * values
     return total
 
 
-def _near(slopes: Sequence[float], arguments: Sequence[Values], wanted: Values) -> _Wanted | None:
+def _near(slopes: Sequence[float], arguments: Sequence[Values], levels: Values) -> _Targets | None:
     """The arguments for which the line is nearly a half, without those that are clamped."""
     exact = sum(
         (slope * values for slope, values in zip(slopes, arguments, strict=True)),
-        np.zeros(wanted.size),
+        np.zeros(levels.size),
     )
-    rest = wanted - exact
-    inside = (wanted > wanted.min()) & (wanted < wanted.max())
+    rest = levels - exact
+    inside = (levels > levels.min()) & (levels < levels.max())
     if not inside.any():
         return None
     rest = rest - (rest[inside].max() + rest[inside].min()) / 2
     near = inside & (np.abs(np.abs(rest) - 0.5) < _NEAR)
     if not near.any():
         return None
-    return _Wanted.of([values[near] for values in arguments], wanted[near])
+    return _Targets.of([values[near] for values in arguments], levels[near])
 
 
 def _changed(slopes: Sequence[float]) -> Iterator[tuple[float, ...]]:
-    """The slopes, and others beside them."""
+    """The slopes, then others close to them."""
     yield tuple(slopes)
     directions: list[tuple[float, ...]] = [(1.0,), (-1.0,)]
     if len(slopes) == 2:
@@ -188,7 +202,7 @@ def _multiply(steps: Steps, factor: Values | int, plane: Plane) -> None:
 
 
 def _finish(steps: Steps, each: Sequence[Line]) -> None:
-    """Append what follows the products."""
+    """Append the steps that follow the products."""
     offsets, shifts, lows, highs = (
         np.array([getattr(line, name) for line in each], np.int64)
         for name in ("offset", "shift", "low", "high")

@@ -5,8 +5,8 @@ from each bend it goes on as far as one line is right. With slopes f0, f1, … b
 
     y = (f0 * x + (f1 - f0) * max(x, b1) + (f2 - f1) * max(x, b2) + … + c) >> shift
 
-is made of the ALU's operations. The lines that reach furthest are searched for, and gone on with
-from where they end. What is found is compared with what is wanted for all 256 values.
+is made of the ALU's operations. The lines that reach furthest are searched for, and the search
+continues from their ends. The result is compared with the function for all 256 values.
 """
 
 from collections.abc import Sequence
@@ -25,21 +25,21 @@ Reals = npt.NDArray[np.float64]
 
 COUNT = 256
 MOST_PIECES = 64
-"""With more the search is given up."""
+"""Maximum number of pieces, after which the search ends."""
 
 _IMMEDIATE, _WORD = (1 << 15) - 1, (1 << 31) - 1
 _SHIFTS = (*((shift, _IMMEDIATE) for shift in range(20, 9, -1)), (20, _WORD))
-"""Shifts, and what factors may be at most: immediates are for free, a vector takes memory."""
+"""Shifts, each with the maximum of a factor: immediates are free, a vector takes memory."""
 _MARGINS = (2.0**-14, 2.0**-11, 2.0**-8)
-"""Room that is left for rounded slopes: the more of it, the more pieces."""
+"""Margins for the rounding of slopes, in units of the output: larger ones take more pieces."""
 _FREE = 256.0
-"""How far a line may be beyond what it is clamped to."""
+"""The maximum distance of a line from the limit to which it is clamped."""
 _BEAM, _ENDS = 3, 2
-"""So many lines are gone on with, from so many of the last values that they reach."""
+"""Number of lines from which the search continues, and of the last values of each."""
 _STEEPEST = 600.0
-"""Slopes are searched for up to here."""
+"""The largest slope that is searched for."""
 _EXACT = 1e-9
-"""What differs by less is equal."""
+"""Numbers that differ by less are equal."""
 _STEPS = np.arange(COUNT, dtype=np.float64)
 
 
@@ -61,32 +61,32 @@ class Pieces(NamedTuple):
         return total
 
     def values(self, x: Values) -> Values:
-        """What it gives."""
+        """The values that the pieces give."""
         found: Values = np.clip(self.sums(x) >> self.shift, self.low, self.high)
         return found
 
 
-def fit(wanted: Values) -> Pieces | None:
-    """Pieces that give the integers `wanted` for the values from -128 to 127; None where none are
+def fit(table: Values) -> Pieces | None:
+    """Pieces that give the integers `table` for the values from -128 to 127; None where none are
     found."""
-    low, high = int(wanted.min()), int(wanted.max())
+    low, high = int(table.min()), int(table.max())
     if low == high:
         return Pieces((0,), (), low, 0, low, high)
     for margin in _MARGINS:
-        floor = np.where(wanted == low, -_FREE, wanted + margin)
-        ceiling = np.where(wanted == high, _FREE, wanted + 1 - margin)
+        floor = np.where(table == low, -_FREE, table + margin)
+        ceiling = np.where(table == high, _FREE, table + 1 - margin)
         corners = _corners(floor, ceiling)
         if corners is None:
             return None
         for shift, most in _SHIFTS:
-            found = _rounded(corners, shift, most, wanted)
+            found = _rounded(corners, shift, most, table)
             if found is not None:
                 return found
     return None
 
 
 class _Corner(NamedTuple):
-    """Where a line begins: the index of a value, the height there, and the corner before it."""
+    """The beginning of a line: the index of a value, the height there, and the corner before it."""
 
     at: int
     height: float
@@ -107,7 +107,7 @@ def _corners(floor: Reals, ceiling: Reals) -> list[tuple[int, float]] | None:
     windows = [_Window(0, floor[0], ceiling[0], None)]
     for _ in range(MOST_PIECES):
         lines = sorted(
-            (_furthest(window, floor, ceiling) for window in windows), key=lambda one: -one[0]
+            (_furthest(window, floor, ceiling) for window in windows), key=lambda line: -line[0]
         )
         windows = []
         for last, corner, slope in lines[:_BEAM]:
@@ -132,23 +132,24 @@ def _path(corner: _Corner | None) -> list[tuple[int, float]]:
 
 
 def _furthest(window: _Window, floor: Reals, ceiling: Reals) -> tuple[int, _Corner, float]:
-    """The last value that a line through the window reaches, where that one begins, and its slope.
+    """The last value that a line through the window reaches, the corner at which it begins, and its
+    slope.
 
-    It reaches the next value always: there is room at each.
+    It always reaches the next value, as there is room at each.
     """
     low, high = floor[window.at :].copy(), ceiling[window.at :].copy()
     low[0], high[0] = window.lowest, window.highest
-    # The last value that is known to be reached, and the first that is not.
-    known, beyond, step = 1, len(low), 1
+    # The last value that some line is known to reach, and the first that none does.
+    reached, beyond, step = 1, len(low), 1
     best = _line(low[:2], high[:2])
-    while beyond - known > 1:
-        tried = min(known + step, (known + beyond) // 2 if beyond < len(low) else len(low) - 1)
+    while beyond - reached > 1:
+        tried = min(reached + step, (reached + beyond) // 2 if beyond < len(low) else len(low) - 1)
         found = _line(low[: tried + 1], high[: tried + 1])
         if found.room >= 0:
-            known, best, step = tried, found, 2 * step
+            reached, best, step = tried, found, 2 * step
         else:
             beyond = tried
-    return window.at + known, _Corner(window.at, best.height, window.before), best.slope
+    return window.at + reached, _Corner(window.at, best.height, window.before), best.slope
 
 
 class _Line(NamedTuple):
@@ -195,13 +196,13 @@ def _line(low: Reals, high: Reals) -> _Line:
 
 
 def _rounded(
-    corners: Sequence[tuple[int, float]], shift: int, most_factor: int, wanted: Values
+    corners: Sequence[tuple[int, float]], shift: int, most_factor: int, table: Values
 ) -> Pieces | None:
     """The lines with slopes in units of 2^-shift; None where these are too large, or wrong."""
     slopes: list[int] = []
     begin, height = corners[0][0], corners[0][1] * 2.0**shift
     for end, top in corners[1:]:
-        # Towards where the next line begins, whatever the rounding of the last one was.
+        # The slope leads to the beginning of the next line, so rounding errors do not add up.
         slopes.append(round((top * 2.0**shift - height) / (end - begin)))
         height += slopes[-1] * (end - begin)
         begin = end
@@ -210,14 +211,14 @@ def _rounded(
         return None
     x = np.arange(COUNT) + INT8_MIN
     bends = tuple(at + INT8_MIN for at, _ in corners[1:-1])
-    low, high = int(wanted.min()), int(wanted.max())
+    low, high = int(table.min()), int(table.max())
     sums = Pieces(tuple(slopes), bends, 0, shift, low, high).sums(x)
-    least = ((wanted << shift) - sums)[wanted > low].max()
-    most = ((wanted + 1 << shift) - 1 - sums)[wanted < high].min()
+    least = ((table << shift) - sums)[table > low].max()
+    most = ((table + 1 << shift) - 1 - sums)[table < high].min()
     offset = int(least + most) // 2
     made = Pieces(tuple(slopes), bends, offset, shift, low, high)
     fits = least <= most and np.abs(sums + offset).max() < 1 << 31
-    return made if fits and (made.values(x) == wanted).all() else None
+    return made if fits and (made.values(x) == table).all() else None
 
 
 def emit(steps: Steps, pieces: Pieces, scratch: Sequence[Plane]) -> None:

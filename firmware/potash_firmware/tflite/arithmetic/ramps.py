@@ -1,10 +1,10 @@
-"""How accumulators are scaled, and scaling with a significand that is shorter than the scale's.
+"""Scales of accumulators, and the search for a significand that is shorter than the scale's.
 
-Accumulators are between two known bounds, and those at which the output makes its steps are known
-too. A shorter significand, with another constant than a half of the last place, may have the same
-steps; it is searched for. It takes fewer instructions, since its products fit into a word sooner,
-and since there is one rounding in place of two. Of the first rounding remains that halves below
-zero go down: one unit of the first rounding is subtracted there.
+Accumulators are between two known bounds, and the values at which the output changes are known,
+too. A shorter significand, with another constant than half of the last place, may give the same
+output for all of them. It takes fewer instructions, as its products fit into a word sooner, and as
+there is one rounding in place of two. Of the first rounding remains that halves below zero go down:
+one unit of the first rounding is subtracted there.
 """
 
 from collections.abc import Sequence
@@ -33,24 +33,24 @@ LEAST_SHIFT = -8
 bits."""
 
 FAR = 1 << 31
-"""Beyond all accumulators."""
+"""Greater than the magnitude of all accumulators."""
 CUT_REACH = 1 << 30
-"""Below this x can be cut in two."""
+"""The magnitude below which x can be split into two parts."""
 
 _PIECES = (1, 2, 3, 4)
 _NUDGES = (0, 1, -1, 2, -2)
 """Differences to the shortened significand that are tried."""
 _FEW = 16
 _UNSURE = 4
-"""The most that a step with two roundings is away from that with one."""
+"""The maximum distance of a step of the output with two roundings from that with one."""
 _HALVINGS = (4, 2, 1, 1)
-"""Steps of a bisection of the places up to twice `_UNSURE` away."""
+"""Steps of a bisection of the values up to twice `_UNSURE` away."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Multipliers of the channels (one for all of them is enough), what is added to the results,
-    and what those are clamped to."""
+    """Multipliers of the channels (or one for all of them), the zero point that is added to the
+    results, and the limits to which these are clamped."""
 
     significands: Values
     shifts: Values
@@ -59,7 +59,7 @@ class Scale:
     high: int
     rounding: Rounding = Rounding.EXACT
     reach: int = FAR
-    """What all |x| are below."""
+    """An upper bound of |x|, exclusive."""
 
     @classmethod
     def of(
@@ -71,10 +71,10 @@ class Scale:
         rounding: Rounding = Rounding.EXACT,
         reach: int = FAR,
     ) -> "Scale":
-        """From the multipliers of each channel, or the one of all.
+        """The scale of multipliers, one for each channel or one for all.
 
-        `reach` is what all accumulators are below. Raises QuantizationError where the ALU cannot
-        have the bits.
+        `reach` is an exclusive upper bound of the accumulators' magnitude. Raises QuantizationError
+        where the ALU cannot compute the exact result.
         """
         if rounding is Rounding.ALKALI:
             multipliers, reach = [shortened(multiplier) for multiplier in multipliers], FAR
@@ -99,25 +99,28 @@ class Scale:
         rounding: Rounding,
         reach: int = FAR,
     ) -> "Scale":
-        """The same where the ALU may not have the bits."""
-        significands = np.array([one.significand for one in multipliers], np.int64)
+        """The same scale, which the ALU may be unable to compute exactly."""
+        significands = np.array([multiplier.significand for multiplier in multipliers], np.int64)
         # A multiplier of zero has no shift that matters.
-        shifts = np.array([-one.shift if one.significand else 1 for one in multipliers], np.int64)
+        shifts = np.array(
+            [-multiplier.shift if multiplier.significand else 1 for multiplier in multipliers],
+            np.int64,
+        )
         return cls(significands, shifts, zero_point, low, high, rounding, reach)
 
     def part(self, channels: Values | slice) -> "Scale":
-        """Some of the channels."""
+        """The scale of some of the channels."""
         significands, shifts = self.significands[channels], self.shifts[channels]
         return replace(self, significands=significands, shifts=shifts)
 
     def scaled(self, values: Values) -> Values:
-        """What the steps give before the clamp, by definition, unless the rounding is the
-        platform's: an array of [..., channels]."""
+        """The exact results before the clamp, an array of [..., channels]. The platform's rounding
+        gives others."""
         multiplied = rescale_once if self.rounding is Rounding.SINGLE else rescale
         return multiplied(values, self.significands, self.shifts) + self.zero_point
 
     def clamped(self, values: Values) -> Values:
-        """What they give, by definition."""
+        """The exact results."""
         return np.clip(self.scaled(values), self.low, self.high)
 
     def thresholds(self) -> tuple[Values, Values]:
@@ -125,13 +128,14 @@ class Scale:
         most `high`."""
         return self._first(self.low), self._first(self.high + 1) - 1
 
-    def _first(self, wanted: int) -> Values:
-        # What a left shift moves out of 32 bits gives more than any output.
+    def _first(self, output: int) -> Values:
+        """The smallest x of each channel that gives at least `output`."""
+        # A value that a left shift moves out of 32 bits gives more than any output.
         reached = FAR >> np.maximum(-self.shifts, 0)
         below = -reached
         while (reached - below).max() > 1:
             middle = (below + reached) >> 1
-            enough = self.scaled(middle) >= wanted
+            enough = self.scaled(middle) >= output
             reached = np.where(enough, middle, reached)
             below = np.where(enough, below, middle)
         return reached
@@ -145,12 +149,12 @@ class Ramp(NamedTuple):
     least: Values
     most: Values
     signed: bool
-    """Whether halves go away from zero, and x is on both sides of it."""
+    """True where halves are rounded away from zero, and x may have both signs."""
 
     def part(self, channels: Values | slice) -> "Ramp":
-        """Some of the channels."""
-        its = self.scale.part(channels)
-        return Ramp(its, self.least[channels], self.most[channels], self.signed)
+        """The ramp of some of the channels."""
+        scale = self.scale.part(channels)
+        return Ramp(scale, self.least[channels], self.most[channels], self.signed)
 
 
 class Short(NamedTuple):
@@ -172,13 +176,13 @@ class Short(NamedTuple):
 
 
 def shorten(ramp: Ramp) -> Short | None:
-    """The same with a significand of few pieces; None where there is none."""
+    """A ramp's scale with a significand of few pieces; None where there is none."""
     largest = int(np.maximum(np.abs(ramp.least), np.abs(ramp.most)).max())
     bits = SIGNIFICAND_BITS - largest.bit_length()
     steps, few = _steps(ramp), ramp.part(slice(_FEW))
     for pieces in _PIECES:
         width = min(bits, SIGNIFICAND_BITS // pieces)
-        # Where there is none for a few channels there is none for all.
+        # If there is none for a few channels, there is none for all.
         if width > 0 and _shortened(few, steps[:, :_FEW], pieces, width) is not None:
             found = _shortened(ramp, steps, pieces, width)
             if found is not None:
@@ -196,13 +200,13 @@ def _shortened(ramp: Ramp, steps: Values, pieces: int, width: int) -> Short | No
     offsets = np.int64(scale.zero_point) << shifts
     left = np.flatnonzero(scale.significands)
     for nudge in _NUDGES:
-        its = ramp.part(left)
-        tried = (its.scale.significands + ((1 << dropped) >> 1) >> dropped) + nudge
+        rest = ramp.part(left)
+        tried = (rest.scale.significands + ((1 << dropped) >> 1) >> dropped) + nudge
         tried = np.clip(tried, 1, (1 << bits) - 1)
         short = Short(tried, pieces, width, ramp.signed, offsets[left], shifts[left])
-        least, most = _offsets(its, steps[:, left], short)
+        least, most = _offsets(rest, steps[:, left], short)
         middle = (least + most) >> 1
-        ends = [short.products(x) for x in (its.least, its.most)]
+        ends = [short.products(x) for x in (rest.least, rest.most)]
         sums = [product + middle for product in ends]
         fits = np.maximum.reduce([np.abs(value) for value in (*ends, *sums, middle)]) < FAR
         right = (least <= most) & fits
@@ -218,17 +222,18 @@ def _steps(ramp: Ramp) -> Values:
     scale = ramp.scale
     levels = np.arange(scale.low + 1, scale.high + 1, dtype=np.int64)[:, None]
     halves = (2 * (levels - scale.zero_point) - 1) << SIGNIFICAND_BITS + scale.shifts - 1
-    places = halves // np.maximum(scale.significands, 1) - _UNSURE
+    values = halves // np.maximum(scale.significands, 1) - _UNSURE
     for step in _HALVINGS:
-        places += step * (scale.scaled(places + (step - 1)) < levels)
-    return places
+        values += step * (scale.scaled(values + (step - 1)) < levels)
+    return values
 
 
 def _offsets(ramp: Ramp, steps: Values, short: Short) -> tuple[Values, Values]:
-    """The least and the largest offset that is right, for each channel."""
+    """The least and the largest right offset, for each channel."""
     outputs = np.arange(ramp.scale.low, ramp.scale.high + 2, dtype=np.int64)
     levels = outputs[:, None] << short.shifts
-    # Where y reaches a level, and the last x where it does not; no x is outside of the bounds.
+    # The first x at which y reaches a level, and the last x at which it does not, both within the
+    # bounds.
     reached = np.concatenate((ramp.least[None], np.maximum(steps, ramp.least)))
     before = np.concatenate((np.minimum(steps - 1, ramp.most), ramp.most[None]))
     always = np.ones((1, steps.shape[1]), bool)

@@ -2,18 +2,24 @@
 
 A multiplier is a significand of 31 bits and a shift. The reference kernels take the high half of
 2 * x * significand, rounded, and divide that by a power of two, with halves away from zero. The ALU
-keeps the low 32 bits of a product, so the significand s is cut into pieces that fit: with three,
+keeps only the low 32 bits of a product, so the significand s is split into pieces that fit: with
+three,
 
     s = a * 2^20 + b * 2^10 + c,    x * s / 2^20 = x * a + (x * b + x * c / 2^10) / 2^10
 
-and rounding each division down in turn gives the whole rounded down. No product leaves 32 bits
-while |x| < 2^20; with more and smaller pieces, larger x can be scaled. From about 2^22 on it is
-cheaper to cut x as well, x = h * 2^15 + l with a signed l, and s = a * 2^16 + b:
+and rounding each division down in turn gives the whole rounded down. For example, for x = 1000 and
+s = 1518500250, the pieces are 1448, 158 and 410:
+
+    (410000 >> 10) + 158000 = 158400,    (158400 >> 10) + 1448000 = 1448154
+
+which is 1000 * 1518500250 / 2^20 = 1448154.69, rounded down. No product leaves 32 bits while
+|x| < 2^20; with more and smaller pieces, larger x can be scaled. From about 2^22 on it is cheaper
+to split x as well, x = h * 2^15 + l with a signed l, and s = a * 2^16 + b:
 
     x * s / 2^31 = h * a + (l * a + (h * b + l * b / 2^15) / 2) / 2^15
 
-x is made that small first: it is clamped to the inputs that give the smallest and the largest
-output, which replaces the clamp at the end. They are found by bisection for each channel.
+First, x is clamped to the inputs that give the smallest and the largest output, which makes it that
+small and replaces the clamp at the end. These inputs are found by bisection for each channel.
 """
 
 import functools
@@ -35,35 +41,35 @@ from potash_firmware.tflite.quantization import (
 from potash_firmware.vta_runtime.schedules import TILE, Channels, Plane, Step
 from potash_firmware.vta_runtime.schedules.steps import MOST_IMMEDIATE
 
-Source: TypeAlias = Plane | Channels | Values | int
+Operand: TypeAlias = Plane | Channels | Values | int
 
 WORD_BITS = 32
 SEARCHES = 64
 """Requantisations that are cached, for models that a process loads repeatedly."""
 
 _PIECES = 5
-"""From so many pieces of the significand on, cutting x takes no more instructions."""
+"""From this number of pieces of the significand on, splitting x takes no more instructions."""
 _CONSTANT_SHIFT = 22
-"""Up to this shift the zero point, shifted, is added together with the rounding."""
+"""The largest shift up to which the shifted zero point is added together with the rounding."""
 
 
 @dataclass
 class Steps:
-    """ALU steps under construction, and the vectors for numbers that no immediate has."""
+    """ALU steps under construction, and the vectors for numbers that do not fit an immediate."""
 
     steps: list[Step] = field(default_factory=list)
     vectors: list[Values] = field(default_factory=list)
 
-    def add(self, opcode: AluOpcode, source: Source, target: Plane = TILE) -> None:
+    def add(self, opcode: AluOpcode, source: Operand, target: Plane = TILE) -> None:
         """`target = opcode(target, source)`; an array is a number for each channel."""
         self.steps.append(Step(opcode, self._source(source), target))
 
-    def copy(self, source: Source, target: Plane) -> None:
+    def copy(self, source: Operand, target: Plane) -> None:
         """`target = source`: the ALU copies by adding to zero."""
         self.add(AluOpcode.MUL, 0, target)
         self.add(AluOpcode.ADD, source, target)
 
-    def _source(self, source: Source) -> Plane | Channels | int:
+    def _source(self, source: Operand) -> Plane | Channels | int:
         if isinstance(source, Plane | Channels):
             return source
         values = np.atleast_1d(np.asarray(source, np.int64))
@@ -78,19 +84,19 @@ class Steps:
 
 
 def requantize(steps: Steps, scale: Scale, scratch: Sequence[Plane]) -> None:
-    """Append what scales the accumulators of the tile down to clamped int8 values.
+    """Append the steps that scale the accumulators of the tile down to clamped int8 values.
 
     With two planes of `scratch` not all scales are possible, with three they are. Raises
     QuantizationError for one that is not.
     """
-    # Channels that are scaled alike get the same numbers.
+    # Channels with the same multiplier share their numbers.
     pairs = np.stack((scale.significands, scale.shifts))
     distinct, channels = np.unique(pairs, axis=1, return_inverse=True)
     significands, shifts = map(tuple, distinct.tolist())
     others = (scale.zero_point, scale.low, scale.high, scale.rounding, scale.reach)
     found = _requantization(significands, shifts, *others, tuple(scratch))
     for step in found.steps:
-        source: Source = step.source
+        source: Operand = step.source
         if isinstance(source, Channels):
             source = found.vectors[source.number]
             source = source[channels.reshape(-1)] if source.size > 1 else source
@@ -122,7 +128,7 @@ def _requantize(steps: Steps, scale: Scale, scratch: Sequence[Plane]) -> None:
     low, high = (np.clip(bound, -scale.reach, scale.reach - 1) for bound in _clamps(scale))
     left = np.minimum(scale.shifts, 0)
     if scale.low >= scale.zero_point and not left.any():
-        # Where nothing below zero matters a rounding is the same on both sides of it.
+        # Where negative values do not matter, rounding is the same for both signs.
         low, high = np.maximum(low, 0), np.maximum(high, 0)
     if (low > -scale.reach).any():
         steps.add(AluOpcode.MAX, low)
@@ -164,7 +170,7 @@ def _requantize(steps: Steps, scale: Scale, scratch: Sequence[Plane]) -> None:
 
 
 def _multiply_short(steps: Steps, short: ramps.Short, scratch: Sequence[Plane]) -> None:
-    """Append a multiplication by a short significand, and what follows it."""
+    """Append a multiplication by a short significand, and the steps that follow it."""
     widths = (short.width,) * short.pieces
     _multiply_pieces(steps, list(_cut(short.significands, widths)), widths, scratch)
     if short.signed:
@@ -180,7 +186,7 @@ def _multiply_short(steps: Steps, short: ramps.Short, scratch: Sequence[Plane]) 
 def _requantize_short(steps: Steps, scale: Scale) -> None:
     """Append the platform's scheme: products may leave 32 bits, and what is shifted out is lost."""
     steps.add(AluOpcode.MUL, scale.significands)
-    # What is longer than a word is all sign after one shift as after the other.
+    # A shift by more than a word gives the sign alone, as one by 31 does.
     steps.add(AluOpcode.SHR, np.minimum(scale.shifts + SHORT_SIGNIFICAND_BITS, WORD_BITS - 1))
     steps.add(AluOpcode.ADD, scale.zero_point)
     steps.add(AluOpcode.MAX, scale.low)
@@ -203,7 +209,7 @@ def _divide(steps: Steps, zero_point: int, shift: Values, sign: Plane | None) ->
 
 
 def _end(steps: Steps, zero_point: int, shift: Values, half: Values) -> None:
-    """Append the last rounding and the zero point."""
+    """Append the last rounding, the shift and the zero point."""
     together = shift.max() <= _CONSTANT_SHIFT
     steps.add(AluOpcode.ADD, half + (np.int64(zero_point) << shift if together else 0))
     steps.add(AluOpcode.SHR, shift)
@@ -212,8 +218,9 @@ def _end(steps: Steps, zero_point: int, shift: Values, half: Values) -> None:
 
 
 def _clamps(scale: Scale) -> tuple[Values, Values]:
-    """What x is clamped to. Where a step of x is less than one of the output, the thresholds give
-    the limits themselves; else one beyond them is, and the result has to be clamped again."""
+    """The limits to which x is clamped. Where a step of x is less than one of the output, the
+    thresholds give the output's limits themselves. Otherwise x may go one beyond them, and the
+    result has to be clamped again."""
     low, high = scale.thresholds()
     beyond = (scale.shifts < 0).any()
     nothing = scale.significands == 0
@@ -260,7 +267,7 @@ def _multiply_pieces(
     steps: Steps, pieces: Sequence[Values], widths: Sequence[int], scratch: Sequence[Plane]
 ) -> None:
     """Append the multiplication of the tile by a number in pieces of these widths, the highest
-    first, divided by what all but the first of them are wide, rounded down."""
+    first. The product is divided by two to the power of all widths but the first, rounded down."""
     total, piece = scratch[:2]
     first, *others = pieces
     for number, factor in enumerate(reversed(others)):
@@ -282,7 +289,7 @@ def _widths(largest: int) -> tuple[int, ...]:
         widths = (SIGNIFICAND_BITS - width * (count - 1), *[width] * (count - 1))
         if count == 2:
             widths = (15, 16)
-        # What is carried up from the smaller pieces is less than the product with one more.
+        # The carry from the smaller pieces is less than one more product.
         if largest << max(widths) < 1 << 31:
             return widths
     raise QuantizationError("the accumulators are too large for the VTA's 32 bits")

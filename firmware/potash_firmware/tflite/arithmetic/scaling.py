@@ -1,4 +1,4 @@
-"""One accumulator of which few values are known: scaled down with a line, where there is one."""
+"""Scaling of one accumulator that has few possible values, with a line where there is one."""
 
 from collections.abc import Sequence
 
@@ -14,21 +14,21 @@ from potash_firmware.vta_runtime.schedules import Plane
 def scale_down(
     steps: Steps, scale: Scale, slope: float, arguments: Values, scratch: Sequence[Plane]
 ) -> None:
-    """Append what scales the tile, which holds one of `arguments` (in order), and clamps it;
-    `slope`, which is positive, is about what it is scaled with.
+    """Append the steps that scale the tile, which holds one of `arguments` (in ascending order),
+    and clamp it; `slope`, which is positive, is the approximate factor.
 
     Raises QuantizationError as `requantize` does.
     """
-    wanted = scale.clamped(arguments[:, None])[:, 0]
-    line = lines.fit((slope,), (arguments,), wanted)
+    levels = scale.clamped(arguments[:, None])[:, 0]
+    line = lines.fit((slope,), (arguments,), levels)
     if line is not None:
         lines.emit_each(steps, [line])
         return
-    # Clamped before, what is scaled is smaller, and the factor may be larger.
-    least = int(arguments[wanted == wanted[0]].max())
-    most = int(arguments[wanted == wanted[-1]].min())
+    # If x is clamped first, it is smaller, so the factor may be larger.
+    least = int(arguments[levels == levels[0]].max())
+    most = int(arguments[levels == levels[-1]].min())
     inside = (arguments >= least) & (arguments <= most)
-    line = lines.fit((slope,), (arguments[inside],), wanted[inside], clamped=False)
+    line = lines.fit((slope,), (arguments[inside],), levels[inside], clamped=False)
     if line is not None:
         steps.add(AluOpcode.MAX, least)
         steps.add(AluOpcode.MIN, most)
