@@ -129,9 +129,9 @@ WAITING, TAKEN = 1, 2
 def take_zeroed(
     sink: Sink, first: Number, step: Number, count: Number, block_step: Number, blocks: Number
 ) -> Number:
-    """How many of the accumulators of some products wait to be zeroed (NONE, SOME or ALL): `count`
-    of them, from `first` on in steps of `step`, for each of `blocks`. After ALL, which is returned
-    only if none of them occurs twice, they no longer wait."""
+    """NONE, SOME or ALL, as accumulators of some products wait to be zeroed: `count` of them, from
+    `first` on in steps of `step`, for each of `blocks`. After ALL, which is returned only if none
+    of them occurs twice, they no longer wait."""
     if sink.filled[ZEROED] == 0:
         return NONE
     taken = 0

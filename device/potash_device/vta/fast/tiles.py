@@ -142,18 +142,18 @@ KINDS = {
 
 
 class Operands(NamedTuple):
-    """Where a tile's accumulators, inputs and weights are, in elements."""
+    """Places of a tile's accumulators, inputs and weights. Steps are in elements."""
 
     position_step: Number
-    """From a position to the next in ACC."""
+    """Step from a position to the next in ACC."""
     block_step: Number
-    """From a block to the next in ACC."""
+    """Step from a block to the next in ACC."""
     source_step: Number
-    """From a position to the next in INP."""
+    """Step from a position to the next in INP."""
     weight: Number
-    """Added to the pairs' WGT elements."""
+    """A number that is added to the pairs' WGT elements."""
     weight_step: Number
-    """From a block to the next in WGT."""
+    """Step from a block to the next in WGT."""
     table: Number
     """Address of the pairs."""
     count: Number

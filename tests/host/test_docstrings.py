@@ -1,0 +1,48 @@
+"""Docstrings are sentences or noun phrases."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.docs import ROOT
+
+PACKAGES = (
+    "device/potash_device/vta/fast",
+    "firmware/potash_firmware/bpf/native",
+    "firmware/potash_firmware/tflite/arithmetic",
+    "host/potash/vm",
+)
+"""Packages that are checked. Others are added when their docstrings have been revised."""
+
+FRAGMENT = re.compile(
+    r"(What|Whatever|Whether|Who|Whose|Which|Why|How|Where|When|Of|As|And|Or|But|Than|Those|"
+    r"That of|The same for|Likewise|Not)\b"
+)
+"""Words that begin a subordinate clause or an attribute, for which the reader lacks the noun."""
+
+
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines and texts of the docstrings of a module, also of its attributes."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        body = getattr(node, "body", None)
+        for statement in body if isinstance(body, list) else ():
+            match statement:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    yield statement.lineno, text
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_docstring_is_a_fragment(package: str) -> None:
+    files = sorted((ROOT / package).rglob("*.py"))
+    assert files
+    assert [
+        f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"
+        for path in files
+        for line, text in docstrings(path)
+        if FRAGMENT.match(text)
+    ] == []
