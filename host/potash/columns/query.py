@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from potash.columns import conditions, expressions
 from potash.columns.arrow import ArrowFile, Batch
@@ -28,10 +28,12 @@ from potash.columns.results import Groups, ResultColumn, Rows, groups_of, rows_o
 from potash.columns.schema import Column
 from potash.columns.stored import Stored
 from potash.columns.types import TypeId, Value
+from potash.schema import Count, Form, Key
 from potash.sdk.errors import DeviceMisbehaved, PotashError
 from potash.sdk.progress import Progress, silent
 
 MAX_GROUPS = 4096
+Columns = Sequence[Annotated[ResultColumn, Form(title="QueryColumn")]]
 
 
 @dataclass(frozen=True)
@@ -55,24 +57,27 @@ class Request:
 
 @dataclass
 class Result:
-    """The result of a query, and what it took."""
+    """The result of a query, and the bytes that were transferred for it."""
 
     found: Groups | Rows
     """What can be added to the results of other files."""
-    held: int
-    """Bytes of the file."""
-    rows: int = 0
-    """Rows of the file."""
-    read: int = 0
-    """Bytes of the file that the drive read."""
-    moved: int = 0
-    """Bytes between host and drive: metadata, program, table and output."""
-    jobs: int = 0
+    held: Annotated[Count, "Size of the file in bytes."]
+    rows: Annotated[Count, Key("file_rows", before="held"), "Number of rows of the file."] = 0
+    read: Annotated[Count, "Bytes of the file that the drive read."] = 0
+    moved: Annotated[
+        Count, "Bytes between drive and host: metadata, programs, tables and results."
+    ] = 0
+    jobs: Annotated[Count, "Number of jobs that the query took."] = 0
 
     @property
-    def columns(self) -> list[ResultColumn]:
+    def columns(self) -> Annotated[Columns, Key(before="file_rows")]:
         """The columns of the result."""
         return self.found.columns()
+
+    @property
+    def result_rows(self) -> Annotated[Count, Key("rows", before="file_rows")]:
+        """Number of rows of the result."""
+        return next((len(column.values) for column in self.columns), 0)
 
     def to_pydict(self) -> dict[str, list[Value | None]]:
         """Values by column, as pyarrow's method of this name."""

@@ -12,8 +12,9 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from potash import schema
 from potash.columns.conditions import Dictionary
 from potash.columns.errors import InvalidFile
 from potash.columns.expressions import Aggregate
@@ -43,11 +44,22 @@ from potash.columns.types import (
 
 
 class ResultColumn(NamedTuple):
-    """A column of a result; None is null."""
+    """A column of a query's result."""
 
-    name: str
+    name: Annotated[str, "The column's name, or the aggregate."]
     type: DataType
     values: Sequence[Value | None]
+    """None is null."""
+
+    @property
+    def type_name(self) -> Annotated[str, schema.Key("type")]:
+        """Type of its values, such as int64, float64, utf8 or timestamp[us]."""
+        return str(self.type)
+
+    @property
+    def texts(self) -> Annotated[Sequence[str | None], schema.Key("values")]:
+        """Its values as text, a row each; null for null."""
+        return [None if one is None else self.type.text(one) for one in self.values]
 
 
 @dataclass

@@ -11,8 +11,7 @@ import click
 from csd_spec.text import plain
 from potash.cli.device import fleet_reports as reports
 from potash.cli.drive import common
-from potash.cli.drive.query import question_options, request_of, show
-from potash.cli.drive.reports import QueryAnswered
+from potash.cli.drive.query import QueryAnswered, question_options, request_of, show
 from potash.cli.drive.run import program_argument_option
 from potash.cli.progress import showing, ticking
 from potash.fleet import Fleet, FleetFile, Result, Totals, read_fleet

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Annotated
 
 import click
 
 from csd_spec.opcodes import PAGE_SIZE
-from potash.cli.drive import common, reports
+from potash.cli.drive import common
 from potash.cli.progress import showing
 from potash.columns.engines import Engine, InComputeNamespace, OnAccelerator
 from potash.columns.query import Request, Result
@@ -15,6 +16,7 @@ from potash.columns.query import query as run_query
 from potash.columns.stored import Stored, StoredBlocks, StoredFile
 from potash.columns.writer import arrow_file
 from potash.files import STREAM
+from potash.schema import Form
 from potash.sdk import Device
 from potash.sdk.errors import InvalidRequest, PotashError
 from potash.sdk.extents import drive_of
@@ -24,6 +26,7 @@ from potash.tables import columns as lines_of
 SHOWN = 20
 """Rows that are shown."""
 BLOCKS = "lba:"
+QueryAnswered = Annotated[Result, Form(title="QueryAnswered")]
 
 
 question_options: common.Decorator = common.together(
@@ -67,7 +70,7 @@ def request_of(expression: str, where: str | None, by: str | None, columns: str 
 )
 @common.accelerator_option
 @click.option("--timeout", type=common.SECONDS, help="Stop a job after this time (default: never).")
-@common.json_option(reports.QueryAnswered)
+@common.json_option(QueryAnswered)
 def query(
     file: str,
     expression: str,
@@ -122,7 +125,7 @@ def show(result: Result, output: Path | None) -> None:
     """Report a result, and write it to a file."""
     if output is not None:
         common.write_output(output, arrow_file(result.columns))
-    common.say(_report(result), _lines(result), aside=output == STREAM)
+    common.say(result, _lines(result), aside=output == STREAM)
 
 
 def _device_of(file: str) -> str:
@@ -162,36 +165,13 @@ def _stored(drive: Device, file: str, lba: int | None, progress: Progress) -> It
         yield stored
 
 
-def _report(result: Result) -> reports.QueryAnswered:
-    columns = [
-        reports.QueryColumn(
-            column.name,
-            str(column.type),
-            [None if one is None else column.type.text(one) for one in column.values],
-        )
-        for column in result.columns
-    ]
-    return reports.QueryAnswered(
-        columns, _rows(result), result.rows, result.held, result.read, result.moved, result.jobs
-    )
-
-
-def _rows(result: Result) -> int:
-    return len(result.columns[0].values) if result.columns else 0
-
-
 def _lines(result: Result) -> Iterator[str]:
-    rows = [[column.name for column in result.columns]]
-    for number in range(min(SHOWN, _rows(result))):
-        rows.append(
-            [
-                "null" if (one := column.values[number]) is None else column.type.text(one)
-                for column in result.columns
-            ]
-        )
-    yield from lines_of(rows, "<")
-    if _rows(result) > SHOWN:
-        yield f"… and {_rows(result) - SHOWN} more rows; -o FILE writes all"
+    columns, rows = result.columns, result.result_rows
+    shown = [column._replace(values=column.values[:SHOWN]).texts for column in columns]
+    texts = [["null" if text is None else text for text in column] for column in shown]
+    yield from lines_of([[column.name for column in columns], *zip(*texts, strict=True)], "<")
+    if rows > SHOWN:
+        yield f"… and {rows - SHOWN} more rows; -o FILE writes all"
     yield (
         f"{result.moved} bytes between drive and host; the file has {result.held}, of which the"
         f" drive read {result.read}"

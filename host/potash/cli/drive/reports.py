@@ -124,23 +124,3 @@ class JobEnded(NamedTuple):
     ]
     measured_ns: Annotated[Count, "Time that the job took as this host measured it, in ns."]
     modelled_ns: ModelledTime
-
-
-class QueryColumn(NamedTuple):
-    """A column of a query's result."""
-
-    name: Annotated[str, "The column's name, or the aggregate."]
-    type: Annotated[str, "Type of its values, such as int64, float64, utf8 or timestamp[us]."]
-    values: Annotated[Sequence[str | None], "Its values as text, a row each; null for null."]
-
-
-class QueryAnswered(NamedTuple):
-    """The result of a query, and the bytes that were transferred for it."""
-
-    columns: Annotated[Sequence[QueryColumn], "The columns of the result."]
-    rows: Annotated[Count, "Number of rows of the result."]
-    file_rows: Annotated[Count, "Number of rows of the file."]
-    held: Annotated[Count, "Size of the file in bytes."]
-    read: Annotated[Count, "Bytes of the file that the drive read."]
-    moved: Annotated[Count, "Bytes between drive and host: metadata, programs, tables and results."]
-    jobs: Annotated[Count, "Number of jobs that the query took."]
