@@ -31,7 +31,7 @@ from potash_firmware.settings import DeviceSettings
 from pyvfio_user import dma_messages
 from pyvfio_user.memory import AddressSpace
 from support import vfio_user as wire
-from support.hostile import Descriptors, Frame, Grammar, bend, resident, wait_until
+from support.hostile import DOORBELLS, Descriptors, Frame, Grammar, bend, resident, wait_until
 from support.hostile_answers import Answers
 from support.vfio_user import RawClient, Reply, open_descriptors
 
@@ -92,6 +92,14 @@ class Target:
                 return
         raise AssertionError("the loop never comes to rest")
 
+    def scribble(self, rng: random.Random) -> None:
+        """Store something in the page of doorbells, as a client that has mapped it does."""
+        page = self.device.board.queues.page
+        assert page is not None
+        at = DOORBELLS + 4 * rng.choice((0, 1, 2, 3, 4, 5, rng.randrange(1024)))
+        value = rng.choice((0, 1, 2, 15, 16, rng.getrandbits(32)))
+        struct.pack_into("<I", page.memory.bytes, at, value)
+
     def attack(self, grammar: Grammar, count: int) -> int:
         """One client with about `count` frames; how many there were."""
         rng = grammar.rng
@@ -119,6 +127,7 @@ class Target:
                     break
                 if number % 8 == 0 or number == opening - 1:
                     grammar.rewrite()
+                    self.scribble(rng)
                     self.pump()
                     if reads and not by_messages:
                         self.check_replies(client.replies())
@@ -200,7 +209,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
     logging.disable(logging.CRITICAL)
     media, flash = MemoryMedia.create(1 << 20), MemoryMedia.create(FLASH_SIZE)
     try:
-        board = BoardSettings(cmb=CmbSettings(1 << 16))
+        board = BoardSettings(cmb=CmbSettings(1 << 16), map_doorbells=True)
         settings, drive = DeviceSettings(board), Drive.around({1: media}, SHAPES)
         with Device(
             wire.socket_path(tmp_path), drive.namespaces, flash, settings, drive=drive
