@@ -154,17 +154,16 @@ class TestModel:
 
 
 class TestPermission:
-    def test_the_path_is_taken_where_processor_and_kernel_grant_it(
+    def test_the_path_is_taken_where_user_processor_and_kernel_grant_it(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         features = "+avx512f,+avx512vl,+avx512bw,+avx512vnni,+amx-tile,+amx-int8"
         monkeypatch.setattr("numba.config.CPU_FEATURES", features)
         monkeypatch.setattr(permission, "_ask", lambda: True)
         monkeypatch.delenv(permission.SWITCH, raising=False)
-        assert paths.available(DEFAULT)[0] == "amx"
-        monkeypatch.setenv(permission.SWITCH, "0")
         assert paths.available(DEFAULT)[0] == "vnni512"
-        monkeypatch.delenv(permission.SWITCH)
+        monkeypatch.setenv(permission.SWITCH, "1")
+        assert paths.available(DEFAULT)[0] == "amx"
         monkeypatch.setattr(permission, "_ask", lambda: False)
         assert paths.available(DEFAULT)[0] == "vnni512"
         monkeypatch.setattr(permission, "_ask", lambda: True)

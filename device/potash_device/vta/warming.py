@@ -66,8 +66,8 @@ def _marker(config: Config) -> Path | None:
     folder = cache_folder()
     if folder is None:
         return None
-    # Compiled code is for a processor's features, and for a path, which the configuration decides
-    # and whether the kernel grants AMX.
+    # Compiled code is for a processor's features, and for a path, which depends on the
+    # configuration, and on permission to use AMX.
     from numba.core.registry import cpu_target
 
     path = available(config)[0]

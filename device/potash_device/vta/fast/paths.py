@@ -123,8 +123,8 @@ class Offer(NamedTuple):
     features: frozenset[str] = frozenset()
     tiles: bool = True
     granted: Callable[[], bool] = lambda: True
-    """Returns True where the kernel allows the path; called where the processor has the
-    features."""
+    """Returns True where the user and the kernel allow the path; called where the processor has
+    the features."""
 
 
 _VNNI512 = frozenset({"avx512f", "avx512vl", "avx512bw", "avx512vnni"})

@@ -10,7 +10,8 @@ import functools
 import os
 
 SWITCH = "POTASH_AMX"
-"""An environment variable: with `0`, AMX is not used where there is one."""
+"""An environment variable: with `1`, AMX is used where there is one. The path has not run on a
+processor that has it."""
 
 ARCH_PRCTL = 158
 ARCH_REQ_XCOMP_PERM = 0x1023
@@ -18,8 +19,9 @@ XFEATURE_XTILEDATA = 18
 
 
 def amx_granted() -> bool:
-    """Request AMX from the kernel, on an x86-64 processor that has it. True where it is granted."""
-    return os.environ.get(SWITCH) != "0" and _ask()
+    """Request AMX from the kernel, on an x86-64 processor that has it, where the user asks for it.
+    True where it is granted."""
+    return os.environ.get(SWITCH) == "1" and _ask()
 
 
 @functools.cache
