@@ -21,6 +21,7 @@ from potash_firmware.bpf.helpers import Services
 from potash_firmware.bpf.machine import (
     INSTRUCTION_LIMIT,
     Outcome,
+    Prepared,
     buffer_layout,
     helper_names,
     load_program,
@@ -37,6 +38,7 @@ __all__ = [
     "FaultKind",
     "Layout",
     "Outcome",
+    "Prepared",
     "Program",
     "ProgramError",
     "Services",

@@ -1,4 +1,4 @@
-"""Loading a program, and running it once: the interface for the APU's worker.
+"""Loading a program, and running it in an accelerator's memory, once or again and again.
 
 The caller provides the input in memory; the program gets its context in r5, and writes its result
 to the output buffer. The verifier checks the encoding: every field legal, every jump to the
@@ -9,13 +9,12 @@ beginning of an instruction inside the program, every helper known. Properties t
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 from csd_spec.program import Context
 from potash_firmware.bpf import added, elf, isa, reserve
 from potash_firmware.bpf.arena import FRAME_SIZE, MAX_CALL_DEPTH, PAGE, Arena, Layout
 from potash_firmware.bpf.elf import MAX_DATA, Program
-from potash_firmware.bpf.engine import Engine, Execute, base_of, execute
+from potash_firmware.bpf.engine import Engine, Execute, base_of, prepare
 from potash_firmware.bpf.errors import Fault, ProgramError, VerificationError
 from potash_firmware.bpf.helpers import HELPER_NUMBERS, Helpers, Services
 from potash_firmware.bpf.tally import Tally
@@ -151,6 +150,105 @@ def buffer_layout(input_size: int, output_size: int, frame_size: int = FRAME_SIZ
     )
 
 
+class Prepared:
+    """A program in an accelerator's memory, ready to run any number of times.
+
+    `memory` is writable and has the bytes that `buffer_layout` with these sizes says, best from
+    `reserve.allocate`: compiled programs need that, so other memory is copied. It must stay the
+    same. The program is linked for a context of `context_length` bytes. What it executes is
+    counted in `tally`, unless `engine` is not one of the engines.
+
+    Raises ProgramError when the context is too long, EngineUnavailable.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        memory: memoryview,
+        *,
+        input_size: int,
+        output_size: int,
+        services: Services,
+        context_length: int,
+        instruction_limit: int = INSTRUCTION_LIMIT,
+        frame_size: int = FRAME_SIZE,
+        engine: Engine | Execute = Engine.INTERPRETER,
+        tally: Tally | None = None,
+    ) -> None:
+        if context_length > MAX_CONTEXT:
+            raise ProgramError(f"a context of {context_length} bytes exceeds {MAX_CONTEXT}")
+        self._program = program
+        self._memory = memory
+        self._context_length = context_length
+        self._context_offset = len(program.data) + -len(program.data) % _CONTEXT_ALIGNMENT
+        self._layout = layout = Layout(
+            input_size,
+            output_size,
+            frame_size * MAX_CALL_DEPTH,
+            data_size=self._context_offset + context_length,
+            rodata_size=len(program.rodata),
+        )
+        base = base_of(engine, reserve.address_of(memory))
+        self._arena = arena = Arena(memory, layout, base)
+        self._image = image = elf.link(program, layout, base)
+        self._helpers = Helpers(arena, services, output_size)
+        self._fill(b"")
+        rest = image.code, program.entry, arena, self._helpers.table()
+        if isinstance(engine, Engine):
+            self._execute = prepare(engine, *rest, instruction_limit, tally)
+        else:
+            self._execute = lambda arguments: engine(*rest, arguments, instruction_limit)
+
+    def suits(self, context: Context) -> bool:
+        """True if the program is linked for a context of that length."""
+        return context_length(context) == self._context_length
+
+    def run(self, input_length: int, output_length: int, context: Context) -> Outcome:
+        """Run the program from its entry to its exit.
+
+        The first `input_length` bytes of the input buffer are the input, and the program is told
+        that its output may have `output_length` bytes. Stack and data are made anew.
+
+        Raises Fault when the program is stopped, and DescriptorError when its argument list is
+        malformed.
+        """
+        layout, arena, helpers = self._layout, self._arena, self._helpers
+        if not (
+            0 <= input_length <= layout.input_size and 0 <= output_length <= layout.output_size
+        ):
+            raise ValueError("the lengths of input and output exceed their buffers")
+        ranges = (arena.input, input_length), (arena.output, output_length)
+        self._fill(context._replace(ranges=ranges).encode())
+        helpers.output_limit = output_length
+        helpers.begin(context.arguments)
+        place = arena.data + self._context_offset
+        try:
+            with placing(self._program):
+                value, executed = self._execute(
+                    (arena.input, arena.output, input_length, output_length, place)
+                )
+        finally:
+            helpers.close()
+        return Outcome(value, helpers.output_length, executed)
+
+    def _fill(self, context: bytes) -> None:
+        """Make the arena as the program finds it, except its input and output."""
+        layout, image, memory = self._layout, self._image, self._memory
+        for start, end in ((0, layout.input_offset), (layout.data_offset, layout.size)):
+            memory[start:end] = bytes(end - start)
+        for offset, contents in (
+            (layout.data_offset, image.data),
+            (layout.data_offset + self._context_offset, context),
+            (layout.rodata_offset, image.rodata),
+        ):
+            memory[offset : offset + len(contents)] = contents
+
+
+def context_length(context: Context) -> int:
+    """Bytes of a program's context, which addresses and lengths do not change."""
+    return len(context._replace(ranges=((0, 0), (0, 0))).encode())
+
+
 def run_program(
     program: Program,
     memory: memoryview,
@@ -166,62 +264,22 @@ def run_program(
     engine: Engine | Execute = Engine.INTERPRETER,
     tally: Tally | None = None,
 ) -> Outcome:
-    """Run `program` from its entry to its exit, on `engine` or on what does its work.
+    """Run `program` once, on `engine` or on what does its work: see `Prepared` and its `run`.
 
-    `memory` is writable and has the bytes that `buffer_layout` with these sizes says, best from
-    `reserve.allocate`: compiled programs need that, so other memory is copied. Input and
-    output in it are the caller's: the first `input_length` bytes from that layout's `input_offset`
-    are the input, the result is left from its `output_offset` on. Stack and data are made anew.
-    The program is told `input_length` and `output_length` (else `output_size`). What it executes is
-    counted in `tally`, unless `engine` is not one of the engines.
-
-    Raises Fault when the program is stopped, ProgramError when its context is too long,
-    EngineUnavailable, and DescriptorError when its argument list is malformed.
+    The output may have `output_size` bytes, unless `output_length` says less.
     """
-    if output_length is None:
-        output_length = output_size
-    if not 0 <= input_length <= input_size or not 0 <= output_length <= output_size:
-        raise ValueError("the lengths of input and output exceed their buffers")
-    # Where the ranges are says the layout, which depends on the context's length alone.
-    length = len(context._replace(ranges=((0, 0), (0, 0))).encode())
-    if length > MAX_CONTEXT:
-        raise ProgramError(f"a context of {length} bytes exceeds {MAX_CONTEXT}")
-    context_offset = len(program.data) + -len(program.data) % _CONTEXT_ALIGNMENT
-    layout = Layout(
-        input_size,
-        output_size,
-        frame_size * MAX_CALL_DEPTH,
-        data_size=context_offset + length,
-        rodata_size=len(program.rodata),
+    prepared = Prepared(
+        program,
+        memory,
+        input_size=input_size,
+        output_size=output_size,
+        services=services,
+        context_length=context_length(context),
+        instruction_limit=instruction_limit,
+        frame_size=frame_size,
+        engine=engine,
+        tally=tally,
     )
-    base = base_of(engine, reserve.address_of(memory))
-    arena = Arena(memory, layout, base)
-    image = elf.link(program, layout, base)
-    ranges = (arena.input, input_length), (arena.output, output_length)
-    encoded = context._replace(ranges=ranges).encode()
-    _fill(memory, layout, image, context_offset, encoded)
-    helpers = Helpers(arena, services, output_length, context.arguments)
-    arguments = arena.input, arena.output, input_length, output_length, arena.data + context_offset
-    run = partial(execute, engine, tally=tally) if isinstance(engine, Engine) else engine
-    try:
-        with placing(program):
-            value, executed = run(
-                image.code, program.entry, arena, helpers.table(), arguments, instruction_limit
-            )
-    finally:
-        helpers.close()
-    return Outcome(value, helpers.output_length, executed)
-
-
-def _fill(
-    memory: memoryview, layout: Layout, image: elf.Image, context_offset: int, context: bytes
-) -> None:
-    """Make the arena as a program finds it, but for its input and output."""
-    for start, end in ((0, layout.input_offset), (layout.data_offset, layout.size)):
-        memory[start:end] = bytes(end - start)
-    for offset, contents in (
-        (layout.data_offset, image.data),
-        (layout.data_offset + context_offset, context),
-        (layout.rodata_offset, image.rodata),
-    ):
-        memory[offset : offset + len(contents)] = contents
+    return prepared.run(
+        input_length, output_size if output_length is None else output_length, context
+    )
