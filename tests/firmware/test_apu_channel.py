@@ -3,32 +3,40 @@
 import struct
 from array import array
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_spec.descriptors import LogEntryType
+from potash_device.timing.cores import Work
 from potash_firmware import status
 from potash_firmware.apu import channel
 from potash_firmware.apu.channel import (
+    BlocksRead,
     ChannelError,
-    Faulted,
+    ExecuteJob,
     FromWorker,
     Gathered,
+    JobExecuted,
     Line,
-    Perform,
     Ready,
-    Refused,
-    Returned,
-    Sound,
 )
 from potash_firmware.apu.job_counts import count_event, count_restart
 from potash_firmware.apu.lifecycle import Event
 from potash_firmware.apu.model import ByteRange, Grant, Subsystem
+from potash_firmware.apu.worker import EngineWorker
 from potash_firmware.mailbox import datagrams
 from potash_firmware.mailbox.counters import ROW_WORDS, Counters, Word
-from potash_firmware.mailbox.execution import MAX_RANGES, Execute, MemoryRange
+from potash_firmware.mailbox.execution import (
+    MAX_RANGES,
+    Execute,
+    Executed,
+    MemoryRange,
+    Outcome,
+)
+from potash_firmware.mailbox.job_time import Read
 from potash_firmware.mailbox.messages import Ping
 from support.apu import CONFIG
 
@@ -39,31 +47,33 @@ from support.apu import CONFIG
         Ready(),
         Line(LogEntryType.PROGRAM_OUTPUT, 'λ "quoted"\n'),
         Gathered((ByteRange(1, 0, 512), ByteRange(2**32 - 1, 2**64 - 1, 2**64 - 1))),
-        Returned((1 << 64) - 1, 0, 10),
-        Faulted(),
-        Sound(),
-        Refused("no"),
+        BlocksRead((Read(1, 2, 3, 4), Read(1, 2, 3, 4))),
+        JobExecuted(5, Outcome.RETURNED, (1 << 64) - 1, Work(), 7, 10),
+        Executed(5, Outcome.FAULTED),
     ],
 )
 def test_messages_survive_the_channel(message: FromWorker) -> None:
-    assert channel.decode(channel.encode(message)) == message
+    assert channel.decode_from_worker(channel.encode(message)) == message
+
+
+JOB = ExecuteJob(1, 2, 3, data_length=4, input_length=5, output_length=6)
 
 
 def test_a_job_survives_the_channel() -> None:
     ranges = (ByteRange(1, 0, 4096), ByteRange(2, 1 << 40, 512))
-    job = channel.Run(1, 2, 3, 4, 5, ranges, ranges[:1], (Grant(1, 2, 3, True),), ranges)
-    assert channel.decode_run(channel.encode(job)) == job
+    job = replace(JOB, input_ranges=ranges, granted=(Grant(1, 2, 3, True),), unreadable=ranges)
+    assert channel.decode_execution(channel.encode(job)) == job
 
 
 def test_as_many_ranges_as_a_message_may_have_fit_in_one() -> None:
     largest = ByteRange(2**32 - 1, 2**64 - 1, 2**64 - 1)
     message = Gathered((largest,) * channel.RANGES_AT_ONCE)
     assert len(channel.encode(message)) <= channel.MAX_MESSAGE
-    assert channel.decode(channel.encode(message)) == message
+    assert channel.decode_from_worker(channel.encode(message)) == message
 
 
-WORK = struct.pack("<12Q", *[0] * 12)
 READ = struct.pack("<QQQI", 1, 0, 512, 1)
+RETURNED = struct.pack("<BBxxIQQQ", 65, 0, 5, 0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -71,32 +81,40 @@ READ = struct.pack("<QQQI", 1, 0, 512, 1)
     [
         b"",
         b"\x63",
-        channel.encode(channel.Run(1, 2, 3, 4, 5)),
+        channel.encode(JOB),
         datagrams.encode(Ping(1)),
         channel.encode(Ready()) + b"\0",
-        struct.pack("<BHH4s", 69, 0x100, 5, b"text"),  # a text that ends early
-        struct.pack("<BHH4s", 69, 0x100, 3, b"text"),
-        struct.pack("<BHH1s", 69, 0x100, 1, b"\xff"),  # is no UTF-8
-        struct.pack("<BHH", 69, 0x99, 0),  # an unknown type of log entry
-        struct.pack("<BH4097s", 67, 4097, b"x" * 4097),
-        struct.pack("<BQQ", 72, 0, 0),  # a number is missing
-        struct.pack("<BHIQQ", 70, 2, 1, 0, 512),  # a range is missing
-        struct.pack("<BHIQQ", 70, 1, 1, 0, 0),  # of no bytes
-        struct.pack("<BH", 70, 513) + struct.pack("<IQQ", 1, 0, 512) * 513,
-        struct.pack("<B", 71) + WORK + struct.pack("<H", 513) + READ * 513,
-        struct.pack("<B", 71) + WORK + struct.pack("<H", 2) + READ + bytes(8) + READ[8:],
-        struct.pack("<B11QQH", 71, *[0] * 11, 1 << 63, 0),  # more than any counts
+        struct.pack("<BHH4s", 67, 0x100, 5, b"text"),  # a text that ends early
+        struct.pack("<BHH4s", 67, 0x100, 3, b"text"),
+        struct.pack("<BHH1s", 67, 0x100, 1, b"\xff"),  # is no UTF-8
+        struct.pack("<BHH", 67, 0x99, 0),  # an unknown type of log entry
+        struct.pack("<BHH4097s", 67, 0x100, 4097, b"x" * 4097),
+        RETURNED[:-8],  # a number is missing
+        struct.pack("<BBxxIQQQ", 65, 6, 5, 0, 0, 0),  # an unknown outcome
+        struct.pack("<BBxxIQQQ", 65, 1, 5, 7, 0, 0),  # a fault with a value
+        RETURNED + struct.pack("<11QQ", *[0] * 11, 1 << 63),  # more than any counts
+        struct.pack("<BHIQQ", 68, 2, 1, 0, 512),  # a range is missing
+        struct.pack("<BHIQQ", 68, 1, 1, 0, 0),  # of no bytes
+        struct.pack("<BH", 68, 513) + struct.pack("<IQQ", 1, 0, 512) * 513,
+        struct.pack("<BH", 69, 513) + READ * 513,
+        struct.pack("<BH", 69, 2) + READ + bytes(8) + READ[8:],  # out of order
     ],
 )
 def test_anything_else_is_refused(said: bytes) -> None:
     with pytest.raises(ChannelError):
-        channel.decode(said)
+        channel.decode_from_worker(said)
+
+
+def test_what_is_refused_is_so_for_its_fault_alone() -> None:
+    decoded = channel.decode_from_worker(RETURNED + struct.pack("<12Q", *[0] * 12))
+    assert decoded == JobExecuted(5, Outcome.RETURNED, work=Work())
+    assert isinstance(channel.decode_from_worker(struct.pack("<BH", 69, 1) + READ), BlocksRead)
 
 
 @given(st.binary(max_size=40))
 def test_arbitrary_bytes_are_a_message_or_refused(data: bytes) -> None:
     try:
-        message = channel.decode(data)
+        message = channel.decode_from_worker(data)
     except ChannelError:
         return
     assert len(channel.encode(message)) == len(data)
@@ -121,9 +139,10 @@ def test_counters_that_a_worker_has_spoilt_disturb_nobody() -> None:
         assert accelerator.row[Word.STARTED] == 0
 
 
-def test_the_longest_order_fits() -> None:
+def test_the_longest_execution_fits() -> None:
     ranges = tuple(MemoryRange(256 + number, 0, 4096) for number in range(MAX_RANGES))
-    order = Perform(Execute(1, 2, 1 << 40, (1, 2), ranges, 7), tuple(range(MAX_RANGES + 1)))
-    data = channel.encode(order)
-    assert len(data) <= channel.MAX_PERFORM
-    assert channel.decode_perform(data) == order
+    execution = Execute(1, 2, 1 << 40, (1, 2), ranges, 7)
+    assert len(execution.named) + 1 <= channel.MOST_DESCRIPTORS
+    data = channel.encode(execution)
+    assert len(data) <= EngineWorker.largest
+    assert channel.decode_execution(data) == execution

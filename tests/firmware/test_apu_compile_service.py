@@ -62,4 +62,4 @@ def test_a_connection_is_not_served_after_its_worker_has_been_reaped() -> None:
         connection.its.send(request(5))
         fork_server._reap(child)
         fork_server._asked(connection)
-        assert channel.decode_from_fork_server(theirs.recv(100)) == channel.Exited(1, 0)
+        assert channel.decode_exit(theirs.recv(100)) == channel.Exited(1, 0)

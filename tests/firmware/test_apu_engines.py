@@ -439,8 +439,8 @@ def test_executions_leave_no_descriptor_behind(native: EngineBoard) -> None:
         Executed(6, Outcome.RETURNED, 1),  # of another execution
         Executed(5, Outcome.CANCELLED),  # nothing that a worker can say
         Executed(5, Outcome.LOST),
-        channel.Returned(1, 0, 1),
-        channel.Sound(),
+        channel.JobExecuted(5, Outcome.RETURNED, 1),
+        channel.Gathered(()),
     ],
     ids=str,
 )
@@ -452,7 +452,7 @@ def test_a_worker_that_lies_is_ended_and_says_nothing_to_the_rpu(lie: FromWorker
         found.handle(OpenEngine(NSID))
         supervisor.say(channel.Ready())
         found.handle(Execute(5, NSID, 0))
-        assert channel.decode_perform(supervisor.ends[1].recv(1000)).execute.tag == 5
+        assert channel.decode_execution(supervisor.ends[1].recv(1000)).tag == 5
         supervisor.say(lie, Executed(5, Outcome.RETURNED, 1))  # which comes too late
         assert supervisor.killed == [1]
         assert not sent

@@ -13,10 +13,11 @@ from csd_spec import fields
 from csd_spec.descriptors import LogEntryType
 from csd_spec.opcodes import IoOpcode, Operation
 from csd_spec.status import StatusId
-from potash_firmware.apu.channel import FromWorker, Gathered, Returned
+from potash_firmware.apu.channel import FromWorker, Gathered, JobExecuted
 from potash_firmware.apu.config import NamespaceConfig
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import ByteRange, Grant, Subsystem
+from potash_firmware.mailbox.execution import Outcome
 from potash_firmware.mailbox.messages import (
     MAX_RANGES,
     JobEnded,
@@ -292,22 +293,25 @@ def test_blocks_here_and_there_take_several_messages(apu: Board) -> None:
     ],
 )
 def test_a_worker_that_wants_more_than_was_granted_is_not_believed(wanted: ByteRange) -> None:
-    sent = list(_told(Gathered((ByteRange(1, 4 * PAGE, PAGE), wanted)), Returned(0, 0, 1)))
+    sent = list(_told(Gathered((ByteRange(1, 4 * PAGE, PAGE), wanted)), RETURNED))
     assert sent == [None]
 
 
 def test_a_worker_that_wants_more_than_there_is_room_for_is_not_believed() -> None:
     again = [Gathered((ByteRange(1, 4 * PAGE, 4 * PAGE),) * 512)] * 3
-    assert list(_told(*again[:2], Returned(0, 0, 1)))[-1] is not None
-    assert list(_told(*again, Returned(0, 0, 1))) == [None]
+    assert list(_told(*again[:2], RETURNED))[-1] is not None
+    assert list(_told(*again, RETURNED)) == [None]
 
 
 def test_a_worker_that_wants_what_was_granted_is_believed() -> None:
     wanted = ByteRange(1, 5 * PAGE, 3 * PAGE)
     source = CONFIG.accelerators[0].plan.writes_offset
-    (write_back, _) = _told(Gathered((wanted,)), Returned(0, 0, 1))
+    (write_back, _) = _told(Gathered((wanted,)), RETURNED)
     assert isinstance(write_back, WriteBack)
     assert write_back == WriteBack(write_back.tag, 0, source, ((1, 5 * PAGE, 3 * PAGE),))
+
+
+RETURNED = JobExecuted(1, Outcome.RETURNED)
 
 
 def _told(*said: FromWorker) -> Iterator[ToRpu | None]:

@@ -16,7 +16,7 @@ from csd_spec.opcodes import IoOpcode, Operation
 from csd_spec.program import Helper
 from csd_spec.status import StatusId
 from potash_device.timing.cores import CoreProfile, Price, Work
-from potash_firmware.apu.channel import Counted, Faulted, FromWorker, Returned
+from potash_firmware.apu.channel import BlocksRead, FromWorker, JobExecuted
 from potash_firmware.apu.config import NamespaceConfig
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import ByteRange, Subsystem
@@ -24,6 +24,7 @@ from potash_firmware.apu.work_counter import MOST_READS, WorkCounter
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.mailbox.counters import Row, Word
 from potash_firmware.mailbox.device_programs import DeviceProgram
+from potash_firmware.mailbox.execution import Executed, Outcome
 from potash_firmware.mailbox.job_time import JobBegan, JobCounted, JobDue, Read
 from potash_firmware.mailbox.messages import JobEnded, ReadCheck, ReadChecked, ToRpu
 from support.apu import CONFIG, DEADLINE, MEDIA, Board, board, program
@@ -241,8 +242,9 @@ def test_device_defined_programs_count_the_bytes_that_they_touch() -> None:
 # What a worker is not believed
 
 
-COUNTED = Counted(Work(), ())
-RETURNED = Returned(0, 0, 1)
+RETURNED = JobExecuted(1, Outcome.RETURNED, work=Work())
+FAULTED = Executed(1, Outcome.FAULTED, work=Work())
+UNCOUNTED = JobExecuted(1, Outcome.RETURNED)
 
 
 def told(*said: FromWorker, modelled: bool = True) -> list[ToRpu] | None:
@@ -263,23 +265,24 @@ def told(*said: FromWorker, modelled: bool = True) -> list[ToRpu] | None:
 
 
 def test_what_a_worker_has_counted_is_passed_on_in_its_order() -> None:
-    parts = [Counted(Work(), (Read(n, 1, 0, PAGE),)) for n in range(3)]
+    parts = [BlocksRead((Read(n, 1, 0, PAGE),)) for n in range(3)]
     heard = told(*parts, RETURNED)
     assert heard is not None
     assert heard.pop(0) == JobBegan(0, 1)
     assert heard == [JobCounted(0, 1, Work(), parts[n].reads, more=n < 2) for n in range(3)]
-    assert told(RETURNED, modelled=False) == [JobEnded(0, 0xC0)]
+    assert told(UNCOUNTED, modelled=False) == [JobEnded(0, 0xC0)]
 
 
 @pytest.mark.parametrize(
     "said",
     [
-        (RETURNED,),
-        (Faulted(),),
-        (COUNTED, RETURNED, RETURNED),
-        (COUNTED, RETURNED, Faulted()),
-        (Counted(Work(), (Read(0, 1, MEDIA - PAGE, PAGE + 1),)), RETURNED),
-        (Counted(Work(), (Read(0, 2, 0, PAGE),)), RETURNED),
+        (UNCOUNTED,),
+        (Executed(1, Outcome.FAULTED),),
+        (RETURNED, RETURNED),
+        (RETURNED, FAULTED),
+        (RETURNED, BlocksRead((Read(0, 1, 0, PAGE),))),
+        (BlocksRead((Read(0, 1, MEDIA - PAGE, PAGE + 1),)), RETURNED),
+        (BlocksRead((Read(0, 2, 0, PAGE),)), RETURNED),
     ],
 )
 def test_a_worker_that_counts_wrongly_is_not_believed(said: tuple[FromWorker, ...]) -> None:
@@ -287,7 +290,8 @@ def test_a_worker_that_counts_wrongly_is_not_believed(said: tuple[FromWorker, ..
 
 
 def test_a_worker_that_counts_unasked_is_not_believed() -> None:
-    assert told(COUNTED, RETURNED, modelled=False) is None
+    assert told(RETURNED, modelled=False) is None
+    assert told(BlocksRead(()), UNCOUNTED, modelled=False) is None
 
 
 # The counter

@@ -3,18 +3,34 @@
 import pytest
 
 from csd_spec.descriptors import LogEntryType
+from potash_device.timing.cores import Work
 from potash_firmware.apu import channel
+from potash_firmware.apu.channel import JobExecuted
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import ByteRange, Subsystem
+from potash_firmware.mailbox.execution import Executed, Outcome
 from potash_firmware.mailbox.messages import ToRpu
 from support.apu import CONFIG
 from support.workers import PlayedSupervisor
 
 NOT_GRANTED = channel.Gathered((ByteRange(1, 0, 4096),))
-TOO_LONG = channel.Returned(0, CONFIG.accelerators[0].output_size + 1, 1)
+BUFFER = CONFIG.accelerators[0].output_size
+RETURNED, FAULTED = Outcome.RETURNED, Outcome.FAULTED
 
 
-@pytest.mark.parametrize("lie", [NOT_GRANTED, TOO_LONG])
+@pytest.mark.parametrize(
+    "lie",
+    [
+        NOT_GRANTED,
+        JobExecuted(1, RETURNED, output_length=BUFFER + 1),
+        JobExecuted(2, RETURNED),  # of another job
+        JobExecuted(1, FAULTED),  # with an output
+        Executed(1, RETURNED),  # without one
+        Executed(1, Outcome.LOST),  # what the service alone knows
+        JobExecuted(1, RETURNED, work=Work()),  # which nobody has asked for
+    ],
+    ids=str,
+)
 def test_a_worker_that_lies_is_ended_and_nothing_is_written(lie: channel.FromWorker) -> None:
     accelerator = Subsystem.create(CONFIG, lambda: 0.0).accelerators[0]
     sent: list[ToRpu] = []
@@ -31,10 +47,10 @@ def test_a_worker_is_replaced_before_the_kernel_ends_it() -> None:
     clock = [0.0]
     with PlayedSupervisor(CONFIG, lambda: clock[0]) as supervisor:
         jobs = Jobs(CONFIG, {0: accelerator}, supervisor, lambda _: None)
-        for took, replaced in ((0.6, False), (0.6, True)):
+        for tag, took, replaced in ((1, 0.6, False), (2, 0.6, True)):
             jobs.start(accelerator, b"", b"")
             clock[0] += took * CONFIG.limits.seconds
-            supervisor.say(channel.Returned(0, 0, 1))
+            supervisor.say(JobExecuted(tag, RETURNED))
             assert bool(supervisor.killed) is replaced
 
 

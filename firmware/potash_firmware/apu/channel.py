@@ -1,38 +1,37 @@
 """The messages between the service, its workers and the fork server, in datagrams as the mailbox's.
 
-A worker runs what a host sent, so it may be compromised: the service checks the form of each
-message, and kills a worker that sends anything else.
+The service sends a worker the `Execute` that came from the RPU, or an `ExecuteJob` for a job of an
+accelerator; an `Executed` or a `JobExecuted` answers it. A worker runs what a host sent, so it may
+be compromised: the service checks the form of each message, and kills a worker that sends anything
+else.
 """
 
-import struct
 from dataclasses import dataclass
 from typing import Annotated, cast, get_args
 
 from csd_spec.descriptors import LogEntryType
-from potash_device.timing.cores import Work
 from potash_firmware.apu.model import ByteRange, Grant
-from potash_firmware.mailbox import MailboxError, datagrams, execution
-from potash_firmware.mailbox.datagrams import datagram
+from potash_firmware.mailbox import MailboxError
+from potash_firmware.mailbox.datagrams import datagram, decode, encode
+from potash_firmware.mailbox.execution import Execute, Executed, Outcome
 from potash_firmware.mailbox.job_time import Read, require_order
-from potash_wire.records import I32, U64, Number, Range, Stored
+from potash_wire.records import I32, U64, At, Number, Range, Stored
+
+__all__ = ["encode"]
 
 MAX_MESSAGE = 64 * 1024
 
 MAX_REQUEST = 64
-"""Bytes of a message between the service and the fork server."""
+"""Bytes of a message to or from the fork server."""
 
-MAX_PERFORM = 4096
-"""Bytes of a `Perform`, which names 64 ranges and as many serial numbers at most."""
+MOST_DESCRIPTORS = 192
+"""Descriptors of one execution: memory, a program, data, and the media of namespaces."""
 
 TEXT_LIMIT = 4096
 """Characters of a text that a worker sends; the log cuts it further."""
 
 RANGES_AT_ONCE = 512
-"""Ranges of one `Gathered`, and reads of one `Counted`."""
-
-_Text = Annotated[str, Number("H"), Range(0, TEXT_LIMIT)]
-_Ranges = Annotated[tuple[ByteRange, ...], Number("H"), Range(0, MAX_MESSAGE)]
-
+"""Ranges of one `Gathered`, and reads of one `BlocksRead`."""
 
 CHECKER = -1
 """The kind of a worker that checks one program, in the place of an accelerator's identifier."""
@@ -40,25 +39,31 @@ ENGINE = -2
 """The kind of a worker of a compute namespace."""
 
 
+def process_name(kind: int) -> str:
+    """The name of a worker's process."""
+    names = {CHECKER: "potash-checker", ENGINE: "potash-engine"}
+    return names.get(kind, f"potash-worker{kind}")
+
+
+_Ranges = Annotated[tuple[ByteRange, ...], Number("H"), Range(0, MAX_MESSAGE)]
+
+
 class ChannelError(Exception):
-    """A message is malformed."""
+    """A message is malformed, or one that its sender may not send."""
 
 
 @datagram(64)
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Service to worker, with a memfd that holds the firmware image and then the argument list.
+class ExecuteJob(Execute):
+    """Service to worker: run a program with an accelerator's buffers; `nsid` is the accelerator.
 
-    Lengths in bytes. Without ranges the input is in the buffer already. The output's ranges are
-    not the worker's to write: it is told them for what the program must not write either, and
-    `unreadable` for what of the granted blocks it must not read.
+    Without `input_ranges` the input is in its buffer already. The worker does not write the
+    `output_ranges`; the program must not write them either. Of the granted blocks, the program
+    must not read the `unreadable` ones.
     """
 
-    image_length: U64
-    arguments_length: U64
-    input_length: U64
-    output_length: U64
-    instructions: U64
+    input_length: Annotated[U64, At(40)] = 0
+    output_length: U64 = 0
     input_ranges: _Ranges = ()
     output_ranges: _Ranges = ()
     granted: Annotated[tuple[Grant, ...], Number("H"), Range(0, MAX_MESSAGE)] = ()
@@ -66,104 +71,56 @@ class Run:
 
     @property
     def namespaces(self) -> list[int]:
-        """Those that the job reads from, by identifier: their media's descriptors come in this
-        order, behind that of the image."""
+        """The namespaces that the job reads; descriptors of their media come in this order."""
         read = {item.nsid for item in self.input_ranges} | {item.nsid for item in self.granted}
         return sorted(read)
 
 
 @datagram(65)
 @dataclass(frozen=True, slots=True)
-class Check:
-    """Service to a process that checks programs, with a memfd that holds one."""
+class JobExecuted(Executed):
+    """Worker to service: how a job's program ended, with `output_length` bytes of output."""
 
-    image_length: U64
+    output_length: Annotated[U64, At(16)] = 0
+    instructions: U64 = 0
 
 
 @datagram(66)
 @dataclass(frozen=True, slots=True)
-class Sound:
-    """The program that was to be checked can run."""
+class Ready:
+    """Worker to service: it can run programs."""
 
 
 @datagram(67)
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The program that was to be checked cannot run."""
-
-    text: _Text
-
-
-@datagram(68)
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """Worker to service: the next job can come."""
-
-
-@datagram(69)
 @dataclass(frozen=True, slots=True)
 class Line:
     """Worker to service: a line for the log."""
 
     kind: Annotated[LogEntryType, Stored("H")]
-    text: _Text
+    text: Annotated[str, Number("H"), Range(0, TEXT_LIMIT)]
 
 
-@datagram(70)
+@datagram(68)
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """Worker to service: ranges that the program wants written, if it comes to its end.
+    """Worker to service: ranges that the program wants written, if it returns.
 
-    Their bytes lie one behind the other in the arena's part for writes, in the order of all ranges
-    that the job has told.
+    Their bytes follow each other in the arena's part for writes, in the order of all ranges that
+    the job has sent.
     """
 
     ranges: Annotated[tuple[ByteRange, ...], Number("H"), Range(0, RANGES_AT_ONCE)]
 
 
-@datagram(71)
+@datagram(69)
 @dataclass(frozen=True, slots=True)
-class Counted:
-    """Worker to service, in mode `modelled`: what the job has counted, before how it ended.
+class BlocksRead:
+    """Worker to service, in mode `modelled`: blocks that a job has read, before it has ended."""
 
-    Several come where there are more than `RANGES_AT_ONCE` reads; the last has all the work.
-    """
-
-    work: Work
     reads: Annotated[tuple[Read, ...], Number("H"), Range(0, RANGES_AT_ONCE)]
 
     def validate(self) -> None:
         require_order(self.reads)
-
-
-@datagram(72)
-@dataclass(frozen=True, slots=True)
-class Returned:
-    """Worker to service: the program returned. `length` bytes of output are its result."""
-
-    value: U64
-    length: U64
-    instructions: U64
-
-
-@datagram(73)
-@dataclass(frozen=True, slots=True)
-class Faulted:
-    """Worker to service: the program was stopped, or could not be started. A `Line` before it
-    says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Perform:
-    """Service to a compute namespace's worker: run a program on ranges.
-
-    Descriptors come with it: first those of `new`, memory and programs that `execute` names and the
-    last `Perform` did not, then that of its data. Whatever else the worker has it lets go of.
-    `Executed` answers it.
-    """
-
-    execute: execution.Execute
-    new: tuple[int, ...]
 
 
 @datagram(80)
@@ -192,51 +149,31 @@ class Exited:
     code: I32
 
 
-ToWorker = Run | Check | Perform
-FromWorker = (
-    Ready | Line | Gathered | Counted | Returned | Faulted | Sound | Refused | execution.Executed
-)
+ANSWERS = (Outcome.RETURNED, Outcome.FAULTED, Outcome.REFUSED)
+"""How a worker may report that an execution has ended."""
 
-_SERIAL_COUNT = struct.Struct("<Q")
+FromWorker = Ready | Line | Gathered | BlocksRead | Executed
 
 
-def encode(message: ToWorker | FromWorker | Spawn | Kill | Exited) -> bytes:
-    if isinstance(message, Perform):
-        count = len(message.new)
-        return struct.pack(f"<Q{count}Q", count, *message.new) + datagrams.encode(message.execute)
-    return datagrams.encode(message)
+def decode_execution(data: bytes) -> Execute:
+    """The execution that the service sent to a worker."""
+    return cast(Execute, decode(data))
 
 
 def decode_request(data: bytes) -> Spawn | Kill:
-    """What the service sent to the fork server."""
-    return cast(Spawn | Kill, datagrams.decode(data))
+    """The request that the service sent to the fork server."""
+    return cast(Spawn | Kill, decode(data))
 
 
-def decode_from_fork_server(data: bytes) -> Exited:
-    return cast(Exited, datagrams.decode(data))
+def decode_exit(data: bytes) -> Exited:
+    """The report that the fork server sent to the service."""
+    return cast(Exited, decode(data))
 
 
-def decode_run(data: bytes) -> Run:
-    """What the service sent to a worker."""
-    return cast(Run, datagrams.decode(data))
-
-
-def decode_check(data: bytes) -> Check:
-    """What the service sent to a process that checks programs."""
-    return cast(Check, datagrams.decode(data))
-
-
-def decode_perform(data: bytes) -> Perform:
-    """What the service sent to a compute namespace's worker."""
-    (count,) = _SERIAL_COUNT.unpack_from(data)
-    new = struct.unpack_from(f"<{count}Q", data, _SERIAL_COUNT.size)
-    return Perform(datagrams.decode(data[_SERIAL_COUNT.size * (1 + count) :]), new)
-
-
-def decode(data: bytes) -> FromWorker:
-    """What a worker sent. Raises ChannelError."""
+def decode_from_worker(data: bytes) -> FromWorker:
+    """The message that a worker sent. Raises ChannelError."""
     try:
-        message = datagrams.decode(data)
+        message = decode(data)
     except MailboxError as error:
         raise ChannelError(f"a worker sent {data[:80]!r}: {error}") from None
     if not isinstance(message, get_args(FromWorker)):

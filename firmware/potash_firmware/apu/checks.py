@@ -6,26 +6,23 @@ untrusted file takes, and a fault of the linker would happen where all configura
 
 import os
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from potash_firmware.apu.channel import (
-    CHECKER,
-    ChannelError,
-    Check,
-    FromWorker,
-    Refused,
-    Sound,
-)
+from potash_firmware.apu.channel import CHECKER, ChannelError, FromWorker, Line, Ready
 from potash_firmware.apu.config import Limits
-from potash_firmware.apu.supervisor import Supervisor, Worker, contents_of
+from potash_firmware.apu.supervisor import Supervisor, Worker, memory_of
+from potash_firmware.mailbox.execution import FIRST_SERIAL, Execute, Executed, Outcome
 
 Decided = Callable[[str | None], None]
 """Called with the reason why a program is refused; None where it is sound."""
 
 
-class _Check(NamedTuple):
+@dataclass
+class _Check:
     decided: Decided
     dropped: Callable[[], None]
+    reason: str | None = None
+    """Why the program is refused, as the worker has logged it."""
 
 
 class Checks:
@@ -42,19 +39,25 @@ class Checks:
         """Check a program. One of the two is called, later: `dropped` where a reset came before."""
         worker = self._supervisor.spawn(CHECKER, self)
         self._checks[worker] = _Check(decided, dropped)
-        contents = contents_of(image)
+        program = memory_of(image)
         try:
-            seconds = self._limits.compile_seconds
-            self._supervisor.execute(worker, Check(len(image)), [contents], seconds)
+            message = Execute(0, 0, FIRST_SERIAL)
+            shared, seconds = {FIRST_SERIAL: program}, self._limits.compile_seconds
+            self._supervisor.execute(worker, message, shared, [], seconds)
         finally:
-            os.close(contents)
+            os.close(program)
 
     def received(self, worker: Worker, message: FromWorker) -> None:
+        check = self._checks[worker]
         match message:
-            case Sound():
+            case Ready():
+                pass
+            case Line(_, text):
+                check.reason = text
+            case Executed(_, Outcome.RETURNED):
                 self._decide(worker, None)
-            case Refused(text):
-                self._decide(worker, text)
+            case Executed(_, Outcome.REFUSED) if check.reason is not None:
+                self._decide(worker, check.reason)
             case _:
                 raise ChannelError(f"a check is answered by {message}")
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from csd_spec.descriptors import LogEntryType
-from potash_firmware.apu.channel import ENGINE, ChannelError, FromWorker, Line, Perform, Ready
+from potash_firmware.apu.channel import ANSWERS, ENGINE, ChannelError, FromWorker, Line, Ready
 from potash_firmware.apu.checks import Checks
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.log import Log, Snapshot
@@ -24,9 +24,6 @@ from potash_firmware.mailbox import execution
 from potash_firmware.mailbox.messages import ToRpu
 
 log = logging.getLogger(__name__)
-
-ANSWERS = (execution.Outcome.RETURNED, execution.Outcome.FAULTED, execution.Outcome.REFUSED)
-"""What a worker can say of an execution."""
 
 
 @dataclass(slots=True)
@@ -47,8 +44,6 @@ class _Worker:
     engine: _Engine
     process: Worker
     job: _Job | None = None
-    names: frozenset[int] = frozenset()
-    """What it has descriptors of."""
     stale: bool = False
     """It has what nobody is to have any more, and ends when it has nothing to do."""
 
@@ -189,7 +184,7 @@ class Engines:
         self._release(serial, shared)
         # Its memory is free when nobody has it mapped.
         for worker in self._workers.values():
-            if serial in worker.names:
+            if serial in worker.process.named:
                 worker.stale = True
                 self._retire(worker)
 
@@ -252,19 +247,19 @@ class Engines:
                 return
             job = engine.waiting.popleft()
             # One that has the program and the memory still has them in place.
-            worker = max(idle, key=lambda one: len(one.names & job.names)) if idle[1:] else idle[0]
+            worker = (
+                max(idle, key=lambda one: len(one.process.named & job.names))
+                if idle[1:]
+                else idle[0]
+            )
             self._start(worker, job)
 
     def _start(self, worker: _Worker, job: _Job) -> None:
         message = job.message
-        new = tuple(job.names - worker.names)
-        descriptors = [self._shared[serial].descriptor for serial in new]
-        if message.data_length:
-            descriptors.append(message.descriptor)
-        worker.job, worker.names = job, job.names
-        self._supervisor.execute(
-            worker.process, Perform(message, new), descriptors, self._limits.seconds
-        )
+        shared = {serial: self._shared[serial].descriptor for serial in job.names}
+        data = [message.descriptor] if message.data_length else []
+        worker.job = job
+        self._supervisor.execute(worker.process, message, shared, data, self._limits.seconds)
         self._let_go(job)
 
     def _let_go(self, job: _Job) -> None:
@@ -332,7 +327,10 @@ class Engines:
                 engine.log.add(kind, text)
                 return
             case execution.Executed(tag, outcome) if (
-                job is not None and job.message.tag == tag and outcome in ANSWERS
+                type(message) is execution.Executed
+                and outcome in ANSWERS
+                and job is not None
+                and job.message.tag == tag
             ):
                 worker.job = None
                 self._send(message)

@@ -18,22 +18,16 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
-from potash_device.trace import COMPUTE, record
 from potash_firmware.apu import channel
 from potash_firmware.apu.compile_service import EXCHANGE, CompileClient, CompileConnection
 from potash_firmware.apu.config import CONFIG_VARIABLE, Config, parse_descriptors
-from potash_firmware.apu.confined import confine_compiler, confine_worker
-from potash_firmware.apu.inference import LateModels, preload, preload_operators
+from potash_firmware.apu.inference import preload, preload_operators
 from potash_firmware.apu.process import die_with_parent, set_name, yield_to_others
 from potash_firmware.confinement import be_undumpable, libraries, missing, stay_readable
-from potash_firmware.mailbox.counters import Counters, Row, unshared_row
 from potash_firmware.mailbox.shared import SharedMemory
-
-if TYPE_CHECKING:
-    from potash_firmware.apu.models import Models
-    from potash_firmware.apu.work_counter import WorkCounter
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +36,6 @@ PROCESS = "potash-fork-srv"
 Serve = Callable[[socket.socket, int, CompileClient], None]
 """What a worker does with its end of its channel, for the accelerator with this identifier, and
 with who compiles for it."""
-
-
-def worker_name(accelerator: int) -> str:
-    """What the process of an accelerator's worker is called."""
-    names = {channel.CHECKER: "potash-checker", channel.ENGINE: "potash-engine"}
-    return names.get(accelerator, f"potash-worker{accelerator}")
 
 
 class Child(NamedTuple):
@@ -164,7 +152,7 @@ class ForkServer:
         try:
             die_with_parent(fork_server)
             yield_to_others()
-            set_name(worker_name(accelerator))
+            set_name(channel.process_name(accelerator))
             compiler = CompileClient(
                 self._config, connection.its, SharedMemory.adopt(connection.exchange, EXCHANGE)
             )
@@ -224,11 +212,9 @@ def run(parent: int, control: socket.socket, config: Config, descriptors: dict[s
 
 def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
     gc.disable()  # until all is there: it stays
-    from potash_firmware.apu import compute_worker, worker
-    from potash_firmware.apu.work_counter import WorkCounter
+    from potash_firmware.apu import worker
     from potash_firmware.bpf import added
     from potash_firmware.bpf.engine import usable
-    from potash_firmware.bpf.native import engine as native
 
     engine = usable(config.engine)
     for problem in (*added.found().problems, *preload_operators()):
@@ -242,71 +228,7 @@ def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
     # To collect first takes a tenth of all this, and leaves holes that workers fill with copies.
     gc.freeze()
     gc.enable()
-    accelerators = {item.id: item for item in config.accelerators}
-    places = {item.id: place for place, item in enumerate(config.accelerators)}
-
-    def serve(end: socket.socket, accelerator: int, compiler: CompileClient) -> None:
-        if accelerator == channel.CHECKER:
-            confine_compiler(config.limits, [end.fileno()])
-            worker.check(end, config.limits.frame_size)
-            return
-        name = worker_name(accelerator)
-        config.log.apply(name)
-        log.debug("%s is there", name)
-        if "trace" in descriptors:
-            record(COMPUTE, descriptors["trace"], name, level=logging.DEBUG)
-        mine = (
-            {"trace"}
-            if accelerator == channel.ENGINE
-            else {f"arena{accelerator}", "counters", "trace"}
-        )
-        if config.processor is not None:
-            mine.add("counters")
-        keep = [fd for key, fd in descriptors.items() if key in mine]
-        kept = [end.fileno(), *compiler.descriptors, *keep]
-        confine_worker(config.limits, config.vta_threads, kept)
-        native.compile_elsewhere = compiler.program
-        row = _row(config, descriptors, places.get(accelerator))
-        counter = None if config.processor is None else WorkCounter(config.processor, row)
-        models = LateModels(lambda: _models(config, row, counter, compiler))
-        if accelerator == channel.ENGINE:
-            rows = _engine_rows(config, descriptors)
-            compute_worker.serve(end, models, config.limits, engine, counter, rows)
-            return
-        arena = descriptors[f"arena{accelerator}"]
-        its = accelerators[accelerator]
-        worker.serve(end, its, config.namespaces, arena, models, engine, counter)
-
-    return serve
-
-
-def _row(config: Config, descriptors: dict[str, int], place: int | None) -> Row | None:
-    """The row of the shared counters at `place`, where there is one: engines have none."""
-    if place is None or "counters" not in descriptors:
-        return None
-    return Counters.adopt(descriptors["counters"], config.rows).row(place)
-
-
-def _models(
-    config: Config, row: Row | None, counter: WorkCounter | None, compiler: CompileClient
-) -> Models:
-    from potash_device.vta import engines
-    from potash_firmware.apu.meter import Meter
-    from potash_firmware.apu.models import Models
-
-    compiler.runs_models()
-    engines.before_fast = compiler.kernels
-    meter = Meter(row, count_cycles=config.count_cycles and row is not None, counter=counter)
-    return Models(config.vta, meter, compiler.model, config.vta_threads)
-
-
-def _engine_rows(config: Config, descriptors: dict[str, int]) -> Callable[[int], Row]:
-    """The rows that executions name: those behind the accelerators', where they are shared."""
-    if config.processor is None or "counters" not in descriptors:
-        return lambda _: unshared_row()
-    counters = Counters.adopt(descriptors["counters"], config.rows)
-    first = len(config.accelerators) - 1
-    return lambda row: counters.row(first + row) if row else unshared_row()
+    return partial(worker.run, config=config, descriptors=descriptors, engine=engine)
 
 
 if __name__ == "__main__":

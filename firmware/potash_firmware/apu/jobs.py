@@ -17,13 +17,25 @@ from types import MappingProxyType
 from csd_spec.descriptors import LogEntryType
 from csd_spec.opcodes import LOG_PAGE
 from potash_device.trace import COMPUTE
-from potash_firmware.apu import channel, ranges
+from potash_firmware.apu import ranges
+from potash_firmware.apu.channel import (
+    ANSWERS,
+    BlocksRead,
+    ChannelError,
+    ExecuteJob,
+    FromWorker,
+    Gathered,
+    JobExecuted,
+    Line,
+    Ready,
+)
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.job_counts import count_event
 from potash_firmware.apu.lifecycle import DYING, Event, State, after
 from potash_firmware.apu.model import Accelerator, ByteRange, Outcome
-from potash_firmware.apu.supervisor import Supervisor, Worker, contents_of
+from potash_firmware.apu.supervisor import Supervisor, Worker, memory_of
 from potash_firmware.mailbox.counters import Word, add
+from potash_firmware.mailbox.execution import FIRST_SERIAL, Executed
 from potash_firmware.mailbox.job_time import JobBegan, JobCounted, JobDue, JobLeft, JobOverdue
 from potash_firmware.mailbox.messages import (
     JobEnded,
@@ -47,9 +59,9 @@ ENDED_BY_HOST = {State.STOPPING: "stopped by the host", State.RESETTING: "ended 
 
 @dataclass(slots=True)
 class _Job:
-    """What the service keeps of a job that is under way."""
+    """A job that is under way."""
 
-    run: channel.Run
+    message: ExecuteJob
     image: bytes
     arguments: bytes
     handed_over: bool = False
@@ -65,9 +77,9 @@ class _Job:
     """Its tag, while the RPU writes."""
     number: int = 0
     """By which the RPU knows it, where time is modelled."""
-    counted: list[channel.Counted] = field(default_factory=list)
-    """What its worker has counted."""
-    ending: channel.Returned | channel.Faulted | None = None
+    reads: list[BlocksRead] = field(default_factory=list)
+    """The blocks that it has read, where time is modelled."""
+    ending: Executed | None = None
     """How its program has ended, while the RPU has not said that its time has come."""
 
 
@@ -97,6 +109,9 @@ class Jobs:
         self._jobs: dict[int, _Job] = {}
         self._workers: dict[int, Worker] = {}
         self._tags = count(1)
+        self._serials = count(FIRST_SERIAL)
+        self._images: dict[Worker, tuple[int, bytes]] = {}
+        """The program that each worker has, with its serial number."""
         self._writing: dict[int, int] = {}
         """Write-backs that the RPU has not answered, to the accelerator whose arena they read."""
 
@@ -108,33 +123,33 @@ class Jobs:
     def start(self, accelerator: Accelerator, image: bytes, arguments: bytes) -> None:
         """Begin a job with the accelerator's buffers. Raises OutOfSequence while it is busy."""
         self._fire(accelerator, Event.START)
-        limits = self._config.limits
-        run = channel.Run(
-            len(image),
-            len(arguments),
-            accelerator.input_length,
-            accelerator.output_capacity,
-            limits.instructions,
-            accelerator.buffers.input_ranges,
-            accelerator.buffers.output_ranges,
-            accelerator.buffers.granted,
+        buffers, key = accelerator.buffers, accelerator.config.id
+        message = ExecuteJob(
+            self._next_tag(),
+            key,
+            0,
+            data_length=len(arguments),
+            input_length=accelerator.input_length,
+            output_length=accelerator.output_capacity,
+            input_ranges=buffers.input_ranges,
+            output_ranges=buffers.output_ranges,
+            granted=buffers.granted,
         )
         accelerator.outcome = Outcome()
         accelerator.log.add(
             LogEntryType.JOB_STARTED,
-            f"firmware {accelerator.active}, {run.input_length} bytes of input, "
-            f"{run.output_length} bytes of room for output",
+            f"firmware {accelerator.active}, {message.input_length} bytes of input, "
+            f"{message.output_length} bytes of room for output",
         )
-        job = _Job(run, image, arguments)
-        self._jobs[accelerator.config.id] = job
+        job = self._jobs[key] = _Job(message, image, arguments)
         if self._config.processor is not None:
-            job.number = next(self._tags) % TAG_LIMIT
-            self._send(JobBegan(accelerator.config.id, job.number))
-        for nsid, items in groupby(run.input_ranges, key=lambda item: item.nsid):
-            tag = next(self._tags) % TAG_LIMIT
+            job.number = message.tag
+            self._send(JobBegan(key, job.number))
+        for nsid, items in groupby(message.input_ranges, key=lambda item: item.nsid):
+            tag = self._next_tag()
             job.checks.add(tag)
             self._send(ReadCheck(tag, nsid, tuple((one.first, one.length) for one in items)))
-        for grant in run.granted:
+        for grant in message.granted:
             block = self._namespaces[grant.nsid].block_size
             self._ask_about(
                 job, ByteRange(grant.nsid, grant.first_lba * block, grant.blocks * block)
@@ -144,6 +159,9 @@ class Jobs:
     def not_loaded(self, accelerator: Accelerator) -> None:
         """There is no program to start. Raises OutOfSequence while the accelerator is busy."""
         self._fire(accelerator, Event.NOT_LOADED)
+
+    def _next_tag(self) -> int:
+        return next(self._tags) % TAG_LIMIT
 
     def stop(self, accelerator: Accelerator) -> None:
         """Stop the job, if there is one; it has stopped when the accelerator is not busy."""
@@ -196,7 +214,7 @@ class Jobs:
         self._hand_over(accelerator)
 
     def _ask_about(self, job: _Job, granted: ByteRange) -> None:
-        tag = next(self._tags) % TAG_LIMIT
+        tag = self._next_tag()
         job.checks.add(tag)
         job.asked[tag] = granted
         self._send(ReadCheck(tag, granted.nsid, ((granted.first, granted.length),)))
@@ -263,14 +281,21 @@ class Jobs:
         job.handed_over = True
         if COMPUTE.sink is not None:
             COMPUTE.sink("apu.hand_over", {"accelerator": key})
-        run = replace(job.run, unreadable=tuple(job.unreadable))
-        contents = contents_of(job.image, job.arguments)
+        serial, image = self._images.get(worker, (0, b""))
+        made = {}
+        if image != job.image:
+            serial = next(self._serials)
+            self._images[worker] = serial, job.image
+            made[serial] = memory_of(job.image)
+        message = replace(job.message, program=serial, unreadable=tuple(job.unreadable))
+        data = [memory_of(job.arguments)] if job.arguments else []
+        media = [self._media[nsid] for nsid in message.namespaces]
+        seconds = self._config.limits.seconds
         try:
-            media = (self._media[nsid] for nsid in run.namespaces)
-            seconds = self._config.limits.seconds
-            self._supervisor.execute(worker, run, [contents, *media], seconds)
+            self._supervisor.execute(worker, message, made, [*data, *media], seconds)
         finally:
-            os.close(contents)
+            for descriptor in (*made.values(), *data):
+                os.close(descriptor)
 
     def _interrupt(self, accelerator: Accelerator, event: Event) -> None:
         before = accelerator.state
@@ -281,53 +306,51 @@ class Jobs:
             else:
                 self._supervisor.kill(worker)
 
-    def received(self, worker: Worker, message: channel.FromWorker) -> None:
+    def received(self, worker: Worker, message: FromWorker) -> None:
         accelerator = self._accelerators[worker.kind]
         match message:
-            case channel.Ready():
+            case Ready():
                 pass
-            case channel.Line(kind, text):
+            case Line(kind, text):
                 accelerator.log.add(kind, text)
-            case channel.Gathered(gathered) if accelerator.state is State.RUNNING:
+            case Gathered(gathered) if accelerator.state is State.RUNNING:
                 self._gathered(accelerator, gathered)
-            case channel.Counted() if accelerator.state is State.RUNNING:
-                self._counted(accelerator, message)
-            case channel.Returned() | channel.Faulted() if accelerator.state is State.RUNNING:
+            case BlocksRead() if accelerator.state is State.RUNNING:
+                self._blocks_read(self._jobs[accelerator.config.id], message)
+            case Executed() if accelerator.state is State.RUNNING:
                 self._program_ended(accelerator, message)
             case _:
-                raise channel.ChannelError(f"a worker that runs no job sent {message}")
+                raise ChannelError(f"a worker that runs no job sent {message}")
 
-    def _counted(self, accelerator: Accelerator, counted: channel.Counted) -> None:
-        """Keep what a job has counted; its reads are of blocks that it may read."""
-        job = self._jobs[accelerator.config.id]
-        sizes = {nsid: self._namespaces[nsid].size for nsid in job.run.namespaces}
-        if not job.number or any(
-            one.first + one.length > sizes.get(one.nsid, 0) for one in counted.reads
-        ):
-            raise channel.ChannelError("a worker has counted what nobody has asked for")
-        job.counted.append(counted)
+    def _blocks_read(self, job: _Job, message: BlocksRead) -> None:
+        """Keep the blocks that a job has read, which are those that it may read."""
+        sizes = {nsid: self._namespaces[nsid].size for nsid in job.message.namespaces}
+        if job.ending is not None or not job.number:
+            raise ChannelError("a worker has counted reads that nobody asked for")
+        if any(one.first + one.length > sizes.get(one.nsid, 0) for one in message.reads):
+            raise ChannelError("a worker has counted reads of blocks that are not its job's")
+        job.reads.append(message)
 
-    def _program_ended(
-        self, accelerator: Accelerator, ending: channel.Returned | channel.Faulted
-    ) -> None:
+    def _program_ended(self, accelerator: Accelerator, ending: Executed) -> None:
         """A program has ended, or will have when its modelled time has passed."""
         key = accelerator.config.id
         job = self._jobs[key]
-        if job.ending is not None or bool(job.counted) != bool(job.number):
-            raise channel.ChannelError(
-                "a worker has ended a job twice, or without what it has counted"
-            )
-        if not job.number:
+        if (
+            job.ending is not None
+            or ending.tag != job.message.tag
+            or (ending.work is not None) != bool(job.number)
+            or ending.outcome not in ANSWERS
+            or type(ending) is not (Executed if ending.outcome else JobExecuted)
+        ):
+            raise ChannelError(f"a worker has ended its job with {ending}")
+        if ending.work is None:
             self._end_program(accelerator, ending)
             return
         job.ending = ending
-        self._rest(accelerator)
-        messages = [
-            JobCounted(key, job.number, one.work, one.reads, more=True) for one in job.counted
-        ]
-        messages[-1] = replace(messages[-1], more=False)
-        for message in messages:
-            self._send(message)
+        self._finish(accelerator)
+        parts = [one.reads for one in job.reads] or [()]
+        for left, reads in zip(reversed(range(len(parts))), parts, strict=True):
+            self._send(JobCounted(key, job.number, ending.work, reads, more=left > 0))
 
     def due(self, due: JobDue) -> None:
         """The RPU says that a job's modelled time has passed."""
@@ -351,10 +374,8 @@ class Jobs:
             return None, None
         return (job, accelerator) if job.number == number else (None, None)
 
-    def _end_program(
-        self, accelerator: Accelerator, ending: channel.Returned | channel.Faulted
-    ) -> None:
-        if isinstance(ending, channel.Returned):
+    def _end_program(self, accelerator: Accelerator, ending: Executed) -> None:
+        if isinstance(ending, JobExecuted):
             self._returned(accelerator, ending)
         else:
             self._fire(accelerator, Event.FAULTED)
@@ -364,37 +385,37 @@ class Jobs:
         """Keep ranges that are to be written, which are no other than the host's grants."""
         job = self._jobs[accelerator.config.id]
         for item in gathered:
-            if not self._may_write(job.run, item):
-                raise channel.ChannelError(f"a worker wants to write {item}, which was not granted")
+            if not self._may_write(job.message, item):
+                raise ChannelError(f"a worker wants to write {item}, which was not granted")
         job.gathered += gathered
         if sum(item.length for item in job.gathered) > accelerator.config.plan.writes_size:
-            raise channel.ChannelError("a worker wants to write more than there is room for")
+            raise ChannelError("a worker wants to write more than there is room for")
 
-    def _may_write(self, run: channel.Run, item: ByteRange) -> bool:
+    def _may_write(self, message: ExecuteJob, item: ByteRange) -> bool:
         namespace = self._namespaces.get(item.nsid)
         if namespace is None or (item.first | item.length) % namespace.block_size:
             return False
         first, count = (number // namespace.block_size for number in (item.first, item.length))
-        return ranges.is_granted(run.granted, item.nsid, first, count, writing=True)
+        return ranges.is_granted(message.granted, item.nsid, first, count, writing=True)
 
-    def _returned(self, accelerator: Accelerator, outcome: channel.Returned) -> None:
+    def _returned(self, accelerator: Accelerator, ended: JobExecuted) -> None:
         key = accelerator.config.id
         job = self._jobs[key]
-        if outcome.length > job.run.output_length:
-            raise channel.ChannelError(f"a worker claims {outcome.length} bytes of output")
+        if ended.output_length > job.message.output_length:
+            raise ChannelError(f"a worker claims {ended.output_length} bytes of output")
         accelerator.outcome = Outcome(
-            job.run.input_length, outcome.length, outcome.value, accelerator.outcome.modelled
+            job.message.input_length, ended.output_length, ended.value, accelerator.outcome.modelled
         )
-        add(accelerator.row, Word.INPUT, job.run.input_length)
-        add(accelerator.row, Word.OUTPUT, outcome.length)
+        add(accelerator.row, Word.INPUT, job.message.input_length)
+        add(accelerator.row, Word.OUTPUT, ended.output_length)
         accelerator.log.add(
             LogEntryType.JOB_FINISHED,
-            f"returned {_signed(outcome.value)} after {outcome.instructions} instructions, "
-            f"{outcome.length} bytes of output{ranges.besides(job.gathered)}",
+            f"returned {_signed(ended.value)} after {ended.instructions} instructions, "
+            f"{ended.output_length} bytes of output{ranges.besides(job.gathered)}",
         )
         self._fire(accelerator, Event.RETURNED)
         output = ranges.first_bytes(
-            accelerator.buffers.output_ranges, outcome.length, self._namespaces
+            accelerator.buffers.output_ranges, ended.output_length, self._namespaces
         )
         plan = accelerator.config.plan
         portions = [
@@ -404,7 +425,7 @@ class Jobs:
         if not portions:
             self._write_ended(accelerator, 0)
             return
-        job.write_back = tag = next(self._tags) % TAG_LIMIT
+        job.write_back = tag = self._next_tag()
         self._writing[tag] = key
         for left, (source, pieces) in zip(reversed(range(len(portions))), portions, strict=True):
             self._send(WriteBack(tag, key, source, pieces, more=left > 0))
@@ -419,11 +440,11 @@ class Jobs:
         self._ended(accelerator)
 
     def _ended(self, accelerator: Accelerator) -> None:
-        self._rest(accelerator)
+        self._finish(accelerator)
         self._send(JobEnded(accelerator.config.id, LOG_PAGE))
 
-    def _rest(self, accelerator: Accelerator) -> None:
-        """The worker has done its job; one that has worked long enough is replaced."""
+    def _finish(self, accelerator: Accelerator) -> None:
+        """The worker has ended its job; one that has worked long enough is replaced."""
         worker = self._workers.get(accelerator.config.id)
         if worker is not None and self._supervisor.finish(worker):
             self._supervisor.kill(worker)
@@ -431,6 +452,7 @@ class Jobs:
     def exited(self, worker: Worker, why: str) -> None:
         key = worker.kind
         del self._workers[key]
+        self._images.pop(worker, None)
         accelerator = self._accelerators[key]
         job = self._jobs.get(key)
         interrupted = job is not None and job.handed_over and job.ending is None

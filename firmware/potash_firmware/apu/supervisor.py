@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol
 from potash_firmware.apu import channel
 from potash_firmware.apu.config import Config, format_descriptors
 from potash_firmware.apu.confined import close_others
+from potash_firmware.mailbox.execution import Execute
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +84,8 @@ class Worker:
         """When its execution began, while it has one."""
         self.deadline = math.inf
         """When that has exceeded its time."""
+        self.named: frozenset[int] = frozenset()
+        """The serial numbers of what it has descriptors of."""
         self.seconds = 0.0
         """How long all executions took that have ended."""
         self._socket = end
@@ -91,7 +94,7 @@ class Worker:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def send(self, message: channel.ToWorker, descriptors: Sequence[int]) -> None:
+    def send(self, message: Execute, descriptors: Sequence[int]) -> None:
         """Send an execution. Whether it arrives shows in the process's exit."""
         try:
             socket.send_fds(self._socket, [channel.encode(message)], descriptors)
@@ -111,7 +114,7 @@ class Worker:
                 self.silent = True
                 return
             if not self.ending:
-                yield channel.decode(data)
+                yield channel.decode_from_worker(data)
 
     def close(self) -> None:
         self._socket.close()
@@ -226,11 +229,19 @@ class Supervisor:
     def execute(
         self,
         worker: Worker,
-        message: channel.ToWorker,
-        descriptors: Sequence[int],
+        message: Execute,
+        shared: Mapping[int, int],
+        others: Sequence[int],
         seconds: float,
     ) -> None:
-        """Give a worker an execution, which may take so many seconds."""
+        """Give a worker an execution, which may take so many seconds.
+
+        `shared` has descriptors by serial number, of which the worker gets those that the execution
+        names and its last one did not; `others` are those of data and media.
+        """
+        descriptors = [shared[serial] for serial in sorted(message.named - worker.named)]
+        descriptors += others
+        worker.named = message.named
         worker.used = True
         worker.began = self._monotonic()
         worker.deadline = worker.began + seconds
@@ -273,7 +284,7 @@ class Supervisor:
             if not data:
                 self._fork_server_exited()
                 return
-            gone = channel.decode_from_fork_server(data)
+            gone = channel.decode_exit(data)
             self._due.pop(gone.serial, None)
             worker = self._workers.get(gone.serial)
             if worker is not None:
@@ -375,14 +386,12 @@ class Supervisor:
                 self._process.send_signal(signal.SIGKILL)
 
 
-def contents_of(*parts: bytes) -> int:
-    """A descriptor of memory that holds these, to be read from its beginning; the caller closes
-    it."""
-    contents = os.memfd_create("potash-job", os.MFD_CLOEXEC)
-    with os.fdopen(contents, "wb", closefd=False) as file:
-        file.writelines(parts)
-    os.lseek(contents, 0, os.SEEK_SET)
-    return contents
+def memory_of(data: bytes) -> int:
+    """A descriptor of memory that holds these bytes; the caller closes it."""
+    descriptor = os.memfd_create("potash-job", os.MFD_CLOEXEC)
+    with os.fdopen(descriptor, "wb", closefd=False) as file:
+        file.write(data)
+    return descriptor
 
 
 def cause(code: int) -> str:

@@ -4,9 +4,6 @@ There is one in mode `modelled` only. While a job runs, its row of the shared co
 time it would have taken its core so far.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 from potash_device.timing.cores import LARGEST_COUNT, CoreProfile, Price, Work
 from potash_firmware.bpf.tally import Kind, Tally
 from potash_firmware.mailbox.counters import WORD, Row, Word, unshared_row
@@ -66,13 +63,3 @@ class WorkCounter:
             self.moved(length)
         elif length:
             self.reads.append(Read(self._price(self.work), nsid, first, length))
-
-    def reading(self, read: Callable[..., int], block_size: Callable[[int], int]) -> Any:
-        """`read`, a service of a program for reading blocks, counted."""
-
-        def counted(nsid: int, lba: int, count: int, into: memoryview) -> int:
-            length = read(nsid, lba, count, into)
-            self.read(nsid, lba * block_size(nsid), length)
-            return length
-
-        return counted

@@ -1,187 +1,460 @@
-"""A worker: the process in which one accelerator's programs run, one after the other.
+"""A worker: the confined process in which programs run, one execution after another.
 
-It reads its input from the media itself and leaves its output in the arena; it never writes media.
-It may be killed, or crash, at any moment: nothing outside it depends on its getting to an end.
+For an accelerator, programs run in the memory of its buffers: the worker reads the input from the
+media and leaves the output in that memory; it never writes media. For a compute namespace, they run
+on memory ranges that are mapped. It may be killed, or crash, at any moment: nothing outside depends
+on its coming to an end.
+
+What the next execution of the same program needs is kept: the linked program, the table of its
+helpers and its machine. What the next execution does not name is closed and unmapped before that.
 
 Alkali CSD platform documentation, section 3.4 (APU Software).
 """
 
 import logging
 import os
+import resource
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
 
-from csd_spec.program import Context
-from potash_device.trace import COMPUTE
+from csd_spec.descriptors import LogEntryType
+from csd_spec.program import Context, Level
+from potash_device.trace import COMPUTE, record
 from potash_firmware import bpf
 from potash_firmware.apu import channel
 from potash_firmware.apu.blocks import Blocks, MediaReadError, read_media
-from potash_firmware.apu.config import AcceleratorConfig, NamespaceConfig
-from potash_firmware.apu.inference import Inference
-from potash_firmware.apu.model import ByteRange
-from potash_firmware.apu.reporting import Reporter
+from potash_firmware.apu.channel import ExecuteJob, FromWorker, JobExecuted, Line, Ready
+from potash_firmware.apu.compile_service import CompileClient
+from potash_firmware.apu.config import Config
+from potash_firmware.apu.confined import confine_compiler, confine_worker
+from potash_firmware.apu.inference import LateModels
 from potash_firmware.apu.work_counter import WorkCounter
 from potash_firmware.bpf import reserve
+from potash_firmware.bpf.engine import base_of
+from potash_firmware.bpf.machine import context_length
+from potash_firmware.bpf.native import engine as native
+from potash_firmware.bpf.ranged import Extent, Placed, Window
+from potash_firmware.mailbox.counters import Counters, Row, unshared_row
+from potash_firmware.mailbox.device_programs import DeviceProgram
+from potash_firmware.mailbox.execution import (
+    FIRST_SERIAL,
+    Execute,
+    Executed,
+    MemoryRange,
+    Outcome,
+)
 from potash_firmware.mailbox.shared import SharedMemory
 
 log = logging.getLogger(__name__)
 
-MOST_DESCRIPTORS = 128
-"""That come with a job: one for its contents, and one for each namespace that it names."""
+LOG_TYPES: dict[bpf.FaultKind, LogEntryType] = {
+    bpf.FaultKind.OUT_OF_BOUNDS: LogEntryType.MEMORY_FAULT,
+    bpf.FaultKind.READ_ONLY: LogEntryType.MEMORY_FAULT,
+    bpf.FaultKind.UNALIGNED: LogEntryType.MEMORY_FAULT,
+    bpf.FaultKind.INSTRUCTION_LIMIT: LogEntryType.LIMIT_EXCEEDED,
+    bpf.FaultKind.CALL_DEPTH: LogEntryType.LIMIT_EXCEEDED,
+}
+"""The type of the log entry of a fault; that of others is ACCELERATOR_ERROR."""
+
+LEVELS = {
+    Level.INFO: LogEntryType.PROGRAM_OUTPUT,
+    Level.ERROR: LogEntryType.ACCELERATOR_ERROR,
+}
+"""The type of the log entry of a text that a program logs."""
+
+CLOSED = -1
+"""In a descriptor's place: what it is of has been read."""
+
+FAILURES = (bpf.Fault, bpf.ProgramError, ValueError, MediaReadError, MemoryError)
+"""How programs fail; any other exception is an error of the firmware."""
 
 
-def serve(
+def run(
     end: socket.socket,
-    config: AcceleratorConfig,
-    namespaces: Sequence[NamespaceConfig],
-    arena: int,
-    models: Inference,
+    kind: int,
+    compiler: CompileClient,
+    *,
+    config: Config,
+    descriptors: Mapping[str, int],
     engine: bpf.Engine,
-    counter: WorkCounter | None = None,
 ) -> None:
-    """Run the jobs that come through `end`, until nobody is at its other side.
+    """Confine this process, and run what comes through `end` until that is closed."""
+    if kind == channel.CHECKER:
+        confine_compiler(config.limits, [end.fileno()])
+        Checker(end, config).serve()
+        return
+    name = channel.process_name(kind)
+    config.log.apply(name)
+    log.debug("%s is there", name)
+    if "trace" in descriptors:
+        record(COMPUTE, descriptors["trace"], name, level=logging.DEBUG)
+    kept = {"trace"} if kind == channel.ENGINE else {f"arena{kind}", "counters", "trace"}
+    if config.processor is not None:
+        kept.add("counters")
+    keep = [fd for key, fd in descriptors.items() if key in kept]
+    confine_worker(config.limits, config.vta_threads, [end.fileno(), *compiler.descriptors, *keep])
+    native.compile_elsewhere = compiler.program
+    counters = None
+    if "counters" in descriptors and "counters" in kept:
+        counters = Counters.adopt(descriptors["counters"], config.rows)
+    if kind == channel.ENGINE:
+        EngineWorker(end, config, engine, compiler, counters).serve()
+    else:
+        arena = descriptors[f"arena{kind}"]
+        JobWorker(end, config, engine, compiler, counters, kind, arena).serve()
 
-    `arena` is the descriptor of the accelerator's memory. Jobs count in `counter`, if there is one.
-    """
-    memory = SharedMemory.adopt(arena, config.plan.size)
-    known = {item.nsid: item for item in namespaces}
-    reporter = Reporter(end)
-    worker = _Worker(reporter, config, memory, models, known, engine, counter)
-    reporter.serve(worker.perform, channel.MAX_MESSAGE, MOST_DESCRIPTORS)
 
+class Worker:
+    """What workers of all kinds do: they receive executions, run them, and report."""
 
-class _Worker:
-    def __init__(
-        self,
-        reporter: Reporter,
-        config: AcceleratorConfig,
-        arena: SharedMemory,
-        models: Inference,
-        namespaces: Mapping[int, NamespaceConfig],
-        engine: bpf.Engine,
-        counter: WorkCounter | None,
-    ) -> None:
-        self._counter = counter
-        self._reporter = reporter
+    largest: ClassVar[int] = channel.MAX_MESSAGE
+    """Bytes of a message that it receives."""
+
+    def __init__(self, end: socket.socket, config: Config) -> None:
+        self._end = end
         self._config = config
-        self._arena = arena
-        self._memory = reserve.share(arena.fd, config.plan.writes_offset)
-        """What of the arena programs may reach, mapped where nothing else is."""
-        self._models = models
-        self._namespaces = namespaces
-        self._media: Mapping[int, int] = {}
-        self._engine = engine
+        self._counter: WorkCounter | None = None
+        self._descriptors: dict[int, int] = {}
+        """Descriptors of what the last execution named, by serial number."""
 
-    def perform(self, data: bytes, fds: list[int]) -> None:
-        job = channel.decode_run(data)
-        self._media = dict(zip(job.namespaces, fds[1:], strict=True))
-        with os.fdopen(fds[0], "rb") as contents:
-            image = contents.read(job.image_length)
-            arguments = contents.read(job.arguments_length)
+    def serve(self) -> None:
+        """Run one execution after another, until nobody is at the other side."""
+        try:
+            self._send(Ready())
+            while True:
+                data, descriptors, _, _ = socket.recv_fds(
+                    self._end, self.largest, channel.MOST_DESCRIPTORS
+                )
+                if not data:
+                    return
+                self._perform(channel.decode_execution(data), descriptors)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the service has exited, or does not need this worker any more
+
+    def _perform(self, message: Execute, descriptors: Sequence[int]) -> None:
+        named, has = message.named, self._descriptors
+        for serial in has.keys() - named:
+            self._release(serial)
+            _close(has.pop(serial))
+        new = sorted(named - has.keys())
+        has.update(zip(new, descriptors, strict=False))
+        others = list(descriptors[len(new) :])
+        data = _contents(others.pop(0)) if message.data_length else b""
         counter = self._counter
         if counter is not None:
+            self._choose_row(message)
             counter.begin()
-        with COMPUTE.span("worker.job", accelerator=self._config.id):
-            answer = self._run(job, image, arguments)
-        for fd in self._media.values():
-            os.close(fd)
-        if counter is not None:
-            for first in range(0, max(len(counter.reads), 1), channel.RANGES_AT_ONCE):
-                reads = tuple(counter.reads[first : first + channel.RANGES_AT_ONCE])
-                self._reporter.send(channel.Counted(counter.work, reads))
-        self._reporter.send(answer)
-
-    def _run(self, job: channel.Run, image: bytes, arguments: bytes) -> channel.FromWorker:
-        plan = self._config.plan
         try:
-            program = bpf.load_program(image, frame_size=self._config.frame_size)
-            with COMPUTE.span("worker.input", bytes=job.input_length, ranges=len(job.input_ranges)):
-                self._read_input(job)
-            self._arena.discard(plan.output_offset, plan.data_offset - plan.output_offset)
-            self._arena.discard(plan.writes_offset, plan.size - plan.writes_offset)
-            try:
-                outcome, written = self._execute(job, program, arguments, self._engine)
-            except bpf.EngineUnavailable as error:
-                log.warning("a program runs in the interpreter: %s", error)
-                outcome, written = self._execute(job, program, arguments, bpf.Engine.INTERPRETER)
-        except (MemoryError, bpf.Fault, bpf.ProgramError, MediaReadError) as error:
-            self._reporter.failure(error)
-            return channel.Faulted()
-        for first in range(0, len(written), channel.RANGES_AT_ONCE):
-            self._reporter.send(channel.Gathered(written[first : first + channel.RANGES_AT_ONCE]))
-        length = outcome.output_length
-        return channel.Returned(
-            outcome.return_value,
-            job.output_length if length is None else length,
-            outcome.instructions,
-        )
-
-    def _execute(
-        self, job: channel.Run, program: bpf.Program, arguments: bytes, engine: bpf.Engine
-    ) -> tuple[bpf.Outcome, tuple[ByteRange, ...]]:
-        """How the program ended, and what it wants written."""
-        plan, models = self._config.plan, self._models
-        blocks = Blocks(
-            job.granted,
-            self._namespaces,
-            self._media,
-            self._arena.view[plan.writes_offset : plan.writes_offset + plan.writes_size],
-            job.output_ranges,
-            job.unreadable,
-        )
-        counter, read = self._counter, blocks.read
+            answer = self._execute(message, data, others)
+        except Exception as error:
+            if not isinstance(error, FAILURES):
+                log.exception("an error of the firmware in an execution")
+            refused = isinstance(error, (bpf.ProgramError, ValueError))
+            self._report(error)
+            answer = Executed(message.tag, Outcome.REFUSED if refused else Outcome.FAULTED)
+        finally:
+            for descriptor in others:
+                os.close(descriptor)
         if counter is not None:
-            read = counter.reading(read, lambda nsid: self._namespaces[nsid].block_size)
-        services = bpf.Services(
-            self._reporter.print,
+            for first in range(0, len(counter.reads), channel.RANGES_AT_ONCE):
+                reads = tuple(counter.reads[first : first + channel.RANGES_AT_ONCE])
+                self._send(channel.BlocksRead(reads))
+            answer = replace(answer, work=counter.work)
+        self._send(answer)
+        self._clear()
+
+    def _execute(self, message: Execute, data: bytes, descriptors: Sequence[int]) -> Executed:
+        """Run a program. Raises one of `FAILURES`."""
+        raise NotImplementedError
+
+    def _release(self, serial: int) -> None:
+        """Unmap memory, or drop a program, which the next execution does not name."""
+
+    def _clear(self) -> None:
+        """Clear what an execution has left, when it has been answered."""
+
+    def _choose_row(self, message: Execute) -> None:
+        """Have an execution report its modelled time where it says."""
+
+    def _send(self, message: FromWorker) -> None:
+        self._end.send(channel.encode(message), socket.MSG_NOSIGNAL)
+
+    def _log(self, level: Level, text: str) -> None:
+        self._send(Line(LEVELS[level], text[: channel.TEXT_LIMIT]))
+
+    def _print(self, text: str) -> None:
+        self._log(Level.INFO, text)
+
+    def _report(self, error: Exception) -> None:
+        """Send the log line about an execution that has failed."""
+        kind, text = LogEntryType.ACCELERATOR_ERROR, str(error)
+        if isinstance(error, MemoryError) or isinstance(error.__cause__, MemoryError):
+            memory, _ = resource.getrlimit(resource.RLIMIT_DATA)
+            kind = LogEntryType.LIMIT_EXCEEDED
+            text = f"the job takes more memory than the {memory >> 20} MiB that it may have"
+        elif isinstance(error, bpf.Fault):
+            kind = LOG_TYPES.get(error.kind, kind)
+        elif isinstance(error, MediaReadError):
+            kind = LogEntryType.INVALID_INPUT_BUFFER
+        self._send(Line(kind, text[: channel.TEXT_LIMIT]))
+
+
+class Checker(Worker):
+    """Links and verifies a program, and does not run it."""
+
+    def _execute(self, message: Execute, data: bytes, descriptors: Sequence[int]) -> Executed:
+        try:
+            image = _contents(os.dup(self._descriptors[message.program]))
+            bpf.load_program(image, frame_size=self._config.limits.frame_size)
+        except MemoryError:
+            raise bpf.ProgramError("it takes too much memory to check") from None
+        return Executed(message.tag, Outcome.RETURNED)
+
+
+class _ProgramWorker(Worker):
+    """A worker that runs programs on `engine`; their models and their work count in `row`."""
+
+    def __init__(
+        self,
+        end: socket.socket,
+        config: Config,
+        engine: bpf.Engine,
+        compiler: CompileClient,
+        row: Row | None,
+    ) -> None:
+        super().__init__(end, config)
+        self._engine = engine
+        if config.processor is not None:
+            self._counter = WorkCounter(config.processor, row)
+        self._tally = None if self._counter is None else self._counter.tally
+        self._models = models = LateModels(config, compiler, row, self._counter)
+        self._services = bpf.Services(
+            self._print,
             models.infer_apu,
             models.infer_vta,
-            log=self._reporter.log,
-            read_blocks=read,
-            write_blocks=blocks.write,
+            log=self._log,
             load_model=models.load,
-            called=None if counter is None else counter.called,
+            called=None if self._counter is None else self._counter.called,
         )
-        with COMPUTE.span("bpf.program", engine=engine.value):
-            outcome = bpf.run_program(
-                program,
-                self._memory,
-                input_size=self._config.input_size,
-                output_size=self._config.output_size,
-                input_length=job.input_length,
-                output_length=job.output_length,
-                services=services,
-                context=Context(arguments),
-                instruction_limit=job.instructions,
-                frame_size=self._config.frame_size,
-                engine=engine,
-                tally=None if counter is None else counter.tally,
+
+
+class JobWorker(_ProgramWorker):
+    """The worker of an accelerator, whose memory has the descriptor `arena`."""
+
+    def __init__(
+        self,
+        end: socket.socket,
+        config: Config,
+        engine: bpf.Engine,
+        compiler: CompileClient,
+        counters: Counters | None,
+        accelerator: int,
+        arena: int,
+    ) -> None:
+        (place,) = (i for i, one in enumerate(config.accelerators) if one.id == accelerator)
+        super().__init__(
+            end, config, engine, compiler, None if counters is None else counters.row(place)
+        )
+        self._accelerator = config.accelerators[place]
+        self._plan = plan = self._accelerator.plan
+        self._arena = SharedMemory.adopt(arena, plan.size)
+        self._memory = reserve.share(arena, plan.writes_offset)
+        """The part of the arena that programs may access, mapped where nothing else is."""
+        self._namespaces = {item.nsid: item for item in config.namespaces}
+        self._services = replace(
+            self._services, read_blocks=self._read_blocks, write_blocks=self._write_blocks
+        )
+        self._blocks = Blocks((), {}, {}, memoryview(b""))
+        self._image = b""
+        self._program: bpf.Program | None = None
+        self._prepared: bpf.Prepared | None = None
+
+    def _execute(self, message: Execute, data: bytes, descriptors: Sequence[int]) -> Executed:
+        assert isinstance(message, ExecuteJob)
+        plan, media = self._plan, dict(zip(message.namespaces, descriptors, strict=True))
+        with COMPUTE.span("worker.job", accelerator=self._accelerator.id):
+            if self._descriptors[message.program] != CLOSED:
+                self._image = _contents(self._descriptors[message.program])
+                self._descriptors[message.program] = CLOSED
+            if self._program is None:
+                frame_size = self._accelerator.frame_size
+                self._program = bpf.load_program(self._image, frame_size=frame_size)
+            self._read_input(message, media)
+            self._arena.discard(plan.output_offset, plan.data_offset - plan.output_offset)
+            self._arena.discard(plan.writes_offset, plan.size - plan.writes_offset)
+            outcome = self._run(self._program, message, media, Context(data))
+        written = self._blocks.written()
+        for first in range(0, len(written), channel.RANGES_AT_ONCE):
+            self._send(channel.Gathered(written[first : first + channel.RANGES_AT_ONCE]))
+        length = outcome.output_length
+        return JobExecuted(
+            message.tag,
+            Outcome.RETURNED,
+            outcome.return_value,
+            output_length=message.output_length if length is None else length,
+            instructions=outcome.instructions,
+        )
+
+    def _run(
+        self, program: bpf.Program, job: ExecuteJob, media: Mapping[int, int], context: Context
+    ) -> bpf.Outcome:
+        lengths, plan = (job.input_length, job.output_length), self._plan
+        gathered = self._arena.view[plan.writes_offset : plan.writes_offset + plan.writes_size]
+        for engine in (self._engine, bpf.Engine.INTERPRETER):
+            self._blocks = Blocks(
+                job.granted, self._namespaces, media, gathered, job.output_ranges, job.unreadable
             )
-        return outcome, blocks.written()
+            try:
+                with COMPUTE.span("bpf.program", engine=engine.value):
+                    if self._prepared is None or not self._prepared.suits(context):
+                        self._prepared = self._prepare(program, context, engine)
+                    return self._prepared.run(*lengths, context)
+            except bpf.EngineUnavailable as error:
+                log.warning("a program runs in the interpreter: %s", error)
+        raise AssertionError("the interpreter is always available")
 
-    def _read_input(self, job: channel.Run) -> None:
-        """Bring the ranges of local storage into the input buffer."""
-        at = self._config.plan.input_offset
-        for item in job.input_ranges:
-            view = self._memory[at : at + item.length]
-            if self._counter is not None:
-                self._counter.read(item.nsid, item.first, item.length)
-            read_media(self._media[item.nsid], item.nsid, item.first, view)
-            at += item.length
+    def _prepare(self, program: bpf.Program, context: Context, engine: bpf.Engine) -> bpf.Prepared:
+        self._prepared = None
+        return bpf.Prepared(
+            program,
+            self._memory,
+            input_size=self._accelerator.input_size,
+            output_size=self._accelerator.output_size,
+            services=self._services,
+            context_length=context_length(context),
+            instruction_limit=self._config.limits.instructions,
+            frame_size=self._accelerator.frame_size,
+            engine=engine,
+            tally=self._tally,
+        )
+
+    def _release(self, serial: int) -> None:
+        self._program = self._prepared = None
+
+    def _read_input(self, job: ExecuteJob, media: Mapping[int, int]) -> None:
+        """Read the ranges of local storage into the input buffer."""
+        at = self._plan.input_offset
+        with COMPUTE.span("worker.input", bytes=job.input_length, ranges=len(job.input_ranges)):
+            for item in job.input_ranges:
+                if self._counter is not None:
+                    self._counter.read(item.nsid, item.first, item.length)
+                view = self._memory[at : at + item.length]
+                read_media(media[item.nsid], item.nsid, item.first, view)
+                at += item.length
+
+    def _read_blocks(self, nsid: int, lba: int, count: int, into: memoryview) -> int:
+        length = self._blocks.read(nsid, lba, count, into)
+        if self._counter is not None:
+            self._counter.read(nsid, lba * self._namespaces[nsid].block_size, length)
+        return length
+
+    def _write_blocks(self, nsid: int, lba: int, count: int, data: memoryview) -> int:
+        return self._blocks.write(nsid, lba, count, data)
 
 
-def check(end: socket.socket, frame_size: int) -> None:
-    """Link and verify the program that comes through `end`, in a confined process."""
-    data, fds, _, _ = socket.recv_fds(end, channel.MAX_MESSAGE, 1)
-    if not data:
-        return
-    with os.fdopen(fds[0], "rb") as contents:
-        image = contents.read(channel.decode_check(data).image_length)
-    answer: channel.Sound | channel.Refused = channel.Sound()
-    try:
-        bpf.load_program(image, frame_size=frame_size)
-    except bpf.ProgramError as error:
-        answer = channel.Refused(str(error)[: channel.TEXT_LIMIT])
-    except MemoryError:
-        answer = channel.Refused("it takes too much memory to check")
-    end.send(channel.encode(answer), socket.MSG_NOSIGNAL)
+class EngineWorker(_ProgramWorker):
+    """A worker of a compute namespace; executions report their modelled time in `counters`."""
+
+    largest = 4096
+
+    def __init__(
+        self,
+        end: socket.socket,
+        config: Config,
+        engine: bpf.Engine,
+        compiler: CompileClient,
+        counters: Counters | None,
+    ) -> None:
+        super().__init__(end, config, engine, compiler, None)
+        self._counters = counters
+        space = reserve.Space()
+        self._window = Window(space, base_of(engine, space.address))
+        self._program = 0
+        self._placed: Placed | None = None
+        self._ready_for: tuple[int, tuple[MemoryRange, ...]] | None = None
+        """The program and the ranges that are in place."""
+        self._prepared = False
+        """An engine is ready to run that program on them."""
+
+    def _choose_row(self, message: Execute) -> None:
+        assert self._counter is not None
+        row = unshared_row()
+        if self._counters is not None and message.row:
+            row = self._counters.row(len(self._config.accelerators) - 1 + message.row)
+        self._counter.row = row
+
+    def _execute(self, message: Execute, data: bytes, descriptors: Sequence[int]) -> Executed:
+        with COMPUTE.span("worker.execution", namespace=message.nsid):
+            return Executed(message.tag, Outcome.RETURNED, self._run(message, data))
+
+    def _run(self, message: Execute, data: bytes) -> int:
+        if (message.program, message.ranges) != self._ready_for:
+            self._prepare(message)
+        if self._placed is not None:
+            return self._run_placed(self._placed, message, data)
+        from potash_firmware.apu import device_programs  # NumPy takes its time to load
+
+        program, views = DeviceProgram(message.program), self._window.views
+        if self._counter is not None:
+            self._counter.moved(device_programs.moved(program, views, message.parameters))
+        return device_programs.run(program, views, message.parameters, data, self._models)
+
+    def _prepare(self, message: Execute) -> None:
+        """Place the program that an execution names, and map its ranges."""
+        self._ready_for = None
+        if self._placed is None or self._program != message.program:
+            self._drop_program()
+            if message.program >= FIRST_SERIAL:
+                image = _contents(os.dup(self._descriptors[message.program]))
+                frame_size = self._config.limits.frame_size
+                program = bpf.load_program(image, frame_size=frame_size)
+                self._placed = Placed(program, self._window, frame_size)
+        self._program = message.program
+        self._window.show(
+            [
+                Extent(self._descriptors[one.serial], one.offset, one.length)
+                for one in message.ranges
+            ]
+        )
+        self._prepared = False
+        self._ready_for = message.program, message.ranges
+
+    def _run_placed(self, placed: Placed, message: Execute, data: bytes) -> int:
+        limit = self._config.limits.instructions
+        try:
+            if not self._prepared:
+                placed.prepare(self._services, limit, self._engine, self._tally)
+                self._prepared = True
+            return placed.run(message.parameters, data).return_value
+        except bpf.EngineUnavailable as error:
+            log.warning("a program runs in the interpreter: %s", error)
+            placed.prepare(self._services, limit, bpf.Engine.INTERPRETER, self._tally)
+            return placed.run(message.parameters, data).return_value
+
+    def _drop_program(self) -> None:
+        self._ready_for, self._program, self._placed = None, 0, None
+        self._window.begin(0)
+
+    def _release(self, serial: int) -> None:
+        self._ready_for = None
+        self._window.hide()
+        if serial == self._program:
+            self._drop_program()
+
+    def _clear(self) -> None:
+        if self._placed is not None:
+            self._placed.clear()
+
+
+def _close(descriptor: int) -> None:
+    if descriptor != CLOSED:
+        os.close(descriptor)
+
+
+def _contents(descriptor: int) -> bytes:
+    """The contents of a memfd, which is closed."""
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(0)
+        return file.read()
