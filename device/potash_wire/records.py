@@ -67,6 +67,25 @@ class Number(NamedTuple):
     offset: int | None = None
 
 
+class Converted(NamedTuple):
+    """A field's value is stored as another one of the type `stored`."""
+
+    stored: Any
+    store: Callable[[Any], Any]
+    load: Callable[[Any], Any]
+    """Raises ValueError for what `store` does not give."""
+
+
+def pairs_of(read: Callable[[str], Any]) -> Converted:
+    """A mapping that is stored as a text `name=value,…`; `read` makes a value of its text."""
+
+    def load(text: str) -> dict[str, Any]:
+        pairs = (item.partition("=") for item in filter(None, text.split(",")))
+        return {name: read(value) for name, _, value in pairs}
+
+    return Converted(str, lambda pairs: ",".join(f"{k}={v}" for k, v in pairs.items()), load)
+
+
 MAY_FOLLOW = "may follow"
 """A record, or None: it follows at the end unless it is None."""
 NOT_STORED = "not stored"
@@ -246,6 +265,10 @@ class _Layout:
         offset = by_kind.get(At)
         if NOT_STORED in marks:
             return ""
+        if Converted in by_kind:
+            stored, store, load = by_kind.pop(Converted)
+            hint = Annotated[(stored, *by_kind.values())]
+            return f"{self._known(load)}({self._field(hint, f'{self._known(store)}({path})')})"
         if MAY_FOLLOW in marks or Number in by_kind:
             return self._tail(base, path, by_kind)
         if Stored not in by_kind:

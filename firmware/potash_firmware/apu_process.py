@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Self
 
-from potash_firmware.apu.config import CONFIG_VARIABLE, Config, format_descriptors
+from potash_firmware.apu.config import Config, format_descriptors
 
 RESTART_DELAY = 0.05
 LONGEST_RESTART_DELAY = 5.0
@@ -23,15 +23,14 @@ _VARIABLES = frozenset({"PATH", "HOME", "LANG", "TZ", "TMPDIR", "VIRTUAL_ENV", "
 _PREFIXES = ("LC_", "LD_", "PYTHON", "POTASH_", "NUMBA_", "OMP_", "OPENBLAS_", "COVERAGE_")
 
 
-def environment(config: Config) -> dict[str, str]:
-    """What an APU and its workers may know: of the device's environment, which can hold its user's
-    secrets, what they need."""
-    known = {
+def environment() -> dict[str, str]:
+    """The environment of an APU and its workers: what they need of the device's, which can hold its
+    user's secrets."""
+    return {
         name: value
         for name, value in os.environ.items()
         if name in _VARIABLES or name.startswith(_PREFIXES)
     }
-    return {**known, CONFIG_VARIABLE: config.to_json()}
 
 
 class ApuProcess:
@@ -69,17 +68,21 @@ class ApuProcess:
     def start(self, mailbox: int) -> None:
         """Run the APU with the descriptor `mailbox` as its end. Raises OSError."""
         self._started_at = time.monotonic()
-        named = {"mailbox": mailbox, **self._descriptors}
+        shared = self._config.share()
+        named = {"mailbox": mailbox, "config": shared, **self._descriptors}
         command = [sys.executable, "-P", "-m", "potash_firmware.apu"]
         command += ["--parent", str(os.getpid()), "--fds", format_descriptors(named)]
-        self._process = subprocess.Popen(
-            command,
-            pass_fds=tuple(named.values()),
-            stdin=subprocess.DEVNULL,
-            env=environment(self._config),
-            # A key at the terminal is for the device, which ends this process.
-            process_group=0,
-        )
+        try:
+            self._process = subprocess.Popen(
+                command,
+                pass_fds=tuple(named.values()),
+                stdin=subprocess.DEVNULL,
+                env=environment(),
+                # A key at the terminal is for the device, which ends this process.
+                process_group=0,
+            )
+        finally:
+            os.close(shared)
         self.starts += 1
 
     def stop(self) -> None:

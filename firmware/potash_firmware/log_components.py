@@ -12,8 +12,10 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from csd_spec.text import plain, plain_lines
+from potash_wire.records import Number, Range, pairs_of
 
 COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "board": ("potash_device", "pyvfio_user"),
@@ -29,6 +31,8 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
 }
 """Components, and the packages whose loggers are theirs; where two match, the longer name
 counts."""
+
+Word = Annotated[str, Number("B"), Range(0, 255)]
 
 LEVELS = ("debug", "info", "warning", "error")
 DEFAULT_LEVEL = "info"
@@ -58,9 +62,11 @@ class LogSettings:
     component, a level or a format that there is not.
     """
 
-    level: str = DEFAULT_LEVEL
-    components: Mapping[str, str] = field(default_factory=dict)
-    format: str = TEXT
+    level: Word = DEFAULT_LEVEL
+    components: Annotated[Mapping[str, str], Number("H"), Range(0, 1 << 12), pairs_of(str)] = field(
+        default_factory=dict
+    )
+    format: Word = TEXT
 
     def __post_init__(self) -> None:
         for component in self.components:

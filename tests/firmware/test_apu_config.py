@@ -1,13 +1,16 @@
 """The APU's configuration, its log, and the arithmetic of its ranges."""
 
-import json
+import os
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from csd_spec.descriptors import LogEntryType
 from csd_spec.fields import LocalStorage
 from nvme_spec.status import NvmeError
+from potash_device.timing.cores import CoreProfile
+from potash_device.timing.profile import Rate
 from potash_firmware import bpf
 from potash_firmware.apu import ranges
 from potash_firmware.apu.config import (
@@ -23,46 +26,73 @@ from potash_firmware.apu.config import (
 )
 from potash_firmware.apu.log import Log, Snapshot
 from potash_firmware.apu.model import ByteRange, Grant
+from potash_firmware.bpf.engine import Engine
+from potash_firmware.log_components import LogSettings
+from potash_firmware.mailbox.datagrams import MailboxError, encode
+from potash_firmware.mailbox.messages import Ping
+from potash_firmware.mailbox.shared import sealed
 
-ONE = {"accelerators": [{"id": 0, "input_size": 4096, "output_size": 4096}]}
-
-
-def test_a_configuration_survives_the_command_line() -> None:
-    config = Config(
-        (AcceleratorConfig(0, 1, 2), AcceleratorConfig(9, 3, 4)),
-        (NamespaceConfig(1, 1 << 30, 512),),
-        Limits(instructions=5, seconds=0.5),
-        RangeBlocks(RangeUnit.LBA, zero_based=True),
-        {"LOG_BATCH": 0},
-        2,
-    )
-    assert Config.from_json(config.to_json()) == config
-
-
-def test_what_is_left_out_has_its_default() -> None:
-    config = Config.from_json(json.dumps(ONE))
-    assert config.limits == Limits()
-    assert config.range_blocks == RangeBlocks(RangeUnit.PAGE, zero_based=False)
+ONE = Config((AcceleratorConfig(0, 4096, 4096),))
 
 
 @pytest.mark.parametrize(
-    "text",
+    "config",
     [
-        "",
-        "[]",
-        "{}",
-        json.dumps(ONE | {"colour": 1}),
-        json.dumps(ONE | {"limits": {"minutes": 1}}),
-        json.dumps(ONE | {"limits": {"seconds": 0}}),
-        json.dumps(ONE | {"vta_threads": 0}),
-        json.dumps(ONE | {"range_blocks": {"unit": "furlong"}}),
-        json.dumps({"accelerators": ONE["accelerators"] * 2}),
-        json.dumps({"accelerators": [{"id": 0, "input_size": "big", "output_size": 1}]}),
+        ONE,
+        Config(
+            (AcceleratorConfig(0, 1, 2), AcceleratorConfig(9, 3, 4)),
+            (NamespaceConfig(1, 1 << 30, 512),),
+            Limits(instructions=5, seconds=0.5),
+            RangeBlocks(RangeUnit.LBA, zero_based=True),
+            {"LOG_BATCH": 0, "LOG_BLOCK": 4},
+            2,
+            Engine.INTERPRETER,
+            count_cycles=True,
+            platform_status=True,
+            log=LogSettings("debug", {"apu": "info", "rpu": "error"}, "json"),
+            processor=CoreProfile(dispatch_ns=1, dram=Rate(2, 3)),
+        ),
     ],
 )
-def test_a_wrong_configuration_is_refused(text: str) -> None:
+def test_a_configuration_reaches_another_process(config: Config) -> None:
+    descriptor = config.share()
+    assert Config.adopt(descriptor) == config
+    with pytest.raises(PermissionError):
+        os.write(descriptor, b"x")
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"limits": Limits(seconds=0)}, "seconds is 0"),
+        ({"vta_threads": 0}, "vta_threads is 0"),
+        ({"accelerators": ONE.accelerators * 2}, "two accelerators have one identifier"),
+        ({"namespaces": (NamespaceConfig(1, 4096, 0),)}, "block_size is 0"),
+    ],
+)
+def test_a_wrong_configuration_is_refused(changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(MailboxError, match=said):
+        encode(replace(ONE, **changed))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{}",
+        encode(ONE)[:-1],
+        encode(ONE) + b"x",
+        encode(ONE).replace(b"page", b"mile"),
+        encode(ONE).replace(b"info", b"loud"),
+        encode(Ping(1)),
+    ],
+)
+def test_other_bytes_are_no_configuration(data: bytes) -> None:
+    descriptor = sealed("config", data)
     with pytest.raises(ConfigError):
-        Config.from_json(text)
+        Config.adopt(descriptor)
+    os.close(descriptor)
 
 
 def test_descriptors_have_names() -> None:

@@ -18,9 +18,7 @@ from csd_spec.opcodes import IoOpcode, Operation
 from csd_spec.status import StatusId
 from potash_firmware.apu import main
 from potash_firmware.apu.config import (
-    CONFIG_VARIABLE,
     AcceleratorConfig,
-    Config,
     ConfigError,
     Limits,
     parse_descriptors,
@@ -342,33 +340,38 @@ def test_the_apu_ends_with_the_rpu_even_while_programs_run(apu: Board) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fds", "config", "said"),
+    ("fds", "said"),
     [
-        ("mailbox=0", CONFIG.to_json(), "no descriptor was given for state, transfer, media1"),
-        ("mailbox", CONFIG.to_json(), "'mailbox' does not give a name"),
-        ("", "{}", "the configuration cannot be read"),
+        ("mailbox=0", "no descriptor was given for state, transfer, media1"),
+        ("mailbox", "'mailbox' does not give a name"),
     ],
 )
-def test_what_an_apu_cannot_start_with_is_named(fds: str, config: str, said: str) -> None:
+def test_what_an_apu_cannot_start_with_is_named(fds: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        main.run(parse_descriptors(fds), Config.from_json(config))
+        main.run(parse_descriptors(fds), CONFIG)
 
 
 def test_an_apu_that_cannot_start_says_why_in_a_sentence() -> None:
-    fds = "mailbox=0,state=0,transfer=0,media1=0,arena0=0,arena3=0"
-    command = [sys.executable, "-m", "potash_firmware.apu", "--fds", fds]
-    done = subprocess.run(
-        command,
-        env={**os.environ, CONFIG_VARIABLE: CONFIG.to_json()},
-        check=False,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("apu: descriptor 0 is no mailbox")
-    assert done.stderr.count("\n") == 1
+    config = CONFIG.share()
+    others = "state=0,transfer=0,media1=0,arena0=0,arena3=0"
+    for fds, said in (
+        (f"mailbox=0,config={config}", "descriptor 0 is no mailbox"),
+        ("mailbox=0,config=0", "the configuration cannot be read"),
+        ("mailbox=0", "the configuration cannot be read"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "potash_firmware.apu", "--fds", f"{fds},{others}"],
+            pass_fds=[config],
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+        )
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"apu: {said}")
+        assert done.stderr.count("\n") == 1
+    os.close(config)
 
 
 PARENT_DEATH_SIGNAL = """

@@ -25,8 +25,8 @@ from potash_firmware.mailbox.execution import (
     ShareProgram,
 )
 from potash_firmware.mailbox.messages import ToApu
+from potash_firmware.mailbox.shared import sealed
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
-from potash_firmware.rpu.accelerators.engines import sealed
 from potash_firmware.rpu.compute.engine import Execution, Shared, SharedRange
 
 LENGTH = 8192

@@ -100,16 +100,17 @@ class Board:
             for nsid, memory in self.media.items()
         }
         descriptors |= readers
+        descriptors["config"] = self.config.share()
         if self.config.processor is not None:
             descriptors["counters"] = self.counters.fd
         names = ",".join(f"{name}={fd}" for name, fd in descriptors.items())
         command = [sys.executable, "-m", "potash_firmware.apu", "--fds", names]
         self.process = subprocess.Popen(
-            command, env=environment(self.config), pass_fds=tuple(descriptors.values())
+            command, env=environment(), pass_fds=tuple(descriptors.values())
         )
         other.close()
-        for reader in readers.values():
-            os.close(reader)
+        for descriptor in (descriptors["config"], *readers.values()):
+            os.close(descriptor)
 
     def kill(self) -> None:
         """End the APU as a power failure would; its descendants must follow it."""

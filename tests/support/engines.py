@@ -23,8 +23,7 @@ from potash_firmware.mailbox.execution import (
     ShareProgram,
 )
 from potash_firmware.mailbox.messages import ToRpu
-from potash_firmware.mailbox.shared import SharedMemory
-from potash_firmware.rpu.accelerators.engines import sealed
+from potash_firmware.mailbox.shared import SharedMemory, sealed
 from support.apu import Board
 
 NSID = 7

@@ -48,17 +48,26 @@ class CoreProfile:
     The defaults are assumptions for a Cortex-A53 and a tensor accelerator in the logic beside it.
     """
 
-    dispatch_ns: int = 20_000
+    dispatch_ns: U64 = 20_000
     """From the firmware that has a job to its first instruction."""
-    clock_hz: int = 1_200_000_000
-    cycles: tuple[int, ...] = (1000, 3000, 20_000, 2000, 1000, 12_000, 2000, 4000)
+    clock_hz: U64 = 1_200_000_000
+    cycles: Annotated[tuple[int, ...], Stored("Q", len(KINDS))] = (
+        1000,
+        3000,
+        20_000,
+        2000,
+        1000,
+        12_000,
+        2000,
+        4000,
+    )
     """That a thousand instructions of each of `KINDS` take."""
-    helper_cycles: int = 300
+    helper_cycles: U64 = 300
     """To call a helper and to return from it."""
     dram: Rate = field(default=Rate(4, 1))
     """Of what a core copies."""
-    vta_hz: int = 100_000_000
-    macs_per_cycle: int = 4
+    vta_hz: U64 = 100_000_000
+    macs_per_cycle: U64 = 4
     """Of the core, for operators of a model that are not the tensor accelerator's."""
 
     def __post_init__(self) -> None:

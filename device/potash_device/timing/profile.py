@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, NamedTuple
 
+from potash_wire.records import U64
+
 PAGE = 4096
 """Bytes of a logical page."""
 ENTRIES = PAGE // 4
@@ -32,8 +34,8 @@ class ProfileError(ValueError):
 class Rate(NamedTuple):
     """`bytes` take `ns`; other lengths are in proportion, rounded up."""
 
-    bytes: int
-    ns: int
+    bytes: U64
+    ns: U64
 
 
 @dataclass(frozen=True)

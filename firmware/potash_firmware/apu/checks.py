@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from potash_firmware.apu.channel import CHECKER, ChannelError, FromWorker, Line, Ready
 from potash_firmware.apu.config import Limits
-from potash_firmware.apu.supervisor import Supervisor, Worker, memory_of
+from potash_firmware.apu.supervisor import Supervisor, Worker
 from potash_firmware.mailbox.execution import FIRST_SERIAL, Execute, Executed, Outcome
+from potash_firmware.mailbox.shared import sealed
 
 Decided = Callable[[str | None], None]
 """Called with the reason why a program is refused; None where it is sound."""
@@ -39,7 +40,7 @@ class Checks:
         """Check a program. One of the two is called, later: `dropped` where a reset came before."""
         worker = self._supervisor.spawn(CHECKER, self)
         self._checks[worker] = _Check(decided, dropped)
-        program = memory_of(image)
+        program = sealed("potash-program", image)
         try:
             message = Execute(0, 0, FIRST_SERIAL)
             shared, seconds = {FIRST_SERIAL: program}, self._limits.compile_seconds

@@ -15,21 +15,22 @@ import os
 import select
 import signal
 import socket
-import struct
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.confined import close_others, confine_compiler
 from potash_firmware.apu.inference import preload
-from potash_firmware.apu.process import die_with_parent, yield_to_others
+from potash_firmware.apu.process import fork, yield_to_others
+from potash_firmware.mailbox.datagrams import MailboxError, datagram, decode, encode
 from potash_firmware.mailbox.shared import SharedMemory
+from potash_wire.records import BOOL, U64, Stored
 
 if TYPE_CHECKING:
     from potash_device.cache import Store
@@ -38,21 +39,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EXCHANGE = 128 << 20
-"""Bytes of a request or of an answer; pages that are never written cost nothing."""
+"""Bytes of the memory for what is compiled; pages that are never written cost nothing."""
 
-_REQUEST = struct.Struct("<IIq")
-"""The kind of work, the length of its bytes, and a number that belongs to them."""
-_ANSWER = struct.Struct("<iI")
-"""How it went, and how many bytes there are: the result, or a sentence."""
+MAX_MESSAGE = 64
+"""Bytes of a message on a connection."""
 
-_SOURCE_OF_FAILURE = b"\x01"
+_FAILED = b"\x01"
+"""The first byte of what a compiler writes, before the reason."""
 
 _running_models = count()
-"""Workers that have said so, in the fork server."""
+"""Counts, in the fork server, the workers that run models."""
 
 
 class RequestKind(IntEnum):
-    """What can be asked for."""
+    """The kinds of requests."""
 
     PROGRAM = 1
     """Machine code of a program: its instructions, and the index of its entry."""
@@ -61,9 +61,30 @@ class RequestKind(IntEnum):
     COUNTED_PROGRAM = 4
     """The same, with code that counts instructions by kind."""
     RUNS_MODELS = 5
-    """Nothing, and no answer: this worker imports what models take."""
+    """Nothing, and no answer: this worker imports what models need."""
     KERNELS = 3
     """The tensor accelerator's own code, which depends on no untrusted input."""
+
+
+@datagram(84)
+@dataclass(frozen=True, slots=True)
+class CompileRequest:
+    """Worker to fork server: compile the first `length` bytes of the memory that both share."""
+
+    kind: Annotated[RequestKind, Stored("B")]
+    length: U64 = 0
+    number: U64 = 0
+    """The index of a program's entry."""
+
+
+@datagram(85)
+@dataclass(frozen=True, slots=True)
+class CompileAnswer:
+    """Fork server to worker: the memory begins with `length` bytes of the result, or of the reason
+    why there is none."""
+
+    failed: BOOL
+    length: U64 = 0
 
 
 class Handler(NamedTuple):
@@ -76,7 +97,7 @@ class Handler(NamedTuple):
 
 
 class Refused(Exception):
-    """It cannot be made, one sentence."""
+    """It cannot be compiled, one sentence."""
 
 
 def _program(config: Config, code: bytes, entry: int, by_kind: bool = False) -> bytes:
@@ -130,7 +151,7 @@ HANDLERS: Mapping[RequestKind, Handler] = {
 
 
 class CompileClient:
-    """The worker's side: `end` leads to the fork server, `exchange` is memory that it shares."""
+    """The worker's side: `end` leads to the fork server, which shares the memory `exchange`."""
 
     def __init__(self, config: Config, end: socket.socket, exchange: SharedMemory) -> None:
         self._config = config
@@ -139,27 +160,26 @@ class CompileClient:
 
     @property
     def descriptors(self) -> tuple[int, int]:
-        """What a worker must keep for this."""
+        """The descriptors that a worker must keep for this."""
         return self._end.fileno(), self._exchange.fd
 
     def runs_models(self) -> None:
         """Report that this worker imports what models take; the fork server may for later ones."""
         with suppress(OSError):
-            self._end.send(_REQUEST.pack(RequestKind.RUNS_MODELS, 0, 0), socket.MSG_NOSIGNAL)
+            _send(self._end, CompileRequest(RequestKind.RUNS_MODELS))
 
     def program(self, code: bytes, entry: int, by_kind: bool) -> bytes:
         """The object file of a program. Raises EngineUnavailable."""
         from potash_firmware.bpf import EngineUnavailable
 
+        kind = RequestKind.COUNTED_PROGRAM if by_kind else RequestKind.PROGRAM
         try:
-            return self.make(
-                RequestKind.COUNTED_PROGRAM if by_kind else RequestKind.PROGRAM, code, entry
-            )
+            return self.compile(kind, code, entry)
         except Refused as error:
             raise EngineUnavailable(str(error)) from None
 
     def model(self, model: bytes) -> None:
-        """Have the partitions of a model at hand; whoever loads it compiles what is missing."""
+        """Have the partitions of a model compiled; whoever loads it compiles what is missing."""
         from potash_firmware.apu.models import core_config
         from potash_firmware.tflite import partition_cache
 
@@ -169,7 +189,7 @@ class CompileClient:
             # Finding schedules takes the tensor accelerator's clock, which is compiled code too.
             self.kernels(core_config(self._config.vta))
             try:
-                contents = self.make(RequestKind.MODEL, model, 0)
+                contents = self.compile(RequestKind.MODEL, model)
             except Refused as error:
                 log.debug("a model is compiled in its worker: %s", error)
                 return
@@ -182,189 +202,181 @@ class CompileClient:
 
         if compiling.cache_folder() is not None and not warming.is_warm(core):
             try:
-                self.make(RequestKind.KERNELS, b"", 0)
+                self.compile(RequestKind.KERNELS, b"")
             except Refused as error:
                 log.warning("the tensor accelerator's code is compiled in its worker: %s", error)
 
-    def make(self, kind: RequestKind, contents: bytes, number: int) -> bytes:
-        """Have something made. Raises Refused."""
+    def compile(self, kind: RequestKind, contents: bytes, number: int = 0) -> bytes:
+        """The result of a request. Raises Refused."""
         if len(contents) > self._exchange.size:
             raise Refused(f"{len(contents)} bytes are too many to compile")
         self._exchange.view[: len(contents)] = contents
         try:
-            self._end.send(_REQUEST.pack(kind, len(contents), number), socket.MSG_NOSIGNAL)
-            answer = self._end.recv(_ANSWER.size)
+            _send(self._end, CompileRequest(kind, len(contents), number))
+            data = self._end.recv(MAX_MESSAGE)
         except OSError as error:
             raise Refused(f"nobody compiles: {error.strerror}") from None
-        if len(answer) != _ANSWER.size:
-            raise Refused("nobody compiles: the fork server is gone")
-        status, length = _ANSWER.unpack(answer)
-        result = bytes(self._exchange.view[:length])
+        if not data:
+            raise Refused("nobody compiles: the fork server has exited")
+        answer: CompileAnswer = decode(data)
+        result = bytes(self._exchange.view[: answer.length])
         self._exchange.discard(0, self._exchange.size)
-        if status:
+        if answer.failed:
             raise Refused(result.decode(errors="replace") or "the compiler's process was lost")
         return result
 
 
 class CompileConnection:
-    """The fork server's side of one worker's compiler."""
+    """The fork server's side of one worker's connection."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._mine, self.its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._end, self.worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         memory = SharedMemory(EXCHANGE, "potash-exchange")
         self.exchange = os.dup(memory.fd)
         # Mapped in the fork server, it would be in every worker that is forked from now on.
         memory.close()
         self.busy = False
-        self._next = b""
+        self._next: CompileRequest | None = None
         """A request that came before the last one's cache writer was reaped."""
 
     def fileno(self) -> int:
-        return self._mine.fileno()
+        return self._end.fileno()
 
-    def handed_over(self) -> None:
-        self.its.close()
+    def close_worker_end(self) -> None:
+        """Leave its end to the worker, which has been forked."""
+        self.worker_end.close()
 
     @property
     def closed(self) -> bool:
-        return self._mine.fileno() < 0
+        return self._end.fileno() < 0
 
     def close(self) -> None:
         """No more requests are served; a running cache writer has this side, too."""
         if self.closed:
             return
-        self._mine.close()
-        self.its.close()
+        self._end.close()
+        self.worker_end.close()
         os.close(self.exchange)
 
     def serve(self) -> int | None:
-        """Take a request and start its cache writer; its pid, None if there is none to wait for.
+        """Receive a request and start its cache writer; its pid, None if there is none to wait for.
 
         Raises EOFError when the worker has closed its end.
         """
-        data = self._mine.recv(_REQUEST.size + 1)
+        data = self._end.recv(MAX_MESSAGE)
         if not data:
             raise EOFError
-        if len(data) != _REQUEST.size:
-            return None  # only a compromised worker does that
-        if _REQUEST.unpack(data)[0] == RequestKind.RUNS_MODELS:
+        try:
+            request = decode(data)
+        except MailboxError:
+            return None  # only a compromised worker sends such a thing
+        if not isinstance(request, CompileRequest):
+            return None
+        if request.kind is RequestKind.RUNS_MODELS:
             if next(_running_models):  # this is the second one, and there will be others
                 preload()
             return None
         if self.busy:
-            self._next = data  # its cache writer has answered, and is not reaped yet
+            self._next = request  # its cache writer has answered, and is not reaped yet
             return None
-        return self._start(data)
+        return self._start(request)
 
-    def _start(self, data: bytes) -> int | None:
-        fork_server = os.getpid()
-        if _REQUEST.unpack(data)[0] in (RequestKind.MODEL, RequestKind.KERNELS):
+    def _start(self, request: CompileRequest) -> int | None:
+        if request.kind in (RequestKind.MODEL, RequestKind.KERNELS):
             preload()  # for its processes, and for the workers after them
         try:
-            pid = os.fork()
+            pid = fork(partial(self._become_cache_writer, request))
         except OSError:
-            self.lost()
+            self.report_loss()
             return None
-        if pid == 0:
-            code = 1
-            try:
-                die_with_parent(fork_server)
-                yield_to_others()
-                keep = (self._mine.fileno(), self.exchange)
-                close_others(keep)
-                self._compile(*_REQUEST.unpack(data))
-                code = 0
-            except BrokenPipeError:
-                pass  # who has asked is gone
-            except Exception:
-                log.exception("a program could not be compiled")
-            finally:
-                sys.stderr.flush()
-                os._exit(code)
         self.busy = True
         return pid
 
     def ended(self, code: int) -> int | None:
-        """The cache writer has ended; the pid of the next one, if there is another request."""
+        """The cache writer has exited; the pid of the next one, if there is another request."""
         self.busy = False
-        data, self._next = self._next, b""
-        if data and not self.closed:
-            return self._start(data)
+        request, self._next = self._next, None
+        if request is not None and not self.closed:
+            return self._start(request)
         if code:
-            self.lost()
+            self.report_loss()
         return None
 
-    def lost(self) -> None:
+    def report_loss(self) -> None:
         """Report to the worker that there is no result."""
         with suppress(OSError):
-            self._mine.send(_ANSWER.pack(1, 0), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+            _send(self._end, CompileAnswer(failed=True), socket.MSG_DONTWAIT)
 
-    def _compile(self, kind: int, length: int, number: int) -> None:
+    def _become_cache_writer(self, request: CompileRequest) -> None:
+        yield_to_others()
+        close_others((self._end.fileno(), self.exchange))
+        with suppress(BrokenPipeError):  # the worker has exited
+            self._compile(request)
+
+    def _compile(self, request: CompileRequest) -> None:
         """In the cache writer: have it compiled, store it, pass it to the worker."""
-        if kind == RequestKind.KERNELS:
-            self._compile_kernels()
+        if request.kind is RequestKind.KERNELS:
+            from potash_device.vta import warming
+            from potash_firmware.apu.models import core_config
+
+            warming.warm(core_config(self._config.vta))
+            _send(self._end, CompileAnswer(failed=False))
             return
-        handler = HANDLERS[RequestKind(kind)]
+        handler = HANDLERS[request.kind]
         exchange = SharedMemory.adopt(self.exchange, EXCHANGE)
         # What the worker does to it from now on changes nothing.
-        contents = bytes(exchange.view[:length])
-        if len(contents) != length:
+        contents = bytes(exchange.view[: request.length])
+        if len(contents) != request.length:
             raise ValueError("a request is longer than its memory")
-        failed, result = _compiled(handler, self._config, contents, number)
+        failed, result = _compiled(handler, self._config, contents, request.number)
         if not failed:
-            store, name = handler.entry(self._config, contents, number)
+            store, name = handler.entry(self._config, contents, request.number)
             store.keep(name, result)
         if len(result) > exchange.size:
-            failed, result = True, b"what was compiled is too large"
+            failed, result = True, b"the compiled code is too large"
         exchange.view[: len(result)] = result
-        self._mine.send(_ANSWER.pack(failed, len(result)), socket.MSG_NOSIGNAL)
+        _send(self._end, CompileAnswer(failed, len(result)))
 
-    def _compile_kernels(self) -> None:
-        from potash_device.vta import warming
-        from potash_firmware.apu.models import core_config
 
-        warming.warm(core_config(self._config.vta))
-        self._mine.send(_ANSWER.pack(0, 0), socket.MSG_NOSIGNAL)
+def _send(end: socket.socket, message: CompileRequest | CompileAnswer, flags: int = 0) -> None:
+    end.send(encode(message), socket.MSG_NOSIGNAL | flags)
 
 
 def _compiled(handler: Handler, config: Config, contents: bytes, number: int) -> tuple[bool, bytes]:
-    """What a separate confined compiler returns: whether it failed, and the result or why."""
+    """The result of a separate confined compiler: True if it failed, and its output or why."""
     limits = config.limits
     reader, writer = os.pipe2(os.O_CLOEXEC)
-    cache_writer = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            die_with_parent(cache_writer)
-            confine_compiler(limits, [writer])
-            _write(writer, _outcome(handler, config, contents, number))
-        finally:
-            os._exit(0)
+
+    def run() -> None:
+        confine_compiler(limits, [writer])
+        _write(writer, _outcome(handler, config, contents, number))
+
+    pid = fork(run)
     os.close(writer)
     try:
-        said = _read(reader, time.monotonic() + limits.compile_seconds)
+        output = _read(reader, time.monotonic() + limits.compile_seconds)
     finally:
         os.close(reader)
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
-    if said is None:
+    if output is None:
         return True, f"it takes more than {limits.compile_seconds:g} s".encode()
     code = -os.waitstatus_to_exitcode(status)
-    if not said or code:  # it may have said a part
+    if not output or code:  # it may have written a part
         name = signal.Signals(code).name if code in set(signal.Signals) else f"status {-code}"
         return True, f"the compiler was ended by {name}".encode()
-    return said[:1] == _SOURCE_OF_FAILURE, said[1:]
+    return output[:1] == _FAILED, output[1:]
 
 
 def _outcome(handler: Handler, config: Config, contents: bytes, number: int) -> bytes:
     try:
         return b"\x00" + handler.compile(config, contents, number)
     except Refused as error:
-        return _SOURCE_OF_FAILURE + str(error).encode()
+        return _FAILED + str(error).encode()
     except MemoryError:
-        return _SOURCE_OF_FAILURE + b"it takes too much memory"
+        return _FAILED + b"it takes too much memory"
 
 
 def _write(fd: int, data: bytes) -> None:

@@ -1,31 +1,49 @@
-"""The configuration that the APU gets from its board when it is started, as JSON."""
+"""The configuration of the APU: a message that its processes get in sealed memory."""
 
 import dataclasses
-import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Self
+from typing import Annotated, Self
 
 from csd_spec.opcodes import PAGE_SIZE
 from potash_device.timing.cores import CoreProfile
-from potash_device.timing.profile import Rate
 from potash_firmware.bpf.arena import FRAME_SIZE, MAX_CALL_DEPTH
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.log_components import LogSettings
 from potash_firmware.mailbox.counters import ENGINE_ROWS
-from potash_firmware.mailbox.shared import ArenaPlan
+from potash_firmware.mailbox.datagrams import MailboxError, datagram, decode, encode
+from potash_firmware.mailbox.shared import ArenaPlan, sealed
+from potash_wire.records import (
+    BOOL,
+    MAY_FOLLOW,
+    U32,
+    U64,
+    Converted,
+    Number,
+    Range,
+    Stored,
+    pairs_of,
+)
 
-CONFIG_VARIABLE = "POTASH_APU_CONFIG"
-"""The environment variable that has the configuration: command lines stay fit for `ps`."""
+MOST = (1 << 16) - 1
+"""Accelerators, or namespaces."""
+
+_Seconds = Annotated[float, Stored("d")]
+
+
+def _named(choices: type[Enum]) -> Converted:
+    """An enumeration that is stored by the values of its members, which are texts."""
+    return Converted(str, lambda choice: choice.value, choices)
 
 
 class ConfigError(Exception):
-    """The configuration is not one that the APU can start with."""
+    """The APU cannot start with this configuration."""
 
 
 class RangeUnit(Enum):
-    """What a local storage range counts in."""
+    """The unit of a local storage range."""
 
     PAGE = "page"
     LBA = "lba"
@@ -35,10 +53,10 @@ class RangeUnit(Enum):
 class AcceleratorConfig:
     """One accelerator; sizes of its buffers, and of a function's stack frame, in bytes."""
 
-    id: int
-    input_size: int
-    output_size: int
-    frame_size: int = FRAME_SIZE
+    id: U32
+    input_size: U64
+    output_size: U64
+    frame_size: U64 = FRAME_SIZE
 
     @property
     def plan(self) -> ArenaPlan:
@@ -49,131 +67,112 @@ class AcceleratorConfig:
 class NamespaceConfig:
     """One namespace: its media's size and its block size in bytes."""
 
-    nsid: int
-    size: int
-    block_size: int = PAGE_SIZE
+    nsid: U32
+    size: U64
+    block_size: U32 = PAGE_SIZE
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one program, one accelerator's firmware and one log may take at most.
+    """The limits of one program, one accelerator's firmware and one log.
 
-    `memory` is what the kernel lets a worker have, in bytes of private memory; about 150 MiB of it
-    are taken by what a worker loads with its first model. `compile_seconds` and `compile_memory`
-    are those of the process that compiles one program.
+    `memory` is the private memory of a worker, in bytes, which the kernel enforces; about 150 MiB
+    of it are taken by what a worker imports with its first model. `compile_seconds` and
+    `compile_memory` are those of the process that compiles one program.
     """
 
-    instructions: int = 1_000_000_000_000
-    seconds: float = 3600.0
-    memory: int = 2 << 30
-    compile_seconds: float = 60.0
-    compile_memory: int = 2 << 30
-    frame_size: int = FRAME_SIZE
+    instructions: U64 = 1_000_000_000_000
+    seconds: _Seconds = 3600.0
+    memory: U64 = 2 << 30
+    compile_seconds: _Seconds = 60.0
+    compile_memory: U64 = 2 << 30
+    frame_size: U64 = FRAME_SIZE
     """Stack bytes of a function of a program, in compute namespaces."""
-    firmware_slots: int = 16
-    firmware_size: int = 1024 * 1024
-    firmware_total: int = 16 * 1024 * 1024
-    ranges: int = 64
-    log_entries: int = 1024
-    log_text: int = 1024
-    engine_workers: int = 4
+    firmware_slots: U64 = 16
+    firmware_size: U64 = 1024 * 1024
+    firmware_total: U64 = 16 * 1024 * 1024
+    ranges: U64 = 64
+    log_entries: U64 = 1024
+    log_text: U64 = 1024
+    engine_workers: U64 = 4
     """Executions that run at once in one compute namespace."""
-    patience: float = 5.0
-    """Seconds in which the fork server has to tell of a worker's death."""
+    patience: _Seconds = 5.0
+    """Seconds in which the fork server has to report a worker's exit."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeBlocks:
     """How 88h and its relatives count: in pages or blocks, with a plain or a 0's based count."""
 
-    unit: RangeUnit = RangeUnit.PAGE
-    zero_based: bool = False
+    unit: Annotated[RangeUnit, Number("B"), Range(0, 255), _named(RangeUnit)] = RangeUnit.PAGE
+    zero_based: BOOL = False
 
 
+@datagram(96)
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The whole.
+    """The whole configuration.
 
     `vta` is the accelerator hardware's configuration, its LOG_ names to numbers, and `vta_threads`
-    how many threads execute one of its streams; `engine` is what runs programs. With `count_cycles`
-    a worker finds out how many cycles each stream would take.
-    `log` is what the APU and its workers say of themselves. With `platform_status` an accelerator
+    the number of threads that execute one of its streams; `engine` runs programs. With
+    `count_cycles` a worker models how many cycles each stream would take.
+    `log` are the levels of what the APU and its workers log. With `platform_status` an accelerator
     is done after a job that failed, and failed when Start finds no program, as the platform has it.
-    With a `processor`, jobs count what they do, and end when it would have ended on that.
+    With a `processor`, jobs count what they do, and end when they would have ended on that.
     """
 
-    accelerators: tuple[AcceleratorConfig, ...]
-    namespaces: tuple[NamespaceConfig, ...] = ()
+    accelerators: Annotated[tuple[AcceleratorConfig, ...], Number("H"), Range(0, MOST)]
+    namespaces: Annotated[tuple[NamespaceConfig, ...], Number("H"), Range(0, MOST)] = ()
     limits: Limits = Limits()
     range_blocks: RangeBlocks = RangeBlocks()
-    vta: Mapping[str, int] = field(default_factory=dict)
-    vta_threads: int = 1
-    engine: Engine = Engine.NATIVE
-    count_cycles: bool = False
-    platform_status: bool = False
+    vta: Annotated[Mapping[str, int], Number("H"), Range(0, MOST), pairs_of(int)] = field(
+        default_factory=dict
+    )
+    vta_threads: U32 = 1
+    engine: Annotated[Engine, Number("B"), Range(0, 255), _named(Engine)] = Engine.NATIVE
+    count_cycles: BOOL = False
+    platform_status: BOOL = False
     log: LogSettings = field(default_factory=LogSettings)
-    processor: CoreProfile | None = None
+    processor: Annotated[CoreProfile | None, MAY_FOLLOW] = None
 
     @property
     def rows(self) -> int:
         """Rows of the shared counters."""
         return len(self.accelerators) + (0 if self.processor is None else ENGINE_ROWS)
 
-    def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), default=lambda item: item.value)
+    def validate(self) -> None:
+        """Raise ValueError, with a sentence."""
+        numbers: list[tuple[str, float]] = [
+            *((f"accelerator {a.id}'s input_size", a.input_size) for a in self.accelerators),
+            *((f"accelerator {a.id}'s output_size", a.output_size) for a in self.accelerators),
+            *((f"namespace {n.nsid}'s block_size", n.block_size) for n in self.namespaces),
+            ("vta_threads", self.vta_threads),
+            *dataclasses.asdict(self.limits).items(),
+        ]
+        for name, value in numbers:
+            if value <= 0:
+                raise ValueError(f"{name} is {value!r}, not a positive number")
+        for what, keys in (
+            ("accelerator", [a.id for a in self.accelerators]),
+            ("namespace", [n.nsid for n in self.namespaces]),
+        ):
+            if len(set(keys)) != len(keys):
+                raise ValueError(f"two {what}s have one identifier")
+
+    def share(self) -> int:
+        """A descriptor of sealed memory for `adopt`; the caller closes it."""
+        return sealed("potash-config", encode(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Raises ConfigError for anything but what `to_json` makes; what has a default may lack."""
+    def adopt(cls, descriptor: int) -> Self:
+        """The configuration that another process shares. Raises ConfigError."""
         try:
-            raw = json.loads(text)
-            blocks = raw.get("range_blocks", {})
-            if "unit" in blocks:
-                blocks["unit"] = RangeUnit(blocks["unit"])
-            config = cls(
-                tuple(AcceleratorConfig(**item) for item in raw.pop("accelerators")),
-                tuple(NamespaceConfig(**item) for item in raw.pop("namespaces", ())),
-                Limits(**raw.pop("limits", {})),
-                RangeBlocks(**raw.pop("range_blocks", {})),
-                dict(raw.pop("vta", {})),
-                int(raw.pop("vta_threads", 1)),
-                Engine(raw.pop("engine", Engine.NATIVE)),
-                bool(raw.pop("count_cycles", False)),
-                bool(raw.pop("platform_status", False)),
-                LogSettings(**raw.pop("log", {})),
-                _processor(raw.pop("processor", None)),
-            )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            config = decode(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
+        except (OSError, MailboxError) as error:
             raise ConfigError(f"the configuration cannot be read: {error}") from None
-        _check(config, raw)
+        if not isinstance(config, cls):
+            raise ConfigError("the configuration is another message")
         return config
-
-
-def _processor(table: Mapping[str, Any] | None) -> CoreProfile | None:
-    if table is None:
-        return None
-    return CoreProfile(**{**table, "cycles": tuple(table["cycles"]), "dram": Rate(*table["dram"])})
-
-
-def _check(config: Config, left: Mapping[str, Any]) -> None:
-    if left:
-        raise ConfigError(f"the configuration has an unknown part {next(iter(left))!r}")
-    numbers: list[tuple[str, float]] = [
-        *((f"accelerator {a.id}'s input_size", a.input_size) for a in config.accelerators),
-        *((f"accelerator {a.id}'s output_size", a.output_size) for a in config.accelerators),
-        *((f"namespace {n.nsid}'s block_size", n.block_size) for n in config.namespaces),
-        ("vta_threads", config.vta_threads),
-        *dataclasses.asdict(config.limits).items(),
-    ]
-    for name, value in numbers:
-        if not isinstance(value, (int, float)) or value <= 0:
-            raise ConfigError(f"{name} is {value!r}, not a positive number")
-    for what, keys in (
-        ("accelerator", [a.id for a in config.accelerators]),
-        ("namespace", [n.nsid for n in config.namespaces]),
-    ):
-        if len(set(keys)) != len(keys):
-            raise ConfigError(f"two {what}s have one identifier")
 
 
 def parse_descriptors(text: str) -> dict[str, int]:

@@ -1,11 +1,9 @@
 """The fork server: the process that forks workers, and reaps them.
 
-With its first order it imports once what every worker needs, and forks a worker for each: that
-takes milliseconds where a fresh interpreter takes a second. It is the workers' parent, so it alone
-can kill and reap them without ever hitting another process. It runs no program itself.
+With its first request it imports once what every worker needs, and forks a worker for each request:
+that takes milliseconds where a fresh interpreter takes a second. It is the workers' parent, so it
+alone can kill and reap them without ever hitting another process. It runs no program itself.
 """
-
-from __future__ import annotations
 
 import argparse
 import gc
@@ -15,17 +13,15 @@ import select
 import selectors
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
 
 from potash_firmware.apu import channel
 from potash_firmware.apu.compile_service import EXCHANGE, CompileClient, CompileConnection
-from potash_firmware.apu.config import CONFIG_VARIABLE, Config, parse_descriptors
+from potash_firmware.apu.config import Config, parse_descriptors
 from potash_firmware.apu.inference import preload, preload_operators
-from potash_firmware.apu.process import die_with_parent, set_name, yield_to_others
+from potash_firmware.apu.process import die_with_parent, fork, set_name, yield_to_others
 from potash_firmware.confinement import be_undumpable, libraries, missing, stay_readable
 from potash_firmware.mailbox.shared import SharedMemory
 
@@ -33,157 +29,116 @@ log = logging.getLogger(__name__)
 
 PROCESS = "potash-fork-srv"
 
-Serve = Callable[[socket.socket, int, CompileClient], None]
-"""What a worker does with its end of its channel, for the accelerator with this identifier, and
-with who compiles for it."""
-
-
-class Child(NamedTuple):
-    """A worker, and the connection at which it asks."""
-
-    serial: int
-    pid: int
-    pidfd: int
-    connection: CompileConnection
-
-
-class CacheWriter(NamedTuple):
-    """A process that serves a request of a connection."""
-
-    pid: int
-    pidfd: int
-    connection: CompileConnection
+RunWorker = Callable[[socket.socket, int, CompileClient], None]
+"""A worker's part: its end of its channel, its kind, and its connection to the compile service."""
 
 
 class ForkServer:
-    """Owns `control` and the worker processes."""
+    """Follows the requests that come through `control`; workers call `run_worker`."""
 
-    def __init__(self, control: socket.socket, serve: Serve, config: Config) -> None:
+    def __init__(self, control: socket.socket, run_worker: RunWorker, config: Config) -> None:
         self._control = control
-        self._serve = serve
+        self._run_worker = run_worker
         self._config = config
-        self._children: dict[int, Child] = {}
-        self._cache_writers: list[CacheWriter] = []
+        self._selector = selectors.DefaultSelector()
+        self._workers: dict[int, int] = {}
+        """Process IDs, by the workers' serial numbers."""
+        self._cache_writers: dict[int, CompileConnection] = {}
+        """The connections for which cache writers work, by process ID."""
 
     def run(self) -> None:
-        """Serve until the service is gone; the kernel then ends the workers with this process."""
-        with selectors.DefaultSelector() as self._selector:
-            self._selector.register(self._control, selectors.EVENT_READ)
-            while True:
-                for key, _ in self._selector.select():
-                    match key.data:
-                        case Child():
-                            self._reap(key.data)
-                        case CacheWriter():
-                            self._reap_cache_writer(key.data)
-                        case CompileConnection():
-                            self._asked(key.data)
-                        case _ if not self._order():
-                            return
+        """Serve until the service has exited; the kernel then ends the workers, too."""
+        self._selector.register(self._control, selectors.EVENT_READ, self._serve)
+        while self._control in self._selector.get_map():
+            for key, _ in self._selector.select():
+                key.data()
 
-    def _order(self) -> bool:
-        """Follow one order; False when there will be none any more."""
+    def _serve(self) -> None:
+        """Follow one request."""
         data, fds, _, _ = socket.recv_fds(self._control, channel.MAX_REQUEST, 1)
         if not data:
-            return False
+            self._selector.unregister(self._control)
+            return
         match channel.decode_request(data):
-            case channel.Spawn(serial, accelerator):
-                self._spawn(serial, accelerator, fds[0])
-            case channel.Kill(serial):
-                child = self._children.get(serial)
-                if child is not None:
-                    os.kill(child.pid, signal.SIGKILL)
-        return True
+            case channel.Spawn(serial, kind):
+                self._spawn(serial, kind, fds[0])
+            case channel.Kill(serial) if serial in self._workers:
+                os.kill(self._workers[serial], signal.SIGKILL)
 
-    def _spawn(self, serial: int, accelerator: int, fd: int) -> None:
-        fork_server = os.getpid()
+    def _spawn(self, serial: int, kind: int, end: int) -> None:
         connection = None
         try:
             connection = CompileConnection(self._config)
-            pid = os.fork()
-        except OSError as error:  # no more processes: this one's loss must not be the others'
-            log.error("a worker cannot be made: %s", error.strerror)
-            os.close(fd)
+            pid = fork(partial(self._become_worker, kind, end, connection))
+        except OSError as error:  # no more processes: other workers must not be lost
+            log.error("a worker cannot be forked: %s", error.strerror)
             if connection is not None:
                 connection.close()
-            self._control.send(channel.encode(channel.Exited(serial, os.EX_OSERR)))
+            self._report_exit(serial, os.EX_OSERR)
             return
-        if pid == 0:
-            self._become_worker(fork_server, accelerator, fd, connection)
-        os.close(fd)
-        connection.handed_over()
-        child = Child(serial, pid, os.pidfd_open(pid), connection)
-        self._children[serial] = child
-        self._selector.register(child.pidfd, selectors.EVENT_READ, child)
-        self._selector.register(connection, selectors.EVENT_READ, connection)
+        finally:
+            os.close(end)
+        connection.close_worker_end()
+        self._workers[serial] = pid
+        serve = partial(self._serve_compilation, connection)
+        self._selector.register(connection, selectors.EVENT_READ, serve)
+        self._watch(pid, partial(self._worker_exited, serial, connection))
 
-    def _asked(self, connection: CompileConnection) -> None:
-        """Start what a worker asks for; one that is gone is reaped elsewhere."""
+    def _become_worker(self, kind: int, end: int, connection: CompileConnection) -> None:
+        yield_to_others()
+        set_name(channel.process_name(kind))
+        exchange = SharedMemory.adopt(connection.exchange, EXCHANGE)
+        compiler = CompileClient(self._config, connection.worker_end, exchange)
+        with socket.socket(fileno=end) as opened:
+            self._run_worker(opened, kind, compiler)
+
+    def _serve_compilation(self, connection: CompileConnection) -> None:
+        """Start what a worker requests; a worker that has exited is reaped elsewhere."""
         if connection.closed:
-            return  # its worker has been reaped since this was seen
+            return  # its worker has been reaped since the selector saw the request
         try:
-            pid = connection.serve()
+            self._watch_cache_writer(connection.serve(), connection)
         except (EOFError, OSError):
             self._selector.unregister(connection)
-            return
-        self._watch(pid, connection)
 
-    def _watch(self, pid: int | None, connection: CompileConnection) -> None:
+    def _watch_cache_writer(self, pid: int | None, connection: CompileConnection) -> None:
         if pid is not None:
-            cache_writer = CacheWriter(pid, os.pidfd_open(pid), connection)
-            self._cache_writers.append(cache_writer)
-            self._selector.register(cache_writer.pidfd, selectors.EVENT_READ, cache_writer)
+            self._cache_writers[pid] = connection
+            self._watch(pid, partial(self._cache_writer_exited, pid))
 
-    def _reap_cache_writer(self, cache_writer: CacheWriter) -> None:
-        _, status = os.waitpid(cache_writer.pid, 0)
-        self._cache_writers.remove(cache_writer)
-        self._selector.unregister(cache_writer.pidfd)
-        os.close(cache_writer.pidfd)
-        self._watch(
-            cache_writer.connection.ended(os.waitstatus_to_exitcode(status)),
-            cache_writer.connection,
-        )
+    def _cache_writer_exited(self, pid: int, code: int) -> None:
+        connection = self._cache_writers.pop(pid)
+        self._watch_cache_writer(connection.ended(code), connection)
 
-    def _become_worker(
-        self, fork_server: int, accelerator: int, fd: int, connection: CompileConnection
-    ) -> None:
-        """Never returns: what is below on the stack belongs to the fork server."""
-        code = 1
-        try:
-            die_with_parent(fork_server)
-            yield_to_others()
-            set_name(channel.process_name(accelerator))
-            compiler = CompileClient(
-                self._config, connection.its, SharedMemory.adopt(connection.exchange, EXCHANGE)
-            )
-            with socket.socket(fileno=fd) as end:
-                self._serve(end, accelerator, compiler)
-            code = 0
-        except Exception:
-            log.exception("a worker of accelerator %d met a mistake of the firmware", accelerator)
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-
-    def _reap(self, child: Child) -> None:
-        _, status = os.waitpid(child.pid, 0)
-        del self._children[child.serial]
-        self._selector.unregister(child.pidfd)
-        os.close(child.pidfd)
-        with suppress(KeyError):  # it has said by itself that there is nobody any more
-            self._selector.unregister(child.connection)
-        child.connection.close()
+    def _worker_exited(self, serial: int, connection: CompileConnection, code: int) -> None:
+        del self._workers[serial]
+        with suppress(KeyError):  # it may have closed its end before
+            self._selector.unregister(connection)
+        connection.close()
         self._end_abandoned()
-        self._control.send(
-            channel.encode(channel.Exited(child.serial, os.waitstatus_to_exitcode(status)))
-        )
+        self._report_exit(serial, code)
+
+    def _report_exit(self, serial: int, code: int) -> None:
+        self._control.send(channel.encode(channel.Exited(serial, code)))
 
     def _end_abandoned(self) -> None:
-        """Let what nobody waits for any more be compiled for the next time, but only so much of
-        it."""
-        abandoned = [one for one in self._cache_writers if one.connection.closed]
-        for cache_writer in abandoned[: -len(self._config.accelerators)]:
-            os.kill(cache_writer.pid, signal.SIGKILL)
+        """End all but the last few compilations that nobody waits for; these are for next time."""
+        abandoned = [pid for pid, one in self._cache_writers.items() if one.closed]
+        kept = max(1, len(self._config.accelerators))
+        for pid in abandoned[: max(0, len(abandoned) - kept)]:
+            os.kill(pid, signal.SIGKILL)
+
+    def _watch(self, pid: int, exited: Callable[[int], None]) -> None:
+        """Have `exited` called with a child's exit code, or its signal's number negated."""
+        pidfd = os.pidfd_open(pid)
+
+        def reap() -> None:
+            _, status = os.waitpid(pid, 0)
+            self._selector.unregister(pidfd)
+            os.close(pidfd)
+            exited(os.waitstatus_to_exitcode(status))
+
+        self._selector.register(pidfd, selectors.EVENT_READ, reap)
 
 
 def main() -> None:
@@ -193,25 +148,26 @@ def main() -> None:
     parser.add_argument("--fds", required=True)
     arguments = parser.parse_args()
     be_undumpable()
-    config = Config.from_json(os.environ[CONFIG_VARIABLE])
+    die_with_parent(arguments.parent)
+    descriptors = parse_descriptors(arguments.fds)
     with socket.socket(fileno=arguments.control) as control:
-        run(arguments.parent, control, config, parse_descriptors(arguments.fds))
+        run(control, Config.adopt(descriptors["config"]), descriptors)
 
 
-def run(parent: int, control: socket.socket, config: Config, descriptors: dict[str, int]) -> None:
-    """Follow the orders that come at `control`, from the process `parent`, until it is gone."""
-    die_with_parent(parent)
+def run(control: socket.socket, config: Config, descriptors: dict[str, int]) -> None:
+    """Follow the requests that come through `control`, until its other end is closed."""
     set_name(PROCESS)
     config.log.apply(PROCESS)
-    select.select([control], [], [])  # the first order, or that there will be none
-    # A service that goes while there is something to say to it has gone nevertheless.
+    select.select([control], [], [])  # the first request, or that there will be none
+    # The service may have exited while an exit is to be reported to it.
     with suppress(BrokenPipeError, ConnectionResetError):
         if control.recv(1, socket.MSG_PEEK):
             ForkServer(control, _loaded(config, descriptors), config).run()
 
 
-def _loaded(config: Config, descriptors: dict[str, int]) -> Serve:
-    gc.disable()  # until all is there: it stays
+def _loaded(config: Config, descriptors: dict[str, int]) -> RunWorker:
+    """Import what every worker needs."""
+    gc.disable()  # until everything is imported: it stays
     from potash_firmware.apu import worker
     from potash_firmware.bpf import added
     from potash_firmware.bpf.engine import usable

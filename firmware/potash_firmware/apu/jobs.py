@@ -33,7 +33,7 @@ from potash_firmware.apu.config import Config
 from potash_firmware.apu.job_counts import count_event
 from potash_firmware.apu.lifecycle import DYING, Event, State, after
 from potash_firmware.apu.model import Accelerator, ByteRange, Outcome
-from potash_firmware.apu.supervisor import Supervisor, Worker, memory_of
+from potash_firmware.apu.supervisor import Supervisor, Worker
 from potash_firmware.mailbox.counters import Word, add
 from potash_firmware.mailbox.execution import FIRST_SERIAL, Executed
 from potash_firmware.mailbox.job_time import JobBegan, JobCounted, JobDue, JobLeft, JobOverdue
@@ -45,6 +45,7 @@ from potash_firmware.mailbox.messages import (
     WriteBack,
     WriteBackDone,
 )
+from potash_firmware.mailbox.shared import sealed
 
 log = logging.getLogger(__name__)
 
@@ -286,9 +287,9 @@ class Jobs:
         if image != job.image:
             serial = next(self._serials)
             self._images[worker] = serial, job.image
-            made[serial] = memory_of(job.image)
+            made[serial] = sealed("potash-program", job.image)
         message = replace(job.message, program=serial, unreadable=tuple(job.unreadable))
-        data = [memory_of(job.arguments)] if job.arguments else []
+        data = [sealed("potash-data", job.arguments)] if job.arguments else []
         media = [self._media[nsid] for nsid in message.namespaces]
         seconds = self._config.limits.seconds
         try:

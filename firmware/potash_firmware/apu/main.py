@@ -1,14 +1,12 @@
 """`python -m potash_firmware.apu --fds NAMES`: what the board starts as its APU.
 
-The configuration is JSON, in the environment. The descriptors that it is given by number:
-`mailbox`, `state`, `transfer`, `mediaN` for the media of namespace N and `arenaN` for the memory of
-accelerator N; and, where somebody looks on, `counters` for the numbers of the accelerators, and
-`trace` for a file for what happens here.
+It gets descriptors by number: `mailbox`, `config`, `state`, `transfer`, `mediaN` for the media of
+namespace N and `arenaN` for the memory of accelerator N; and, where the device observes it,
+`counters` for the counters of the accelerators, and `trace` for the file of a trace.
 """
 
 import argparse
 import logging
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +14,6 @@ from contextlib import contextmanager
 from potash_device.trace import COMPUTE, record
 from potash_firmware.apu import fork_server
 from potash_firmware.apu.config import (
-    CONFIG_VARIABLE,
     Config,
     ConfigError,
     parse_descriptors,
@@ -27,12 +24,12 @@ from potash_firmware.apu.supervisor import Supervisor
 from potash_firmware.confinement import be_undumpable
 from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers
 from potash_firmware.mailbox.counters import Counters
+from potash_firmware.mailbox.execution import NO_DESCRIPTOR
 
 PROCESS = "potash-apu"
 
-FOR_WORKERS = ("arena", "trace", "counters")
-"""What the names of descriptors begin with that workers get, too. Media come with a job that reads
-them."""
+FOR_FORK_SERVER = ("arena", "config", "trace", "counters")
+"""The names of the fork server's descriptors begin so. Media come with a job that reads them."""
 
 
 def run(descriptors: dict[str, int], config: Config) -> None:
@@ -43,11 +40,11 @@ def run(descriptors: dict[str, int], config: Config) -> None:
     missing = [name for name in wanted if name not in descriptors]
     if missing:
         raise ConfigError(f"no descriptor was given for {', '.join(missing)}")
-    for_workers = {name: fd for name, fd in descriptors.items() if name.startswith(FOR_WORKERS)}
-    supervisor = Supervisor(config, for_workers)
+    kept = {name: fd for name, fd in descriptors.items() if name.startswith(FOR_FORK_SERVER)}
+    supervisor = Supervisor(config, kept)
     supervisor.fork(fork_server.run)
     if "trace" in descriptors:
-        # What ends it is said by the device.
+        # If it ends, the device reports why.
         record(COMPUTE, descriptors["trace"], PROCESS, level=logging.DEBUG)
     arenas = {item.id: (descriptors[f"arena{item.id}"], item.plan) for item in config.accelerators}
     media = {item.nsid: descriptors[f"media{item.nsid}"] for item in config.namespaces}
@@ -79,9 +76,10 @@ def main() -> int:
     parser.add_argument("--fds", required=True, help="NAME=FD,…")
     arguments = parser.parse_args()
     try:
-        config = Config.from_json(os.environ.get(CONFIG_VARIABLE, ""))
+        descriptors = parse_descriptors(arguments.fds)
+        config = Config.adopt(descriptors.get("config", NO_DESCRIPTOR))
         config.log.apply(PROCESS)
-        run(parse_descriptors(arguments.fds), config)
+        run(descriptors, config)
     except (ConfigError, MailboxError) as error:
         print(f"apu: {error}", file=sys.stderr)
         return 1

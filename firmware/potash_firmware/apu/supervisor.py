@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol
 from potash_firmware.apu import channel
 from potash_firmware.apu.config import Config, format_descriptors
 from potash_firmware.apu.confined import close_others
+from potash_firmware.apu.process import fork
 from potash_firmware.mailbox.execution import Execute
 
 log = logging.getLogger(__name__)
@@ -43,8 +44,8 @@ MEANINGS: Mapping[int, str] = {
 """Why a worker gets a signal that ends it."""
 
 
-RunForkServer = Callable[[int, socket.socket, Config, dict[str, int]], None]
-"""The fork server's part: for this parent, at its end of the connection, with these descriptors."""
+RunForkServer = Callable[[socket.socket, Config, dict[str, int]], None]
+"""The fork server's part: its end of the connection, the configuration, and descriptors."""
 
 
 class Client(Protocol):
@@ -189,21 +190,13 @@ class Supervisor:
         has not received anything of a host yet.
         """
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                close_others([its.fileno(), *self._descriptors.values()])
-                run(parent, its, self._config, self._descriptors)
-                code = 0
-            except Exception:
-                log.exception("an error of the firmware in the fork server")
-            finally:
-                sys.stderr.flush()
-                os._exit(code)
-        its.close()
-        self._started(_Forked(pid), mine)
+
+        def start() -> None:
+            close_others([its.fileno(), *self._descriptors.values()])
+            run(its, self._config, self._descriptors)
+
+        with its:
+            self._started(_Forked(fork(start)), mine)
 
     def _started(self, process: subprocess.Popen[bytes] | _Forked, control: socket.socket) -> None:
         self._process = process
@@ -384,14 +377,6 @@ class Supervisor:
             log.warning("a request does not reach the fork server: %s", error)
             if self._process is not None:
                 self._process.send_signal(signal.SIGKILL)
-
-
-def memory_of(data: bytes) -> int:
-    """A descriptor of memory that holds these bytes; the caller closes it."""
-    descriptor = os.memfd_create("potash-job", os.MFD_CLOEXEC)
-    with os.fdopen(descriptor, "wb", closefd=False) as file:
-        file.write(data)
-    return descriptor
 
 
 def cause(code: int) -> str:

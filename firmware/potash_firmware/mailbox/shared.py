@@ -174,3 +174,16 @@ class SharedBuffers:
         """What the APU's process is started with: a name for each descriptor."""
         named = {"state": self.state.fd, "transfer": self.transfer.fd}
         return named | {f"arena{key}": memory.fd for key, memory in self.arenas.items()}
+
+
+def sealed(name: str, contents: bytes | memoryview) -> int:
+    """A memfd of `contents` that nobody can change; the caller closes it. Raises OSError."""
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.write(descriptor, contents)
+        seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor

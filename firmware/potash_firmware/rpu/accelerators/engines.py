@@ -4,7 +4,6 @@ Each APU that is started gets a descriptor of memory and of a program when it fi
 an APU is lost, its executions end as LOST, and so do new ones until the next APU runs.
 """
 
-import fcntl
 import logging
 import os
 from collections import deque
@@ -30,6 +29,7 @@ from potash_firmware.mailbox.execution import (
     ShareProgram,
 )
 from potash_firmware.mailbox.messages import ToApu
+from potash_firmware.mailbox.shared import sealed
 from potash_firmware.rpu.compute.engine import Execution, Shared, SharedRange
 
 log = logging.getLogger(__name__)
@@ -176,16 +176,3 @@ class Engines:
         future.set_result(result)
         self._ended.append(future)
         return future
-
-
-def sealed(name: str, contents: bytes | memoryview) -> int:
-    """A memfd of `contents` that nobody can change; the caller closes it. Raises OSError."""
-    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        os.write(descriptor, contents)
-        seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
