@@ -17,10 +17,11 @@ import resource
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
 
 from csd_spec.descriptors import LogEntryType
-from csd_spec.program import Context, Level
+from csd_spec.program import Context, Level, Processor
 from potash_device.trace import COMPUTE, record
 from potash_firmware import bpf
 from potash_firmware.apu import channel
@@ -29,7 +30,6 @@ from potash_firmware.apu.channel import ExecuteJob, FromWorker, JobExecuted, Lin
 from potash_firmware.apu.compile_service import CompileClient
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.confined import confine_compiler, confine_worker
-from potash_firmware.apu.inference import LateModels
 from potash_firmware.apu.work_counter import WorkCounter
 from potash_firmware.bpf import reserve
 from potash_firmware.bpf.engine import base_of
@@ -46,6 +46,9 @@ from potash_firmware.mailbox.execution import (
     Outcome,
 )
 from potash_firmware.mailbox.shared import SharedMemory
+
+if TYPE_CHECKING:
+    from potash_firmware.apu.models import Models, RunModel
 
 log = logging.getLogger(__name__)
 
@@ -238,6 +241,47 @@ class _ProgramWorker(Worker):
             load_model=models.load,
             called=None if self._counter is None else self._counter.called,
         )
+
+
+class LateModels:
+    """The `Models` of a worker, made when a program first runs one.
+
+    Models count in `row`, and in `counter` where time is modelled.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        compiler: CompileClient,
+        row: Row | None,
+        counter: WorkCounter | None,
+    ) -> None:
+        self._config = config
+        self._compiler = compiler
+        self._row = row
+        self._counter = counter
+
+    @cached_property
+    def _models(self) -> "Models":
+        from potash_device.vta import engines
+        from potash_firmware.apu.meter import Meter
+        from potash_firmware.apu.models import Models
+
+        self._compiler.runs_models()
+        engines.before_fast = self._compiler.kernels
+        config, row = self._config, self._row
+        count_cycles = config.count_cycles and row is not None
+        meter = Meter(row, count_cycles=count_cycles, counter=self._counter)
+        return Models(config.vta, meter, self._compiler.model, config.vta_threads)
+
+    def infer_apu(self, model: memoryview, inputs: memoryview, output: memoryview) -> int:
+        return self._models.infer_apu(model, inputs, output)
+
+    def infer_vta(self, model: memoryview, inputs: memoryview, output: memoryview) -> int:
+        return self._models.infer_vta(model, inputs, output)
+
+    def load(self, model: memoryview, processor: Processor) -> "RunModel":
+        return self._models.load(model, processor)
 
 
 class JobWorker(_ProgramWorker):
