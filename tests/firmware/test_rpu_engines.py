@@ -147,7 +147,7 @@ def test_the_loss_of_the_apu_ends_executions_and_the_next_one_learns_all(
     list(link.messages())
     assert link.lost
     link.disconnect()
-    assert link.due
+    assert link.engines.ended
     assert ended(link) == [check, execution]
     assert (check.result(), execution.result()) == (Outcome.LOST, Execution(Outcome.LOST))
     without = engines.execute(3, 0)

@@ -436,4 +436,4 @@ def test_no_command_breaks_the_accounts(
             total, free = capacity(host)
             sizes = sum(one.bytes for nsid in there if (one := namespace(host, nsid)) is not None)
             assert (total, free) == (4 * MIB, 4 * MIB - sizes)
-        assert host.rpu.controller.tasks.calls == set()
+        assert host.rpu.controller.scheduler.calls == set()

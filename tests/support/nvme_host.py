@@ -273,14 +273,9 @@ class Host:
         if isinstance(self.executor, SteppedExecutor) and self.executor.waiting:
             return True
         deadline = self.rpu.controller.deadlines.next
-        timeouts = [
-            self.rpu.controller.tasks.timeout,
-            None if deadline is None else max(0.0, deadline / 1e9 - self.now),
-        ]
-        timeout = min((one for one in timeouts if one is not None), default=None)
-        if timeout is None:
+        if deadline is None:
             return False
-        self.now += timeout + 1e-6
+        self.now = max(self.now, deadline / 1e9) + 1e-6
         self.service()
         return True
 

@@ -1,11 +1,9 @@
 """Lab 1, solved: Count Zero Blocks, which reads on the media executor."""
 
-from concurrent.futures import Future
-
 from potash_device.media.errors import MediaError
-from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.command_sets.nvm.blocks import (
-    after,
+    in_the_way,
     read_error,
     require_correctable,
     target,
@@ -17,17 +15,14 @@ OPCODE = 0xA4
 """80h and up is vendor specific, and the low two bits say that no data are transferred."""
 
 
-def count_zero_blocks(controller: Controller, command: Command) -> Result:
+def count_zero_blocks(controller: Controller, command: Command) -> Steps:
     """Dword 0 of the completion is how many blocks of a range contain zeroes only. The fields are
     those of Read."""
     blocks = target(controller, command)  # raises LBA Out of Range
+    while before := in_the_way(blocks.namespace, blocks.ranges, writes=False):
+        yield before  # writes of the same blocks
+        blocks = target(controller, command)  # the namespace may be gone, or another
     namespace, media = blocks.namespace, blocks.namespace.media
-    ranges = ((blocks.offset, blocks.length),)
-    wait = after(
-        controller, namespace, ranges, lambda: count_zero_blocks(controller, command), writes=False
-    )
-    if wait is not None:
-        return wait  # for writes of the same blocks
     require_correctable(namespace, blocks.slba, blocks.blocks)
     size = blocks.length // blocks.blocks
 
@@ -37,14 +32,12 @@ def count_zero_blocks(controller: Controller, command: Command) -> Result:
         zeroes = bytes(size)
         return sum(data[at : at + size] == zeroes for at in range(0, len(data), size))
 
-    def finish(future: "Future[int]") -> int:
-        try:
-            return future.result()
-        except MediaError as error:
-            raise read_error(controller, namespace, error) from None
-
-    work = controller.media_work.on_blocks(namespace.in_flight, ranges, read, writes=False)
-    return Pending(work, finish)
+    work = controller.media_work.on_blocks(namespace.in_flight, blocks.ranges, read, writes=False)
+    try:
+        zeroes: int = yield work
+    except MediaError as error:
+        raise read_error(controller, namespace, error) from None
+    return zeroes
 
 
 ROW = Row(OPCODE, count_zero_blocks, NamespaceUse.ONE)

@@ -53,7 +53,7 @@ class Arbiter:
         self._faults = controller.faults
         self._media_work = controller.media_work
         self._outstanding = controller.outstanding
-        self._tasks = controller.tasks
+        self._operations = controller.operations
         self._burst = 0
         """Commands of a burst; 0 for no limit."""
 
@@ -89,7 +89,9 @@ class Arbiter:
     def may_fetch(self, queue: SubmissionQueue) -> bool:
         """There is something in the queue, and room for what comes of it."""
         if queue.qid == 0:
-            return queue.ready and self._outstanding.admin < ADMIN_LIMIT and not self._tasks.full
+            return (
+                queue.ready and self._outstanding.admin < ADMIN_LIMIT and not self._operations.full
+            )
         return (
             queue.ready
             and len(self._media_work.unfinished) < MEDIA_WORK_LIMIT

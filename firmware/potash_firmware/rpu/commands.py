@@ -1,28 +1,30 @@
-"""The life of a command: begin, dispatch, wait, resume, complete.
+"""The life of a command: begin, dispatch, wait, complete.
 
-Only `_complete` posts completions. Results that arrive for a command after the end of its session
-are dropped; while Bus Master Enable is off, they are held."""
+Only `_complete` posts completions. Commands that wait are tasks of the scheduler, which are closed
+with their session; while Bus Master Enable is off, none goes on."""
 
 import logging
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any, cast
 
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.logs import CommandByte, ErrorEvent
 from nvme_spec.opcodes import DataDirection, data_direction
-from nvme_spec.queues import FLAGS_FUSE_MASK, Fuse, SubmissionEntry
+from nvme_spec.queues import FLAGS_FUSE_MASK, FLAGS_PSDT_SHIFT, SubmissionEntry
 from nvme_spec.status import NvmeError, Status
 from potash_device.controller.queues import SubmissionQueue
 from potash_device.trace import Note
-from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.command import Command, Result
 from potash_firmware.rpu.command_sets.nvm import fused
 from potash_firmware.rpu.command_sets.nvm.blocks import require_pointer
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import Table, check_namespace
 from potash_firmware.rpu.interrupts import Interrupts
 from potash_firmware.rpu.lifecycle import Lifecycle, State
+from potash_firmware.rpu.outstanding import CommandTask
+from potash_firmware.rpu.scheduler import Task
 from pyvfio_user.memory import AccessFault
 
 log = logging.getLogger(__name__)
@@ -50,57 +52,48 @@ class Commands:
     paused: bool = False
     """Guest memory cannot be reached for now, as Bus Master Enable is off or the controller is shut
     down: no command is begun, goes on or ends."""
-    _held: deque[Callable[[], object]] = field(default_factory=deque)
-    """What waits for it, one step for each command at most."""
 
     def __post_init__(self) -> None:
         self._board = self.controller.board
         self._trace = self.controller.board.trace
         self._outstanding = self.controller.outstanding
+        self._scheduler = self.controller.scheduler
+        self._scheduler.paused = self._must_wait
 
-    @property
-    def holds(self) -> bool:
-        """Something waits for Bus Master Enable."""
-        return bool(self._held)
-
-    def clear(self) -> None:
-        """The session is over: drop what was held for its commands."""
-        paused, self.paused = self.paused, False
-        self.release()
-        self.paused = paused
-
-    def release(self) -> None:
-        """Do what has waited for Bus Master Enable, in its order."""
-        while self._held:
-            self._held.popleft()()
+    def _must_wait(self) -> bool:
+        """No command may go on, nor for what the host wants to be done before anything else."""
+        self.paused |= self._board.dma.interrupted
+        return self.paused
 
     # Begin and dispatch.
 
     def begin(self, queue: SubmissionQueue) -> None:
         """Fetch the next command of a queue and take its first step. Raises AccessFault."""
-        command = Command(queue.fetch(), queue, self.controller.deadlines.clock.now())
-        entry, qid, csi = command.entry, queue.qid, self._command_set(command)
+        entry, qid = queue.fetch(), queue.qid
+        csi = self._command_set(qid, entry)
+        command = Command(entry, queue, csi, self.controller.deadlines.clock.now())
         self.controller.statistics.commands[qid, csi, entry.opcode] += 1
         self._note("rpu.fetch", command, entry)
         if self._trace.sink is not None:
             self._trace.sink("rpu.fetch", {"qid": qid, "csi": int(csi), **entry._asdict()})
         self._start(command)
 
-    def _command_set(self, command: Command) -> CommandSet:
-        if not command.queue.qid:
+    def _command_set(self, qid: int, entry: SubmissionEntry) -> CommandSet:
+        if not qid:
             return CommandSet.NVM
-        namespace = self.controller.namespaces.attached.get(command.entry.nsid)
+        namespace = self.controller.namespaces.attached.get(entry.nsid)
         return namespace.csi if namespace is not None else CommandSet.NVM
 
     def begin_again(self, queue: SubmissionQueue, entry: SubmissionEntry) -> None:
         """Take the first step of a command that was fetched before its state was moved here."""
-        self._start(Command(entry, queue, self.controller.deadlines.clock.now()))
+        csi = self._command_set(queue.qid, entry)
+        self._start(Command(entry, queue, csi, self.controller.deadlines.clock.now()))
 
     def _start(self, command: Command) -> None:
         entry, qid = command.entry, command.queue.qid
         half = qid and (qid in self._outstanding.fused or entry.flags & FLAGS_FUSE_MASK)
-        if not half or fused.begin(self.controller, command, self._run) is not None:
-            self._run(command, partial(self._begin, command))
+        if not half or not fused.begin(self.controller, command, self._run):
+            self._run(command, self._begin)
 
     def _begin(self, command: Command) -> Result:
         """Take a command's first step, unless a fault is injected. Raises NvmeError."""
@@ -117,67 +110,58 @@ class Commands:
         """Look the command up and call its handler. Raises NvmeError."""
         entry = command.entry
         namespaces = self.controller.namespaces
-        table = self.io[self._command_set(command)] if command.queue.qid else self.admin
+        table = self.io[command.csi] if command.queue.qid else self.admin
         row = table.get(entry.opcode)
         if row is None or row.command_set not in namespaces.enabled:
             raise NvmeError(Status.INVALID_OPCODE, f"opcode {entry.opcode:#04x} is not supported")
-        if entry.fuse is not Fuse.NORMAL:
+        if entry.flags & FLAGS_FUSE_MASK:
             raise NvmeError(
                 Status.INVALID_FIELD, "there is no such fused operation", location=CommandByte.FLAGS
             )
-        require_pointer(command)
+        if entry.flags >> FLAGS_PSDT_SHIFT:
+            require_pointer(command)
         self.controller.sanitizing.check(command)
         check_namespace(self.controller, command, row.namespace)
         return row.handler(self.controller, command)
 
-    # Wait and resume.
+    # Wait and end.
 
-    def has_to_wait(self, token: object) -> bool:
-        """A command waits for `token`, and for Bus Master Enable, or for what the host wants to be
-        done before anything else."""
-        self.paused |= self._board.dma.interrupted
-        return self.paused and self._outstanding.holds(token)
-
-    def hold(self, step: Callable[[], object]) -> None:
-        """Take `step` once Bus Master Enable is on."""
-        self._held.append(step)
-
-    def resume(self, token: object, value: object) -> bool:
-        """Go on with the command that waits for `token`; False when it is gone.
-
-        Not before the host lets the device reach its memory, where the command's data and its
-        completion belong.
-        """
-        if self.has_to_wait(token):
-            self.hold(partial(self.resume, token, value))
-            return True
-        waiting = self._outstanding.take(token)
-        if waiting is None:
-            return False
-        self._run(waiting.command, lambda: waiting.pending.resume(value))
-        return True
-
-    def _run(self, command: Command, step: Callable[[], Result]) -> None:
+    def _run(self, command: Command, begin: Callable[[Command], Result]) -> None:
+        """Take a command's first steps by `begin`, up to where it waits."""
         try:
-            result = step()
-        except NvmeError as error:
-            self._refuse(command, error)
-        except Exception as error:  # a bug of the firmware must not end the drive
-            log.exception("opcode %#04x failed", command.entry.opcode)
-            self.controller.internal_fault(f"opcode {command.entry.opcode:#04x}: {error!r}")
-            self.controller.alerts.error(ErrorEvent.TRANSIENT_INTERNAL_ERROR)
-            self._refuse(command, NvmeError(Status.INTERNAL_ERROR, str(error), dnr=False))
+            result = begin(command)
+        except Exception as error:  # noqa: BLE001 - `_failed` logs it
+            self._failed(command, error)
+            return
+        if isinstance(result, Generator):
+            task = CommandTask(self._scheduler, result, self._ended, command)
+            if task.go_on():
+                self._outstanding.add(task)
         else:
-            if isinstance(result, Pending):
-                if self._trace.sink is not None and isinstance(result.token, int):
-                    known = {"qid": command.queue.qid, "cid": command.entry.cid}
-                    self._trace.sink("rpu.forward", known | {"tag": result.token})
-                self._outstanding.add(command, result)
-            else:
-                while self._outstanding.aborted:  # answered before the command that has ended them
-                    self._refuse(*self._outstanding.aborted.pop(0))
-                self._note("rpu.complete", command, (Status.SUCCESS, result or 0))
-                self._end(command, result=result or 0)
+            self._succeeded(command, result)
+
+    def _ended(self, task: Task, result: Any, error: Exception | None) -> None:
+        task = cast(CommandTask, task)
+        self._outstanding.discard(task)
+        if error is None:
+            self._succeeded(task.command, result)
+        else:
+            self._failed(task.command, error)
+
+    def _failed(self, command: Command, error: Exception) -> None:
+        if not isinstance(error, NvmeError):  # a bug of the firmware must not end the drive
+            opcode = command.entry.opcode
+            log.error("opcode %#04x failed", opcode, exc_info=error)
+            self.controller.internal_fault(f"opcode {opcode:#04x}: {error!r}")
+            self.controller.alerts.error(ErrorEvent.TRANSIENT_INTERNAL_ERROR)
+            error = NvmeError(Status.INTERNAL_ERROR, str(error), dnr=False)
+        self._refuse(command, error)
+
+    def _succeeded(self, command: Command, result: int | None) -> None:
+        while self._outstanding.aborted:  # answered before the command that has ended them
+            self._refuse(*self._outstanding.aborted.pop(0))
+        self._note("rpu.complete", command, (Status.SUCCESS, result or 0))
+        self._end(command, result=result or 0)
 
     def _note(self, point: str, command: Command, what: tuple[int, ...]) -> None:
         """Record what was asked, or answered, for telemetry; the fast path does not."""
@@ -207,7 +191,7 @@ class Commands:
         self._complete(queue, entry.cid, status, dnr, result)
         if queue.qid:
             took = self.controller.deadlines.clock.now() - command.fetched
-            self.controller.statistics.ended(self._command_set(command), entry.opcode, took)
+            self.controller.statistics.ended(command.csi, entry.opcode, took)
 
     def _complete(
         self, queue: SubmissionQueue, cid: int, status: int = 0, dnr: bool = False, result: int = 0

@@ -7,7 +7,6 @@ a queue's entries, never post a completion, and never wait.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -44,12 +43,13 @@ from potash_firmware.rpu.operations.firmware_slots import FirmwareSlots
 from potash_firmware.rpu.operations.format import Formatting
 from potash_firmware.rpu.operations.keep_alive import KeepAlive
 from potash_firmware.rpu.operations.namespace_management import Management
+from potash_firmware.rpu.operations.operations import Operations
 from potash_firmware.rpu.operations.sanitize import Sanitizing
 from potash_firmware.rpu.operations.self_tests import SelfTests
-from potash_firmware.rpu.operations.tasks import Tasks
 from potash_firmware.rpu.operations.thermal import Thermal
 from potash_firmware.rpu.outstanding import Outstanding
 from potash_firmware.rpu.placement import Placement
+from potash_firmware.rpu.scheduler import Scheduler, Signal
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.statistics import Statistics
 from potash_firmware.rpu.telemetry_areas import Source, collect
@@ -89,6 +89,9 @@ class Controller:
         self.statistics = Statistics()
         self.outstanding = Outstanding()
         self.transfer = Transfer(board.dma, board.trace)
+        guest_clock = GuestClock(lambda: round(clock() * 1e9))
+        self.deadlines = Deadlines(guest_clock)
+        self.scheduler = Scheduler(self.deadlines, board.executor.submit)
         self.media_work = MediaWork(board.executor, board.trace)
         self.failures = MediaFailures(clock, self._media_failed, self._media_lost)
 
@@ -124,9 +127,7 @@ class Controller:
             self.critical_warning,
         )
 
-        self.tasks = Tasks(self.media_work, clock)
-        guest_clock = GuestClock(lambda: round(clock() * 1e9))
-        self.deadlines = Deadlines(guest_clock, self.outstanding.holds)
+        self.operations = Operations(self.media_work, self.scheduler)
         self.timing: ModelledTime | None = None
         """The modelled time of the drive; None where commands end as soon as they can."""
         if settings.time is not None:
@@ -159,13 +160,13 @@ class Controller:
         self.keep_alive = KeepAlive(clock)
         self.thermal = Thermal(self.health, clock, self._throttling_thresholds)
         self.self_tests = SelfTests(
-            board, self.namespaces, self.tasks, self.health, self.critical_warning, clock
+            board, self.namespaces, self.operations, self.health, self.critical_warning, guest_clock
         )
         self.sanitizing = Sanitizing(
             board.sidecar,
             self.namespaces,
             self.uncorrectable,
-            self.tasks,
+            self.operations,
             self.self_tests,
             self.firmware,
             self.health,
@@ -184,12 +185,11 @@ class Controller:
             settings.compute,
             engine,
             self.transfer,
-            self.outstanding,
             self._memory,
             self.job_time,
         )
         self.apu = apu
-        self.accelerators = AcceleratorCommands(apu, self.transfer)
+        self.accelerators = AcceleratorCommands(apu, self.transfer, board.trace)
         self.write_backs = WriteBacks(
             apu,
             self.namespaces,
@@ -198,7 +198,7 @@ class Controller:
             self.failures,
             self.faults,
             self.sanitizing,
-            self.deadlines,
+            self.scheduler,
             self.job_time,
         )
 
@@ -217,7 +217,7 @@ class Controller:
         self.telemetry = Telemetry(board.sidecar, lambda: collect(source))
         self.persistence = Persistence(
             board.sidecar,
-            board.executor,
+            self.scheduler,
             self.features,
             self.health,
             self.errors,
@@ -237,7 +237,7 @@ class Controller:
             self.persistence,
             self.uncorrectable,
             self.failures,
-            self.tasks,
+            self.operations,
             self.self_tests,
             self.sanitizing,
             self.persistent_events,
@@ -250,7 +250,7 @@ class Controller:
             self.features,
             self.persistence,
             self.uncorrectable,
-            self.tasks,
+            self.operations,
             self.self_tests,
             self.sanitizing,
             self.faults.arrange,
@@ -321,12 +321,11 @@ class Controller:
         active = self.firmware.active
         self.statistics.resets += 1
         self.outstanding.clear()
-        self.deadlines.clear()
+        self.scheduler.held.clear()
         self.write_backs.hurry()
         if self.job_time is not None:
             self.job_time.reset()
-        self.media_work.reset()
-        self.tasks.reset()
+        self.operations.reset()
         self.events.clear()
         self.errors.clear()
         self.persistent_events.release()
@@ -376,8 +375,8 @@ class Controller:
         if self.timing is not None:
             self.timing.place(self._namespace_sizes())
 
-    def _erase_copies(self) -> set[Future[None]]:
-        """Have user data be in no memory of the device; futures to wait for."""
+    def _erase_copies(self) -> Signal:
+        """Have user data be in no memory of the device; sent when it is in none."""
         if self.timing is not None:
             self.timing.erase(self.namespaces.blocks)
         self._renew_memory()

@@ -29,8 +29,9 @@ from nvme_spec.commands import ReadWrite
 from nvme_spec.opcodes import IoOpcode
 from nvme_spec.status import NvmeError, Status, StatusCodeType, describe, split
 from potash_device.media.errors import MediaError
-from potash_firmware.rpu.command import Command, Pending, Result, finished, nothing_to_undo
+from potash_firmware.rpu.command import Command, Result, Steps, steps_of
 from potash_firmware.rpu.namespaces.namespace import Namespace
+from potash_firmware.rpu.scheduler import Signal
 from potash_firmware.rpu.timing.deadlines import Deadlines
 
 log = logging.getLogger(__name__)
@@ -229,34 +230,34 @@ class Faults:
                 self.arrange()
             return True
 
-    def inject(self, command: Command, carry_out: Callable[[], Result]) -> Result:
-        """Take a command's first step, `carry_out`, as far as its faults let it come to that.
+    def inject(self, command: Command, begin: Callable[[], Result]) -> Steps:
+        """The steps of a command, which `begin` begins, as far as its faults let it come to that.
 
         Raises NvmeError.
         """
         triggered = self.triggered(command)
-        return self.delayed(
-            triggered,
-            lambda: outcome(triggered, command, lambda: self._with_apu(command, carry_out)),
-            nothing_to_undo,
-        )
+        delay = self.delay(triggered)
+        if delay is not None:
+            yield delay
+        if is_lost(triggered, command):
+            yield from lost()
+        starts_a_job = _starts_a_job(command)
+        if starts_a_job:
+            self._end_apu_if_armed(at_start=True)
+        result = yield from steps_of(begin)
+        if starts_a_job:
+            self._end_apu_if_armed(at_start=False)
+        return result
 
     def triggered(self, command: Command) -> list[Fault]:
         """The faults that a command triggers; each counts."""
         candidates = self.io if command.queue.qid else self.admin
         return [one.fault for one in candidates if _concerns(one, command) and self.triggers(one)]
 
-    def delayed(
-        self,
-        triggered: Iterable[Fault],
-        step: Callable[[], Result],
-        recall: Callable[[], bool] | None,
-    ) -> Result:
-        """Take `step` after the delays of `triggered`; `recall` ends the command before that."""
+    def delay(self, triggered: Iterable[Fault]) -> int | None:
+        """When the delays of faults that a command has triggered now are over; None for none."""
         delay = sum(fault.delay for fault in triggered)
-        if not delay:
-            return step()
-        return self._deadlines.wait(self._deadlines.clock.now() + delay * 1000, step, recall)
+        return self._deadlines.clock.now() + delay * 1000 if delay else None
 
     def heard(self, vectors: Iterable[int]) -> set[int]:
         """The interrupts that come out, of those that are to be sent."""
@@ -273,33 +274,31 @@ class Faults:
         impaired = self._impaired.get(nsid)
         return None if impaired is None else impaired.fails_at(offset, length, writes=False)
 
-    def _with_apu(self, command: Command, carry_out: Callable[[], Result]) -> Result:
-        deaths = [one for one in self.io if one.fault.kind is FaultKind.APU_DEATH]
-        if not deaths or not _starts_a_job(command):
-            return carry_out()
-
-        def end(*, at_start: bool) -> None:
-            for one in deaths:
-                if (FaultFlags.AT_START in one.fault.flags) is at_start and self.triggers(one):
-                    self._end_apu()
-
-        end(at_start=True)
-        return finished(carry_out, lambda: end(at_start=False))
+    def _end_apu_if_armed(self, *, at_start: bool) -> None:
+        for one in self.io:
+            if (
+                one.fault.kind is FaultKind.APU_DEATH
+                and (FaultFlags.AT_START in one.fault.flags) is at_start
+                and self.triggers(one)
+            ):
+                self._end_apu()
 
 
-def outcome(triggered: Iterable[Fault], command: Command, step: Callable[[], Result]) -> Result:
-    """What the faults `triggered` make of a command, or else its `step`. Raises NvmeError."""
+def is_lost(triggered: Iterable[Fault], command: Command) -> bool:
+    """Whether the faults that a command has triggered leave it unanswered. Raises NvmeError where
+    one of them is its answer."""
     for fault in triggered:
         if fault.kind is FaultKind.STATUS:
             raise _failure(fault, command)
         if fault.kind is FaultKind.LOST:
-            return lost()
-    return step()
+            return True
+    return False
 
 
-def lost() -> Pending:
-    """How a command ends that is never answered."""
-    return Pending(object(), _never)
+def lost() -> Steps:
+    """The steps of a command that is never answered."""
+    yield Signal()
+    return None
 
 
 def _concerns(one: _Armed, command: Command) -> bool:
@@ -337,7 +336,3 @@ def _starts_a_job(command: Command) -> bool:
         and entry.opcode == AcceleratorOpcode.CONTROL
         and Control.decode(entry.cdws).operation == Operation.START
     )
-
-
-def _never(_: object) -> Result:
-    raise AssertionError("a lost command goes on")

@@ -6,10 +6,8 @@ Source: NVM Express Base Specification 2.0, section 3.1.3.5 (CC), 3.1.3.6 (CSTS)
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
 
 from nvme_spec.queues import COMPLETION_ENTRY_SHIFT, SUBMISSION_ENTRY_SHIFT
 from nvme_spec.registers import (
@@ -24,6 +22,7 @@ from nvme_spec.registers import (
 from potash_device.controller.queues import CompletionQueue, Interrupt, SubmissionQueue
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.namespace import Flushed, flushing
+from potash_firmware.rpu.scheduler import Steps
 from pyvfio_user.memory import AccessFault
 
 log = logging.getLogger(__name__)
@@ -82,8 +81,8 @@ class Lifecycle:
     reset."""
     _logged: dict[str, float] = field(default_factory=dict)
     """Until when a kind of failure has had its line in the log."""
-    _flush: Future[list[Flushed]] | None = None
-    """The flush that a shutdown has begun, be it one of a session that is over."""
+    _flushes: bool = False
+    """A shutdown has begun a flush, be it one of a session that is over."""
     _flush_is_due: bool = False
     """A shutdown waits for the media to end what it has begun, and then for a flush."""
 
@@ -112,13 +111,21 @@ class Lifecycle:
             log.error("controller fatal status: %s", reason)
         self._enter(Event.FAIL)
 
-    def start_if_possible(self) -> None:
+    def service(self) -> None:
+        """Do what has waited for the media to end what they had begun."""
+        if self.state is State.ENABLING:
+            self._start_if_possible()
+        # What was waiting may have begun a write that a shutdown's flush is to cover.
+        if self._flush_is_due:
+            self._flush_if_quiet()
+
+    def _start_if_possible(self) -> None:
         """Become ready once the media has ended what the time before had begun.
 
         A write that a reset has forgotten may still be on its way to the media. If new ones were
         taken before it ends, it could undo one that was acknowledged.
         """
-        if self.state is not State.ENABLING or self.controller.media_work.unfinished:
+        if self.controller.media_work.unfinished:
             return
         if self.controller.compute.executions:
             return  # a program of the session before may still write to memory
@@ -130,23 +137,10 @@ class Lifecycle:
         else:
             self._enter(Event.START)
 
-    def media_finished(self, future: "Future[Any]") -> None:
-        """Some work of the media has ended, and what waited for it has gone on."""
-        if future is self._flush:
-            self._flush = None
-            for namespace, error in future.result():
-                if error is not None:
-                    self.controller.failures.writing(namespace.nsid, namespace.media, error, lba=0)
-            if self._status().shst == ShutdownStatus.OCCURRING and not self._flush_is_due:
-                for one in self.controller.namespaces.zoned:
-                    one.zones.power_cycled()
-                self._update_status(shst=ShutdownStatus.COMPLETE)
-        self._flush_if_quiet()
-
     @property
     def flushing(self) -> bool:
         """A shutdown is waited for."""
-        return self._flush is not None or self._flush_is_due
+        return self._flushes or self._flush_is_due
 
     def load(self, state: State) -> None:
         """Go on in a state that was saved. Raises ValueError where the registers disagree."""
@@ -244,9 +238,13 @@ class Lifecycle:
         A write that ended after the flush would be acknowledged and not durable. It also keeps the
         flushes of a host that shuts down again and again to one at a time.
         """
-        if not self._flush_is_due or self.controller.media_work.unfinished:
+        if self.controller.media_work.unfinished:
             return
         self._flush_is_due = False
+        self.controller.scheduler.start(self._flush())
+
+    def _flush(self) -> Steps[None]:
+        """Flush, and complete the shutdown unless another one has begun meanwhile."""
         flush_all = flushing(self.controller.namespaces.blocks.values())
         remember = self.controller.persistence.shut_down()
 
@@ -256,7 +254,16 @@ class Lifecycle:
                 remember()
             return ended
 
-        self._flush = self.controller.media_work.submit(flush)
+        self._flushes = True
+        flushed = yield self.controller.media_work.submit(flush)
+        self._flushes = False
+        for namespace, error in flushed:
+            if error is not None:
+                self.controller.failures.writing(namespace.nsid, namespace.media, error, lba=0)
+        if self._status().shst == ShutdownStatus.OCCURRING and not self._flush_is_due:
+            for one in self.controller.namespaces.zoned:
+                one.zones.power_cycled()
+            self._update_status(shst=ShutdownStatus.COMPLETE)
 
     def _status(self) -> ControllerStatus:
         return ControllerStatus(self._board.registers.read(Register.CSTS))

@@ -8,7 +8,6 @@ floods one queue does not delay register accesses for long. Every timer of the f
 import logging
 import os
 from collections.abc import Callable
-from functools import partial
 
 from csd_spec.opcodes import JOB_ENDED_EVENT
 from nvme_spec.features import COALESCING_UNIT, FeatureId, InterruptCoalescing
@@ -30,14 +29,13 @@ from potash_device.controller.queues import InvalidDoorbell
 from potash_firmware.mailbox import RpuPort
 from potash_firmware.mailbox.job_time import JobBegan, JobCounted, JobLeft
 from potash_firmware.mailbox.messages import JobEnded, ReadCheck, ResetDone, WriteBack
-from potash_firmware.rpu.accelerators.apu_link import Answer, ApuLink, Grant
+from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS
 from potash_firmware.rpu.admin.placement import PLACEMENT_ADMIN, PLACEMENT_IO
 from potash_firmware.rpu.arbitration import PASS_TIME, Arbiter
 from potash_firmware.rpu.command_sets import COMMANDS
 from potash_firmware.rpu.commands import Commands
 from potash_firmware.rpu.compute.engine import Engine
-from potash_firmware.rpu.compute.runs import Turn
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import support
 from potash_firmware.rpu.interrupts import Interrupts
@@ -90,7 +88,7 @@ class Rpu:
         self._keep_alive = self.controller.keep_alive
         self._media_work = self.controller.media_work
         self._persistence = self.controller.persistence
-        self._tasks = self.controller.tasks
+        self._scheduler = self.controller.scheduler
         self._deadlines = self.controller.deadlines
         self._write_backs = self.controller.write_backs
         self._board = board
@@ -157,7 +155,6 @@ class Rpu:
             self._interrupts.timeout,
             self._persistence.timeout,
             self._keep_alive.timeout,
-            self._tasks.timeout,
             self._deadlines.timeout(polls=self._polling.may_wait),
             self._apu.timeout,
             self.migration.timeout,
@@ -209,8 +206,8 @@ class Rpu:
             return False
         return not (
             self._media_work.unfinished
-            or self._apu.due
-            or self._compute.ready
+            or self._apu.engines.ended
+            or self._scheduler.ready
             or self._board.queues.ready
         )
 
@@ -286,18 +283,13 @@ class Rpu:
             self._go_on()
         self._take_host_writes()
         if media:
-            self._take_media()
-        if apu or self._apu.due:
-            self._take_apu()
-        while self._compute.ready:
-            self._take_turn(self._compute.ready.popleft())
-        if self._tasks.resting:
-            for task in self._tasks.time_passed():
-                self._commands.resume(task, None)
-        for token in self._deadlines.passed():
-            self._commands.resume(token, None)
+            self._poll_media()
+        if apu or self._apu.engines.ended:
+            self._poll_apu()
+        self._scheduler.run()
+        if self._deadlines.heap and self._scheduler.time_passes():
             self._polling.worked(0)  # who is answered may have another command
-        self.lifecycle.start_if_possible()
+        self.lifecycle.service()
         try:
             if not self._commands.paused:
                 self._poll_and_execute()
@@ -313,8 +305,8 @@ class Rpu:
         self._persistence.service()
         return (
             bool(self._board.registers.host_writes)
-            or self._apu.due
-            or bool(self._compute.ready)
+            or bool(self._apu.engines.ended)
+            or bool(self._scheduler.ready)
             or (
                 self.lifecycle.serving
                 and not self._commands.paused
@@ -331,15 +323,15 @@ class Rpu:
             self.lifecycle.fail(f"queue memory is gone: {fault}")
 
     def _go_on(self) -> None:
-        self._commands.release()
+        self._scheduler.resume()
+        self._scheduler.run()
         for qid, completions in self._board.queues.completions.items():
             if completions.blocked:  # it may have been given room meanwhile
                 self._doorbell(doorbell_offset(qid, completion=True), completions.head)
 
     def _session_ended(self) -> None:
-        """Nobody waits any more for interrupts and commands of the session."""
+        """Nobody waits any more for interrupts of the session."""
         self._interrupts.clear()
-        self._commands.clear()
 
     def _host_is_dead(self) -> None:
         self._keep_alive.stop()
@@ -380,27 +372,14 @@ class Rpu:
         if self.controller.alerts.error(*_DOORBELL_ERRORS[type(error)]):
             log.warning("%s", error)
 
-    def _take_media(self) -> None:
+    def _poll_media(self) -> None:
         for future in self._board.executor.finished():
-            come = self._media_work.finished(future)
-            taken = self._write_backs.media_finished(future) or self._persistence.media_finished(
-                future
-            )
-            if not taken:
-                self._commands.resume(future, future)
-            for token in come:
-                self._commands.resume(token, None)
-            # Commands first: what they go on to do is what an operation has to wait for.
-            for task in self._tasks.media_finished(future):
-                self._commands.resume(task, None)
-            # Last, as what was waiting may have begun a write that a shutdown's flush is to cover.
-            self.lifecycle.media_finished(future)
+            self._media_work.finished(future)
+            self._scheduler.ended(future)
 
-    def _take_apu(self) -> None:
+    def _poll_apu(self) -> None:
         for message in self._apu.messages():
-            if isinstance(message, Answer):
-                self._answered(message)
-            elif isinstance(message, WriteBack):
+            if isinstance(message, WriteBack):
                 self._write_backs.start(message)
             elif isinstance(message, ReadCheck):
                 self._write_backs.check(message)
@@ -409,22 +388,12 @@ class Rpu:
             elif isinstance(message, ResetDone):
                 self._apu.reset_done(message.tag)
             elif isinstance(message, JobBegan | JobCounted | JobLeft):
-                self._take_job(message)
+                self._follow_job(message)
         for ended in self._engine.finished():
+            self._scheduler.ended(ended)
             self._compute.finished(ended)
-            come = self._media_work.finished(ended)
-            self._commands.resume(ended, ended)
-            for token in come:
-                self._commands.resume(token, None)
-            for task in self._tasks.media_finished(ended):
-                self._commands.resume(task, None)
-        for future in self._apu.erased():
-            for task in self._tasks.media_finished(future):
-                self._commands.resume(task, None)
-        for grant in self._apu.grants():
-            self._granted(grant)
 
-    def _take_job(self, message: JobBegan | JobCounted | JobLeft) -> None:
+    def _follow_job(self, message: JobBegan | JobCounted | JobLeft) -> None:
         """The APU says what has become of a job whose time is modelled."""
         job_time = self.controller.job_time
         if job_time is None:
@@ -436,28 +405,6 @@ class Rpu:
                 job_time.counted(message)
             case JobLeft():
                 job_time.left(message)
-
-    def _answered(self, answer: Answer) -> None:
-        """The APU has answered a command, whose slot is free when the host has its data."""
-        if self._commands.has_to_wait(answer.reply.tag):
-            self._commands.hold(partial(self._answered, answer))
-        else:
-            self._commands.resume(answer.reply.tag, answer)
-            self._apu.free_slot(answer.slot)
-
-    def _granted(self, grant: Grant) -> None:
-        """A slot is free for a command that waits for one, if it still does."""
-        if self._commands.has_to_wait(grant.token):
-            self._commands.hold(partial(self._granted, grant))
-        elif not self._commands.resume(grant.token, grant.slot):
-            self._apu.free_slot(grant.slot)
-
-    def _take_turn(self, turn: Turn) -> None:
-        """An Execute Program command may begin, if it is still there."""
-        if self._commands.has_to_wait(turn):
-            self._commands.hold(partial(self._take_turn, turn))
-        elif not self._commands.resume(turn, None):
-            turn.drop()
 
     # Commands.
 
@@ -493,6 +440,6 @@ class Rpu:
         return InterruptCoalescing(thr_z=0xFF if time else 0, time=time).encode()
 
     def _deliver_events(self) -> None:
-        if self.lifecycle.state is State.READY:
-            for token, event in self.controller.events.deliver():
-                self._commands.resume(token, event)
+        if self.controller.events.queued and self.lifecycle.state is State.READY:
+            self.controller.events.deliver()
+        self._scheduler.run()

@@ -90,14 +90,9 @@ class MediaWork:
         """Work in flight, of whatever time: no reset recalls it."""
         self._blocks: dict[Future[Any], BlocksInFlight] = {}
         self._shared: dict[Hashable, Future[Any]] = {}
-        self._awaited: dict[object, set[Future[Any]]] = {}
-
-    def reset(self) -> None:
-        """Nobody waits any more; what is in flight goes on."""
-        self._awaited.clear()
 
     def submit(self, call: Callable[[], T], *, flushes: bool = False) -> "Future[T]":
-        """Have `call` made where it may block; its future is a token to wait for.
+        """Have `call` made where it may block; its future is to be waited for.
 
         `flushes` says that it only flushes media.
         """
@@ -132,27 +127,14 @@ class MediaWork:
             future = self._shared[key] = self.submit(call, flushes=True)
         return future
 
-    def end_of(self, work: "set[Future[Any]]") -> object:
-        """A token that comes when all of `work`, of which there is some, has ended."""
-        token = object()
-        self._awaited[token] = work
-        return token
-
-    def finished(self, future: "Future[Any]") -> list[object]:
-        """Some work has ended; the tokens that come with it."""
+    def finished(self, future: "Future[Any]") -> None:
+        """Some work has ended, be it of others: it is in nobody's way any more."""
         self.unfinished.discard(future)
         if self._shared:
             self._shared = {key: one for key, one in self._shared.items() if one is not future}
         in_flight = self._blocks.pop(future, None)
         if in_flight is not None:
             in_flight.discard(future)
-        come = []
-        for token, work in list(self._awaited.items()):
-            work.discard(future)
-            if not work:
-                del self._awaited[token]
-                come.append(token)
-        return come
 
     def _traced(self, call: Callable[[], T]) -> Callable[[], T]:
         trace, what = self._trace, _named(getattr(call, "__qualname__", type(call).__name__))

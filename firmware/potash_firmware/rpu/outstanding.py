@@ -1,52 +1,66 @@
 """The commands that were fetched and not yet answered because they wait for something.
 
-What a token brings after its command is gone (reset, queue deleted, aborted) is dropped here, so
-that no command is answered twice."""
+One that has ended (reset, queue deleted, aborted) is closed, so that no command is answered twice,
+whatever comes of what it has begun."""
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from nvme_spec.opcodes import AdminOpcode
 from nvme_spec.status import NvmeError, Status
-from potash_firmware.rpu.command import Command, Pending
+from potash_firmware.rpu.command import Command, Steps
+from potash_firmware.rpu.scheduler import Scheduler, Signal, Task, Wait
 
 _EVENT_REQUEST = int(AdminOpcode.ASYNCHRONOUS_EVENT_REQUEST)
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A command and what it waits for.
-
-    `name` tells it from the others of its queue: its identifier, or an event request's token. A
-    host that is about to disable the controller may end its event requests for itself, and give
-    their identifiers to other commands (SPDK does).
-    """
-
-    command: Command
-    pending: Pending
-    name: object
 
 
 def _is_event_request(command: Command) -> bool:
     return not command.queue.qid and command.entry.opcode == _EVENT_REQUEST
 
 
+class FirstHalf(NamedTuple):
+    """The first half of a fused operation, which waits for the next entry of its queue."""
+
+    command: Command
+    next: Signal
+    """Brings what the second half makes of both, or None where that entry is none."""
+
+
+class CommandTask(Task):
+    """The task of a command."""
+
+    __slots__ = ("command", "name")
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        steps: Steps,
+        ended: Callable[[Task, Any, Exception | None], None],
+        command: Command,
+    ) -> None:
+        super().__init__(scheduler, steps, ended, pausable=True)
+        self.command = command
+        self.name: object = self if _is_event_request(command) else command.entry.cid
+        """Tells it from the others of its queue. A host that is about to disable the controller may
+        end its event requests for itself, and give their identifiers to other commands (SPDK
+        does)."""
+
+
 class Outstanding:
-    """Waiting commands by token, and by queue and command identifier."""
+    """Waiting commands, in the order in which they began to wait, and by queue and identifier."""
 
     def __init__(self) -> None:
-        self._by_token: dict[object, Waiting] = {}
-        self._by_queue: defaultdict[int, dict[object, Waiting]] = defaultdict(dict)
+        self._all: dict[CommandTask, None] = {}
+        self._by_queue: defaultdict[int, dict[object, CommandTask]] = defaultdict(dict)
         self.aborted: list[tuple[Command, NvmeError]] = []
         """Commands that another command has ended, which are answered before that one."""
-        self.fused: dict[int, object] = {}
-        """First halves of fused operations that wait for the second: token by queue."""
+        self.fused: dict[int, FirstHalf] = {}
+        """First halves of fused operations that wait for the second, by queue."""
 
     def __len__(self) -> int:
-        return len(self._by_token)
+        return len(self._all)
 
     def conflicts(self, command: Command) -> bool:
         """Another command has the identifier of this one; the identifier of an event request
@@ -62,7 +76,7 @@ class Outstanding:
     @property
     def commands(self) -> list[Command]:
         """All of them, in the order in which they have begun to wait."""
-        return [waiting.command for waiting in self._by_token.values()]
+        return [task.command for task in self._all]
 
     @property
     def admin(self) -> int:
@@ -72,26 +86,20 @@ class Outstanding:
     @property
     def any_io(self) -> bool:
         """An I/O command is outstanding."""
-        return len(self._by_token) > self.admin
+        return len(self._all) > self.admin
 
-    def add(self, command: Command, pending: Pending) -> None:
-        """`command` waits from now on."""
-        name = pending.token if _is_event_request(command) else command.entry.cid
-        waiting = Waiting(command, pending, name)
-        self._by_token[pending.token] = waiting
-        self._by_queue[command.queue.qid][name] = waiting
+    def add(self, task: CommandTask) -> None:
+        """A command waits from now on."""
+        self._all[task] = None
+        self._by_queue[task.command.queue.qid][task.name] = task
 
-    def take(self, token: object) -> Waiting | None:
-        """The command that waits for `token`, which waits no longer; None when it is gone."""
-        waiting = self._by_token.pop(token, None)
-        if waiting is not None:
-            del self._by_queue[waiting.command.queue.qid][waiting.name]
-        return waiting
+    def discard(self, task: CommandTask) -> None:
+        """A command waits no longer, if it did."""
+        if task in self._all:
+            del self._all[task]
+            del self._by_queue[task.command.queue.qid][task.name]
 
-    def holds(self, token: object) -> bool:
-        return token in self._by_token
-
-    def find(self, key: tuple[int, int]) -> Waiting | None:
+    def find(self, key: tuple[int, int]) -> CommandTask | None:
         qid, cid = key
         queue = self._by_queue[qid]
         found = queue.get(cid)
@@ -100,8 +108,12 @@ class Outstanding:
         return found
 
     def clear(self) -> None:
-        self._by_token.clear()
+        """End all of them, unanswered; the last first, so that none goes on in place of another."""
+        tasks = list(self._all)
+        self._all.clear()
         self._by_queue.clear()
+        for task in reversed(tasks):
+            task.close()
         self.aborted.clear()
         self.fused.clear()
 
@@ -111,42 +123,47 @@ class Outstanding:
         return self._by_queue[qid]
 
     def abort(self, key: tuple[int, int]) -> bool | Future[Any]:
-        """End a command that waits; False when no such one does, or it cannot be recalled.
+        """End a command that waits; False when no such one does, or it cannot be cancelled.
 
         One that can only be stopped ends soon: with the future that is given.
         """
-        waiting = self.find(key)
-        if waiting is None:
+        task = self.find(key)
+        if task is None:
             return False
-        token, pending = waiting.pending.token, waiting.pending
-        if pending.stop is not None and isinstance(token, Future) and not token.done():
-            pending.stop(NvmeError(Status.ABORT_REQUESTED, dnr=False))
-            return token
-        if pending.recall is None or not pending.recall():
+        if self._stop(task, Status.ABORT_REQUESTED):
+            assert task.future is not None
+            return task.future
+        if not task.cancel():
             return False
-        self._end(waiting, Status.ABORT_REQUESTED)
+        self._end(task, Status.ABORT_REQUESTED)
         return True
 
     def abort_queue(self, qid: int) -> set[Future[Any]]:
         """End the commands of a submission queue that is being deleted.
 
-        Those that the media or an engine work on cannot be recalled: their futures are given. A
+        Those that the media or an engine work on cannot be cancelled: their futures are given. A
         write that was called ended would undo what the host writes to the same blocks after it.
         """
         begun: set[Future[Any]] = set()
         self.fused.pop(qid, None)
-        for waiting in list(self._by_queue[qid].values()):
-            token = waiting.pending.token
-            if isinstance(token, Future):
-                if waiting.pending.stop is not None:
-                    waiting.pending.stop(NvmeError(Status.SQ_DELETION_ABORTED, dnr=False))
-                begun.add(token)
+        for task in list(self._by_queue[qid].values()):
+            future = task.future
+            if future is None:
+                self._end(task, Status.SQ_DELETION_ABORTED)
             else:
-                if waiting.pending.recall is not None:
-                    waiting.pending.recall()
-                self._end(waiting, Status.SQ_DELETION_ABORTED)
+                self._stop(task, Status.SQ_DELETION_ABORTED)
+                begun.add(future)
         return begun
 
-    def _end(self, waiting: Waiting, status: Status) -> None:
-        self.take(waiting.pending.token)
-        self.aborted.append((waiting.command, NvmeError(status, dnr=False)))
+    def _stop(self, task: CommandTask, status: Status) -> bool:
+        """Hasten the end of what works for a command; False where that cannot be done."""
+        wait, future = task.waits_for, task.future
+        if not isinstance(wait, Wait) or wait.stop is None or future is None or future.done():
+            return False
+        wait.stop(NvmeError(status, dnr=False))
+        return True
+
+    def _end(self, task: CommandTask, status: Status) -> None:
+        self.discard(task)
+        task.close()
+        self.aborted.append((task.command, NvmeError(status, dnr=False)))

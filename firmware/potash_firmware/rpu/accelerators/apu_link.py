@@ -7,9 +7,8 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from itertools import count
-from typing import NamedTuple
+from typing import Self
 
 from nvme_spec.status import Status
 from potash_firmware.mailbox import MailboxError, RpuPort, SharedBuffers
@@ -30,6 +29,7 @@ from potash_firmware.mailbox.messages import (
 )
 from potash_firmware.mailbox.shared import SLOTS
 from potash_firmware.rpu.accelerators.engines import Engines
+from potash_firmware.rpu.scheduler import Signal, Steps, Wait
 
 log = logging.getLogger(__name__)
 
@@ -44,18 +44,32 @@ START_PATIENCE = 30.0
 """The first of these while it has yet to say that it has started, on however busy a machine."""
 
 
-class Answer(NamedTuple):
-    """A reply and the slot that its request held."""
+class Slot:
+    """A transfer slot that a command holds: a context manager, at whose end the slot is free, or
+    as soon as the APU has answered."""
 
-    reply: Reply
-    slot: int
+    def __init__(self, number: int, free: Callable[[int], None]) -> None:
+        self.number = number
+        self.answered = Signal()
+        """Brings the reply."""
+        self.asked = False
+        self._free = free
+        self._is_left = False
 
+    def __enter__(self) -> Self:
+        return self
 
-class Grant(NamedTuple):
-    """A slot for the one who waited for it by `token`."""
+    def __exit__(self, *_: object) -> None:
+        if self.asked and not self.answered.sent:
+            self._is_left = True
+        else:
+            self._free(self.number)
 
-    token: object
-    slot: int
+    def answer(self, reply: Reply) -> None:
+        """The APU has answered what was asked."""
+        self.answered.send(reply)
+        if self._is_left:
+            self._free(self.number)
 
 
 class ApuLink:
@@ -71,16 +85,14 @@ class ApuLink:
         """Messages, of all APUs that there have been."""
         self._due = ResetScope(0)
         """Resets that the APU has yet to get, or has not answered."""
-        self._erasures: set[Future[None]] = set()
-        self._erased: deque[Future[None]] = deque()
+        self._erasures: list[Signal] = []
         self._asked_since_reset = False
         self._tags = count()
         self._free = list(range(SLOTS))
         self._stale: set[int] = set()
         """Slots in use that hold what is a former host's."""
-        self._slot_waiters: deque[object] = deque()
-        self._in_flight: dict[int, int] = {}
-        self._failures: deque[Reply] = deque()
+        self._slot_waiters: deque[Signal] = deque()
+        self._in_flight: dict[int, Slot] = {}
         self._clock = clock
         self._silent_since = 0.0
         """When the APU last said something, or was asked something while nothing else waited."""
@@ -111,9 +123,8 @@ class ApuLink:
             self.port = None
         self.engines.disconnected()
         self.resetting = None
-        # One that died before the loss of the last one was reported adds nothing to that.
-        reported = {reply.tag for reply in self._failures}
-        self._failures.extend(_failure(tag) for tag in self._in_flight if tag not in reported)
+        for tag in list(self._in_flight):
+            self._answered(_failure(tag))
         self._end_erasures()  # the next APU does that before it answers anything
 
     def end(self) -> None:
@@ -125,12 +136,6 @@ class ApuLink:
     def lost(self) -> bool:
         """The APU has closed its end and is not disconnected yet."""
         return self.port is not None and self.port.closed
-
-    @property
-    def due(self) -> bool:
-        """Whether there is something to take though the APU has said nothing."""
-        waited = self._free and self._slot_waiters
-        return bool(self._failures or self._erased or self.engines.due or waited)
 
     @property
     def in_flight(self) -> int:
@@ -173,49 +178,58 @@ class ApuLink:
 
     # Slots.
 
-    def take_slot(self) -> int | None:
-        """A free slot; None when there is none, or others wait already."""
-        return self._free.pop() if self._free and not self._slot_waiters else None
+    def slot(self) -> Steps[Slot]:
+        """Wait for a free slot, in the order of asking."""
+        if self._free and not self._slot_waiters:
+            return Slot(self._free.pop(), self._free_slot)
+        waiter = Signal()
+        self._slot_waiters.append(waiter)
+        try:
+            number = yield Wait(waiter)
+        except GeneratorExit:
+            if waiter.sent:
+                self._free_slot(waiter.value)
+            else:
+                self._slot_waiters.remove(waiter)
+            raise
+        return Slot(number, self._free_slot)
 
-    def wait_for_slot(self) -> object:
-        """A token that comes back in a `Grant`."""
-        token = object()
-        self._slot_waiters.append(token)
-        return token
-
-    def free_slot(self, slot: int) -> None:
-        if slot in self._stale:
-            self._stale.remove(slot)
-            self.buffers.clear_slot(slot)
-        self._free.append(slot)
-
-    def grants(self) -> Iterator[Grant]:
-        """Slots for those that wait, in their order."""
-        while self._free and self._slot_waiters:
-            yield Grant(self._slot_waiters.popleft(), self._free.pop())
+    def _free_slot(self, number: int) -> None:
+        if number in self._stale:
+            self._stale.remove(number)
+            self.buffers.clear_slot(number)
+        if self._slot_waiters:
+            self._slot_waiters.popleft().send(number)
+        else:
+            self._free.append(number)
 
     # Messages.
 
     def request(
         self,
+        slot: Slot,
         *,
         admin: bool,
         opcode: int,
         nsid: int,
         cdws: tuple[int, int, int, int, int, int],
-        slot: int,
         length: int,
     ) -> int:
-        """Send a command that holds `slot`; its tag comes back in exactly one `Answer`."""
+        """Send a command that holds `slot`, which is answered exactly once; the request's tag."""
         self._asking()
         tag = self._new_tag()
+        slot.asked = True
         self._in_flight[tag] = slot
         if self.port is None:
-            self._failures.append(_failure(tag))
+            self._answered(_failure(tag))
         else:
             self._asked_since_reset = True
-            self.send(Request(tag, admin, opcode, nsid, cdws, slot if length else NO_SLOT, length))
+            number = slot.number if length else NO_SLOT
+            self.send(Request(tag, admin, opcode, nsid, cdws, number, length))
         return tag
+
+    def _answered(self, reply: Reply) -> None:
+        self._in_flight.pop(reply.tag).answer(reply)
 
     def take_over(self) -> None:
         """The buffers are about to hold what the next APU begins with, which is not to be reset."""
@@ -230,7 +244,7 @@ class ApuLink:
     @property
     def idle(self) -> bool:
         """The APU owes no answer, and nothing of it waits here."""
-        return not (self._is_asked or self.due)
+        return not (self._is_asked or self.engines.ended)
 
     def reset(self, *, next_host: bool = False) -> None:
         """The controller was reset: have every job stopped and forgotten.
@@ -238,29 +252,24 @@ class ApuLink:
         Where the `next_host` may be another one, nothing of this one's is left: buffers, firmware,
         logs, transfer slots.
         """
-        self._slot_waiters.clear()
         if next_host:
             self._stale = set(range(SLOTS)) - set(self._free)
             for slot in self._free:
                 self.buffers.clear_slot(slot)
         self._reset(NEXT_HOST if next_host else CONTROLLER_RESET)
 
-    def erase(self) -> "set[Future[None]]":
-        """Have the accelerators forget the user data that they hold; futures to wait for.
+    def erase(self) -> Signal:
+        """Have the accelerators forget the user data that they hold; sent when they have.
 
-        They come back in `erased`. None without an APU: the next one forgets before it answers.
+        Without an APU that is now: the next one forgets before it answers.
         """
         self._reset(ERASE)
+        erased = Signal()
         if self.port is None:
-            return set()
-        future: Future[None] = Future()
-        self._erasures.add(future)
-        return {future}
-
-    def erased(self) -> "Iterator[Future[None]]":
-        """Those futures of `erase` whose time has come."""
-        while self._erased:
-            yield self._erased.popleft()
+            erased.send()
+        else:
+            self._erasures.append(erased)
+        return erased
 
     def _reset(self, scope: ResetScope) -> None:
         """Send a reset.
@@ -284,9 +293,8 @@ class ApuLink:
             self._end_erasures()
 
     def _end_erasures(self) -> None:
-        for future in self._erasures:
-            future.set_result(None)
-        self._erased.extend(self._erasures)
+        for erased in self._erasures:
+            erased.send()
         self._erasures.clear()
 
     def send(self, message: ToApu) -> None:
@@ -299,8 +307,8 @@ class ApuLink:
             log.error("the APU is given up: %s", error)
             self.port.close()
 
-    def messages(self) -> Iterator[Answer | ToRpu]:
-        """The APU's messages since the last call, replies as `Answer`s."""
+    def messages(self) -> Iterator[ToRpu]:
+        """The APU's messages since the last call, but for answers, which go to who has asked."""
         while self.port is not None and not self.port.closed:
             try:
                 message = self.port.receive()
@@ -319,12 +327,9 @@ class ApuLink:
             elif not isinstance(message, Reply):
                 yield message
             elif message.tag in self._in_flight:
-                yield Answer(message, self._in_flight.pop(message.tag))
+                self._answered(message)
             else:
                 log.error("the APU has answered %#x, which nobody asked", message.tag)
-        while self._failures:
-            reply = self._failures.popleft()
-            yield Answer(reply, self._in_flight.pop(reply.tag))
 
 
 def _failure(tag: int) -> Reply:

@@ -56,7 +56,8 @@ class Engines:
     """Serials that the APU which is there knows."""
     _checks: dict[int, Future[Outcome]] = field(default_factory=dict, init=False)
     _executions: dict[int, Future[Execution]] = field(default_factory=dict, init=False)
-    _ended: deque[Future[Any]] = field(default_factory=deque, init=False)
+    ended: deque[Future[Any]] = field(default_factory=deque, init=False)
+    """What `finished` has yet to give."""
 
     # As `engine.Engine` says.
 
@@ -123,19 +124,14 @@ class Engines:
             self._notify(Forget(serial))
 
     def finished(self) -> Iterator[Future[Any]]:
-        while self._ended:
-            yield self._ended.popleft()
+        while self.ended:
+            yield self.ended.popleft()
 
     # The APU comes, answers and goes.
 
     @property
     def asked(self) -> bool:
         return bool(self._checks or self._executions)
-
-    @property
-    def due(self) -> bool:
-        """There is something to take though the APU has said nothing."""
-        return bool(self._ended)
 
     def connected(self) -> None:
         """An APU is there, which knows of nothing."""
@@ -174,5 +170,5 @@ class Engines:
 
     def _end(self, future: Future[Any], result: object) -> Future[Any]:
         future.set_result(result)
-        self._ended.append(future)
+        self.ended.append(future)
         return future

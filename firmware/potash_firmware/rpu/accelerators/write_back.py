@@ -9,9 +9,8 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from nvme_spec.commands import PRACT
@@ -29,7 +28,8 @@ from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRec
 from potash_firmware.rpu.operations.sanitize import Sanitizing
 from potash_firmware.rpu.protection.deferred import insert
 from potash_firmware.rpu.protection.wanted import Wanted
-from potash_firmware.rpu.timing.deadlines import Deadlines
+from potash_firmware.rpu.scheduler import Scheduler, Steps
+from potash_firmware.rpu.timing.deadlines import Timer
 
 if TYPE_CHECKING:  # it takes NumPy, as in the controller
     from potash_firmware.rpu.timing.jobs import JobTime
@@ -85,14 +85,6 @@ class _Work:
     """Nanoseconds that the job has taken then."""
 
 
-class _Begun(NamedTuple):
-    """A work's part in one namespace; `healed` are blocks that it makes readable again."""
-
-    work: _Work
-    namespace: Namespace
-    healed: list[tuple[int, int]]
-
-
 @dataclass(eq=False, repr=False)
 class WriteBacks:
     """The write-backs in flight for the APU that is running."""
@@ -104,15 +96,16 @@ class WriteBacks:
     failures: MediaFailures
     faults: Faults
     sanitizing: Sanitizing
-    deadlines: Deadlines
+    scheduler: Scheduler
     job_time: JobTime | None
     _parts: dict[int, list[WriteBack]] = field(default_factory=dict)
-    _begun: dict[Future[None], _Begun] = field(default_factory=dict)
-    _not_due: list[_Work] = field(default_factory=list)
+    _writing: int = 0
+    """Writes of which the media executor reads the arenas."""
+    _not_due: dict[Timer, _Work] = field(default_factory=dict)
     """What is written, and not yet answered as its time has not come."""
 
     def __bool__(self) -> bool:
-        return bool(self._begun)
+        return self._writing > 0
 
     def start(self, message: WriteBack) -> None:
         """Do what `message` asks; it is answered when that has ended, or at once if it is wrong.
@@ -136,7 +129,8 @@ class WriteBacks:
                 self._answer(message.tag, work.error)
                 return
         for nsid, items in pieces.items():
-            self._begin(work, message.accelerator, self.namespaces.attached_blocks[nsid], items)
+            namespace = self.namespaces.attached_blocks[nsid]
+            self.scheduler.start(self._write(work, message.accelerator, namespace, items))
 
     def _charge(
         self,
@@ -160,6 +154,8 @@ class WriteBacks:
     def apu_lost(self) -> None:
         """Nobody will send the rest of what has come in part, or wants an answer."""
         self._parts.clear()
+        for timer in self._not_due:
+            timer.cancel()
         self._not_due.clear()
 
     def _refusal(self, accelerator: int, pieces: Mapping[int, list[Piece]]) -> int:
@@ -186,9 +182,10 @@ class WriteBacks:
                 return errno.EBUSY
         return 0
 
-    def _begin(
+    def _write(
         self, work: _Work, accelerator: int, namespace: Namespace, pieces: list[Piece]
-    ) -> None:
+    ) -> Steps[None]:
+        """Write the part of one namespace; the APU has its answer when all parts are written."""
         self.sanitizing.data_written()
         arena, media = self.apu.buffers.arena(accelerator), namespace.media
         healed = [
@@ -210,8 +207,26 @@ class WriteBacks:
                 media.flush()
 
         ranges = [(item.first, item.length) for item in pieces]
+        self._writing += 1
         future = self.media_work.on_blocks(namespace.in_flight, ranges, write, writes=True)
-        self._begun[future] = _Begun(work, namespace, healed)
+        yield {future}
+        error = future.exception()
+        if isinstance(error, MediaError):
+            log.error("a job's output could not be written: %s", error.strerror)
+            self.failures.writing(namespace.nsid, namespace.media, error, namespace.lba_of(error))
+        if error is not None:
+            healed = []
+            known = isinstance(error, OSError) and error.errno
+            work.error = work.error or known or errno.EIO
+        for blocks in healed:
+            namespace.uncorrectable.remove(*blocks)
+        self._writing -= 1
+        work.left -= 1
+        if not work.left:
+            self._ended(work)
+        if healed:
+            with suppress(NvmeError):  # the blocks are as good as saved by the next flush
+                yield from self.uncorrectable.save()
 
     def check(self, message: ReadCheck) -> None:
         """Say whether a job may read the blocks of its input, as a host's Read would find."""
@@ -236,45 +251,23 @@ class WriteBacks:
                 return errno.EIO, failing
         return 0, 0
 
-    def media_finished(self, future: Future[None]) -> bool:
-        """True when `future` was a write-back's; the APU has its answer if all of it has ended."""
-        begun = self._begun.pop(future, None)
-        if begun is None:
-            return False
-        work, namespace, healed = begun
-        error = future.exception()
-        if isinstance(error, MediaError):
-            log.error("a job's output could not be written: %s", error.strerror)
-            self.failures.writing(namespace.nsid, namespace.media, error, namespace.lba_of(error))
-        elif error is None and healed:
-            for blocks in healed:
-                namespace.uncorrectable.remove(*blocks)
-            self.uncorrectable.save()
-        if error is not None:
-            known = isinstance(error, OSError) and error.errno
-            work.error = work.error or known or errno.EIO
-        work.left -= 1
-        if not work.left:
-            self._ended(work)
-        return True
-
     def _ended(self, work: _Work) -> None:
         """All of it is on the media, and on the modelled drive when it is due."""
         if work.due is None:
             self._answer(work.tag, work.error)
         else:
-            self._not_due.append(work)
-            self.deadlines.call(work.due, partial(self._due, work))
+            timer = self.scheduler.deadlines.call(work.due, lambda: self._due(timer))
+            self._not_due[timer] = work
 
-    def _due(self, work: _Work) -> None:
-        if work in self._not_due:
-            self._not_due.remove(work)
-            self._answer(work.tag, work.error, work.modelled)
+    def _due(self, timer: Timer) -> None:
+        work = self._not_due.pop(timer)
+        self._answer(work.tag, work.error, work.modelled)
 
     def hurry(self) -> None:
         """Answer what is not due, as a reset waits for that."""
-        for work in list(self._not_due):
-            self._due(work)
+        for timer in list(self._not_due):
+            timer.cancel()
+            self._due(timer)
 
     def _answer(self, tag: int, error: int, modelled: int = 0) -> None:
         if self.apu.port is not None:

@@ -3,8 +3,8 @@
 Source: NVM Express Base Specification 2.0, section 5.15 and 5.27.
 """
 
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Generator
+from typing import Any
 
 from nvme_spec.commands import GetFeatures, SetFeatures
 from nvme_spec.features import FeatureId, KeepAliveTimer, Select
@@ -13,14 +13,15 @@ from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_firmware.rpu.admin import placement
-from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.command import Command, Result, Steps
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.features.table import Feature, row
 from potash_firmware.rpu.features.values import MILLISECOND
 from potash_firmware.rpu.namespaces.namespace import Namespace, flushing
+from potash_firmware.rpu.scheduler import Wait, never
 
 
-def set_features(controller: Controller, command: Command) -> Result:
+def set_features(controller: Controller, command: Command) -> Steps:
     """Store a feature's value; one that is saved is on stable storage when the command ends."""
     fields = SetFeatures.decode(command.entry.cdws)
     features = controller.features
@@ -36,7 +37,7 @@ def set_features(controller: Controller, command: Command) -> Result:
             Status.FEATURE_NOT_NAMESPACE_SPECIFIC, "the feature is the whole controller's"
         )
     if feature.placement:
-        return placement.set_feature(controller, command)
+        return (yield from placement.set_feature(controller, command))
     nsids = _namespaces(controller, feature, nsid, all_allowed=True)
     if fields.fid == FeatureId.NAMESPACE_WRITE_PROTECTION:
         for one in nsids:  # a format that could not write would leave nothing that can be used
@@ -54,50 +55,41 @@ def set_features(controller: Controller, command: Command) -> Result:
         return result
     save = controller.persistence.save_features()
     if fields.fid == FeatureId.NAMESPACE_WRITE_PROTECTION:
-        return _flush_protected(controller, nsids, save)
-    return Pending(
-        controller.media_work.submit(save),
-        lambda future: _kept(future, result),
-    )
+        save = yield from _flushed_before(controller, nsids, save)
+    try:
+        yield controller.media_work.submit(save)
+    except MediaError as error:
+        # It is in force, and saved as soon as the sidecar can be written again.
+        raise NvmeError(Status.INTERNAL_ERROR, str(error.strerror), dnr=False) from None
+    return result
 
 
-def _flush_protected(controller: Controller, nsids: list[int], save: Callable[[], None]) -> Result:
-    """What was written to namespaces that take no writes any more is durable at the end."""
+def _flushed_before(
+    controller: Controller, nsids: list[int], save: Callable[[], None]
+) -> Generator[Any, Any, Callable[[], None]]:
+    """Wait for writes of namespaces that take no more; `save`, after a flush of them."""
     protected = [
         one
         for nsid, one in controller.namespaces.blocks.items()
         if nsid in nsids and one.media.protected
     ]
+    yield Wait(
+        {
+            future
+            for one in protected
+            for future in one.in_flight.in_the_way(0, one.media.size, writes=False)
+        },
+        never,
+    )
+    flush = flushing(protected)
 
-    def begin(_: object = None) -> Pending:
-        flush = flushing(protected)
+    def flush_and_save() -> None:
+        for _, error in flush():
+            if error is not None:
+                raise error
+        save()
 
-        def flush_and_save() -> None:
-            for _, error in flush():
-                if error is not None:
-                    raise error
-            save()
-
-        return Pending(
-            controller.media_work.submit(flush_and_save), lambda future: _kept(future, 0)
-        )
-
-    writing = {
-        future
-        for one in protected
-        for future in one.in_flight.in_the_way(0, one.media.size, writes=False)
-    }
-    return Pending(controller.media_work.end_of(writing), begin) if writing else begin()
-
-
-def _kept(future: "Future[None]", result: int) -> int:
-    """The saved value is on stable storage, or not."""
-    try:
-        future.result()
-    except MediaError as error:
-        # It is in force, and saved as soon as the sidecar can be written again.
-        raise NvmeError(Status.INTERNAL_ERROR, str(error.strerror), dnr=False) from None
-    return result
+    return flush_and_save
 
 
 def get_features(controller: Controller, command: Command) -> Result:

@@ -4,16 +4,15 @@ Source: NVM Express Base Specification 2.0, section 5.12 and 5.13.
 """
 
 import logging
-from concurrent.futures import Future
-from typing import Any
+from collections.abc import Callable
 
 from nvme_spec.commands import CommitAction, FirmwareCommit, FirmwareImageDownload
 from nvme_spec.logs import NoticeEvent
 from nvme_spec.persistent_events import FirmwareCommitted
 from nvme_spec.status import NvmeError, Status, split
 from potash_device.media.errors import MediaError
-from potash_device.media.flash import LAST_SLOT, StoredImage
-from potash_firmware.rpu.command import Command, Pending, Result, finished
+from potash_device.media.flash import LAST_SLOT
+from potash_firmware.rpu.command import Command, Result, Steps
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.operations.firmware_slots import BUILT_IN_SLOT
 
@@ -35,7 +34,7 @@ def download(controller: Controller, command: Command) -> Result:
     return None
 
 
-def commit(controller: Controller, command: Command) -> Result:
+def commit(controller: Controller, command: Command) -> Steps:
     """Put the downloaded image into a slot, or make another slot's image the active one.
 
     However it ends, the persistent event log has it.
@@ -56,14 +55,16 @@ def commit(controller: Controller, command: Command) -> Result:
             )
         )
 
-    return finished(
-        lambda: _commit(controller, fields),
-        lambda: note(Status.SUCCESS),
-        lambda error: note(error.status),
-    )
+    try:
+        yield from _commit(controller, fields)
+    except NvmeError as error:
+        note(error.status)
+        raise
+    note(Status.SUCCESS)
+    return None
 
 
-def _commit(controller: Controller, fields: FirmwareCommit) -> Pending:
+def _commit(controller: Controller, fields: FirmwareCommit) -> Steps:
     slots = controller.firmware
     if fields.action not in (*_REPLACES, CommitAction.ACTIVATE_AT_RESET):
         raise NvmeError(Status.INVALID_FIELD, f"commit action {fields.action} is not there")
@@ -72,11 +73,16 @@ def _commit(controller: Controller, fields: FirmwareCommit) -> Pending:
     if slots.busy:
         raise NvmeError(Status.COMMAND_SEQUENCE_ERROR, "another image is being written", dnr=False)
     if fields.action == CommitAction.ACTIVATE_AT_RESET:
-        return _activate(controller, fields.slot)
-    return _replace(controller, fields)
+        if fields.slot not in slots.revisions:
+            raise NvmeError(Status.INVALID_FIRMWARE_IMAGE, f"slot {fields.slot} holds no image")
+        yield from _stored(controller, lambda: slots.flash.activate(fields.slot))
+        slots.next = fields.slot
+    else:
+        yield from _replace(controller, fields)
+    return None
 
 
-def _replace(controller: Controller, fields: FirmwareCommit) -> Pending:
+def _replace(controller: Controller, fields: FirmwareCommit) -> Steps:
     slots = controller.firmware
     slot = fields.slot or slots.choose_writable()
     if slot == BUILT_IN_SLOT:
@@ -84,36 +90,28 @@ def _replace(controller: Controller, fields: FirmwareCommit) -> Pending:
     image = slots.download.take()
     activate = fields.action != CommitAction.REPLACE
 
-    def finish(future: Future[StoredImage]) -> None:
-        _require_stored(controller, future)
-        if fields.action == CommitAction.REPLACE_AND_ACTIVATE_AT_RESET:
-            slots.next = slot
-        elif fields.action == CommitAction.REPLACE_AND_ACTIVATE_NOW:
-            controller.alerts.notice(NoticeEvent.FIRMWARE_ACTIVATION_STARTING)
-            slots.active, slots.next = slot, None
+    def store() -> None:
+        try:
+            slots.flash.store(slot, image, activate=activate)
+        finally:
+            slots.busy = False  # whoever waits for it, or nobody after a reset
 
     slots.busy = True
-    future = controller.media_work.submit(lambda: slots.flash.store(slot, image, activate=activate))
-    future.add_done_callback(lambda _: setattr(slots, "busy", False))
-    return Pending(future, finish)
-
-
-def _activate(controller: Controller, slot: int) -> Pending:
-    slots = controller.firmware
-    if slot not in slots.revisions:
-        raise NvmeError(Status.INVALID_FIRMWARE_IMAGE, f"slot {slot} holds no image")
-
-    def finish(future: Future[None]) -> None:
-        _require_stored(controller, future)
+    yield from _stored(controller, store)
+    if fields.action == CommitAction.REPLACE_AND_ACTIVATE_AT_RESET:
         slots.next = slot
+    elif fields.action == CommitAction.REPLACE_AND_ACTIVATE_NOW:
+        controller.alerts.notice(NoticeEvent.FIRMWARE_ACTIVATION_STARTING)
+        slots.active, slots.next = slot, None
+    return None
 
-    return Pending(controller.media_work.submit(lambda: slots.flash.activate(slot)), finish)
 
-
-def _require_stored(controller: Controller, future: Future[Any]) -> None:
+def _stored(controller: Controller, call: Callable[[], object]) -> Steps:
+    """Have the flash written. Raises NvmeError."""
     try:
-        future.result()
+        yield controller.media_work.submit(call)
     except MediaError as error:
         controller.health.media_errors += 1
         log.error("the flash could not be written: %s", error)
         raise NvmeError(Status.INTERNAL_ERROR, str(error), dnr=False) from None
+    return None

@@ -20,15 +20,15 @@ from nvme_spec.ranges import (
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_device.media.store import Media
-from potash_firmware.rpu.command import Command, Result
-from potash_firmware.rpu.command_sets.nvm.blocks import STEP, Step, one_by_one, pieces, read_error
+from potash_firmware.rpu.command import Command, Steps
+from potash_firmware.rpu.command_sets.nvm.blocks import STEP, Part, carry_out, pieces, read_error
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.uncorrectable import UncorrectableBlocks
 from potash_firmware.rpu.transfer import check_size
 
 
-def get_lba_status(controller: Controller, command: Command) -> Result:
+def get_lba_status(controller: Controller, command: Command) -> Steps:
     """Give the ranges of blocks that cannot be read, of those that the host asks for."""
     fields = GetLbaStatus.decode(command.entry.cdws)
     namespace = controller.namespaces.usable(command.entry.nsid)
@@ -43,25 +43,21 @@ def get_lba_status(controller: Controller, command: Command) -> Result:
     for first, blocks in namespace.uncorrectable.ranges(slba, count):
         bad.add(first, blocks)
 
-    def answer() -> None:
-        found = bad.ranges()
-        reason = LbaStatusCompletion.MORE if len(found) > room else LbaStatusCompletion.COMPLETE
-        page = encode_lba_status(found[:room], reason)
-        controller.transfer.send(command, page, fields.length)
-
-    if fields.atype == LbaStatusAction.TRACKED_ONLY:
-        answer()
-        return None
-
-    def steps() -> Iterator[Step]:
+    def parts() -> Iterator[Part]:
         for first, length in pieces(
             slba * namespace.block_size, count * namespace.block_size, STEP
         ):
             if len(bad) > room:
                 return
-            yield Step(first, length, partial(_scan, namespace, first, length, bad))
+            yield Part(first, length, partial(_scan, namespace, first, length, bad))
 
-    return one_by_one(controller, command, namespace, steps(), read_error, answer, writes=False)
+    if fields.atype == LbaStatusAction.SCAN:
+        yield from carry_out(controller, command, namespace, parts(), read_error, writes=False)
+    found = bad.ranges()
+    reason = LbaStatusCompletion.MORE if len(found) > room else LbaStatusCompletion.COMPLETE
+    page = encode_lba_status(found[:room], reason)
+    controller.transfer.send(command, page, fields.length)
+    return None
 
 
 def _scan(namespace: Namespace, first: int, length: int, bad: UncorrectableBlocks) -> None:

@@ -9,7 +9,7 @@ Source: NVM Express Base Specification 2.0, section 5.16; Zoned Namespace Comman
 1.1, section 4.1.4.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -26,7 +26,7 @@ from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
 from nvme_spec.zoned import encode_changed_zones
 from potash_firmware.rpu.admin import placement
-from potash_firmware.rpu.command import Command, Pending, Result, finished
+from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.command_sets import compute
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.features.table import FEATURES, Feature
@@ -45,8 +45,8 @@ _ACTION_MASK = 3
 
 NO_ATTRIBUTE = Lpa(0)
 
-Make = Callable[[Controller, Command, GetLogPage], bytes | Pending | None]
-"""Gives the whole page, `Pending` where the data reaches the host by another way, None for none."""
+Make = Callable[[Controller, Command, GetLogPage], bytes | Steps | None]
+"""Gives the whole page, steps where the data reaches the host by another way, None for none."""
 
 
 def _nothing(controller: Controller, nsid: int) -> None:
@@ -92,7 +92,7 @@ class Page:
         )
 
 
-def get_log_page(controller: Controller, command: Command) -> Result:
+def get_log_page(controller: Controller, command: Command) -> Steps:
     """Give a part of a log page; unless the host retains it, the page's event may come again."""
     fields = GetLogPage.decode(command.entry.cdws)
     page = PAGES.get(fields.lid)
@@ -108,21 +108,18 @@ def get_log_page(controller: Controller, command: Command) -> Result:
     controller.transfer.views(command, fields.length, write=True)
     data = page.make(controller, command, fields)
 
-    def send() -> Result:
-        if data is None or isinstance(data, Pending):
-            return data
+    result = None
+    if isinstance(data, Generator):
+        result = yield from data
+    elif data is not None:
         if offset > len(data):
             raise NvmeError(Status.INVALID_FIELD, detail=f"the log page has {len(data)} bytes")
         controller.transfer.send(command, data[offset:], fields.length)
-        return None
-
-    def read() -> None:
-        """The page has reached the host: its event is over, unless the host retains it."""
-        if not fields.rae:
-            page.after_reading(controller, command.entry.nsid)
-            controller.events.log_was_read(fields.lid, command.entry.nsid)
-
-    return finished(send, read)
+    # The page has reached the host: its event is over, unless the host retains it.
+    if not fields.rae:
+        page.after_reading(controller, command.entry.nsid)
+        controller.events.log_was_read(fields.lid, command.entry.nsid)
+    return result
 
 
 def _check_namespace(controller: Controller, scope: Scope, nsid: int) -> None:

@@ -1,8 +1,7 @@
 """Commands that begin an operation: of namespaces, Device Self-test and Sanitize.
 
-Format NVM, Namespace Management and Namespace Attachment are tasks that begin when the one before
-has ended, so two of them never see half of what the other does. The other two run in the
-background.
+Format NVM, Namespace Management and Namespace Attachment begin when the one before has ended, so
+two of them never see half of what the other does. The other two run in the background.
 
 Source: NVM Express Base Specification 2.0, section 5.9 (Device Self-test), 5.14 (Format NVM), 5.19
 (Namespace Attachment), 5.20 (Namespace Management) and 5.24 (Sanitize).
@@ -29,7 +28,7 @@ from potash_firmware.rpu.namespaces.inventory import CONTROLLER_ID
 from potash_firmware.rpu.namespaces.namespace import wanted_format
 
 
-def format_nvm(controller: Controller, command: Command) -> Result:
+def format_nvm(controller: Controller, command: Command) -> Steps:
     """Give one namespace, or all that are attached, an LBA format and empty blocks."""
     fields = FormatNvm.decode(command.entry.cdws)
     if fields.ses not in (SecureErase.NONE, SecureErase.USER_DATA):
@@ -48,13 +47,12 @@ def format_nvm(controller: Controller, command: Command) -> Result:
         erases=fields.ses != SecureErase.NONE,
         dword10=command.entry.cdw10,
     )
-    timing, nsid = controller.timing, command.entry.nsid
-    if timing is None:
-        return controller.tasks.command(steps)
-    nsids = controller.namespaces.attached_blocks if nsid == BROADCAST_NSID else [nsid]
-    return controller.deadlines.after(
-        lambda: controller.tasks.command(steps), lambda: timing.erase(nsids)
-    )
+    result = yield from controller.operations.command(steps)
+    if controller.timing is not None:
+        nsid = command.entry.nsid
+        nsids = controller.namespaces.attached_blocks if nsid == BROADCAST_NSID else [nsid]
+        yield from controller.deadlines.until(controller.timing.erase(nsids))
+    return result
 
 
 def namespace_management(controller: Controller, command: Command) -> Result:
@@ -67,9 +65,9 @@ def namespace_management(controller: Controller, command: Command) -> Result:
                 Status.IO_COMMAND_SET_NOT_SUPPORTED, detail=f"there is no command set {fields.csi}"
             )
         wanted = bytes(controller.transfer.receive(command, IDENTIFY_SIZE))
-        return controller.tasks.command(management.create(fields.csi, wanted))
+        return controller.operations.command(management.create(fields.csi, wanted))
     if fields.sel == NamespaceManagementOperation.DELETE:
-        return controller.tasks.command(management.delete(command.entry.nsid))
+        return controller.operations.command(management.delete(command.entry.nsid))
     raise NvmeError(Status.INVALID_FIELD, detail=f"SEL {fields.sel} is reserved")
 
 
@@ -88,7 +86,9 @@ def namespace_attachment(controller: Controller, command: Command) -> Result:
         raise NvmeError(Status.CONTROLLER_LIST_INVALID, detail=str(error)) from None
     if identifiers != [CONTROLLER_ID]:
         raise NvmeError(Status.CONTROLLER_LIST_INVALID, detail="there is one controller, 0")
-    return controller.tasks.command(controller.management.attach(command.entry.nsid, attach=attach))
+    return controller.operations.command(
+        controller.management.attach(command.entry.nsid, attach=attach)
+    )
 
 
 def device_self_test(controller: Controller, command: Command) -> Result:
@@ -106,10 +106,10 @@ def device_self_test(controller: Controller, command: Command) -> Result:
         yield tests.save()
         return None
 
-    return controller.tasks.command(remember(), exclusive=False)
+    return controller.operations.command(remember(), exclusive=False)
 
 
 def sanitize(controller: Controller, command: Command) -> Result:
     """Start an operation, which goes on after the command, or leave the failure mode."""
     fields = Sanitize.decode(command.entry.cdws)
-    return controller.tasks.command(controller.sanitizing.command(fields, command.entry.cdw10))
+    return controller.operations.command(controller.sanitizing.command(fields, command.entry.cdw10))

@@ -8,7 +8,6 @@ Specification 1.1 (I/O Management Receive and Send).
 """
 
 import struct
-from concurrent.futures import Future
 
 from nvme_spec.commands import GetLogPage, SetFeatures
 from nvme_spec.features import FeatureId
@@ -37,7 +36,7 @@ from nvme_spec.placement import (
 )
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.shapes import MOST_NAMESPACES
-from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.command import Command, Result, Steps
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import NamespaceUse, Row, table
 from potash_firmware.rpu.placement import GROUP, Placement
@@ -115,7 +114,7 @@ def get_feature(controller: Controller, command: Command) -> Result:
     return len(EventType)
 
 
-def set_feature(controller: Controller, command: Command) -> Result:
+def set_feature(controller: Controller, command: Command) -> Steps:
     """Enable events or disable them; data placement itself cannot be changed. Raises NvmeError."""
     if SetFeatures.decode(command.entry.cdws).fid == FeatureId.FLEXIBLE_DATA_PLACEMENT:
         _require_group(command)
@@ -132,11 +131,8 @@ def set_feature(controller: Controller, command: Command) -> Result:
     enabled |= events
     if not fields.enable:
         enabled -= events
-
-    def kept(future: "Future[None]") -> None:
-        future.result()
-
-    return Pending(controller.media_work.submit(controller.persistence.record()), kept)
+    yield controller.media_work.submit(controller.persistence.record())
+    return None
 
 
 def _events_of(controller: Controller, command: Command) -> tuple[set[EventType], FdpEventsFields]:
@@ -208,7 +204,7 @@ def management_receive(controller: Controller, command: Command) -> Result:
     return None
 
 
-def management_send(controller: Controller, command: Command) -> Result:
+def management_send(controller: Controller, command: Command) -> Steps:
     """Have reclaim unit handles refer to other reclaim units."""
     assert controller.placement is not None
     fields = ManagementSend.decode(command.entry.cdws)
@@ -220,7 +216,8 @@ def management_send(controller: Controller, command: Command) -> Result:
         raise NvmeError(Status.INVALID_FIELD, "the namespace has fewer placement identifiers")
     data = bytes(controller.transfer.receive(command, 2 * count))
     due = controller.placement.update(namespace.nsid, struct.unpack(f"<{count}H", data))
-    return controller.deadlines.keep(due, lambda: None)
+    yield from controller.deadlines.until(due)
+    return None
 
 
 PLACEMENT_IO = table(

@@ -9,8 +9,9 @@ from potash_device.board import MAX_QUEUE_ENTRIES
 from potash_device.controller.dma import PAGE_SIZE, transfer_error
 from potash_device.controller.queues import CompletionQueue, Interrupt, SubmissionQueue
 from potash_device.controller.shadow import ShadowDoorbells
-from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.command import Command, Result, Steps
 from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.scheduler import Wait, never
 from pyvfio_user.memory import AccessFault
 
 
@@ -63,20 +64,16 @@ def create_submission(controller: Controller, command: Command) -> Result:
     return None
 
 
-def delete_submission(controller: Controller, command: Command) -> Result:
+def delete_submission(controller: Controller, command: Command) -> Steps:
     """Delete I/O Submission Queue: its commands are aborted, or end before it where they must."""
     qid = DeleteIoQueue.decode(command.entry.cdws).qid
     queue = controller.board.queues.submissions.get(qid)
     if qid == 0 or queue is None or queue.closed:
         raise _no_queue(qid)
     queue.closed = True
-    return _remove(controller, qid)
-
-
-def _remove(controller: Controller, qid: int) -> Result:
-    begun = controller.outstanding.abort_queue(qid)
-    if begun:  # what one of them has ended may begin something else, so check again
-        return Pending(controller.media_work.end_of(begun), lambda _: _remove(controller, qid))
+    # What one of them has ended may begin something else, so this asks again.
+    while begun := controller.outstanding.abort_queue(qid):
+        yield Wait(begun, never)
     controller.board.queues.remove_submission(qid)
     return None
 

@@ -3,37 +3,36 @@
 Source: Computational Programs Command Set 1.1, as implementers have it.
 """
 
-from concurrent.futures import Future
-
 from nvme_spec import computational
 from nvme_spec.commands import GetLogPage
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.mailbox.execution import Outcome
-from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
-from potash_firmware.rpu.compute.programs import PROGRAM_TYPES, Programs
+from potash_firmware.rpu.command import Command, Result, Steps, steps_of
+from potash_firmware.rpu.compute.programs import PROGRAM_TYPES
 from potash_firmware.rpu.compute.state import ComputeState
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.memory import ComputeNamespace
+from potash_firmware.rpu.scheduler import Wait
 
 
-def load_program(controller: Controller, command: Command) -> Result:
+def load_program(controller: Controller, command: Command) -> Steps:
     """Load a piece of a program, or unload a program."""
     fields = computational.LoadProgram.decode(command.entry.cdws)
     programs = _state(controller, command).programs
     if fields.sel == computational.LoadProgramSelect.UNLOAD:
         programs.unload(fields.pind)
-    else:
-        programs.check_piece(fields)
-        piece = controller.transfer.receive(command, fields.numb)
-        due = None
-        if controller.timing is not None:
-            due = controller.timing.memory(fields.numb, fields.numb)
-        return controller.deadlines.keep(due, lambda: programs.load(fields, piece))
-    return None
+        return None
+    programs.check_piece(fields)
+    piece = controller.transfer.receive(command, fields.numb)
+    due = None
+    if controller.timing is not None:
+        due = controller.timing.memory(fields.numb, fields.numb)
+    steps = steps_of(lambda: programs.load(fields, piece))
+    return (yield from controller.deadlines.not_before(due, steps))
 
 
-def program_activation(controller: Controller, command: Command) -> Result:
+def program_activation(controller: Controller, command: Command) -> Steps:
     """Activate a program, once it is known to be sound, or deactivate one."""
     fields = computational.ProgramActivation.decode(command.entry.cdws)
     programs = _state(controller, command).programs
@@ -45,18 +44,13 @@ def program_activation(controller: Controller, command: Command) -> Result:
     check = programs.activate(fields.pind)
     if check is None:
         return None
-    return Pending(
-        check, lambda ended: _activate_checked(programs, fields.pind, ended), nothing_to_undo
-    )
-
-
-def _activate_checked(programs: Programs, index: int, check: Future[Outcome]) -> None:
-    outcome = check.result()
+    outcome = yield Wait(check)
     if outcome in (Outcome.LOST, Outcome.CANCELLED):
         raise NvmeError(Status.INTERNAL_ERROR, dnr=False, detail="the engine was lost")
     if outcome is not Outcome.RETURNED:
-        raise NvmeError(Status.INVALID_PROGRAM_DATA, detail=f"program {index} cannot run")
-    programs.activate(index)
+        raise NvmeError(Status.INVALID_PROGRAM_DATA, detail=f"program {fields.pind} cannot run")
+    programs.activate(fields.pind)
+    return None
 
 
 def memory_range_sets(controller: Controller, command: Command) -> Result:
@@ -78,7 +72,7 @@ def memory_range_sets(controller: Controller, command: Command) -> Result:
 def execute_program(controller: Controller, command: Command) -> Result:
     """Run a program; what it returns is in dwords 0 and 1."""
     state = _state(controller, command)
-    return state.runs.begin(command, state.programs, state.sets)
+    return state.runs.execute(command, state.programs, state.sets)
 
 
 def program_list(controller: Controller, command: Command, fields: GetLogPage) -> bytes:

@@ -13,7 +13,7 @@ from csd_spec.opcodes import IoOpcode as AcceleratorOpcode
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.memory_commands import MemoryOpcode
 from nvme_spec.opcodes import IoOpcode
-from potash_firmware.rpu.command import Command, Result
+from potash_firmware.rpu.command import Command, Steps, steps_of
 from potash_firmware.rpu.command_sets.memory.access import target as memory_target
 from potash_firmware.rpu.command_sets.nvm.blocks import Target, stream_of, target
 from potash_firmware.rpu.controller import Controller
@@ -104,10 +104,11 @@ def timed(tables: Mapping[CommandSet, Table]) -> dict[CommandSet, Table]:
 
 
 def _timed(handler: Handler, charge: Charge) -> Handler:
-    def run(controller: Controller, command: Command) -> Result:
+    def run(controller: Controller, command: Command) -> Steps:
         timing = controller.timing
         assert timing is not None
         due = charge(controller, timing, command)
-        return controller.deadlines.keep(due, lambda: handler(controller, command))
+        steps = steps_of(lambda: handler(controller, command))
+        return controller.deadlines.not_before(due, steps)
 
     return run

@@ -13,11 +13,11 @@ from nvme_spec import zoned
 from nvme_spec.logs import CommandByte
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
-from potash_firmware.rpu.command import Command, Pending, Result, steps_by
+from potash_firmware.rpu.command import Command, Result, Steps, steps_of
 from potash_firmware.rpu.command_sets.nvm import optional, read_write
 from potash_firmware.rpu.command_sets.nvm.blocks import (
     Target,
-    after,
+    in_the_way,
     require_writable,
     stream_of,
     target,
@@ -85,93 +85,67 @@ def _no_time(controller: Controller, timing: "ModelledTime", blocks: Target) -> 
     return None
 
 
-def _write(controller: Controller, command: Command, handler: Handler, charge: Charge) -> Result:
+def _write(controller: Controller, command: Command, handler: Handler, charge: Charge) -> Steps:
     """Claim the blocks, store the record of their zone, and then write them."""
     moves_data = charge is _write_time
     blocks = target(controller, command, moves_data=moves_data)
     namespace = _zoned(controller, command)
+    while before := _resets(namespace, blocks.slba):
+        yield before
+    require_writable(controller, namespace)
+    if moves_data:  # memory that is not there is refused before the write pointer moves
+        controller.transfer.views(command, blocks.length, write=False)
+    zones, zone = namespace.zones, namespace.zones.of(blocks.slba)
+    namespace.claim(blocks.slba, blocks.blocks)
+    resets = zone.resets
+    due = None if controller.timing is None else charge(controller, controller.timing, blocks)
+    yield from _store_claims(controller, namespace)
 
-    def begin() -> Result:
-        wait = _after_reset(controller, namespace, blocks.slba, begin)
-        if wait is not None:
-            return wait
-        require_writable(controller, namespace)
-        if moves_data:  # memory that is not there is refused before the write pointer moves
-            controller.transfer.views(command, blocks.length, write=False)
-        zones, zone = namespace.zones, namespace.zones.of(blocks.slba)
-        namespace.claim(blocks.slba, blocks.blocks)
-        resets = zone.resets
+    def claimed_and_written() -> Result:
+        if namespace.zones is not zones or zone.resets != resets:
+            # Behind the write pointer now: as if the zone had been reset first.
+            raise NvmeError(
+                Status.ZONE_INVALID_WRITE,
+                f"zone {zone.number} was reset before block {blocks.slba} was written",
+                lba=blocks.slba,
+            )
+        return handler(controller, command)
 
-        def carry_out() -> Result:
-            if namespace.zones is not zones or zone.resets != resets:
-                # Behind the write pointer now: as if the zone had been reset first.
-                raise NvmeError(
-                    Status.ZONE_INVALID_WRITE,
-                    f"zone {zone.number} was reset before block {blocks.slba} was written",
-                    lba=blocks.slba,
-                )
-            return handler(controller, command)
-
-        due = None if controller.timing is None else charge(controller, controller.timing, blocks)
-        return _stored(
-            controller,
-            namespace,
-            lambda: controller.deadlines.keep(due, carry_out),
-        )
-
-    return begin()
+    return (yield from controller.deadlines.not_before(due, steps_of(claimed_and_written)))
 
 
-def zone_append(controller: Controller, command: Command) -> Result:
+def zone_append(controller: Controller, command: Command) -> Steps:
     """Write at the write pointer of the zone; the first block that was written is the result."""
     zslba = target(controller, command).slba
     namespace = _zoned(controller, command)
     zone = namespace.zones.starting(zslba)
-    wait = _after_reset(controller, namespace, zslba, lambda: zone_append(controller, command))
-    if wait is not None:
-        return wait
+    while before := _resets(namespace, zslba):
+        yield before
+        namespace = _zoned(controller, command)  # the namespace may be gone, or another
+        zone = namespace.zones.starting(zslba)
     namespace.zones.require_writable(zone)
     lba = zone.first + zone.pointer
     entry = command.entry._replace(cdw10=lba & 0xFFFF_FFFF, cdw11=lba >> 32)
-    return _with_result(lambda: write(controller, replace(command, entry=entry)), lba)
+    yield from steps_of(lambda: write(controller, replace(command, entry=entry)))
+    return lba
 
 
-def _with_result(step: Callable[[], Result], value: int) -> Result:
-    """Take `step`; the command's result is `value` when it has succeeded."""
-    result = step()
-    if isinstance(result, Pending):
-        return steps_by(result, lambda step: _with_result(step, value))
-    return value
-
-
-def _after_reset(
-    controller: Controller, namespace: ZonedNamespace, lba: int, again: Callable[[], Result]
-) -> Pending | None:
-    """How to wait where the zone of a block is being reset; else None."""
+def _resets(namespace: ZonedNamespace, lba: int) -> set[Future[object]]:
+    """What has to be waited for where the zone of a block is being reset."""
     first = namespace.zones.of(lba).first * namespace.block_size
-    return after(controller, namespace, ((first, 1),), again, writes=True)
+    return in_the_way(namespace, ((first, 1),), writes=True)
 
 
-def _stored(
-    controller: Controller, namespace: ZonedNamespace, then: Callable[[], Result]
-) -> Result:
-    """Go on with `then` when the records of zones that have changed are stored."""
+def _store_claims(controller: Controller, namespace: ZonedNamespace) -> Steps:
+    """Have the records of zones that have changed be stored."""
     if namespace.zones.changed:  # by a recommendation for the state that the zone is in now
         controller.zones_changed()
     try:
-        if namespace.store_claims_at_once():
-            return then()
+        if not namespace.store_claims_at_once():
+            yield controller.media_work.submit(namespace.store_claims)
     except MediaError as error:
         raise write_error(controller, namespace, error) from None
-
-    def finish(future: "Future[None]") -> Result:
-        try:
-            future.result()
-        except MediaError as error:
-            raise write_error(controller, namespace, error) from None
-        return then()
-
-    return Pending(controller.media_work.submit(namespace.store_claims), finish)
+    return None
 
 
 read = _reading(read_write.read)
@@ -185,7 +159,7 @@ write_uncorrectable = _writing(optional.write_uncorrectable, _no_time)
 # Commands of zones.
 
 
-def zone_management_send(controller: Controller, command: Command) -> Result:
+def zone_management_send(controller: Controller, command: Command) -> Steps:
     """Open, close, finish, reset or offline a zone, or all of them; or set an extension."""
     fields = zoned.ZoneManagementSend.decode(command.entry.cdws)
     namespace = _zoned(controller, command)
@@ -199,17 +173,15 @@ def zone_management_send(controller: Controller, command: Command) -> Result:
     require_writable(controller, namespace)
     if not fields.select_all:
         zones.starting(fields.slba)
-        wait = _after_reset(
-            controller,
-            namespace,
-            fields.slba,
-            lambda: zone_management_send(controller, command),
-        )
-        if wait is not None:
-            return wait
+        while before := _resets(namespace, fields.slba):
+            yield before
+            namespace = _zoned(controller, command)  # the namespace may be gone, or another
+            zones = namespace.zones
+            require_writable(controller, namespace)
+            zones.starting(fields.slba)
     selected = zones.selected(action, fields.slba, every=fields.select_all)
     if action is zoned.ZoneSendAction.RESET:
-        return _reset(controller, namespace, selected) if selected else None
+        return (yield from _reset(controller, namespace, selected)) if selected else None
     extension = None
     if action is zoned.ZoneSendAction.SET_EXTENSION:
         extension = bytes(controller.transfer.receive(command, zoned.EXTENSION_UNIT))
@@ -217,10 +189,10 @@ def zone_management_send(controller: Controller, command: Command) -> Result:
     if extension is not None:
         selected[0].extension = extension
         selected[0].attributes |= zoned.ZoneAttribute.EXTENSION_VALID
-    return _stored(controller, namespace, lambda: None)
+    return (yield from _store_claims(controller, namespace))
 
 
-def _reset(controller: Controller, namespace: ZonedNamespace, zones: list[Zone]) -> Result:
+def _reset(controller: Controller, namespace: ZonedNamespace, zones: list[Zone]) -> Steps:
     """Deallocate zones, which are empty when that is durable."""
     block_size, size = namespace.block_size, namespace.zones.size
     ranges = tuple((zone.first * block_size, size * block_size) for zone in zones)
@@ -232,37 +204,31 @@ def _reset(controller: Controller, namespace: ZonedNamespace, zones: list[Zone])
         namespace.store_claims()
         media.flush()
 
-    def begin() -> Result:
-        wait = after(controller, namespace, ranges, begin, writes=True, alone=True)
-        if wait is not None:
-            return wait
+    def emptied() -> Steps:
+        while before := in_the_way(namespace, ranges, writes=True, alone=True):
+            yield before
         require_writable(controller, namespace)
         # Other commands find the zones empty when this has ended.
         namespace.zones.empty(zones)
-        work = controller.media_work.on_blocks(
-            namespace.in_flight, ranges, erase, writes=True, alone=True
-        )
-        return Pending(work, finish)
-
-    def finish(future: "Future[None]") -> Result:
         try:
-            future.result()
+            yield controller.media_work.on_blocks(
+                namespace.in_flight, ranges, erase, writes=True, alone=True
+            )
         except MediaError as error:
             failed = write_error(controller, namespace, error)
             namespace.zones.not_emptied(zones)
             with suppress(MediaError):
                 namespace.store_claims_at_once()
             raise failed from None
-        before = namespace.uncorrectable.ranges()
+        bad = namespace.uncorrectable.ranges()
         for zone in zones:
             namespace.uncorrectable.remove(zone.first, size)
-        changed = namespace.uncorrectable.ranges() != before
-        return controller.uncorrectable.save() if changed else None
+        if namespace.uncorrectable.ranges() != bad:
+            yield from controller.uncorrectable.save()
+        return None
 
-    due = None
-    if controller.timing is not None:
-        due = controller.timing.trim(namespace.nsid, ranges)
-    return controller.deadlines.keep(due, begin)
+    due = None if controller.timing is None else controller.timing.trim(namespace.nsid, ranges)
+    return (yield from controller.deadlines.not_before(due, emptied()))
 
 
 def zone_management_receive(controller: Controller, command: Command) -> Result:

@@ -10,7 +10,6 @@ Source: Computational Programs Command Set 1.1, figures 16 to 23, as implementer
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,11 +18,11 @@ from typing import TYPE_CHECKING
 from nvme_spec.computational import MEMORY_RANGE_SIZE, Execute, MemoryRange
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.mailbox.execution import Outcome
-from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.compute.engine import Engine, Execution, SharedRange
 from potash_firmware.rpu.compute.programs import Program, Programs
 from potash_firmware.rpu.compute.ranges import RangeSet, RangeSets
-from potash_firmware.rpu.outstanding import Outstanding
+from potash_firmware.rpu.scheduler import Signal, Wait, never
 from potash_firmware.rpu.transfer import Transfer, check_size
 
 if TYPE_CHECKING:  # it takes NumPy, as in the controller
@@ -54,22 +53,13 @@ class Run:
     """Bytes of the command's data."""
     skipped: int
     """Bytes of range descriptors at the beginning of that."""
+    turn: Signal = field(default_factory=Signal)
+    """It may be given to the engine, or is to end, having been stopped while it waited."""
     execution: Future[Execution] | None = None
-    stopped: NvmeError | None = None
+    stopped: Exception | None = None
     """What it ends with, if it was stopped."""
     timed: Timed | None = None
     """Its time, where that is modelled."""
-
-
-@dataclass(eq=False, slots=True)
-class Turn:
-    """The token of a command that waits for its turn."""
-
-    run: Run
-    runs: Runs
-
-    def drop(self) -> None:
-        self.runs.release(self.run)
 
 
 @dataclass(eq=False)
@@ -79,32 +69,46 @@ class Runs:
     nsid: int
     engine: Engine
     transfer: Transfer
-    outstanding: Outstanding
-    ready: deque[Turn]
-    """Commands of all namespaces whose turn has come, or that were stopped while they waited."""
     job_time: JobTime | None = None
     """What executions take, where that is modelled."""
     running: set[Run] = field(default_factory=set)
     """Those with the engine, and those whose turn has come."""
-    _turns: deque[Turn] = field(default_factory=deque)
+    _waiting: deque[Run] = field(default_factory=deque)
 
-    def begin(self, command: Command, programs: Programs, sets: RangeSets) -> Pending:
+    def execute(self, command: Command, programs: Programs, sets: RangeSets) -> Steps:
         """Take an Execute Program command. Raises NvmeError."""
+        ranges: tuple[SharedRange, ...] | None
         run, ranges = self._prepare(command, programs, sets)
         if self.job_time is not None:
             overdue = NvmeError(Status.INTERNAL_ERROR, detail="the guest has stood still too long")
             run.timed = self.job_time.arrive(self.nsid, partial(self.stop, run, overdue))
-        if len(self.running) < RUN_LIMIT and not self._turns:
+        if len(self.running) < RUN_LIMIT and not self._waiting:
             self.running.add(run)
-            return self._give(run, lambda: ranges)
-        turn = Turn(run, self)
-        self._turns.append(turn)
-        return Pending(
-            turn,
-            # Memory may have gone, or come, since it was checked.
-            lambda _: self._give(run, lambda: sets.resolve(run.ranges)),
-            lambda: self._withdraw(turn),
-        )
+        else:
+            self._waiting.append(run)
+            ranges = None
+        try:
+            if ranges is None:
+                yield Wait(run.turn)
+                if run.stopped is not None:
+                    raise run.stopped
+                # Memory may have gone, or come, since it was checked.
+                ranges = sets.resolve(run.ranges)
+            data = memoryview(b"")
+            if run.length > run.skipped:
+                data = self.transfer.receive(command, run.length)[run.skipped :]
+        except BaseException:
+            self.release(run)
+            raise
+        row = 0
+        if self.job_time is not None and run.timed is not None:
+            row = self.job_time.row(run.timed)
+        image = run.program.image
+        run.execution = self.engine.execute(self.nsid, image, ranges, run.parameters, data, row)
+        execution = yield Wait(run.execution, never, stop=partial(self.stop, run))
+        if self.job_time is not None and run.timed is not None:
+            yield from self.job_time.until_due(run.timed)
+        return self._outcome(run, execution)
 
     def _prepare(
         self, command: Command, programs: Programs, sets: RangeSets
@@ -136,35 +140,6 @@ class Runs:
         run = Run(command, program, ranges, range_set, parameters, length, skipped)
         return run, resolved
 
-    def _give(self, run: Run, resolve: Callable[[], tuple[SharedRange, ...]]) -> Pending:
-        """Its turn has come: give it to the engine. Raises NvmeError."""
-        try:
-            if run.stopped is not None:
-                raise run.stopped
-            ranges = resolve()
-            data = memoryview(b"")
-            if run.length > run.skipped:
-                data = self.transfer.receive(run.command, run.length)[run.skipped :]
-        except NvmeError:
-            self.release(run)
-            raise
-        image = run.program.image
-        row = 0
-        if self.job_time is not None and run.timed is not None:
-            row = self.job_time.row(run.timed)
-        run.execution = self.engine.execute(self.nsid, image, ranges, run.parameters, data, row)
-        return Pending(
-            run.execution,
-            lambda execution: self._end(run, execution.result()),
-            stop=lambda error: self.stop(run, error),
-        )
-
-    def _end(self, run: Run, execution: Execution) -> Result:
-        """How the command ends, when the modelled core would have ended. Raises NvmeError."""
-        if self.job_time is None or run.timed is None:
-            return self._outcome(run, execution)
-        return self.job_time.keep(run.timed, lambda: self._outcome(run, execution))
-
     def _outcome(self, run: Run, execution: Execution) -> int:
         if execution.outcome is Outcome.RETURNED:
             return execution.value
@@ -177,7 +152,7 @@ class Runs:
 
     # Stopping.
 
-    def stop(self, run: Run, error: NvmeError) -> None:
+    def stop(self, run: Run, error: Exception) -> None:
         """Have it end soon, with `error` unless its end comes first."""
         if run.stopped is None:
             run.stopped = error
@@ -190,10 +165,10 @@ class Runs:
         def concerns(run: Run) -> bool:
             return not memory or any(one.nsid == memory for one in run.ranges)
 
-        for turn in [one for one in self._turns if concerns(one.run)]:
-            self.stop(turn.run, error)
-            self._turns.remove(turn)
-            self.ready.append(turn)
+        for run in [one for one in self._waiting if concerns(one)]:
+            self.stop(run, error)
+            self._waiting.remove(run)
+            run.turn.send()
         concerned = [run for run in self.running if concerns(run)]
         for run in concerned:
             self.stop(run, error)
@@ -201,33 +176,24 @@ class Runs:
 
     def reset(self) -> None:
         """The session is over: nobody waits for its commands any more."""
-        for run in [*(turn.run for turn in self._turns), *self.running]:
-            if run.execution is None and self.job_time is not None and run.timed is not None:
-                self.job_time.executed(run.timed, None)
-        self._turns.clear()
-        self.running = {run for run in self.running if run.execution is not None}
         self.stop_all(NvmeError(Status.ABORT_REQUESTED, dnr=False))
-
-    def _withdraw(self, turn: Turn) -> bool:
-        if turn in self._turns:
-            self._turns.remove(turn)
-        self.release(turn.run)
-        return True
 
     # Turns.
 
     def release(self, run: Run) -> None:
-        """It does not run any more: others may."""
+        """It neither runs any more nor waits for its turn: others may run."""
         self.running.discard(run)
+        if run in self._waiting:
+            self._waiting.remove(run)
         if self.job_time is not None and run.timed is not None:
             execution = run.execution
             ended = execution is not None and execution.done()
             work = execution.result().work if execution is not None and ended else None
             self.job_time.executed(run.timed, work)
-        while self._turns and len(self.running) < RUN_LIMIT:
-            turn = self._turns.popleft()
-            self.running.add(turn.run)
-            self.ready.append(turn)
+        while self._waiting and len(self.running) < RUN_LIMIT:
+            following = self._waiting.popleft()
+            self.running.add(following)
+            following.turn.send()
 
     def finished(self, future: Future[Execution]) -> bool:
         """Whether `future` was of a command here, which no longer runs."""
@@ -244,9 +210,5 @@ class Runs:
 
     def uses(self, what: Program | RangeSet) -> bool:
         """Whether a command uses a program or a range set."""
-        return any(what in (run.program, run.range_set) for run in self._all())
-
-    def _all(self) -> list[Run]:
-        """Every command that runs or waits; not those that are gone with their queue."""
-        waiting = [turn.run for turn in self._turns if self.outstanding.holds(turn)]
-        return [*self.running, *waiting]
+        every = (*self.running, *self._waiting)
+        return any(what in (run.program, run.range_set) for run in every)

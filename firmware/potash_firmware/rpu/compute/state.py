@@ -6,7 +6,6 @@ lost with the namespace, with power, and before another host may be served.
 
 from __future__ import annotations
 
-from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,8 +14,7 @@ from nvme_spec.status import NvmeError
 from potash_firmware.rpu.compute.engine import Engine, Execution
 from potash_firmware.rpu.compute.programs import Programs
 from potash_firmware.rpu.compute.ranges import Memory, RangeSets
-from potash_firmware.rpu.compute.runs import Runs, Turn
-from potash_firmware.rpu.outstanding import Outstanding
+from potash_firmware.rpu.compute.runs import Runs
 from potash_firmware.rpu.settings import ComputeSettings
 from potash_firmware.rpu.transfer import Transfer
 
@@ -44,21 +42,16 @@ class Compute:
     settings: ComputeSettings
     engine: Engine
     transfer: Transfer
-    outstanding: Outstanding
     memory: Memory
     job_time: JobTime | None = None
     _states: dict[int, ComputeState] = field(default_factory=dict)
-    ready: deque[Turn] = field(default_factory=deque)
-    """Commands that have waited, and may begin or end now: resume each, or drop it."""
 
     def of(self, nsid: int) -> ComputeState:
         """The state of compute namespace `nsid`, of which there has to be one."""
         state = self._states.get(nsid)
         if state is None:
             self.engine.open(nsid)
-            runs = Runs(
-                nsid, self.engine, self.transfer, self.outstanding, self.ready, self.job_time
-            )
+            runs = Runs(nsid, self.engine, self.transfer, self.job_time)
             programs = Programs(nsid, self.settings, self.engine, runs.uses, self._has_room)
             sets = RangeSets(self.settings, self.memory, runs.uses)
             state = self._states[nsid] = ComputeState(programs, sets, runs)
@@ -110,7 +103,6 @@ class Compute:
 
     def reset(self, *, next_host: bool) -> None:
         """The session is over; the `next_host` is to find nothing of this one's."""
-        self.ready.clear()
         for state in self._states.values():
             state.runs.reset()
             if next_host:

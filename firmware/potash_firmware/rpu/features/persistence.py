@@ -11,14 +11,11 @@ Source: NVM Express Base Specification 2.0, section 5.16.1.3 (SMART / Health Inf
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
 
 from nvme_spec.logs import SmartLog
 from nvme_spec.persistent_events import HardwareError, HardwareErrorCode, SmartSnapshot
 from potash_device.media.errors import MediaError
-from potash_device.media.executor import MediaExecutor
 from potash_device.media.sidecar import Sidecar
 from potash_device.saved import Section
 from potash_firmware.rpu import placement as placements
@@ -31,6 +28,7 @@ from potash_firmware.rpu.logs.namespaces import LbaStatus
 from potash_firmware.rpu.logs.persistent_events import PersistentEvents
 from potash_firmware.rpu.logs.telemetry import Telemetry
 from potash_firmware.rpu.placement import Placement
+from potash_firmware.rpu.scheduler import Scheduler, Steps
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +53,7 @@ class Persistence:
     """
 
     sidecar: Sidecar
-    executor: MediaExecutor
+    scheduler: Scheduler
     features: Features
     health: Health
     errors: ErrorLog
@@ -70,7 +68,8 @@ class Persistence:
     _recorded: int = 0
     _sample_at: float = 0.0
     _snapshot_at: float = 0.0
-    _saving: Future[None] | None = None
+    saving: bool = False
+    """A record is being written."""
 
     def restore(self) -> None:
         """Remember, as the sidecar has it."""
@@ -133,10 +132,6 @@ class Persistence:
         self._record()
         self._try_to_save()
 
-    @property
-    def saving(self) -> bool:
-        return self._saving is not None
-
     def save_features(self) -> Callable[[], None]:
         """What is to be called, where it may wait, to store the saved values. Raises MediaError."""
         self.sidecar.put(values.SECTION, self.features.saved_values())
@@ -149,7 +144,7 @@ class Persistence:
     @property
     def timeout(self) -> float | None:
         """Seconds until something is to be recorded; None while it is being done."""
-        if self._saving is not None:
+        if self.saving:
             return None
         due = max(self._snapshot_at, self._due)  # a snapshot waits for the next record
         if self._activity != self._recorded:
@@ -168,13 +163,6 @@ class Persistence:
                 self._snapshot()
             self._record()
             self._start_saving()
-
-    def media_finished(self, future: Future[Any]) -> bool:
-        """True when `future` was a record's."""
-        if future is not self._saving:
-            return False
-        self._saving = None
-        return True
 
     @property
     def _activity(self) -> int:
@@ -196,8 +184,13 @@ class Persistence:
             self.sidecar.put(placements.SECTION, self.placement.state())
 
     def _start_saving(self) -> None:
-        if self._saving is None:
-            self._saving = self.executor.submit(self._try_to_save)
+        if not self.saving:
+            self.scheduler.start(self._save())
+
+    def _save(self) -> Steps[None]:
+        self.saving = True
+        yield self._try_to_save
+        self.saving = False
 
     def _try_to_save(self) -> None:
         try:

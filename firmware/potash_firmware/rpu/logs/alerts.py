@@ -8,7 +8,7 @@ Source: NVM Express Base Specification 2.0, section 5.2 (Asynchronous Event Requ
 5.27.1.8 and figure 275 (OAES); Zoned Namespace Command Set Specification 1.1, figures 42 to 44."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -20,6 +20,7 @@ from nvme_spec.identify.capabilities import Oaes
 from nvme_spec.logs import AsyncEvent
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.rpu.logs.errors import ErrorLog
+from potash_firmware.rpu.scheduler import Signal
 
 REQUEST_LIMIT = 4
 """Outstanding requests; AERL in Identify Controller is one less, being 0's based."""
@@ -29,17 +30,18 @@ QUEUE_LIMIT = 64
 
 
 class AsyncEvents:
-    """The events of one controller and the tokens of the requests that wait for them."""
+    """The events of one controller and the requests that wait for them."""
 
     def __init__(self) -> None:
-        self._requests: deque[object] = deque()
-        self._events: deque[AsyncEvent] = deque()
+        self._requests: deque[Signal] = deque()
+        self.queued: deque[AsyncEvent] = deque()
+        """Events that no request has brought to the host."""
         self._silent: dict[int, AsyncEvent] = {}
         """The event of each type whose log page the host has to read first."""
 
     def clear(self) -> None:
         self._requests.clear()
-        self._events.clear()
+        self.queued.clear()
         self._silent.clear()
 
     @property
@@ -49,38 +51,36 @@ class AsyncEvents:
     def save(self) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
         """The queued events as numbers, and the events that types are silent for."""
         silent = tuple((kind, event.encode()) for kind, event in self._silent.items())
-        return tuple(one.encode() for one in self._events), silent
+        return tuple(one.encode() for one in self.queued), silent
 
     def load(self, events: Iterable[int], silent: Iterable[tuple[int, int]]) -> None:
         """Have these events and no others, whatever requests wait."""
-        self._events = deque(map(AsyncEvent, tuple(events)[:QUEUE_LIMIT]))
+        self.queued = deque(map(AsyncEvent, tuple(events)[:QUEUE_LIMIT]))
         self._silent = {kind: AsyncEvent(event) for kind, event in silent}
 
-    def request(self) -> object:
-        """A new request's token. Raises NvmeError when too many wait already."""
+    def request(self) -> Signal:
+        """A new request, which brings an event. Raises NvmeError when too many wait already."""
         if len(self._requests) == REQUEST_LIMIT:
             raise NvmeError(Status.AER_LIMIT, f"{REQUEST_LIMIT} event requests wait already")
-        token = object()
-        self._requests.append(token)
-        return token
+        request = Signal()
+        self._requests.append(request)
+        return request
 
-    def withdraw(self, token: object) -> bool:
-        """Forget a request; False when `token` is not one that waits."""
-        if token not in self._requests:
-            return False
-        self._requests.remove(token)
-        return True
+    def withdraw(self, request: Signal) -> None:
+        """Forget a request, if it is one that waits."""
+        if request in self._requests:
+            self._requests.remove(request)
 
     def add(self, event: AsyncEvent) -> bool:
         """Something happened. False where it does not count: the same waits already."""
-        if event in self._events or len(self._events) >= QUEUE_LIMIT:
+        if event in self.queued or len(self.queued) >= QUEUE_LIMIT:
             return False
-        self._events.append(event)
+        self.queued.append(event)
         return True
 
     def drop(self, unwanted: Callable[[AsyncEvent], bool]) -> None:
         """Forget the events that wait and that the host does not want."""
-        self._events = deque(event for event in self._events if not unwanted(event))
+        self.queued = deque(event for event in self.queued if not unwanted(event))
 
     def log_was_read(self, log_page: int, nsid: int) -> None:
         """The host has read a log page, or that of a namespace, without retaining its event."""
@@ -91,17 +91,16 @@ class AsyncEvents:
         self._silent = {kind: one for kind, one in self._silent.items() if not is_over(one)}
         self.drop(is_over)
 
-    def deliver(self) -> Iterator[tuple[object, int]]:
-        """Requests that can be answered now, each with dwords 0 and 1 of its
-        completion."""
-        for event in list(self._events):
+    def deliver(self) -> None:
+        """Answer the requests that can be, each with dwords 0 and 1 of its completion."""
+        for event in list(self.queued):
             if not self._requests:
                 return
             if event.type in self._silent:
                 continue
-            self._events.remove(event)
+            self.queued.remove(event)
             self._silent[event.type] = event
-            yield self._requests.popleft(), event.encode()
+            self._requests.popleft().send(event.encode())
 
 
 class Notice(NamedTuple):

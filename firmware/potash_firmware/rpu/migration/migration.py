@@ -208,12 +208,12 @@ class Migration:
         waiting = len(outstanding) - one.events.waiting - len(outstanding.fused)
         reasons = {
             "registers": self._board.registers.host_writes,
-            "commands": waiting or self._commands.holds or outstanding.aborted,
+            "commands": waiting or outstanding.aborted,
             "completions": any(one.staged for one in self._board.queues.completions.values()),
             "media": one.media_work.unfinished or one.persistence.saving,
-            "operations": not one.tasks.idle,
+            "operations": not one.operations.idle,
             "a shutdown": self._lifecycle.flushing,
-            "programs": one.compute.ready or one.compute.executions,
+            "programs": one.compute.executions,
             "accelerators": one.write_backs or not one.apu.idle or self.jobs_run(),
         }
         return next((what for what, there in reasons.items() if there), "")

@@ -156,7 +156,7 @@ def flushing(namespaces: Iterable[Namespace]) -> Callable[[], list[Flushed]]:
     """A call for the media executor, which flushes each namespace whatever becomes of the others.
 
     A namespace that is being formatted is left out: its contents are void, and its files are being
-    replaced. The format itself has waited for every flush that began before (`Tasks.quiet`).
+    replaced. The format itself has waited for every flush that began before (`Operations.quiet`).
     """
     flushed = [one for one in namespaces if one.in_flight.closed is not Status.FORMAT_IN_PROGRESS]
 

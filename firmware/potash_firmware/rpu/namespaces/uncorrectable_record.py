@@ -4,13 +4,12 @@ Source: NVM Command Set Specification 1.0, section 3.2.7 (Write Uncorrectable).
 """
 
 from collections.abc import Callable
-from concurrent.futures import Future
 
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_device.media.sidecar import Sidecar
 from potash_device.saved import Section
-from potash_firmware.rpu.command import Pending, Result, Steps
+from potash_firmware.rpu.command import Steps
 from potash_firmware.rpu.media_work import MediaWork
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.namespace import Namespace
@@ -51,20 +50,16 @@ class UncorrectableRecord:
         """What is uncorrectable now would be so after a power cycle, and nothing else."""
         return self._saved == self._changes
 
-    def save(self, then: Callable[[], Result] = lambda: None) -> Pending:
-        """Have the uncorrectable blocks, as they are now, outlive a power cycle; `then` go on."""
+    def save(self) -> Steps:
+        """Have the uncorrectable blocks, as they are now, outlive a power cycle."""
         write, change = self._changed()
-
-        def finish(future: "Future[None]") -> Result:
-            try:
-                future.result()
-            except MediaError as error:
-                # It is so for now, and saved as soon as a flush finds the sidecar writable again.
-                raise NvmeError(Status.WRITE_FAULT, dnr=False, detail=str(error.strerror)) from None
-            self._saved = max(self._saved, change)
-            return then()
-
-        return Pending(self._media_work.submit(write), finish)
+        try:
+            yield self._media_work.submit(write)
+        except MediaError as error:
+            # It is so for now, and saved as soon as a flush finds the sidecar writable again.
+            raise NvmeError(Status.WRITE_FAULT, dnr=False, detail=str(error.strerror)) from None
+        self._saved = max(self._saved, change)
+        return None
 
     def saving(self) -> Steps:
         """As `save`, within a long operation. Raises MediaError."""

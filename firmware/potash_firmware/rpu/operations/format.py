@@ -7,7 +7,6 @@ Source: NVM Express Base Specification 2.0, section 5.14 (Format NVM).
 """
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,9 +26,10 @@ from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.uncorrectable import UncorrectableBlocks
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
+from potash_firmware.rpu.operations.operations import Operations
 from potash_firmware.rpu.operations.sanitize import Sanitizing
 from potash_firmware.rpu.operations.self_tests import SelfTests
-from potash_firmware.rpu.operations.tasks import Tasks
+from potash_firmware.rpu.scheduler import Signal
 
 ERASED_PIECE = 1 << 30
 """Bytes that a format erases in one go."""
@@ -39,8 +39,8 @@ ERASED_PIECE = 1 << 30
 class Formatting:
     """The formats of one drive.
 
-    `erase_accelerators` gives futures that end when the accelerators hold no user data; `changed`
-    is called for a namespace that is not as it was.
+    `erase_accelerators` gives a signal that is sent when the accelerators hold no user data;
+    `changed` is called for a namespace that is not as it was.
     """
 
     board: Board
@@ -49,11 +49,11 @@ class Formatting:
     persistence: Persistence
     uncorrectable: UncorrectableRecord
     failures: MediaFailures
-    tasks: Tasks
+    operations: Operations
     self_tests: SelfTests
     sanitizing: Sanitizing
     events: PersistentEvents
-    erase_accelerators: Callable[[], set[Future[None]]]
+    erase_accelerators: Callable[[], Signal]
     changed: Callable[[int], None]
 
     def format(
@@ -96,7 +96,7 @@ class Formatting:
         before = [namespace.in_flight.closed for namespace in namespaces]
         for namespace in namespaces:
             namespace.in_flight.closed = Status.FORMAT_IN_PROGRESS
-        yield from self.tasks.quiet([one.in_flight for one in namespaces])
+        yield from self.operations.quiet([one.in_flight for one in namespaces])
         if erases:  # what jobs have read of the blocks is user data too
             yield self.erase_accelerators()
         # Those that a failure leaves alone are as they were.

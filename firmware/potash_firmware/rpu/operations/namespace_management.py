@@ -30,7 +30,7 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.board import Board
 from potash_device.media.errors import MediaError
 from potash_device.media.shapes import FORMATS, MEMORY_UNIT, MOST_NAMESPACES, NamespaceShape
-from potash_firmware.rpu.command import Step, Steps
+from potash_firmware.rpu.command import Steps
 from potash_firmware.rpu.compute.state import Compute
 from potash_firmware.rpu.features.persistence import Persistence
 from potash_firmware.rpu.features.values import Features
@@ -40,9 +40,9 @@ from potash_firmware.rpu.namespaces.memory import ComputeNamespace, MemoryNamesp
 from potash_firmware.rpu.namespaces.namespace import Namespace, wanted_format
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
 from potash_firmware.rpu.operations.format import require_writable
+from potash_firmware.rpu.operations.operations import Operations
 from potash_firmware.rpu.operations.sanitize import Sanitizing
 from potash_firmware.rpu.operations.self_tests import SelfTests
-from potash_firmware.rpu.operations.tasks import Tasks
 from potash_firmware.rpu.placement import GROUP
 
 
@@ -55,7 +55,7 @@ class Management:
     features: Features
     persistence: Persistence
     uncorrectable: UncorrectableRecord
-    tasks: Tasks
+    operations: Operations
     self_tests: SelfTests
     sanitizing: Sanitizing
     arrange_faults: Callable[[], None]
@@ -196,7 +196,7 @@ class Management:
         self.changed(nsid)
         return None
 
-    def _make(self, nsid: int, shape: NamespaceShape) -> Generator[Step, Any, AnyNamespace]:
+    def _make(self, nsid: int, shape: NamespaceShape) -> Generator[Any, Any, AnyNamespace]:
         """A new namespace, which the drive remembers. Raises MediaError and OSError."""
         drive = self.board.drive
         if shape.has_blocks:
@@ -209,7 +209,7 @@ class Management:
     def _quiet(self, namespaces: Sequence[AnyNamespace]) -> Steps:
         """Wait for whatever was begun on these namespaces; programs are stopped."""
         self._stop_programs(namespaces)
-        yield from self.tasks.quiet(
+        yield from self.operations.quiet(
             [one.in_flight for one in namespaces if not isinstance(one, ComputeNamespace)]
         )
         yield self._stop_programs(namespaces)

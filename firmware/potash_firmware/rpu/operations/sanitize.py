@@ -7,7 +7,6 @@ Source: NVM Express Base Specification 2.0, section 5.24, 8.21 and 5.16.1.25 (Sa
 
 import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,8 +33,9 @@ from potash_firmware.rpu.namespaces.memory import ComputeNamespace
 from potash_firmware.rpu.namespaces.uncorrectable import UncorrectableBlocks
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
 from potash_firmware.rpu.operations.firmware_slots import FirmwareSlots
+from potash_firmware.rpu.operations.operations import Operations
 from potash_firmware.rpu.operations.self_tests import SelfTests
-from potash_firmware.rpu.operations.tasks import Tasks
+from potash_firmware.rpu.scheduler import Signal
 from potash_wire.records import U32, Range
 
 log = logging.getLogger(__name__)
@@ -96,19 +96,19 @@ ALLOWED_ADMIN = frozenset(
 class Sanitizing:
     """The sanitize operations of one controller.
 
-    `erase_accelerators` gives futures that end when the accelerators hold no user data.
+    `erase_accelerators` gives a signal that is sent when the accelerators hold no user data.
     """
 
     sidecar: Sidecar
     namespaces: Namespaces
     uncorrectable: UncorrectableRecord
-    tasks: Tasks
+    operations: Operations
     self_tests: SelfTests
     firmware: FirmwareSlots
     health: Health
     events: AsyncEvents
     persistent_events: PersistentEvents
-    erase_accelerators: Callable[[], set[Future[None]]]
+    erase_accelerators: Callable[[], Signal]
     state: logs.SanitizeState = logs.SanitizeState.NEVER_SANITIZED
     failure_mode: bool = False
     """The last operation has failed, and nobody has done anything about it."""
@@ -203,7 +203,7 @@ class Sanitizing:
             )
         )
         self.self_tests.abort(logs.SelfTestResult.ABORTED_BY_SANITIZE)
-        self.tasks.start(self._work(), exclusive=True)
+        self.operations.start(self._work(), exclusive=True)
         return None
 
     def restore(self, *, clean: bool) -> None:
@@ -221,7 +221,7 @@ class Sanitizing:
             self._erased = saved["erased"] if clean else None
         if self.state is logs.SanitizeState.IN_PROGRESS:
             log.warning("a sanitize operation goes on")
-            self.tasks.start(self._work(), exclusive=True)
+            self.operations.start(self._work(), exclusive=True)
         self._close(self._restriction)
 
     # The log.
@@ -257,7 +257,7 @@ class Sanitizing:
 
     def _work(self) -> Steps:
         namespaces = list(self.namespaces.blocks.values())
-        yield from self.tasks.quiet([one.in_flight for one in namespaces])
+        yield from self.operations.quiet([one.in_flight for one in namespaces])
         yield self.erase_accelerators()
         media = [namespace.media for namespace in namespaces]
         fields, size = self._fields, sum(one.size for one in media)

@@ -25,7 +25,8 @@ from potash_firmware.rpu.command import Steps
 from potash_firmware.rpu.logs.health import Health
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.namespace import Namespace
-from potash_firmware.rpu.operations.tasks import Tasks
+from potash_firmware.rpu.operations.operations import Operations
+from potash_firmware.rpu.timing.deadlines import GuestClock
 from potash_wire.records import U32
 
 log = logging.getLogger(__name__)
@@ -90,10 +91,10 @@ class SelfTests:
 
     board: Board
     namespaces: Namespaces
-    tasks: Tasks
+    operations: Operations
     health: Health
     warning: Callable[[], logs.CriticalWarning]
-    clock: Callable[[], float]
+    clock: GuestClock
     _results: list[bytes] = field(default_factory=list)
     running: Running | None = None
 
@@ -198,15 +199,15 @@ class SelfTests:
         if run.code == SelfTestCode.EXTENDED:
             run.total += sum(namespace.size for namespace in namespaces)
         self.running = run
-        self.tasks.start(self._steps(run, namespaces))
+        self.operations.start(self._steps(run, namespaces))
 
     def _steps(self, run: Running, namespaces: list[Namespace]) -> Steps:
         yield self.save()
-        begun = self.clock()
+        begun = self.clock.now()
         for piece in self._pieces(run.code, namespaces):
-            ahead = begun + SHORTEST * (run.done + piece.weight) / run.total - self.clock()
-            if ahead > 0 and self.running is run:
-                yield ahead
+            due = begun + round(SHORTEST * 1e9 * (run.done + piece.weight) / run.total)
+            if due > self.clock.now() and self.running is run:
+                yield due
             if self.running is not run:
                 break
             try:

@@ -1,19 +1,17 @@
-"""Deadlines in guest time: one heap for everything that ends at a time and not before.
+"""Guest time, and a heap of deadlines in it.
 
-What a command comes to is known at once, and kept until its deadline. It is an outstanding command
-meanwhile, so aborts, resets, deleted queues and Bus Master Enable treat it as any that waits. Guest
-time is the host's monotonic clock, less the time in which the guest stood still.
+Guest time is the host's monotonic clock, less the time in which the guest stood still.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import NamedTuple
+from typing import Any, Protocol, TypeVar
 
-from nvme_spec.status import NvmeError
-from potash_firmware.rpu.command import Pending, Result, nothing_to_undo, steps_by
 from potash_firmware.rpu.statistics import Histogram
+
+T = TypeVar("T")
 
 
 class GuestClock:
@@ -64,37 +62,45 @@ _COMPACT = 1024
 """Entries beyond which those are removed that nobody waits for any more."""
 
 
-class _Call(NamedTuple):
-    """In the place of a token: what is no command's."""
+class Waiter(Protocol):
+    """What waits for a deadline; `wake` is called then, unless it is `over`."""
 
-    step: Callable[[], None]
-    wanted: Callable[[], bool]
+    @property
+    def over(self) -> bool: ...
+
+    def wake(self) -> None: ...
+
+
+class Timer:
+    """A call at a time, which can be cancelled until then."""
+
+    __slots__ = ("over", "wake")
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.over = False
+        self.wake = call
+
+    def cancel(self) -> None:
+        self.over = True
 
 
 class Deadlines:
-    """The deadlines of one controller; `holds` says whether a command still waits for a token."""
+    """The deadlines of one controller."""
 
-    def __init__(self, clock: GuestClock, holds: Callable[[object], bool]) -> None:
+    def __init__(self, clock: GuestClock) -> None:
         self.clock = clock
         self.lateness = Histogram()
-        """Of the commands that `keep` has kept, and of jobs."""
-        self._holds = holds
-        self._heap: list[tuple[int, int, object]] = []
+        """How late commands and jobs were that have waited for a deadline."""
+        self.heap: list[tuple[int, int, Waiter]] = []
+        """Deadlines, those included that nobody waits for any more."""
         self._sequence = count()
         self._limit = _COMPACT
 
-    def __len__(self) -> int:
-        """Entries, those included that nobody waits for any more."""
-        return len(self._heap)
-
-    def clear(self) -> None:
-        self._heap.clear()
-
     @property
     def next(self) -> int | None:
-        """The earliest deadline that a command waits for, in nanoseconds of guest time."""
-        heap = self._heap
-        while heap and not self._is_wanted(heap[0][2]):
+        """The earliest deadline that somebody waits for, in nanoseconds of guest time."""
+        heap = self.heap
+        while heap and heap[0][2].over:
             heappop(heap)
         return heap[0][0] if heap else None
 
@@ -108,88 +114,46 @@ class Deadlines:
 
     @property
     def due(self) -> bool:
-        return bool(self._heap) and self._heap[0][0] <= self.clock.now()
+        return bool(self.heap) and self.heap[0][0] <= self.clock.now()
 
-    def passed(self) -> Iterator[object]:
-        """The tokens whose deadline has passed, in order of deadlines, then as they came.
-
-        Takes the steps of `call` in between.
-        """
-        if not self._heap:
+    def passed(self) -> Iterator[Waiter]:
+        """Those whose deadline has passed, in order of deadlines, then as they came."""
+        if not self.heap:
             return
         now = self.clock.now()
-        while self._heap and self._heap[0][0] <= now:
-            token = heappop(self._heap)[2]
-            if isinstance(token, _Call):
-                if token.wanted():
-                    token.step()
-            else:
-                yield token
+        while self.heap and self.heap[0][0] <= now:
+            waiter = heappop(self.heap)[2]
+            if not waiter.over:
+                yield waiter
 
-    def wait(
-        self,
-        due: int,
-        resume: Callable[[], Result],
-        recall: Callable[[], bool] | None = nothing_to_undo,
-    ) -> Pending:
-        """Go on with `resume` at `due`, nanoseconds of guest time."""
-        token = object()
-        self.put(due, token)
-        return Pending(token, lambda _: resume(), recall)
+    def put(self, due: int, waiter: Waiter) -> None:
+        """Wake `waiter` at `due`, nanoseconds of guest time."""
+        if len(self.heap) >= self._limit:
+            self.heap[:] = [one for one in self.heap if not one[2].over]
+            heapify(self.heap)
+            self._limit = max(_COMPACT, 2 * len(self.heap))
+        heappush(self.heap, (due, next(self._sequence), waiter))
 
-    def put(self, due: int, token: object) -> None:
-        """Have the command go on at `due` that waits for `token`."""
-        if len(self._heap) >= self._limit:
-            self._heap = [one for one in self._heap if self._is_wanted(one[2])]
-            heapify(self._heap)
-            self._limit = max(_COMPACT, 2 * len(self._heap))
-        heappush(self._heap, (due, next(self._sequence), token))
+    def call(self, due: int, step: Callable[[], None]) -> Timer:
+        """Take a step at `due`, unless the timer is cancelled before."""
+        timer = Timer(step)
+        self.put(due, timer)
+        return timer
 
-    def call(
-        self, due: int, step: Callable[[], None], wanted: Callable[[], bool] = lambda: True
-    ) -> None:
-        """Take a step at `due` that is no command's, in `passed`, if it is `wanted` then."""
-        self.put(due, _Call(step, wanted))
-
-    def _is_wanted(self, token: object) -> bool:
-        return token.wanted() if isinstance(token, _Call) else self._holds(token)
-
-    def keep(self, due: int | None, step: Callable[[], Result]) -> Result:
-        """Take `step`, and end as it ends, however long it waits, but not before `due` if there is
-        such a time.
-
-        Raises NvmeError.
-        """
+    def until(self, due: int | None) -> Generator[Any, Any, None]:
+        """Wait for `due`, if there is such a time; how late it becomes is counted."""
         if due is None:
-            return step()
-        try:
-            result = step()
-        except NvmeError as error:
-            return self._end(due, _raising(error))
-        if isinstance(result, Pending):
-            return steps_by(result, lambda step: self.keep(due, step))
-        return self._end(due, lambda: result)
-
-    def after(self, step: Callable[[], Result], due: Callable[[], int]) -> Result:
-        """Take `step`, and where it succeeds end at what `due` gives then.
-
-        Raises NvmeError.
-        """
-        result = step()
-        if isinstance(result, Pending):
-            return steps_by(result, lambda step: self.after(step, due))
-        return self._end(due(), lambda: result)
-
-    def _end(self, due: int, end: Callable[[], Result]) -> Result:
-        late = self.clock.now() - due
-        if late < 0:
-            return self.wait(due, lambda: self._end(due, end))
+            return
+        while (late := self.clock.now() - due) < 0:
+            yield due
         self.lateness.add(late)
-        return end()
 
-
-def _raising(error: NvmeError) -> Callable[[], Result]:
-    def end() -> Result:
-        raise error
-
-    return end
+    def not_before(self, due: int | None, steps: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        """End as `steps` do, with a result or an error, but not before `due`."""
+        try:
+            result = yield from steps
+        except Exception:
+            yield from self.until(due)
+            raise
+        yield from self.until(due)
+        return result

@@ -18,8 +18,8 @@ from potash_device.timing.cores import Cores, Job, Price, Work
 from potash_device.timing.requests import Op
 from potash_firmware.mailbox import job_time
 from potash_firmware.mailbox.counters import ENGINE_ROWS, Row, Word, unshared_row
-from potash_firmware.rpu.command import Pending, Result
-from potash_firmware.rpu.timing.deadlines import Deadlines
+from potash_firmware.rpu.scheduler import Signal, Steps, Wait
+from potash_firmware.rpu.timing.deadlines import Deadlines, Timer
 from potash_firmware.rpu.timing.holding import RunningJob
 from potash_firmware.rpu.timing.modelled import ModelledTime
 
@@ -48,8 +48,8 @@ class Timed:
     cancel: Callable[[], None]
     over: Callable[[int], None] = lambda _: None
     """Called at that time, with it, unless nothing comes of the job."""
-    known: Callable[[int], None] = lambda _: None
-    """Called with that time, which may lie ahead."""
+    known: Signal = field(default_factory=Signal)
+    """Sent when that time is known, which may lie ahead."""
     row: int = 0
     """As `Execute.row`."""
     live: Row = field(default_factory=unshared_row)
@@ -57,6 +57,8 @@ class Timed:
     """All that it has counted, once its worker has ended."""
     reads: list[job_time.Read] = field(default_factory=list)
     due: int | None = None
+    timer: Timer | None = None
+    """What is done for it next."""
     served: int = 0
     """Reads that the drive has been given."""
     at: int = 0
@@ -184,18 +186,15 @@ class JobTime:
             timed.work = work
             self._settle(timed)
 
-    def keep(self, timed: Timed, end: Callable[[], Result]) -> Result:
-        """End as `end` does, when the execution would have ended."""
-        if timed.due is not None and timed.due <= self._timing.clock.now():
-            return self._deadlines.keep(timed.due, end)
-        timed.known = lambda due: self._deadlines.put(due, timed)
-        if timed.due is not None:
-            timed.known(timed.due)
-        return Pending(timed, lambda _: self.keep(timed, end), lambda: self._recall(timed))
-
-    def _recall(self, timed: Timed) -> bool:
-        self._drop(timed)
-        return True
+    def until_due(self, timed: Timed) -> Steps[None]:
+        """Wait until the execution would have ended."""
+        try:
+            if timed.due is None:
+                yield Wait(timed.known)
+            yield from self._deadlines.until(timed.due)
+        except GeneratorExit:
+            self._drop(timed)
+            raise
 
     # What runs.
 
@@ -227,6 +226,8 @@ class JobTime:
 
     def _drop(self, timed: Timed) -> None:
         if self._timed.pop(timed.place, None) is not None:
+            if timed.timer is not None:
+                timed.timer.cancel()
             now = self._timing.clock.now()
             following = self._cores.drop(timed.place, now)
             self._known(timed, now)
@@ -274,7 +275,7 @@ class JobTime:
 
     def _call(self, at: int, timed: Timed, step: Callable[[], None]) -> None:
         """Take a step at a time, unless the job is gone by then."""
-        self._deadlines.call(at, step, lambda: timed.place in self._timed)
+        timed.timer = self._deadlines.call(at, step)
 
     def _read(self, read: job_time.Read, at: int) -> int:
         """When the drive has read something that it is asked for at a time."""
@@ -286,7 +287,7 @@ class JobTime:
 
     def _known(self, timed: Timed, due: int) -> None:
         timed.due = due
-        timed.known(due)
+        timed.known.send()
 
     def _send(self, message: job_time.JobDue | job_time.JobOverdue) -> None:
         if self._apu.port is not None:

@@ -19,7 +19,7 @@ from nvme_spec.queues import SUBMISSION_ENTRY_SIZE
 from nvme_spec.status import NvmeError, Status
 from potash_device.controller.dma import gather_into, scatter
 from potash_device.controller.queues import SubmissionQueue
-from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.command import Command, Result, Steps
 from potash_firmware.rpu.command_sets.nvm.fast_path import (
     BATCH,
     SGL_FLAGS,
@@ -62,19 +62,19 @@ def write(controller: Controller, command: Command) -> Result:
     return None
 
 
-def fill(controller: Controller, command: Command) -> Result:
+def fill(controller: Controller, command: Command) -> Steps:
     """Zeroes to memory."""
     namespace, start, length = target(controller, command)
     if length <= AT_ONCE:
         namespace.memory.bytes[start : start + length] = _ZEROES[:length]
         return None
-    work = controller.media_work.on_blocks(
+    yield controller.media_work.on_blocks(
         namespace.in_flight,
         [(start, length)],
         partial(namespace.memory.media.punch, start, length),
         writes=True,
     )
-    return Pending(work, lambda future: future.result())
+    return None
 
 
 def flush(controller: Controller, command: Command) -> Result:

@@ -11,7 +11,6 @@ section 3.3.2 (source ranges).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
 
 from nvme_spec.memory_commands import MemoryCopy
@@ -23,7 +22,7 @@ from nvme_spec.ranges import (
 )
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
-from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.command_sets.memory.access import AT_ONCE, require_granularity
 from potash_firmware.rpu.command_sets.nvm import blocks
 from potash_firmware.rpu.command_sets.nvm.limits import MOST_SOURCE_RANGES
@@ -44,14 +43,14 @@ class Source(NamedTuple):
     length: int
 
 
-class Step(NamedTuple):
+class Part(NamedTuple):
     """A part of a copy that is done in one go."""
 
     source: Source
     target: memoryview
 
 
-def copy(controller: Controller, command: Command) -> Result:
+def copy(controller: Controller, command: Command) -> Steps:
     """Copy the source ranges, one after another, to the command's namespace."""
     entry = command.entry
     namespace = controller.namespaces.of_kind(MemoryNamespace, entry.nsid)
@@ -88,9 +87,8 @@ def copy(controller: Controller, command: Command) -> Result:
     due = None
     if controller.timing is not None:
         due = _modelled(controller.timing, sources, total)
-    return controller.deadlines.keep(
-        due, lambda: _take(controller, command, _steps(sources, target), at_once=total <= AT_ONCE)
-    )
+    steps = _copied(controller, command, _parts(sources, target), at_once=total <= AT_ONCE)
+    return (yield from controller.deadlines.not_before(due, steps))
 
 
 def _modelled(timing: ModelledTime, sources: Sequence[Source], total: int) -> int:
@@ -123,44 +121,31 @@ def _blocks(controller: Controller, target: MemoryNamespace, one: BlockSourceRan
     return Source(namespace, first, length)
 
 
-def _steps(sources: Sequence[Source], target: memoryview) -> Iterator[Step]:
+def _parts(sources: Sequence[Source], target: memoryview) -> Iterator[Part]:
     at = 0
     for source in sources:
         for first, length in blocks.pieces(source.first, source.length, blocks.STEP):
-            yield Step(source._replace(first=first, length=length), target[at : at + length])
+            yield Part(source._replace(first=first, length=length), target[at : at + length])
             at += length
 
 
-def _take(
-    controller: Controller, command: Command, steps: Iterator[Step], *, at_once: bool
-) -> Result:
-    """Take the steps that are left, one after the other. Raises NvmeError."""
-
-    def take(step: Step) -> Result | Step:
-        """Begin one: how to wait for it, or the step itself when it is done."""
-        source, target = step
+def _copied(
+    controller: Controller, command: Command, parts: Iterator[Part], *, at_once: bool
+) -> Steps:
+    """Copy one part after the other. Raises NvmeError."""
+    for source, target in parts:
         namespace, ranges = source.namespace, ((source.first, source.length),)
-        if controller.namespaces.attached.get(namespace.nsid) is not namespace:
-            raise controller.namespaces.absent(namespace.nsid)
+        _require_there(controller, namespace)
         if isinstance(namespace, Namespace):
-            wait = blocks.after(controller, namespace, ranges, lambda: go_on(step), writes=False)
-            if wait is not None:
-                return wait
+            while before := blocks.in_the_way(namespace, ranges, writes=False):
+                yield before
+                _require_there(controller, namespace)
         try:
             if at_once and _moved(source, target):
-                return step
-        except MediaError as error:
-            raise _failed(controller, namespace, error) from None
-        return Pending(
-            controller.media_work.on_blocks(
+                continue
+            yield controller.media_work.on_blocks(
                 namespace.in_flight, ranges, _moving(source, target), writes=False
-            ),
-            lambda future: finish(namespace, future),
-        )
-
-    def finish(namespace: Namespace | MemoryNamespace, future: Future[None]) -> Result:
-        try:
-            future.result()
+            )
         except MediaError as error:
             raise _failed(controller, namespace, error) from None
         if command.queue.closed:
@@ -168,19 +153,13 @@ def _take(
                 Status.SQ_DELETION_ABORTED, dnr=False, detail="the queue is being deleted"
             )
         controller.namespaces.of_kind(MemoryNamespace, command.entry.nsid)  # it may have gone
-        return go_on(None)
+    return None
 
-    def go_on(step: Step | None) -> Result:
-        step = next(steps, None) if step is None else step
-        while step is not None:
-            taken = take(step)
-            if taken is not step:
-                assert not isinstance(taken, Step)
-                return taken
-            step = next(steps, None)
-        return None
 
-    return go_on(None)
+def _require_there(controller: Controller, namespace: Namespace | MemoryNamespace) -> None:
+    """Raise NvmeError for a source that has gone meanwhile."""
+    if controller.namespaces.attached.get(namespace.nsid) is not namespace:
+        raise controller.namespaces.absent(namespace.nsid)
 
 
 def _moved(source: Source, target: memoryview) -> bool:

@@ -5,7 +5,7 @@ errors), 3.2.3.2.1 (deallocated logical blocks).
 """
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from nvme_spec.queues import FLAGS_PSDT_SHIFT, Psdt
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_device.media.store import Media
-from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
+from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.inventory import require_open
 from potash_firmware.rpu.namespaces.namespace import Namespace
@@ -55,6 +55,12 @@ class Target(NamedTuple):
     @property
     def length(self) -> int:
         return self.blocks * self.namespace.block_size
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """First byte and length: the one range that they are."""
+        size = self.namespace.block_size
+        return ((self.slba * size, self.blocks * size),)
 
 
 def target(controller: Controller, command: Command, *, moves_data: bool = True) -> Target:
@@ -199,7 +205,7 @@ def heals(controller: Controller, namespace: Namespace, slba: int, blocks: int) 
     return True
 
 
-def healed(controller: Controller, namespace: Namespace, slba: int, blocks: int) -> Pending:
+def healed(controller: Controller, namespace: Namespace, slba: int, blocks: int) -> Steps:
     """The blocks have been written: they are good, and the command ends when that is saved."""
     namespace.uncorrectable.remove(slba, blocks)
     return controller.uncorrectable.save()
@@ -213,33 +219,35 @@ def full() -> NvmeError:
 # The order of things.
 
 
-def after(
-    controller: Controller,
+_NOTHING: set[Future[object]] = set()
+
+
+def in_the_way(
     namespace: Namespace,
-    ranges: "tuple[tuple[int, int], ...]",
-    again: Callable[[], Result],
+    ranges: Iterable[tuple[int, int]],
     *,
     writes: bool,
     alone: bool = False,
-) -> Pending | None:
-    """How to wait, and go on with `again`, where work in flight is in the way; else None.
+) -> "set[Future[object]]":
+    """Work that has to end before a command may touch ranges of first byte and length.
 
-    Raises NvmeError where the namespace was closed since the command began: what waited, or was
-    held while Bus Master Enable was off, must not touch blocks that are being formatted.
+    While there is some, yield it and ask again. Raises NvmeError where the namespace was closed
+    since the command began: what waited, or was held while Bus Master Enable was off, must not
+    touch blocks that are being formatted.
     """
     in_flight = namespace.in_flight
     if not in_flight:
-        return None
+        return _NOTHING
     require_open(namespace)
-    before: set[Future[object]] = set()
-    for first, length in ranges:
-        before |= in_flight.in_the_way(first, length, writes=writes, alone=alone)
-    if not before:
-        return None
-    return Pending(controller.media_work.end_of(before), lambda _: again(), nothing_to_undo)
+    return _NOTHING.union(
+        *(
+            in_flight.in_the_way(first, length, writes=writes, alone=alone)
+            for first, length in ranges
+        )
+    )
 
 
-class Step(NamedTuple):
+class Part(NamedTuple):
     """A part of a long command: bytes on the media, and what the executor does with them."""
 
     first: int
@@ -253,43 +261,30 @@ def pieces(first: int, length: int, size: int) -> Iterator[tuple[int, int]]:
         yield at, min(size, first + length - at)
 
 
-def one_by_one(
+def carry_out(
     controller: Controller,
     command: Command,
     namespace: Namespace,
-    steps: Iterator[Step],
+    parts: Iterable[Part],
     failed: Callable[[Controller, Namespace, MediaError], NvmeError],
-    then: Callable[[], Result] = lambda: None,
     *,
     writes: bool,
-) -> Result:
-    """Have the media executor take `steps` one after the other, then go on with `then`.
+) -> Steps:
+    """Have the media executor do the parts of a long command one after the other.
 
     Between two of them other commands are served, and a reset or the deletion of the queue is
     the end of it.
     """
-
-    def begin(step: Step) -> Result:
-        ranges = ((step.first, step.length),)
-        wait = after(controller, namespace, ranges, lambda: begin(step), writes=writes)
-        if wait is not None:
-            return wait
-        return Pending(
-            controller.media_work.on_blocks(namespace.in_flight, ranges, step.call, writes=writes),
-            finish,
-        )
-
-    def finish(future: "Future[None]") -> Result:
+    for part in parts:
+        ranges = ((part.first, part.length),)
+        while before := in_the_way(namespace, ranges, writes=writes):
+            yield before
         try:
-            future.result()
+            yield controller.media_work.on_blocks(
+                namespace.in_flight, ranges, part.call, writes=writes
+            )
         except MediaError as error:
             raise failed(controller, namespace, error) from None
         if command.queue.closed:
             raise NvmeError(Status.SQ_DELETION_ABORTED, "the queue is being deleted", dnr=False)
-        return next_step()
-
-    def next_step() -> Result:
-        step = next(steps, None)
-        return then() if step is None else begin(step)
-
-    return next_step()
+    return None

@@ -6,7 +6,6 @@ Source: NVM Command Set Specification 1.0, section 3.2.2 (Copy); 1.2, figure 41 
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from functools import partial
 
 from nvme_spec.commands import PRACT
@@ -24,12 +23,12 @@ from nvme_spec.ranges import (
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_device.media.store import Media
-from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.command_sets.nvm.blocks import (
     Target,
-    after,
     healed,
     heals,
+    in_the_way,
     placement_of,
     read_error,
     require_allocated,
@@ -47,7 +46,7 @@ from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.protection.wanted import Tags, Wanted
 
 
-def copy(controller: Controller, command: Command) -> Result:
+def copy(controller: Controller, command: Command) -> Steps:
     """Blocks or bytes to blocks: as if all were read before the first is written."""
     fields = Copy.decode(command.entry.cdws)
     namespace = controller.namespaces.usable(command.entry.nsid)
@@ -63,7 +62,7 @@ def copy(controller: Controller, command: Command) -> Result:
         raise _too_much(f"{fields.nr_z + 1} ranges")
     data = controller.transfer.receive(command, fields.length)
     if fields.desfmt == CopyFormat.MEMORY:
-        return _from_memory(controller, command, namespace, fields, data)
+        return (yield from _from_memory(controller, command, namespace, fields, data))
     of_format_1 = fields.desfmt == COPY_FORMAT_1
     decode = SourceRange.decode_list_1 if of_format_1 else SourceRange.decode_list
     listed = list(decode(data))
@@ -93,7 +92,7 @@ def copy(controller: Controller, command: Command) -> Result:
         ]
         read = _reading_pairs(parts, dulbe=namespace.dulbe)
         store = _storing_pairs(command, namespace, fields, total)
-    return _write(controller, namespace, fields, total, sources, readable, read, store)
+    return (yield from _write(controller, namespace, fields, total, sources, readable, read, store))
 
 
 def _require_copyable(controller: Controller, namespace: Namespace, fields: Copy) -> None:
@@ -116,7 +115,7 @@ def _require_copyable(controller: Controller, namespace: Namespace, fields: Copy
 
 def _from_memory(
     controller: Controller, command: Command, namespace: Namespace, fields: Copy, data: memoryview
-) -> Result:
+) -> Steps:
     """Format 4h. Raises NvmeError."""
     limits, block_size = copy_limits(namespace.block_size), namespace.block_size
     listed = list(MemorySourceRange.decode_list(data))
@@ -169,7 +168,7 @@ def _write(
     readable: Callable[[], None],
     read: Read,
     store: Store | None = None,
-) -> Result:
+) -> Steps:
     """Write what `read` gives over `blocks` blocks, while nobody else touches `sources`.
 
     Raises NvmeError, as `readable` may.
@@ -179,10 +178,9 @@ def _write(
     ranges = ((offset, length), *sources)
     placement = placement_of(controller, fields.dtype, fields.dspec)
 
-    def begin() -> Result:
-        wait = after(controller, namespace, ranges, begin, writes=True, alone=True)
-        if wait is not None:
-            return wait
+    def written() -> Steps:
+        while before := in_the_way(namespace, ranges, writes=True, alone=True):
+            yield before
         readable()
         heal = heals(controller, namespace, fields.sdlba, blocks)
         durable = heal or fields.fua or namespace.write_through
@@ -190,24 +188,24 @@ def _write(
             controller.placement.write(namespace.nsid, placement, length)
         write = store or partial(namespace.media.write_from, offset=offset)
         namespace.claim(fields.sdlba, blocks)
-        call = _copying(namespace, read, write, durable=durable)
-
-        def finish(future: "Future[MediaError | NvmeError | None]") -> Result:
-            try:
-                unread = future.result()
-            except MediaError as error:
-                raise write_error(controller, namespace, error) from None
-            if isinstance(unread, NvmeError):
-                raise controller.failures.unprotected(namespace.nsid, unread)
-            if unread is not None:
-                raise read_error(controller, namespace, unread)
-            controller.health.count_write(length)
-            return healed(controller, namespace, fields.sdlba, blocks) if heal else None
-
-        work = controller.media_work.on_blocks(
-            namespace.in_flight, ranges, call, writes=True, alone=True
-        )
-        return Pending(work, finish)
+        try:
+            unread = yield controller.media_work.on_blocks(
+                namespace.in_flight,
+                ranges,
+                _copying(namespace, read, write, durable=durable),
+                writes=True,
+                alone=True,
+            )
+        except MediaError as error:
+            raise write_error(controller, namespace, error) from None
+        if isinstance(unread, NvmeError):
+            raise controller.failures.unprotected(namespace.nsid, unread)
+        if unread is not None:
+            raise read_error(controller, namespace, unread)
+        controller.health.count_write(length)
+        if heal:
+            yield from healed(controller, namespace, fields.sdlba, blocks)
+        return None
 
     due = None
     if controller.timing is not None:
@@ -216,7 +214,7 @@ def _write(
         due = controller.timing.copy(
             namespace.nsid, sources, offset, length, fua=fua, stream=stream
         )
-    return controller.deadlines.keep(due, begin)
+    return (yield from controller.deadlines.not_before(due, written()))
 
 
 def _reading(media: Media, sources: Sequence[tuple[int, int]], *, dulbe: bool) -> Read:

@@ -1,27 +1,29 @@
 """Compare and Write as one: the fused operation, atomic to every other command.
 
-The first half is held until the next entry of its queue is fetched. Then the two are executed by
-one piece of work that has their blocks for itself, or a half without the other is aborted.
+A host asks "if block 7 still holds what I read, write this to it" by two entries in a row of one
+queue: Compare, whose flags say that it is the first half, and Write, the second. The first half
+waits until the next entry of its queue is fetched. Then one piece of work, which has the blocks for
+itself, compares and perhaps writes; the halves wait for it and end one after the other. A half
+without the other is aborted.
 
 Source: NVM Express Base Specification 2.0, section 3.4.2; NVM Command Set Specification 1.0, 3.1.1.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.opcodes import IoOpcode
 from nvme_spec.queues import Fuse
 from nvme_spec.status import NvmeError, Status
-from potash_device.controller.queues import SubmissionQueue
 from potash_device.media.errors import MediaError
 from potash_device.media.store import Media
-from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.command import Command, Result, Steps
 from potash_firmware.rpu.command_sets.nvm.blocks import (
     Target,
-    after,
+    in_the_way,
     read_error,
     require_correctable,
     require_pointer,
@@ -33,47 +35,53 @@ from potash_firmware.rpu.command_sets.nvm.limits import COMPARE_AND_WRITE_BLOCKS
 from potash_firmware.rpu.command_sets.nvm.optional import differs, first_difference
 from potash_firmware.rpu.command_sets.nvm.paired import Buffers, expected_of
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.faults import lost, outcome
+from potash_firmware.rpu.faults import is_lost, lost
+from potash_firmware.rpu.outstanding import FirstHalf
+from potash_firmware.rpu.scheduler import Signal, Wait, never
 
 if TYPE_CHECKING:
     from potash_firmware.rpu.timing.modelled import ModelledTime
 
-Begin = Callable[[Command, Callable[[], Result]], None]
-"""Takes one step of a command and does what comes of it: the loop's."""
-
-Outcome = tuple[int | NvmeError | None, MediaError | None]
-"""The byte of the media that differs, or what is wrong with protection information, and how the
-write has failed; None and None for success."""
+Run = Callable[[Command, Callable[[Command], Result]], None]
+"""Takes the first steps of a command and does what comes of them."""
 
 
-def begin(controller: Controller, command: Command, run: Begin) -> Command | None:
+class Outcome(NamedTuple):
+    """What the work of a pair has come to."""
+
+    difference: int | NvmeError | None
+    """The byte of the media that differs, or what is wrong with protection information."""
+    write_error: MediaError | None = None
+
+
+def begin(controller: Controller, command: Command, run: Run) -> bool:
     """Deal with a command that is half of a fused operation, or follows one.
 
-    Gives it back when it is to be executed by itself.
+    False where it is to be executed by itself.
     """
     queue, fuse = command.queue, command.entry.fuse
-    first = _take(controller, queue)
-    if fuse is Fuse.SECOND and first is not None and _supported(controller, first, command):
-        pair = _CompareAndWrite(controller, first, command)
-        run(first, pair.compare)
-        run(command, pair.write)
-        return None
+    first = controller.outstanding.fused.pop(queue.qid, None)
     if first is not None:
-        run(first, _missing)
+        pair = None
+        if fuse is Fuse.SECOND and _supported(controller, first.command, command):
+            pair = _CompareAndWrite(controller, first.command, command)
+        first.next.send_now(pair)
+        if pair is not None:
+            run(command, lambda _: pair.write())
+            return True
     if fuse is Fuse.FIRST and not controller.outstanding.conflicts(command):
-        token = controller.outstanding.fused[queue.qid] = object()
-        run(command, lambda: Pending(token, lambda _: None))
-        return None
+        run(command, lambda _: _first_half(controller, command))
+        return True
     if fuse is Fuse.SECOND:
         run(command, _missing)
-        return None
-    return command
+        return True
+    return False
 
 
-def _take(controller: Controller, queue: SubmissionQueue) -> Command | None:
-    """The first half that waits in a queue, which it does no longer."""
-    waiting = controller.outstanding.take(controller.outstanding.fused.pop(queue.qid, None))
-    return None if waiting is None else waiting.command
+def _first_half(controller: Controller, command: Command) -> Steps:
+    half = controller.outstanding.fused[command.queue.qid] = FirstHalf(command, Signal())
+    pair = yield half.next
+    return (yield from _missing(command) if pair is None else pair.compare())
 
 
 def _supported(controller: Controller, first: Command, second: Command) -> bool:
@@ -84,22 +92,26 @@ def _supported(controller: Controller, first: Command, second: Command) -> bool:
     return (first.entry.opcode, second.entry.opcode) == (IoOpcode.COMPARE, IoOpcode.WRITE)
 
 
-def _missing() -> Result:
+def _missing(_: Command) -> Steps:
     raise NvmeError(
         Status.MISSING_FUSED_COMMAND, "the other half of the fused operation is not there"
     )
+    yield
 
 
 @dataclass(eq=False, repr=False)
 class _CompareAndWrite:
-    """One pair; `compare` and `write` are the first steps of its halves, in this order."""
+    """One pair; `compare` and `write` are what its halves do, which begin in this order."""
 
     controller: Controller
     first: Command
     second: Command
     _before: set[Future[object]] = field(default_factory=set)
-    _work: Future[Outcome] | None = None
-    _aborted: NvmeError | None = None
+    """Work in the way of both."""
+    _work: tuple[Target, Future[Outcome]] | None = None
+    """The blocks, and what is done with them."""
+    _second_error: NvmeError | None = None
+    """What the second half ends with because of the first."""
     _write_refused: NvmeError | None = None
     _write_lost: bool = False
     _compare_due: int | None = None
@@ -113,84 +125,80 @@ class _CompareAndWrite:
         trigger = self.controller.faults.triggered
         self._first_faults = [] if self._conflict else trigger(self.first)
         self._second_faults = [] if self._conflict else trigger(self.second)
+        # An injected delay of either half delays both.
+        self._delay = self.controller.faults.delay((*self._first_faults, *self._second_faults))
 
-    def compare(self) -> Result:
-        """The first half's first step: after its delays, check both halves and begin the work."""
-        return self._delayed(self._compare, self._recalled)
-
-    def write(self) -> Result:
-        """The second half's: wait for the same work, and say what it means for this half."""
-        return self._delayed(self._write)
-
-    def _delayed(
-        self, step: Callable[[], Result], recall: Callable[[], bool] | None = None
-    ) -> Result:
-        """An injected delay of either half delays both."""
-        triggered = (*self._first_faults, *self._second_faults)
-        return self.controller.faults.delayed(triggered, step, recall)
-
-    def _recalled(self) -> bool:
-        """A host aborts the first half, of which nothing has begun yet."""
-        self._first_failed(NvmeError(Status.ABORT_REQUESTED, "it was aborted"))
-        return True
-
-    def _compare(self) -> Result:
-        """Check both halves, and have the work done when nothing is in its way."""
+    def compare(self) -> Steps:
+        """Check both halves, have the work done when nothing is in its way, and compare."""
         try:
-            return outcome(self._first_faults, self.first, self._begin)
-        except NvmeError as error:
+            if self._delay is not None:
+                yield self._delay
+            if is_lost(self._first_faults, self.first):
+                yield from lost()
+            blocks = yield from self._free_blocks()
+            work = self._begin(blocks)
+        except (NvmeError, GeneratorExit) as error:
             # Where the pair makes no sense both halves say why; else the second says that it
-            # failed with the first.
-            if self._aborted is None:
-                self._first_failed(error)
+            # failed with the first, which may have been aborted.
+            if self._second_error is None:
+                why = error.detail if isinstance(error, NvmeError) else "it was aborted"
+                self._first_failed(why)
             raise
+        steps = self._compared(blocks, work)
+        return (yield from self.controller.deadlines.not_before(self._compare_due, steps))
 
-    def _write(self) -> Result:
-        if self._aborted is not None:
-            raise self._aborted
-        if self._work is not None:
-            return Pending(
-                self.controller.media_work.end_of({self._work}),
-                lambda _: self.controller.deadlines.keep(self._write_due, self._written),
-            )
-        if not self._before:
-            return lost()  # an injected fault has lost the first half
-        return Pending(
-            self.controller.media_work.end_of(set(self._before)), lambda _: self._write()
-        )
+    def write(self) -> Steps:
+        """Wait for the same work, and say what it means for the second half."""
+        if self._delay is not None:
+            yield Wait(self._delay, never)
+        while self._work is None:
+            if self._second_error is not None:
+                raise self._second_error
+            if not self._before:
+                yield from lost()  # an injected fault has lost the first half
+            yield Wait(set(self._before), never)
+        blocks, work = self._work
+        yield Wait({work}, never)
+        steps = self._written(blocks, work)
+        return (yield from self.controller.deadlines.not_before(self._write_due, steps))
 
-    def _begin(self) -> Result:
-        controller, first, second = self.controller, self.first, self.second
+    def _free_blocks(self) -> Generator[Any, Any, Target]:
+        """The blocks of both halves, once nothing is in the way. Raises NvmeError."""
+        controller, first = self.controller, self.first
         if self._conflict:
-            self._aborted = NvmeError(
+            self._second_error = NvmeError(
                 Status.COMMAND_ID_CONFLICT, "the other half's identifier is outstanding"
             )
             raise NvmeError(Status.FAILED_FUSED_COMMAND, "its second half failed")
-        mine, other = first.entry, second.entry
+        mine, other = first.entry, self.second.entry
         if (mine.nsid, mine.cdw10, mine.cdw11, mine.cdw12 & 0xFFFF) != (
             other.nsid, other.cdw10, other.cdw11, other.cdw12 & 0xFFFF
         ):  # fmt: skip
-            self._aborted = NvmeError(
+            self._second_error = NvmeError(
                 Status.INVALID_FIELD, "the halves of a fused operation name other blocks"
             )
-            raise self._aborted
+            raise self._second_error
         require_pointer(first)
-        blocks = target(controller, first)
-        if blocks.blocks > COMPARE_AND_WRITE_BLOCKS:
-            raise NvmeError(
-                Status.ATOMIC_WRITE_UNIT_EXCEEDED,
-                f"{blocks.blocks} blocks cannot be compared and written as one",
-            )
+        while True:
+            blocks = target(controller, first)
+            if blocks.blocks > COMPARE_AND_WRITE_BLOCKS:
+                raise NvmeError(
+                    Status.ATOMIC_WRITE_UNIT_EXCEEDED,
+                    f"{blocks.blocks} blocks cannot be compared and written as one",
+                )
+            self._before = in_the_way(blocks.namespace, blocks.ranges, writes=True, alone=True)
+            if not self._before:
+                return blocks
+            yield self._before
+
+    def _begin(self, blocks: Target) -> Future[Outcome]:
+        """Begin the work on both halves. Raises NvmeError."""
+        controller, namespace = self.controller, blocks.namespace
         expected: memoryview | Buffers
         if blocks.wanted is None:
-            expected = controller.transfer.receive(first, blocks.length)
+            expected = controller.transfer.receive(self.first, blocks.length)
         else:
-            expected = expected_of(controller, first, blocks)
-        namespace, ranges = blocks.namespace, ((blocks.offset, blocks.length),)
-        wait = after(controller, namespace, ranges, self._compare, writes=True, alone=True)
-        if wait is not None:
-            self._before = namespace.in_flight.in_the_way(*ranges[0], writes=True, alone=True)
-            return replace(wait, recall=self._recalled)
+            expected = expected_of(controller, self.first, blocks)
         require_correctable(namespace, blocks.slba, blocks.blocks)
         content, durable = self._content(blocks)
         if controller.timing is not None:
@@ -205,21 +213,19 @@ class _CompareAndWrite:
                 try:
                     stored.check()
                 except NvmeError as error:
-                    return error, None
+                    return Outcome(error)
                 at = expected.unlike(stored)
             else:
                 at = first_difference(media, blocks.offset, expected, fua=blocks.fua, dulbe=dulbe)
             if at is not None or content is None:
-                return at, None
-            return None, _stored(media, blocks.offset, content, durable=durable)
+                return Outcome(at)
+            return Outcome(None, _stored(media, blocks.offset, content, durable=durable))
 
-        self._blocks = blocks
-        self._work = work_of_both = controller.media_work.on_blocks(
-            namespace.in_flight, ranges, work, writes=True, alone=True
+        future = controller.media_work.on_blocks(
+            namespace.in_flight, blocks.ranges, work, writes=True, alone=True
         )
-        return controller.deadlines.keep(
-            self._compare_due, lambda: Pending(work_of_both, self._compared)
-        )
+        self._work = blocks, future
+        return future
 
     def _charge(
         self, timing: "ModelledTime", blocks: Target, *, writes: bool, durable: bool
@@ -238,7 +244,7 @@ class _CompareAndWrite:
         """What is to be written and whether durably; a write that is refused leaves it at that."""
         controller = self.controller
         try:
-            if outcome(self._second_faults, self.second, lambda: None) is not None:
+            if is_lost(self._second_faults, self.second):
                 self._write_lost = True
                 return None, False
             require_pointer(self.second)
@@ -257,36 +263,41 @@ class _CompareAndWrite:
             return None, False
         return content, fua or blocks.namespace.write_through
 
-    def _compared(self, future: Future[Outcome]) -> None:
-        namespace = self._blocks.namespace
+    def _compared(self, blocks: Target, work: Future[Outcome]) -> Steps:
+        """How the first half ends."""
+        controller, namespace = self.controller, blocks.namespace
+        failed = None
         try:
-            at, _ = future.result()
+            at, _ = yield work
         except MediaError as error:
-            raise self._first_failed(read_error(self.controller, namespace, error)) from None
-        if isinstance(at, NvmeError):
-            raise self._first_failed(self.controller.failures.unprotected(namespace.nsid, at))
-        self.controller.health.count_read(self._blocks.length)
-        if at is not None:
-            raise self._first_failed(differs(namespace, at))
+            failed = read_error(controller, namespace, error)
+        else:
+            if isinstance(at, NvmeError):
+                failed = controller.failures.unprotected(namespace.nsid, at)
+            else:
+                controller.health.count_read(blocks.length)
+                failed = None if at is None else differs(namespace, at)
+        if failed is not None:
+            self._first_failed(failed.detail)
+            raise failed
+        return None
 
-    def _first_failed(self, error: NvmeError) -> NvmeError:
-        self._aborted = NvmeError(
-            Status.FAILED_FUSED_COMMAND, f"its first half failed: {error.detail}"
-        )
-        return error
+    def _first_failed(self, why: str) -> None:
+        """The second half fails with the first."""
+        self._second_error = NvmeError(Status.FAILED_FUSED_COMMAND, f"its first half failed: {why}")
 
-    def _written(self) -> Result:
-        assert self._work is not None
-        if self._aborted is not None:
-            raise self._aborted
+    def _written(self, blocks: Target, work: Future[Outcome]) -> Steps:
+        """How the second half ends, after the first."""
+        if self._second_error is not None:
+            raise self._second_error
         if self._write_refused is not None:
             raise self._write_refused
         if self._write_lost:
-            return lost()
-        _, error = self._work.result()
-        if error is not None:
-            raise write_error(self.controller, self._blocks.namespace, error)
-        self.controller.health.count_write(self._blocks.length)
+            yield from lost()
+        outcome = work.result()
+        if outcome.write_error is not None:
+            raise write_error(self.controller, blocks.namespace, outcome.write_error)
+        self.controller.health.count_write(blocks.length)
         return None
 
 

@@ -7,25 +7,24 @@ Source: NVM Command Set Specification 1.0, section 3.2.
 """
 
 from collections.abc import Iterator
-from concurrent.futures import Future
 from functools import partial
 
 from nvme_spec.commands import DatasetManagement, DatasetRange
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_device.media.store import Media
-from potash_firmware.rpu.command import Command, Pending, Result
+from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.command_sets.nvm import paired
 from potash_firmware.rpu.command_sets.nvm.blocks import (
     HOLE_STEP,
     STEP,
-    Step,
-    after,
+    Part,
+    carry_out,
     commit,
     full,
     healed,
     heals,
-    one_by_one,
+    in_the_way,
     pieces,
     read_error,
     require_allocated,
@@ -38,36 +37,32 @@ from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.namespace import Namespace
 
 
-def compare(controller: Controller, command: Command) -> Result:
+def compare(controller: Controller, command: Command) -> Steps:
     """Succeed if the blocks hold what guest memory does."""
     blocks = target(controller, command)
+    while before := in_the_way(blocks.namespace, blocks.ranges, writes=False):
+        yield before
+        blocks = target(controller, command)  # the namespace may be gone, or another
     if blocks.wanted is not None:
-        return paired.compare(controller, command, blocks, differs)
-    namespace, offset, length = blocks.namespace, blocks.offset, blocks.length
-    expected = controller.transfer.receive(command, length)
-    ranges = ((offset, length),)
-    wait = after(controller, namespace, ranges, lambda: compare(controller, command), writes=False)
-    if wait is not None:
-        return wait
+        return (yield from paired.compare(controller, command, blocks, differs))
+    expected = controller.transfer.receive(command, blocks.length)
+    namespace, offset, fua = blocks.namespace, blocks.offset, blocks.fua
     require_correctable(namespace, blocks.slba, blocks.blocks)
     media, dulbe = namespace.media, namespace.dulbe
 
     def difference() -> int | None:
-        return first_difference(media, offset, expected, fua=blocks.fua, dulbe=dulbe)
+        return first_difference(media, offset, expected, fua=fua, dulbe=dulbe)
 
-    def finish(future: "Future[int | None]") -> None:
-        try:
-            at = future.result()
-        except MediaError as error:
-            raise read_error(controller, namespace, error) from None
-        controller.health.count_read(length)
-        if at is not None:
-            raise differs(namespace, at)
-
-    return Pending(
-        controller.media_work.on_blocks(namespace.in_flight, ranges, difference, writes=False),
-        finish,
-    )
+    try:
+        at = yield controller.media_work.on_blocks(
+            namespace.in_flight, blocks.ranges, difference, writes=False
+        )
+    except MediaError as error:
+        raise read_error(controller, namespace, error) from None
+    controller.health.count_read(blocks.length)
+    if at is not None:
+        raise differs(namespace, at)
+    return None
 
 
 def first_difference(
@@ -91,56 +86,55 @@ def differs(namespace: Namespace, at: int) -> NvmeError:
     return NvmeError(Status.COMPARE_FAILURE, f"block {lba} holds something else", dnr=True, lba=lba)
 
 
-def verify(controller: Controller, command: Command) -> Result:
+def verify(controller: Controller, command: Command) -> Steps:
+    """Succeed if the blocks can be read."""
     blocks = target(controller, command, moves_data=False)
     if blocks.wanted is not None:
-        return paired.verify(controller, command, blocks)
+        return (yield from paired.verify(controller, command, blocks))
     namespace, media = blocks.namespace, blocks.namespace.media
     require_correctable(namespace, blocks.slba, blocks.blocks)
     dulbe = namespace.dulbe
 
-    def steps() -> Iterator[Step]:
+    def check(first: int, length: int) -> None:
+        if dulbe:
+            require_allocated(media, first, length)
+        media.verify(first, length)
+
+    def parts() -> Iterator[Part]:
         if blocks.fua:
-            yield Step(blocks.offset, blocks.length, lambda: commit(media))
+            yield Part(blocks.offset, blocks.length, lambda: commit(media))
         for first, length in pieces(blocks.offset, blocks.length, STEP):
+            yield Part(first, length, partial(check, first, length))
 
-            def check(first: int = first, length: int = length) -> None:
-                if dulbe:
-                    require_allocated(media, first, length)
-                media.verify(first, length)
-
-            yield Step(first, length, check)
-
-    def finish() -> None:
-        controller.health.count_read(blocks.length)
-
-    return one_by_one(controller, command, namespace, steps(), read_error, finish, writes=False)
+    yield from carry_out(controller, command, namespace, parts(), read_error, writes=False)
+    controller.health.count_read(blocks.length)
+    return None
 
 
-def write_zeroes(controller: Controller, command: Command) -> Result:
+def write_zeroes(controller: Controller, command: Command) -> Steps:
     """Zeroes to media, or with DEAC (deallocate) holes that read as zeroes."""
     blocks = target(controller, command, moves_data=False)
     if blocks.wanted is not None and not blocks.deac:
-        return paired.write_zeroes(controller, command, blocks)
+        return (yield from paired.write_zeroes(controller, command, blocks))
     namespace, media = blocks.namespace, blocks.namespace.media
     require_writable(controller, namespace)
     heal = heals(controller, namespace, blocks.slba, blocks.blocks)
     durable = heal or blocks.fua or namespace.write_through
     clear, size = (media.punch, HOLE_STEP) if blocks.deac else (media.write_zeroes, STEP)
 
-    def steps() -> Iterator[Step]:
+    def parts() -> Iterator[Part]:
         for first, length in pieces(blocks.offset, blocks.length, size):
-            yield Step(first, length, partial(clear, first, length))
+            yield Part(first, length, partial(clear, first, length))
         if durable:
-            yield Step(blocks.offset, blocks.length, media.flush)
+            yield Part(blocks.offset, blocks.length, media.flush)
 
-    def finish() -> Result:
-        return healed(controller, namespace, blocks.slba, blocks.blocks) if heal else None
+    yield from carry_out(controller, command, namespace, parts(), write_error, writes=True)
+    if heal:
+        yield from healed(controller, namespace, blocks.slba, blocks.blocks)
+    return None
 
-    return one_by_one(controller, command, namespace, steps(), write_error, finish, writes=True)
 
-
-def write_uncorrectable(controller: Controller, command: Command) -> Result:
+def write_uncorrectable(controller: Controller, command: Command) -> Steps:
     """Have the blocks read as errors until they are written."""
     blocks = target(controller, command, moves_data=False)
     namespace = blocks.namespace
@@ -152,7 +146,7 @@ def write_uncorrectable(controller: Controller, command: Command) -> Result:
     return controller.uncorrectable.save()
 
 
-def dataset_management(controller: Controller, command: Command) -> Result:
+def dataset_management(controller: Controller, command: Command) -> Steps:
     """Deallocate ranges with AD; the other attributes are hints for which there is no use.
 
     Blocks that are uncorrectable stay so: only a write makes them good.
@@ -169,14 +163,13 @@ def dataset_management(controller: Controller, command: Command) -> Result:
     require_writable(controller, namespace)
     durable = namespace.write_through
 
-    def steps() -> Iterator[Step]:
+    def parts() -> Iterator[Part]:
         for first, length in ranges:
             for at, size in pieces(first, length, HOLE_STEP):
-                yield Step(at, size, partial(media.punch, at, size))
+                yield Part(at, size, partial(media.punch, at, size))
         if durable:
-            yield Step(0, 0, media.flush)
+            yield Part(0, 0, media.flush)
 
     due = None if controller.timing is None else controller.timing.trim(namespace.nsid, ranges)
-    return controller.deadlines.keep(
-        due, lambda: one_by_one(controller, command, namespace, steps(), write_error, writes=True)
-    )
+    steps = carry_out(controller, command, namespace, parts(), write_error, writes=True)
+    return (yield from controller.deadlines.not_before(due, steps))

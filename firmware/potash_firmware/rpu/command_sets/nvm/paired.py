@@ -8,22 +8,20 @@ Source: NVM Command Set Specification 1.0, sections 3.2, 5.2 and 5.2.2.
 """
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from functools import partial
 
 from nvme_spec.commands import PRACT
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
-from potash_firmware.rpu.command import Command, Pending, Result, nothing_to_undo
+from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.command_sets.nvm.blocks import (
     STEP,
-    Step,
+    Part,
     Target,
-    after,
+    carry_out,
     commit,
     healed,
     heals,
-    one_by_one,
     pieces,
     read_error,
     require_allocated,
@@ -35,6 +33,7 @@ from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.protection.deferred import check, insert
 from potash_firmware.rpu.protection.wanted import CHECKS
+from potash_firmware.rpu.scheduler import Wait
 from potash_firmware.rpu.transfer import Transfer
 
 
@@ -144,58 +143,36 @@ class Buffers:
         return None
 
 
-def read(controller: Controller, command: Command, blocks: Target) -> Result:
+def read(controller: Controller, command: Command, blocks: Target) -> Steps:
     """Media to guest memory."""
-    namespace, ranges = blocks.namespace, ((blocks.offset, blocks.length),)
+    namespace = blocks.namespace
     buffers = Buffers(blocks)
     buffers.require_host(controller.transfer, command, write=True)
-    wait = after(
-        controller, namespace, ranges, lambda: read(controller, command, blocks), writes=False
-    )
-    if wait is not None:
-        return wait
     require_correctable(namespace, blocks.slba, blocks.blocks)
     dulbe = namespace.dulbe
-
-    def deliver() -> None:
-        checked(controller, namespace, buffers.check)
-        buffers.send(controller.transfer, command)
-        controller.health.count_read(blocks.length)
-
-    def finish(future: "Future[None]") -> None:
-        try:
-            future.result()
-        except MediaError as error:
-            raise read_error(controller, namespace, error) from None
-        deliver()
-
     try:
-        done = (
-            not blocks.fua
-            and not dulbe
-            and namespace.pairs.read_at_once(blocks.slba, buffers.data, buffers.metadata)
-        )
+        if (
+            blocks.fua
+            or dulbe
+            or not namespace.pairs.read_at_once(blocks.slba, buffers.data, buffers.metadata)
+        ):
+            work = controller.media_work.on_blocks(
+                namespace.in_flight, blocks.ranges, lambda: buffers.fetch(dulbe=dulbe), writes=False
+            )
+            yield Wait(work)
     except MediaError as error:
         raise read_error(controller, namespace, error) from None
-    if done:
-        deliver()
-        return None
-    work = controller.media_work.on_blocks(
-        namespace.in_flight, ranges, lambda: buffers.fetch(dulbe=dulbe), writes=False
-    )
-    return Pending(work, finish, nothing_to_undo)
+    checked(controller, namespace, buffers.check)
+    buffers.send(controller.transfer, command)
+    controller.health.count_read(blocks.length)
+    return None
 
 
-def write(controller: Controller, command: Command, blocks: Target) -> Result:
+def write(controller: Controller, command: Command, blocks: Target) -> Steps:
     """Guest memory to media; durable before it completes if the host wants it so."""
-    namespace, ranges = blocks.namespace, ((blocks.offset, blocks.length),)
+    namespace = blocks.namespace
     buffers = Buffers(blocks)
     buffers.require_host(controller.transfer, command, write=False)
-    wait = after(
-        controller, namespace, ranges, lambda: write(controller, command, blocks), writes=True
-    )
-    if wait is not None:
-        return wait
     heal = heals(controller, namespace, blocks.slba, blocks.blocks)
     durable = heal or blocks.fua or namespace.write_through
     if controller.placement is not None:
@@ -203,24 +180,23 @@ def write(controller: Controller, command: Command, blocks: Target) -> Result:
     require_writable(controller, namespace)
     buffers.receive(controller.transfer, command)
     buffers.protect()
-
-    def finish(future: "Future[None] | None") -> Result:
-        try:
-            if future is None:
-                buffers.store(durable=False)
-            else:
-                future.result()
-        except MediaError as error:
-            raise write_error(controller, namespace, error) from None
-        controller.health.count_write(blocks.length)
-        return healed(controller, namespace, blocks.slba, blocks.blocks) if heal else None
-
-    if not durable and namespace.pairs.never_waits:
-        return finish(None)
-    work = controller.media_work.on_blocks(
-        namespace.in_flight, ranges, lambda: buffers.store(durable=durable), writes=True
-    )
-    return Pending(work, finish, work.cancel)
+    try:
+        if not durable and namespace.pairs.never_waits:
+            buffers.store(durable=False)
+        else:
+            work = controller.media_work.on_blocks(
+                namespace.in_flight,
+                blocks.ranges,
+                lambda: buffers.store(durable=durable),
+                writes=True,
+            )
+            yield Wait(work, work.cancel)
+    except MediaError as error:
+        raise write_error(controller, namespace, error) from None
+    controller.health.count_write(blocks.length)
+    if heal:
+        yield from healed(controller, namespace, blocks.slba, blocks.blocks)
+    return None
 
 
 def compare(
@@ -228,37 +204,24 @@ def compare(
     command: Command,
     blocks: Target,
     differs: Callable[[Namespace, int], NvmeError],
-) -> Result:
+) -> Steps:
     """Succeed if blocks and metadata, but for protection information, are what the host has."""
-    namespace, ranges = blocks.namespace, ((blocks.offset, blocks.length),)
-    wait = after(
-        controller,
-        namespace,
-        ranges,
-        lambda: compare(controller, command, blocks, differs),
-        writes=False,
-    )
-    if wait is not None:
-        return wait
+    namespace = blocks.namespace
     expected = expected_of(controller, command, blocks)
     require_correctable(namespace, blocks.slba, blocks.blocks)
     stored, dulbe = Buffers(blocks), namespace.dulbe
-
-    def finish(future: "Future[None]") -> None:
-        try:
-            future.result()
-        except MediaError as error:
-            raise read_error(controller, namespace, error) from None
-        checked(controller, namespace, stored.check)
-        controller.health.count_read(blocks.length)
-        at = expected.unlike(stored)
-        if at is not None:
-            raise differs(namespace, at)
-
-    work = controller.media_work.on_blocks(
-        namespace.in_flight, ranges, lambda: stored.fetch(dulbe=dulbe), writes=False
-    )
-    return Pending(work, finish)
+    try:
+        yield controller.media_work.on_blocks(
+            namespace.in_flight, blocks.ranges, lambda: stored.fetch(dulbe=dulbe), writes=False
+        )
+    except MediaError as error:
+        raise read_error(controller, namespace, error) from None
+    checked(controller, namespace, stored.check)
+    controller.health.count_read(blocks.length)
+    at = expected.unlike(stored)
+    if at is not None:
+        raise differs(namespace, at)
+    return None
 
 
 def expected_of(controller: Controller, command: Command, blocks: Target) -> Buffers:
@@ -273,7 +236,7 @@ def expected_of(controller: Controller, command: Command, blocks: Target) -> Buf
     return expected
 
 
-def verify(controller: Controller, command: Command, blocks: Target) -> Result:
+def verify(controller: Controller, command: Command, blocks: Target) -> Steps:
     """Succeed if the blocks could be read, and are what their protection information says."""
     namespace, wanted = blocks.namespace, blocks.wanted
     assert wanted is not None
@@ -283,38 +246,30 @@ def verify(controller: Controller, command: Command, blocks: Target) -> Result:
     dulbe, wrong = namespace.dulbe, list[NvmeError]()
     size = namespace.block_size
 
-    def steps() -> Iterator[Step]:
+    def verify_part(first: int, length: int) -> None:
+        part = Target(namespace, first // size, length // size, False, False, wanted)
+        buffers = Buffers(part)
+        buffers.fetch(dulbe=dulbe)
+        done = part.slba - blocks.slba
+        try:
+            check(wanted, buffers.data, buffers.metadata, part.slba, part.blocks, done)
+        except NvmeError as error:
+            wrong.append(error)
+
+    def parts() -> Iterator[Part]:
         if blocks.fua:
-            yield Step(blocks.offset, blocks.length, lambda: commit(namespace.media))
+            yield Part(blocks.offset, blocks.length, lambda: commit(namespace.media))
         for first, length in pieces(blocks.offset, blocks.length, STEP):
-
-            def look(first: int = first, length: int = length) -> None:
-                part = Target(namespace, first // size, length // size, False, False, wanted)
-                buffers = Buffers(part)
-                buffers.fetch(dulbe=dulbe)
-                try:
-                    check(
-                        wanted,
-                        buffers.data,
-                        buffers.metadata,
-                        part.slba,
-                        part.blocks,
-                        part.slba - blocks.slba,
-                    )
-                except NvmeError as error:
-                    wrong.append(error)
-
-            yield Step(first, length, look)
+            yield Part(first, length, partial(verify_part, first, length))
             if wrong:
                 raise controller.failures.unprotected(namespace.nsid, wrong[0])
 
-    def finish() -> None:
-        controller.health.count_read(blocks.length)
+    yield from carry_out(controller, command, namespace, parts(), read_error, writes=False)
+    controller.health.count_read(blocks.length)
+    return None
 
-    return one_by_one(controller, command, namespace, steps(), read_error, finish, writes=False)
 
-
-def write_zeroes(controller: Controller, command: Command, blocks: Target) -> Result:
+def write_zeroes(controller: Controller, command: Command, blocks: Target) -> Steps:
     """Zeroes to blocks and metadata, with protection information that fits if that is asked for,
     and else with such that is not checked."""
     namespace, wanted = blocks.namespace, blocks.wanted
@@ -335,16 +290,16 @@ def write_zeroes(controller: Controller, command: Command, blocks: Target) -> Re
             buffers.metadata[:] = wanted.metadata.unwritten * part.blocks
         buffers.store(durable=False)
 
-    def steps() -> Iterator[Step]:
+    def parts() -> Iterator[Part]:
         for first, length in pieces(blocks.offset, blocks.length, STEP):
-            yield Step(first, length, partial(clear, first, length))
+            yield Part(first, length, partial(clear, first, length))
         if durable:
-            yield Step(blocks.offset, blocks.length, namespace.media.flush)
+            yield Part(blocks.offset, blocks.length, namespace.media.flush)
 
-    def finish() -> Result:
-        return healed(controller, namespace, blocks.slba, blocks.blocks) if heal else None
-
-    return one_by_one(controller, command, namespace, steps(), write_error, finish, writes=True)
+    yield from carry_out(controller, command, namespace, parts(), write_error, writes=True)
+    if heal:
+        yield from healed(controller, namespace, blocks.slba, blocks.blocks)
+    return None
 
 
 def checked(controller: Controller, namespace: Namespace, check: Callable[[], None]) -> None:

@@ -1,0 +1,123 @@
+"""Operations that take many steps, each of which may wait for storage.
+
+An operation is a task of the scheduler, and between two of its steps the loop serves commands. One
+that has begun belongs to the drive: a reset drops the command, and the operation continues, unless
+it has not begun yet. Operations that change namespaces are exclusive: each begins when the previous
+one has ended."""
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from nvme_spec.status import NvmeError, Status
+from potash_device.media.errors import MediaError
+from potash_firmware.rpu.command import Steps
+from potash_firmware.rpu.media_work import BlocksInFlight, MediaWork
+from potash_firmware.rpu.scheduler import Scheduler, Signal, Task
+
+log = logging.getLogger(__name__)
+
+OPERATION_LIMIT = 64
+"""Operations beyond which no Admin command is fetched: resets forget commands, but not what they
+began."""
+
+
+class Operation:
+    """An operation under way, or one that waits for others."""
+
+    def __init__(self, steps: Steps, *, exclusive: bool, of_command: bool) -> None:
+        self.steps = steps
+        self.exclusive = exclusive
+        self.of_command = of_command
+        """It is a command's, which a reset forgets."""
+        self.task: Task | None = None
+        self.ended = Signal()
+        self.dword: int | None = None
+        self.error: NvmeError | None = None
+
+    @property
+    def passes_time(self) -> bool:
+        """It waits for a time."""
+        return self.task is not None and isinstance(self.task.waits_for, int)
+
+    def result(self) -> int | None:
+        """What one that has ended has come to. Raises NvmeError."""
+        if self.error is not None:
+            raise self.error
+        return self.dword
+
+
+class Operations:
+    """The operations of one controller."""
+
+    def __init__(self, media_work: MediaWork, scheduler: Scheduler) -> None:
+        self._media_work = media_work
+        self._scheduler = scheduler
+        self._running: list[Operation] = []
+        self._queue: deque[Operation] = deque()
+
+    @property
+    def idle(self) -> bool:
+        return not self._running and not self._queue
+
+    @property
+    def full(self) -> bool:
+        """No command should begin another one, but for one that only passes time."""
+        if len(self._running) + len(self._queue) < OPERATION_LIMIT:
+            return False
+        busy = sum(not one.passes_time for one in self._running)
+        return busy + len(self._queue) >= OPERATION_LIMIT
+
+    def reset(self) -> None:
+        """A controller reset: drop the commands' operations that have begun nothing."""
+        self._queue = deque(one for one in self._queue if not one.of_command)
+
+    def quiet(self, blocks: Iterable[BlocksInFlight]) -> Steps:
+        """Wait for whatever was begun on these blocks, on which nothing new may begin."""
+        yield self._media_work.unfinished | self._scheduler.calls
+        # A command that had begun may have a next step, which is what it has begun now.
+        while going_on := set().union(*(one.futures for one in blocks)):
+            yield going_on
+        return None
+
+    def command(self, steps: Steps, *, exclusive: bool = True) -> Steps:
+        """Begin an operation for a command, and wait for its end. Raises NvmeError."""
+        operation = self.start(steps, exclusive=exclusive, of_command=True)
+        yield operation.ended
+        return operation.result()
+
+    def start(
+        self, steps: Steps, *, exclusive: bool = False, of_command: bool = False
+    ) -> Operation:
+        """Begin an operation, which may be over when this returns, or wait for others."""
+        operation = Operation(steps, exclusive=exclusive, of_command=of_command)
+        if exclusive and any(one.exclusive for one in self._running):
+            self._queue.append(operation)
+        else:
+            self._begin(operation)
+        return operation
+
+    def _begin(self, operation: Operation) -> None:
+        def ended(_: Task, dword: Any, error: Exception | None) -> None:
+            operation.dword = dword
+            operation.error = None if error is None else _refusal(error)
+            self._running.remove(operation)
+            operation.ended.send()
+            while self._queue and not any(one.exclusive for one in self._running):
+                self._begin(self._queue.popleft())
+
+        self._running.append(operation)
+        operation.task = self._scheduler.start(operation.steps, ended)
+
+
+def _refusal(error: Exception) -> NvmeError:
+    """What the command ends with of an operation that has ended so."""
+    if isinstance(error, NvmeError):
+        return error
+    if isinstance(error, MediaError):
+        log.error("an operation on the drive has failed: %s", error.strerror)
+        return NvmeError(Status.INTERNAL_ERROR, str(error.strerror), dnr=False)
+    # A bug of the firmware must not end the drive.
+    log.error("an operation on the drive failed", exc_info=error)
+    return NvmeError(Status.INTERNAL_ERROR, str(error), dnr=False)

@@ -1,0 +1,276 @@
+"""The scheduler: what waits in the loop's thread, and in which order it goes on.
+
+A task is a generator. It yields what it waits for, and goes on with what that brings:
+
+- a future: its result is the value of the `yield`, and its exception is raised there
+- a set of futures, of which all have to end
+- a `Signal`, which somebody sends with a value
+- an `int`: nanoseconds of guest time, at which it goes on
+- a callable, which another thread calls; otherwise as a future
+
+Closing a task's generator ends it, so that a `finally` releases what it holds. Whether a task may
+be closed while it waits is its own decision: for what works for it (a future, a signal) it stays,
+and for what only makes it wait (a set, a time) it need not, unless a `Wait` says otherwise. Nothing
+in here knows NVMe or flash.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from potash_firmware.rpu.timing.deadlines import Deadlines
+
+T = TypeVar("T")
+
+Steps: TypeAlias = Generator[Any, Any, T]
+"""What a task does, up to its result."""
+
+
+def always() -> bool:
+    """The `cancel` of a wait that can be given up without a trace."""
+    return True
+
+
+def never() -> bool:
+    """The `cancel` of a wait that has to take its course."""
+    return False
+
+
+class Wait(NamedTuple):
+    """What a task waits for, and how that can be cut short.
+
+    `cancel` gives it up for good, if it can, and says so. `stop` only hastens the end of the future
+    `what`, and with it the task, which then ends with the given error unless it was over before.
+    """
+
+    what: object
+    cancel: Callable[[], bool] = always
+    stop: Callable[[Exception], None] | None = None
+
+
+class Signal:
+    """Something that happens once, with a value; one task may wait for it."""
+
+    __slots__ = ("_task", "sent", "value")
+
+    def __init__(self) -> None:
+        self.sent = False
+        self.value: Any = None
+        self._task: Task | None = None
+
+    def send(self, value: object = None) -> None:
+        """It happens: the task that waits goes on when its turn comes."""
+        task = self._sent(value)
+        if task is not None:
+            task.wake(value)
+
+    def send_now(self, value: object = None) -> None:
+        """As `send`, for a task that is to go on before this returns."""
+        task = self._sent(value)
+        if task is not None:
+            task.go_on(value)
+
+    def _sent(self, value: object) -> "Task | None":
+        self.sent, self.value = True, value
+        task, self._task = self._task, None
+        return task
+
+    def wait(self, task: "Task") -> None:
+        self._task = task
+
+
+class Task:
+    """A generator under way. `ended` is called with it once, at its end, unless it is closed."""
+
+    __slots__ = ("_ended", "_left", "_pausable", "_scheduler", "_single", "_steps", "waits_for")
+
+    def __init__(
+        self,
+        scheduler: "Scheduler",
+        steps: Steps[Any],
+        ended: Callable[["Task", Any, Exception | None], None],
+        *,
+        pausable: bool = False,
+    ) -> None:
+        """A task that has not begun; `ended` gets its result, or the exception that ended it.
+
+        One that is `pausable` does not go on while the scheduler is paused.
+        """
+        self._scheduler = scheduler
+        self._steps: Steps[Any] | None = steps
+        self._ended = ended
+        self._pausable = pausable
+        self._left: set[Future[Any]] = set()
+        """Futures that have to end before it goes on."""
+        self._single = False
+        """It waits for one of them, whose result it gets."""
+        self.waits_for: object = None
+        """What it has yielded last."""
+
+    @property
+    def over(self) -> bool:
+        """It has ended, or is closed."""
+        return self._steps is None
+
+    @property
+    def future(self) -> Future[Any] | None:
+        """The future that works for it, if that is what it waits for."""
+        wait = self.waits_for
+        what = wait.what if isinstance(wait, Wait) else wait
+        return what if isinstance(what, Future) else None
+
+    def cancel(self) -> bool:
+        """Close it if what it waits for can be given up; whether it is closed."""
+        wait = self.waits_for
+        if isinstance(wait, Wait):
+            may_close = wait.cancel()
+        else:
+            may_close = isinstance(wait, set | int)
+        if may_close:
+            self.close()
+        return may_close
+
+    def close(self) -> None:
+        """End it where it waits: whatever it waits for does not concern it any more."""
+        steps, self._steps = self._steps, None
+        if steps is not None:
+            steps.close()
+
+    def wake(self, value: object = None) -> None:
+        """What it waited for has come: it goes on when its turn comes."""
+        self._scheduler.ready.append(partial(self._take_turn, value))
+
+    def future_ended(self, future: Future[Any]) -> None:
+        """One of the futures that it has waited for, be it until now, has ended."""
+        if future in self._left:
+            self._left.remove(future)
+            if not self._left:
+                self.wake(future if self._single else None)
+
+    def _take_turn(self, value: object) -> None:
+        scheduler = self._scheduler
+        if self._steps is None:
+            return
+        if self._pausable and scheduler.paused():
+            scheduler.held.append(partial(self._take_turn, value))
+        else:
+            self.go_on(value)
+
+    def go_on(self, value: object = None) -> bool:
+        """Take its next steps, with `value` or the result of that future; whether it waits now."""
+        steps, error = self._steps, None
+        if steps is None:
+            return False
+        if isinstance(value, Future):
+            try:
+                value = value.result()
+            except BaseException as failure:  # noqa: BLE001 - raised in the generator
+                error = failure
+        try:
+            while True:
+                if error is None:
+                    wait = steps.send(value)
+                else:
+                    wait, error = steps.throw(error), None
+                self.waits_for = wait
+                what = wait.what if isinstance(wait, Wait) else wait
+                if isinstance(what, Future):
+                    self._await({what}, single=True)
+                elif isinstance(what, Signal):
+                    if what.sent:
+                        value = what.value
+                        continue
+                    what.wait(self)
+                elif isinstance(what, int):
+                    self._scheduler.deadlines.put(what, self)
+                elif isinstance(what, set):
+                    if not what:
+                        value = None
+                        continue
+                    self._await(set(what), single=False)
+                elif callable(what):
+                    future = self.waits_for = self._scheduler.submit(what)
+                    self._await({future}, single=True)
+                else:
+                    raise TypeError(f"a task cannot wait for {what!r}")
+                return True
+        except StopIteration as end:
+            self._steps = None
+            self._ended(self, end.value, None)
+        except Exception as failure:  # noqa: BLE001 - who has begun the task gets it
+            self._steps = None
+            self._ended(self, None, failure)
+        return False
+
+    def _await(self, futures: set[Future[Any]], *, single: bool) -> None:
+        self._left, self._single = futures, single
+        waiting = self._scheduler.waiting
+        for future in futures:
+            waiting.setdefault(future, []).append(self)
+
+
+def _must_succeed(_: Task, result: object, error: Exception | None) -> None:
+    if error is not None:
+        raise error
+
+
+class Scheduler:
+    """The tasks of one controller. `submit` has something called by another thread."""
+
+    def __init__(
+        self, deadlines: Deadlines, submit: Callable[[Callable[[], Any]], Future[Any]]
+    ) -> None:
+        self.deadlines = deadlines
+        self.ready: deque[Callable[[], None]] = deque()
+        """What is to be called, in this order: turns of tasks, and timers."""
+        self.held: deque[Callable[[], None]] = deque()
+        """Turns of tasks that wait for the end of the pause."""
+        self.waiting: dict[Future[Any], list[Task]] = {}
+        self.calls: set[Future[Any]] = set()
+        """What other threads do for tasks that have yielded a callable."""
+        self.paused: Callable[[], bool] = never
+        """Says that no pausable task is to go on."""
+        self._submit = submit
+
+    def start(
+        self,
+        steps: Steps[Any],
+        ended: Callable[[Task, Any, Exception | None], None] = _must_succeed,
+    ) -> Task:
+        """Begin a task, which may be over when this returns."""
+        task = Task(self, steps, ended)
+        task.go_on()
+        return task
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        future = self._submit(call)
+        self.calls.add(future)
+        return future
+
+    def ended(self, future: Future[Any]) -> None:
+        """A future has ended: who waited for it goes on, in the order in which they began to."""
+        self.calls.discard(future)
+        for task in self.waiting.pop(future, ()):
+            task.future_ended(future)
+
+    def resume(self) -> None:
+        """The pause is over."""
+        self.ready.extend(self.held)
+        self.held.clear()
+
+    def run(self) -> None:
+        """Have everybody go on who can."""
+        ready = self.ready
+        while ready:
+            ready.popleft()()
+
+    def time_passes(self) -> bool:
+        """Have those go on whose time has come; whether there are any."""
+        any_due = False
+        for waiter in self.deadlines.passed():
+            waiter.wake()
+            self.run()
+            any_due = True
+        return any_due
