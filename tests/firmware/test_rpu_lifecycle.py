@@ -441,7 +441,7 @@ def test_a_mistake_in_the_firmware_s_own_loop_ends_the_session_and_not_the_devic
     """CSTS.CFS is what a host learns of it (Base 2.0, section 3.1.3.6); a reset leads out."""
     host.enable()
     queue = host.create_io_queue()
-    with patch.object(host.rpu._interrupts, "send", side_effect=ZeroDivisionError("oh")):
+    with patch.object(host.rpu.arbiter, "serve", side_effect=ZeroDivisionError("oh")):
         host.place(queue, 0x00, 7, nsid=1)  # Flush, which the media executor does
         host.ring(queue)
         host.service()
