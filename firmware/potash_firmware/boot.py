@@ -30,9 +30,9 @@ from potash_firmware.apu_process import ApuProcess
 from potash_firmware.mailbox import SharedBuffers, pair
 from potash_firmware.mailbox.counters import ENGINE_ROWS, Counters, Word
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
+from potash_firmware.rpu.deadlines import GuestClock
 from potash_firmware.rpu.loop import Rpu
 from potash_firmware.rpu.migration.migration import PATIENCE
-from potash_firmware.rpu.timing.deadlines import GuestClock
 from potash_firmware.rpu.timing.holding import Holding, Standstill
 from potash_firmware.settings import DeviceSettings
 from potash_firmware.status import StatusSocket, snapshot

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 import pytest
 
-from potash_firmware.rpu.timing.deadlines import GuestClock
+from potash_firmware.rpu.deadlines import GuestClock
 from potash_firmware.rpu.timing.holding import LEAST, MARGIN, POLL, QUANTUM, Holding, RunningJob
 from support.nvme_host import Host
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from potash_firmware.rpu.timing.deadlines import Deadlines, GuestClock
+from potash_firmware.rpu.deadlines import Deadlines, GuestClock
 from support.modelled_time import completions, modelled, timing_of
 from support.nvme_host import DOORBELLS, NSSR, Host, Queue
 

@@ -14,8 +14,8 @@ from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
 from potash_device.timing.saving import save
 from potash_device.trace import Trace
+from potash_firmware.rpu.deadlines import GuestClock
 from potash_firmware.rpu.statistics import Histogram
-from potash_firmware.rpu.timing.deadlines import GuestClock
 from potash_firmware.rpu.timing.modelled import ModelledTime
 
 MIB = 1 << 20

@@ -24,6 +24,7 @@ from potash_firmware.rpu.accelerators.commands import AcceleratorCommands
 from potash_firmware.rpu.accelerators.write_back import WriteBacks
 from potash_firmware.rpu.compute.engine import Engine, Shared
 from potash_firmware.rpu.compute.state import Compute
+from potash_firmware.rpu.deadlines import Deadlines, GuestClock
 from potash_firmware.rpu.faults import Faults
 from potash_firmware.rpu.features.persistence import Persistence
 from potash_firmware.rpu.features.table import Limits
@@ -53,7 +54,6 @@ from potash_firmware.rpu.scheduler import Scheduler, Signal
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.statistics import Statistics
 from potash_firmware.rpu.telemetry_areas import Source, collect
-from potash_firmware.rpu.timing.deadlines import Deadlines, GuestClock
 from potash_firmware.rpu.transfer import Transfer
 
 if TYPE_CHECKING:

@@ -30,9 +30,9 @@ from nvme_spec.opcodes import IoOpcode
 from nvme_spec.status import NvmeError, Status, StatusCodeType, describe, split
 from potash_device.media.errors import MediaError
 from potash_firmware.rpu.command import Command, Result, Steps, steps_of
+from potash_firmware.rpu.deadlines import Deadlines
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.scheduler import Signal
-from potash_firmware.rpu.timing.deadlines import Deadlines
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from potash_firmware.rpu.timing.deadlines import Deadlines
+from potash_firmware.rpu.deadlines import Deadlines
 
 T = TypeVar("T")
 

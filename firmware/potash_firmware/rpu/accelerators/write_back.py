@@ -20,6 +20,7 @@ from potash_device.media.errors import MediaError
 from potash_firmware.mailbox import MailboxError
 from potash_firmware.mailbox.messages import ReadCheck, ReadChecked, WriteBack, WriteBackDone
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
+from potash_firmware.rpu.deadlines import Timer
 from potash_firmware.rpu.faults import Faults
 from potash_firmware.rpu.media_work import MediaFailures, MediaWork
 from potash_firmware.rpu.namespaces.inventory import Namespaces
@@ -29,7 +30,6 @@ from potash_firmware.rpu.operations.sanitize import Sanitizing
 from potash_firmware.rpu.protection.deferred import insert
 from potash_firmware.rpu.protection.wanted import Wanted
 from potash_firmware.rpu.scheduler import Scheduler, Steps
-from potash_firmware.rpu.timing.deadlines import Timer
 
 if TYPE_CHECKING:  # it takes NumPy, as in the controller
     from potash_firmware.rpu.timing.jobs import JobTime

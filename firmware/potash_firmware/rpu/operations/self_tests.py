@@ -22,11 +22,11 @@ from potash_device.board import Board
 from potash_device.media.errors import MediaError
 from potash_device.saved import Section, fits
 from potash_firmware.rpu.command import Steps
+from potash_firmware.rpu.deadlines import GuestClock
 from potash_firmware.rpu.logs.health import Health
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.operations.operations import Operations
-from potash_firmware.rpu.timing.deadlines import GuestClock
 from potash_wire.records import U32
 
 log = logging.getLogger(__name__)

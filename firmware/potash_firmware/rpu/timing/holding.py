@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from potash_firmware.rpu.timing.deadlines import GuestClock
+from potash_firmware.rpu.deadlines import GuestClock
 from potash_firmware.waiting import earliest
 
 QUANTUM = 5_000_000

@@ -18,8 +18,8 @@ from potash_device.timing.cores import Cores, Job, Price, Work
 from potash_device.timing.requests import Op
 from potash_firmware.mailbox import job_time
 from potash_firmware.mailbox.counters import ENGINE_ROWS, Row, Word, unshared_row
+from potash_firmware.rpu.deadlines import Deadlines, Timer
 from potash_firmware.rpu.scheduler import Signal, Steps, Wait
-from potash_firmware.rpu.timing.deadlines import Deadlines, Timer
 from potash_firmware.rpu.timing.holding import RunningJob
 from potash_firmware.rpu.timing.modelled import ModelledTime
 

@@ -18,8 +18,8 @@ from potash_device.timing.policies import Policies, PolicyError
 from potash_device.timing.profile import PAGE, Rate
 from potash_device.timing.requests import FAILED, WORN, Op
 from potash_device.trace import Trace
+from potash_firmware.rpu.deadlines import GuestClock
 from potash_firmware.rpu.statistics import Histogram
-from potash_firmware.rpu.timing.deadlines import GuestClock
 from potash_firmware.rpu.timing.layout import Layout, Piece
 
 if TYPE_CHECKING:  # it takes numba, which a drive without a model has no use for
