@@ -352,11 +352,7 @@ def guest(mirror: str | None = None, root: Path | None = None) -> Finding:
 
 
 def kvm(
-    progress: Progress,
-    *,
-    boot: bool = True,
-    device: Path = snapshot.KVM,
-    root: Path | None = None,
+    progress: Progress, *, boot: bool = True, device: Path = snapshot.KVM, root: Path | None = None
 ) -> Finding:
     """Whether KVM is of use: a `/dev/kvm` may open, and a guest show no life under it."""
 

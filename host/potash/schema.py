@@ -9,28 +9,9 @@ import json
 import types
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    NamedTuple,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from csd_spec.reporting import (
-    INLINE,
-    OPTIONAL,
-    Amount,
-    Count,
-    Form,
-    Key,
-    Positive,
-    Share,
-    Signed64,
-)
+from csd_spec.reporting import INLINE, OPTIONAL, Amount, Count, Form, Key, Positive, Share, Signed64
 
 __all__ = [
     "INLINE",

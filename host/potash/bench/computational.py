@@ -31,11 +31,7 @@ class Load:
     ranges: bool = False
 
 
-LOADS = (
-    Load("execute-qd1", 1),
-    Load("execute-ranges-qd1", 1, ranges=True),
-    Load("execute-qd8", 8),
-)
+LOADS = (Load("execute-qd1", 1), Load("execute-ranges-qd1", 1, ranges=True), Load("execute-qd8", 8))
 NAMES = tuple(load.name for load in LOADS)
 
 

@@ -60,11 +60,7 @@ class Fleet:
     """
 
     def __init__(
-        self,
-        drives: Sequence[Drive],
-        *,
-        scheduler: str | None = None,
-        patience: float = PATIENCE,
+        self, drives: Sequence[Drive], *, scheduler: str | None = None, patience: float = PATIENCE
     ) -> None:
         try:
             require_distinct(drives)

@@ -97,11 +97,7 @@ def describe(model: bytes, config: Config, rounding: Rounding = Rounding.EXACT) 
 
 
 def run(
-    model: bytes,
-    inputs: bytes,
-    target: Target,
-    config: Config,
-    rounding: Rounding = Rounding.EXACT,
+    model: bytes, inputs: bytes, target: Target, config: Config, rounding: Rounding = Rounding.EXACT
 ) -> Ran:
     """Run a model once; `rounding` is the VTA's alone. Raises ModelError."""
     delegate = _delegate(config, rounding) if target is Target.VTA else None

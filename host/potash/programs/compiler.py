@@ -101,8 +101,7 @@ TABLE: Sequence[Advice] = (
         "build with --cpu v3",
     ),
     Advice(
-        [r"fatal error: 'potash\.h' file not found"],
-        "name the folder that has potash.h with -I",
+        [r"fatal error: 'potash\.h' file not found"], "name the folder that has potash.h with -I"
     ),
     Advice(
         [

@@ -109,11 +109,5 @@ def conform(given: bytes, data: bytes, *, is_elf: bool, engine: Engine) -> int:
     arena = Arena(memory, layout, base)
     arguments = (arena.input if data else 0, len(data))
     return engines.execute(
-        engine,
-        image.code,
-        program.entry,
-        arena,
-        SUITE_HELPERS,
-        arguments,
-        bpf.INSTRUCTION_LIMIT,
+        engine, image.code, program.entry, arena, SUITE_HELPERS, arguments, bpf.INSTRUCTION_LIMIT
     ).value

@@ -205,14 +205,7 @@ class Commands:
             raise DeviceMisbehaved(str(error)) from None
 
     def log_page(
-        self,
-        lid: int,
-        length: int,
-        *,
-        lsi: int = 0,
-        rae: bool = False,
-        nsid: int = 0,
-        csi: int = 0,
+        self, lid: int, length: int, *, lsi: int = 0, rae: bool = False, nsid: int = 0, csi: int = 0
     ) -> bytes:
         """`length` bytes of a log page, in as many commands as that takes.
 

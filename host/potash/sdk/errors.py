@@ -72,13 +72,7 @@ class CommandFailed(PotashError):
     """
 
     def __init__(
-        self,
-        admin: bool,
-        opcode: int,
-        status: int,
-        *,
-        dnr: bool = False,
-        csi: int = CommandSet.NVM,
+        self, admin: bool, opcode: int, status: int, *, dnr: bool = False, csi: int = CommandSet.NVM
     ) -> None:
         super().__init__(admin, opcode, status)
         self.csi = csi

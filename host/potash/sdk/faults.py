@@ -63,15 +63,8 @@ _ACCESSES = {
     "write": FaultFlags.WRITES,
     "any": FaultFlags.READS | FaultFlags.WRITES,
 }
-_ADVICE = {
-    "reset": FaultKind.RESET_RECOMMENDED,
-    "finish": FaultKind.FINISH_RECOMMENDED,
-}
-_MOMENTS = {
-    "now": FaultFlags.AT_ONCE,
-    "start": FaultFlags.AT_START,
-    "job": FaultFlags(0),
-}
+_ADVICE = {"reset": FaultKind.RESET_RECOMMENDED, "finish": FaultKind.FINISH_RECOMMENDED}
+_MOMENTS = {"now": FaultFlags.AT_ONCE, "start": FaultFlags.AT_START, "job": FaultFlags(0)}
 _STATUSES: tuple[type[IntEnum], ...] = (Status, csd_spec.status.VendorStatus)
 _SECONDS = {"us": 1, "ms": 1_000, "s": 1_000_000}
 """Microseconds of each unit."""

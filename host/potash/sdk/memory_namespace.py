@@ -13,12 +13,7 @@ from typing import Annotated, NamedTuple, cast
 from csd_spec.opcodes import PAGE_SIZE
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.identify.structures import Cns
-from nvme_spec.memory_commands import (
-    MEMORY_GRANULARITY,
-    MemoryAccess,
-    MemoryCopy,
-    MemoryOpcode,
-)
+from nvme_spec.memory_commands import MEMORY_GRANULARITY, MemoryAccess, MemoryCopy, MemoryOpcode
 from nvme_spec.memory_commands import MemoryNamespace as MemoryNamespaceData
 from nvme_spec.opcodes import IoOpcode
 from nvme_spec.ranges import BlockSourceRange, CopyFormat, MemorySourceRange

@@ -85,9 +85,7 @@ class Namespace:
         pieces: list[bytes] = []
         submitted = (
             self.submit(
-                IoOpcode.READ,
-                data_in_length=blocks * size,
-                **self._fields(lba + start, blocks),
+                IoOpcode.READ, data_in_length=blocks * size, **self._fields(lba + start, blocks)
             )
             for start, blocks in pieces_of(count, self._blocks_per_command)
         )

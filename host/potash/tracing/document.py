@@ -23,11 +23,7 @@ class Document:
     """
 
     def __init__(
-        self,
-        file: BinaryIO,
-        began: float,
-        about: Mapping[str, object],
-        scale: float = MICROSECONDS,
+        self, file: BinaryIO, began: float, about: Mapping[str, object], scale: float = MICROSECONDS
     ) -> None:
         self.events = 0
         """How many have been written, names of tracks not counted."""

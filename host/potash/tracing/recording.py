@@ -119,10 +119,7 @@ def lines_of(folder: Path) -> list[Path]:
 
 
 def write_trace(
-    sources: Sequence[Path],
-    out: Path,
-    progress: Progress,
-    parameters: Parameters | None = None,
+    sources: Sequence[Path], out: Path, progress: Progress, parameters: Parameters | None = None
 ) -> Recorded:
     """Make a trace of files of lines, one for each device.
 

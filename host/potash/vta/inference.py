@@ -93,11 +93,7 @@ class Inference:
 
 
 def infer(
-    model: bytes,
-    inputs: bytes,
-    *,
-    config: Config | None = None,
-    parameters: Parameters = PYNQ,
+    model: bytes, inputs: bytes, *, config: Config | None = None, parameters: Parameters = PYNQ
 ) -> Inference:
     """Run `model` once on `inputs`, on a core of `config`, by default the drive's; the reference
     kernels do what the delegate leaves.

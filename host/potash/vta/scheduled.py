@@ -22,10 +22,7 @@ STEPS = (Step(AluOpcode.SHR, SHIFT), Step(AluOpcode.MAX, 0), Step(AluOpcode.MIN,
 
 
 def plan(
-    shape: Conv2d,
-    config: Config,
-    parameters: Parameters = PYNQ,
-    threads: int | None = None,
+    shape: Conv2d, config: Config, parameters: Parameters = PYNQ, threads: int | None = None
 ) -> Convolution:
     return conv2d(shape, config, STEPS, parameters=parameters, threads=threads)
 

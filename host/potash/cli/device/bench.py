@@ -61,11 +61,7 @@ _seconds = click.option(
 @mirror_option
 @json_option(Report)
 def nvme(
-    guest: bool,
-    patterns: tuple[str, ...],
-    pairs: int,
-    seconds: float,
-    debian_mirror: str | None,
+    guest: bool, patterns: tuple[str, ...], pairs: int, seconds: float, debian_mirror: str | None
 ) -> None:
     """Measure the drive's reads and writes.
 

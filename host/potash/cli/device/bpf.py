@@ -151,9 +151,7 @@ def helpers() -> None:
 )
 @_frame_size
 @click.option(
-    "--engine",
-    type=_ENGINES,
-    help="Engine (default: native, as on the drive, if available).",
+    "--engine", type=_ENGINES, help="Engine (default: native, as on the drive, if available)."
 )
 @libubpf_option
 @common.json_option(reports.Executed)
@@ -224,11 +222,7 @@ def _report(ran: Ran, printed: Sequence[str], output: Path | None) -> None:
 @_entry
 @_frame_size
 def debug(
-    file: Path,
-    given: Path | None,
-    arguments: tuple[bytes, ...],
-    entry: str | None,
-    frame_size: int,
+    file: Path, given: Path | None, arguments: tuple[bytes, ...], entry: str | None, frame_size: int
 ) -> None:
     """Debug FILE, an object file, on the interpreter.
 
@@ -270,11 +264,7 @@ def debug(
 @click.option("--program", help="The program (default: a line of standard input).")
 @click.option("--elf", "is_elf", is_flag=True, help="The program is an object file.")
 @click.option(
-    "--engine",
-    type=_ENGINES,
-    default=Engine.INTERPRETER.value,
-    show_default=True,
-    help="Engine.",
+    "--engine", type=_ENGINES, default=Engine.INTERPRETER.value, show_default=True, help="Engine."
 )
 @libubpf_option
 def plugin(memory: tuple[str, ...], program: str | None, is_elf: bool, engine: str) -> None:

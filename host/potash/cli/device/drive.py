@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from potash.cli.device import drive_reports as reports
-from potash.cli.device.drive_options import (
-    drive_options,
-    modelling,
-    prepared,
-    profile_names,
-)
+from potash.cli.device.drive_options import drive_options, modelling, prepared, profile_names
 from potash.cli.device.drive_wear import plot, wear
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import ticking

@@ -166,9 +166,7 @@ def remove(fleet: FleetFile, scheduler: str | None, patience: float, dataset: st
     help="Write the output of each shard to this directory.",
 )
 @click.option(
-    "--keep",
-    metavar="NAME",
-    help="Leave the outputs on the drives, as the data set NAME.",
+    "--keep", metavar="NAME", help="Leave the outputs on the drives, as the data set NAME."
 )
 @click.option("--timeout", type=common.SECONDS, help="Stop a job after this time (default: never).")
 @common.json_option(reports.FleetMapped)

@@ -255,11 +255,7 @@ def _shown(file: Path, described: ModelInfo) -> list[str]:
             lines.append(_tensor_line(f"{what} {tensor.name}:", tensor.dtype, tensor.shape, more))
     several = any(node.graph for node in described.nodes)
     rows = [
-        (
-            _number(node, several),
-            node.operator,
-            "VTA" if node.claimed else f"CPU: {node.reason}",
-        )
+        (_number(node, several), node.operator, "VTA" if node.claimed else f"CPU: {node.reason}")
         for node in described.nodes
     ]
     return [*lines, "", *columns(rows, "><")]

@@ -94,9 +94,7 @@ class ExampleRun(NamedTuple):
     ] = None
     vta_seconds: Annotated[Amount | None, OPTIONAL, "Duration of those cycles in seconds."] = None
     accuracy: Annotated[
-        Share | None,
-        OPTIONAL,
-        "Share of the images that were classified correctly (`digits`).",
+        Share | None, OPTIONAL, "Share of the images that were classified correctly (`digits`)."
     ] = None
     images: Annotated[Count | None, OPTIONAL, "Number of images (`digits`)."] = None
     classes: Annotated[
@@ -105,9 +103,7 @@ class ExampleRun(NamedTuple):
         "The classes with the highest scores, the highest first (`resnet18`).",
     ] = None
     milliseconds: Annotated[
-        Sequence[Count] | None,
-        OPTIONAL,
-        "The times at which the word was found (`wake-word`).",
+        Sequence[Count] | None, OPTIONAL, "The times at which the word was found (`wake-word`)."
     ] = None
 
 

@@ -7,12 +7,7 @@ from typing import Annotated, NamedTuple
 
 import click
 
-from potash.cli.device.vta_clock import (
-    clock_options,
-    core_option,
-    layer_names,
-    parameters_of,
-)
+from potash.cli.device.vta_clock import clock_options, core_option, layer_names, parameters_of
 from potash.cli.device.vta_options import writable_file
 from potash.cli.drive.common import completing, json_option, say
 from potash.cli.progress import showing
@@ -35,10 +30,7 @@ class Swept(NamedTuple):
 
     networks: Annotated[Sequence[Network], "The networks."]
     against: Annotated[
-        Annotated[
-            Sequence[Annotated[str, Form(enum=list(COSTS))]],
-            Form(minItems=1),
-        ],
+        Annotated[Sequence[Annotated[str, Form(enum=list(COSTS))]], Form(minItems=1)],
         "The costs that are compared with latency.",
     ]
     points: Annotated[Sequence[Point], "One for each configuration and network."]
@@ -80,9 +72,7 @@ class Swept(NamedTuple):
     "--jobs", type=click.IntRange(1), help="Number of processes (default: one per processor)."
 )
 @click.option(
-    "--scheduler",
-    metavar="ADDRESS",
-    help="Use the Dask cluster of the scheduler at this address.",
+    "--scheduler", metavar="ADDRESS", help="Use the Dask cluster of the scheduler at this address."
 )
 @clock_options
 @core_option

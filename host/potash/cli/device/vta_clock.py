@@ -180,11 +180,7 @@ def roofline(
 @vta_options.vta_config_option
 @json_option(reports.StreamTrace)
 def trace(
-    insns: Path,
-    output: Path,
-    build: str,
-    assumed: Sequence[tuple[str, float]],
-    config: Config,
+    insns: Path, output: Path, build: str, assumed: Sequence[tuple[str, float]], config: Config
 ) -> None:
     """Write the modelled activity of a stream as a trace.
 

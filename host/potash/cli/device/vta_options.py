@@ -29,11 +29,7 @@ readable_file = click.Path(exists=True, dir_okay=False, allow_dash=True, path_ty
 writable_file = WritableFile()
 
 output_option = click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=writable_file,
-    help="Output file (- for standard output).",
+    "-o", "--output", required=True, type=writable_file, help="Output file (- for standard output)."
 )
 insns_option = click.option(
     "--insns",

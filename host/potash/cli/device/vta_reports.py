@@ -60,8 +60,7 @@ class CoreInfo(NamedTuple):
     operations_per_cycle: Annotated[int, "Multiplications and additions per cycle."]
     peak_gops: Annotated[float, "Peak rate in GOP/s."]
     memories: Annotated[
-        Mapping[str, Memory],
-        "By name: UOP, WGT, INP, ACC, OUT, and ACC_8BIT (8-bit loads to ACC).",
+        Mapping[str, Memory], "By name: UOP, WGT, INP, ACC, OUT, and ACC_8BIT (8-bit loads to ACC)."
     ]
     encoding: Annotated[
         Mapping[str, Mapping[str, tuple[int, int]]],
@@ -110,9 +109,7 @@ class Times(NamedTuple):
         "One for each layer and number of virtual threads, or the stream of --insns.",
     ]
     threads: Annotated[
-        Sequence[ThreadsSummary] | None,
-        OPTIONAL,
-        "A summary for each number of virtual threads.",
+        Sequence[ThreadsSummary] | None, OPTIONAL, "A summary for each number of virtual threads."
     ]
 
 

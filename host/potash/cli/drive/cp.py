@@ -195,11 +195,7 @@ def delete(device: str, rsid: int, nsid: int | None) -> None:
 @compute_option
 @click.option("--ranges", "rsid", type=click.IntRange(1, 0xFFFF), help="A memory range set.")
 @click.option(
-    "--range",
-    "wanted",
-    type=BYTES,
-    multiple=True,
-    help="A memory range; may be repeated.",
+    "--range", "wanted", type=BYTES, multiple=True, help="A memory range; may be repeated."
 )
 @click.option(
     "--param",

@@ -198,9 +198,7 @@ class Controller:
             notified = configuration.update(shn=ShutdownNotification.NORMAL)
             self._write(Register.CC, notified.encode())
             self._await(
-                "shut down",
-                SHUTDOWN_TIMEOUT,
-                lambda status: status.shst == ShutdownStatus.COMPLETE,
+                "shut down", SHUTDOWN_TIMEOUT, lambda status: status.shst == ShutdownStatus.COMPLETE
             )
             self._disable()
 
