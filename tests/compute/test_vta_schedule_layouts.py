@@ -12,7 +12,7 @@ from potash_device.vta.isa import MicroOp
 from potash_firmware.vta_runtime import Loop
 from potash_firmware.vta_runtime.schedules import layouts, transfers
 from potash_firmware.vta_runtime.schedules.nests import nests
-from support.vta import TINY
+from support.vta import TINY, unpack_nchw
 
 Array = NDArray[Any]
 
@@ -82,7 +82,7 @@ def test_images_are_packed_in_blocks() -> None:
     assert packed.shape == (1, 2, 1, 2, 2, 4)
     # At the second pixel: channel 4 of both images, and what fills the block up.
     assert packed[0, 1, 0, 1].tolist() == [[9, 0, 0, 0], [19, 0, 0, 0]]
-    np.testing.assert_array_equal(layouts.unpack_nchw(packed, 2, 5), images)
+    np.testing.assert_array_equal(unpack_nchw(packed, 2, 5), images)
 
 
 def test_weights_are_packed_in_blocks() -> None:

@@ -35,7 +35,7 @@ from potash_firmware.vta_runtime.schedules import (
     search,
 )
 from potash_firmware.vta_runtime.schedules.tiles import THREADS, fits
-from support.vta import CONFIGS, LARGE, ONE, TINY
+from support.vta import CONFIGS, LARGE, ONE, TINY, unpack_nchw
 
 Array = NDArray[Any]
 
@@ -87,7 +87,7 @@ def unpacked(plan: Convolution, output: Buffer) -> Array:
         config.batch,
         config.block_out,
     )
-    return layouts.unpack_nchw(packed, shape.images, shape.out_channels)
+    return unpack_nchw(packed, shape.images, shape.out_channels)
 
 
 def packed_values(values: Array, config: Config, memory: MemoryId) -> Array:
@@ -258,7 +258,7 @@ class TestConvolutions:
         sums = convolved(images, weights, shape)
         wide = (-1, 1, 1)
         expected = np.clip(sums + (sums >> 1), low.reshape(wide), high.reshape(wide))
-        np.testing.assert_array_equal(layouts.unpack_nchw(packed, 1, 32), expected)
+        np.testing.assert_array_equal(unpack_nchw(packed, 1, 32), expected)
 
     def test_buffers_that_are_missing_are_named(self) -> None:
         plan = conv2d(Conv2d(1, 16, 4, 4, 16, (1, 1)), DEFAULT, SCALED)

@@ -1,6 +1,7 @@
 """A VTA on the bench: a core small enough to reason about, and DRAM between two guards."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,3 +164,12 @@ def executed(runtime: Runtime) -> list[str]:
     finally:
         runtime.core.trace = None
     return names
+
+
+def unpack_nchw(packed: NDArray[Any], images: int, channels: int) -> NDArray[Any]:
+    """Images [N][C][H][W] from an output of the core, without what fills its blocks up."""
+    groups, across, height, width, batch, block = packed.shape
+    whole = packed.transpose(0, 4, 1, 5, 2, 3).reshape(
+        groups * batch, across * block, height, width
+    )
+    return whole[:images, :channels]

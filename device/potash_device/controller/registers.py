@@ -2,14 +2,12 @@
 
 Each of the host's writes is stored and put into the host-write FIFO, value and all: a host that
 clears CC.EN and sets it again before the firmware looks has reset the controller all the same.
-Behind the doorbells lie three registers for the firmware alone.
 
 Source: NVM Express Base Specification 2.0, section 3.1.3; Alkali CSD platform documentation,
 section 3.1.2 (NVMe module)."""
 
 from collections import deque
 from collections.abc import Callable
-from enum import IntEnum
 from typing import NamedTuple
 
 from nvme_spec.registers import (
@@ -65,17 +63,6 @@ class SavedRegisters(NamedTuple):
     host_writes: tuple[HostWrite, ...]
 
 
-class FirmwareRegister(IntEnum):
-    """The firmware's registers, in dwords behind the last doorbell."""
-
-    INTERRUPT_STATUS = 0
-    """Reads 1 while the host-write FIFO is not empty."""
-    INTERRUPT_DATA = 1
-    """Reads the oldest entry's offset and takes it out; 0 when there is none."""
-    HOST_INTERRUPT = 2
-    """Each bit written as 1 raises that vector; a further register for each 32 vectors more."""
-
-
 class RegisterFile:
     """Registers of a controller with `queue_pairs` pairs of doorbells, the admin pair included.
 
@@ -99,7 +86,7 @@ class RegisterFile:
         self._cmb = cmb
         self._on_cmb = on_cmb
         self._mask = 0
-        self._firmware_base = doorbell_offset(queue_pairs, completion=False)
+        self._behind_doorbells = doorbell_offset(queue_pairs, completion=False)
         self.reset()
 
     def reset(self, *, keep_cmb: bool = False) -> None:
@@ -166,7 +153,7 @@ class RegisterFile:
     # What the host does, through BAR 0.
 
     def host_read(self, offset: int, count: int) -> bytes:
-        """Registers as the host reads them; doorbells and what lies behind read as zero."""
+        """Registers as the host reads them; doorbells and all behind them read as zero."""
         return self._values.read(offset, count)
 
     def host_write(self, offset: int, data: bytes) -> None:
@@ -178,7 +165,7 @@ class RegisterFile:
             return
         for at in range(0, len(data), DWORD):
             target = offset + at
-            if target >= self._firmware_base:
+            if target >= self._behind_doorbells:
                 break
             dword = data[at : at + DWORD]
             if target < DOORBELL_BASE:
@@ -199,29 +186,3 @@ class RegisterFile:
     def write(self, register: Register, value: int) -> None:
         """Store a value, read-only bits included; the FIFO is for the host's writes."""
         self._values.put(register.offset, register.width, value)
-
-    def firmware_read(self, offset: int) -> int:
-        """A dword as the firmware reads it from the module's own address space."""
-        match self._firmware_index(offset):
-            case FirmwareRegister.INTERRUPT_STATUS:
-                return int(bool(self.host_writes))
-            case FirmwareRegister.INTERRUPT_DATA:
-                return self.host_writes.popleft().offset if self.host_writes else 0
-            case _:
-                return int.from_bytes(self.host_read(offset, DWORD), "little")
-
-    def firmware_write(self, offset: int, value: int) -> None:
-        """A dword as the firmware writes it to the module's own address space."""
-        index = self._firmware_index(offset)
-        if index >= FirmwareRegister.HOST_INTERRUPT:
-            first = 32 * (index - FirmwareRegister.HOST_INTERRUPT)
-            raised = (bit for bit in range(32) if value >> bit & 1)
-            self.interrupts.fire_all(
-                first + bit for bit in raised if first + bit < self.interrupts.vectors
-            )
-        elif offset < DOORBELL_BASE:
-            self._values.put(offset, DWORD, value)
-
-    def _firmware_index(self, offset: int) -> int:
-        """Which of the firmware's registers lies at `offset`; negative for the host's."""
-        return (offset - self._firmware_base) // DWORD

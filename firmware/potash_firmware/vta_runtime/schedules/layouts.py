@@ -31,15 +31,6 @@ def pack_like_output(images: Array, config: Config, memory: MemoryId = MemoryId.
     return _pack(images, config.batch, config.block_out, value_type(config, memory))
 
 
-def unpack_nchw(packed: Array, images: int, channels: int) -> Array:
-    """Images [N][C][H][W] from a packed array; what fills its blocks up is dropped."""
-    groups, across, height, width, batch, block = packed.shape
-    whole = packed.transpose(0, 4, 1, 5, 2, 3).reshape(
-        groups * batch, across * block, height, width
-    )
-    return whole[:images, :channels]
-
-
 def pack_oihw(weights: Array, config: Config) -> Array:
     """Weights [O][I][H][W] as [O'][I'][H][W][BLOCK_OUT][BLOCK_IN]."""
     return _pack(weights, config.block_out, config.block_in, value_type(config, MemoryId.WGT))
