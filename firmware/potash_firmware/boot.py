@@ -36,7 +36,7 @@ from potash_firmware.rpu.migration.migration import PATIENCE
 from potash_firmware.rpu.timing.holding import Holding, Standstill
 from potash_firmware.settings import DeviceSettings
 from potash_firmware.status import StatusSocket, snapshot
-from potash_firmware.waiting import READ, WRITE, Source, Waiting, earliest
+from potash_firmware.waiting import READ, WRITE, Pollable, Waiting, earliest
 from pyvfio_user.dma_messages import UNANSWERED
 from pyvfio_user.server import Server
 
@@ -276,7 +276,7 @@ class Device:
     def _wait(self, timeout: float | None, wake: int | None) -> Collection[int]:
         """The descriptors that have become readable or writable."""
         server, port = self.server, self.link.port
-        waiting: list[tuple[Source | int, int]] = [(one, READ) for one in server.sources]
+        waiting: list[tuple[Pollable | int, int]] = [(one, READ) for one in server.sources]
         if server.wants_write():
             waiting[0] = (waiting[0][0], READ | WRITE)
         waiting.append((self.board.executor, READ))

@@ -25,7 +25,7 @@ def earliest(*limits: float | None) -> float | None:
     return min((one for one in limits if one is not None), default=None)
 
 
-class Source(Protocol):
+class Pollable(Protocol):
     def fileno(self) -> int: ...
 
 
@@ -38,7 +38,7 @@ class Waiting:
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._exact = self._epoll.fileno() < _FD_SETSIZE
-        self._sources: list[tuple[Source | int, int]] = []
+        self._sources: list[tuple[Pollable | int, int]] = []
         self._fds: list[int] = []
 
     def __enter__(self) -> Self:
@@ -48,7 +48,7 @@ class Waiting:
         self._epoll.close()
 
     def wait(
-        self, sources: Sequence[tuple[Source | int, int]], limit: float | None
+        self, sources: Sequence[tuple[Pollable | int, int]], limit: float | None
     ) -> Collection[int]:
         """The descriptors that are ready, after `limit` seconds, or a day, at most; none then.
 
@@ -63,7 +63,7 @@ class Waiting:
             limit = 0.0
         return [fd for fd, _ in self._epoll.poll(limit and min(limit, _LONGEST))]
 
-    def _change(self, sources: Sequence[tuple[Source | int, int]]) -> None:
+    def _change(self, sources: Sequence[tuple[Pollable | int, int]]) -> None:
         for fd in self._fds:
             try:
                 self._epoll.unregister(fd)

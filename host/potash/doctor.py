@@ -81,8 +81,8 @@ KVM_MEMORY = 512
 """MiB of the guest that is booted to try KVM."""
 
 
-class State(StrEnum):
-    """How it is with something."""
+class Grade(StrEnum):
+    """The result of a check."""
 
     GOOD = "good"
     LIMITED = "limited"
@@ -95,7 +95,7 @@ class Finding(NamedTuple):
     """The result of a check, what it means, and the command that resolves it."""
 
     name: Annotated[str, "The check's name."]
-    state: Annotated[State, "The result."]
+    state: Annotated[Grade, "The result."]
     meaning: Annotated[str, "What was found, or the consequence of its absence."]
     remedy: Annotated[str, "The command that resolves it; empty if there is none."] = ""
 
@@ -110,16 +110,16 @@ class Report(NamedTuple):
 def python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:
     said = f"Python {'.'.join(map(str, version))}"
     if version >= OLDEST_PYTHON:
-        return Finding("python", State.GOOD, said)
+        return Finding("python", Grade.GOOD, said)
     said += " is too old: Potash needs 3.11 or later"
-    return Finding("python", State.MISSING, said, "make PYTHON=python3.12 setup")
+    return Finding("python", Grade.MISSING, said, "make PYTHON=python3.12 setup")
 
 
 def memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> Finding:
     """Memory that is free for use, of the machine or of the container that this runs in."""
     available = _available(proc / "meminfo")
     if available is None:
-        return Finding("memory", State.LIMITED, f"{proc / 'meminfo'} does not say how much is free")
+        return Finding("memory", Grade.LIMITED, f"{proc / 'meminfo'} does not say how much is free")
     where = "free"
     limit = _number(cgroup / "memory.max")
     if limit is not None:
@@ -128,11 +128,11 @@ def memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) ->
             available, where = left, "left to this container"
     said = f"{available / GIBI:.1f} GiB {where}"
     if available < LEAST_MEMORY:
-        return Finding("memory", State.MISSING, f"{said}: a device with its programs wants 1 GiB")
+        return Finding("memory", Grade.MISSING, f"{said}: a device with its programs wants 1 GiB")
     if available < GUEST_MEMORY:
         said += ": enough for a device, a guest beside it wants 2 GiB"
-        return Finding("memory", State.LIMITED, said, "potash demo --embedded")
-    return Finding("memory", State.GOOD, said)
+        return Finding("memory", Grade.LIMITED, said, "potash demo --embedded")
+    return Finding("memory", Grade.GOOD, said)
 
 
 def disk(folder: Path | None = None, temporary: Path | None = None) -> list[Finding]:
@@ -157,18 +157,18 @@ def cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> Finding:
         if features <= flags:
             said = f"{name} for the tensor accelerator"
             if vnni:
-                return Finding("processor", State.GOOD, said)
-            return Finding("processor", State.LIMITED, f"{said}; VNNI would be faster")
+                return Finding("processor", Grade.GOOD, said)
+            return Finding("processor", Grade.LIMITED, f"{said}; VNNI would be faster")
     said = "no AVX2: the tensor accelerator's simulator is several times slower"
-    return Finding("processor", State.LIMITED, said)
+    return Finding("processor", Grade.LIMITED, said)
 
 
 def confinement(missing: Callable[[], Sequence[str]] = missing_confinement) -> Finding:
     """What the kernel has to confine the processes that run programs and models."""
     lacking = missing()
     if not lacking:
-        return Finding("confinement", State.GOOD, "seccomp and Landlock for programs and models")
-    return Finding("confinement", State.LIMITED, "; ".join(lacking))
+        return Finding("confinement", Grade.GOOD, "seccomp and Landlock for programs and models")
+    return Finding("confinement", Grade.LIMITED, "; ".join(lacking))
 
 
 def socket_folder(temporary: Path | None = None, user: int | None = None) -> Finding:
@@ -180,21 +180,21 @@ def socket_folder(temporary: Path | None = None, user: int | None = None) -> Fin
     length = len(os.fsencode(f"{temporary}{SOCKET_BELOW}"))
     if length > LONGEST_SOCKET:
         said = f"{temporary} is too long for sockets in it: {length} bytes of {LONGEST_SOCKET}"
-        return Finding(name, State.MISSING, said, remedy)
+        return Finding(name, Grade.MISSING, said, remedy)
     try:
         with tempfile.TemporaryDirectory(prefix="potash-", dir=temporary) as made:
             mode = Path(made).stat().st_mode
         above = temporary.stat()
     except OSError as error:
         said = f"no folder can be made in {temporary}: {error.strerror}"
-        return Finding(name, State.MISSING, said, remedy)
+        return Finding(name, Grade.MISSING, said, remedy)
     if mode & 0o077:
-        return Finding(name, State.MISSING, f"folders in {temporary} are open to others", remedy)
+        return Finding(name, Grade.MISSING, f"folders in {temporary} are open to others", remedy)
     others_write = above.st_mode & 0o022
     if (others_write and not above.st_mode & stat.S_ISVTX) or above.st_uid not in (0, user):
         said = f"others can put a folder of theirs in the place of one in {temporary}"
-        return Finding(name, State.MISSING, said, remedy)
-    return Finding(name, State.GOOD, f"private folders in {temporary}")
+        return Finding(name, Grade.MISSING, said, remedy)
+    return Finding(name, Grade.GOOD, f"private folders in {temporary}")
 
 
 def _room(name: str, folder: Path, wanted: int, variable: str) -> Finding:
@@ -203,17 +203,17 @@ def _room(name: str, folder: Path, wanted: int, variable: str) -> Finding:
         existing = existing.parent
     remedy = f"export {variable}={shlex.quote('/a/larger/disk')}"
     if not os.access(existing, os.W_OK | os.X_OK):
-        return Finding(name, State.MISSING, f"{existing} cannot be written to", remedy)
+        return Finding(name, Grade.MISSING, f"{existing} cannot be written to", remedy)
     try:
         free = shutil.disk_usage(existing).free
     except OSError as error:
-        return Finding(name, State.MISSING, f"{existing}: {error.strerror}", remedy)
+        return Finding(name, Grade.MISSING, f"{existing}: {error.strerror}", remedy)
     said = f"{free / GIBI:.1f} GiB free in {folder}"
     if free < wanted:
         return Finding(
-            name, State.MISSING, f"{said}, and {wanted / GIBI:.2g} GiB are wanted", remedy
+            name, Grade.MISSING, f"{said}, and {wanted / GIBI:.2g} GiB are wanted", remedy
         )
-    return Finding(name, State.GOOD, said)
+    return Finding(name, Grade.GOOD, said)
 
 
 def _available(meminfo: Path) -> int | None:
@@ -259,13 +259,13 @@ def packages(needed: Sequence[tuple[str, str, str]] = NEEDED) -> list[Finding]:
                 said, wrong = process.communicate(timeout=IMPORT_LIMIT)
             except subprocess.TimeoutExpired:
                 meaning = f"{module} is not imported after {IMPORT_LIMIT:g} seconds"
-                found.append(Finding(name, State.MISSING, meaning, pip))
+                found.append(Finding(name, Grade.MISSING, meaning, pip))
                 continue
             if process.returncode == 0:
-                found.append(Finding(name, State.GOOD, f"{distribution} {said.strip()}"))
+                found.append(Finding(name, Grade.GOOD, f"{distribution} {said.strip()}"))
                 continue
             last = (wrong.strip().splitlines() or [f"it ended with {process.returncode}"])[-1]
-            found.append(Finding(name, State.MISSING, f"cannot be imported: {last}", pip))
+            found.append(Finding(name, Grade.MISSING, f"cannot be imported: {last}", pip))
     finally:
         for process in running:
             with process:
@@ -278,13 +278,13 @@ def runtime() -> Finding:
     package = runtime_package()
     said = f"{package.replace('_', '-')} runs models"
     if package == TFLITE_RUNTIME:
-        return Finding("models", State.GOOD, said)
+        return Finding("models", Grade.GOOD, said)
     if importlib.util.find_spec(TFLITE_RUNTIME) is None:
         said += "; on Python 3.11, pip install 'potash[tflite-runtime]' replaces it"
-        return Finding("models", State.GOOD, said)
+        return Finding("models", Grade.GOOD, said)
     said += ", as the installed tflite-runtime needs an older NumPy"
     remedy = f"{shlex.quote(sys.executable)} -m pip install 'potash[tflite-runtime]'"
-    return Finding("models", State.LIMITED, said, remedy)
+    return Finding("models", Grade.LIMITED, said, remedy)
 
 
 def libubpf() -> Finding:
@@ -304,8 +304,8 @@ def libubpf() -> Finding:
     except subprocess.TimeoutExpired:
         lacking = f"libubpf is not loaded after {IMPORT_LIMIT:g} seconds"
     if not lacking:
-        return Finding("libubpf", State.GOOD, "--engine ubpf can run programs")
-    return Finding("libubpf", State.LIMITED, f"no --engine ubpf: {lacking}", LIBUBPF)
+        return Finding("libubpf", Grade.GOOD, "--engine ubpf can run programs")
+    return Finding("libubpf", Grade.LIMITED, f"no --engine ubpf: {lacking}", LIBUBPF)
 
 
 def compiler() -> Finding:
@@ -317,10 +317,10 @@ def compiler() -> Finding:
     except PotashError:
         said = "neither clang nor ziglang: programs run, but none can be built"
         remedy = f"{shlex.quote(sys.executable)} -m pip install 'potash[ziglang]'"
-        return Finding("compiler", State.LIMITED, said, remedy)
+        return Finding("compiler", Grade.LIMITED, said, remedy)
     except ImportError as error:
-        return Finding("compiler", State.LIMITED, f"not looked for: {error}")
-    return Finding("compiler", State.GOOD, f"{found.name} builds programs for the drive")
+        return Finding("compiler", Grade.LIMITED, f"not looked for: {error}")
+    return Finding("compiler", Grade.GOOD, f"{found.name} builds programs for the drive")
 
 
 def qemu(mirror: str | None = None, root: Path | None = None) -> Finding:
@@ -330,16 +330,16 @@ def qemu(mirror: str | None = None, root: Path | None = None) -> Finding:
     beside = "no QEMU on PATH" if own is None else f"{own} is too old or lacks {client}"
     found = machine.installed()
     if found is not None:
-        return Finding(name, State.GOOD, f"{own}: {found.version}, with {client}")
+        return Finding(name, Grade.GOOD, f"{own}: {found.version}, with {client}")
     tree = _tree(debian.QEMU, root)
     if tree is not None:
         try:
             found = machine.unpacked(tree)
         except PotashError as error:
             return Finding(
-                name, State.MISSING, f"the downloaded one: {error}", "potash guest --refresh"
+                name, Grade.MISSING, f"the downloaded one: {error}", "potash guest --refresh"
             )
-        return Finding(name, State.GOOD, f"the downloaded one: {found.version}, with {client}")
+        return Finding(name, Grade.GOOD, f"the downloaded one: {found.version}, with {client}")
     return _to_download(name, f"{beside}, so it", mirror, "potash guest -- true")
 
 
@@ -348,7 +348,7 @@ def guest(mirror: str | None = None, root: Path | None = None) -> Finding:
     tree = _tree(debian.GUEST, root)
     if tree is None:
         return _to_download("guest", "Linux for guests", mirror, "potash guest -- true")
-    return Finding("guest", State.GOOD, f"{_kernel(tree)}, unpacked in {tree}")
+    return Finding("guest", Grade.GOOD, f"{_kernel(tree)}, unpacked in {tree}")
 
 
 def kvm(
@@ -357,7 +357,7 @@ def kvm(
     """Whether KVM is of use: a `/dev/kvm` may open, and a guest show no life under it."""
 
     def limited(said: str, remedy: str = "") -> Finding:
-        return Finding("KVM", State.LIMITED, said, remedy)
+        return Finding("KVM", Grade.LIMITED, said, remedy)
 
     emulated = "guests run on an emulated processor"
     if not device.exists():
@@ -379,7 +379,7 @@ def kvm(
     except PotashError as error:
         why = str(getattr(error, "reason", error)).splitlines()[0]
         return limited(f"not usable: {why}; {emulated}")
-    return Finding("KVM", State.GOOD, f"a guest boots in {seconds:.1f} s")
+    return Finding("KVM", Grade.GOOD, f"a guest boots in {seconds:.1f} s")
 
 
 def _kvm_access(device: Path) -> str:
@@ -409,17 +409,17 @@ def _to_download(name: str, what: str, mirror: str | None, command: str) -> Find
     """Whether what is missing can be downloaded when it is needed."""
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         meaning = "a guest needs a Linux host with an x86-64 processor"
-        return Finding(name, State.MISSING, meaning, "potash demo --embedded")
+        return Finding(name, Grade.MISSING, meaning, "potash demo --embedded")
     lacking = [tool for tool in debian.TOOLS if shutil.which(tool) is None]
     if lacking:
         tools = f"{', '.join(debian.TOOLS)}, and {', '.join(lacking)}"
         verb = "is" if len(lacking) == 1 else "are"
         said = f"{what} would be downloaded with {tools} {verb} not there"
-        return Finding(name, State.MISSING, said, "sudo apt-get install apt dpkg tar")
+        return Finding(name, Grade.MISSING, said, "sudo apt-get install apt dpkg tar")
     try:
         debian.mirror(mirror)
     except PotashError as error:
         said = f"{what} cannot be downloaded: {error}"
-        return Finding(name, State.MISSING, said, f"export {debian.ENVIRONMENT}=ADDRESS")
+        return Finding(name, Grade.MISSING, said, f"export {debian.ENVIRONMENT}=ADDRESS")
     said = f"{what} is downloaded from the Debian archive at the first start"
-    return Finding(name, State.GOOD, said, command)
+    return Finding(name, Grade.GOOD, said, command)

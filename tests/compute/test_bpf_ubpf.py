@@ -196,7 +196,7 @@ def test_without_the_library_the_interpreter_runs(
     assert "--libubpf and POTASH_LIBUBPF take its path" in str(unavailable(Engine.UBPF))
     assert usable(Engine.UBPF) is Engine.INTERPRETER
     assert "libubpf cannot be used" in caplog.text
-    assert doctor.libubpf().state is doctor.State.LIMITED
+    assert doctor.libubpf().state is doctor.Grade.LIMITED
 
 
 def test_exec_takes_the_librarys_path(
@@ -211,7 +211,7 @@ def test_exec_takes_the_librarys_path(
     options = ["--engine", "ubpf", "--libubpf", str(compiled)]
     assert potash("exec", path, *options) == 0
     assert "the program returned 7" in capfd.readouterr().out
-    assert doctor.libubpf().state is doctor.State.GOOD
+    assert doctor.libubpf().state is doctor.Grade.GOOD
     path.write_bytes(program(insn(0x07, 1, imm=1), insn(0x05, offset=-2), exit_))
     assert potash("exec", path, *options, "--limit", "1000") == 1
     assert "the program was stopped: stopped by libubpf: " in capfd.readouterr().err

@@ -15,7 +15,7 @@ import pytest
 
 from potash import doctor
 from potash.cli.app import run_app
-from potash.doctor import Finding, State
+from potash.doctor import Finding, Grade
 from potash.sdk.progress import silent
 from potash.vm import images, packages, qemu, snapshot
 from potash.vm.drive import device_process
@@ -44,15 +44,15 @@ def run_doctor(*arguments: str, **environment: str) -> subprocess.CompletedProce
 @pytest.mark.parametrize(
     ("flags", "state", "said"),
     [
-        (f"{AVX512_FLAGS} avx512_vnni avx_vnni", State.GOOD, "AVX-512 VNNI for"),
-        (f"{AVX2_FLAGS} avx_vnni", State.GOOD, "AVX-VNNI for"),
-        (AVX512_FLAGS, State.LIMITED, "AVX-512 for"),
-        (AVX2_FLAGS, State.LIMITED, "AVX2 for"),
-        ("fpu sse sse2", State.LIMITED, "no AVX2"),
+        (f"{AVX512_FLAGS} avx512_vnni avx_vnni", Grade.GOOD, "AVX-512 VNNI for"),
+        (f"{AVX2_FLAGS} avx_vnni", Grade.GOOD, "AVX-VNNI for"),
+        (AVX512_FLAGS, Grade.LIMITED, "AVX-512 for"),
+        (AVX2_FLAGS, Grade.LIMITED, "AVX2 for"),
+        ("fpu sse sse2", Grade.LIMITED, "no AVX2"),
     ],
 )
 def test_the_processor_is_judged_by_what_multiplies(
-    tmp_path: Path, flags: str, state: State, said: str
+    tmp_path: Path, flags: str, state: Grade, said: str
 ) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(f"processor\t: 0\nflags\t\t: {flags}\n\nprocessor\t: 1\nflags\t\t: fpu\n")
@@ -63,15 +63,15 @@ def test_the_processor_is_judged_by_what_multiplies(
 
 @pytest.mark.parametrize(
     ("kib", "state"),
-    [(1 << 19, State.MISSING), (3 << 19, State.LIMITED), (1 << 22, State.GOOD)],
+    [(1 << 19, Grade.MISSING), (3 << 19, Grade.LIMITED), (1 << 22, Grade.GOOD)],
 )
-def test_memory_is_what_is_available(tmp_path: Path, kib: int, state: State) -> None:
+def test_memory_is_what_is_available(tmp_path: Path, kib: int, state: Grade) -> None:
     (tmp_path / "meminfo").write_text(f"MemTotal: 99999999 kB\nMemAvailable: {kib} kB\n")
     assert doctor.memory(tmp_path, tmp_path / "no-groups").state is state
 
 
-@pytest.mark.parametrize(("limit", "state"), [("max", State.GOOD), ("1500000000", State.MISSING)])
-def test_a_containers_limit_counts(tmp_path: Path, limit: str, state: State) -> None:
+@pytest.mark.parametrize(("limit", "state"), [("max", Grade.GOOD), ("1500000000", Grade.MISSING)])
+def test_a_containers_limit_counts(tmp_path: Path, limit: str, state: Grade) -> None:
     (tmp_path / "meminfo").write_text("MemAvailable: 99999999 kB\n")
     (tmp_path / "memory.max").write_text(f"{limit}\n")
     (tmp_path / "memory.current").write_text("700000000\n")
@@ -83,32 +83,32 @@ def test_a_full_disk_is_said_with_the_variable_that_names_another(
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _path: type("", (), {"free": 1 << 20}))
     cache, temporary = doctor.disk(tmp_path / "none" / "yet", tmp_path)
-    assert (cache.state, temporary.state) == (State.MISSING, State.MISSING)
+    assert (cache.state, temporary.state) == (Grade.MISSING, Grade.MISSING)
     assert "1 GiB are wanted" in cache.meaning
     assert "XDG_CACHE_HOME" in cache.remedy
     assert "TMPDIR" in temporary.remedy
 
 
 def test_what_the_kernel_lacks_for_confinement_is_a_limit_and_no_more() -> None:
-    assert doctor.confinement(lambda: ()).state is State.GOOD
+    assert doctor.confinement(lambda: ()).state is Grade.GOOD
     lacking = doctor.confinement(lambda: ("seccomp is missing: a", "Landlock is missing: b"))
-    assert lacking.state is State.LIMITED
+    assert lacking.state is Grade.LIMITED
     assert lacking.meaning == "seccomp is missing: a; Landlock is missing: b"
 
 
 def test_sockets_want_a_place_that_is_short_and_ones_own(tmp_path: Path) -> None:
-    assert doctor.socket_folder(Path("/tmp")).state is State.GOOD
+    assert doctor.socket_folder(Path("/tmp")).state is Grade.GOOD
     long = tmp_path / ("x" * 100)
     assert "too long" in doctor.socket_folder(long).meaning
     assert "no folder can be made" in doctor.socket_folder(Path("/nowhere")).meaning
     open_to_all = tmp_path / "o"
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
-    assert doctor.socket_folder(open_to_all).state is State.MISSING
+    assert doctor.socket_folder(open_to_all).state is Grade.MISSING
     open_to_all.chmod(0o1777)
-    assert doctor.socket_folder(open_to_all).state is State.GOOD
+    assert doctor.socket_folder(open_to_all).state is Grade.GOOD
     somebody_elses = doctor.socket_folder(open_to_all, user=os.geteuid() + 1)
-    assert somebody_elses.state is (State.GOOD if os.geteuid() == 0 else State.MISSING)
+    assert somebody_elses.state is (Grade.GOOD if os.geteuid() == 0 else Grade.MISSING)
 
 
 def test_a_package_that_breaks_is_named_with_its_last_word(
@@ -124,9 +124,9 @@ def test_a_package_that_breaks_is_named_with_its_last_word(
         ]
     )
     assert (broken.state, absent.state, whole.state) == (
-        State.MISSING,
-        State.MISSING,
-        State.GOOD,
+        Grade.MISSING,
+        Grade.MISSING,
+        Grade.GOOD,
     )
     assert "libfoo.so: cannot open" in broken.meaning
     assert broken.remedy.endswith("pip install --force-reinstall broken-thing")
@@ -137,7 +137,7 @@ def test_without_clang_and_ziglang_nothing_can_be_built(monkeypatch: pytest.Monk
     monkeypatch.setattr("os.get_exec_path", list)
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     found = doctor.compiler()
-    assert found.state is State.LIMITED
+    assert found.state is Grade.LIMITED
     assert found.remedy.endswith("pip install 'potash[ziglang]'")
 
 
@@ -147,10 +147,10 @@ def test_a_qemu_that_is_not_there_is_downloaded(
     monkeypatch.setattr(qemu, "installed", lambda: None)
     monkeypatch.setattr("shutil.which", lambda name: None if "qemu" in name else f"/bin/{name}")
     found = doctor.qemu("http://debian.example/debian", tmp_path)
-    assert found.state is State.GOOD
+    assert found.state is Grade.GOOD
     assert found.meaning.startswith("no QEMU on PATH, so it is downloaded from the Debian archive")
     assert found.remedy == "potash guest -- true"
-    assert doctor.guest("http://debian.example/debian", tmp_path).state is State.GOOD
+    assert doctor.guest("http://debian.example/debian", tmp_path).state is Grade.GOOD
 
 
 def test_what_would_bring_it_may_be_missing_itself(
@@ -159,7 +159,7 @@ def test_what_would_bring_it_may_be_missing_itself(
     monkeypatch.setattr(qemu, "installed", lambda: None)
     monkeypatch.setattr("shutil.which", lambda name: "/bin/tar" if name == "tar" else None)
     found = doctor.guest("http://debian.example/debian", tmp_path)
-    assert found.state is State.MISSING
+    assert found.state is Grade.MISSING
     assert "apt-get, apt-config, dpkg-deb are not there" in found.meaning
 
 
@@ -168,7 +168,7 @@ def test_an_installed_qemu_is_named_with_its_version(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(qemu, "installed", lambda: Qemu(("qemu",), "QEMU emulator version 10.2.0"))
     assert doctor.qemu() == Finding(
         "QEMU",
-        State.GOOD,
+        Grade.GOOD,
         "/usr/bin/qemu-system-x86_64: QEMU emulator version 10.2.0, with vfio-user-pci",
     )
 
@@ -177,7 +177,7 @@ def test_kvm_that_is_missing_or_closed_is_not_usable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing = doctor.kvm(silent, device=tmp_path / "kvm")
-    assert missing.state is State.LIMITED
+    assert missing.state is Grade.LIMITED
     assert missing.meaning.startswith(f"not usable: {tmp_path}/kvm is missing")
     device = tmp_path / "kvm"
     device.touch()
@@ -227,9 +227,9 @@ def test_kvm_is_believed_when_a_guest_has_lived_under_it(
     assert "no guest was booted" in doctor.kvm(silent, boot=False, device=device).meaning
     assert not booted
     lives = doctor.kvm(silent, device=device, root=tmp_path)
-    assert (lives.state, lives.meaning) == (State.GOOD, "a guest boots in 1.2 s")
+    assert (lives.state, lives.meaning) == (Grade.GOOD, "a guest boots in 1.2 s")
     dead = doctor.kvm(silent, device=device, root=tmp_path)
-    assert dead.state is State.LIMITED
+    assert dead.state is Grade.LIMITED
     assert dead.meaning == (
         "not usable: the guest showed no life within 6 seconds; guests run on an emulated processor"
     )

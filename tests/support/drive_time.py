@@ -29,7 +29,7 @@ from potash_device.timing.state import (
     IS_OPEN,
     IS_RETIRED,
     NEVER,
-    State,
+    DriveState,
 )
 
 
@@ -117,7 +117,7 @@ def policies(seed: int) -> Policies:
     )
 
 
-def problems(profile: Profile, state: State) -> list[str]:
+def problems(profile: Profile, state: DriveState) -> list[str]:
     """What contradicts itself in a state of this profile; nothing in a sound one."""
     size = profile.superblock_pages
     mapped = np.flatnonzero(state.places >= 0)

@@ -8,7 +8,7 @@ import pytest
 
 from potash.vm import packages
 from potash.vm.errors import PackagesUnavailable
-from potash.vm.packages import Source, debian_archive, read
+from potash.vm.packages import Repository, debian_archive, read
 
 HOST = "http://archive.example/debian"
 
@@ -61,20 +61,20 @@ def test_without_apt_there_are_no_sources(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_archive_is_neither_security_nor_another_vendor_s() -> None:
     found = [
-        Source("http://archive.example/debian-security", "bookworm-security", "main"),
-        Source("http://archive.example/node", "nodistro", "main"),
-        Source("http://archive.example/ubuntu", "noble", "main"),
-        Source("cdrom:[Debian]/", "bookworm", "main"),
-        Source("http://archive.example/own", "stable", "contrib"),
-        Source(HOST + "/", "bookworm-updates", "main"),
+        Repository("http://archive.example/debian-security", "bookworm-security", "main"),
+        Repository("http://archive.example/node", "nodistro", "main"),
+        Repository("http://archive.example/ubuntu", "noble", "main"),
+        Repository("cdrom:[Debian]/", "bookworm", "main"),
+        Repository("http://archive.example/own", "stable", "contrib"),
+        Repository(HOST + "/", "bookworm-updates", "main"),
     ]
     assert debian_archive(found) == HOST
     assert debian_archive(found[:-1]) is None
 
 
 def test_an_address_that_ends_as_debian_s_is_preferred() -> None:
-    vendor = Source("https://vendor.example/packages", "stable", "main")
-    assert debian_archive([vendor, Source(HOST, "sid", "main")]) == HOST
+    vendor = Repository("https://vendor.example/packages", "stable", "main")
+    assert debian_archive([vendor, Repository(HOST, "sid", "main")]) == HOST
     assert debian_archive([vendor]) == vendor.uri
 
 

@@ -12,7 +12,7 @@ from potash_device.timing import state
 from potash_device.timing.engine_calendars import gap, interrupt, occupy, send, transfer
 from potash_device.timing.profile import ENTRIES, PAGE
 from potash_device.timing.requests import WORN
-from potash_device.timing.state import State
+from potash_device.timing.state import DriveState
 from potash_device.vta.fast import compiling
 from potash_device.vta.fast.compiling import Flag, Number, compiled, inlined
 
@@ -20,7 +20,7 @@ STORE = Store("timing", [Path(__file__).parent, Path(compiling.__file__)], compi
 
 
 @partial(compiling.entry_of, STORE)
-def run(s: State, requests: Any, completions: Any, flying: Any, index: Number) -> Number:
+def run(s: DriveState, requests: Any, completions: Any, flying: Any, index: Number) -> Number:
     """Serve requests from `index` on; how many are done, fewer than all where a victim is needed.
 
     `requests` has the columns of `REQUEST`. If `flying` is not empty, it is a heap of completion
@@ -45,7 +45,7 @@ def run(s: State, requests: Any, completions: Any, flying: Any, index: Number) -
 
 
 @inlined
-def begin(s: State, time: Number, op: Number, count: Number) -> None:
+def begin(s: DriveState, time: Number, op: Number, count: Number) -> None:
     r, settings = s.registers, s.settings
     if op == state.READ:
         cost = settings[state.READ_COMMAND] + count * settings[state.READ_PAGE]
@@ -68,7 +68,7 @@ def begin(s: State, time: Number, op: Number, count: Number) -> None:
 
 
 @inlined
-def serve(s: State, request: Any) -> Flag:
+def serve(s: DriveState, request: Any) -> Flag:
     """The rest of a request; False where a victim is needed first."""
     r, settings = s.registers, s.settings
     op, first, count, stream = request[1], request[2], request[3], request[4]
@@ -117,7 +117,7 @@ def serve(s: State, request: Any) -> Flag:
 
 
 @compiled
-def format_drive(s: State) -> None:
+def format_drive(s: DriveState) -> None:
     r = s.registers
     s.places[:] = -1
     for block in range(s.settings[state.BLOCKS]):
@@ -137,7 +137,7 @@ def format_drive(s: State) -> None:
 
 
 @inlined
-def sense(s: State, where: Number, pages: Number, ready: Number, host: Flag) -> Number:
+def sense(s: DriveState, where: Number, pages: Number, ready: Number, host: Flag) -> Number:
     """When pages of a row are in the drive's memory."""
     settings = s.settings
     index = where % settings[state.SUPERBLOCK]
@@ -165,12 +165,12 @@ def sense(s: State, where: Number, pages: Number, ready: Number, host: Flag) -> 
 
 
 @inlined
-def in_memory(s: State, where: Number, time: Number) -> Flag:
+def in_memory(s: DriveState, where: Number, time: Number) -> Flag:
     return s.programmed[where // s.settings[state.UNIT_PAGES]] > time
 
 
 @inlined
-def read(s: State, where: Number, known: Number) -> None:
+def read(s: DriveState, where: Number, known: Number) -> None:
     """Add a page to the group that is read together, or begin a new group."""
     r, settings = s.registers, s.settings
     on_flash = where >= 0 and not in_memory(s, where, known)
@@ -187,7 +187,7 @@ def read(s: State, where: Number, known: Number) -> None:
 
 
 @inlined
-def read_row(s: State) -> None:
+def read_row(s: DriveState) -> None:
     """Flash, bus and link for the group, if there is one."""
     r = s.registers
     count = r[state.GROUP]
@@ -199,7 +199,7 @@ def read_row(s: State) -> None:
 
 
 @inlined
-def admit(s: State, ready: Number) -> Number:
+def admit(s: DriveState, ready: Number) -> Number:
     """When the write buffer has room for a page."""
     r, size = s.registers, s.settings[state.BUFFER]
     if not size:
@@ -213,7 +213,7 @@ def admit(s: State, ready: Number) -> Number:
 
 
 @inlined
-def pop(s: State) -> Number:
+def pop(s: DriveState) -> Number:
     """The least of the heap."""
     heap = s.programs
     least = heap[0]
@@ -240,7 +240,7 @@ def sift(heap: Any, count: Number, time: Number) -> None:
 
 
 @inlined
-def push(s: State, time: Number) -> None:
+def push(s: DriveState, time: Number) -> None:
     heap, at = s.programs, s.registers[state.QUEUED]
     s.registers[state.QUEUED] += 1
     while at and heap[(at - 1) // 2] > time:
@@ -250,7 +250,7 @@ def push(s: State, time: Number) -> None:
 
 
 @inlined
-def place(s: State, frontier: Number, page: Number, ready: Number) -> Number:
+def place(s: DriveState, frontier: Number, page: Number, ready: Number) -> Number:
     """Give a page its place; when the unit is programmed that it fills, else 0."""
     settings = s.settings
     if s.open[frontier] < 0:
@@ -267,7 +267,7 @@ def place(s: State, frontier: Number, page: Number, ready: Number) -> Number:
 
 
 @compiled
-def open_superblock(s: State, frontier: Number) -> None:
+def open_superblock(s: DriveState, frontier: Number) -> None:
     """The least erased free one; for relocated pages the most erased."""
     cold, chosen = frontier == s.settings[state.FRONTIERS] - 1, -1
     for block in range(s.settings[state.BLOCKS]):
@@ -286,7 +286,7 @@ def open_superblock(s: State, frontier: Number) -> None:
 
 
 @compiled
-def program(s: State, frontier: Number) -> Number:
+def program(s: DriveState, frontier: Number) -> Number:
     """Program the last unit of those filled; when it is done."""
     r, settings = s.registers, s.settings
     block = s.open[frontier]
@@ -311,7 +311,7 @@ def program(s: State, frontier: Number) -> Number:
 
 
 @inlined
-def close(s: State, frontier: Number) -> None:
+def close(s: DriveState, frontier: Number) -> None:
     """Fill no more of a superblock; the places that are left stay empty."""
     r, block = s.registers, s.open[frontier]
     if block >= 0:
@@ -323,7 +323,7 @@ def close(s: State, frontier: Number) -> None:
 
 
 @compiled
-def pad(s: State, stream: Number, ready: Number) -> Number:
+def pad(s: DriveState, stream: Number, ready: Number) -> Number:
     """Program a stream's unit that is not full; when that is done, 0 if there is none."""
     size = s.settings[state.UNIT_PAGES]
     padding = (size - s.filled[stream] % size) % size
@@ -338,7 +338,7 @@ def pad(s: State, stream: Number, ready: Number) -> Number:
 
 
 @inlined
-def invalidate(s: State, page: Number) -> None:
+def invalidate(s: DriveState, page: Number) -> None:
     where = s.places[page]
     if where >= 0:
         s.places[page] = s.owners[where] = -1
@@ -346,7 +346,7 @@ def invalidate(s: State, page: Number) -> None:
 
 
 @inlined
-def make_room(s: State, ready: Number) -> Flag:
+def make_room(s: DriveState, ready: Number) -> Flag:
     """Collect down to the reserve, then in the background; False where a victim is needed."""
     r, settings = s.registers, s.settings
     ready = max(ready, r[state.ADMITTED])
@@ -365,14 +365,14 @@ def make_room(s: State, ready: Number) -> Flag:
 
 
 @inlined
-def is_worth(s: State, block: Number) -> Flag:
+def is_worth(s: DriveState, block: Number) -> Flag:
     """Whether enough of a superblock is invalid for the background."""
     size = s.settings[state.SUPERBLOCK]
     return (size - s.valid[block]) * 1000 >= s.settings[state.BACKGROUND_INVALID] * size
 
 
 @compiled
-def is_any_worth(s: State) -> Flag:
+def is_any_worth(s: DriveState) -> Flag:
     for block in range(s.settings[state.BLOCKS]):
         if s.status[block] == state.IS_CLOSED and is_worth(s, block):
             return True
@@ -380,7 +380,7 @@ def is_any_worth(s: State) -> Flag:
 
 
 @compiled
-def collect(s: State, ready: Number, pages: Number) -> None:
+def collect(s: DriveState, ready: Number, pages: Number) -> None:
     """Relocate at least `pages` of the victim, or to its end, a unit of each die at once."""
     r, settings = s.registers, s.settings
     size, base, moved = settings[state.ROW_PAGES], r[state.VICTIM] * settings[state.SUPERBLOCK], 0
@@ -405,7 +405,7 @@ def collect(s: State, ready: Number, pages: Number) -> None:
 
 
 @compiled
-def erase(s: State, block: Number, ready: Number) -> None:
+def erase(s: DriveState, block: Number, ready: Number) -> None:
     r, settings = s.registers, s.settings
     for die in range(settings[state.TOTAL_DIES]):
         end = occupy(s, die, max(ready, s.last[die]), settings[state.ERASE_NS])
@@ -425,7 +425,7 @@ def erase(s: State, block: Number, ready: Number) -> None:
 
 
 @compiled
-def translate(s: State, page: Number, ready: Number, dirty: Flag) -> Number:
+def translate(s: DriveState, page: Number, ready: Number, dirty: Flag) -> Number:
     """When a page's translation page is in memory; replacement is CLOCK."""
     r, settings, cached = s.registers, s.settings, s.cached
     number = page // ENTRIES

@@ -4,12 +4,12 @@ from typing import Any
 
 from potash_device.timing import state
 from potash_device.timing.profile import PAGE
-from potash_device.timing.state import MOST_GAPS, State
+from potash_device.timing.state import MOST_GAPS, DriveState
 from potash_device.vta.fast.compiling import Number, compiled, inlined
 
 
 @inlined
-def send(s: State, out: Number, ready: Number, pages: Number) -> Number:
+def send(s: DriveState, out: Number, ready: Number, pages: Number) -> Number:
     """The end of a transfer on the link, into the drive (0) or out of it (1)."""
     settings = s.settings
     size = settings[state.LINK_BYTES]
@@ -19,7 +19,7 @@ def send(s: State, out: Number, ready: Number, pages: Number) -> Number:
 
 
 @inlined
-def transfer(s: State, die: Number, ready: Number, pages: Number) -> Number:
+def transfer(s: DriveState, die: Number, ready: Number, pages: Number) -> Number:
     """The end of a transfer between a die and the drive's memory."""
     settings = s.settings
     size = settings[state.BUS_BYTES]
@@ -31,7 +31,7 @@ def transfer(s: State, die: Number, ready: Number, pages: Number) -> Number:
 
 
 @inlined
-def occupy(s: State, die: Number, ready: Number, duration: Number) -> Number:
+def occupy(s: DriveState, die: Number, ready: Number, duration: Number) -> Number:
     s.counters[state.DIE_BUSY] += duration
     end = reserve(s, s.settings[state.CHANNELS] + 2 + die, ready, duration)
     s.last[die] = max(s.last[die], end)
@@ -49,7 +49,7 @@ def gap(begins: Any, ends: Any, count: Number, earliest: Number, duration: Numbe
 
 
 @inlined
-def reserve(s: State, which: Number, earliest: Number, duration: Number) -> Number:
+def reserve(s: DriveState, which: Number, earliest: Number, duration: Number) -> Number:
     """The end of an operation in the first gap of a calendar."""
     now = s.registers[state.NOW]
     return insert(s.begins[which], s.ends[which], s.intervals, which, now, earliest, duration)
@@ -106,7 +106,7 @@ def insert(
 
 
 @compiled
-def interrupt(s: State, die: Number, start: Number, duration: Number) -> Number:
+def interrupt(s: DriveState, die: Number, start: Number, duration: Number) -> Number:
     """Read from `start` on, before all else that is to be done then; when that is sensed."""
     which, wait = s.settings[state.CHANNELS] + 2 + die, 0
     begins, ends, count = s.begins[which], s.ends[which], s.intervals[which]

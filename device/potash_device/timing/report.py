@@ -16,7 +16,7 @@ from potash_device.timing.state import (
     IS_RETIRED,
     NOW,
     WORN_OUT,
-    State,
+    DriveState,
 )
 
 MOST_CLASSES = 16
@@ -100,7 +100,7 @@ class DriveReport(NamedTuple):
         )
 
 
-def wear(profile: Profile, state: State) -> Wear:
+def wear(profile: Profile, state: DriveState) -> Wear:
     """Of a drive's state."""
     spare = profile.blocks - profile.least_blocks + 1
     left = max(0, int(state.registers[GOOD]) - profile.least_blocks + 1)
@@ -114,7 +114,7 @@ def wear(profile: Profile, state: State) -> Wear:
     )
 
 
-def report(profile: Profile, state: State) -> DriveReport:
+def report(profile: Profile, state: DriveState) -> DriveReport:
     """Of a drive's state."""
     return DriveReport(
         time=int(state.registers[NOW]),
@@ -126,7 +126,7 @@ def report(profile: Profile, state: State) -> DriveReport:
     )
 
 
-def spread(state: State) -> Spread:
+def spread(state: DriveState) -> Spread:
     """Of the erases of a drive's superblocks."""
     erases = state.erases
     p50, p90, p99 = map(int, np.percentile(erases, (50, 90, 99), method="inverted_cdf"))
@@ -134,7 +134,7 @@ def spread(state: State) -> Spread:
     return Spread(int(erases.sum()), float(erases.mean()), ends[0], p50, p90, p99, ends[1])
 
 
-def _histogram(state: State) -> tuple[Erased, ...]:
+def _histogram(state: DriveState) -> tuple[Erased, ...]:
     least, most = int(state.erases.min()), int(state.erases.max())
     width = -(-(most - least + 1) // MOST_CLASSES)
     counts = np.bincount((state.erases - least) // width).tolist()

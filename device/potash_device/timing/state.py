@@ -44,7 +44,7 @@ NEVER = np.iinfo(np.int64).max
 READ, WRITE, TRIM, FLUSH, FORMAT, CLOSE = map(int, Op)
 
 
-class State(NamedTuple):
+class DriveState(NamedTuple):
     """A drive, but for its policies: arrays of int64; pages' numbers have int32."""
 
     settings: Any
@@ -85,7 +85,7 @@ class State(NamedTuple):
     counters: Any
 
 
-def new_state(profile: Profile, order: list[int]) -> State:
+def new_state(profile: Profile, order: list[int]) -> DriveState:
     """An empty drive."""
 
     def array(*shape: int, value: int = 0, kind: type = np.int64) -> Any:
@@ -99,7 +99,7 @@ def new_state(profile: Profile, order: list[int]) -> State:
     registers = array(REGISTERS)
     registers[[FREE, GOOD]] = p.blocks
     registers[VICTIM] = -1
-    return State(
+    return DriveState(
         settings=np.array([*numbers, *p.bus, *p.link], np.int64),
         read_ns=np.array(p.read_ns, np.int64),
         short_read_ns=np.array(p.short_read_ns or p.read_ns, np.int64),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from potash_device.vta.fast.simulator import FastSimulator
 
 
-class Engine(Protocol):
+class VtaEngine(Protocol):
     """Executes streams; all engines give the same bits in DRAM and in every buffer."""
 
     trace: Callable[[Event], None] | None
@@ -49,7 +49,7 @@ class MakeEngine(Protocol):
         step_limit: int,
         order: Order,
         threads: int,
-    ) -> Engine: ...
+    ) -> VtaEngine: ...
 
 
 def _readable(
@@ -91,7 +91,7 @@ class AutoSimulator:
             config, dram, base, step_limit=step_limit, order=order, threads=threads
         )
         self._readable = Simulator(config, dram, base, step_limit=step_limit, order=order)
-        self._engine: Engine = self._readable
+        self._engine: VtaEngine = self._readable
         self._step_cost = self.PRODUCT_COST * config.batch * config.block_in * config.block_out
         self._left = self.LOADING_COST
         self.trace: Callable[[Event], None] | None = None

@@ -11,7 +11,16 @@ from csd_spec.reporting import Count, Form
 from potash_firmware.bpf import added, isa
 from potash_firmware.bpf.debug_info import SourceLine
 from potash_firmware.bpf.elf import HELPER_NAMES, Program
-from potash_firmware.bpf.isa import Alu, Atomic, ByteOrder, Class, Instruction, Jump, Mode, Source
+from potash_firmware.bpf.isa import (
+    Alu,
+    Atomic,
+    ByteOrder,
+    Class,
+    Instruction,
+    Jump,
+    Mode,
+    OperandSource,
+)
 
 _ASSIGNMENT: Final[Mapping[tuple[int, int], str]] = {
     # code and offset
@@ -95,7 +104,7 @@ def _register(instruction: Instruction, number: int) -> str:
 
 
 def _operand(instruction: Instruction) -> str:
-    if instruction.source == Source.X:
+    if instruction.source == OperandSource.X:
         return _register(instruction, instruction.src)
     return str(instruction.imm)
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from potash_firmware.bpf import isa
 from potash_firmware.bpf.arena import CODE_BASE, MAX_CALL_DEPTH, Arena
 from potash_firmware.bpf.errors import Fault, FaultKind
-from potash_firmware.bpf.isa import Alu, Atomic, Class, Instruction, Jump, Mode, Source
+from potash_firmware.bpf.isa import Alu, Atomic, Class, Instruction, Jump, Mode, OperandSource
 from potash_firmware.bpf.tally import Tally, kind_of
 
 MASK = (1 << 64) - 1
@@ -228,7 +228,7 @@ _WIDTH: Final[Mapping[int, int]] = {Class.ALU: 32, Class.ALU64: 64, Class.JMP: 6
 def _operands(cpu: Interpreter, instruction: Instruction, bits: int) -> tuple[int, int]:
     """The unsigned values of dst and src at their width; an immediate is sign extended to it."""
     mask = (1 << bits) - 1
-    from_register = instruction.source == Source.X
+    from_register = instruction.source == OperandSource.X
     src = cpu.registers[instruction.src] if from_register else instruction.imm
     return cpu.registers[instruction.dst] & mask, src & mask
 
@@ -286,7 +286,7 @@ def _jump(cpu: Interpreter, instruction: Instruction) -> None:
 
 
 def _call(cpu: Interpreter, instruction: Instruction) -> None:
-    if instruction.source == Source.X:
+    if instruction.source == OperandSource.X:
         _call_pointer(cpu, cpu.registers[instruction.dst])
     elif instruction.src == isa.CallKind.LOCAL:
         _call_local(cpu, cpu.pc + instruction.imm)

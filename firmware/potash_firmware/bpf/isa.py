@@ -31,7 +31,7 @@ class Class(IntEnum):
     ALU64 = 7
 
 
-class Source(IntEnum):
+class OperandSource(IntEnum):
     """Where an arithmetic or jump instruction takes its operand from, opcode bit 3 (section 4)."""
 
     K = 0
@@ -191,7 +191,7 @@ class Instruction(NamedTuple):
 
     @property
     def source(self) -> int:
-        """The `Source` of an arithmetic or jump instruction."""
+        """The `OperandSource` of an arithmetic or jump instruction."""
         return self.opcode >> 3 & 1
 
     @property
@@ -205,7 +205,7 @@ class Instruction(NamedTuple):
         return SIZE_BYTES[self.opcode >> 3 & 3]
 
 
-def operation_opcode(kind: int, code: int, source: int = Source.K) -> int:
+def operation_opcode(kind: int, code: int, source: int = OperandSource.K) -> int:
     """The opcode of an arithmetic or jump instruction."""
     return code << 4 | source << 3 | kind
 
@@ -217,7 +217,7 @@ def memory_opcode(kind: int, mode: int, size: int) -> int:
 
 LDDW = memory_opcode(Class.LD, Mode.IMM, Size.DW)
 CALL = operation_opcode(Class.JMP, Jump.CALL)
-CALLX = operation_opcode(Class.JMP, Jump.CALL, Source.X)
+CALLX = operation_opcode(Class.JMP, Jump.CALL, OperandSource.X)
 EXIT = operation_opcode(Class.JMP, Jump.EXIT)
 JA = operation_opcode(Class.JMP, Jump.JA)
 JA32 = operation_opcode(Class.JMP32, Jump.JA)
@@ -264,26 +264,26 @@ class Form(NamedTuple):
     imm: Container[int]
 
 
-def _operand_fields(source: Source) -> tuple[Container[int], Container[int]]:
+def _operand_fields(source: OperandSource) -> tuple[Container[int], Container[int]]:
     """What the src and imm fields may hold: one of them is the operand, the other unused."""
-    return (_READABLE, _UNUSED) if source is Source.X else (_UNUSED, _ANY_IMM)
+    return (_READABLE, _UNUSED) if source is OperandSource.X else (_UNUSED, _ANY_IMM)
 
 
 def _arithmetic_forms() -> dict[int, Form]:
     forms = {}
-    for kind, code, source in product((Class.ALU, Class.ALU64), Alu, Source):
+    for kind, code, source in product((Class.ALU, Class.ALU64), Alu, OperandSource):
         src, imm = _operand_fields(source)
         offset: Container[int] = _UNUSED
         if code in (Alu.DIV, Alu.MOD):
             offset = (0, SIGNED)
-        elif code is Alu.MOV and source is Source.X:
+        elif code is Alu.MOV and source is OperandSource.X:
             offset = (0, 8, 16) if kind is Class.ALU else (0, 8, 16, 32)
         elif code is Alu.NEG:
-            if source is Source.X:
+            if source is OperandSource.X:
                 continue
             imm = _UNUSED
         elif code is Alu.END:
-            if source is Source.X and kind is Class.ALU64:
+            if source is OperandSource.X and kind is Class.ALU64:
                 continue
             src, imm = _UNUSED, (16, 32, 64)
         opcode = operation_opcode(kind, code, source)
@@ -300,7 +300,7 @@ def _jump_forms() -> dict[int, Form]:
         CALLX: Form("CALLX", _READABLE, _UNUSED, _UNUSED, _UNUSED),
         EXIT: Form("EXIT", _UNUSED, _UNUSED, _UNUSED, _UNUSED),
     }
-    for kind, code, source in product((Class.JMP, Class.JMP32), Jump, Source):
+    for kind, code, source in product((Class.JMP, Class.JMP32), Jump, OperandSource):
         if code not in UNCONDITIONAL:
             src, imm = _operand_fields(source)
             name = f"{kind.name} {code.name}"
@@ -340,7 +340,7 @@ FORMS: Mapping[int, Form] = _arithmetic_forms() | _jump_forms() | _memory_forms(
 
 
 _PACKET_MODES = (1, 2)
-_GOTOX = operation_opcode(Class.JMP, Jump.JA, Source.X)
+_GOTOX = operation_opcode(Class.JMP, Jump.JA, OperandSource.X)
 
 
 def _why_unknown(opcode: int) -> str:

@@ -84,7 +84,7 @@ def _starts(instructions: list[isa.Instruction]) -> set[int]:
     return starts
 
 
-_COPY = isa.operation_opcode(isa.Class.ALU64, isa.Alu.MOV, isa.Source.X)
+_COPY = isa.operation_opcode(isa.Class.ALU64, isa.Alu.MOV, isa.OperandSource.X)
 _ADD = isa.operation_opcode(isa.Class.ALU64, isa.Alu.ADD)
 
 INSTRUCTION_LIMIT = 1_000_000_000_000

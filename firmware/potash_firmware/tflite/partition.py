@@ -34,7 +34,7 @@ from potash_firmware.tflite.lowering import (
 from potash_firmware.tflite.packing import NO_MARGIN, Layout, Sizes, around, moved, pack, unpack
 from potash_firmware.tflite.partition_cache import Compiled, Layouts, Piece, Record, Span, Streams
 from potash_firmware.tflite.streams import Stream, streams_of
-from potash_firmware.tflite.variables.claims import State
+from potash_firmware.tflite.variables.claims import VariableState
 from potash_firmware.vta_runtime import Buffer, Runtime, Share, VtaMemoryError
 from potash_firmware.vta_runtime.schedules import Surface, fill, layouts, move
 
@@ -54,7 +54,7 @@ class Job(NamedTuple):
     outputs: Sequence[Surface]
 
 
-class Source(NamedTuple):
+class SourceTensor(NamedTuple):
     """A tensor in one of its layouts, and its shape."""
 
     surface: Surface
@@ -65,7 +65,7 @@ class Source(NamedTuple):
 class Arrangement(NamedTuple):
     """Values that are permuted: unpacked, arranged, packed."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[SourceTensor, ...]
     arrange: Callable[..., Array]
     target: Surface
     sizes: Sizes
@@ -93,7 +93,7 @@ class Kept(NamedTuple):
     """What a variable is set to at the end of a run."""
 
     node: Node
-    source: Source
+    source: SourceTensor
     state: Copy
 
 
@@ -146,7 +146,7 @@ class Partition:
 
 def build(
     lowered: Sequence[Lowered],
-    states: Sequence[State],
+    states: Sequence[VariableState],
     inputs: Sequence[int],
     outputs: Sequence[int],
     runtime: Runtime,
@@ -172,7 +172,7 @@ def build(
 
 def _build(
     lowered: Sequence[Lowered],
-    states: Sequence[State],
+    states: Sequence[VariableState],
     inputs: Sequence[int],
     outputs: Sequence[int],
     runtime: Runtime,
@@ -193,7 +193,7 @@ def _build(
 def _assembled(
     draft: "Draft",
     builder: Builder,
-    states: Sequence[State],
+    states: Sequence[VariableState],
     inputs: Sequence[int],
     outputs: Sequence[int],
     kept: Compiled | None,
@@ -230,7 +230,7 @@ class _Assembly:
 
     def finish(
         self,
-        states: Sequence[State],
+        states: Sequence[VariableState],
         inputs: Sequence[int],
         outputs: Sequence[int],
         kept: Compiled | None,
@@ -300,7 +300,7 @@ class _Assembly:
                 self._surfaces[copies[0]] = surface(source)
             case Arrange(arrange):
                 sources = tuple(
-                    Source(surface, layout.sizes, tensor.shape)
+                    SourceTensor(surface, layout.sizes, tensor.shape)
                     for tensor, layout, surface in zip(
                         node.inputs, placement.inputs, inputs, strict=True
                     )
@@ -311,7 +311,7 @@ class _Assembly:
             case Keep():
                 (tensor, state), (layout, _) = node.inputs, placement.inputs
                 assert tensor and state and layout and inputs[0]
-                value = Source(inputs[0], layout.sizes, tensor.shape)
+                value = SourceTensor(inputs[0], layout.sizes, tensor.shape)
                 self._kept.append(Kept(node, value, self._home(state.index)))
 
     def _keep(self, exits: Sequence[Copy]) -> None:
@@ -320,18 +320,20 @@ class _Assembly:
         kept = [one for one in self._kept if one.source.surface != self._surfaces[one.state]]
         old = {id(self._surfaces[one.state].buffer): one.node for one in kept}
 
-        def saved(source: Source) -> Source:
+        def saved(source: SourceTensor) -> SourceTensor:
             node = old.get(id(source.surface.buffer))
             return source if node is None else self._saved(node, source)
 
         kept = [one._replace(source=saved(one.source)) for one in kept]
         for copy in exits:
-            its = Source(self._surfaces[copy], copy.sizes, self._draft.tensors[copy.tensor].shape)
+            its = SourceTensor(
+                self._surfaces[copy], copy.sizes, self._draft.tensors[copy.tensor].shape
+            )
             self._surfaces[copy] = saved(its).surface
         for node, source, state in kept:
             self._move(node, source, self._surfaces[state], state.sizes)
 
-    def _saved(self, node: Node, source: Source) -> Source:
+    def _saved(self, node: Node, source: SourceTensor) -> SourceTensor:
         """A copy of a tensor, in memory of its own."""
         config, layout = self._builder.config, Layout(source.sizes)
         target = layout.surface(self._builder.allocate(layout.bytes(config)), config)
@@ -392,14 +394,14 @@ class _Assembly:
                 pack(spread(tensor.constant), copy.sizes, target, self._builder.config)
             else:
                 home = self._home(tensor.index)
-                source = Source(self._surfaces[home], home.sizes, tensor.shape)
+                source = SourceTensor(self._surfaces[home], home.sizes, tensor.shape)
                 if copy.spread:
                     self._arrange(Arrangement((source,), spread, target, copy.sizes))
                 else:
                     self._move(node, source, target, copy.sizes)
         return self._surfaces[copy]
 
-    def _move(self, node: Node, source: Source, target: Surface, sizes: Sizes) -> None:
+    def _move(self, node: Node, source: SourceTensor, target: Surface, sizes: Sizes) -> None:
         """Copy a tensor to a surface in other sizes: on the VTA where whole elements move."""
         surface = source.surface
         axes = moved(surface, source.sizes, target, sizes, self._builder.config)

@@ -69,8 +69,8 @@ identifier and its data pointer."""
 
 
 @dataclass(frozen=True)
-class Run:
-    """What a load came to."""
+class LoadResult:
+    """The measured results of a load."""
 
     rate: float
     """Commands a second."""
@@ -202,7 +202,7 @@ class Generator:
         self._view[self._data : self._data + len(data)] = data
         return self._admin(entry._replace(prp1=self._data, prp2=self._data + PAGE))
 
-    def run(self, depth: int, seconds: float, qids: Sequence[int] = (1,)) -> Run:
+    def run(self, depth: int, seconds: float, qids: Sequence[int] = (1,)) -> LoadResult:
         """Keep `depth` commands in flight in each of some queues."""
         before = family_time(self._pid)
         started = time.perf_counter()
@@ -230,9 +230,9 @@ class Generator:
         elapsed = now - started
         for queue in queues:
             self._drain(queue, depth)
-        return Run(total / elapsed, (family_time(self._pid) - before) / max(total, 1))
+        return LoadResult(total / elapsed, (family_time(self._pid) - before) / max(total, 1))
 
-    def run_singly(self, seconds: float, qid: int = 1) -> Run:
+    def run_singly(self, seconds: float, qid: int = 1) -> LoadResult:
         """Give one command after the other, at least one; each is timed."""
         before = family_time(self._pid)
         queue = self._queues[qid - 1]
@@ -244,7 +244,7 @@ class Generator:
             latencies.append(-now + (now := time.perf_counter()))
         count = len(latencies)
         cost = (family_time(self._pid) - before) / count
-        return Run(count / (now - began), cost, latencies)
+        return LoadResult(count / (now - began), cost, latencies)
 
     def release(self) -> None:
         for queue in self._queues:

@@ -6,7 +6,7 @@ The group's state is at R4; `plan` says what its words are.
 from __future__ import annotations
 
 from potash.columns.assembly import R0, R1, R2, R3, R4, R5, R10, Code, Label, Register
-from potash.columns.plan import LIMB_BITS, MANTISSA, WORD, Field, State
+from potash.columns.plan import LIMB_BITS, MANTISSA, WORD, ColumnState, Field
 from potash.columns.row import Row, jump_operator
 from potash.columns.types import TypeId
 
@@ -21,7 +21,7 @@ class Accumulator:
         self._code = code
         self._row = row
 
-    def count(self, state: State, done: Label) -> None:
+    def count(self, state: ColumnState, done: Label) -> None:
         """Count the row's value, and go on or to `done`."""
         code, column = self._code, state.column
         increment(code, state.at + Field.COUNT)
@@ -38,7 +38,7 @@ class Accumulator:
         if state.extremes:
             self._extremes(state)
 
-    def _extremes(self, state: State) -> None:
+    def _extremes(self, state: ColumnState) -> None:
         """The least and the greatest key, of which the first one is both."""
         code, signed = self._code, state.column.stored.signed
         increment(code, state.at + Field.SEEN)
@@ -52,7 +52,7 @@ class Accumulator:
             code.store(R4, place, R1, WORD)
             code.place(kept)
 
-    def _add_integer(self, state: State) -> None:
+    def _add_integer(self, state: ColumnState) -> None:
         """Add the halves of R1, which stays; no sum of 2^31 halves overflows."""
         code = self._code
         code.alu("=", R2, R1)
@@ -62,7 +62,7 @@ class Accumulator:
         code.alu("s>>" if state.column.stored.signed else ">>", R2, 32)
         _add(code, R4, WORD * (state.at + Field.HIGH), R2)
 
-    def _add_float(self, state: State) -> None:
+    def _add_float(self, state: ColumnState) -> None:
         """Add the float whose bits are in R1, which it uses, to three words of the sum.
 
         Its mantissa is shifted to its place: by 0 to 31 bits within a word, and by whole words.
@@ -116,7 +116,7 @@ class Accumulator:
         self._count_special(state, done)
         code.place(done)
 
-    def _count_special(self, state: State, done: Label) -> None:
+    def _count_special(self, state: ColumnState, done: Label) -> None:
         """Count NaN or an infinity: its bits are in R1, its mantissa in R2."""
         code, infinite, positive = self._code, Label(), Label()
         code.jump_if(R2, "==", 0, infinite)

@@ -34,7 +34,7 @@ class Output(NamedTuple):
     moved: int
 
 
-class Engine(Protocol):
+class QueryEngine(Protocol):
     @property
     def limits(self) -> Limits: ...
 

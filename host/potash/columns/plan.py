@@ -39,7 +39,7 @@ class Field:
     NAN, INFINITY, MINUS_INFINITY, LIMBS = range(SUMS, SUMS + 4)
 
 
-class State(NamedTuple):
+class ColumnState(NamedTuple):
     """The words of one column, from `at` on in its group."""
 
     column: Column
@@ -79,7 +79,7 @@ class Aggregated:
     """Aggregates of the selected rows, for each value of a column or for all of them."""
 
     aggregates: tuple[Aggregate, ...]
-    states: tuple[State, ...]
+    states: tuple[ColumnState, ...]
     by: Column | None = None
     values: int = 0
     """How many different values `by` can have; null is one more group."""
@@ -121,14 +121,14 @@ class Plan:
 
 def states_of(
     aggregates: Sequence[Aggregate], columns: dict[str, Column], dictionary: Dictionary
-) -> tuple[State, ...]:
+) -> tuple[ColumnState, ...]:
     """One state for each column that aggregates name."""
     found, at = [], GROUP_HEADER
     for column in columns.values():
         functions = {one.function for one in aggregates if one.column == column.name}
         sums, extremes = bool(functions & {"sum", "mean"}), bool(functions & {"min", "max"})
         present = null(column, dictionary, False)
-        found.append(State(column, present, at, sums, extremes))
+        found.append(ColumnState(column, present, at, sums, extremes))
         at += words(column.stored, sums)
     return tuple(found)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from potash.columns import conditions, expressions
 from potash.columns.arrow import ArrowFile, Batch
 from potash.columns.conditions import require_computable
-from potash.columns.engines import Engine
+from potash.columns.engines import QueryEngine
 from potash.columns.errors import InvalidFile, InvalidQuery
 from potash.columns.expressions import Aggregate
 from potash.columns.generator import program
@@ -180,7 +180,7 @@ class Prepared:
 
 
 def query(
-    request: Request, stored: Stored, engine: Engine, *, progress: Progress = silent
+    request: Request, stored: Stored, engine: QueryEngine, *, progress: Progress = silent
 ) -> Result:
     """Run a query on a file where it is stored.
 

@@ -24,9 +24,9 @@ from potash.columns.plan import (
     ROWS,
     WORD,
     Aggregated,
+    ColumnState,
     Field,
     Selected,
-    State,
     words,
 )
 from potash.columns.schema import Column
@@ -140,7 +140,7 @@ def groups_of(result: Aggregated, output: bytes, values: Sequence[Value | None] 
     return found
 
 
-def _words(state: State, group: Sequence[int]) -> list[int]:
+def _words(state: ColumnState, group: Sequence[int]) -> list[int]:
     """The words of a column as numbers: only least and greatest of unsigned ones have no sign."""
     kind = state.column.stored
     own = group[state.at : state.at + words(kind, state.sums)]

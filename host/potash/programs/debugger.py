@@ -29,8 +29,8 @@ class Breakpoint:
     pc: int
 
 
-class State(Enum):
-    """Why the program does not run at this moment."""
+class StopReason(Enum):
+    """The reason for which the program does not run at the moment."""
 
     STOPPED = "stopped"
     BREAKPOINT = "breakpoint"
@@ -53,14 +53,14 @@ class Debugger:
         self.cpu = cpu
         self.rows: dict[int, Row] = {row.pc: row for row in listing(program)}
         self.breakpoints: dict[int, Breakpoint] = {}
-        self.state = State.STOPPED
+        self.state = StopReason.STOPPED
         self.fault: Fault | None = None
         self._next_number = 1
 
     @property
     def running(self) -> bool:
         """Whether there is anything left to execute."""
-        return self.state in (State.STOPPED, State.BREAKPOINT)
+        return self.state in (StopReason.STOPPED, StopReason.BREAKPOINT)
 
     @property
     def depth(self) -> int:
@@ -167,21 +167,21 @@ class Debugger:
         """Execute at least one instruction, then go on until a reason to stop."""
         if not self.running:
             raise DebuggerError("the program has ended")
-        self.state = State.STOPPED
+        self.state = StopReason.STOPPED
         stops = {breakpoint_.pc for breakpoint_ in self.breakpoints.values()}
         try:
             while True:
                 self.cpu.step()
                 if not self.cpu.frames:
-                    self.state = State.ENDED
+                    self.state = StopReason.ENDED
                     return
                 if self.cpu.pc in stops:
-                    self.state = State.BREAKPOINT
+                    self.state = StopReason.BREAKPOINT
                     return
                 if arrived():
                     return
         except Fault as fault:
-            self.state, self.fault = State.FAULT, fault
+            self.state, self.fault = StopReason.FAULT, fault
             if fault.pc is not None:
                 fault.place = self.program.debug.place(fault.pc)
 

@@ -4,7 +4,7 @@ import cmd
 from collections.abc import Callable
 from pathlib import Path
 
-from potash.programs.debugger import Debugger, DebuggerError, State
+from potash.programs.debugger import Debugger, DebuggerError, StopReason
 from potash_firmware.bpf.debug_info import printable
 
 SHOWN_BYTES = 64
@@ -99,7 +99,7 @@ class Shell(cmd.Cmd):
     def _move(self, move: Callable[[], None], arguments: str) -> None:
         for _ in range(_count(arguments.split(), 1)):
             move()
-            if self._debugger.state is not State.STOPPED:
+            if self._debugger.state is not StopReason.STOPPED:
                 break
         self._where()
 
@@ -109,12 +109,12 @@ class Shell(cmd.Cmd):
         """Say why the program stands, and before which line and instruction."""
         debugger = self._debugger
         match debugger.state:
-            case State.ENDED:
+            case StopReason.ENDED:
                 self._say(f"the program returned {debugger.cpu.registers[0]}")
                 return
-            case State.FAULT:
+            case StopReason.FAULT:
                 self._say(str(debugger.fault))
-            case State.BREAKPOINT:
+            case StopReason.BREAKPOINT:
                 numbers = [
                     str(b.number) for b in debugger.breakpoints.values() if b.pc == debugger.pc
                 ]

@@ -28,7 +28,7 @@ class Readable(Protocol):
     def fileno(self) -> int: ...
 
 
-Source = bytes | Readable | None
+Input = bytes | Readable | None
 """A command's standard input: bytes, something with a descriptor, or nothing."""
 
 
@@ -44,7 +44,7 @@ class Command:
     """
 
     def __init__(
-        self, channel: "Channel", number: int, stdin: Source, stdout: Sink, stderr: Sink
+        self, channel: "Channel", number: int, stdin: Input, stdout: Sink, stderr: Sink
     ) -> None:
         self._channel = channel
         self.number = number
@@ -133,7 +133,7 @@ class Channel:
         self,
         argv: Sequence[str],
         *,
-        stdin: Source = None,
+        stdin: Input = None,
         stdout: Sink = discard,
         stderr: Sink = discard,
         env: Mapping[str, str] | None = None,

@@ -21,7 +21,7 @@ from typing import Any, Self
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress, silent
 from potash.vm import snapshot
-from potash.vm.channel import Channel, Command, Sink, Source, discard
+from potash.vm.channel import Channel, Command, Input, Sink, discard
 from potash.vm.errors import GuestError
 from potash.vm.images import GuestImages
 from potash.vm.machine import Machine
@@ -202,7 +202,7 @@ class Guest:
         self,
         argv: Sequence[str],
         *,
-        stdin: Source = None,
+        stdin: Input = None,
         stdout: Sink = discard,
         stderr: Sink = discard,
         env: Mapping[str, str] | None = None,
@@ -214,7 +214,7 @@ class Guest:
     def run(
         self,
         argv: Sequence[str],
-        stdin: Source = None,
+        stdin: Input = None,
         stdout: Sink = discard,
         stderr: Sink = discard,
         timeout: float | None = None,
@@ -243,7 +243,7 @@ class Guest:
             return self._finish(command, timeout)
 
     def capture(
-        self, argv: Sequence[str], stdin: Source = None, timeout: float | None = 60.0
+        self, argv: Sequence[str], stdin: Input = None, timeout: float | None = 60.0
     ) -> Captured:
         """Run a command and keep what it says."""
         stdout, stderr = bytearray(), bytearray()

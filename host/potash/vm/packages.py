@@ -35,7 +35,7 @@ FORMAT = "$(REPO_URI)\t$(RELEASE)\t$(COMPONENT)"
 """Format of `apt-get indextargets` (apt-get(8)): a line for each index of packages."""
 
 
-class Source(NamedTuple):
+class Repository(NamedTuple):
     """A repository from which apt may fetch binary packages."""
 
     uri: str
@@ -43,7 +43,7 @@ class Source(NamedTuple):
     component: str
 
 
-def debian_archive(sources: Iterable[Source]) -> str | None:
+def debian_archive(sources: Iterable[Repository]) -> str | None:
     """The address of Debian's main archive among some sources, or None.
 
     The security archive has the same suites under another name and lacks what is asked for here;
@@ -61,7 +61,7 @@ def debian_archive(sources: Iterable[Source]) -> str | None:
     return min(found, key=lambda uri: not uri.endswith("/debian"), default=None)
 
 
-def read(*options: str) -> list[Source]:
+def read(*options: str) -> list[Repository]:
     """Every source of binary packages that the machine's apt knows; none where there is no apt.
 
     `options` are further options of apt-get.
@@ -73,7 +73,7 @@ def read(*options: str) -> list[Source]:
         )
     except OSError:
         return []
-    return [Source(*line.split("\t")) for line in done.stdout.splitlines()]
+    return [Repository(*line.split("\t")) for line in done.stdout.splitlines()]
 
 
 def mirror(option: str | None = None, *options: str) -> str:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from potash_firmware.bpf import isa
 from potash_firmware.bpf.arena import BASE, CODE_BASE
-from potash_firmware.bpf.isa import CallKind, Class, Instruction, Jump, Source
+from potash_firmware.bpf.isa import CallKind, Class, Instruction, Jump, OperandSource
 from potash_firmware.bpf.native import induction, loops, lowering
 from potash_firmware.bpf.native.blocks import Block, Code, Function
 from potash_firmware.bpf.native.checks import Check, Segment, in_frame, is_atomic, segments
@@ -377,7 +377,7 @@ class _Generator:
         enough = writer.name("enough")
         self._check_fuel(pc, enough)
         writer.label(enough)
-        if instruction.source == Source.X:
+        if instruction.source == OperandSource.X:
             self._call_pointer(instruction, pc)
         elif instruction.src == CallKind.LOCAL:
             target = isa.target(pc, instruction)

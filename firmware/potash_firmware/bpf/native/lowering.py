@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from potash_firmware.bpf import isa
 from potash_firmware.bpf.arena import CODE_BASE, REACH
-from potash_firmware.bpf.isa import Alu, Atomic, Class, Instruction, Jump, Mode, Source
+from potash_firmware.bpf.isa import Alu, Atomic, Class, Instruction, Jump, Mode, OperandSource
 from potash_firmware.bpf.native.writer import ARENA, Writer
 
 _PLAIN: Mapping[int, str] = {
@@ -70,7 +70,7 @@ def _extended(writer: Writer, value: str, bits: int, *, signed: bool = False) ->
 
 def _operands(writer: Writer, instruction: Instruction, bits: int) -> tuple[str, str]:
     left = _cut(writer, get(writer, instruction.dst), bits)
-    if instruction.source == Source.X:
+    if instruction.source == OperandSource.X:
         return left, _cut(writer, get(writer, instruction.src), bits)
     return left, str(instruction.imm)
 
@@ -99,7 +99,7 @@ def arithmetic(writer: Writer, instruction: Instruction) -> None:
 
 
 def _moved(writer: Writer, instruction: Instruction, bits: int) -> str:
-    if instruction.source == Source.K:
+    if instruction.source == OperandSource.K:
         return str(instruction.imm if bits == 64 else instruction.imm & 0xFFFF_FFFF)
     value = get(writer, instruction.src)
     if instruction.offset:

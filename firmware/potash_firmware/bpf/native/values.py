@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from potash_firmware.bpf import isa
 from potash_firmware.bpf.arena import CODE_BASE
-from potash_firmware.bpf.isa import Alu, Atomic, Class, Instruction, Jump, Mode, Source
+from potash_firmware.bpf.isa import Alu, Atomic, Class, Instruction, Jump, Mode, OperandSource
 from potash_firmware.bpf.native.blocks import Block
 from potash_firmware.bpf.native.loops import Linear, number, unknown
 
@@ -34,7 +34,7 @@ def read(instruction: Instruction) -> Iterator[int]:
         case Class.ALU | Class.ALU64:
             if instruction.code != Alu.MOV:
                 yield instruction.dst
-            if instruction.source == Source.X:
+            if instruction.source == OperandSource.X:
                 yield instruction.src
         case Class.LDX:
             yield instruction.src
@@ -59,7 +59,7 @@ def _read_by_jump(instruction: Instruction) -> Iterator[int]:
             pass
         case _:
             yield instruction.dst
-            if instruction.source == Source.X:
+            if instruction.source == OperandSource.X:
                 yield instruction.src
 
 
@@ -214,7 +214,7 @@ class Evaluator:
 
     def operand(self, environment: Environment, instruction: Instruction) -> Value:
         """The second operand of an arithmetic instruction or a jump."""
-        if instruction.source == Source.X:
+        if instruction.source == OperandSource.X:
             return environment[instruction.src]
         return Value(number(instruction.imm))
 
@@ -227,7 +227,7 @@ class Evaluator:
         narrow = instruction.kind == Class.ALU
         bits = 32 if narrow else 64
         dst, src = environment[instruction.dst], self.operand(environment, instruction)
-        code, by_number = instruction.code, instruction.source == Source.K
+        code, by_number = instruction.code, instruction.source == OperandSource.K
         if code == Alu.MOV:
             if instruction.offset == WORD:
                 return Value(self._widen(src.form, True))
@@ -290,7 +290,7 @@ def _bounds(instruction: Instruction, bits: int) -> tuple[int, int]:
     """Bounds of the result of an operation: those of its width, or closer for some immediates."""
     most = (1 << bits) - 1
     imm = instruction.imm
-    if instruction.source == Source.K:
+    if instruction.source == OperandSource.K:
         match instruction.code:
             case Alu.AND if imm >= 0:
                 return 0, imm

@@ -56,7 +56,7 @@ class Mix(NamedTuple):
     shift: int = 0
 
 
-class Run(NamedTuple):
+class Progression(NamedTuple):
     """`length` rows or columns of the output from `first` on, `stride` apart, and the mix of the
     first; the next ones' sources are each `step` further on."""
 
@@ -66,7 +66,7 @@ class Run(NamedTuple):
     mix: Mix
     step: int
 
-    def source(self, first: int) -> "Run":
+    def source(self, first: int) -> "Progression":
         """The rows or columns of the input from `first` on."""
         return self._replace(first=first, stride=self.step)
 
@@ -74,8 +74,8 @@ class Run(NamedTuple):
 class Part(NamedTuple):
     """The output at some rows and columns, and the steps from its inputs, one for each weight."""
 
-    down: Run
-    across: Run
+    down: Progression
+    across: Progression
     steps: tuple[Step, ...]
 
     def emit(self, builder: Builder, image: Surface, target: Surface, config: Config) -> None:
@@ -134,7 +134,7 @@ def lower(node: Node, settings: Settings) -> Lowering:
     return Lowering.fixed((layouts[0], None), layouts[1:], Compute(emit))
 
 
-def runs(mixes: Sequence[Mix]) -> list[Run]:
+def runs(mixes: Sequence[Mix]) -> list[Progression]:
     """Rows or columns of an output as few runs; more than MOST_PARTS are cut off there."""
     best = list(itertools.islice(_runs(mixes, 1), MOST_PARTS + 1))
     for period in range(2, min(len(mixes), _MOST_PERIOD) + 1):
@@ -146,9 +146,9 @@ def runs(mixes: Sequence[Mix]) -> list[Run]:
     return best
 
 
-def _runs(mixes: Sequence[Mix], period: int) -> Iterator[Run]:
+def _runs(mixes: Sequence[Mix], period: int) -> Iterator[Progression]:
     for begin in range(period):
-        run = Run(begin, period, 1, mixes[begin], 1)
+        run = Progression(begin, period, 1, mixes[begin], 1)
         for place in range(begin + period, len(mixes), period):
             mix = mixes[place]
             step = mix.sources[0] - mixes[place - period].sources[0]
@@ -157,7 +157,7 @@ def _runs(mixes: Sequence[Mix], period: int) -> Iterator[Run]:
                 run = run._replace(length=run.length + 1, step=step)
             else:
                 yield run
-                run = Run(place, period, 1, mix, 1)
+                run = Progression(place, period, 1, mix, 1)
         yield run
 
 
@@ -201,7 +201,9 @@ def _schedule(extent: Extent, part: Part, config: Config) -> Elementwise:
     return elementwise(extent, config, (layouts.alu_memory(config),) * taps, part.steps)
 
 
-def _axes(surface: Surface, rows: Run, columns: Run) -> tuple[int, tuple[Axis, Axis, Axis]]:
+def _axes(
+    surface: Surface, rows: Progression, columns: Progression
+) -> tuple[int, tuple[Axis, Axis, Axis]]:
     """The first element of some rows and columns, and the axes of blocks, rows and columns."""
     return surface.place(0, 0, rows.first, columns.first), (
         Axis(surface.blocks, surface.plane),

@@ -37,7 +37,7 @@ _FIRST = -2
 """Numbers of tensors from here downwards are those of states; -1 is an input that is left out."""
 
 
-class State(NamedTuple):
+class VariableState(NamedTuple):
     """What a partition keeps of a variable between runs: a tensor, and its values before the first
     one."""
 
@@ -111,10 +111,10 @@ class Claims:
 
 def resolve(
     graph: int, nodes: Sequence[tuple[Node, Work]]
-) -> tuple[list[tuple[Node, Lowering]], list[State]]:
+) -> tuple[list[tuple[Node, Lowering]], list[VariableState]]:
     """The nodes of a partition that have something to do, and what it keeps between runs."""
     resolved: list[tuple[Node, Lowering]] = []
-    states: dict[Variable, State] = {}
+    states: dict[Variable, VariableState] = {}
     values: dict[Variable, Tensor] = {}
     last: dict[Variable, Node] = {}
     for node, work in nodes:
@@ -129,7 +129,7 @@ def resolve(
             if work not in values:
                 assert work.initial is not None
                 values[work] = replace(output, index=_FIRST - len(states))
-                states[work] = State(values[work], work.initial)
+                states[work] = VariableState(values[work], work.initial)
             copy = replace(node, inputs=(values[work],))
             resolved.append((copy, moves.same_surface(output)))
         elif node.operator == BuiltinOperator.ASSIGN_VARIABLE:

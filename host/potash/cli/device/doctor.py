@@ -9,7 +9,7 @@ from potash import doctor as checks
 from potash.cli.device.mirror import mirror_option
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
-from potash.doctor import Finding, Report, State
+from potash.doctor import Finding, Grade, Report
 from potash.observing.status import ask, running, status_socket
 from potash.sdk.errors import PotashError
 from potash.tables import columns
@@ -36,7 +36,7 @@ def doctor(devices: tuple[str, ...], no_boot: bool, debian_mirror: str | None) -
     """
     findings = _examined(boot=not no_boot, mirror=debian_mirror)
     findings += map(_device, dict.fromkeys([*map(status_socket, devices), *running()]))
-    healthy = all(one.state is not State.MISSING for one in findings)
+    healthy = all(one.state is not Grade.MISSING for one in findings)
     say(Report(healthy, findings), _lines(findings))
     if not healthy:
         sys.exit(1)
@@ -66,13 +66,13 @@ def _device(socket: Path) -> Finding:
     try:
         controller = ask(socket)["controller"]
     except PotashError as error:
-        return Finding(name, State.LIMITED, str(error))
+        return Finding(name, Grade.LIMITED, str(error))
     if not controller["host_attached"]:
-        return Finding(name, State.GOOD, "no host is attached")
+        return Finding(name, Grade.GOOD, "no host is attached")
     if controller["memory_by_messages"]:
         said = "guest memory cannot be mapped, and is reached by messages, which takes longer"
-        return Finding(name, State.LIMITED, said, SHARED_MEMORY)
-    return Finding(name, State.GOOD, "guest memory is mapped")
+        return Finding(name, Grade.LIMITED, said, SHARED_MEMORY)
+    return Finding(name, Grade.GOOD, "guest memory is mapped")
 
 
 def _lines(findings: list[Finding]) -> list[str]:

@@ -10,7 +10,7 @@ import click
 from csd_spec.opcodes import PAGE_SIZE
 from potash.cli.drive import common
 from potash.cli.progress import showing
-from potash.columns.engines import Engine, InComputeNamespace, OnAccelerator
+from potash.columns.engines import InComputeNamespace, OnAccelerator, QueryEngine
 from potash.columns.query import Request, Result
 from potash.columns.query import query as run_query
 from potash.columns.stored import Stored, StoredBlocks, StoredFile
@@ -110,7 +110,7 @@ def query(
         showing() as progress,
         _stored(drive, file, lba, progress) as stored,
     ):
-        engine: Engine
+        engine: QueryEngine
         if execute:
             compute, memory = drive.compute_namespace(), drive.memory_namespace()
             engine = InComputeNamespace(compute, memory, timeout=timeout, progress=progress)
