@@ -14,10 +14,10 @@ WRITE = select.EPOLLOUT
 _FD_SETSIZE = 1024
 
 _COARSE = 0.05
-"""Seconds of which a millisecond is no matter."""
+"""Seconds from which on a millisecond does not matter."""
 _LONGEST = 86_400.0
-"""Seconds that may be waited for at once: the kernel counts milliseconds in 32 bits, and what a job
-claims to take may be more."""
+"""Maximum seconds of one wait: the kernel counts milliseconds in 32 bits, and a job may claim to
+take longer."""
 
 
 def earliest(*limits: float | None) -> float | None:
@@ -30,7 +30,7 @@ class Pollable(Protocol):
 
 
 class Waiting:
-    """What was waited for last, and its descriptor; a context manager.
+    """The descriptors of the last wait, and an epoll descriptor for them; a context manager.
 
     Make it early: where its own descriptor is 1024 or more, waits end at whole milliseconds.
     """
@@ -52,8 +52,9 @@ class Waiting:
     ) -> Collection[int]:
         """The descriptors that are ready, after `limit` seconds, or a day, at most; none then.
 
-        `sources` come with READ, WRITE or both. What is closed must be gone from them, and another
-        object must be there for what is opened again, be it under the same number.
+        `sources` come with READ, WRITE or both. Closed objects must be removed from them, and a
+        descriptor that is opened again must belong to another object, even if it has the same
+        number.
         """
         if sources != self._sources:
             self._change(sources)

@@ -1,4 +1,5 @@
-"""Whether this machine has what Potash needs, and the commands that install what it lacks.
+"""Checks that this machine has everything that Potash needs, with commands that install what is
+missing.
 
 Each check is a function that changes nothing. No check imports what it checks, as a broken package
 could crash this process.
@@ -47,7 +48,7 @@ TEMPORARY_ROOM = 64 * MEBI
 LONGEST_SOCKET = 107
 """Bytes of a UNIX socket's path (unix(7))."""
 SOCKET_BELOW = "/potash-12345678/drive"
-"""What a device's socket is called in the folder for temporary files."""
+"""The path of a device's socket below the folder for temporary files."""
 
 PATHS = (
     (frozenset({"avx512f", "avx512vl", "avx512bw", "avx512_vnni"}), "AVX-512 VNNI", True),
@@ -55,8 +56,8 @@ PATHS = (
     (frozenset({"avx512f", "avx512vl", "avx512bw"}), "AVX-512", False),
     (frozenset({"avx2"}), "AVX2", False),
 )
-"""What the tensor accelerator's simulator multiplies with, best first: the kernel's names
-(Documentation/arch/x86/cpuinfo.rst), and whether vpdpbusd is among them."""
+"""Instruction sets with which the tensor accelerator's simulator multiplies, best first: the
+kernel's names (Documentation/arch/x86/cpuinfo.rst), and whether vpdpbusd is among them."""
 
 IMPORT_LIMIT = 60.0
 """Seconds that an import may take: the first one reads some 100 MB."""
@@ -68,14 +69,14 @@ NEEDED = (
     ("cffi", "cffi", "cffi"),
     ("LiteRT", "ai_edge_litert.interpreter", "ai-edge-litert"),
 )
-"""What it is called here, the module that is imported, the distribution to install."""
+"""The name that is shown, the module that is imported, the distribution to install."""
 
 LIBUBPF = (
     "git clone --recurse-submodules https://github.com/iovisor/ubpf"
     " && cmake -S ubpf -B ubpf/build -DBUILD_SHARED_LIBS=ON && cmake --build ubpf/build"
     " && export POTASH_LIBUBPF=$PWD/ubpf/build/lib/libubpf.so"
 )
-"""No package has it."""
+"""Commands that build libubpf, as no package has it."""
 
 KVM_MEMORY = 512
 """MiB of the guest that is booted to try KVM."""
@@ -136,7 +137,7 @@ def memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) ->
 
 
 def disk(folder: Path | None = None, temporary: Path | None = None) -> list[Finding]:
-    """Room for the caches, and for what is temporary."""
+    """Disk space for the caches, and for temporary files."""
     folder = cache.folder() if folder is None else folder
     temporary = Path(tempfile.gettempdir()) if temporary is None else temporary
     wanted = USED_CACHE_ROOM if (folder / "snapshots").is_dir() else CACHE_ROOM
@@ -147,7 +148,7 @@ def disk(folder: Path | None = None, temporary: Path | None = None) -> list[Find
 
 
 def cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> Finding:
-    """What the processor has for multiplying small integers."""
+    """The processor's instructions for multiplying small integers."""
     try:
         lines = cpuinfo.read_text(errors="replace").splitlines()
     except OSError:
@@ -164,7 +165,7 @@ def cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> Finding:
 
 
 def confinement(missing: Callable[[], Sequence[str]] = missing_confinement) -> Finding:
-    """What the kernel has to confine the processes that run programs and models."""
+    """The kernel's means to confine the processes that run programs and models."""
     lacking = missing()
     if not lacking:
         return Finding("confinement", Grade.GOOD, "seccomp and Landlock for programs and models")
@@ -172,7 +173,8 @@ def confinement(missing: Callable[[], Sequence[str]] = missing_confinement) -> F
 
 
 def socket_folder(temporary: Path | None = None, user: int | None = None) -> Finding:
-    """Whether sockets, which anybody who reaches them may use, can be this user's alone."""
+    """A folder for sockets that is accessible to this user alone, as anybody who reaches a socket
+    can use it."""
     temporary = Path(tempfile.gettempdir()) if temporary is None else temporary
     user = os.geteuid() if user is None else user
     name = "socket folder"
@@ -236,7 +238,7 @@ def _number(path: Path) -> int | None:
 
 
 def packages(needed: Sequence[tuple[str, str, str]] = NEEDED) -> list[Finding]:
-    """Whether what Potash is built upon can be imported, each in a process of its own."""
+    """Packages that Potash needs, each imported in a separate process."""
     script = (
         "import importlib, sys; module = importlib.import_module(sys.argv[1]);"
         "from importlib.metadata import version; print(version(sys.argv[2]))"
@@ -274,7 +276,7 @@ def packages(needed: Sequence[tuple[str, str, str]] = NEEDED) -> list[Finding]:
 
 
 def runtime() -> Finding:
-    """Which package runs models."""
+    """The package that runs models."""
     package = runtime_package()
     said = f"{package.replace('_', '-')} runs models"
     if package == TFLITE_RUNTIME:
@@ -288,7 +290,7 @@ def runtime() -> Finding:
 
 
 def libubpf() -> Finding:
-    """Whether the engine `ubpf` can be used; looked at in a process of its own, as packages are."""
+    """The library of the engine `ubpf`, loaded in a separate process, as packages are."""
     script = "from potash_firmware.bpf import ubpf; print(ubpf.unavailable() or '')"
     try:
         done = subprocess.run(
@@ -309,7 +311,7 @@ def libubpf() -> Finding:
 
 
 def compiler() -> Finding:
-    """What `potash build` compiles with."""
+    """The compiler of `potash build`."""
     try:
         from potash.programs.compiler import find_compiler
 
@@ -324,7 +326,7 @@ def compiler() -> Finding:
 
 
 def qemu(mirror: str | None = None, root: Path | None = None) -> Finding:
-    """Which QEMU a guest would run in."""
+    """The QEMU in which a guest would run."""
     name, client = "QEMU", machine.CLIENT
     own = shutil.which(machine.PROGRAM)
     beside = "no QEMU on PATH" if own is None else f"{own} is too old or lacks {client}"
@@ -344,7 +346,7 @@ def qemu(mirror: str | None = None, root: Path | None = None) -> Finding:
 
 
 def guest(mirror: str | None = None, root: Path | None = None) -> Finding:
-    """Whether there is a Linux for guests."""
+    """The Linux for guests."""
     tree = _tree(debian.GUEST, root)
     if tree is None:
         return _to_download("guest", "Linux for guests", mirror, "potash guest -- true")
@@ -354,7 +356,7 @@ def guest(mirror: str | None = None, root: Path | None = None) -> Finding:
 def kvm(
     progress: Progress, *, boot: bool = True, device: Path = snapshot.KVM, root: Path | None = None
 ) -> Finding:
-    """Whether KVM is of use: a `/dev/kvm` may open, and a guest show no life under it."""
+    """KVM, tried by booting a guest: a `/dev/kvm` that opens may be useless."""
 
     def limited(said: str, remedy: str = "") -> Finding:
         return Finding("KVM", Grade.LIMITED, said, remedy)
@@ -406,7 +408,7 @@ def _kernel(tree: Path) -> str:
 
 
 def _to_download(name: str, what: str, mirror: str | None, command: str) -> Finding:
-    """Whether what is missing can be downloaded when it is needed."""
+    """A missing part that is downloaded when it is needed, if that is possible."""
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         meaning = "a guest needs a Linux host with an x86-64 processor"
         return Finding(name, Grade.MISSING, meaning, "potash demo --embedded")

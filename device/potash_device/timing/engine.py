@@ -138,7 +138,7 @@ def format_drive(s: DriveState) -> None:
 
 @inlined
 def sense(s: DriveState, where: Number, pages: Number, ready: Number, host: Flag) -> Number:
-    """When pages of a row are in the drive's memory."""
+    """The time at which pages of a row are in the drive's memory."""
     settings = s.settings
     index = where % settings[state.SUPERBLOCK]
     unit, inside = index // settings[state.UNIT_PAGES], index % settings[state.UNIT_PAGES]
@@ -200,7 +200,7 @@ def read_row(s: DriveState) -> None:
 
 @inlined
 def admit(s: DriveState, ready: Number) -> Number:
-    """When the write buffer has room for a page."""
+    """The time at which the write buffer has room for a page."""
     r, size = s.registers, s.settings[state.BUFFER]
     if not size:
         return ready
@@ -366,7 +366,7 @@ def make_room(s: DriveState, ready: Number) -> Flag:
 
 @inlined
 def is_worth(s: DriveState, block: Number) -> Flag:
-    """Whether enough of a superblock is invalid for the background."""
+    """True for a superblock of which enough is invalid for background collection."""
     size = s.settings[state.SUPERBLOCK]
     return (size - s.valid[block]) * 1000 >= s.settings[state.BACKGROUND_INVALID] * size
 
@@ -426,7 +426,7 @@ def erase(s: DriveState, block: Number, ready: Number) -> None:
 
 @compiled
 def translate(s: DriveState, page: Number, ready: Number, dirty: Flag) -> Number:
-    """When a page's translation page is in memory; replacement is CLOCK."""
+    """The time at which a page's translation page is in memory; the replacement policy is CLOCK."""
     r, settings, cached = s.registers, s.settings, s.cached
     number = page // ENTRIES
     at = s.cached_at[number]

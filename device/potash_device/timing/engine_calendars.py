@@ -1,4 +1,4 @@
-"""When a part of a drive is busy: reservations, and the gaps between them that others may take."""
+"""Calendars of a drive's parts: reservations, and the gaps between them that others may take."""
 
 from typing import Any
 

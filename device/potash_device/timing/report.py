@@ -1,4 +1,4 @@
-"""How a modelled drive is: its wear, spare and load, for SMART and for whoever watches it."""
+"""Reports of a modelled drive: its wear, spare and load, for SMART and for observers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from potash_device.timing.state import (
 )
 
 MOST_CLASSES = 16
-"""Of a histogram."""
+"""Maximum number of classes of a histogram."""
 
 
 class Erased(NamedTuple):
@@ -32,7 +32,7 @@ class Erased(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """How often superblocks were erased."""
+    """Statistics of the number of erases of superblocks."""
 
     total: Annotated[Count, "Of all superblocks."]
     mean: Annotated[Amount, "The mean."]
@@ -53,7 +53,7 @@ class Busy(NamedTuple):
 
 
 class Wear(NamedTuple):
-    """What SMART says of it."""
+    """The drive's wear, as SMART reports it."""
 
     percentage_used: Annotated[
         Count, "Erases as a percentage of those that the profile allows, at most 255, as in SMART."
@@ -70,9 +70,9 @@ class DriveReport(NamedTuple):
     """A drive at the arrival of its last request; its wear is what commands report."""
 
     time: int
-    """Of that arrival, in nanoseconds since the drive was at rest."""
+    """The time of that arrival, in nanoseconds since the drive was at rest."""
     counters: Counters
-    """Since then."""
+    """Counters since then."""
     mapped: Annotated[Count, "The host's bytes that are mapped."]
     wear: Annotated[Wear, INLINE]
     spread: Annotated[Spread, Form(title="Erases"), Key("erases"), "Erases of superblocks."]
@@ -89,7 +89,7 @@ class DriveReport(NamedTuple):
         return self.counters.hits / accesses if accesses else 1.0
 
     def busy(self, profile: Profile, before: DriveReport | None = None) -> Busy:
-        """Since an earlier report, or since the drive was at rest."""
+        """The load since an earlier report, or since the drive was at rest."""
         took = self.counters.since(before.counters) if before else self.counters
         time = max(1, self.time - (before.time if before else 0))
         return Busy(
@@ -101,7 +101,7 @@ class DriveReport(NamedTuple):
 
 
 def wear(profile: Profile, state: DriveState) -> Wear:
-    """Of a drive's state."""
+    """The wear of a drive."""
     spare = profile.blocks - profile.least_blocks + 1
     left = max(0, int(state.registers[GOOD]) - profile.least_blocks + 1)
     cycles = int(state.erases.sum()) * 100 // (profile.blocks * max(1, profile.cycles))
@@ -115,7 +115,7 @@ def wear(profile: Profile, state: DriveState) -> Wear:
 
 
 def report(profile: Profile, state: DriveState) -> DriveReport:
-    """Of a drive's state."""
+    """The report of a drive."""
     return DriveReport(
         time=int(state.registers[NOW]),
         counters=Counters(*state.counters.tolist()),
@@ -127,7 +127,7 @@ def report(profile: Profile, state: DriveState) -> DriveReport:
 
 
 def spread(state: DriveState) -> Spread:
-    """Of the erases of a drive's superblocks."""
+    """The spread of the erases of a drive's superblocks."""
     erases = state.erases
     p50, p90, p99 = map(int, np.percentile(erases, (50, 90, 99), method="inverted_cdf"))
     ends = int(erases.min()), int(erases.max())

@@ -15,7 +15,7 @@ SETTINGS = (
     *("other_command_ns", "buffer_bytes", "protected", "mapping_cache", "streams", "reserve"),
     *("background", "background_pages", "background_invalid", "cycles"),
 )
-"""What compiled code knows of a profile, in the order of its array; then the rates."""
+"""Properties of a profile that compiled code uses, in the order of their array; then the rates."""
 (CHANNELS, DIES, TOTAL_DIES, BLOCKS, PROGRAM_PAGES, ROW_PAGES, UNIT_PAGES) = range(7)
 (SUPERBLOCK, LOGICAL, FRONTIERS, LEAST_BLOCKS, ERASE_NS, SUSPEND_NS) = range(7, 13)
 (BUS_COMMAND, SUBMISSION, COMPLETION, CORES, READ_COMMAND) = range(13, 18)
@@ -45,7 +45,8 @@ READ, WRITE, TRIM, FLUSH, FORMAT, CLOSE = map(int, Op)
 
 
 class DriveState(NamedTuple):
-    """A drive, but for its policies: arrays of int64; pages' numbers have int32."""
+    """The state of a drive except for its policies: arrays of int64; those of pages' numbers are of
+    int32."""
 
     settings: Any
     read_ns: Any
@@ -53,11 +54,12 @@ class DriveState(NamedTuple):
     program_ns: Any
     order: Any
     places: Any
-    """Where each page is: superblock times its size plus the place in it; -1 where it is not."""
+    """The place of each page: superblock times its size plus the place in it; -1 for a page without
+    one."""
     owners: Any
     """The page in each place; -1 where there is no valid one."""
     programmed: Any
-    """When each program unit is done."""
+    """The time at which each program unit is done."""
     valid: Any
     erases: Any
     closed_at: Any
@@ -67,12 +69,13 @@ class DriveState(NamedTuple):
     """Pages of each open superblock."""
     ready: Any
     erased: Any
-    """When each superblock is."""
+    """The time at which each superblock is erased."""
     last: Any
-    """When all that each die has to do is done."""
+    """The time at which each die has done everything."""
     reads_done: Any
     begins: Any
-    """Of the busy intervals of each bus, of the link into the drive and out of it, of each die."""
+    """Beginnings of the busy intervals of each bus, of the link into the drive and out of it, of
+    each die."""
     ends: Any
     intervals: Any
     cores: Any
@@ -80,7 +83,7 @@ class DriveState(NamedTuple):
     cached: Any
     """Columns of the cache: translation page, when it was loaded, dirty, used."""
     cached_at: Any
-    """Where in the cache each translation page is, or -1."""
+    """The index in the cache of each translation page, or -1."""
     registers: Any
     counters: Any
 

@@ -206,7 +206,7 @@ def listing(program: Program) -> list[Row]:
 
 
 def _labels(instructions: Sequence[Instruction], starts: Mapping[int, str]) -> dict[int, str]:
-    """What each place that an instruction leads to is called."""
+    """The labels of all targets of instructions."""
     labels = dict(starts)
     for index, instruction in enumerate(instructions):
         target = isa.target(index, instruction)

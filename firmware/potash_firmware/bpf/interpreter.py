@@ -45,7 +45,7 @@ def execute(
 
 
 class _Frame(NamedTuple):
-    """What a function finds again when the one it called returns."""
+    """The state of a calling function, which is restored when the called one returns."""
 
     pc: int
     registers: list[int]
@@ -88,8 +88,8 @@ class Interpreter:
 
     @property
     def frame_bottom(self) -> int:
-        """Where the function's stack frame begins. A callee's is below it, the function's no more;
-        so what it reaches for below is a frame that is larger than it may be."""
+        """The lowest address of the function's stack frame. A callee's frame is below it, so an
+        access below it means that the function's frame is too small for it."""
         return self.registers[isa.FRAME_POINTER] - self.arena.layout.frame_size
 
     def step(self) -> None:
@@ -187,7 +187,8 @@ def signed(value: int, bits: int) -> int:
 # Arithmetic (section 4.1)
 
 Operation = Callable[[int, int, int], int]
-"""Of dst, src (unsigned) and their width in bits; what does not fit that width is cut off."""
+"""An operation on dst, src (unsigned) and their width in bits; its result is truncated to that
+width."""
 
 
 def _signed_divide(dst: int, src: int, bits: int) -> int:

@@ -32,14 +32,14 @@ class Class(IntEnum):
 
 
 class OperandSource(IntEnum):
-    """Where an arithmetic or jump instruction takes its operand from, opcode bit 3 (section 4)."""
+    """The source of an arithmetic or jump instruction's operand, opcode bit 3 (section 4)."""
 
     K = 0
     X = 1
 
 
 class ByteOrder(IntEnum):
-    """What the source bit of an ALU byte swap means (section 4.2)."""
+    """The source bit of an ALU byte swap (section 4.2)."""
 
     TO_LE = 0
     TO_BE = 1
@@ -101,7 +101,7 @@ OPPOSITE = _both_ways(
     (Jump.JSGT, Jump.JSLE),
     (Jump.JSGE, Jump.JSLT),
 )
-"""What jumps where the other does not."""
+"""Jumps with the opposite condition."""
 
 MIRRORED = _both_ways(
     (Jump.JNE, Jump.JNE),
@@ -114,7 +114,7 @@ MIRRORED = _both_ways(
 
 
 class CallKind(IntEnum):
-    """What the source register field of a CALL says (section 4.3)."""
+    """The source register field of a CALL (section 4.3)."""
 
     HELPER = 0
     LOCAL = 1
@@ -161,7 +161,7 @@ ATOMIC_OPERATIONS = frozenset(
 
 
 class ImmediateKind(IntEnum):
-    """What the source register field of a 64-bit immediate load says (section 5.4).
+    """The source register field of a 64-bit immediate load (section 5.4).
 
     Maps and platform variables do not exist on this machine.
     """
@@ -201,7 +201,7 @@ class Instruction(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many bytes a load or store moves."""
+        """Number of bytes that a load or store moves."""
         return SIZE_BYTES[self.opcode >> 3 & 3]
 
 
@@ -224,7 +224,7 @@ JA32 = operation_opcode(Class.JMP32, Jump.JA)
 
 
 def decode(code: bytes) -> list[Instruction]:
-    """The slots of `code`, whose length is a multiple of 8 bytes; judges nothing."""
+    """The slots of `code`, whose length is a multiple of 8 bytes, without validation."""
     return [
         Instruction(opcode, registers & 0xF, registers >> 4, offset, imm)
         for opcode, registers, offset, imm in INSTRUCTION.iter_unpack(code)
@@ -237,7 +237,8 @@ def wide_immediate(first: Instruction, second: Instruction) -> int:
 
 
 def target(index: int, instruction: Instruction) -> int | None:
-    """Where the instruction at `index` can go to, or whose address it takes; None for others."""
+    """The instruction to which the one at `index` can jump, or whose address it takes; None for
+    others."""
     opcode, _, src, offset, imm = instruction
     if (opcode, src) in ((CALL, CallKind.LOCAL), (LDDW, ImmediateKind.CODE_ADDRESS), (JA32, 0)):
         return index + 1 + imm
@@ -255,7 +256,7 @@ _ANY_IMM = range(-(1 << 31), 1 << 31)
 
 
 class Form(NamedTuple):
-    """One opcode: its name, and what each further field of the instruction may hold."""
+    """An opcode: its name, and the allowed values of each further field of the instruction."""
 
     name: str
     dst: Container[int]
@@ -265,7 +266,7 @@ class Form(NamedTuple):
 
 
 def _operand_fields(source: OperandSource) -> tuple[Container[int], Container[int]]:
-    """What the src and imm fields may hold: one of them is the operand, the other unused."""
+    """Allowed values of the src and imm fields: one of them is the operand, the other unused."""
     return (_READABLE, _UNUSED) if source is OperandSource.X else (_UNUSED, _ANY_IMM)
 
 
@@ -344,7 +345,7 @@ _GOTOX = operation_opcode(Class.JMP, Jump.JA, OperandSource.X)
 
 
 def _why_unknown(opcode: int) -> str:
-    """Why there is no such instruction, where there is more to say."""
+    """The reason for which an opcode does not exist."""
     if opcode & 7 == Class.LD and opcode >> 5 in _PACKET_MODES:
         return f"opcode 0x{opcode:02x} is one of the deprecated packet instructions"
     if opcode == _GOTOX:
@@ -356,7 +357,7 @@ def _why_unknown(opcode: int) -> str:
 
 
 def problem(instructions: Sequence[Instruction], index: int) -> str | None:
-    """What is wrong with the instruction at `index`, as far as its own encoding tells."""
+    """The error in the encoding of the instruction at `index`; None if there is none."""
     instruction = instructions[index]
     form = FORMS.get(instruction.opcode)
     if form is None:

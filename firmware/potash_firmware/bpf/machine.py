@@ -58,7 +58,8 @@ def verify(code: bytes, entry: int, helpers: Container[int], frame_size: int = F
 
 
 def _lowest_in_frame(instructions: list[isa.Instruction], index: int) -> int:
-    """What an instruction adds to the frame pointer to access memory or to point at a variable."""
+    """The offset from the frame pointer at which an instruction accesses memory, or points at a
+    variable."""
     instruction = instructions[index]
     opcode, dst, src, offset, imm = instruction
     match instruction.kind:
@@ -72,7 +73,7 @@ def _lowest_in_frame(instructions: list[isa.Instruction], index: int) -> int:
 
 
 def _starts(instructions: list[isa.Instruction]) -> set[int]:
-    """Where instructions begin, each of them legal in itself."""
+    """Indices at which instructions begin. Raises VerificationError for an invalid one."""
     starts = set()
     index = 0
     while index < len(instructions):
@@ -90,7 +91,7 @@ _ADD = isa.operation_opcode(isa.Class.ALU64, isa.Alu.ADD)
 INSTRUCTION_LIMIT = 1_000_000_000_000
 
 MAX_CONTEXT = (1 << 20) + PAGE
-"""Most bytes of a program's context: an argument list of 1 MiB, and what is around it."""
+"""Maximum bytes of a program's context: an argument list of 1 MiB, and the structure around it."""
 
 _NO_ARGUMENTS = Context()
 _CONTEXT_ALIGNMENT = 8
@@ -98,10 +99,10 @@ _CONTEXT_ALIGNMENT = 8
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """The outcome of a run.
 
-    `return_value` is r0, unsigned; `output_length` what the program set, None where it did not;
-    `instructions` how many were executed.
+    `return_value` is r0, unsigned; `output_length` is the length that the program has set, None
+    where it has not; `instructions` is the number of executed instructions.
     """
 
     return_value: int
@@ -113,7 +114,7 @@ def load_program(data: bytes, *, entry: str | None = None, frame_size: int = FRA
     """Link and verify a program's object file. Raises ProgramError, one sentence.
 
     `entry` names the function to begin with: else `prog`, else the first global function.
-    `frame_size` is how many bytes of stack a function may have.
+    `frame_size` is the maximum stack frame of a function in bytes.
     """
     program = elf.load(data, entry=entry, helpers=helper_names())
     with placing(program):
@@ -130,7 +131,7 @@ def helper_names() -> Mapping[str, int]:
 
 @contextmanager
 def placing(program: Program) -> Iterator[None]:
-    """Tell what is wrong with an instruction where that came from."""
+    """Add the place in the source to errors of instructions."""
     try:
         yield
     except (Fault, VerificationError) as error:
@@ -140,7 +141,8 @@ def placing(program: Program) -> Iterator[None]:
 
 
 def buffer_layout(input_size: int, output_size: int, frame_size: int = FRAME_SIZE) -> Layout:
-    """Where in an accelerator's memory its buffers lie, and how much memory any program needs."""
+    """The layout of an accelerator's memory: its buffers, and as much memory as any program
+    needs."""
     return Layout(
         input_size,
         output_size,

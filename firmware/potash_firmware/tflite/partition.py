@@ -1,12 +1,12 @@
-"""Adjacent nodes as streams: placed and compiled once, then run as often as wanted.
+"""Adjacent nodes as streams: placed and compiled once, then run any number of times.
 
-Three passes make it. Forwards, each node decides about the layouts of its tensors; a tensor that
-two nodes want differently has both layouts, and is converted from the first to the other.
-Backwards, the margins that readers want add up. Forwards again, memory is allocated. Then the nodes
-append their instructions, unless those were cached earlier. The streams, with their constants, stay
-in the accelerator's memory. Where there is no room for all tensors at once, those that are never
-needed together share memory. What variables hold between runs has memory of its own, and changes at
-the end of a run.
+Three passes make it. Forwards, each node decides about the layouts of its tensors; a tensor for
+which two nodes need different layouts has both, and is converted from the first to the other.
+Backwards, the margins that readers need are added up. Forwards again, memory is allocated. Then the
+nodes append their instructions, unless those were cached earlier. The streams, with their
+constants, stay in the accelerator's memory. Where there is no room for all tensors at once, those
+that are never needed together share memory. The values of variables between runs have memory of
+their own, and change at the end of a run.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -79,7 +79,7 @@ class Port(NamedTuple):
     sizes: Sizes
 
     def values(self, array: Callable[[int], Array]) -> Array:
-        """Its values, those of uint8 as if they were of int8. Raises ShapeError."""
+        """The tensor's values; those of uint8 are reinterpreted as int8. Raises ShapeError."""
         values = array(self.tensor.index)
         if values.shape != self.tensor.shape:
             raise ShapeError(
@@ -90,7 +90,7 @@ class Port(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What a variable is set to at the end of a run."""
+    """The assignment of a variable at the end of a run."""
 
     node: Node
     source: SourceTensor
@@ -109,7 +109,7 @@ class Partition:
 
     @property
     def streams(self) -> tuple[Stream, ...]:
-        """Its instructions."""
+        """The streams among the steps."""
         return tuple(step for step in self.steps if isinstance(step, Stream))
 
     def run(self, array: Callable[[int], Array]) -> None:
@@ -212,7 +212,7 @@ def _assembled(
 
 
 class _UnusableError(Exception):
-    """What was kept is for other streams or tensors, or has no room in memory as it is now."""
+    """A cached partition is for other streams or tensors, or does not fit into the memory."""
 
 
 class _Assembly:
@@ -222,7 +222,7 @@ class _Assembly:
         self._draft = draft
         self._builder = builder
         self._shared = shared
-        """Whether tensors that are never needed together share memory."""
+        """Tensors that are never needed together share memory."""
         self._surfaces: dict[Copy, Surface] = {}
         self._steps: list[tuple[Job, ...] | Arrangement] = []
         self._jobs: list[Job] = []
@@ -269,8 +269,8 @@ class _Assembly:
         )
 
     def _buffers(self, entries: Sequence[Copy], exits: Sequence[Copy]) -> Iterator[list[Buffer]]:
-        """What is needed for each step: before the first one the inputs, after the last one the
-        outputs."""
+        """The buffers that each step needs; before the first step the inputs, after the last one
+        the outputs."""
         yield [self._surfaces[copy].buffer for copy in entries]
         for step in self._steps:
             if isinstance(step, Arrangement):

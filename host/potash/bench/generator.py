@@ -52,7 +52,8 @@ from pyvfio_user.sealed_memory import SealedMemory
 
 PAGE = 4096
 ENTRIES = 1024
-"""Of each I/O queue. An entry's index is its command's identifier, and has a page for its data."""
+"""Entries of each I/O queue. An entry's index is its command's identifier, and has a page for its
+data."""
 LARGE = 128 << 10
 """Bytes of a large read, whose pages are those of the entries behind it too."""
 LARGE_PLACES = PAGE // 8 - LARGE // PAGE
@@ -279,7 +280,8 @@ class Generator:
         return PotashError(f"the device completes nothing for {STALL:g} seconds")
 
     def _admin(self, entry: SubmissionEntry) -> int:
-        """One Admin command, whose completion is polled for; there are fewer than entries."""
+        """Execute an Admin command, polling for its completion; there are fewer commands than
+        entries."""
         index = self._admin_tail
         at = self._admin_sq + index * SUBMISSION_ENTRY_SIZE
         self._view[at : at + SUBMISSION_ENTRY_SIZE] = entry._replace(cid=index).encode()

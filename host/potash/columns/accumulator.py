@@ -11,7 +11,7 @@ from potash.columns.row import Row, jump_operator
 from potash.columns.types import TypeId
 
 _GROUP = -24
-"""Where on the stack R4 is kept."""
+"""The offset on the stack at which R4 is saved."""
 
 
 class Accumulator:

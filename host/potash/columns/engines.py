@@ -1,6 +1,7 @@
-"""Where the program of a query runs: on an accelerator, or in a compute namespace.
+"""The engines that run the program of a query: an accelerator, or a compute namespace.
 
-Both get pages of the drive, which no host reads, and give the output and what went over the bus.
+Both read pages of the drive, which are not transferred to the host, and return the output and the
+number of bytes that were transferred.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MAX_TABLE = 64 << 10
 
 
 class Output(NamedTuple):
-    """What a job made, and the bytes between host and drive for it."""
+    """The output of a job, and the bytes that were transferred between host and drive for it."""
 
     data: bytes
     moved: int

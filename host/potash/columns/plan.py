@@ -1,4 +1,4 @@
-"""What a program is to do: a condition for rows, and what becomes of those that it selects.
+"""The plan of a query's program: a condition for rows, and the use of those that it selects.
 
 The state of aggregates is defined here, for the program that counts and for the host that reads it:
 words of 64 bits for each group and each column, which add up over jobs. Sums are exact. Those of
@@ -44,12 +44,12 @@ class ColumnState(NamedTuple):
 
     column: Column
     present: Condition
-    """Where it has a value."""
+    """The condition for a row in which the column has a value."""
     at: int
     sums: bool
-    """Whether there is a sum."""
+    """The state has a sum."""
     extremes: bool
-    """Whether there are least and greatest."""
+    """The state has the least and the greatest value."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Aggregated:
     states: tuple[ColumnState, ...]
     by: Column | None = None
     values: int = 0
-    """How many different values `by` can have; null is one more group."""
+    """Number of different values that `by` can have; null is one more group."""
 
     def reads(self) -> list[Column]:
         """The columns that it reads."""
@@ -116,13 +116,13 @@ class Plan:
     columns: tuple[Column, ...]
     """All columns that the program reads."""
     nullable: frozenset[str]
-    """Those of them that have nulls."""
+    """Names of the columns that have nulls."""
 
 
 def states_of(
     aggregates: Sequence[Aggregate], columns: dict[str, Column], dictionary: Dictionary
 ) -> tuple[ColumnState, ...]:
-    """One state for each column that aggregates name."""
+    """A state for each column that aggregates name."""
     found, at = [], GROUP_HEADER
     for column in columns.values():
         functions = {one.function for one in aggregates if one.column == column.name}

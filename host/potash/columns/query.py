@@ -38,7 +38,7 @@ Columns = Sequence[Annotated[ResultColumn, Form(title="QueryColumn")]]
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked. Raises InvalidQuery for an expression that is wrong in itself."""
+    """A query's expressions. Raises InvalidQuery for an expression that is invalid for any file."""
 
     expression: str
     """A filter, whose rows are the result, or aggregates."""
@@ -60,7 +60,7 @@ class Result:
     """The result of a query, and the bytes that were transferred for it."""
 
     found: Groups | Rows
-    """What can be added to the results of other files."""
+    """The partial result, which can be added to those of other files."""
     held: Annotated[Count, "Size of the file in bytes."]
     rows: Annotated[Count, Key("file_rows", before="held"), "Number of rows of the file."] = 0
     read: Annotated[Count, "Bytes of the file that the drive read."] = 0
@@ -168,11 +168,11 @@ class Prepared:
         return jobs_of(self.plan, batches, locate, limits)
 
     def whole(self) -> Job:
-        """One job whose input is the whole file."""
+        """A job whose input is the whole file."""
         return whole_file(self.plan, self.batches, self._file.size)
 
     def found(self, output: bytes) -> Groups | Rows:
-        """What a job has found, by its output."""
+        """The partial result of a job, from its output."""
         result = self.plan.result
         if isinstance(result, Selected):
             return rows_of(result, self.plan.nullable, output, self.values)

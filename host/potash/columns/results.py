@@ -1,4 +1,4 @@
-"""What comes back from a query: from the words of jobs to columns of values.
+"""Results of a query: from the words of jobs to columns of values.
 
 Partial results of several jobs, and of several drives, add up before they become values. They are
 those of Arrow's own compute, with two differences: the sum and the mean of floats are the exact
@@ -49,7 +49,7 @@ class ResultColumn(NamedTuple):
     name: Annotated[str, "The column's name, or the aggregate."]
     type: DataType
     values: Sequence[Value | None]
-    """None is null."""
+    """The values; None is null."""
 
     @property
     def type_name(self) -> Annotated[str, schema.Key("type")]:
@@ -64,7 +64,7 @@ class ResultColumn(NamedTuple):
 
 @dataclass
 class Group:
-    """The rows of a group, and of each column that is aggregated the words of its state."""
+    """Number of rows of a group, and the words of the state of each aggregated column."""
 
     rows: int
     states: dict[str, list[int]]
@@ -88,10 +88,10 @@ class Groups:
     """The partial result of aggregates, by the value of the column that they are grouped by."""
 
     by: ResultColumn | None
-    """Its name and type."""
+    """The column's name and type; None for aggregates of all rows."""
     aggregates: tuple[Aggregate, ...]
     types: dict[str, DataType]
-    """Of each column that is aggregated."""
+    """Types of the aggregated columns, by name."""
     found: dict[Key, Group] = field(default_factory=dict)
 
     def empty(self) -> Groups:
@@ -99,12 +99,12 @@ class Groups:
         return replace(self, found={})
 
     def add(self, other: Groups) -> None:
-        """Add what another job or another drive has found."""
+        """Add the partial result of another job or another drive."""
         for key, group in other.found.items():
             self.count(key, group)
 
     def count(self, key: Key, group: Group) -> None:
-        """Add what was found of one value."""
+        """Add the partial result for one value."""
         if isinstance(key, float) and math.isnan(key):
             key = math.nan  # this one, as no NaN equals another
         if key not in self.found:
@@ -125,7 +125,7 @@ class Groups:
 
 
 def groups_of(result: Aggregated, output: bytes, values: Sequence[Value | None] = ()) -> Groups:
-    """What one job found; `values` are those of the dictionary of `by`."""
+    """The partial result of a job; `values` are those of the dictionary of `by`."""
     by = None if result.by is None else ResultColumn(result.by.name, _key_type(result.by), ())
     types = {state.column.name: state.column.type for state in result.states}
     found = Groups(by, result.aggregates, types)
@@ -180,7 +180,7 @@ def _value(aggregate: Aggregate, group: Group, kind: DataType) -> Value | None:
 
 
 def smallest(bits: int) -> int:
-    """How many of the smallest floats of a width make 1."""
+    """The number of the smallest floats of a width whose sum is 1."""
     mantissa = MANTISSA[bits]
     return 1 << ((1 << (bits - mantissa - 2)) - 2 + mantissa)
 
@@ -241,7 +241,7 @@ class Rows:
 def rows_of(
     result: Selected, nullable: frozenset[str], output: bytes, dictionary: Dictionary
 ) -> Rows:
-    """What one job selected, from records to columns."""
+    """The rows that a job has selected, from records to columns."""
     fields = iter(zip(*result.record(nullable).iter_unpack(output), strict=True))
     columns = []
     for column in result.columns:

@@ -1,4 +1,4 @@
-"""A running program that can be stopped: breakpoints, steps, and a look at where it is.
+"""A running program that can be stopped: breakpoints, steps, and inspection of its state.
 
 The interpreter runs it. One step is one instruction or one source line; where the object file has
 no lines, a line is an instruction.
@@ -39,14 +39,14 @@ class StopReason(Enum):
 
 
 class Frame(NamedTuple):
-    """One active function: where it is, and its registers, r0 to r10."""
+    """An active function: its current instruction, and its registers, r0 to r10."""
 
     pc: int
     registers: list[int]
 
 
 class Debugger:
-    """One run of `program` on `cpu`, which has been started and stands before its entry."""
+    """A run of `program` on `cpu`, which has been started and is before its entry."""
 
     def __init__(self, program: Program, cpu: Interpreter) -> None:
         self.program = program
@@ -59,7 +59,7 @@ class Debugger:
 
     @property
     def running(self) -> bool:
-        """Whether there is anything left to execute."""
+        """True while the program has not ended."""
         return self.state in (StopReason.STOPPED, StopReason.BREAKPOINT)
 
     @property
@@ -146,7 +146,7 @@ class Debugger:
             raise DebuggerError(fault.reason) from None
 
     def describe(self, value: int) -> str:
-        """What a value points at, where it is an address; else nothing."""
+        """The thing at which a value points, where it is an address; else an empty text."""
         if value >= CODE_BASE:
             index, rest = divmod(value - CODE_BASE, isa.INSTRUCTION_SIZE)
             if not rest and index in self.rows:
@@ -157,7 +157,8 @@ class Debugger:
         return ""
 
     def describe_register(self, number: int) -> str:
-        """What a register points at; a frame pointer may stand behind the stack's last byte."""
+        """The thing at which a register points; a frame pointer may be behind the stack's last
+        byte."""
         value = self.cpu.registers[number]
         if number == isa.FRAME_POINTER:
             return f"stack+0x{value - BASE:x}"
@@ -190,7 +191,7 @@ class Debugger:
         return None if line is None else (line.file, line.number)
 
     def _at_other_line(self, here: tuple[str, int] | None) -> bool:
-        """Whether this is where a line begins that is not `here`."""
+        """True at the beginning of a line other than `here`."""
         if here is None:
             return True
         row = self.rows.get(self.pc)

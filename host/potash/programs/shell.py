@@ -1,4 +1,4 @@
-"""What a person says to the debugger, line by line, and what it answers."""
+"""The debugger's command line: it reads a user's commands, and prints their results."""
 
 import cmd
 from collections.abc import Callable

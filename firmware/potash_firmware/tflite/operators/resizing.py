@@ -45,7 +45,7 @@ _MOST_PERIOD = 32
 """Runs at larger distances are not searched for."""
 _SIGN_SHIFT = 31
 _MOST_HALF = 15
-"""One half in so many bits is an immediate."""
+"""The largest number of fraction bits for which one half is an immediate."""
 
 
 class Mix(NamedTuple):
@@ -57,8 +57,8 @@ class Mix(NamedTuple):
 
 
 class Progression(NamedTuple):
-    """`length` rows or columns of the output from `first` on, `stride` apart, and the mix of the
-    first; the next ones' sources are each `step` further on."""
+    """Rows or columns of the output with the same weights: `length` of them from `first` on,
+    `stride` apart. `mix` is that of the first; the sources of each further one are `step` later."""
 
     first: int
     stride: int

@@ -38,26 +38,26 @@ _FIRST = -2
 
 
 class VariableState(NamedTuple):
-    """What a partition keeps of a variable between runs: a tensor, and its values before the first
-    one."""
+    """A variable's value between runs of a partition: a tensor, and its values before the first
+    run."""
 
     tensor: Tensor
     initial: Array
 
 
 class Call:
-    """The work of a CALL_ONCE: what its graph does is done when the partition is made."""
+    """The work of a CALL_ONCE: its graph's effect takes place when the partition is made."""
 
 
 Work: TypeAlias = Lowering | Variable | Call
-"""What a claimed node is: one that computes, one that has to do with a variable, a CALL_ONCE."""
+"""A claimed node's work: a computation, an access to a variable, or a CALL_ONCE."""
 
 
 class Claims:
-    """Which nodes that have to do with variables a delegate claims."""
+    """The choice of the nodes that access variables and that a delegate claims."""
 
     def __init__(self, plan: Plan, left: Mapping[Place, str]) -> None:
-        """Of a model with that plan, where the nodes in `left` are not claimed."""
+        """Choose for a model with this plan. The nodes in `left` are not claimed."""
         self._calls = plan.calls
         self._decisions = dict(plan.variables)
         for place, why in left.items():
@@ -81,7 +81,8 @@ class Claims:
                 self._leave((graph, node.index), str(refusal))
 
     def work(self, graph: int, node: Node) -> Variable | Refusal | Call:
-        """What a node is whose operator is one of `OPERATORS`; a Refusal if it is not claimed."""
+        """The work of a node whose operator is one of `OPERATORS`; a Refusal if it is not
+        claimed."""
         place = graph, node.index
         if node.operator == BuiltinOperator.CALL_ONCE:
             others = self._calls.get(place)
@@ -93,8 +94,8 @@ class Claims:
         return decision if isinstance(decision, Variable) else Refusal(decision)
 
     def split(self, graph: int, indices: Sequence[int]) -> Mapping[Place, str]:
-        """What has to be left, and why, where a partition of these nodes has not all accesses to a
-        variable, in their order."""
+        """Nodes that cannot be claimed, each with the reason, where a partition of these nodes does
+        not have all accesses to a variable, in their order."""
         found: dict[Place, str] = {}
         for variable in {self._decisions.get((graph, index)) for index in indices}:
             if graph == 0 and isinstance(variable, Variable):
@@ -121,7 +122,7 @@ def resolve(
         if isinstance(work, Lowering):
             resolved.append((node, work))
         elif isinstance(work, Call) or graph != 0:
-            # What an initialiser does is done when the partition of the first graph is made.
+            # An initialiser's effect takes place when the partition of the first graph is made.
             continue
         elif node.operator == BuiltinOperator.READ_VARIABLE:
             output = _value(node)
@@ -163,5 +164,5 @@ def _keep(given: Layouts) -> Placement:
 
 
 def _value(node: Node) -> Tensor | None:
-    """What is read, or what the variable is set to."""
+    """The tensor that is read, or that the variable is set to."""
     return node.outputs[0] if node.operator == BuiltinOperator.READ_VARIABLE else node.inputs[1]

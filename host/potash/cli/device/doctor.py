@@ -61,7 +61,7 @@ def _examined(*, boot: bool, mirror: str | None) -> list[Finding]:
 
 
 def _device(socket: Path) -> Finding:
-    """How a running device reaches the memory of its host."""
+    """The way in which a running device accesses the memory of its host."""
     name = f"device {socket.with_suffix('')}"
     try:
         controller = ask(socket)["controller"]

@@ -48,7 +48,7 @@ question_options: common.Decorator = common.together(
 
 
 def request_of(expression: str, where: str | None, by: str | None, columns: str | None) -> Request:
-    """What is asked. Raises InvalidQuery."""
+    """The request of a command's arguments. Raises InvalidQuery."""
     select = tuple(one.strip() for one in columns.split(",")) if columns else ()
     return Request(expression, where, by, select)
 
@@ -142,7 +142,7 @@ def _device_of(file: str) -> str:
 
 @contextmanager
 def _stored(drive: Device, file: str, lba: int | None, progress: Progress) -> Iterator[Stored]:
-    """Where the file is; it is written there first with `--lba`."""
+    """The stored file; with `--lba`, it is written to the drive first."""
     namespace = drive.namespace()
     if file.startswith(BLOCKS):
         if lba is not None:
