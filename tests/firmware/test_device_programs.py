@@ -32,7 +32,7 @@ def run(
     """The result, and the ranges as they are then."""
     memory = [bytearray(one) for one in ranges]
     value = device_programs.run(
-        program, [memoryview(one) for one in memory], parameters, data, MODELS
+        program, [memoryview(one) for one in memory], parameters, data, MODELS.infer_vta
     )
     return value, [bytes(one) for one in memory]
 
@@ -173,7 +173,9 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(
     memory = [bytearray(noise(size)) for size in sizes]
     before = [bytes(one) for one in memory]
     with pytest.raises(Refused, match=re.escape(reason)):
-        device_programs.run(program, [memoryview(one) for one in memory], parameters, b"", MODELS)
+        device_programs.run(
+            program, [memoryview(one) for one in memory], parameters, b"", MODELS.infer_vta
+        )
     assert memory == before
 
 

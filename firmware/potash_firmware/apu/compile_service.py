@@ -10,6 +10,7 @@ and passes it to the worker. So a program that compromises its compiler affects 
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import select
@@ -26,10 +27,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.confined import close_others, confine_compiler
-from potash_firmware.apu.inference import preload
 from potash_firmware.apu.process import fork, yield_to_others
 from potash_firmware.mailbox.datagrams import MailboxError, datagram, decode, encode
 from potash_firmware.mailbox.shared import SharedMemory
+from potash_firmware.tflite import OPERATOR_GROUP
 from potash_wire.records import BOOL, U64, Stored
 
 if TYPE_CHECKING:
@@ -398,3 +399,36 @@ def _read(fd: int, deadline: float) -> bytes | None:
         if not piece or total > EXCHANGE:
             return b"".join(pieces)
         pieces.append(piece)
+
+
+def preload() -> None:
+    """Import TensorFlow Lite and the tensor accelerator, for all processes forked from this one.
+
+    They take several times the time and memory of all else that a worker imports. So a worker
+    imports them itself with its first model, from folders that it may still read.
+    """
+    gc.disable()
+    try:
+        import email.parser  # noqa: F401 - the entry points are read with it
+
+        from potash_device.vta import engines  # noqa: F401
+        from potash_firmware.apu import models  # noqa: F401
+    except ImportError as error:  # jobs with models fail, and no others
+        log.error("no model can run: %s", error)
+    gc.freeze()
+    gc.enable()
+
+
+def preload_operators() -> tuple[str, ...]:
+    """Load the operators of other packages, if there are any; what is wrong with them, a sentence
+    each.
+
+    A confined process may be unable to read the folders of such a package.
+    """
+    from importlib import metadata
+
+    if not metadata.entry_points(group=OPERATOR_GROUP):
+        return ()
+    from potash_firmware.tflite import operators
+
+    return operators.installed().problems

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from potash_firmware.apu.inference import Inference
 from potash_firmware.bpf.crc32c import crc32c
+from potash_firmware.bpf.helpers import Infer
 from potash_firmware.mailbox.device_programs import RANGES, DeviceProgram
 
 INTEGER = np.dtype("<u8")
@@ -37,7 +37,7 @@ def run(
     ranges: Views,
     parameters: tuple[int, int],
     data: bytes,
-    models: Inference,
+    infer: Infer,
 ) -> int:
     """Run a program; returns its 64-bit result. Raises Refused, and what a model raises."""
     wanted = RANGES[program]
@@ -45,7 +45,7 @@ def run(
     if given < len(wanted):
         raise Refused(f"{len(wanted)} ranges are needed ({', '.join(wanted)}), not {len(ranges)}")
     if program is DeviceProgram.TFLITE:
-        return _infer(ranges, parameters, models)
+        return infer(_counted(ranges[0], parameters[0]), ranges[1], ranges[2])
     if program is DeviceProgram.GREP:
         return _grep(ranges, parameters, data)
     return _FUNCTIONS[program](ranges, parameters)
@@ -170,11 +170,6 @@ def _filter(ranges: Views, parameters: tuple[int, int]) -> int:
         output[used : used + len(kept)] = kept
         used += len(kept)
     return selected
-
-
-def _infer(ranges: Views, parameters: tuple[int, int], models: Inference) -> int:
-    model = _counted(ranges[0], parameters[0])
-    return models.infer_vta(model, ranges[1], ranges[2])
 
 
 _FUNCTIONS: Mapping[DeviceProgram, Callable[[Views, tuple[int, int]], int]] = {

@@ -18,9 +18,14 @@ from contextlib import suppress
 from functools import partial
 
 from potash_firmware.apu import channel
-from potash_firmware.apu.compile_service import EXCHANGE, CompileClient, CompileConnection
+from potash_firmware.apu.compile_service import (
+    EXCHANGE,
+    CompileClient,
+    CompileConnection,
+    preload,
+    preload_operators,
+)
 from potash_firmware.apu.config import Config, parse_descriptors
-from potash_firmware.apu.inference import preload, preload_operators
 from potash_firmware.apu.process import die_with_parent, fork, set_name, yield_to_others
 from potash_firmware.confinement import be_undumpable, libraries, missing, stay_readable
 from potash_firmware.mailbox.shared import SharedMemory

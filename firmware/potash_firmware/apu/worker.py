@@ -21,7 +21,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from csd_spec.descriptors import LogEntryType
-from csd_spec.program import Context, Level, Processor
+from csd_spec.program import Context, Level
 from potash_device.trace import COMPUTE, record
 from potash_firmware import bpf
 from potash_firmware.apu import channel
@@ -48,7 +48,7 @@ from potash_firmware.mailbox.execution import (
 from potash_firmware.mailbox.shared import SharedMemory
 
 if TYPE_CHECKING:
-    from potash_firmware.apu.models import Models, RunModel
+    from potash_firmware.apu.models import Models
 
 log = logging.getLogger(__name__)
 
@@ -232,56 +232,30 @@ class _ProgramWorker(Worker):
         if config.processor is not None:
             self._counter = WorkCounter(config.processor, row)
         self._tally = None if self._counter is None else self._counter.tally
-        self._models = models = LateModels(config, compiler, row, self._counter)
+        self._models_row = row
+        self._compiler = compiler
         self._services = bpf.Services(
             self._print,
-            models.infer_apu,
-            models.infer_vta,
+            lambda *views: self._models.infer_apu(*views),
+            lambda *views: self._models.infer_vta(*views),
             log=self._log,
-            load_model=models.load,
+            load_model=lambda model, processor: self._models.load(model, processor),
             called=None if self._counter is None else self._counter.called,
         )
 
-
-class LateModels:
-    """The `Models` of a worker, made when a program first runs one.
-
-    Models count in `row`, and in `counter` where time is modelled.
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        compiler: CompileClient,
-        row: Row | None,
-        counter: WorkCounter | None,
-    ) -> None:
-        self._config = config
-        self._compiler = compiler
-        self._row = row
-        self._counter = counter
-
     @cached_property
     def _models(self) -> "Models":
+        """The models, imported when a program first runs one."""
         from potash_device.vta import engines
         from potash_firmware.apu.meter import Meter
         from potash_firmware.apu.models import Models
 
         self._compiler.runs_models()
         engines.before_fast = self._compiler.kernels
-        config, row = self._config, self._row
+        config, row = self._config, self._models_row
         count_cycles = config.count_cycles and row is not None
         meter = Meter(row, count_cycles=count_cycles, counter=self._counter)
         return Models(config.vta, meter, self._compiler.model, config.vta_threads)
-
-    def infer_apu(self, model: memoryview, inputs: memoryview, output: memoryview) -> int:
-        return self._models.infer_apu(model, inputs, output)
-
-    def infer_vta(self, model: memoryview, inputs: memoryview, output: memoryview) -> int:
-        return self._models.infer_vta(model, inputs, output)
-
-    def load(self, model: memoryview, processor: Processor) -> "RunModel":
-        return self._models.load(model, processor)
 
 
 class JobWorker(_ProgramWorker):
@@ -443,7 +417,9 @@ class EngineWorker(_ProgramWorker):
         program, views = DeviceProgram(message.program), self._window.views
         if self._counter is not None:
             self._counter.moved(device_programs.moved(program, views, message.parameters))
-        return device_programs.run(program, views, message.parameters, data, self._models)
+        return device_programs.run(
+            program, views, message.parameters, data, self._services.infer_vta
+        )
 
     def _prepare(self, message: Execute) -> None:
         """Place the program that an execution names, and map its ranges."""
