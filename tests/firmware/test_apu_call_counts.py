@@ -1,0 +1,120 @@
+"""How many files and calls a job takes, from Start at the mailbox until the RPU is notified.
+
+The service and the worker run in this process, the RPU is the test. `pytest -s` shows the counts,
+and `-vv` every function. A limit is what the flow takes now: lower it with the flow.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from csd_spec import fields
+from csd_spec.opcodes import AdminOpcode, GlobalOperation, IoOpcode, Operation
+from potash_firmware.apu import channel
+from potash_firmware.apu.service import Service
+from potash_firmware.apu.worker import Checker, JobWorker, Worker
+from potash_firmware.bpf import Engine
+from potash_firmware.mailbox import SharedBuffers, pair
+from potash_firmware.mailbox.messages import JobEnded, Reply, Request, ToRpu
+from support.apu import CONFIG, program
+from support.bpf import exit_, mov
+from support.call_counts import Calls, counted
+from support.workers import PlayedSupervisor
+
+SLOT = 3
+
+
+class InProcess:
+    """The APU's service and its workers, step by step."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        plans = {item.id: item.plan for item in CONFIG.accelerators}
+        self.buffers = stack.enter_context(SharedBuffers.create(plans))
+        self.rpu, self.port = pair()
+        stack.enter_context(self.rpu)
+        stack.enter_context(self.port)
+        self.supervisor = stack.enter_context(PlayedSupervisor(CONFIG))
+        self.service = Service(CONFIG, self.port, self.buffers, self.supervisor)
+        self.workers: dict[int, Worker] = {}
+        self.received: list[ToRpu] = []
+
+    def settle(self) -> None:
+        """Have everybody do what there is to do."""
+        busy = True
+        while busy:
+            busy = False
+            for worker in list(self.supervisor.workers):
+                busy |= self._work(worker.serial, worker.kind)
+            while (message := self.rpu.receive()) is not None:
+                self.received.append(message)
+            control = self.supervisor.control
+            if select.select([self.port, control, *self.supervisor.workers], [], [], 0)[0]:
+                self.service.step()
+                busy = True
+
+    def _work(self, serial: int, kind: int) -> bool:
+        """Have a worker do one execution, if it has been sent one."""
+        end = self.supervisor.ends[serial]
+        end.setblocking(False)
+        worker = self.workers.get(serial)
+        if worker is None:
+            worker = self.workers[serial] = self._worker(end, kind)
+            end.send(channel.encode(channel.Ready()))
+        try:
+            data, descriptors, _, _ = socket.recv_fds(end, worker.largest, 16)
+        except BlockingIOError:
+            return False
+        if data:
+            worker._perform(channel.decode_execution(data), descriptors)
+        return bool(data)
+
+    def _worker(self, end: socket.socket, kind: int) -> Worker:
+        compiler: Any = None  # which the interpreter does not need
+        if kind == channel.CHECKER:
+            return Checker(end, CONFIG)
+        arena = self.buffers.arenas[kind].fd
+        return JobWorker(end, CONFIG, Engine.INTERPRETER, compiler, None, kind, arena)
+
+    def command(self, admin: bool, opcode: int, cdws: Any, data: bytes = b"") -> None:
+        slot = self.buffers.slot(SLOT)
+        slot[: len(data)] = data
+        self.rpu.send(Request(1, admin, opcode, 1, cdws, SLOT if data else -1, len(data)))
+        self.received.clear()
+        self.settle()
+        replies = [one for one in self.received if isinstance(one, Reply)]
+        assert [reply.status for reply in replies] == [0]
+
+    def start(self) -> None:
+        self.command(False, IoOpcode.CONTROL, fields.Control(Operation.START, 0).encode())
+        assert self.received[-1] == JobEnded(0, 0xC0)
+
+
+@pytest.fixture
+def apu() -> Iterator[InProcess]:
+    with ExitStack() as stack:
+        yield InProcess(stack)
+
+
+def test_a_job_of_a_program_that_has_run_before(
+    apu: InProcess, request: pytest.FixtureRequest
+) -> None:
+    image = program(mov(0, 7), exit_)
+    transfer = fields.FirmwareTransfer(len(image) // 4, 0, 0, 0).encode()
+    enable = fields.GlobalControl(GlobalOperation.ENABLE).encode()
+    apu.command(True, AdminOpcode.GLOBAL_CONTROL, enable)
+    apu.command(False, IoOpcode.SEND_FIRMWARE, transfer, image)
+    apu.command(False, IoOpcode.SEND_DATA, fields.DataTransfer(1, 0, 0).encode(), bytes(4))
+    apu.start()
+    calls = Calls()
+    with counted() as calls:
+        apu.start()
+    print(f"\n{request.node.name}: {calls}")
+    if request.config.getoption("verbose") > 1:
+        print(calls.listed())
+    assert calls.files <= 22, calls.listed()
