@@ -30,7 +30,7 @@ from potash_firmware.apu.config import Limits, RangeUnit
 from potash_firmware.bpf.arena import LEAST_FRAME
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.log_components import LEVELS
-from potash_firmware.mailbox.execution import MAX_RANGES
+from potash_firmware.mailbox.messages import MAX_MEMORY_RANGES
 from potash_firmware.rpu.placement import PlacementSettings
 from potash_firmware.rpu.settings import ComputeSettings, RpuSettings
 from potash_firmware.settings import PROFILES, DeviceSettings
@@ -222,7 +222,7 @@ class ComputeSection:
     activated: int = key(kinds.count(1, 256), COMPUTE.activated)
     program_memory: int = key(kinds.size(MEBI, LARGEST_BUFFER, MEBI), COMPUTE.program_memory * MEBI)
     range_sets: int = key(kinds.count(1, 0xFFFF), COMPUTE.range_sets)
-    ranges: int = key(kinds.count(1, MAX_RANGES), COMPUTE.ranges)
+    ranges: int = key(kinds.count(1, MAX_MEMORY_RANGES), COMPUTE.ranges)
 
 
 @dataclass(frozen=True)

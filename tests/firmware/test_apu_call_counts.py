@@ -24,7 +24,7 @@ from potash_firmware.mailbox import SharedBuffers, pair
 from potash_firmware.mailbox.messages import JobEnded, Reply, Request, ToRpu
 from support.apu import CONFIG, program
 from support.bpf import exit_, mov
-from support.call_counts import Calls, counted
+from support.call_counts import counted
 from support.workers import PlayedSupervisor
 
 SLOT = 3
@@ -53,8 +53,8 @@ class InProcess:
                 busy |= self._work(worker.serial, worker.kind)
             while (message := self.rpu.receive()) is not None:
                 self.received.append(message)
-            control = self.supervisor.control
-            if select.select([self.port, control, *self.supervisor.workers], [], [], 0)[0]:
+            sources: list[Any] = [self.port, self.supervisor.control, *self.supervisor.workers]
+            if select.select(sources, [], [], 0)[0]:
                 self.service.step()
                 busy = True
 
@@ -111,7 +111,6 @@ def test_a_job_of_a_program_that_has_run_before(
     apu.command(False, IoOpcode.SEND_FIRMWARE, transfer, image)
     apu.command(False, IoOpcode.SEND_DATA, fields.DataTransfer(1, 0, 0).encode(), bytes(4))
     apu.start()
-    calls = Calls()
     with counted() as calls:
         apu.start()
     print(f"\n{request.node.name}: {calls}")

@@ -27,17 +27,17 @@ from potash_firmware.apu.job_counts import count_event, count_restart
 from potash_firmware.apu.lifecycle import Event
 from potash_firmware.apu.model import ByteRange, Grant, Subsystem
 from potash_firmware.apu.worker import EngineWorker
-from potash_firmware.mailbox import datagrams
+from potash_firmware.mailbox import messages
 from potash_firmware.mailbox.counters import ROW_WORDS, Counters, Word
-from potash_firmware.mailbox.execution import (
-    MAX_RANGES,
+from potash_firmware.mailbox.messages import (
+    MAX_MEMORY_RANGES,
     Execute,
     Executed,
     MemoryRange,
     Outcome,
+    Ping,
+    Read,
 )
-from potash_firmware.mailbox.job_time import Read
-from potash_firmware.mailbox.messages import Ping
 from support.apu import CONFIG
 
 
@@ -82,7 +82,7 @@ RETURNED = struct.pack("<BBxxIQQQ", 65, 0, 5, 0, 0, 0)
         b"",
         b"\x63",
         channel.encode(JOB),
-        datagrams.encode(Ping(1)),
+        messages.encode(Ping(1)),
         channel.encode(Ready()) + b"\0",
         struct.pack("<BHH4s", 67, 0x100, 5, b"text"),  # a text that ends early
         struct.pack("<BHH4s", 67, 0x100, 3, b"text"),
@@ -140,7 +140,7 @@ def test_counters_that_a_worker_has_spoilt_disturb_nobody() -> None:
 
 
 def test_the_longest_execution_fits() -> None:
-    ranges = tuple(MemoryRange(256 + number, 0, 4096) for number in range(MAX_RANGES))
+    ranges = tuple(MemoryRange(256 + number, 0, 4096) for number in range(MAX_MEMORY_RANGES))
     execution = Execute(1, 2, 1 << 40, (1, 2), ranges, 7)
     assert len(execution.named) + 1 <= channel.MOST_DESCRIPTORS
     data = channel.encode(execution)

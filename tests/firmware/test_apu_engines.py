@@ -17,15 +17,18 @@ from potash_firmware.apu import channel
 from potash_firmware.apu.channel import FromWorker
 from potash_firmware.apu.engines import Engines
 from potash_firmware.bpf import Engine
-from potash_firmware.mailbox.execution import (
+from potash_firmware.mailbox.messages import (
+    CONTROLLER_RESET,
+    ERASE,
+    NEXT_HOST,
     CloseEngine,
     Execute,
     Executed,
     MemoryRange,
     OpenEngine,
     Outcome,
+    ToRpu,
 )
-from potash_firmware.mailbox.messages import CONTROLLER_RESET, ERASE, NEXT_HOST, ToRpu
 from potash_firmware.mailbox.shared import SharedMemory
 from support.apu import program
 from support.bpf import (
@@ -384,7 +387,7 @@ def test_more_than_an_arena_reaches_is_refused(native: EngineBoard) -> None:
     memory = SharedMemory(4 << 30, "large")
     with closing(memory):
         _, small = native.memory()
-        from potash_firmware.mailbox.execution import ShareMemory
+        from potash_firmware.mailbox.messages import ShareMemory
 
         native.port.send(ShareMemory(5000, 4 << 30, memory.fd))
         seven = native.program(SEVEN)

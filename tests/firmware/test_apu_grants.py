@@ -17,10 +17,10 @@ from potash_firmware.apu.channel import FromWorker, Gathered, JobExecuted
 from potash_firmware.apu.config import NamespaceConfig
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import ByteRange, Grant, Subsystem
-from potash_firmware.mailbox.execution import Outcome
 from potash_firmware.mailbox.messages import (
     MAX_RANGES,
     JobEnded,
+    Outcome,
     ReadCheck,
     ReadChecked,
     ToRpu,

@@ -24,9 +24,18 @@ from potash_firmware.apu.work_counter import MOST_READS, WorkCounter
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.mailbox.counters import Row, Word
 from potash_firmware.mailbox.device_programs import DeviceProgram
-from potash_firmware.mailbox.execution import Executed, Outcome
-from potash_firmware.mailbox.job_time import JobBegan, JobCounted, JobDue, Read
-from potash_firmware.mailbox.messages import JobEnded, ReadCheck, ReadChecked, ToRpu
+from potash_firmware.mailbox.messages import (
+    Executed,
+    JobBegan,
+    JobCounted,
+    JobDue,
+    JobEnded,
+    Outcome,
+    Read,
+    ReadCheck,
+    ReadChecked,
+    ToRpu,
+)
 from support.apu import CONFIG, DEADLINE, MEDIA, Board, board, program
 from support.bpf import call, exit_, insn, load, mov, mov_reg, store
 from support.engines import CONFIG as ENGINE_CONFIG

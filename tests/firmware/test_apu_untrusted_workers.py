@@ -8,8 +8,7 @@ from potash_firmware.apu import channel
 from potash_firmware.apu.channel import JobExecuted
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import ByteRange, Subsystem
-from potash_firmware.mailbox.execution import Executed, Outcome
-from potash_firmware.mailbox.messages import ToRpu
+from potash_firmware.mailbox.messages import Executed, Outcome, ToRpu
 from support.apu import CONFIG
 from support.workers import PlayedSupervisor
 

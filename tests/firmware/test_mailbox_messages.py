@@ -1,4 +1,4 @@
-"""Messages survive the datagram, and nothing else passes for one."""
+"""Messages survive the message, and nothing else passes for one."""
 
 import struct
 
@@ -7,45 +7,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from potash_device.timing.cores import Work
-from potash_firmware.mailbox import messages
+from potash_firmware.mailbox import MailboxError, messages
 from potash_firmware.mailbox.counters import ENGINE_ROWS
-from potash_firmware.mailbox.datagrams import MailboxError
-from potash_firmware.mailbox.execution import (
-    MAX_RANGES,
+from potash_firmware.mailbox.messages import (
+    MAX_MEMORY_RANGES,
+    MAX_READS,
+    NO_SLOT,
     VERDICTS,
+    Alive,
     Cancel,
     CheckProgram,
     CloseEngine,
     Execute,
     Executed,
     Forget,
-    MemoryRange,
-    OpenEngine,
-    Outcome,
-    ProgramChecked,
-    ShareMemory,
-    ShareProgram,
-)
-from potash_firmware.mailbox.job_time import (
-    MAX_READS,
     JobBegan,
     JobCounted,
     JobDue,
-    JobLeft,
-    Read,
-)
-from potash_firmware.mailbox.messages import (
-    NO_SLOT,
-    Alive,
     JobEnded,
+    JobLeft,
+    MemoryRange,
     Message,
+    OpenEngine,
+    Outcome,
     Ping,
+    ProgramChecked,
+    Read,
     ReadCheck,
     ReadChecked,
     Reply,
     Request,
     Reset,
     ResetDone,
+    ShareMemory,
+    ShareProgram,
     WriteBack,
     WriteBackDone,
 )
@@ -107,7 +102,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
         U64,
         st.tuples(U64, U64),
         st.lists(
-            st.builds(MemoryRange, U64, U64, st.integers(1, 1 << 40)), max_size=MAX_RANGES
+            st.builds(MemoryRange, U64, U64, st.integers(1, 1 << 40)), max_size=MAX_MEMORY_RANGES
         ).map(tuple),
         U32,
         row=st.integers(0, ENGINE_ROWS),
@@ -182,7 +177,7 @@ def test_a_request_outside_the_transfer_area_is_refused_on_both_sides(
         ShareMemory(256, 0),
         Execute(1, 3, 0, (1 << 64, 0)),
         Execute(1, 3, 0, (0, 0), (MemoryRange(256, 0, 0),)),
-        Execute(1, 3, 0, (0, 0), (MemoryRange(256, 0, 4096),) * (MAX_RANGES + 1)),
+        Execute(1, 3, 0, (0, 0), (MemoryRange(256, 0, 4096),) * (MAX_MEMORY_RANGES + 1)),
         Executed(1, Outcome.RETURNED, 1 << 64),
     ],
 )

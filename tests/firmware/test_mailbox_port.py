@@ -7,8 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from potash_firmware.mailbox import ApuPort, MailboxError, RpuPort, messages, pair
-from potash_firmware.mailbox.execution import Execute, Forget, ShareMemory
-from potash_firmware.mailbox.messages import Message, Reply, Request, Reset
+from potash_firmware.mailbox.messages import (
+    Execute,
+    Forget,
+    Message,
+    Reply,
+    Request,
+    Reset,
+    ShareMemory,
+)
 from potash_firmware.mailbox.port import QUEUE_LIMIT
 
 CDWS = (0, 1, 2, 3, 4, 5)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from potash_firmware.mailbox.execution import Outcome
+from potash_firmware.mailbox.messages import Outcome
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from support.compute import (
     BLOCKS,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from potash_firmware.mailbox.execution import Outcome
+from potash_firmware.mailbox.messages import Outcome
 from support.compute import (
     COMPUTE,
     MEMORY,

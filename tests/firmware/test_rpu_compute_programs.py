@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from potash_firmware.mailbox.execution import Outcome
+from potash_firmware.mailbox.messages import Outcome
 from potash_firmware.rpu.compute import state
 from potash_firmware.rpu.compute.engine import Shared
 from support.compute import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from potash_firmware.mailbox import ApuPort, SharedBuffers, pair
-from potash_firmware.mailbox.execution import (
+from potash_firmware.mailbox.messages import (
     FIRST_SERIAL,
     Cancel,
     CheckProgram,
@@ -23,8 +23,8 @@ from potash_firmware.mailbox.execution import (
     ProgramChecked,
     ShareMemory,
     ShareProgram,
+    ToApu,
 )
-from potash_firmware.mailbox.messages import ToApu
 from potash_firmware.mailbox.shared import sealed
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.compute.engine import Execution, Shared, SharedRange

@@ -21,9 +21,9 @@ from nvme_spec.registers import CmbUse
 from potash_device.controller.cmb import CmbSettings
 from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
-from potash_firmware.mailbox.execution import Outcome
 from potash_firmware.mailbox.messages import (
     NO_SLOT,
+    Outcome,
     Reply,
     Request,
     Reset,

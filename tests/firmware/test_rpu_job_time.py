@@ -15,15 +15,13 @@ from potash_device.timing.drive import Drive
 from potash_device.timing.requests import Op
 from potash_firmware.mailbox import ApuPort
 from potash_firmware.mailbox.counters import Word, unshared_row
-from potash_firmware.mailbox.job_time import (
+from potash_firmware.mailbox.messages import (
     JobBegan,
     JobCounted,
     JobDue,
     JobLeft,
     JobOverdue,
     Read,
-)
-from potash_firmware.mailbox.messages import (
     Reset,
     ToApu,
     ToRpu,

@@ -29,11 +29,14 @@ from potash_firmware.apu.config import (
 from potash_firmware.apu_process import environment
 from potash_firmware.mailbox import SharedBuffers, pair
 from potash_firmware.mailbox.counters import Counters
-from potash_firmware.mailbox.job_time import JobBegan, JobCounted, JobDue, JobLeft
 from potash_firmware.mailbox.messages import (
     CONTROLLER_RESET,
     NO_SLOT,
+    JobBegan,
+    JobCounted,
+    JobDue,
     JobEnded,
+    JobLeft,
     ReadCheck,
     ReadChecked,
     Reply,

@@ -10,7 +10,7 @@ from typing import Any
 
 from potash_device.media.shapes import NamespaceShape
 from potash_device.timing.cores import Work
-from potash_firmware.mailbox.execution import Outcome
+from potash_firmware.mailbox.messages import Outcome
 from potash_firmware.rpu.compute.engine import Execution, Shared, SharedRange
 from potash_firmware.rpu.settings import ComputeSettings, RpuSettings
 from potash_firmware.rpu.timing.modelled import TimeSettings

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import count
 
 from potash_firmware.apu.config import Config, Limits
-from potash_firmware.mailbox.execution import (
+from potash_firmware.mailbox.messages import (
     FIRST_SERIAL,
     Cancel,
     CheckProgram,
@@ -21,8 +21,8 @@ from potash_firmware.mailbox.execution import (
     ProgramChecked,
     ShareMemory,
     ShareProgram,
+    ToRpu,
 )
-from potash_firmware.mailbox.messages import ToRpu
 from potash_firmware.mailbox.shared import SharedMemory, sealed
 from support.apu import Board
 

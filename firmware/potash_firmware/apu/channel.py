@@ -6,15 +6,21 @@ be compromised: the service checks the form of each message, and kills a worker 
 else.
 """
 
-from dataclasses import dataclass
 from typing import Annotated, cast, get_args
 
 from csd_spec.descriptors import LogEntryType
 from potash_firmware.apu.model import ByteRange, Grant
 from potash_firmware.mailbox import MailboxError
-from potash_firmware.mailbox.datagrams import datagram, decode, encode
-from potash_firmware.mailbox.execution import Execute, Executed, Outcome
-from potash_firmware.mailbox.job_time import Read, require_order
+from potash_firmware.mailbox.messages import (
+    Execute,
+    Executed,
+    Outcome,
+    Read,
+    decode,
+    encode,
+    message,
+    require_order,
+)
 from potash_wire.records import I32, U64, At, Number, Range, Stored
 
 __all__ = ["encode"]
@@ -52,8 +58,7 @@ class ChannelError(Exception):
     """A message is malformed, or one that its sender may not send."""
 
 
-@datagram(64)
-@dataclass(frozen=True, slots=True)
+@message(64)
 class ExecuteJob(Execute):
     """Service to worker: run a program with an accelerator's buffers; `nsid` is the accelerator.
 
@@ -76,8 +81,7 @@ class ExecuteJob(Execute):
         return sorted(read)
 
 
-@datagram(65)
-@dataclass(frozen=True, slots=True)
+@message(65)
 class JobExecuted(Executed):
     """Worker to service: how a job's program ended, with `output_length` bytes of output."""
 
@@ -85,14 +89,12 @@ class JobExecuted(Executed):
     instructions: U64 = 0
 
 
-@datagram(66)
-@dataclass(frozen=True, slots=True)
+@message(66)
 class Ready:
     """Worker to service: it can run programs."""
 
 
-@datagram(67)
-@dataclass(frozen=True, slots=True)
+@message(67)
 class Line:
     """Worker to service: a line for the log."""
 
@@ -100,8 +102,7 @@ class Line:
     text: Annotated[str, Number("H"), Range(0, TEXT_LIMIT)]
 
 
-@datagram(68)
-@dataclass(frozen=True, slots=True)
+@message(68)
 class Gathered:
     """Worker to service: ranges that the program wants written, if it returns.
 
@@ -112,8 +113,7 @@ class Gathered:
     ranges: Annotated[tuple[ByteRange, ...], Number("H"), Range(0, RANGES_AT_ONCE)]
 
 
-@datagram(69)
-@dataclass(frozen=True, slots=True)
+@message(69)
 class BlocksRead:
     """Worker to service, in mode `modelled`: blocks that a job has read, before it has ended."""
 
@@ -123,8 +123,7 @@ class BlocksRead:
         require_order(self.reads)
 
 
-@datagram(80)
-@dataclass(frozen=True, slots=True)
+@message(80)
 class Spawn:
     """Service to fork server: fork a worker of a kind; its end of its channel comes with it."""
 
@@ -132,16 +131,14 @@ class Spawn:
     kind: I32
 
 
-@datagram(81)
-@dataclass(frozen=True, slots=True)
+@message(81)
 class Kill:
     """Service to fork server: kill a worker, unless it has exited already."""
 
     serial: U64
 
 
-@datagram(82)
-@dataclass(frozen=True, slots=True)
+@message(82)
 class Exited:
     """Fork server to service: a worker has exited; its exit code, or a signal's number negated."""
 

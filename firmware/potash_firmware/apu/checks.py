@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from potash_firmware.apu.channel import CHECKER, ChannelError, FromWorker, Line, Ready
 from potash_firmware.apu.config import Limits
 from potash_firmware.apu.supervisor import Supervisor, Worker
-from potash_firmware.mailbox.execution import FIRST_SERIAL, Execute, Executed, Outcome
+from potash_firmware.mailbox.messages import FIRST_SERIAL, Execute, Executed, Outcome
 from potash_firmware.mailbox.shared import sealed
 
 Decided = Callable[[str | None], None]

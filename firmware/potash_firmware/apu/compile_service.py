@@ -19,7 +19,6 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 from itertools import count
@@ -28,7 +27,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.confined import close_others, confine_compiler
 from potash_firmware.apu.process import fork, yield_to_others
-from potash_firmware.mailbox.datagrams import MailboxError, datagram, decode, encode
+from potash_firmware.mailbox import MailboxError
+from potash_firmware.mailbox.messages import decode, encode, message
 from potash_firmware.mailbox.shared import SharedMemory
 from potash_firmware.tflite import OPERATOR_GROUP
 from potash_wire.records import BOOL, U64, Stored
@@ -67,8 +67,7 @@ class RequestKind(IntEnum):
     """The tensor accelerator's own code, which depends on no untrusted input."""
 
 
-@datagram(84)
-@dataclass(frozen=True, slots=True)
+@message(84)
 class CompileRequest:
     """Worker to fork server: compile the first `length` bytes of the memory that both share."""
 
@@ -78,8 +77,7 @@ class CompileRequest:
     """The index of a program's entry."""
 
 
-@datagram(85)
-@dataclass(frozen=True, slots=True)
+@message(85)
 class CompileAnswer:
     """Fork server to worker: the memory begins with `length` bytes of the result, or of the reason
     why there is none."""

@@ -12,8 +12,9 @@ from potash_device.timing.cores import CoreProfile
 from potash_firmware.bpf.arena import FRAME_SIZE, MAX_CALL_DEPTH
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.log_components import LogSettings
+from potash_firmware.mailbox import MailboxError
 from potash_firmware.mailbox.counters import ENGINE_ROWS
-from potash_firmware.mailbox.datagrams import MailboxError, datagram, decode, encode
+from potash_firmware.mailbox.messages import decode, encode, message
 from potash_firmware.mailbox.shared import ArenaPlan, sealed
 from potash_wire.records import (
     BOOL,
@@ -108,8 +109,7 @@ class RangeBlocks:
     zero_based: BOOL = False
 
 
-@datagram(96)
-@dataclass(frozen=True, slots=True)
+@message(96)
 class Config:
     """The whole configuration.
 

@@ -20,8 +20,22 @@ from potash_firmware.apu.checks import Checks
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.log import Log, Snapshot
 from potash_firmware.apu.supervisor import Supervisor, Worker
-from potash_firmware.mailbox import execution
-from potash_firmware.mailbox.messages import ToRpu
+from potash_firmware.mailbox.messages import (
+    FIRST_SERIAL,
+    Cancel,
+    CheckProgram,
+    CloseEngine,
+    Execute,
+    Executed,
+    ExecutionToApu,
+    Forget,
+    OpenEngine,
+    Outcome,
+    ProgramChecked,
+    ShareMemory,
+    ShareProgram,
+    ToRpu,
+)
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +70,9 @@ class _Worker:
 class _Job:
     """An execution that has not been answered."""
 
-    message: execution.Execute
+    message: Execute
     names: frozenset[int]
-    ended: execution.Outcome = execution.Outcome.LOST
+    ended: Outcome = Outcome.LOST
     """How it has ended when its worker is gone."""
 
 
@@ -117,21 +131,21 @@ class Engines:
 
     # What the RPU asks.
 
-    def handle(self, message: execution.ToApu) -> None:
+    def handle(self, message: ExecutionToApu) -> None:
         match message:
-            case execution.Execute():
+            case Execute():
                 self._begin(message)
-            case execution.Cancel(tag):
+            case Cancel(tag):
                 self._cancel(tag)
-            case execution.ShareMemory() | execution.ShareProgram():
+            case ShareMemory() | ShareProgram():
                 self._share(message)
-            case execution.Forget(serial):
+            case Forget(serial):
                 self._forget(serial)
-            case execution.CheckProgram():
+            case CheckProgram():
                 self._check(message)
-            case execution.OpenEngine(nsid):
+            case OpenEngine(nsid):
                 self._open(nsid)
-            case execution.CloseEngine(nsid):
+            case CloseEngine(nsid):
                 self._close(nsid)
 
     def reset(self, *, forget: bool, cancel: bool) -> None:
@@ -164,7 +178,7 @@ class Engines:
         if engine.workers:
             self._leaving.append(engine)
 
-    def _share(self, message: execution.ShareMemory | execution.ShareProgram) -> None:
+    def _share(self, message: ShareMemory | ShareProgram) -> None:
         try:
             sealed = fcntl.fcntl(message.descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
             fits = sealed and os.fstat(message.descriptor).st_size >= message.length
@@ -193,14 +207,14 @@ class Engines:
             os.close(shared.descriptor)
             del self._shared[serial]
 
-    def _check(self, message: execution.CheckProgram) -> None:
+    def _check(self, message: CheckProgram) -> None:
         shared, engine = self._shared.get(message.serial), self._engines.get(message.nsid)
 
         def decided(reason: str | None) -> None:
             if reason is not None and engine is not None:
                 engine.log.add(LogEntryType.ACCELERATOR_ERROR, f"a program was refused: {reason}")
-            verdict = execution.Outcome.RETURNED if reason is None else execution.Outcome.REFUSED
-            self._send(execution.ProgramChecked(message.tag, verdict))
+            verdict = Outcome.RETURNED if reason is None else Outcome.REFUSED
+            self._send(ProgramChecked(message.tag, verdict))
 
         if shared is None:
             decided("it is not there")
@@ -209,12 +223,12 @@ class Engines:
         self._checks.begin(
             image,
             decided,
-            lambda: self._send(execution.ProgramChecked(message.tag, execution.Outcome.LOST)),
+            lambda: self._send(ProgramChecked(message.tag, Outcome.LOST)),
         )
 
     # Executions.
 
-    def _begin(self, message: execution.Execute) -> None:
+    def _begin(self, message: Execute) -> None:
         names = message.named
         engine = self._engines.get(message.nsid)
         reason = None if engine is not None else f"namespace {message.nsid} has no engine"
@@ -222,13 +236,13 @@ class Engines:
             shared = self._shared.get(one.serial)
             if shared is None or one.offset + one.length > shared.length:
                 reason = f"{one} is not there"
-        if message.program >= execution.FIRST_SERIAL and message.program not in self._shared:
+        if message.program >= FIRST_SERIAL and message.program not in self._shared:
             reason = f"program {message.program} is not there"
         if engine is None or reason is not None:
             log.error("an execution is refused: %s", reason)
             if message.data_length:
                 os.close(message.descriptor)
-            self._send(execution.Executed(message.tag, execution.Outcome.REFUSED))
+            self._send(Executed(message.tag, Outcome.REFUSED))
             return
         for serial in names:
             self._shared[serial].users += 1
@@ -277,7 +291,7 @@ class Engines:
                 if job.message.tag == tag:
                     engine.waiting.remove(job)
                     self._let_go(job)
-                    self._send(execution.Executed(tag, execution.Outcome.CANCELLED))
+                    self._send(Executed(tag, Outcome.CANCELLED))
                     return
             for worker in engine.workers:
                 if worker.job is not None and worker.job.message.tag == tag:
@@ -285,7 +299,7 @@ class Engines:
                     return
 
     def _cancel_all(self, engine: _Engine) -> None:
-        self._drop_waiting(engine, execution.Outcome.CANCELLED)
+        self._drop_waiting(engine, Outcome.CANCELLED)
         for worker in engine.workers:
             if worker.job is not None:
                 self._end(worker)
@@ -293,7 +307,7 @@ class Engines:
     def _end(self, worker: _Worker) -> None:
         """Cancel what a worker does, which is answered when it is gone for certain."""
         assert worker.job is not None
-        worker.job.ended = execution.Outcome.CANCELLED
+        worker.job.ended = Outcome.CANCELLED
         self._supervisor.kill(worker.process)
 
     # Workers.
@@ -314,7 +328,7 @@ class Engines:
             LogEntryType.LIMIT_EXCEEDED, f"the execution took more than {self._limits.seconds:g} s"
         )
         if worker.job is not None:
-            worker.job.ended = execution.Outcome.EXPIRED
+            worker.job.ended = Outcome.EXPIRED
         self._supervisor.kill(process)
 
     def received(self, process: Worker, message: FromWorker) -> None:
@@ -326,8 +340,8 @@ class Engines:
             case Line(kind, text):
                 engine.log.add(kind, text)
                 return
-            case execution.Executed(tag, outcome) if (
-                type(message) is execution.Executed
+            case Executed(tag, outcome) if (
+                type(message) is Executed
                 and outcome in ANSWERS
                 and job is not None
                 and job.message.tag == tag
@@ -346,11 +360,11 @@ class Engines:
         engine.workers.remove(worker)
         job = worker.job
         if job is not None:
-            if job.ended is execution.Outcome.LOST:
+            if job.ended is Outcome.LOST:
                 engine.log.add(
                     LogEntryType.PROCESS_LOST, f"the execution's process was lost: {why}"
                 )
-            self._send(execution.Executed(job.message.tag, job.ended))
+            self._send(Executed(job.message.tag, job.ended))
         if engine in self._leaving:
             if not engine.workers:
                 self._leaving.remove(engine)
@@ -358,11 +372,11 @@ class Engines:
             self._spawn(engine)
         elif not process.ready and not engine.workers and engine.waiting:
             # None can be made: what waits for one would wait for ever.
-            self._drop_waiting(engine, execution.Outcome.LOST)
+            self._drop_waiting(engine, Outcome.LOST)
         self._hand_over(engine)
 
-    def _drop_waiting(self, engine: _Engine, outcome: execution.Outcome) -> None:
+    def _drop_waiting(self, engine: _Engine, outcome: Outcome) -> None:
         while engine.waiting:
             job = engine.waiting.popleft()
             self._let_go(job)
-            self._send(execution.Executed(job.message.tag, outcome))
+            self._send(Executed(job.message.tag, outcome))

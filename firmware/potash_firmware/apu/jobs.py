@@ -35,10 +35,15 @@ from potash_firmware.apu.lifecycle import DYING, Event, State, after
 from potash_firmware.apu.model import Accelerator, ByteRange, Outcome
 from potash_firmware.apu.supervisor import Supervisor, Worker
 from potash_firmware.mailbox.counters import Word, add
-from potash_firmware.mailbox.execution import FIRST_SERIAL, Executed
-from potash_firmware.mailbox.job_time import JobBegan, JobCounted, JobDue, JobLeft, JobOverdue
 from potash_firmware.mailbox.messages import (
+    FIRST_SERIAL,
+    Executed,
+    JobBegan,
+    JobCounted,
+    JobDue,
     JobEnded,
+    JobLeft,
+    JobOverdue,
     ReadCheck,
     ReadChecked,
     ToRpu,

@@ -24,7 +24,7 @@ from potash_firmware.apu.supervisor import Supervisor
 from potash_firmware.confinement import be_undumpable
 from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers
 from potash_firmware.mailbox.counters import Counters
-from potash_firmware.mailbox.execution import NO_DESCRIPTOR
+from potash_firmware.mailbox.messages import NO_DESCRIPTOR
 
 PROCESS = "potash-apu"
 

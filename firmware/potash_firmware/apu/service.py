@@ -28,9 +28,9 @@ from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import Accelerator, Subsystem
 from potash_firmware.apu.state import StateArea
 from potash_firmware.apu.supervisor import Supervisor, Worker
-from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers, execution, messages
+from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers, messages
 from potash_firmware.mailbox.counters import Counters
-from potash_firmware.mailbox.job_time import JobDue, JobOverdue
+from potash_firmware.mailbox.messages import JobDue, JobOverdue
 from potash_firmware.waiting import READ, WRITE, Waiting, earliest
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ PREPARE_AFTER = 10.0
 What workers import takes more than the rest of a device's start together. It would slow a guest
 that boots beside it, and a drive that is used for seconds alone does without."""
 
-EXECUTIONS = get_args(execution.ToApu)
+EXECUTIONS = get_args(messages.ExecutionToApu)
 
 Source = ApuPort | socket.socket | Worker
 """What the loop waits for; the socket is the fork server's."""
@@ -87,7 +87,7 @@ class Service:
         self._saved: tuple[bytes, ...] = ()
         self._waiting = Waiting()
         self._later: list[Pending] = []
-        self._asked: deque[messages.Request | messages.Reset | execution.ToApu] = deque()
+        self._asked: deque[messages.Request | messages.Reset | messages.ExecutionToApu] = deque()
         """What has come behind a reset that is under way: perhaps from the next host."""
         self._resetting = False
         self._check_at = 0.0

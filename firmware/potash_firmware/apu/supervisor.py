@@ -22,7 +22,7 @@ from potash_firmware.apu import channel
 from potash_firmware.apu.config import Config, format_descriptors
 from potash_firmware.apu.confined import close_others
 from potash_firmware.apu.process import fork
-from potash_firmware.mailbox.execution import Execute
+from potash_firmware.mailbox.messages import Execute
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ time it would have taken its core so far.
 from potash_device.timing.cores import LARGEST_COUNT, CoreProfile, Price, Work
 from potash_firmware.bpf.tally import Kind, Tally
 from potash_firmware.mailbox.counters import WORD, Row, Word, unshared_row
-from potash_firmware.mailbox.job_time import Read
+from potash_firmware.mailbox.messages import Read
 
 MOST_READS = 1 << 17
 """Reads of one job that are kept one by one, which the mailbox has room for."""

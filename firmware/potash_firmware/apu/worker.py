@@ -38,7 +38,7 @@ from potash_firmware.bpf.native import engine as native
 from potash_firmware.bpf.ranged import Extent, Placed, Window
 from potash_firmware.mailbox.counters import Counters, Row, unshared_row
 from potash_firmware.mailbox.device_programs import DeviceProgram
-from potash_firmware.mailbox.execution import (
+from potash_firmware.mailbox.messages import (
     FIRST_SERIAL,
     Execute,
     Executed,

@@ -1,28 +1,82 @@
 """The messages between the RPU and the APU, in the role that rpmsg has on the board.
 
-One message is one datagram: a kind, then the fields of that kind, little endian and of fixed size
-but for the ranges of a write-back. This module defines the interface of the
-two processors; `port` transports datagrams, and bulk data is in the memory of `shared`.
+One message is one datagram: a kind in the first byte, then the fields of that kind, little endian,
+as `potash_wire.records` stores them. This module defines the interface of the two processors;
+`port` transports datagrams, and bulk data is in the memory of `shared`.
 
 Source: Alkali CSD platform documentation, section 3.4.4 (Userspace custom NVMe command handler).
 """
 
-from dataclasses import dataclass
-from enum import IntFlag
-from typing import Annotated, get_args
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum, IntFlag
+from itertools import count
+from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform, get_args
 
-from potash_firmware.mailbox import execution, job_time
-from potash_firmware.mailbox.datagrams import RECORDS, datagram, decode, encode
-from potash_firmware.mailbox.shared import SLOT_SIZE, SLOTS
-from potash_wire.records import BOOL, I32, U8, U16, U32, U64, At, Number, Range, Stored
+from potash_device.timing.cores import LARGEST_COUNT, Count, Work
+from potash_firmware.mailbox.counters import ENGINE_ROWS
+from potash_firmware.mailbox.shared import SLOT_SIZE, SLOTS, MailboxError
+from potash_wire.records import (
+    BOOL,
+    I32,
+    MAY_FOLLOW,
+    NOT_STORED,
+    U8,
+    U16,
+    U32,
+    U64,
+    At,
+    Number,
+    Range,
+    Record,
+    Stored,
+    WireError,
+)
 
-__all__ = ["decode", "encode"]
+T = TypeVar("T")
+
+KINDS: dict[int, Record[Any]] = {}
+"""The records of messages, by the first byte."""
+RECORDS: dict[type[Any], Record[Any]] = {}
+
+
+@dataclass_transform(frozen_default=True)
+def message(kind: int) -> Callable[[type[T]], type[T]]:
+    """Make a class a frozen dataclass, and the message of a kind; its fields say how they are
+    stored."""
+
+    def register(fields: type[T]) -> type[T]:
+        made = dataclass(frozen=True, slots=True)(fields)
+        KINDS[kind] = RECORDS[made] = Record(made, first=kind)
+        return made
+
+    return register
+
+
+def encode(message: Any) -> bytes:
+    """One datagram. Raises MailboxError if a field's value is out of range."""
+    try:
+        return RECORDS[type(message)].encode(message)
+    except WireError as error:
+        raise MailboxError(str(error)) from None
+
+
+def decode(data: bytes) -> Any:
+    """The message in a datagram. Raises MailboxError for anything that `encode` did not make."""
+    record = KINDS.get(data[0]) if data else None
+    if record is None:
+        raise MailboxError(f"a datagram starts with {data[:1].hex() or 'nothing'}, no known kind")
+    try:
+        return record.decode(data)
+    except WireError as error:
+        raise MailboxError(str(error)) from None
+
 
 NO_SLOT = -1
-"""The slot of a request that moves no data."""
+"""The slot of a request without data."""
 
 MAX_RANGES = 512
-"""Ranges that one message holds; what a job writes may take several."""
+"""Ranges in one message; the writes of a job may take several messages."""
 
 LARGEST_STATUS = 0x7FF
 """Three bits of status code type above eight of status code."""
@@ -32,8 +86,7 @@ _Length = Annotated[U32, Range(0, SLOT_SIZE)]
 _AtLeastOne = Annotated[U64, Range(1, (1 << 64) - 1)]
 
 
-@datagram(1)
-@dataclass(frozen=True, slots=True)
+@message(1)
 class Request:
     """RPU to APU: a host's command. Exactly one `Reply` with the same tag answers it.
 
@@ -55,7 +108,7 @@ class Request:
 
 
 class ResetScope(IntFlag):
-    """What a `Reset` does beside a Reset of every accelerator, which always clears the buffers."""
+    """The effects of a `Reset` besides that every accelerator is reset and its buffers cleared."""
 
     DISABLE = 1
     """The subsystem is disabled, as after power-on."""
@@ -68,8 +121,7 @@ NEXT_HOST = ResetScope.DISABLE | ResetScope.FORGET
 ERASE = ResetScope.FORGET
 
 
-@datagram(2)
-@dataclass(frozen=True, slots=True)
+@message(2)
 class Reset:
     """RPU to APU: reset every accelerator. `ResetDone` follows when no job runs any more.
 
@@ -80,12 +132,11 @@ class Reset:
     scope: Annotated[ResetScope, Stored("B"), Range(0, NEXT_HOST), At(1)] = CONTROLLER_RESET
 
 
-@datagram(3)
-@dataclass(frozen=True, slots=True)
+@message(3)
 class WriteBackDone:
     """RPU to APU: a write-back ended; `error` is its errno, 0 when all blocks are written.
 
-    `modelled` are the nanoseconds that its job has taken, where time is modelled.
+    `modelled` is how many nanoseconds its job has taken, where time is modelled.
     """
 
     tag: _Tag
@@ -93,8 +144,7 @@ class WriteBackDone:
     modelled: Annotated[U64, At(16)] = 0
 
 
-@datagram(4)
-@dataclass(frozen=True, slots=True)
+@message(4)
 class Reply:
     """APU to RPU: how a request ends. `status` is `SCT << 8 | SC`, `result` completion dword 0.
 
@@ -108,16 +158,15 @@ class Reply:
     length: _Length = 0
 
 
-@datagram(5)
-@dataclass(frozen=True, slots=True)
+@message(5)
 class WriteBack:
     """APU to RPU: write a job's output to its blocks. `WriteBackDone` answers it, after a reset
     too.
 
-    The bytes lie one behind the other from byte `source` of the accelerator's arena on; `ranges`
-    are (namespace, first byte, length) on its media. Where `more` is set, another one of the same
-    tag follows: nothing is written before the last has come, so that an APU that is lost between
-    two leaves no job half written, and one answer is for all.
+    The bytes follow each other from byte `source` of the accelerator's arena on; `ranges` are
+    (namespace, first byte, length) on its media. If `more` is set, another message with the same
+    tag follows. Nothing is written before the last, so that an APU that is lost between two leaves
+    no job half written; one answer is for all.
     """
 
     tag: _Tag
@@ -129,8 +178,7 @@ class WriteBack:
     more: Annotated[BOOL, At(1)] = False
 
 
-@datagram(8)
-@dataclass(frozen=True, slots=True)
+@message(8)
 class ReadCheck:
     """APU to RPU: may a job read these blocks? `ReadChecked` answers it, after a reset too.
 
@@ -142,60 +190,289 @@ class ReadCheck:
     ranges: Annotated[tuple[tuple[U64, _AtLeastOne], ...], Number("H", 2), Range(1, MAX_RANGES)]
 
 
-@datagram(9)
-@dataclass(frozen=True, slots=True)
+@message(9)
 class ReadChecked:
-    """RPU to APU: 0 where all the blocks may be read; else an errno, and the first byte `at` that
-    may not."""
+    """RPU to APU: 0 if all the blocks may be read; else an errno, and the first byte `at` that
+    may not be read."""
 
     tag: _Tag
     error: U32 = 0
     at: Annotated[U64, At(16)] = 0
 
 
-@datagram(6)
-@dataclass(frozen=True, slots=True)
+@message(6)
 class ResetDone:
-    """APU to RPU: no job runs, and all is as the `Reset` wanted it."""
+    """APU to RPU: no job runs, and the `Reset` is complete."""
 
     tag: _Tag
 
 
-@datagram(7)
-@dataclass(frozen=True, slots=True)
+@message(7)
 class JobEnded:
-    """APU to RPU: a job ended, well or not; `log_page` is where the host reads about it."""
+    """APU to RPU: a job has ended or failed; `log_page` is where the host reads about it."""
 
     accelerator: Annotated[U16, At(2)]
     log_page: U8
 
 
-@datagram(10)
-@dataclass(frozen=True, slots=True)
+@message(10)
 class Ping:
-    """RPU to APU: are you still there? `Alive` with the same tag answers it at once."""
+    """RPU to APU: a probe, which `Alive` with the same tag answers immediately."""
 
     tag: _Tag
 
 
-@datagram(11)
-@dataclass(frozen=True, slots=True)
+@message(11)
 class Alive:
-    """APU to RPU: its loop runs; said once when it begins, with tag 0, and to a `Ping`."""
+    """APU to RPU: its loop runs; sent once when it begins, with tag 0, and for each `Ping`."""
 
     tag: _Tag = 0
 
 
-ToApu = (
-    Request
-    | Reset
-    | WriteBackDone
-    | ReadChecked
-    | Ping
-    | job_time.JobDue
-    | job_time.JobOverdue
-    | execution.ToApu
+# Programs of compute namespaces. Memory and programs are shared once, by a message with a
+# descriptor and a serial number that is never reused; later messages refer to that number.
+
+FIRST_SERIAL = 256
+"""Serial numbers begin here; lower ones in an `Execute` are indexes of device-defined programs."""
+
+next_serial = count(FIRST_SERIAL).__next__
+"""A serial number for memory or for a program, never used before."""
+
+MAX_MEMORY_RANGES = 64
+"""Memory ranges of one `Execute`."""
+
+NO_DESCRIPTOR = -1
+
+EXECUTED = 40
+"""The first byte of an `Executed`."""
+
+_Descriptor = Annotated[int, NOT_STORED]
+"""It is sent along with the message."""
+
+
+class Outcome(IntEnum):
+    """How an execution ended."""
+
+    RETURNED = 0
+    """The program returned a value."""
+    FAULTED = 1
+    """The program met a fault, or a limit of its machine."""
+    REFUSED = 2
+    """The program is not sound, or refuses its parameters."""
+    EXPIRED = 3
+    """It exceeded its time."""
+    LOST = 4
+    """Its process or the APU was lost."""
+    CANCELLED = 5
+    """It was ended by a `Cancel`, a reset, or the end of its engine."""
+
+
+VERDICTS = frozenset({Outcome.RETURNED, Outcome.REFUSED, Outcome.LOST})
+"""The outcomes of a check."""
+
+
+class MemoryRange(NamedTuple):
+    """`length` bytes from byte `offset` of the shared memory `serial`, both multiples of a page."""
+
+    serial: U64
+    offset: U64
+    length: _AtLeastOne
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    serial: Annotated[U64, Range(FIRST_SERIAL, (1 << 64) - 1), At(8)]
+    length: _AtLeastOne
+    descriptor: _Descriptor = field(default=NO_DESCRIPTOR, compare=False)
+    """The receiver owns it; the sender keeps its own."""
+
+
+@message(32)
+class ShareMemory(_Share):
+    """RPU to APU, with a descriptor: memory of `length` bytes is `serial`."""
+
+
+@message(33)
+class ShareProgram(_Share):
+    """RPU to APU, with a descriptor: a program of `length` bytes, which never changes, is
+    `serial`."""
+
+
+@message(34)
+class Forget:
+    """RPU to APU: no further message names this memory or program."""
+
+    serial: Annotated[U64, At(8)]
+
+
+@message(35)
+class CheckProgram:
+    """RPU to APU: check a program; `ProgramChecked` answers it. The log of compute namespace `nsid`
+    gets the reason why it is refused."""
+
+    tag: _Tag
+    nsid: U32
+    serial: Annotated[U64, At(16)]
+
+
+@message(36)
+class ProgramChecked:
+    """APU to RPU: a program is sound (RETURNED), or not (REFUSED), or the check was LOST."""
+
+    tag: _Tag
+    outcome: Annotated[Outcome, Stored("B"), At(1)]
+
+    def validate(self) -> None:
+        if self.outcome not in VERDICTS:
+            raise ValueError(f"a program is not checked with {self.outcome}")
+
+
+@message(37)
+class OpenEngine:
+    """RPU to APU: compute namespace `nsid` has been created."""
+
+    nsid: Annotated[U32, At(4)]
+
+
+@message(38)
+class CloseEngine:
+    """RPU to APU: it has been deleted. Its executions are cancelled, its log is cleared."""
+
+    nsid: Annotated[U32, At(4)]
+
+
+@message(39)
+class Execute:
+    """RPU to APU, with a descriptor of its data if there is any: run a program on memory ranges.
+
+    Exactly one `Executed` with the same tag answers it; the RPU makes one itself if the APU is
+    lost. `parameters` are CPARAM1 and CPARAM2.
+    """
+
+    tag: _Tag
+    nsid: U32
+    program: Annotated[U64, At(16)]
+    parameters: Annotated[tuple[int, int], Stored("Q", 2)] = (0, 0)
+    ranges: Annotated[tuple[MemoryRange, ...], Number("B", 1), Range(0, MAX_MEMORY_RANGES)] = ()
+    data_length: Annotated[U32, At(12)] = 0
+    descriptor: _Descriptor = field(default=NO_DESCRIPTOR, compare=False)
+    row: Annotated[U16, Range(0, ENGINE_ROWS), At(2)] = 0
+    """The row of the counters where it reports its modelled time: 1 is the first one behind those
+    of the accelerators, 0 none."""
+
+    @property
+    def named(self) -> frozenset[int]:
+        """The serial numbers of the memory and of the program that it needs."""
+        program = () if self.program < FIRST_SERIAL else (self.program,)
+        return frozenset((*(one.serial for one in self.ranges), *program))
+
+
+@message(EXECUTED)
+class Executed:
+    """APU to RPU: how an execution ended, with the program's 64-bit `value`, and the `work` that it
+    has counted where time is modelled."""
+
+    tag: _Tag
+    outcome: Annotated[Outcome, Stored("B"), At(1)]
+    value: Annotated[U64, At(8)] = 0
+    work: Annotated[Work | None, MAY_FOLLOW] = None
+
+    def validate(self) -> None:
+        if self.value and self.outcome:
+            raise ValueError(f"what ended with {self.outcome} has returned no value")
+
+
+@message(41)
+class Cancel:
+    """RPU to APU: end an execution, unless it has ended; `Executed` comes in any case."""
+
+    tag: _Tag
+
+
+ExecutionToApu = (
+    ShareMemory | ShareProgram | Forget | CheckProgram | OpenEngine | CloseEngine | Execute | Cancel
 )
+
+WithDescriptor = ShareMemory | ShareProgram | Execute
+"""The messages with a descriptor; an `Execute` has one only with data."""
+
+
+# The modelled time of jobs, in mode `modelled` only. An accelerator's job then ends in two steps:
+# the APU reports its counts, and the RPU, which has the models and the clock, that its time has
+# passed.
+
+MAX_READS = 512
+"""Reads in one `JobCounted`; a job may have any number of these messages."""
+
+
+class Read(NamedTuple):
+    """`length` bytes from byte `first` of a namespace, read when the job had taken `at` ns of its
+    core, other reads not counted."""
+
+    at: Count
+    nsid: Annotated[U32, At(24)]
+    first: Annotated[U64, At(8)]
+    length: Annotated[U64, Range(1, LARGEST_COUNT)]
+
+
+@message(48)
+class JobBegan:
+    """APU to RPU: a host has started a job, with the number `job` until it is due or has left."""
+
+    accelerator: Annotated[U16, At(2)]
+    job: U32
+
+
+@message(49)
+class JobCounted:
+    """APU to RPU: a job's counts, and the blocks that it has read. `JobDue` answers it.
+
+    If `more` is set, another message with further reads follows.
+    """
+
+    accelerator: Annotated[U16, At(2)]
+    job: U32
+    work: Annotated[Work, At(12)]
+    reads: Annotated[tuple[Read, ...], Number("I", 8), Range(0, MAX_READS)] = ()
+    more: Annotated[BOOL, At(1)] = False
+
+    def validate(self) -> None:
+        require_order(self.reads)
+
+
+@message(50)
+class JobLeft:
+    """APU to RPU: a job was stopped, or has failed, before it was due."""
+
+    accelerator: Annotated[U16, At(2)]
+    job: U32
+
+
+@message(51)
+class JobDue:
+    """RPU to APU: the modelled time of a job's program has passed, `modelled` nanoseconds."""
+
+    accelerator: Annotated[U16, At(2)]
+    job: U32
+    modelled: U64 = 0
+
+
+@message(52)
+class JobOverdue:
+    """RPU to APU: a job takes too long, and is to be ended as one that exceeds its limit."""
+
+    accelerator: Annotated[U16, At(2)]
+    job: U32
+
+
+def require_order(reads: tuple[Read, ...]) -> None:
+    """Raise ValueError for reads that are not in the order of their times."""
+    times = [one.at for one in reads]
+    if times != sorted(times):
+        raise ValueError("reads are out of order")
+
+
+ToApu = Request | Reset | WriteBackDone | ReadChecked | Ping | JobDue | JobOverdue | ExecutionToApu
 ToRpu = (
     Reply
     | WriteBack
@@ -203,10 +480,11 @@ ToRpu = (
     | ResetDone
     | JobEnded
     | Alive
-    | job_time.JobBegan
-    | job_time.JobCounted
-    | job_time.JobLeft
-    | execution.ToRpu
+    | JobBegan
+    | JobCounted
+    | JobLeft
+    | ProgramChecked
+    | Executed
 )
 Message = ToApu | ToRpu
 

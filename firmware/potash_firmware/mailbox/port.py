@@ -13,8 +13,8 @@ from typing import Generic, Self, TypeVar, cast, get_args
 
 from potash_device.trace import COMPUTE, Trace
 from potash_firmware.mailbox import messages
-from potash_firmware.mailbox.datagrams import MailboxError
-from potash_firmware.mailbox.execution import NO_DESCRIPTOR, Execute, WithDescriptor
+from potash_firmware.mailbox.messages import NO_DESCRIPTOR, Execute, WithDescriptor
+from potash_firmware.mailbox.shared import MailboxError
 
 Sent = TypeVar("Sent", bound=messages.Message)
 Received = TypeVar("Received", bound=messages.Message)

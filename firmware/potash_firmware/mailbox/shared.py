@@ -16,8 +16,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Self
 
-from potash_firmware.mailbox.datagrams import MailboxError
 from pyvfio_user.sealed_memory import SealedMemory
+
+
+class MailboxError(Exception):
+    """A message, a port or shared memory is not what the two processors agreed on."""
+
 
 SLOTS = 16
 """Vendor commands that can be in flight, each with a slot of its own."""

@@ -27,8 +27,15 @@ from potash_device.controller.polling import Polling
 from potash_device.controller.queue_set import UnknownDoorbell
 from potash_device.controller.queues import InvalidDoorbell
 from potash_firmware.mailbox import RpuPort
-from potash_firmware.mailbox.job_time import JobBegan, JobCounted, JobLeft
-from potash_firmware.mailbox.messages import JobEnded, ReadCheck, ResetDone, WriteBack
+from potash_firmware.mailbox.messages import (
+    JobBegan,
+    JobCounted,
+    JobEnded,
+    JobLeft,
+    ReadCheck,
+    ResetDone,
+    WriteBack,
+)
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS
 from potash_firmware.rpu.admin.placement import PLACEMENT_ADMIN, PLACEMENT_IO

@@ -12,14 +12,15 @@ from typing import Self
 
 from nvme_spec.status import Status
 from potash_firmware.mailbox import MailboxError, RpuPort, SharedBuffers
-from potash_firmware.mailbox.execution import Executed, ProgramChecked
 from potash_firmware.mailbox.messages import (
     CONTROLLER_RESET,
     ERASE,
     NEXT_HOST,
     NO_SLOT,
     Alive,
+    Executed,
     Ping,
+    ProgramChecked,
     Reply,
     Request,
     Reset,

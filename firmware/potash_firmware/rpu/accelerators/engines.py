@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from potash_firmware.mailbox.device_programs import DeviceProgram
-from potash_firmware.mailbox.execution import (
+from potash_firmware.mailbox.messages import (
     NO_DESCRIPTOR,
     Cancel,
     CheckProgram,
@@ -27,8 +27,8 @@ from potash_firmware.mailbox.execution import (
     ProgramChecked,
     ShareMemory,
     ShareProgram,
+    ToApu,
 )
-from potash_firmware.mailbox.messages import ToApu
 from potash_firmware.mailbox.shared import sealed
 from potash_firmware.rpu.compute.engine import Execution, Shared, SharedRange
 

@@ -6,7 +6,7 @@ Source: NVM Express Base Specification 2.0, section 5.1 (Abort), 5.2 and 5.18 (K
 from concurrent.futures import Future
 
 from nvme_spec.commands import NOT_ABORTED, Abort
-from potash_firmware.mailbox.execution import Outcome
+from potash_firmware.mailbox.messages import Outcome
 from potash_firmware.rpu.command import Command, Result, Steps
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.scheduler import Wait, never

@@ -7,7 +7,7 @@ from nvme_spec import computational
 from nvme_spec.commands import GetLogPage
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.status import NvmeError, Status
-from potash_firmware.mailbox.execution import Outcome
+from potash_firmware.mailbox.messages import Outcome
 from potash_firmware.rpu.command import Command, Result, Steps, steps_of
 from potash_firmware.rpu.compute.programs import PROGRAM_TYPES
 from potash_firmware.rpu.compute.state import ComputeState

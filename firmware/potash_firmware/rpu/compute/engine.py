@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import NamedTuple, Protocol
 
 from potash_device.timing.cores import Work
-from potash_firmware.mailbox.execution import Outcome
+from potash_firmware.mailbox.messages import Outcome
 
 
 class Shared(NamedTuple):

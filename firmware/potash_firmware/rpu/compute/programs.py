@@ -16,7 +16,7 @@ from typing import Annotated
 
 from nvme_spec import computational
 from nvme_spec.status import NvmeError, Status
-from potash_firmware.mailbox.execution import Outcome, next_serial
+from potash_firmware.mailbox.messages import Outcome, next_serial
 from potash_firmware.rpu.compute.engine import Engine, Shared
 from potash_firmware.rpu.settings import ComputeSettings
 from potash_wire.records import U8, U16, Range

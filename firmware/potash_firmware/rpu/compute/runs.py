@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from nvme_spec.computational import MEMORY_RANGE_SIZE, Execute, MemoryRange
 from nvme_spec.status import NvmeError, Status
-from potash_firmware.mailbox.execution import Outcome
+from potash_firmware.mailbox.messages import Outcome
 from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.compute.engine import Engine, Execution, SharedRange
 from potash_firmware.rpu.compute.programs import Program, Programs

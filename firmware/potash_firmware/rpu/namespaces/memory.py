@@ -15,7 +15,7 @@ from potash_device.media.memory import SharedMemory
 from potash_device.media.shapes import NamespaceShape
 from potash_device.media.store import Media
 from potash_device.pcie.bar_memory import BarMemory
-from potash_firmware.mailbox.execution import next_serial
+from potash_firmware.mailbox.messages import next_serial
 from potash_firmware.rpu.media_work import BlocksInFlight
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 from nvme_spec.status import NvmeError
 from potash_device.timing.cores import Cores, Job, Price, Work
 from potash_device.timing.requests import Op
-from potash_firmware.mailbox import job_time
+from potash_firmware.mailbox import messages
 from potash_firmware.mailbox.counters import ENGINE_ROWS, Row, Word, unshared_row
 from potash_firmware.rpu.deadlines import Deadlines, Timer
 from potash_firmware.rpu.scheduler import Signal, Steps, Wait
@@ -35,7 +35,7 @@ class Apu(Protocol):
     @property
     def port(self) -> object | None: ...
 
-    def send(self, message: job_time.JobDue | job_time.JobOverdue) -> None: ...
+    def send(self, message: messages.JobDue | messages.JobOverdue) -> None: ...
 
 
 @dataclass(eq=False)
@@ -55,7 +55,7 @@ class Timed:
     live: Row = field(default_factory=unshared_row)
     work: Work | None = None
     """All that it has counted, once its worker has ended."""
-    reads: list[job_time.Read] = field(default_factory=list)
+    reads: list[messages.Read] = field(default_factory=list)
     due: int | None = None
     timer: Timer | None = None
     """What is done for it next."""
@@ -108,7 +108,7 @@ class JobTime:
 
     # Jobs on accelerators.
 
-    def began(self, message: job_time.JobBegan) -> None:
+    def began(self, message: messages.JobBegan) -> None:
         accelerator, number = message.accelerator, message.job
         before = self._accelerators.pop(accelerator, None)
         if before is not None:
@@ -116,14 +116,14 @@ class JobTime:
         timed = self._arrive(
             "JOB",
             ("accelerator", accelerator),
-            lambda: self._send(job_time.JobOverdue(accelerator, number)),
+            lambda: self._send(messages.JobOverdue(accelerator, number)),
             partial(self._job_due, accelerator, number),
         )
         timed.live = self.accelerator_row(accelerator)
         timed.live[Word.MODELLED] = 0
         self._accelerators[accelerator] = number, timed
 
-    def counted(self, message: job_time.JobCounted) -> None:
+    def counted(self, message: messages.JobCounted) -> None:
         number, timed = self._accelerators.get(message.accelerator, (None, None))
         if timed is None or number != message.job or timed.work is not None:
             return  # of before a reset
@@ -132,7 +132,7 @@ class JobTime:
             timed.work = message.work
             self._settle(timed)
 
-    def left(self, message: job_time.JobLeft) -> None:
+    def left(self, message: messages.JobLeft) -> None:
         number, timed = self._accelerators.get(message.accelerator, (None, None))
         if timed is not None and number == message.job:
             del self._accelerators[message.accelerator]
@@ -143,7 +143,7 @@ class JobTime:
         assert timed.place.start is not None
         self._timing.lateness.add(max(0, self._timing.clock.now() - due))
         self._ended[accelerator] = _Ended(timed.place.start, due)
-        self._send(job_time.JobDue(accelerator, number, due - timed.place.start))
+        self._send(messages.JobDue(accelerator, number, due - timed.place.start))
 
     def write(self, accelerator: int, nsid: int, first: int, length: int) -> tuple[int, int]:
         """When bytes of a job's output are written, and how long after its beginning that is.
@@ -277,7 +277,7 @@ class JobTime:
         """Take a step at a time, unless the job is gone by then."""
         timed.timer = self._deadlines.call(at, step)
 
-    def _read(self, read: job_time.Read, at: int) -> int:
+    def _read(self, read: messages.Read, at: int) -> int:
         """When the drive has read something that it is asked for at a time."""
         try:
             return self._timing.charge(read.nsid, Op.READ, read.first, read.length, at)
@@ -289,6 +289,6 @@ class JobTime:
         timed.due = due
         timed.known.send()
 
-    def _send(self, message: job_time.JobDue | job_time.JobOverdue) -> None:
+    def _send(self, message: messages.JobDue | messages.JobOverdue) -> None:
         if self._apu.port is not None:
             self._apu.send(message)
