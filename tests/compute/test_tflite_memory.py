@@ -12,8 +12,8 @@ from potash.models.resnet import LAYERS
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_firmware.apu.models import DRAM_BYTES
-from potash_firmware.tflite.memory import Need, places, settle
 from potash_firmware.vta_runtime import Buffer, Runtime, Share
+from potash_firmware.vta_runtime.buffers import Need, places, settle
 
 IMAGES, BLOCK = 24, 16
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from llvmlite import ir
 
 from potash_device.vta.config import Config
-from potash_device.vta.fast import paths, permission
+from potash_device.vta.fast import paths
 from potash_device.vta.fast.compiling import Number, entry
 from potash_device.vta.fast.emitting import I64
 from potash_device.vta.fast.matrix import Assembly, configure
@@ -159,14 +159,14 @@ class TestPermission:
     ) -> None:
         features = "+avx512f,+avx512vl,+avx512bw,+avx512vnni,+amx-tile,+amx-int8"
         monkeypatch.setattr("numba.config.CPU_FEATURES", features)
-        monkeypatch.setattr(permission, "_ask", lambda: True)
-        monkeypatch.delenv(permission.SWITCH, raising=False)
+        monkeypatch.setattr(paths, "_ask_for_amx", lambda: True)
+        monkeypatch.delenv(paths.SWITCH, raising=False)
         assert paths.available(DEFAULT)[0] == "vnni512"
-        monkeypatch.setenv(permission.SWITCH, "1")
+        monkeypatch.setenv(paths.SWITCH, "1")
         assert paths.available(DEFAULT)[0] == "amx"
-        monkeypatch.setattr(permission, "_ask", lambda: False)
+        monkeypatch.setattr(paths, "_ask_for_amx", lambda: False)
         assert paths.available(DEFAULT)[0] == "vnni512"
-        monkeypatch.setattr(permission, "_ask", lambda: True)
+        monkeypatch.setattr(paths, "_ask_for_amx", lambda: True)
         monkeypatch.setattr("numba.config.CPU_FEATURES", features.replace("+amx-int8", ""))
         assert paths.available(DEFAULT)[0] == "vnni512"
 

@@ -18,7 +18,6 @@ import numpy as np
 
 from potash_device.trace import COMPUTE
 from potash_device.vta.config import MemoryId
-from potash_firmware.tflite import memory
 from potash_firmware.tflite.capi import OPERATOR_NAMES, Array, Node, Tensor
 from potash_firmware.tflite.draft import Copy, Draft
 from potash_firmware.tflite.lowering import (
@@ -36,6 +35,7 @@ from potash_firmware.tflite.partition_cache import Compiled, Layouts, Piece, Rec
 from potash_firmware.tflite.streams import Stream, streams_of
 from potash_firmware.tflite.variables.claims import VariableState
 from potash_firmware.vta_runtime import Buffer, Runtime, Share, VtaMemoryError
+from potash_firmware.vta_runtime.buffers import settle
 from potash_firmware.vta_runtime.schedules import Surface, fill, layouts, move
 
 Lowered: TypeAlias = tuple[Node, Lowering]
@@ -253,7 +253,7 @@ class _Assembly:
         exits = [self._home(index) for index in outputs if index in self._draft.layouts]
         self._keep(exits)
         self._end_stream()
-        memory.settle(
+        settle(
             self._buffers(entries, exits), self._builder.allocate, self._builder.config.alignment
         )
         streams = iter(self._streams(kept))

@@ -8,8 +8,8 @@ from potash_device.vta.fast import foresight, layout
 from potash_device.vta.fast import steps as s
 from potash_device.vta.fast.alu import lower_alu
 from potash_device.vta.fast.compiling import Flag, Number, compiled, entry
-from potash_device.vta.fast.gemm import lower_gemm
 from potash_device.vta.fast.indices import stays
+from potash_device.vta.fast.positions import lower_products
 
 
 @entry
@@ -159,8 +159,25 @@ def lower_iteration(
 
 @compiled
 def lower_words(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink) -> None:
-    if row[layout.OPCODE] == layout.GEMM:
-        lower_gemm(row, words, geometry, sink)
-    else:
+    if row[layout.OPCODE] == layout.ALU:
         s.zero_waiting(sink)
         lower_alu(row, words, geometry, sink)
+    elif row[layout.RESET]:
+        reset(row, words, geometry, sink)
+    else:
+        lower_products(row, words, geometry, sink)
+
+
+@compiled
+def reset(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink) -> None:
+    """Mark the accumulators that the micro-ops name as waiting to be zeroed. Often the next
+    products are the first to use them, and then need not read them."""
+    mask = np.uint32((1 << geometry.dst_bits) - 1)
+    for outer in range(row[layout.ITER_OUT]):
+        for inner in range(row[layout.ITER_IN]):
+            offset = outer * row[layout.DST_OUT] + inner * row[layout.DST_IN]
+            for number in range(words.size):
+                at = np.int64(words[number] & mask) + offset
+                if not sink.zeroed[at]:
+                    sink.zeroed[at] = s.WAITING
+                    sink.filled[s.ZEROED] += 1

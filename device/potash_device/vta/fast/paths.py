@@ -5,7 +5,9 @@ instructions. Any other shape uses plain loops, which the compiler optimises as 
 path is a type of its own, so that compiled code is specialised for it.
 """
 
+import ctypes
 import functools
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -15,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potash_device.vta.config import Config, MemoryId
-from potash_device.vta.fast.permission import amx_granted
 
 BLOCK = 16
 """Rows and columns of the weights that tiles multiply."""
@@ -125,6 +126,32 @@ class Offer(NamedTuple):
     granted: Callable[[], bool] = lambda: True
     """Returns True where the user and the kernel allow the path; called where the processor has
     the features."""
+
+
+SWITCH = "POTASH_AMX"
+"""An environment variable: with `1`, AMX is used where there is one. The path has not run on a
+processor that has it."""
+
+ARCH_PRCTL = 158
+ARCH_REQ_XCOMP_PERM = 0x1023
+XFEATURE_XTILEDATA = 18
+
+
+def amx_granted() -> bool:
+    """Request AMX from the kernel, on an x86-64 processor that has it, where the user asks for it.
+    True where it is granted, then for all threads and for the processes that are forked.
+
+    Source: Linux, Documentation/arch/x86/xstate.rst; arch/x86/include/uapi/asm/prctl.h.
+    """
+    return os.environ.get(SWITCH) == "1" and _ask_for_amx()
+
+
+@functools.cache
+def _ask_for_amx() -> bool:
+    library = ctypes.CDLL(None)
+    library.syscall.argtypes = [ctypes.c_long] * 3
+    library.syscall.restype = ctypes.c_long
+    return bool(library.syscall(ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0)
 
 
 _VNNI512 = frozenset({"avx512f", "avx512vl", "avx512bw", "avx512vnni"})

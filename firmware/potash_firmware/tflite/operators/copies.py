@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from potash_device.vta.isa import AluOpcode
+from potash_firmware.tflite.arithmetic.requantization import Steps
 from potash_firmware.tflite.capi import Array, Mirror, Node, Tensor
 from potash_firmware.tflite.lowering import (
     Alias,
@@ -20,8 +22,9 @@ from potash_firmware.tflite.lowering import (
     Refusal,
     Settings,
 )
-from potash_firmware.tflite.operators import checks, elementwise, selection
+from potash_firmware.tflite.operators import checks, convolution, elementwise
 from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin, Sizes
+from potash_firmware.vta_runtime.schedules import Conv2d, layouts
 
 MOST_WEIGHTS = 1 << 16
 """In a product with ones; they are the square of the channels."""
@@ -52,7 +55,7 @@ def lower_pad(node: Node, settings: Settings) -> Lowering:
         if total > sum(spatial) + sum(each[-1]):
             raise Refusal("the padding is one of other axes than height, width and channels")
         if source.shape[-1] * output.shape[-1] <= MOST_WEIGHTS:
-            return selection.pad_channels(node, settings, source, output, margin, each[-1][0])
+            return _pad_channels(node, settings, source, output, margin, each[-1][0])
         if source.size > source.shape[-1]:
             zero_point = source.zero_point
             return _arranged(
@@ -65,8 +68,43 @@ def lower_pad(node: Node, settings: Settings) -> Lowering:
         work = Alias(lambda surface: surface.grown(*margin), margin.plus)
         return Lowering.fixed((_row(source), None), (_row(output),), work)
     work = Alias(lambda surface: surface.grown(*margin), margin.plus)
-    layouts = Layout.image(source.shape), Layout.image(output.shape)
-    return Lowering.fixed((layouts[0], None), layouts[1:], work)
+    return Lowering.fixed((Layout.image(source.shape), None), (Layout.image(output.shape),), work)
+
+
+def _pad_channels(
+    node: Node, settings: Settings, source: Tensor, output: Tensor, margin: Margin, before: int
+) -> Lowering:
+    """PAD with `before` channels and others behind, and around images: a product with weights of
+    one and zero, which is exact, so that no scaling follows.
+
+    Raises Refusal, ScheduleError.
+    """
+    image = Layout.image(source.shape)
+    images, height, width, channels = image.sizes
+    outputs = output.shape[-1]
+    shape = Conv2d(
+        images,
+        channels,
+        height + margin.top + margin.bottom,
+        width + margin.left + margin.right,
+        outputs,
+        (1, 1),
+    )
+    weights = np.zeros((outputs, 1, 1, channels), np.int8)
+    weights[before : before + channels, 0, 0] = np.eye(channels, dtype=np.int8)
+    steps = Steps()
+    added = np.where(weights.any(axis=(1, 2, 3)), 0, source.zero_point).astype(np.int64)
+    steps.add(AluOpcode.ADD, added)
+    return convolution.lowering(
+        node,
+        settings,
+        "a padding",
+        shape,
+        steps,
+        lambda: layouts.pack_ohwi(weights, settings.config),
+        (image, Layout.image(output.shape)),
+        margin,
+    )
 
 
 def lower_mirror(node: Node, settings: Settings) -> Lowering:

@@ -5,7 +5,7 @@ reference kernels in `internal/reference`.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -13,9 +13,8 @@ import numpy as np
 
 from potash_device.vta.isa import AluOpcode
 from potash_firmware.tflite.arithmetic import lines
-from potash_firmware.tflite.arithmetic.ramps import Scale
+from potash_firmware.tflite.arithmetic.ramps import Scale, Values
 from potash_firmware.tflite.arithmetic.requantization import Steps, requantize
-from potash_firmware.tflite.arithmetic.scaling import products, scale_down
 from potash_firmware.tflite.capi import Activation, BuiltinOperator, Node
 from potash_firmware.tflite.lowering import Lowering, Rounding, Settings
 from potash_firmware.tflite.operators import checks, elementwise
@@ -85,10 +84,43 @@ def lower_mul(node: Node, settings: Settings) -> Lowering:
         if one.zero_point:
             steps.add(AluOpcode.ADD, -one.zero_point)
         steps.add(AluOpcode.MUL, other)
-        every = products(VALUES - left.zero_point, VALUES - right.zero_point)
-        scale_down(steps, scale, its.real, every, _MUL_SCRATCH)
+        every = _products(VALUES - left.zero_point, VALUES - right.zero_point)
+        _scale_down(steps, scale, its.real, every, _MUL_SCRATCH)
 
     return elementwise.lowering(sources, target, settings, emit)
+
+
+def _scale_down(
+    steps: Steps, scale: Scale, slope: float, arguments: Values, scratch: Sequence[Plane]
+) -> None:
+    """Append the steps that scale the tile, which holds one of `arguments` (in ascending order),
+    and clamp it; `slope`, which is positive, is the approximate factor.
+
+    Raises QuantizationError as `requantize` does.
+    """
+    levels = scale.clamped(arguments[:, None])[:, 0]
+    line = lines.fit((slope,), (arguments,), levels)
+    if line is not None:
+        lines.emit_each(steps, [line])
+        return
+    # If x is clamped first, it is smaller, so the factor may be larger.
+    least = int(arguments[levels == levels[0]].max())
+    most = int(arguments[levels == levels[-1]].min())
+    inside = (arguments >= least) & (arguments <= most)
+    line = lines.fit((slope,), (arguments[inside],), levels[inside], clamped=False)
+    if line is not None:
+        steps.add(AluOpcode.MAX, least)
+        steps.add(AluOpcode.MIN, most)
+        lines.emit_each(steps, [line])
+        return
+    requantize(steps, scale, scratch)
+
+
+def _products(left: Values, right: Values) -> Values:
+    """All products of two values, in order."""
+    every = np.multiply.outer(left, right).reshape(-1)
+    lowest = int(every.min())
+    return np.flatnonzero(np.bincount(every - lowest)) + lowest
 
 
 @functools.lru_cache(LINES)
