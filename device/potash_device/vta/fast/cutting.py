@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from potash_device.vta.fast import steps as s
-from potash_device.vta.fast.compiling import Flag, Number, compiled, implements
+from potash_device.vta.fast.compiling import Flag, Number, compiled, implements, inlined
 from potash_device.vta.fast.emitting import ACC_BYTES, PAIR_BYTES
 from potash_device.vta.fast.matrix import MOST_PAIRS, MOST_ROWS, configure, multiply, release_tiles
 from potash_device.vta.fast.paths import (
@@ -292,131 +292,89 @@ def _in_registers(
     return _in_few_registers if buffers.instance_class is Vnni256 else _in_few_registers_by_form
 
 
+def _tiles(form: int, blocks: int, *positions: int) -> Any:
+    """A function that adds up products in tiles of so many blocks and positions, the largest tiles
+    first, for those of `length` positions that are not `done`."""
+
+    @inlined
+    def fill(
+        buffers: Any, length: Number, done: Number, acc: Number, src: Number, operands: Any
+    ) -> Number:
+        dst_step, src_step = operands.position_step * ACC_BYTES, operands.source_step
+        while done + most <= length:
+            place, source = acc + done * dst_step, src + done * src_step
+            tile(buffers, form, most, blocks, place, source, operands)
+            done += most
+        return done
+
+    @inlined
+    def fill_in_turn(
+        buffers: Any, length: Number, done: Number, acc: Number, src: Number, operands: Any
+    ) -> Number:
+        done = fill(buffers, length, done, acc, src, operands)
+        return fill_rest(buffers, length, done, acc, src, operands)
+
+    most, *less = positions
+    fill_rest: Any = _tiles(form, blocks, *less) if less else None
+    return fill_in_turn if less else fill
+
+
+_many_full, _many_full_two = _tiles(FULL, 1, 14, 8, 4, 1), _tiles(FULL, 2, 7, 4, 1)
+_eights_of_two = _tiles(FULL, 2, 8)
+_many_first, _many_first_two = _tiles(FIRST, 1, 14, 4, 1), _tiles(FIRST, 2, 8, 2, 1)
+_many_diagonal = _tiles(DIAGONAL, 1, 14, 4, 1)
+_few_full, _few_full_two = _tiles(FULL, 1, 4, 1), _tiles(FULL, 2, 2, 1)
+_few_first, _few_first_two = _tiles(FIRST, 1, 4, 1), _tiles(FIRST, 2, 2, 1)
+_few_diagonal = _tiles(DIAGONAL, 1, 4, 1)
+
+
 def _in_many_registers(
     buffers: Any, two: Flag, form: Number, length: Number, acc: Number, src: Number, operands: Any
 ) -> None:
     """Tiles for 32 registers of 16 lanes."""
+    done = np.int64(0)
     if form & FIRST:
-        _of_first_inputs(buffers, two, length, acc, src, operands)
-        return
-    if form & DIAGONAL and not two:
-        _of_diagonals(buffers, length, acc, src, operands)
-        return
-    dst_step, src_step, done = operands.position_step, operands.source_step, 0
-    # Seven positions at a time leave none of 14, eight would leave six.
-    sevens = length % 7 == 0 and length % 8 != 0
-    while two and done + 7 <= length:
-        if sevens or done + 7 == length:
-            tile(buffers, FULL, 7, 2, acc, src, operands)
-            acc, src, done = acc + 7 * dst_step * ACC_BYTES, src + 7 * src_step, done + 7
+        if two:
+            _many_first_two(buffers, length, done, acc, src, operands)
         else:
-            tile(buffers, FULL, 8, 2, acc, src, operands)
-            acc, src, done = acc + 8 * dst_step * ACC_BYTES, src + 8 * src_step, done + 8
-    while two and done + 4 <= length:
-        tile(buffers, FULL, 4, 2, acc, src, operands)
-        acc, src, done = acc + 4 * dst_step * ACC_BYTES, src + 4 * src_step, done + 4
-    while two and done + 1 <= length:
-        tile(buffers, FULL, 1, 2, acc, src, operands)
-        acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
-    while done + 14 <= length:
-        tile(buffers, FULL, 14, 1, acc, src, operands)
-        acc, src, done = acc + 14 * dst_step * ACC_BYTES, src + 14 * src_step, done + 14
-    while done + 8 <= length:
-        tile(buffers, FULL, 8, 1, acc, src, operands)
-        acc, src, done = acc + 8 * dst_step * ACC_BYTES, src + 8 * src_step, done + 8
-    while done + 4 <= length:
-        tile(buffers, FULL, 4, 1, acc, src, operands)
-        acc, src, done = acc + 4 * dst_step * ACC_BYTES, src + 4 * src_step, done + 4
-    while done + 1 <= length:
-        tile(buffers, FULL, 1, 1, acc, src, operands)
-        acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
-
-
-def _few(form: int) -> Any:
-    """Tiles for 16 registers of 8 lanes and blocks of this form; diagonal blocks are never
-    paired."""
-
-    @compiled
-    def of_form(
-        buffers: Any, two: Flag, length: Number, acc: Number, src: Number, operands: Any
-    ) -> None:
-        dst_step, src_step, done = operands.position_step, operands.source_step, 0
-        if form != DIAGONAL:
-            while two and done + 2 <= length:
-                tile(buffers, form, 2, 2, acc, src, operands)
-                acc, src, done = acc + 2 * dst_step * ACC_BYTES, src + 2 * src_step, done + 2
-            while two and done + 1 <= length:
-                tile(buffers, form, 1, 2, acc, src, operands)
-                acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
-        while done + 4 <= length:
-            tile(buffers, form, 4, 1, acc, src, operands)
-            acc, src, done = acc + 4 * dst_step * ACC_BYTES, src + 4 * src_step, done + 4
-        while done + 1 <= length:
-            tile(buffers, form, 1, 1, acc, src, operands)
-            acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
-
-    return of_form
-
-
-_few_full, _few_first, _few_diagonal = _few(FULL), _few(FIRST), _few(DIAGONAL)
+            _many_first(buffers, length, done, acc, src, operands)
+    elif two:
+        # Seven positions at a time leave none of 14, eight would leave six.
+        if length % 7 != 0 or length % 8 == 0:
+            done = _eights_of_two(buffers, length, done, acc, src, operands)
+        _many_full_two(buffers, length, done, acc, src, operands)
+    elif form & DIAGONAL:
+        _many_diagonal(buffers, length, done, acc, src, operands)
+    else:
+        _many_full(buffers, length, done, acc, src, operands)
 
 
 def _in_few_registers(
     buffers: Any, two: Flag, form: Number, length: Number, acc: Number, src: Number, operands: Any
 ) -> None:
-    _few_full(buffers, two, length, acc, src, operands)
+    """Tiles for 16 registers of 8 lanes."""
+    done = np.int64(0)
+    if two:
+        _few_full_two(buffers, length, done, acc, src, operands)
+    else:
+        _few_full(buffers, length, done, acc, src, operands)
 
 
 def _in_few_registers_by_form(
     buffers: Any, two: Flag, form: Number, length: Number, acc: Number, src: Number, operands: Any
 ) -> None:
+    done = np.int64(0)
     if form & FIRST:
-        _few_first(buffers, two, length, acc, src, operands)
-    elif form & DIAGONAL and not two:
-        _few_diagonal(buffers, two, length, acc, src, operands)
+        if two:
+            _few_first_two(buffers, length, done, acc, src, operands)
+        else:
+            _few_first(buffers, length, done, acc, src, operands)
+    elif two:
+        _few_full_two(buffers, length, done, acc, src, operands)
+    elif form & DIAGONAL:
+        _few_diagonal(buffers, length, done, acc, src, operands)
     else:
-        _few_full(buffers, two, length, acc, src, operands)
-
-
-@compiled
-def _of_first_inputs(
-    buffers: Any, two: Flag, length: Number, acc: Number, src: Number, operands: Any
-) -> None:
-    """Tiles for blocks in which only the first inputs have weights."""
-    dst_step, src_step, done = operands.position_step, operands.source_step, 0
-    while two and done + 8 <= length:
-        tile(buffers, FIRST, 8, 2, acc, src, operands)
-        acc, src, done = acc + 8 * dst_step * ACC_BYTES, src + 8 * src_step, done + 8
-    while two and done + 2 <= length:
-        tile(buffers, FIRST, 2, 2, acc, src, operands)
-        acc, src, done = acc + 2 * dst_step * ACC_BYTES, src + 2 * src_step, done + 2
-    while two and done + 1 <= length:
-        tile(buffers, FIRST, 1, 2, acc, src, operands)
-        acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
-    while done + 14 <= length:
-        tile(buffers, FIRST, 14, 1, acc, src, operands)
-        acc, src, done = acc + 14 * dst_step * ACC_BYTES, src + 14 * src_step, done + 14
-    while done + 4 <= length:
-        tile(buffers, FIRST, 4, 1, acc, src, operands)
-        acc, src, done = acc + 4 * dst_step * ACC_BYTES, src + 4 * src_step, done + 4
-    while done + 1 <= length:
-        tile(buffers, FIRST, 1, 1, acc, src, operands)
-        acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
-
-
-@compiled
-def _of_diagonals(buffers: Any, length: Number, acc: Number, src: Number, operands: Any) -> None:
-    """Tiles for blocks in which each output has its own input and no other."""
-    dst_step, src_step, done = operands.position_step, operands.source_step, 0
-    while done + 14 <= length:
-        tile(buffers, DIAGONAL, 14, 1, acc, src, operands)
-        acc, src, done = acc + 14 * dst_step * ACC_BYTES, src + 14 * src_step, done + 14
-    while done + 4 <= length:
-        tile(buffers, DIAGONAL, 4, 1, acc, src, operands)
-        acc, src, done = acc + 4 * dst_step * ACC_BYTES, src + 4 * src_step, done + 4
-    while done + 1 <= length:
-        tile(buffers, DIAGONAL, 1, 1, acc, src, operands)
-        acc, src, done = acc + 1 * dst_step * ACC_BYTES, src + 1 * src_step, done + 1
+        _few_full(buffers, length, done, acc, src, operands)
 
 
 def form_of(buffers: Any, two: Flag, consecutive: Flag, operands: Any) -> Number:

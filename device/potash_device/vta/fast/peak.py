@@ -3,6 +3,7 @@
 Source: Intel 64 and IA-32 Architectures Software Developer's Manual, VPDPBUSD and VPMADDWD.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from llvmlite import ir
@@ -82,25 +83,13 @@ def _iterations(typing: Any, which: Any, count: Any) -> Any:
     return signature, generate
 
 
-@entry
-def _vnni512(count: Number) -> Number:
-    return _iterations(0, count)
+def _of(which: int) -> Callable[[Number], Number]:
+    @entry
+    def iterate(count: Number) -> Number:
+        return _iterations(which, count)
+
+    return iterate
 
 
-@entry
-def _vnni256(count: Number) -> Number:
-    return _iterations(1, count)
-
-
-@entry
-def _pairs512(count: Number) -> Number:
-    return _iterations(2, count)
-
-
-@entry
-def _pairs256(count: Number) -> Number:
-    return _iterations(3, count)
-
-
-iterations = (_vnni512, _vnni256, _pairs512, _pairs256)
-"""For each of `PEAKS`, a function that executes a number of iterations of it."""
+iterations = tuple(map(_of, range(len(PEAKS))))
+"""For each of `PEAKS`: execute so many iterations of it."""
