@@ -6,7 +6,7 @@ pointers; operators get `Node` and `Tensor`."""
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any, TypeAlias
 
@@ -313,38 +313,19 @@ _STRUCTURES: Mapping[int, str] = {
 }
 
 
-_PLAIN = (
-    "alpha",
-    "block_size",
-    "begin_mask",
-    "end_mask",
-    "ellipsis_mask",
-    "new_axis_mask",
-    "shrink_axis_mask",
-    "offset",
-    "align_corners",
-    "half_pixel_centers",
-    "batch_dims",
-    "mode",
-)
-"""Options that have the same name in their structure."""
-
-
 def _read_options(structure: str, data: CData) -> Options:
     its = ffi.cast(f"{structure} *", data)
 
     def pair(down: str, across: str, default: int) -> tuple[int, int]:
         return getattr(its, down, default), getattr(its, across, default)
 
+    # The others have the same names there.
+    others = [one.name for one in fields(Options) if hasattr(its, one.name)]
     return Options(
-        activation=getattr(its, "activation", Activation.NONE),
-        padding=getattr(its, "padding", 0),
         stride=pair("stride_height", "stride_width", 1),
         dilation=pair("dilation_height_factor", "dilation_width_factor", 1),
         size=pair("filter_height", "filter_width", 0),
-        axis=getattr(its, "axis", 0),
-        weights_format=getattr(its, "weights_format", 0),
-        **{name: getattr(its, name) for name in _PLAIN if hasattr(its, name)},
+        **{name: getattr(its, name) for name in others},
     )
 
 
@@ -413,27 +394,29 @@ def read_tensor(context: CData, index: int) -> Tensor | None:
 
 def read_node(context: CData, index: int) -> Node:
     """Node `index` of the graph. Raises LookupError when the runtime does not know it."""
-    node, registration = ffi.new("TfLiteNode **"), ffi.new("TfLiteRegistration **")
-    if context.GetNodeAndRegistration(context, index, node, registration) != Status.OK:
-        raise LookupError(f"the graph has no node {index}")
-    operator = registration[0].builtin_code
-    structure, data = _STRUCTURES.get(operator), node[0].builtin_data
+    node, registration = _node(context, index)
+    operator = registration.builtin_code
+    structure, data = _STRUCTURES.get(operator), node.builtin_data
     return Node(
         index=index,
         operator=operator,
-        version=registration[0].version,
-        inputs=tuple(read_tensor(context, at) for at in read_ints(node[0].inputs)),
-        outputs=tuple(read_tensor(context, at) for at in read_ints(node[0].outputs)),
+        version=registration.version,
+        inputs=tuple(read_tensor(context, at) for at in read_ints(node.inputs)),
+        outputs=tuple(read_tensor(context, at) for at in read_ints(node.outputs)),
         options=_read_options(structure, data) if structure and data else None,
     )
 
 
 def read_registration(context: CData, index: int) -> CData:
     """The registration of node `index`, which is the graph's own. Raises LookupError likewise."""
+    return _node(context, index)[1]
+
+
+def _node(context: CData, index: int) -> tuple[CData, CData]:
     node, registration = ffi.new("TfLiteNode **"), ffi.new("TfLiteRegistration **")
     if context.GetNodeAndRegistration(context, index, node, registration) != Status.OK:
         raise LookupError(f"the graph has no node {index}")
-    return registration[0]
+    return node[0], registration[0]
 
 
 def read_execution_plan(context: CData) -> tuple[int, ...]:
