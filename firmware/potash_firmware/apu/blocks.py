@@ -36,7 +36,7 @@ def read_media(fd: int, nsid: int, offset: int, into: memoryview) -> None:
 
 @dataclass
 class Blocks:
-    """What one job reads and writes by itself.
+    """The blocks that a job's program reads and writes.
 
     `media` are descriptors by namespace, of those at least that are granted; `gathered` is the
     memory for what is to be written. `output_ranges` are the job's output's, which it must not
@@ -51,7 +51,8 @@ class Blocks:
     unreadable: tuple[ByteRange, ...] = ()
     """Granted blocks that the drive would not let a host read either."""
     _places: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Where in `gathered` a block is, by namespace and first byte; in the order of the places."""
+    """The offset in `gathered` of each block, by namespace and first byte, in ascending order of
+    offsets."""
     _used: int = 0
 
     def read(self, nsid: int, lba: int, count: int, into: memoryview) -> int:

@@ -1,4 +1,4 @@
-"""What a command is to the APU, and what its handler may answer.
+"""Commands of the APU, and the answers of their handlers.
 
 A handler returns an `Answer` or `Later`, or raises NvmeError; it never replies itself, so that no
 command goes unanswered. It checks everything before it changes anything.
@@ -21,7 +21,7 @@ LogOf = tuple[Log, Snapshot]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the handlers work on."""
+    """The objects that handlers use."""
 
     config: Config
     subsystem: Subsystem
@@ -39,7 +39,7 @@ class Context:
             raise NvmeError(VendorStatus.INVALID_ACCELERATOR, detail) from None
 
     def idle_accelerator(self, identifier: int) -> Accelerator:
-        """One whose buffers no job has. Raises NvmeError."""
+        """The accelerator, whose buffers no job uses. Raises NvmeError."""
         accelerator = self.accelerator(identifier)
         if accelerator.busy:
             detail = f"accelerator {identifier} runs a job"
@@ -47,7 +47,7 @@ class Context:
         return accelerator
 
     def data(self, request: Request) -> memoryview:
-        """What the host sent with a command."""
+        """The data that the host has sent with a command."""
         if not request.length:
             return memoryview(b"")
         return self.buffers.slot(request.slot)[: request.length]
@@ -84,7 +84,7 @@ Handler = Callable[[Context, Request], Result]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One command; `always` when the subsystem need not be enabled for it."""
+    """A command; `always` when it needs no enabled subsystem."""
 
     opcode: int
     handler: Handler

@@ -137,7 +137,7 @@ def send_firmware(context: Context, request: Request) -> Result:
 
 
 def _stated_size(image: bytes) -> int:
-    """How long an object file says that it is; 0 of anything else."""
+    """The length of an object file by its header; 0 for anything else."""
     try:
         return stated_size(image)
     except ElfError:
@@ -282,7 +282,7 @@ def _require_buffers(context: Context, accelerator: Accelerator) -> None:
 
 
 def _problems(context: Context, accelerator: Accelerator) -> Iterator[tuple[LogEntryType, str]]:
-    """What is wrong with the buffers' configuration, as the log is to call it."""
+    """The error in the buffers' configuration, as a type of log entry."""
     buffers = accelerator.buffers
     if buffers.input_length is None and not buffers.input_ranges:
         reason = "no input has been sent, and no local storage chosen as input"

@@ -1,9 +1,9 @@
-"""Which of the APU's processes are confined, and to what.
+"""Confinement of the APU's processes.
 
-A worker keeps its channel, the memory of its accelerator, what leads to who compiles for it,
-the counters, and the trace where there is one; a job brings descriptors that can be read from, of
-the namespaces that it names. It reads code that it may still load, and what was
-compiled before; it writes no file.
+A worker keeps its channel, the memory of its accelerator, its connection to the compile service,
+the counters, and the trace where there is one; a job brings read-only descriptors of the namespaces
+that it names. A worker can read the code that it may still load, and cached compiled code; it
+writes no file.
 """
 
 import os
@@ -69,7 +69,8 @@ def close_others(keep: Collection[int]) -> None:
 
 
 def _caches() -> tuple[Path, ...]:
-    """What is in them was other clients', too: only who knows a program can name its code."""
+    """Directories that also have other clients' code: only a worker that has a program can name its
+    code."""
     from potash_device import cache  # the fork server imports it, and the APU does without
 
     with suppress(RuntimeError):

@@ -12,7 +12,8 @@ log = logging.getLogger(__name__)
 NANOSECONDS = 1e9
 
 RESULTS = {State.DONE: Word.DONE, State.FAILED: Word.FAILED}
-"""Where a job is counted by how it ended; STOPPED what is not here, as a reset stops it, too."""
+"""The counter for each end of a job; any other end counts as STOPPED, as a reset stops a job,
+too."""
 
 SAID = {Word.DONE: "ended", Word.FAILED: "failed", Word.STOPPED: "been stopped"}
 

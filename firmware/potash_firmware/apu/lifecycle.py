@@ -13,7 +13,7 @@ from csd_spec.status import StatusId
 
 
 class State(Enum):
-    """What an accelerator is doing."""
+    """The state of an accelerator."""
 
     IDLE = auto()
     RUNNING = auto()
@@ -23,16 +23,16 @@ class State(Enum):
     STOPPING = auto()
     EXPIRING = auto()
     RESETTING = auto()
-    """In these three the worker has been killed, and is not known to be gone yet."""
+    """In these three states the worker has been killed, and its exit has not been reported yet."""
     DONE = auto()
     FAILED = auto()
     STOPPED = auto()
     NOT_LOADED = auto()
-    """There was no program to start (`Config.platform_status` alone)."""
+    """There was no program to start (only with `Config.platform_status`)."""
 
 
 class Event(Enum):
-    """What happens to a job."""
+    """Events of a job."""
 
     START = auto()
     STOP = auto()
@@ -110,7 +110,7 @@ STATUS: dict[State, StatusId] = {
     State.STOPPED: StatusId.STOPPED,
     State.NOT_LOADED: StatusId.FAILED,
 }
-"""What a host is told."""
+"""The status that a host sees, by state."""
 
 PLATFORM_STATUS = STATUS | {State.FAILED: StatusId.DONE}
 """The same as the platform's firmware says it: done after every execution, a failed one too."""
@@ -119,7 +119,7 @@ DYING = frozenset({State.STOPPING, State.EXPIRING, State.RESETTING})
 
 
 def is_busy(state: State) -> bool:
-    """Whether a job has the accelerator and its buffers."""
+    """True while a job has the accelerator and its buffers."""
     return STATUS[state] is StatusId.RUNNING
 
 

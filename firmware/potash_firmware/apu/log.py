@@ -39,7 +39,7 @@ class Log:
 
 
 class Snapshot:
-    """What a read with the Retain flag saw, until a read without it."""
+    """The log as a read with the Retain flag saw it, until a read without the flag."""
 
     def __init__(self) -> None:
         self._held: bytes | None = None

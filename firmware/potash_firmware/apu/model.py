@@ -45,7 +45,7 @@ class Grant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """Where a job's input comes from and where its output goes.
+    """The source of a job's input and the target of its output.
 
     `input_length` is how much of the input buffer the host filled, None when it did not. Ranges,
     when there are any, take the place of what the host sends and reads. `granted` is what the
@@ -60,8 +60,8 @@ class Buffers:
 
 @dataclass(slots=True)
 class Outcome:
-    """What the last job did: bytes consumed and produced, the program's 64-bit r0, and how many
-    nanoseconds it took, where time is modelled."""
+    """The results of the last job: bytes consumed and produced, the program's 64-bit r0, and how
+    many nanoseconds it took, where time is modelled."""
 
     consumed: int = 0
     produced: int = 0
@@ -70,7 +70,7 @@ class Outcome:
 
 
 class Accelerator:
-    """One accelerator: its configuration by the host, its state, its log."""
+    """An accelerator: its configuration by the host, its state, its log."""
 
     def __init__(self, config: AcceleratorConfig, log: Log) -> None:
         self.config = config
@@ -79,7 +79,7 @@ class Accelerator:
         self.log_snapshot = Snapshot()
         self.state = State.IDLE
         self.row = unshared_row()
-        """Where its numbers are kept for those who look on."""
+        """The row of counters that other processes read."""
         self.staged: dict[int, bytearray] = {}
         """Firmware that has come in part, by its ID."""
         self.blank()
@@ -96,7 +96,7 @@ class Accelerator:
 
     @property
     def busy(self) -> bool:
-        """Whether a job has the accelerator and its buffers."""
+        """True while a job has the accelerator and its buffers."""
         return is_busy(self.state)
 
     @property
@@ -112,7 +112,7 @@ class Accelerator:
         return sum(r.length for r in ranges) if ranges else self.buffers.input_length or 0
 
     def status(self, meanings: Mapping[State, StatusId] = STATUS) -> AcceleratorStatus:
-        """What Get Accelerator Status says; `meanings` is STATUS or PLATFORM_STATUS."""
+        """The status in Get Accelerator Status; `meanings` is STATUS or PLATFORM_STATUS."""
         active = KEEP_ACTIVE_FIRMWARE if self.active is None else self.active
         outcome = self.outcome
         return AcceleratorStatus(
@@ -183,9 +183,10 @@ class Subsystem:
         )
 
     def save(self) -> tuple[bytes, ...]:
-        """What survives a restart: the head's length, the head as JSON, the firmware images.
+        """The state that survives a restart: the head's length, the head as JSON, the firmware
+        images.
 
-        In pieces, so that finding out that nothing has changed does not copy the images.
+        It is in pieces, so that a comparison with the saved state copies no images.
         """
         images = [image for item in self.accelerators.values() for image in item.firmware.values()]
         head = {
@@ -244,10 +245,9 @@ _Saved = tuple[State, int | None, Outcome, Buffers, dict[int, bytes]]
 def _restored(
     item: Accelerator, saved: SavedAccelerator, images: memoryview, limits: Limits
 ) -> tuple[_Saved, memoryview]:
-    """What was saved of one accelerator, and the images that are left.
+    """An accelerator's saved state, and the images that remain. Raises ValueError.
 
-    Raises ValueError. That ranges are in their namespaces is checked when a job starts, as those
-    may have changed.
+    That ranges are in their namespaces is checked when a job starts, as those may have changed.
     """
     firmware: dict[int, bytes] = {}
     for key, length in saved["firmware"]:

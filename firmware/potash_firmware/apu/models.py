@@ -1,6 +1,7 @@
-"""How a worker runs models: TensorFlow Lite, with its own tensor accelerator when asked.
+"""Execution of models in a worker: TensorFlow Lite, with the worker's own tensor accelerator where
+a program requests it.
 
-Each worker has a tensor accelerator of its own, made when a program first wants one.
+The accelerator is made at the first request.
 """
 
 from collections.abc import Callable, Mapping

@@ -39,7 +39,7 @@ def resolve(
 
 
 def missing(item: ByteRange | Grant, namespaces: Namespaces) -> str | None:
-    """Why a range that was chosen once is not there any more; None when it is.
+    """The reason for which a range that was chosen earlier no longer exists; None when it does.
 
     A host may delete or format the namespace between its choice and Start.
     """
@@ -75,7 +75,8 @@ def first_bytes(
 
 
 def is_granted(granted: Sequence[Grant], nsid: int, lba: int, count: int, *, writing: bool) -> bool:
-    """Whether grants, one or several that meet or overlap, allow every one of `count` blocks."""
+    """True where grants, one or several that are adjacent or overlap, allow all of `count`
+    blocks."""
     end = lba + count
     while lba < end:
         reach = lba
@@ -91,7 +92,8 @@ def is_granted(granted: Sequence[Grant], nsid: int, lba: int, count: int, *, wri
 def portions(
     source: int, parts: Sequence[ByteRange]
 ) -> Iterator[tuple[int, tuple[ByteRange, ...]]]:
-    """Where in the arena the bytes of as many ranges begin as one message holds, and the ranges."""
+    """Groups of as many ranges as a message holds, each with the offset of its bytes in the
+    arena."""
     for first in range(0, len(parts), MAX_RANGES):
         pieces = tuple(parts[first : first + MAX_RANGES])
         yield source, pieces
@@ -99,6 +101,6 @@ def portions(
 
 
 def besides(gathered: Sequence[ByteRange]) -> str:
-    """For the log: what a program has written to granted blocks, if it has."""
+    """A text for the log: the blocks that a program has written by grants, if any."""
     total = sum(item.length for item in gathered)
     return f", {total} bytes written to granted blocks" if total else ""

@@ -20,12 +20,13 @@ ENGINE_ROWS = 64
 
 
 class Word(IntEnum):
-    """Where in its row a number is."""
+    """Indices of numbers in a row."""
 
     STATE = 0
-    """What the accelerator does: a `csd_spec.status.StatusId`."""
+    """The state of the accelerator: a `csd_spec.status.StatusId`."""
     BEGAN = 1
-    """When the job began that runs now, in nanoseconds of the monotonic clock; 0 without one."""
+    """The time at which the running job began, in nanoseconds of the monotonic clock; 0 without a
+    job."""
     STARTED = 2
     DONE = 3
     FAILED = 4
@@ -41,8 +42,7 @@ class Word(IntEnum):
     STREAMS = 17
     INSTRUCTIONS = 18
     CYCLES = 19
-    """Of the tensor accelerator; modelled cycles only where they are wanted
-    (`Config.count_cycles`)."""
+    """Counters of the tensor accelerator; modelled cycles only with `Config.count_cycles`."""
     MODELLED = 20
     """Nanoseconds of its core that the job has taken so far, in mode `modelled`."""
 
@@ -85,7 +85,7 @@ class Counters:
 
     @property
     def fd(self) -> int:
-        """What another process adopts."""
+        """The descriptor that another process adopts."""
         return self._memory.fd
 
     def row(self, place: int) -> Row:

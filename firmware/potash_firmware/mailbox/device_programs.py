@@ -35,4 +35,4 @@ RANGES: dict[DeviceProgram, tuple[str, ...]] = {
     DeviceProgram.FILTER: ("records", "output: the selected records"),
     DeviceProgram.TFLITE: ("a TensorFlow Lite model", "its inputs", "its outputs"),
 }
-"""What the memory ranges of each program are."""
+"""The meaning of the memory ranges of each program."""

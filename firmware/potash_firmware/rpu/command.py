@@ -13,8 +13,8 @@ from potash_device.controller.queues import SubmissionQueue
 from potash_firmware.rpu import scheduler
 
 Steps: TypeAlias = scheduler.Steps[int | None]
-"""What a command does that may have to wait. It yields what it waits for (`rpu.scheduler`); its
-result is dwords 0 and 1 of the completion. It may raise NvmeError."""
+"""The steps of a command that may have to wait: a generator that yields what it waits for
+(`rpu.scheduler`); its result is dwords 0 and 1 of the completion. It may raise NvmeError."""
 
 Result: TypeAlias = int | None | Steps
 
@@ -32,7 +32,7 @@ class Command:
 
     @property
     def key(self) -> tuple[int, int]:
-        """What names a command while it is outstanding: its queue and its identifier."""
+        """The key of a command while it is outstanding: its queue and its identifier."""
         return (self.queue.qid, self.entry.cid)
 
 

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CommandSupport:
-    """What the dispatch tables say of the commands that there are."""
+    """The supported commands, from the dispatch tables."""
 
     oacs: int
     oncs: int
@@ -264,7 +264,7 @@ class Controller:
         self._memory_is_new = True
         """No host has been served since memory namespaces have begun with zeroes."""
         self._memory_may_change = False
-        """What was begun before a reset may still write to memory that a host has mapped."""
+        """Work that was begun before a reset may still write to memory that a host has mapped."""
 
     # Power and resets.
 
@@ -305,7 +305,7 @@ class Controller:
 
     @property
     def unreported(self) -> tuple[bool, bool]:
-        """Whether a reset, and an activation of firmware, is still to be recorded."""
+        """Flags: a reset, and an activation of firmware, are still to be recorded."""
         return self._unreported, self._activated
 
     def go_on(self, unreported: bool, activated: bool) -> None:
@@ -405,7 +405,7 @@ class Controller:
         return int.from_bytes(bytes(self.features.timestamp), "little")
 
     def critical_warning(self) -> CriticalWarning:
-        """What of the media and of the temperature deserves a warning."""
+        """The critical warnings about the media and the temperature."""
         warning = CriticalWarning(0)
         if (
             not self._threshold(features.ThresholdType.UNDER)
@@ -434,7 +434,7 @@ class Controller:
         return self.health.log(self.errors, warning, wear.available_spare, wear.percentage_used)
 
     def _memory(self, nsid: int) -> Shared | None:
-        """What the programs of compute namespaces reach of a memory namespace."""
+        """The memory namespaces that programs of compute namespaces can reach."""
         namespace = self.namespaces.attached.get(nsid)
         if not isinstance(namespace, MemoryNamespace) or not self.reachability.associated:
             return None

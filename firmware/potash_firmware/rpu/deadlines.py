@@ -63,7 +63,7 @@ _COMPACT = 1024
 
 
 class Waiter(Protocol):
-    """What waits for a deadline; `wake` is called then, unless it is `over`."""
+    """An object that waits for a deadline; `wake` is called then, unless it is `over`."""
 
     @property
     def over(self) -> bool: ...
@@ -90,7 +90,7 @@ class Deadlines:
     def __init__(self, clock: GuestClock) -> None:
         self.clock = clock
         self.lateness = Histogram()
-        """How late commands and jobs were that have waited for a deadline."""
+        """The lateness of commands and jobs that have waited for a deadline."""
         self.heap: list[tuple[int, int, Waiter]] = []
         """Deadlines, those included that nobody waits for any more."""
         self._sequence = count()
@@ -117,7 +117,7 @@ class Deadlines:
         return bool(self.heap) and self.heap[0][0] <= self.clock.now()
 
     def passed(self) -> Iterator[Waiter]:
-        """Those whose deadline has passed, in order of deadlines, then as they came."""
+        """The waiters whose deadline has passed, in the order of deadlines, then of arrival."""
         if not self.heap:
             return
         now = self.clock.now()

@@ -20,7 +20,7 @@ NO_EFFECT = logs.CommandEffects(0)
 
 
 class NamespaceUse(Enum):
-    """What a command does with its namespace identifier."""
+    """The use of the namespace identifier by a command."""
 
     NONE = "not used"
     ONE = "one active namespace"
@@ -30,7 +30,7 @@ class NamespaceUse(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One supported command.
+    """A supported command.
 
     `capability` is its bit in the field of Identify Controller that names optional commands, OACS
     for an admin command and ONCS for an I/O command; 0 for those that every controller has. `alone`
@@ -44,7 +44,7 @@ class Row:
     capability: int = 0
     alone: logs.SubmissionRestriction = logs.SubmissionRestriction.NONE
     command_set: CommandSet = CommandSet.NVM
-    """Of an Admin command: there is none while this is not enabled."""
+    """The command set without which an Admin command does not exist."""
 
 
 Table = dict[int, Row]
@@ -59,7 +59,7 @@ def table(*rows: Row) -> Table:
 
 
 def support(admin: Table, io: Mapping[CommandSet, Table]) -> CommandSupport:
-    """What Identify and the log pages say of the tables."""
+    """The parts of Identify and of the log pages that follow from the tables."""
 
     @cache
     def effects(csi: int, enabled: frozenset[CommandSet]) -> logs.CommandEffectsLog:

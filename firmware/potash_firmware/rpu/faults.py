@@ -61,10 +61,10 @@ class _Armed:
     fault: Fault
     passed: int = 0
     over: threading.Event = field(default_factory=threading.Event)
-    """It triggers no more: who waits because of it may go on."""
+    """The fault triggers no more: commands that wait because of it may continue."""
 
     def overlaps(self, lba: int, blocks: int) -> bool:
-        """Whether its range, if it has one, has some of these blocks."""
+        """True where the fault's range, if it has one, has some of these blocks."""
         first, length = self.fault.lba, self.fault.blocks
         return not length or (first < lba + blocks and lba < first + length)
 
@@ -126,7 +126,7 @@ class Faults:
         lasting: Callable[[list[Fault]], None],
     ) -> None:
         self.io: tuple[_Armed, ...] = ()
-        """Those that an I/O command may trigger; the fast path is off while there are any."""
+        """Faults that an I/O command may trigger; the fast path is off while there are any."""
         self.admin: tuple[_Armed, ...] = ()
         self.interrupts: tuple[_Armed, ...] = ()
         self._impaired: dict[int, _Impaired] = {}
@@ -216,7 +216,7 @@ class Faults:
     # What triggers them.
 
     def triggers(self, one: _Armed) -> bool:
-        """Whether a fault that could trigger now does; it counts."""
+        """Count an occasion of a fault. True where it triggers."""
         with self._lock:
             fault = one.fault
             if fault.spent or one.over.is_set():
@@ -255,7 +255,8 @@ class Faults:
         return [one.fault for one in candidates if _concerns(one, command) and self.triggers(one)]
 
     def delay(self, triggered: Iterable[Fault]) -> int | None:
-        """When the delays of faults that a command has triggered now are over; None for none."""
+        """The time at which the delays of faults that a command has triggered are over; None
+        without delays."""
         delay = sum(fault.delay for fault in triggered)
         return self._deadlines.clock.now() + delay * 1000 if delay else None
 
@@ -285,8 +286,8 @@ class Faults:
 
 
 def is_lost(triggered: Iterable[Fault], command: Command) -> bool:
-    """Whether the faults that a command has triggered leave it unanswered. Raises NvmeError where
-    one of them is its answer."""
+    """True where the faults that a command has triggered leave it unanswered. Raises NvmeError
+    where one of them is its answer."""
     for fault in triggered:
         if fault.kind is FaultKind.STATUS:
             raise _failure(fault, command)
@@ -302,7 +303,7 @@ def lost() -> Steps:
 
 
 def _concerns(one: _Armed, command: Command) -> bool:
-    """Whether a fault is about commands like this."""
+    """True for a fault that applies to commands like this."""
     fault, entry = one.fault, command.entry
     if fault.kind not in COMMAND_KINDS or (fault.admin and entry.opcode in _OURS):
         return False
@@ -319,7 +320,7 @@ def _concerns(one: _Armed, command: Command) -> bool:
 
 
 def _failure(fault: Fault, command: Command) -> NvmeError:
-    """What the command ends with; of the media's, the error log gets the block, too."""
+    """The error of the command; for faults of the media, the error log also gets the block."""
     entry, dnr = command.entry, FaultFlags.DNR in fault.flags
     detail = f"fault {fault.identifier}: {describe(fault.status)}"
     of_media = split(fault.status).sct == StatusCodeType.MEDIA_AND_DATA_INTEGRITY

@@ -48,8 +48,8 @@ class Interrupts:
         return self.coalescing.timeout
 
     def announce(self, completions: CompletionQueue, *, urgent: bool = True) -> None:
-        """There is a new completion: interrupt the host at the end of the pass, or at the time that
-        it has chosen where nothing is `urgent`."""
+        """Announce a new completion: the host is interrupted at the end of the pass, or at the time
+        that it has chosen where nothing is `urgent`."""
         interrupt = completions.interrupt
         if interrupt.enabled:
             urgent = urgent or completions.qid == 0

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 COMMAND_SETS = (CommandSetSelected.NVM, CommandSetSelected.ALL_SUPPORTED)
-"""What CC.CSS may select: the NVM command set alone, or all of a profile."""
+"""Selections of CC.CSS: the NVM command set alone, or all of a profile."""
 
 
 LOG_INTERVAL = 60.0
@@ -80,7 +80,7 @@ class Lifecycle:
     """A shutdown is complete: the host may take its memory back, so it is left alone until the next
     reset."""
     _logged: dict[str, float] = field(default_factory=dict)
-    """Until when a kind of failure has had its line in the log."""
+    """The time until which a kind of failure is not logged again."""
     _flushes: bool = False
     """A shutdown has begun a flush, be it one of a session that is over."""
     _flush_is_due: bool = False

@@ -39,12 +39,12 @@ class SavedPlacement(TypedDict, total=False):
 
 
 SECTION: Section[SavedPlacement] = Section("placement", SavedPlacement)
-"""Of the sidecar."""
+"""The sidecar's section."""
 
 
 @dataclass(frozen=True)
 class PlacementSettings:
-    """How a drive is divided for data placement. Raises ValueError for what no drive has."""
+    """The division of a drive for data placement. Raises ValueError for an impossible one."""
 
     handles: int = 8
     unit: int = 64 << 20
@@ -127,7 +127,7 @@ class Placement:
         return due
 
     def status(self, nsid: int, block_size: int) -> list[placement.HandleStatus]:
-        """Of each placement identifier of a namespace."""
+        """The handle of each placement identifier of a namespace."""
         return [
             placement.HandleStatus(identifier, handle, self.available(handle) // block_size)
             for identifier, handle in enumerate(self._lists(nsid))
@@ -161,7 +161,7 @@ class Placement:
     # What outlives a power cycle.
 
     def state(self) -> SavedPlacement:
-        """For `restore`."""
+        """The record for `restore`."""
         return {
             "written": self._written,
             "moved": self.media_written,

@@ -1,11 +1,11 @@
-"""The scheduler: what waits in the loop's thread, and in which order it goes on.
+"""The scheduler: tasks that wait in the loop's thread, and the order in which they continue.
 
-A task is a generator. It yields what it waits for, and goes on with what that brings:
+A task is a generator. It yields what it waits for, and continues with the result:
 
 - a future: its result is the value of the `yield`, and its exception is raised there
 - a set of futures, of which all have to end
-- a `Signal`, which somebody sends with a value
-- an `int`: nanoseconds of guest time, at which it goes on
+- a `Signal`, which is sent with a value
+- an `int`: a time at which it continues, in nanoseconds of guest time
 - a callable, which another thread calls; otherwise as a future
 
 Closing a task's generator ends it, so that a `finally` releases what it holds. Whether a task may
@@ -25,7 +25,7 @@ from potash_firmware.rpu.deadlines import Deadlines
 T = TypeVar("T")
 
 Steps: TypeAlias = Generator[Any, Any, T]
-"""What a task does, up to its result."""
+"""The steps of a task, up to its result."""
 
 
 def always() -> bool:
@@ -39,10 +39,11 @@ def never() -> bool:
 
 
 class Wait(NamedTuple):
-    """What a task waits for, and how that can be cut short.
+    """A task's wait, and the ways to cut it short.
 
-    `cancel` gives it up for good, if it can, and says so. `stop` only hastens the end of the future
-    `what`, and with it the task, which then ends with the given error unless it was over before.
+    `cancel` abandons it, if that is possible, and returns True then. `stop` only hastens the end of
+    the future `what`, and with it the task, which then ends with the given error unless it was over
+    before.
     """
 
     what: object
@@ -51,7 +52,7 @@ class Wait(NamedTuple):
 
 
 class Signal:
-    """Something that happens once, with a value; one task may wait for it."""
+    """An event that happens once, with a value; one task may wait for it."""
 
     __slots__ = ("_task", "sent", "value")
 
@@ -61,13 +62,13 @@ class Signal:
         self._task: Task | None = None
 
     def send(self, value: object = None) -> None:
-        """It happens: the task that waits goes on when its turn comes."""
+        """Send the value: the task that waits is queued to continue."""
         task = self._sent(value)
         if task is not None:
             task.wake(value)
 
     def send_now(self, value: object = None) -> None:
-        """As `send`, for a task that is to go on before this returns."""
+        """The same as `send`, but the task continues before this returns."""
         task = self._sent(value)
         if task is not None:
             task.go_on(value)
@@ -105,24 +106,24 @@ class Task:
         self._left: set[Future[Any]] = set()
         """Futures that have to end before it goes on."""
         self._single = False
-        """It waits for one of them, whose result it gets."""
+        """The task waits for a single future, whose result it gets."""
         self.waits_for: object = None
-        """What it has yielded last."""
+        """The value that it has yielded last."""
 
     @property
     def over(self) -> bool:
-        """It has ended, or is closed."""
+        """True once the task has ended or is closed."""
         return self._steps is None
 
     @property
     def future(self) -> Future[Any] | None:
-        """The future that works for it, if that is what it waits for."""
+        """The future that it waits for; None where it waits for something else."""
         wait = self.waits_for
         what = wait.what if isinstance(wait, Wait) else wait
         return what if isinstance(what, Future) else None
 
     def cancel(self) -> bool:
-        """Close it if what it waits for can be given up; whether it is closed."""
+        """Close the task if its wait can be abandoned. True where it is closed."""
         wait = self.waits_for
         if isinstance(wait, Wait):
             may_close = wait.cancel()
@@ -133,17 +134,17 @@ class Task:
         return may_close
 
     def close(self) -> None:
-        """End it where it waits: whatever it waits for does not concern it any more."""
+        """End the task where it waits; the result of its wait is ignored."""
         steps, self._steps = self._steps, None
         if steps is not None:
             steps.close()
 
     def wake(self, value: object = None) -> None:
-        """What it waited for has come: it goes on when its turn comes."""
+        """Queue the task to continue with the result of its wait."""
         self._scheduler.ready.append(partial(self._take_turn, value))
 
     def future_ended(self, future: Future[Any]) -> None:
-        """One of the futures that it has waited for, be it until now, has ended."""
+        """Handle the end of a future that the task waits for, or has waited for."""
         if future in self._left:
             self._left.remove(future)
             if not self._left:
@@ -159,7 +160,7 @@ class Task:
             self.go_on(value)
 
     def go_on(self, value: object = None) -> bool:
-        """Take its next steps, with `value` or the result of that future; whether it waits now."""
+        """Continue with `value`, or with the result of that future. True where it waits again."""
         steps, error = self._steps, None
         if steps is None:
             return False
@@ -224,12 +225,12 @@ class Scheduler:
     ) -> None:
         self.deadlines = deadlines
         self.ready: deque[Callable[[], None]] = deque()
-        """What is to be called, in this order: turns of tasks, and timers."""
+        """Functions to be called, in this order: continuations of tasks, and timers."""
         self.held: deque[Callable[[], None]] = deque()
         """Turns of tasks that wait for the end of the pause."""
         self.waiting: dict[Future[Any], list[Task]] = {}
         self.calls: set[Future[Any]] = set()
-        """What other threads do for tasks that have yielded a callable."""
+        """Futures of callables that tasks have yielded."""
         self.paused: Callable[[], bool] = never
         """Says that no pausable task is to go on."""
         self._submit = submit
@@ -239,7 +240,7 @@ class Scheduler:
         steps: Steps[Any],
         ended: Callable[[Task, Any, Exception | None], None] = _must_succeed,
     ) -> Task:
-        """Begin a task, which may be over when this returns."""
+        """Begin a task, which may have ended when this returns."""
         task = Task(self, steps, ended)
         task.go_on()
         return task
@@ -250,24 +251,25 @@ class Scheduler:
         return future
 
     def ended(self, future: Future[Any]) -> None:
-        """A future has ended: who waited for it goes on, in the order in which they began to."""
+        """Continue the tasks that have waited for a future that has ended, in the order in which
+        they began to wait."""
         self.calls.discard(future)
         for task in self.waiting.pop(future, ()):
             task.future_ended(future)
 
     def resume(self) -> None:
-        """The pause is over."""
+        """End the pause."""
         self.ready.extend(self.held)
         self.held.clear()
 
     def run(self) -> None:
-        """Have everybody go on who can."""
+        """Call all ready functions, also those that become ready meanwhile."""
         ready = self.ready
         while ready:
             ready.popleft()()
 
     def time_passes(self) -> bool:
-        """Have those go on whose time has come; whether there are any."""
+        """Continue the tasks whose time has come. True where there were any."""
         any_due = False
         for waiter in self.deadlines.passed():
             waiter.wake()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Identity:
-    """What Identify Controller says of the device."""
+    """The identity of the device in Identify Controller."""
 
     serial: str = "POTASH0001"
     model: str = "Potash computational storage"
@@ -36,7 +36,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class ComputeSettings:
-    """What a compute namespace takes (CNS 05h, CSI 04h)."""
+    """The limits of a compute namespace (CNS 05h, CSI 04h)."""
 
     programs: int = 64
     """Program indexes, those of device-defined programs included."""
@@ -61,6 +61,6 @@ class RpuSettings:
     allow_faults: bool = False
     """A host may inject faults, and clear them."""
     placement: PlacementSettings | None = None
-    """Of a drive with flexible data placement."""
+    """The settings of a drive with flexible data placement."""
     time: TimeSettings | None = None
     """The drive whose time is modelled; without one, commands end as soon as they can."""

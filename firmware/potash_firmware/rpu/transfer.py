@@ -1,4 +1,4 @@
-"""What moves between guest memory and the device for a command, and how much at most (MDTS).
+"""Transfers of a command's data between guest memory and the device, and their maximum size (MDTS).
 
 Only the loop's thread touches guest memory.
 
@@ -58,7 +58,7 @@ class Transfer:
         return self._dma.views(entry.prp1, entry.prp2, length, write=write)
 
     def metadata_views(self, command: Command, length: int, *, write: bool) -> list[memoryview]:
-        """As `views`, of the command's separate buffer of metadata. Raises NvmeError."""
+        """The same as `views`, for the command's separate metadata buffer. Raises NvmeError."""
         entry = command.entry
         if entry.psdt is Psdt.SGL_MPTR_SEGMENT:
             return sgl.metadata_views(self._dma, entry.mptr, length, write=write)

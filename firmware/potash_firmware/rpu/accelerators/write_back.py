@@ -73,14 +73,14 @@ class Piece(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Work:
-    """What a job wants written, while it is: in how many namespaces still, and which error it
-    met."""
+    """A job's write-back in progress: the number of namespaces that are still written, and the
+    error that it has met."""
 
     tag: int
     left: int
     error: int = 0
     due: int | None = None
-    """When the modelled drive has written it, nanoseconds of guest time."""
+    """The time at which the modelled drive has written it, in nanoseconds of guest time."""
     modelled: int = 0
     """Nanoseconds that the job has taken then."""
 
@@ -102,7 +102,7 @@ class WriteBacks:
     _writing: int = 0
     """Writes of which the media executor reads the arenas."""
     _not_due: dict[Timer, _Work] = field(default_factory=dict)
-    """What is written, and not yet answered as its time has not come."""
+    """Write-backs that are done, and whose answer waits for their modelled time."""
 
     def __bool__(self) -> bool:
         return self._writing > 0

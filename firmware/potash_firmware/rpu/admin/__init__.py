@@ -112,4 +112,4 @@ FAULT_COMMANDS = table(
     Row(FaultOpcode.FAULT_SEND, faults.fault_send),
     Row(FaultOpcode.FAULT_RECEIVE, faults.fault_receive),
 )
-"""Those of a device that takes faults, as well."""
+"""Further commands of a device that accepts faults."""

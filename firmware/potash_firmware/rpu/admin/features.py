@@ -157,4 +157,4 @@ _AFTER: dict[int, Callable[[Controller], None]] = {
     FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT: lambda controller: controller.thermal.update(),
     FeatureId.NAMESPACE_WRITE_PROTECTION: _protect,
 }
-"""What else follows from a new value."""
+"""Apply the effects of a new value."""

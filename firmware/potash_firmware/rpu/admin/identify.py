@@ -127,12 +127,12 @@ _FORMATS: dict[str, Any] = {
     | capabilities.Dpc.LAST_BYTES,
     "lbaf": tuple(map(_format, FORMATS)),
 }
-"""Of Identify Namespace: the formats that there are, the same for all namespaces without zones."""
+"""The formats in Identify Namespace, the same for all namespaces without zones."""
 _ZONE_FORMATS: dict[str, Any] = {
     "nlbaf_z": len(BLOCK_SIZES) - 1,
     "lbaf": tuple(map(_format, FORMATS[: len(BLOCK_SIZES)])),
 }
-"""Of zones, which have no metadata."""
+"""The formats of zoned namespaces, which have no metadata."""
 
 
 def _list(
@@ -232,7 +232,7 @@ def _compute_limits(controller: Controller) -> Structure:
 
 
 def _extended_formats(storage_tag: int) -> structures.NvmCommandSetNamespace:
-    """What the NVM command set says of namespaces; no bit of a storage tag is masked."""
+    """The NVM command set's part of Identify Namespace; no bit of a storage tag is masked."""
     return structures.NvmCommandSetNamespace(
         lbstm=(1 << storage_tag) - 1,
         pic=capabilities.Pic.STORAGE_TAG_16 | capabilities.Pic.STORAGE_TAG_16_UNMASKED,

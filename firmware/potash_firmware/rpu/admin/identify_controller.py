@@ -120,5 +120,5 @@ def controller_structure(controller: Controller) -> IdentifyController:
 
 
 def _if_there(fid: int, says: int) -> int:
-    """What Identify Controller says of a feature; 0 without it."""
+    """A field of Identify Controller about a feature; 0 without the feature."""
     return says if fid in table.FEATURES else 0

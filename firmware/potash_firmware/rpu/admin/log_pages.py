@@ -54,7 +54,7 @@ def _nothing(controller: Controller, nsid: int) -> None:
 
 
 class Scope(Enum):
-    """What a page is about (Base 2.1, figure 202), which decides what the command's namespace
+    """The scope of a page (Base 2.1, figure 202), which decides what the command's namespace
     identifier may be (section 5.1.12.1)."""
 
     CONTROLLER = "controller"
@@ -64,12 +64,13 @@ class Scope(Enum):
     NAMESPACE = "namespace"
     """An active namespace."""
     SPECIFIC = "LSI"
-    """What the Log Specific Identifier names, an endurance group or an accelerator: anything."""
+    """The object that the Log Specific Identifier names, an endurance group or an accelerator: any
+    namespace identifier is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One log page.
+    """A log page.
 
     `attribute` is its bit in LPA of Identify Controller, where it has one. `after_reading` is
     called, with the command's namespace identifier, when the host has the data and did not ask to

@@ -152,7 +152,7 @@ def _require_group(command: Command) -> None:
 
 
 _DIRECTIVES = 1 << IDENTIFY_DIRECTIVE | 1 << DATA_PLACEMENT
-"""Those that there are, which are always enabled."""
+"""The configurations that there are, which are always enabled."""
 
 
 def directive_receive(controller: Controller, command: Command) -> Result:

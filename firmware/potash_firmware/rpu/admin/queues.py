@@ -115,7 +115,8 @@ def _require_free(controller: Controller, qid: int, taken: bool) -> None:
 
 
 def _require_memory(command: Command, qsize_z: int, contiguous: bool) -> None:
-    """What CAP says of queues: at least 2 entries, at most MQES, and contiguous (CAP.CQR)."""
+    """Raise NvmeError for queues that CAP excludes: they have at least 2 entries, at most MQES, and
+    are contiguous (CAP.CQR)."""
     if not 1 <= qsize_z < MAX_QUEUE_ENTRIES:
         raise NvmeError(Status.INVALID_QUEUE_SIZE, f"a queue of {qsize_z + 1} entries")
     if not contiguous:

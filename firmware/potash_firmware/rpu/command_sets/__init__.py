@@ -76,7 +76,8 @@ _ZONE_ROWS = table(
     Row(IoOpcode.ZONE_APPEND, zoned.zone_append, NamespaceUse.ONE, _WRITES),
 )
 _BLOCKS_ALONE = {AcceleratorOpcode.LOCAL_OUTPUT, AcceleratorOpcode.APPEND_LOCAL_OUTPUT}
-"""Not of zones: where a job's output goes is not known when it could be put in order."""
+"""Commands that zoned namespaces lack: the blocks of a job's output are not known when writes are
+ordered."""
 
 ZONED_COMMANDS: Table = {
     **{opcode: row for opcode, row in IO_COMMANDS.items() if opcode not in _BLOCKS_ALONE},

@@ -22,7 +22,8 @@ from potash_firmware.rpu.timing.modelled import ModelledTime
 from potash_firmware.rpu.transfer import check_size
 
 Charge = Callable[[Controller, ModelledTime, Command], int]
-"""When a command completes. Raises NvmeError, as the handler would, for one that is ill formed."""
+"""The time at which a command completes. Raises NvmeError, as the handler would, for an invalid
+command."""
 
 
 def _write(controller: Controller, timing: ModelledTime, command: Command) -> int:
@@ -33,7 +34,7 @@ def _write(controller: Controller, timing: ModelledTime, command: Command) -> in
 
 
 def _blocks(charge: Callable[[ModelledTime, Target], int], *, moves_data: bool = True) -> Charge:
-    """Of a command with the fields of Read."""
+    """The time of a command with the fields of Read."""
     return lambda controller, timing, command: charge(
         timing, target(controller, command, moves_data=moves_data)
     )
@@ -48,7 +49,7 @@ def _trim(timing: ModelledTime, blocks: Target) -> int:
 
 
 def _memory(*, sent: bool) -> Charge:
-    """Of a command on memory, with the fields of Memory Read."""
+    """The time of a command on memory, with the fields of Memory Read."""
 
     def charge(controller: Controller, timing: ModelledTime, command: Command) -> int:
         _, _, length = memory_target(controller, command)
@@ -58,7 +59,7 @@ def _memory(*, sent: bool) -> Charge:
 
 
 def _buffers(controller: Controller, timing: ModelledTime, command: Command) -> int:
-    """Of a vendor command that moves data between host and accelerator."""
+    """The time of a vendor command that moves data between host and accelerator."""
     length = command.entry.cdw10 * DWORD_SIZE
     check_size(length)
     return timing.memory(length, length)

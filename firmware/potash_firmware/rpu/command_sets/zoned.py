@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # it takes NumPy, as in the controller
     from potash_firmware.rpu.timing.modelled import ModelledTime
 
 Charge = Callable[[Controller, "ModelledTime", Target], int | None]
-"""When the modelled drive has done what a command asks for."""
+"""The time at which the modelled drive has executed a command."""
 
 _CONTROLLER_ATTRIBUTES = (
     zoned.ZoneAttribute.FINISHED_BY_CONTROLLER
@@ -131,7 +131,7 @@ def zone_append(controller: Controller, command: Command) -> Steps:
 
 
 def _resets(namespace: ZonedNamespace, lba: int) -> set[Future[object]]:
-    """What has to be waited for where the zone of a block is being reset."""
+    """The work to wait for where the zone of a block is being reset."""
     first = namespace.zones.of(lba).first * namespace.block_size
     return in_the_way(namespace, ((first, 1),), writes=True)
 
@@ -267,7 +267,7 @@ def zone_management_receive(controller: Controller, command: Command) -> Result:
 
 
 def _wanted(zones: Zones, options: int) -> Callable[[Zone], bool]:
-    """Whether reporting options select a zone. Raises NvmeError for reserved ones."""
+    """True where reporting options select a zone. Raises NvmeError for reserved options."""
     if options == zoned.REPORT_ALL:
         return lambda zone: True
     if options == zoned.REPORT_ATTRIBUTES:

@@ -27,7 +27,7 @@ LOADED_LIMIT = 256
 
 @dataclass(frozen=True)
 class ComputeState:
-    """That of one namespace."""
+    """The state of one namespace."""
 
     programs: Programs
     sets: RangeSets
@@ -36,7 +36,7 @@ class ComputeState:
 
 @dataclass(eq=False, repr=False)
 class Compute:
-    """That of all compute namespaces of a drive, by namespace identifier, made when it is
+    """The state of all compute namespaces of a drive, by namespace identifier, made when it is
     needed."""
 
     settings: ComputeSettings
@@ -62,7 +62,7 @@ class Compute:
 
     @property
     def states(self) -> dict[int, ComputeState]:
-        """What there is, by namespace identifier."""
+        """The states that exist, by namespace identifier."""
         return dict(self._states)
 
     # The engine's answers.
@@ -75,7 +75,7 @@ class Compute:
 
     @property
     def executions(self) -> set[Future[Execution]]:
-        """What the engine has not ended, and so may still change memory."""
+        """Executions that the engine has not ended, which may still change memory."""
         return set().union(*(state.runs.executions for state in self._states.values()))
 
     # The end of things.

@@ -42,12 +42,12 @@ SNAPSHOT_INTERVAL = 24 * 3600.0
 """Seconds between two snapshots of the health log among the persistent events."""
 
 SHUTDOWN: Section[bool] = Section("shutdown", bool)
-"""Of the sidecar: whether the drive was shut down cleanly."""
+"""The sidecar's section that records a clean shutdown."""
 
 
 @dataclass(eq=False, repr=False)
 class Persistence:
-    """What one controller stores in `sidecar`.
+    """The records of a controller in `sidecar`.
 
     `smart` gives the health log; `began` is called once everything is restored at power-on.
     """
@@ -113,7 +113,7 @@ class Persistence:
             self._start_saving()
 
     def shut_down(self) -> Callable[[], None]:
-        """What is to be called, where it may wait, once a shutdown has flushed the media."""
+        """A function to be called, where it may wait, once a shutdown has flushed the media."""
         self._record()
 
         def save() -> None:
@@ -123,7 +123,7 @@ class Persistence:
         return save
 
     def record(self) -> Callable[[], None]:
-        """What is to be called, where it may wait, to have everything on record as it is now."""
+        """A function to be called, where it may wait, to record everything as it is now."""
         self._record()
         return self._try_to_save
 
@@ -133,7 +133,8 @@ class Persistence:
         self._try_to_save()
 
     def save_features(self) -> Callable[[], None]:
-        """What is to be called, where it may wait, to store the saved values. Raises MediaError."""
+        """A function to be called, where it may wait, to store the saved values. It raises
+        MediaError."""
         self.sidecar.put(values.SECTION, self.features.saved_values())
         return self.sidecar.save
 

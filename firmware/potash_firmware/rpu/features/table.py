@@ -36,7 +36,7 @@ _KEEP_ALIVE_STEP = KEEP_ALIVE_GRANULARITY * KEEP_ALIVE_UNIT
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the checks need to know of the device."""
+    """Properties of the device that the checks use."""
 
     io_queue_pairs: int
     vectors: int
@@ -44,7 +44,8 @@ class Limits:
     blocks: Callable[[int], int]
     """Logical blocks of a namespace; 0 where there is none."""
     knows_deallocated: Callable[[int], bool]
-    """Whether a namespace knows its deallocated blocks, so that reading one can be an error."""
+    """Returns True for a namespace that records deallocated blocks, so that reading one can be an
+    error."""
     combinations: Callable[[], Sequence[frozenset[CommandSet]]] = lambda: (
         frozenset({CommandSet.NVM}),
     )
@@ -75,7 +76,8 @@ def _no_data(dword: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One row. `word` is the layout of the dword; bits that it does not name are not stored.
+    """A row of the table. `word` is the layout of the dword; bits that it does not name are not
+    stored.
 
     `selector` is the part of the dword that chooses which of several values is meant, and
     `check_selector` refuses a choice in a Get Features. `taken` and `given` are the bytes of data
@@ -107,7 +109,7 @@ class Feature:
 
     @property
     def capabilities(self) -> features.FeatureCapabilities:
-        """What Get Features says of it."""
+        """The capabilities of the feature in Get Features."""
         found = features.FeatureCapabilities.CHANGEABLE
         if self.saveable:
             found |= features.FeatureCapabilities.SAVEABLE

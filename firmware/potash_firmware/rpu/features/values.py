@@ -30,7 +30,7 @@ from potash_wire.records import U8, U32
 log = logging.getLogger(__name__)
 
 Key = tuple[int, int, int]
-"""What a value is kept by: feature, the part of the dword that chooses, namespace or 0."""
+"""The key of a value: feature, selector (a part of the dword), namespace or 0."""
 
 KEPT_LIMIT = 12 << 10
 """Bytes of saved values in the sidecar, which has other things to hold."""
@@ -50,7 +50,7 @@ class SavedValue(NamedTuple):
 
 
 SECTION: Section[list[SavedValue]] = Section("features", list[SavedValue])
-"""Of the sidecar: the saved values."""
+"""The sidecar's section of saved values."""
 
 
 class SavedFeatures(NamedTuple):
@@ -74,7 +74,7 @@ class Features:
         self.version = 0
         """Changes with every value, for those that act on them."""
         self.own_coalescing: Callable[[], int] = lambda: 0
-        """What Interrupt Coalescing reads as while the host has set nothing."""
+        """The value of Interrupt Coalescing while the host has set none."""
         self.write_through = False
         """The host has switched the volatile write cache off: every write is to be durable."""
         self.extended_formats = False
@@ -111,7 +111,7 @@ class Features:
 
     @property
     def values(self) -> dict[Key, Value]:
-        """What a host has set, and what was saved."""
+        """Values that a host has set, and saved values."""
         return dict(self._values)
 
     def forget_namespace(self, nsid: int) -> None:
@@ -136,7 +136,7 @@ class Features:
     # What outlives a power cycle.
 
     def saved_values(self) -> list[list[int | str]]:
-        """What is to outlive a power cycle, for `restore`."""
+        """Values that outlive a power cycle, for `restore`."""
         return [_record(key, value) for key, value in self._saved.items()]
 
     def restore(self, saved: Sequence[SavedValue]) -> None:
@@ -159,7 +159,7 @@ class Features:
             self._saved[key] = value
 
     def _checked(self, fid: int, _: int, nsid: int, dword: int, data: bytes) -> tuple[Key, Value]:
-        """What a record of a value says. Raises NvmeError and ValueError."""
+        """The value of a record. Raises NvmeError and ValueError."""
         feature = row(fid)
         value = Value(dword & feature.mask, data[: feature.given(dword)])
         feature.check(value, nsid, self._limits)
@@ -244,7 +244,7 @@ class Features:
     # What the firmware asks for.
 
     def chosen(self, fid: int) -> int | None:
-        """What the host has set; None where it has left the device its own way."""
+        """The value that the host has set; None where it has set none."""
         value = self._values.get((fid, 0, 0))
         return None if value is None else value.dword
 
@@ -268,7 +268,7 @@ class Features:
 
     @property
     def milliseconds_since_reset(self) -> int:
-        """How long ago the last controller reset was."""
+        """The time since the last controller reset."""
         return int((self._clock() - self._reset_at) / MILLISECOND)
 
 

@@ -104,7 +104,7 @@ class AsyncEvents:
 
 
 class Notice(NamedTuple):
-    """What lets a notice through, and where the rest of it is."""
+    """The configuration bit that enables a notice, and the log page that belongs to it."""
 
     configured_by: int
     log_page: logs.LogPage
@@ -169,7 +169,7 @@ class Alerts:
 
     @property
     def warned(self) -> logs.CriticalWarning:
-        """What the host was notified of."""
+        """Events of which the host was notified."""
         return self._warned
 
     def load(self, warned: int) -> None:

@@ -22,7 +22,7 @@ NSID_SIZE = 4
 LBA_RANGE_LIMIT = 1 << 32
 Generation = Annotated[int, fits(LbaStatusLog.lsgc)]
 SECTION: Section[int] = Section("lba_status", Generation)
-"""Of the sidecar: the generation of the LBA Status Information log."""
+"""The sidecar's section of the generation of the LBA Status Information log."""
 LBA_ESTIMATE_LIMIT = 0xFFFF_FFFE
 """The number beyond it says that nothing is known."""
 

@@ -19,7 +19,7 @@ from potash_device.saved import Section
 log = logging.getLogger(__name__)
 
 SECTION: Section[str] = Section("events", str)
-"""Of the sidecar: all events as they are in the log, the oldest first, in base 64."""
+"""The sidecar's section of all events as they are in the log, the oldest first, in base 64."""
 
 SIZE_LIMIT = 16 << 10
 """Bytes of events that are stored, which is room for a few hundred resets or thirty snapshots."""

@@ -46,15 +46,15 @@ class SavedTelemetry(TypedDict, total=False):
 
 
 SECTION: Section[SavedTelemetry] = Section("telemetry", SavedTelemetry)
-"""Of the sidecar."""
+"""The sidecar's section."""
 
 Areas = Sequence[Mapping[str, object]]
-"""What is known for each of the three data areas."""
+"""The contents of each of the three data areas."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """What was captured: the blocks behind the header, where each area ends, and why."""
+    """Captured data: the blocks behind the header, the end of each area, and the reason."""
 
     data: bytes = b""
     last_blocks: tuple[int, int, int] = (0, 0, 0)
@@ -92,7 +92,7 @@ class Telemetry:
         self._keep()
 
     def forget_host(self) -> None:
-        """What the host had captured is not the next one's to read."""
+        """Remove the data that the host had captured, which the next host must not read."""
         self._host = NOTHING
 
     def capture(self, reason: str) -> bool:

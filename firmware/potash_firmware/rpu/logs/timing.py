@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def timing_log(timing: ModelledTime | None) -> TimingLog:
-    """What there is to say now; an empty page where time is not modelled."""
+    """The contents of the page now; empty where time is not modelled."""
     if timing is None:
         return TimingLog()
     drive, lateness, profile = timing.drive, timing.lateness, timing.drive.profile

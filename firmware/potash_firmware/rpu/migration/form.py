@@ -18,7 +18,7 @@ from potash_wire.records import U16, U32, U64, Record, Stored
 from pyvfio_user.protocol import Buffer
 
 VERSION = 1
-"""Of the form and of what the sections mean; a state of another version is not taken."""
+"""Version of the format and of the sections' meaning; a state of another version is refused."""
 
 _MAGIC = b"PTSHMIGR"
 _HEADER = Record(tuple[Annotated[bytes, Stored("8s")], U32, U32, U64])

@@ -51,7 +51,7 @@ class Migration:
         """The firmware is to do nothing: not even what time brings."""
         self.owns_media = True
         self.jobs_run: Callable[[], bool] = lambda: False
-        """Whether accelerators run jobs, of which the mailbox says nothing."""
+        """Returns True while accelerators run jobs, which the mailbox does not show."""
         self.end_apu: Callable[[], None] = lambda: None
         """Ends the APU's process, and waits for that; another one may start afterwards."""
         self._controller = controller
@@ -66,7 +66,7 @@ class Migration:
         self._starting: Pending | None = None
         self._until = 0.0
         self._keep_alive = (0, 0)
-        """What is left of the Keep Alive Timer, in milliseconds."""
+        """The rest of the Keep Alive Timer, in milliseconds."""
         self._flush: Future[list[Flushed]] | None = None
         self._for_good = False
         self._data = memoryview(b"")
@@ -203,7 +203,7 @@ class Migration:
         pending.finish(error)
 
     def _busy(self) -> str:
-        """What has to end first; nothing for a drive that is at rest."""
+        """The work that has to end first; none for an idle drive."""
         one, outstanding = self._controller, self._controller.outstanding
         waiting = len(outstanding) - one.events.waiting - len(outstanding.fused)
         reasons = {

@@ -63,7 +63,8 @@ class SavedCommand:
 
 @dataclass(frozen=True)
 class SavedCompute:
-    """What a compute namespace holds: programs, and memory range sets by their identifiers."""
+    """The saved state of a compute namespace: programs, and memory range sets by their
+    identifiers."""
 
     nsid: U32
     programs: tuple[SavedProgram, ...]

@@ -70,9 +70,10 @@ class Namespaces:
         self.by_identifier = False
         """The host has enabled command sets by their identifiers (CC.CSS is 110b)."""
         self.enabled = NVM_ALONE
-        """Those of a combination that the host has selected by CC.CSS and by its profile."""
+        """Command sets of the combination that the host has selected by CC.CSS and by its
+        profile."""
         self.attached: dict[int, AnyNamespace] = {}
-        """Those that are attached, of enabled command sets, which a host calls active."""
+        """Attached namespaces of enabled command sets, which a host calls active."""
         self._withdrawn: set[int] = set()
         self.select(by_identifier=True)
 
@@ -96,7 +97,7 @@ class Namespaces:
         return listed if known else range(self.handle_count)
 
     def add(self, namespace: AnyNamespace) -> None:
-        """There is a new namespace, which is not attached."""
+        """Add a new namespace, which is not attached."""
         self.every[namespace.nsid] = namespace
         self.version += isinstance(namespace, Namespace)
         self.on_change()
@@ -154,17 +155,17 @@ class Namespaces:
 
     @property
     def allocated(self) -> dict[int, AnyNamespace]:
-        """Those that there are, attached or not, of enabled command sets."""
+        """All namespaces of enabled command sets, attached or not."""
         return {nsid: one for nsid, one in self.every.items() if one.csi in self.enabled}
 
     @property
     def blocks(self) -> dict[int, Namespace]:
-        """Those that have logical blocks, attached or not."""
+        """Namespaces with logical blocks, attached or not."""
         return {nsid: one for nsid, one in self.every.items() if isinstance(one, Namespace)}
 
     @property
     def attached_blocks(self) -> dict[int, Namespace]:
-        """Those that have logical blocks and are attached."""
+        """Attached namespaces with logical blocks."""
         return {nsid: one for nsid, one in self.attached.items() if isinstance(one, Namespace)}
 
     @property
@@ -185,7 +186,7 @@ class Namespaces:
 
     @property
     def zoned(self) -> list[ZonedNamespace]:
-        """Those that have zones, attached or not."""
+        """Namespaces with zones, attached or not."""
         return [one for one in self.every.values() if isinstance(one, ZonedNamespace)]
 
     def active(self, nsid: int) -> AnyNamespace:
@@ -196,7 +197,7 @@ class Namespaces:
         return namespace
 
     def of_kind(self, kind: type[Kind], nsid: int) -> Kind:
-        """As `active`, where that is of the command set. Raises NvmeError."""
+        """The same as `active`, for a namespace of the command set. Raises NvmeError."""
         namespace = self.active(nsid)
         if not isinstance(namespace, kind):
             raise NvmeError(
@@ -241,7 +242,8 @@ class Namespaces:
         return namespace.blocks if namespace is not None else 0
 
     def knows_deallocated(self, nsid: int) -> bool:
-        """Whether a namespace knows its deallocated blocks; False where there is none."""
+        """True for a namespace that records its deallocated blocks; False where there is no such
+        namespace."""
         namespace = self.blocks.get(nsid)
         return namespace is not None and namespace.knows_deallocated
 

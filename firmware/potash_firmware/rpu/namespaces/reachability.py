@@ -43,7 +43,7 @@ class Reachability:
         return True
 
     def reaches(self, nsid: int, other: int) -> bool:
-        """Whether commands of an attached namespace can use another one."""
+        """True where commands of an attached namespace can use another one."""
         return nsid == other or (self.associated and other in self._namespaces.attached)
 
     def require(self, nsid: int, other: int) -> None:

@@ -16,10 +16,10 @@ from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.uncorrectable import MOST_RANGES, SavedRanges
 
 SECTION: Section[dict[str, SavedRanges]] = Section("uncorrectable", dict[str, SavedRanges])
-"""Of the sidecar: the uncorrectable ranges of each namespace that has any.
+"""The sidecar's section of the uncorrectable ranges of each namespace that has any.
 
-Names are its identifier and how often it has been formatted: a device that is killed between the
-two records of a format does not take old ranges for new ones.
+A name consists of the namespace's identifier and the number of its formats, so a device that is
+killed between the two records of a format does not mistake old ranges for new ones.
 """
 
 
@@ -47,7 +47,8 @@ class UncorrectableRecord:
 
     @property
     def is_saved(self) -> bool:
-        """What is uncorrectable now would be so after a power cycle, and nothing else."""
+        """True where a power cycle would change nothing: the ranges on record are the current
+        ones."""
         return self._saved == self._changes
 
     def save(self) -> Steps:
@@ -62,14 +63,15 @@ class UncorrectableRecord:
         return None
 
     def saving(self) -> Steps:
-        """As `save`, within a long operation. Raises MediaError."""
+        """The same as `save`, within a long operation. Raises MediaError."""
         write, change = self._changed()
         yield write
         self._saved = max(self._saved, change)
         return None
 
     def _changed(self) -> tuple[Callable[[], None], int]:
-        """What is to be called, where it may wait, to save this change, and the change's number."""
+        """A function to be called, where it may wait, to save this change, and the change's
+        number."""
         self._changes += 1
         self._sidecar.put(
             SECTION,

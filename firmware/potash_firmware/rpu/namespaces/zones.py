@@ -47,7 +47,7 @@ _REFUSED = {
     ZoneState.READ_ONLY: Status.ZONE_IS_READ_ONLY,
     ZoneState.OFFLINE: Status.ZONE_IS_OFFLINE,
 }
-"""What a write to such a zone ends with."""
+"""The status of a write to a zone in each state."""
 
 _States = tuple[ZoneState, ...]
 
@@ -73,7 +73,7 @@ that the action is about when it is for all (section 3.4.3.1)."""
 
 @dataclass(eq=False, slots=True)
 class Zone:
-    """One zone; `pointer` counts from `first`, its first block."""
+    """A zone; `pointer` counts from `first`, its first block."""
 
     number: int
     first: int
@@ -82,10 +82,10 @@ class Zone:
     attributes: ZoneAttribute = _NONE
     extension: bytes = b""
     resets: int = 0
-    """How often it was reset since the power came."""
+    """Number of resets since power-on."""
 
     def encode(self) -> bytes:
-        """Its record; zeroes are an empty zone."""
+        """The zone's record; an empty zone is all zeroes."""
         if self.state is ZoneState.EMPTY:
             return bytes(ZONE_RECORD)
         record = _RECORD.pack(self.pointer, self.state, self.attributes)
@@ -127,7 +127,7 @@ class Zones:
         """Zones whose records are to be stored before anything else happens in them."""
         self._active: set[int] = set()
         self._implicit: dict[int, None] = {}
-        """Those that are implicitly opened, the one that was written longest ago first."""
+        """Implicitly opened zones, the least recently written first."""
         self._explicit: set[int] = set()
 
     @property
@@ -166,7 +166,7 @@ class Zones:
         self.unsaved.add(zone.number)
 
     def attributes(self, zone: Zone) -> ZoneAttribute:
-        """Its attributes, with what is recommended as long as it is in such a state."""
+        """The zone's attributes, with the recommendations for its state."""
         return zone.attributes | self._recommended(zone)
 
     def _recommended(self, zone: Zone) -> ZoneAttribute:
@@ -286,7 +286,8 @@ class Zones:
             self.become(zone, ZoneState.EMPTY)
 
     def not_emptied(self, zones: Iterable[Zone]) -> None:
-        """Their reset has failed: what is left in them can be read, and they can be reset again.
+        """Mark zones whose reset has failed: their remaining data can be read, and they can be
+        reset again.
 
         They take no writes, so nothing lies behind a write pointer.
         """
@@ -336,7 +337,7 @@ class Zones:
                 yield zone.first + zone.pointer, self.size - zone.pointer
 
     def descriptor(self, zone: Zone) -> bytes:
-        """Its zone descriptor; a write pointer that is not valid is all ones."""
+        """The zone descriptor; an invalid write pointer is all ones."""
         writable = zone.state in _WRITABLE
         return bytes(
             ZoneDescriptor(

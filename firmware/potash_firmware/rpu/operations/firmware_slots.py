@@ -77,7 +77,7 @@ class Download:
 
 
 class FirmwareSlots:
-    """Which images there are, which is active, and which will be."""
+    """The stored images, the active one, and the one that becomes active next."""
 
     def __init__(self, flash: Flash, built_in_revision: str) -> None:
         self.flash = flash

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 class KeepAlive:
-    """One controller's timer; `clock` gives seconds."""
+    """The Keep Alive Timer of a controller; `clock` gives seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -48,7 +48,7 @@ from potash_firmware.rpu.placement import GROUP
 
 @dataclass(eq=False, repr=False)
 class Management:
-    """What makes and takes away the namespaces of one drive; `changed` is called for each."""
+    """Creates and deletes the namespaces of a drive; `changed` is called for each."""
 
     board: Board
     namespaces: Namespaces

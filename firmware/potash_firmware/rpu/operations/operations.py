@@ -42,7 +42,7 @@ class Operation:
         return self.task is not None and isinstance(self.task.waits_for, int)
 
     def result(self) -> int | None:
-        """What one that has ended has come to. Raises NvmeError."""
+        """The result of an operation that has ended. Raises NvmeError."""
         if self.error is not None:
             raise self.error
         return self.dword
@@ -112,7 +112,7 @@ class Operations:
 
 
 def _refusal(error: Exception) -> NvmeError:
-    """What the command ends with of an operation that has ended so."""
+    """The error of the command whose operation has ended with this exception."""
     if isinstance(error, NvmeError):
         return error
     if isinstance(error, MediaError):

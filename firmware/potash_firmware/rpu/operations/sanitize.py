@@ -41,7 +41,7 @@ from potash_wire.records import U32, Range
 log = logging.getLogger(__name__)
 
 MOST_PASSES = 16
-"""Of an overwrite."""
+"""The pattern and passes of an overwrite."""
 
 
 class SavedSanitize(TypedDict):
@@ -56,7 +56,7 @@ class SavedSanitize(TypedDict):
 
 
 SECTION: Section[SavedSanitize] = Section("sanitize", SavedSanitize)
-"""Of the sidecar."""
+"""The sidecar's section."""
 
 ACTIONS = {
     SanitizeAction.BLOCK_ERASE: Sanicap.BLOCK_ERASE,
@@ -89,7 +89,8 @@ ALLOWED_ADMIN = frozenset(
         AdminOpcode.DOORBELL_BUFFER_CONFIG,
     }
 )
-"""What a host may do while an operation is in progress, and after one that has failed."""
+"""Commands that a host may send while an operation is in progress, and after one that has
+failed."""
 
 
 @dataclass(eq=False, repr=False)
@@ -117,7 +118,7 @@ class Sanitizing:
     _done: int = 0
     _total: int = 1
     _erased: int | None = None
-    """What the health log had counted as writes when everything was erased."""
+    """The number of writes in the health log when everything was erased."""
     _dword10: int = 0
 
     # What the host may do.
@@ -311,7 +312,7 @@ class Sanitizing:
         return None
 
     def _pass(self, number: int) -> tuple[int, Callable[[Media, int, int], None]]:
-        """What one pass over all media does, and to how many bytes in one go."""
+        """The work of a pass over all media, and the number of bytes of a step."""
         fields = self._fields
         if fields.sanact == SanitizeAction.OVERWRITE:
             inverted = fields.oipbp and number % 2
@@ -321,7 +322,7 @@ class Sanitizing:
         return PUNCHED_PIECE, Media.punch
 
     def _save(self, state: logs.SanitizeState, *, failed: bool) -> Callable[[], None]:
-        """What is to be called, where it may wait, to have that remembered. Raises MediaError."""
+        """A function to be called, where it may wait, to record the state. It raises MediaError."""
         self.sidecar.put(
             SECTION,
             {

@@ -54,11 +54,12 @@ class SavedTests(TypedDict, total=False):
 
 
 SECTION: Section[SavedTests] = Section("self_test", SavedTests)
-"""Of the sidecar."""
+"""The sidecar's section."""
 
 
 class Segment(IntEnum):
-    """What is checked, with the numbers of the standard's example (Base 2.0, section 8.6)."""
+    """The segments of a test, with the numbers of the standard's example (Base 2.0, section
+    8.6)."""
 
     SMART_CHECK = 2
     METADATA = 4
@@ -164,7 +165,7 @@ class SelfTests:
         )
 
     def save(self) -> Callable[[], None]:
-        """What is to be called, where it may wait, to have all this saved."""
+        """A function to be called, where it may wait, to save the results."""
         run = self.running
         sidecar = self.board.sidecar
         sidecar.put(

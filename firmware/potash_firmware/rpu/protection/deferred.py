@@ -6,7 +6,7 @@ from potash_firmware.rpu.protection.wanted import Wanted
 def insert(
     wanted: Wanted, blocks: memoryview, metadata: memoryview, count: int, first: int = 0
 ) -> None:
-    """As `information.insert`."""
+    """The same as `information.insert`."""
     from potash_firmware.rpu.protection import information
 
     information.insert(wanted, blocks, metadata, count, first)
@@ -15,7 +15,7 @@ def insert(
 def check(
     wanted: Wanted, blocks: memoryview, metadata: memoryview, slba: int, count: int, first: int = 0
 ) -> None:
-    """As `information.check`. Raises NvmeError."""
+    """The same as `information.check`. Raises NvmeError."""
     from potash_firmware.rpu.protection import information
 
     information.check(wanted, blocks, metadata, slba, count, first)

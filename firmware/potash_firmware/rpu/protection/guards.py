@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
-"""Of shape (blocks, bytes)."""
+"""An array of bytes of shape (blocks, bytes)."""
 Words = npt.NDArray[Any]
 """Unsigned integers as wide as a guard."""
 
@@ -31,7 +31,7 @@ class Crc:
     """The parameters of a CRC, with the polynomial as reflected as the CRC is."""
 
     type: Any
-    """Of a state: an unsigned integer of numpy's."""
+    """NumPy's unsigned integer of a state."""
     polynomial: int
     reflected: bool = True
     initial: int = 0
@@ -39,7 +39,7 @@ class Crc:
 
     @property
     def bits(self) -> int:
-        """Of a state."""
+        """Bytes of a state."""
         return int(8 * np.dtype(self.type).itemsize)
 
 
@@ -48,7 +48,7 @@ CRCS = {
     32: Crc(np.uint32, 0x82F6_3B78, initial=0xFFFF_FFFF, inverted=0xFFFF_FFFF),
     64: Crc(np.uint64, 0x9A6C_9329_AC4B_C9B5, initial=(1 << 64) - 1, inverted=(1 << 64) - 1),
 }
-"""By the bits of the guard: T10 DIF, Castagnoli, and NVM Express's own."""
+"""The CRCs by the bits of the guard: T10 DIF, Castagnoli, and NVM Express's own."""
 
 
 def guards(bits: int, blocks: Bytes, metadata: Bytes) -> Words:
@@ -65,7 +65,7 @@ def guards(bits: int, blocks: Bytes, metadata: Bytes) -> Words:
 
 
 def _sum(crc: Crc, data: Bytes, behind: int) -> Words:
-    """What `data` contributes that has `behind` more bytes behind it."""
+    """The contribution of `data` with `behind` more bytes after it."""
     length = data.shape[1]
     if length % _PIECE or length == _PIECE:
         return _looked_up(data, _places(crc, length, 1, behind))
@@ -82,7 +82,7 @@ def _looked_up(data: Bytes, table: Words) -> Words:
 
 @lru_cache(maxsize=64)
 def _rows(count: int) -> npt.NDArray[np.int64]:
-    """Where in a table the row of each byte begins."""
+    """The index in a table at which the row of each byte begins."""
     return np.arange(count) * 256
 
 

@@ -97,6 +97,6 @@ def _fields(kept: Metadata, rows: Bytes) -> Bytes:
 
 
 def _mask(wanted: Wanted, bits: int) -> Bytes:
-    """Those bits of storage and reference tag, as bytes."""
+    """The bits of storage and reference tag, as bytes."""
     size = SPACE_BITS[wanted.metadata.guard]
     return np.frombuffer((bits & (1 << size) - 1).to_bytes(size // 8, "big"), np.uint8)

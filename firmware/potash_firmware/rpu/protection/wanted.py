@@ -1,4 +1,4 @@
-"""What a command requests of protection information.
+"""Requests of commands concerning protection information.
 
 Source: NVM Command Set Specification 1.0, section 5.2.
 """
@@ -26,7 +26,7 @@ SPACE_BITS = {16: 32, 32: 80, 64: 48}
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a command wants of the protection information of its blocks.
+    """The request of a command concerning the protection information of its blocks.
 
     `tags` is the storage tag, and below it the reference tag of the first block.
     """
@@ -40,7 +40,8 @@ class Wanted:
 
     @classmethod
     def of(cls, metadata: Metadata, prinfo: int, checks_storage_tag: bool, fields: Tags) -> Wanted:
-        """As the fields of a command or of a source range say; what is not used is ignored."""
+        """The request in the fields of a command or of a source range; unused fields are
+        ignored."""
         if not metadata.protection:
             return cls(metadata)
         mask = (1 << SPACE_BITS[metadata.guard]) - 1

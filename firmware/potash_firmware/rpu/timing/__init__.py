@@ -1,1 +1,1 @@
-"""When commands complete: the guest's clock, its deadlines, and the modelled time of the drive."""
+"""Times of completions: the modelled time of the drive and of jobs, and stops of the guest."""

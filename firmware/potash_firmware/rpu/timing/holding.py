@@ -1,4 +1,4 @@
-"""When a guest is stopped: while a job's emulation is behind the guest's own time.
+"""Stops of the guest: while a job's emulation is behind the guest's own time.
 
 A job holds the guest from the moment at which guest time since its start has come up with what it
 has modelled so far, and releases it when the model is ahead by a quantum. Single commands hold
@@ -35,7 +35,7 @@ class Source(Protocol):
 
 
 class Standstill(Protocol):
-    """What stops the guest; it never waits in a call but for `close`."""
+    """Stops the guest; only `close` ever waits."""
 
     over: bool
     """The guest has stood still for too long and goes on, until every holder has released it."""
@@ -79,7 +79,7 @@ class Holding:
     fail: Callable[[], None]
     _holders: set[Hashable] = field(default_factory=set, init=False)
     _failed: set[Hashable] = field(default_factory=set, init=False)
-    """Those that were to be failed, and are there still."""
+    """Jobs that were told to fail, and have not ended yet."""
     _attached: bool = field(default=False, init=False)
     _next: int | None = field(default=None, init=False)
     """Nanoseconds of guest time at which some job may have to hold the guest."""

@@ -1,4 +1,4 @@
-"""Which pages of the modelled drive each namespace has."""
+"""The pages of the modelled drive that each namespace has."""
 
 from collections.abc import Collection, Iterator
 
@@ -66,11 +66,12 @@ class Layout:
         return pieces
 
     def pages(self, nsid: int) -> int:
-        """How many a namespace has; 0 for one that is not there."""
+        """Number of pages of a namespace; 0 for one that does not exist."""
         return sum(count for _, count in self.placed.get(nsid, ()))
 
     def find(self, nsid: int, first: int, count: int) -> Iterator[tuple[int, int]]:
-        """Where pages of a namespace are. Raises ValueError for those that it does not have."""
+        """The drive's pages for pages of a namespace. Raises ValueError for pages that it does not
+        have."""
         for start, length in self.placed.get(nsid, ()):
             if first < length and count:
                 taken = min(count, length - first)

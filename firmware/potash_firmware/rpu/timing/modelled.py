@@ -36,11 +36,11 @@ class TimeSettings:
 
     drive: Drive
     factor: int = 1
-    """By which every modelled time is multiplied."""
+    """A factor by which every modelled time is multiplied."""
     processor: CoreProfile = DEFAULT
     """The cores that run programs and models."""
     pieces: tuple[Piece, ...] = ()
-    """What namespaces have of a drive that was used before."""
+    """The pages of namespaces on a drive that was used before."""
 
 
 class ModelledTime:
@@ -73,14 +73,14 @@ class ModelledTime:
         self.executions = 0
         """Executions in compute namespaces that have ended."""
         self.execution_ns = 0
-        """What the last of these took."""
+        """The duration of the last execution."""
         self._memory_free = 0
-        """When the DRAM of memory namespaces has done what it was asked."""
+        """The time at which the DRAM of memory namespaces has executed all requests."""
         self.drive.on_failure = self._policy_failed
         self.place(sizes)
 
     def place(self, sizes: Mapping[int, int]) -> None:
-        """There are other namespaces: those that are gone are trimmed. Raises ValueError."""
+        """Adapt to changed namespaces: deleted ones are trimmed. Raises ValueError."""
         layout = self._layout
         pages = {nsid: -(-size // PAGE) for nsid, size in sizes.items()}
         for nsid in [one for one in layout.placed if layout.pages(one) != pages.get(one)]:
@@ -101,7 +101,7 @@ class ModelledTime:
 
     @property
     def pieces(self) -> list[Piece]:
-        """What namespaces have of the drive."""
+        """The pages of the drive that namespaces have."""
         return self._layout.pieces
 
     def charge(
@@ -114,12 +114,12 @@ class ModelledTime:
         fua: bool = False,
         stream: int = 0,
     ) -> int:
-        """When a request for `length` bytes from `offset` of a namespace completes that comes `at`
-        (default: now); a write goes to the superblock of a stream.
+        """The time at which a request for `length` bytes from `offset` of a namespace completes
+        that arrives `at` (default: now); a write goes to the superblock of a stream.
 
         Bytes are extended to pages, or for TRIM reduced to them. A request of the future is served
-        as if it came now, and completes as much later. Raises NvmeError where the drive is worn
-        out or a policy fails.
+        as if it came now, and completes as much later. Raises NvmeError where the drive is worn out
+        or a policy fails.
         """
         at = self.clock.now() if at is None else at
         first, end = offset // PAGE, -(-(offset + length) // PAGE)
@@ -144,7 +144,8 @@ class ModelledTime:
         fua: bool = False,
         stream: int = 0,
     ) -> int:
-        """As `charge`, of a write that begins when what is read before it is there, at `after`."""
+        """The same as `charge`, for a write that begins when the data that is read for it is there,
+        at `after`."""
         return self.charge(nsid, Op.WRITE, offset, length, after, fua, stream)
 
     def copy(
@@ -157,12 +158,12 @@ class ModelledTime:
         fua: bool = False,
         stream: int = 0,
     ) -> int:
-        """As `charge`, of a write that has to read blocks first."""
+        """The same as `charge`, for a write that has to read blocks first."""
         read = max((self.read(nsid, first, size) for first, size in sources), default=None)
         return self.write(nsid, offset, length, after=read, fua=fua, stream=stream)
 
     def memory(self, touched: int, sent: int = 0, after: int | None = None) -> int:
-        """When a command on memory namespaces completes that comes now.
+        """The time at which a command on memory namespaces completes that arrives now.
 
         It reads and writes `touched` bytes of DRAM, which does one thing at a time, not before
         `after`; `sent` of them go over the link.
@@ -174,16 +175,17 @@ class ModelledTime:
         return self._memory_free + (_taken(sent, profile.link) + profile.completion_ns) * factor
 
     def trim(self, nsid: int, ranges: Iterable[tuple[int, int]]) -> int:
-        """As `charge`, of several ranges."""
+        """The same as `charge`, for several ranges."""
         ends = (self.charge(nsid, Op.TRIM, first, size) for first, size in ranges)
         return max(ends, default=self.clock.now())
 
     def flush(self) -> int:
-        """When all that was written before is on flash."""
+        """The time at which all earlier writes are on flash."""
         return self._submit(Op.FLUSH, [(0, 0)], self.clock.now())
 
     def erase(self, nsids: Collection[int]) -> int:
-        """When namespaces are empty; where all are to be, so is the flash."""
+        """The time at which namespaces have been emptied; if these are all of them, the flash is
+        empty, too."""
         placed = self._layout.placed
         if set(nsids) >= set(placed):
             return self._submit(Op.FORMAT, [(0, 0)], self.clock.now())
@@ -202,7 +204,7 @@ class ModelledTime:
         return int(state.filled[stream]) * PAGE if state.open[stream] >= 0 else 0
 
     def close(self, stream: int) -> int:
-        """When a stream has begun another superblock."""
+        """The time at which a stream has begun another superblock."""
         return self._submit(Op.CLOSE, [(0, 0)], self.clock.now(), stream=stream)
 
     @property
@@ -226,9 +228,9 @@ class ModelledTime:
         fua: bool = False,
         stream: int = 0,
     ) -> int:
-        """When all of first page and number of the drive's are done, of a request that came `at`.
+        """The time at which requests for runs of the drive's pages are done that arrived `at`.
 
-        Raises NvmeError.
+        A run is its first page and its length. Raises NvmeError.
         """
         factor, end = self.factor, at
         arrival = max(-(-min(at, self.clock.now()) // factor), self.drive.now)

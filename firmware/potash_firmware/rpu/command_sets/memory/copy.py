@@ -92,7 +92,7 @@ def copy(controller: Controller, command: Command) -> Steps:
 
 
 def _modelled(timing: ModelledTime, sources: Sequence[Source], total: int) -> int:
-    """When a modelled drive has copied so many bytes. Raises NvmeError."""
+    """The time at which a modelled drive has copied so many bytes. Raises NvmeError."""
     reads = [one for one in sources if isinstance(one.namespace, Namespace)]
     read = [timing.read(one.namespace.nsid, one.first, one.length) for one in reads]
     memory = total - sum(one.length for one in reads)

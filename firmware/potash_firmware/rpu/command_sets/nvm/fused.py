@@ -47,7 +47,7 @@ Run = Callable[[Command, Callable[[Command], Result]], None]
 
 
 class Outcome(NamedTuple):
-    """What the work of a pair has come to."""
+    """The outcome of a pair's work."""
 
     difference: int | NvmeError | None
     """The byte of the media that differs, or what is wrong with protection information."""
@@ -101,7 +101,7 @@ def _missing(_: Command) -> Steps:
 
 @dataclass(eq=False, repr=False)
 class _CompareAndWrite:
-    """One pair; `compare` and `write` are what its halves do, which begin in this order."""
+    """A pair; `compare` and `write` are the work of its halves, which begin in this order."""
 
     controller: Controller
     first: Command
@@ -111,12 +111,12 @@ class _CompareAndWrite:
     _work: tuple[Target, Future[Outcome]] | None = None
     """The blocks, and what is done with them."""
     _second_error: NvmeError | None = None
-    """What the second half ends with because of the first."""
+    """The error with which the second half ends because of the first."""
     _write_refused: NvmeError | None = None
     _write_lost: bool = False
     _compare_due: int | None = None
     _write_due: int | None = None
-    """When the halves complete, where the drive's time is modelled."""
+    """The times at which the halves complete, where the drive's time is modelled."""
 
     def __post_init__(self) -> None:
         self._conflict = self.first.key == self.second.key or self.controller.outstanding.conflicts(
@@ -241,7 +241,7 @@ class _CompareAndWrite:
             self._write_refused = error
 
     def _content(self, blocks: Target) -> tuple["memoryview | Buffers | None", bool]:
-        """What is to be written and whether durably; a write that is refused leaves it at that."""
+        """The data of the write, None where it is lost or refused, and whether it is durable."""
         controller = self.controller
         try:
             if is_lost(self._second_faults, self.second):
@@ -264,7 +264,7 @@ class _CompareAndWrite:
         return content, fua or blocks.namespace.write_through
 
     def _compared(self, blocks: Target, work: Future[Outcome]) -> Steps:
-        """How the first half ends."""
+        """The end of the first half."""
         controller, namespace = self.controller, blocks.namespace
         failed = None
         try:
@@ -287,7 +287,7 @@ class _CompareAndWrite:
         self._second_error = NvmeError(Status.FAILED_FUSED_COMMAND, f"its first half failed: {why}")
 
     def _written(self, blocks: Target, work: Future[Outcome]) -> Steps:
-        """How the second half ends, after the first."""
+        """The end of the second half, after the first."""
         if self._second_error is not None:
             raise self._second_error
         if self._write_refused is not None:

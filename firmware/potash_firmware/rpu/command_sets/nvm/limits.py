@@ -27,7 +27,7 @@ DEALLOCATION = Dlfeat.READS_ZEROES | Dlfeat.WRITE_ZEROES_DEALLOCATES
 
 
 class CopyLimits(NamedTuple):
-    """Of one Copy, in blocks and ranges."""
+    """The limits of a Copy, in blocks and ranges."""
 
     mssrl: int
     mcl: int
@@ -35,7 +35,7 @@ class CopyLimits(NamedTuple):
 
 
 def copy_limits(block_size: int) -> CopyLimits:
-    """What a namespace with such blocks allows."""
+    """The limits of a namespace with such blocks."""
     return CopyLimits(MAX_TRANSFER // block_size, COPY_SIZE // block_size, MOST_SOURCE_RANGES - 1)
 
 
@@ -44,11 +44,11 @@ CONTROLLER_FIELDS: dict[str, Any] = {
     "acwu_z": COMPARE_AND_WRITE_BLOCKS - 1,
     "copy_formats": 1 << COPY_FORMAT_0 | 1 << COPY_FORMAT_1,
 }
-"""Of Identify Controller."""
+"""The limits in Identify Controller."""
 
 
 def namespace_fields(namespace: Namespace) -> dict[str, Any]:
-    """Of Identify Namespace."""
+    """The limits in Identify Namespace."""
     preferred_z = max(GRANULARITY // namespace.block_size, 1) - 1
     features = Nsfeat.OPTIMAL_PERFORMANCE
     if namespace.knows_deallocated:

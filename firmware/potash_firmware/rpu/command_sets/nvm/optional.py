@@ -81,7 +81,7 @@ def first_difference(
 
 
 def differs(namespace: Namespace, at: int) -> NvmeError:
-    """What a comparison ends with that has found a difference in byte `at` of the media."""
+    """The error of a comparison that has found a difference in byte `at` of the media."""
     lba = at // namespace.block_size
     return NvmeError(Status.COMPARE_FAILURE, f"block {lba} holds something else", dnr=True, lba=lba)
 

@@ -225,7 +225,8 @@ def compare(
 
 
 def expected_of(controller: Controller, command: Command, blocks: Target) -> Buffers:
-    """What the host has to be compared, which is checked as the command wants. Raises NvmeError."""
+    """The host's data that is to be compared, after the checks that the command requests. Raises
+    NvmeError."""
     expected = Buffers(blocks)
     if expected.wanted.action:
         raise NvmeError(
