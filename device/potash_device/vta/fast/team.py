@@ -32,8 +32,10 @@ LONGEST_REST = 63
 @dataclass(slots=True)
 class Pace:
     """The choice between one thread and several for a stream, by the times of its last runs.
+
     Several are slower where other work has the processors: waiting for a thread that has no
-    processor takes a time slice."""
+    processor takes a time slice.
+    """
 
     alone: float = math.inf
     """Seconds of the last run in one thread."""
