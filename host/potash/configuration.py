@@ -15,7 +15,6 @@ from potash.sections import (
     LIMITS,
     MEBI,
     MOST_ACCELERATORS,
-    MOST_THREADS,
     AcceleratorSection,
     ComputeSection,
     DeviceSection,
@@ -24,6 +23,7 @@ from potash.sections import (
     MemorySection,
     NamespaceSection,
     TimeSection,
+    VtaSection,
 )
 from potash.toml_kinds import ConfigurationError
 from potash.units import human
@@ -90,7 +90,7 @@ SECTIONS: Mapping[str, type[Any]] = {
     "guest": GuestSection,
     "time": TimeSection,
 }
-"""Sections that there is one of; `[vta]` has the keys of `vta_config.json`, and `threads`."""
+"""Sections that there is one of, but for `[vta]`, which also has the keys of `vta_config.json`."""
 
 NUMBERED: Mapping[str, tuple[type[NamespaceSection | AcceleratorSection], int, int]] = {
     "namespace": (NamespaceSection, 1, MOST_NAMESPACES),
@@ -98,7 +98,7 @@ NUMBERED: Mapping[str, tuple[type[NamespaceSection | AcceleratorSection], int, i
 }
 """Sections by number: what they are, the first number, how many there may be."""
 
-VTA, THREADS = "vta", "threads"
+VTA = "vta"
 
 REMEMBERED = f"those that the media remembers, or one of {human(DEFAULT_SIZE)} on a new drive"
 """The namespaces where none is described."""
@@ -136,12 +136,6 @@ def parse(text: str, folder: Path) -> Configuration:
         name: _numbered(content, name, folder, *described) for name, described in NUMBERED.items()
     }
     for number, one in enumerate(several["namespace"], 1):
-        if one.size < one.block_size:
-            wrong = f"size in [namespace.{number}] is less than one block of {one.block_size} bytes"
-            raise ConfigurationError(wrong)
-        if one.protection and not one.metadata:
-            wrong = f"protection in [namespace.{number}] is without metadata"
-            raise ConfigurationError(wrong)
         try:
             _ = one.shape
         except ValueError as error:
@@ -163,10 +157,8 @@ def write(configuration: Configuration) -> str:
     parts += [_written(f"accelerator.{n}", o) for n, o in enumerate(configuration.accelerators)]
     parts.append(_written("memory", configuration.memory))
     parts.append(_written("compute", configuration.compute))
-    vta = dict(configuration.vta.to_mapping())
-    if configuration.vta_threads is not None:
-        vta[THREADS] = configuration.vta_threads
-    parts.append([f"[{VTA}]", *(f"{name} = {value}" for name, value in vta.items())])
+    core = [f"{name} = {value}" for name, value in configuration.vta.to_mapping().items()]
+    parts.append([*_written(VTA, VtaSection(configuration.vta_threads)), *core])
     parts.append(_written("limits", configuration.limits))
     parts.append(_written("guest", configuration.guest))
     parts.append(_written("time", configuration.time))
@@ -220,16 +212,11 @@ def _vta(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     table = content.get(VTA, {})
     if not isinstance(table, dict):
         raise ConfigurationError(f"[{VTA}] must be a section")
-    core = {name: value for name, value in table.items() if name != THREADS}
-    threads = None
-    if THREADS in table:
-        try:
-            threads = kinds.count(1, MOST_THREADS).read(table[THREADS], folder)
-        except ValueError as error:
-            wrong = f"{THREADS} in [{VTA}] is {_shown(table[THREADS])}; it {error}"
-            raise ConfigurationError(wrong) from None
+    own = {name: table[name] for name in kinds.keys(VtaSection) if name in table}
+    core = {name: value for name, value in table.items() if name not in own}
+    section = _section(VtaSection, {VTA: own}, VTA, folder)
     try:
-        return {"vta": Config.from_mapping(core), "vta_threads": threads}
+        return {"vta": Config.from_mapping(core), "vta_threads": section.threads}
     except ConfigError as error:
         raise ConfigurationError(f"[{VTA}]: {error}") from None
 

@@ -4,13 +4,20 @@
 This is the one list of settings; what reads files and command lines follows it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple, Self
 
+import click
+
+from csd_spec.faults import MOST_FAULTS, Fault
 from csd_spec.opcodes import PAGE_SIZE
 from potash import toml_kinds as kinds
 from potash.toml_kinds import key
-from potash.units import LARGEST
+from potash.units import LARGEST, Parsed, Size, completing, human
+from potash.vm.packages import ENVIRONMENT as MIRROR_VARIABLE
+from potash.vm.packages import MIRROR_HELP
 from potash.vm.qemu import CPUS, MEMORY
 from potash.vm.standstill import DEFAULT_LIMIT
 from potash_device.controller.cmb import CmbSettings
@@ -18,6 +25,7 @@ from potash_device.media.shapes import (
     BLOCK_SIZES,
     DEFAULT_BLOCK_SIZE,
     DEFAULT_SIZE,
+    DEFAULT_ZONE_SIZE,
     LEAST_ZONE_SIZE,
     MEMORY_UNIT,
     METADATA_SIZES,
@@ -29,7 +37,7 @@ from potash_device.timing.profile import PROFILES as DRIVES
 from potash_firmware.apu.config import Limits, RangeUnit
 from potash_firmware.bpf.arena import LEAST_FRAME
 from potash_firmware.bpf.engine import Engine
-from potash_firmware.log_components import LEVELS
+from potash_firmware.log_components import COMPONENTS, FORMATS, LEVELS, LogSettings
 from potash_firmware.mailbox.messages import MAX_MEMORY_RANGES
 from potash_firmware.rpu.placement import PlacementSettings
 from potash_firmware.rpu.settings import ComputeSettings, RpuSettings
@@ -61,111 +69,133 @@ MOST_ACCELERATORS = 64
 MOST_THREADS = 16
 ACCELERATOR = DeviceSettings().accelerators[0]
 """The one that a device has if nothing is said."""
+BUFFER = kinds.size(PAGE_SIZE, LARGEST_BUFFER)
+MEMORY_SIZE = kinds.size(MEMORY_UNIT, LARGEST_MEMORY, MEMORY_UNIT)
+LOG = LogSettings()
+LIBUBPF = "POTASH_LIBUBPF"
+"""The environment variable that has the path of the engine ubpf's library."""
 
 
 @dataclass(frozen=True)
 class DeviceSection:
-    """`[device]`: what `potash serve` is told of the whole device."""
+    """The device."""
 
-    socket: Path | None = key(
-        kinds.PATH, None, "--socket", "Path of the UNIX socket, which only this user can open."
-    )
-    media: Path | None = key(
-        kinds.PATH,
-        None,
-        "--media",
+    # fmt: off
+    socket: Path | None = key(kinds.PATH, None, "--socket",
+        "Path of the UNIX socket, which only this user can open; potash guest creates its own.")
+    media: Path | None = key(kinds.PATH, None, "--media",
         "Directory, or file, that stores the drive; created if it does not exist (default: in "
-        "memory).",
-    )
-    capacity: int | None = key(
-        kinds.size(DEFAULT_BLOCK_SIZE, LARGEST),
-        None,
-        "--capacity",
+        "memory).", page="media.md")
+    capacity: int | None = key(kinds.size(DEFAULT_BLOCK_SIZE, LARGEST), None, "--capacity",
         "Maximum total size of all namespaces, for hosts that create some (default: their total "
-        "size). The media store it.",
-    )
-    read_only: bool = key(
-        kinds.FLAG, False, "--read-only/--read-write", "Open the media read-only, or for writing."
-    )
-    profile: str = key(
-        kinds.choice(sorted(PROFILES)),
-        "potash",
-        "--profile",
+        "size). The media store it.")
+    read_only: bool = key(kinds.FLAG, False, "--read-only/--read-write",
+        "Open the media read-only, or for writing.")
+    profile: str = key(kinds.choice(sorted(PROFILES)), "potash", "--profile",
         "Identity of the device: Potash, or the hardware platform that it follows.",
-        guest=True,
-    )
-    range_unit: str = key(
-        kinds.choice(unit.value for unit in RangeUnit),
-        RangeUnit.PAGE.value,
-        "--range-unit",
-        "Unit of local storage in accelerator commands: pages of 4096 bytes, or LBAs.",
-    )
-    range_count: str = key(
-        kinds.choice(RANGE_COUNTS),
-        "plain",
-        "--range-count",
-        "Whether a count of one page is 1 there, or 0 as in Read and Write.",
-    )
-    engine: str = key(
-        kinds.choice(engine.value for engine in Engine),
-        Engine.NATIVE.value,
-        "--engine",
+        page="design.md#device-profiles", guest=True)
+    serial: str | None = key(kinds.SERIAL, None, "--serial",
+        "Serial number (default: the profile's). The subsystem name is derived from it, so it "
+        "must be unique in a machine.")
+    range_unit: str = key(kinds.choice(unit.value for unit in RangeUnit),
+        RangeUnit.PAGE.value, "--range-unit",
+        "Unit of local storage in accelerator commands: pages of 4096 bytes, or LBAs.")
+    range_count: str = key(kinds.choice(RANGE_COUNTS), "plain", "--range-count",
+        "Whether a count of one page is 1 there, or 0 as in Read and Write.")
+    engine: str = key(kinds.choice(engine.value for engine in Engine),
+        Engine.NATIVE.value, "--engine",
         "Engine that runs programs; the interpreter if it is not available.",
-    )
-    trace: Path | None = key(
-        kinds.FILE,
-        None,
-        "--trace",
+        page="native.md#engines")
+    libubpf: Path | None = key(kinds.EXISTING_FILE, None, "--libubpf",
+        f"The library of the engine ubpf (default: {LIBUBPF}, or libubpf.so as the loader finds "
+        "it).", page="native.md#engines")
+    trace: Path | None = key(kinds.FILE, None, "--trace",
         "File for a trace of commands: for ui.perfetto.dev, written at the end, if the name ends "
-        "in .json or .json.gz; otherwise JSON lines, written at once.",
-    )
-    log_level: str = key(kinds.choice(LEVELS), "info", "--log-level", "Log level.")
-    cmb: CmbSettings | None = key(
-        kinds.CMB,
-        None,
-        "--cmb",
-        "Controller memory buffer in BAR 2: its size, a power of two (Linux uses it from 2M on), "
-        "and its uses: sqs,cqs,lists,rds,wds for submission and completion queues, lists, and "
-        "data of reads and writes (default: all uses; no buffer).",
-        guest=True,
-    )
-    fdp: PlacementSettings | None = key(
-        kinds.PLACEMENT,
-        None,
-        "--fdp",
+        "in .json or .json.gz; otherwise JSON lines, written at once.", page="tracing.md")
+    metrics: int | None = key(kinds.count(0, 0xFFFF), None, "--metrics",
+        "Serve metrics for Prometheus at this port of 127.0.0.1 (0: any free port).",
+        page="observing.md", metavar="PORT")
+    log_level: str = key(kinds.choice(LEVELS), LOG.level, "--log-level", "Log level.")
+    log: tuple[Mapping[str, str], ...] = key(
+        kinds.several(kinds.LEVELS, "log levels"), (), "--log",
+        f"Log level of single components: {', '.join(COMPONENTS)}. May be repeated.")
+    log_format: str = key(kinds.choice(FORMATS), LOG.format, "--log-format",
+        "Log as text, or as one JSON object per line.")
+    cmb: CmbSettings | None = key(kinds.CMB, None, "--cmb",
+        "Controller memory buffer in BAR 2: its size, a power of two (Linux uses it from 2M on) "
+        "up to 1G, and its uses: sqs,cqs,lists,rds,wds for submission and completion queues, "
+        "lists, and data of reads and writes (default: all uses; no buffer).",
+        page="design.md#controller-memory-buffer", guest=True)
+    fdp: PlacementSettings | None = key(kinds.PLACEMENT, None, "--fdp",
         "Flexible data placement: the number of reclaim unit handles (1 to 128), and the size of "
         "a reclaim unit (default: 64M), which with --time modelled is that of a superblock.",
-        guest=True,
-    )
-    map_doorbells: bool = key(
-        kinds.FLAG,
-        False,
-        "--map-doorbells/--no-map-doorbells",
+        page="placement.md", guest=True)
+    map_doorbells: bool = key(kinds.FLAG, False, "--map-doorbells/--no-map-doorbells",
         "Let the client map the page of doorbells, as SPDK's driver wants; the device polls it.",
-    )
-    trust_memory: bool = key(
-        kinds.FLAG,
-        False,
-        "--trust-memory/--no-trust-memory",
+        page="vfio-user.md#spdk")
+    trust_memory: bool = key(kinds.FLAG, False, "--trust-memory/--no-trust-memory",
         "Map memory of the client that is not sealed, or in huge pages, as SPDK's is. The client "
-        "can then end the device (docs/security.md).",
-    )
+        "can then end the device (docs/security.md).", page="security.md#memory-that-is-trusted")
+    faults: tuple[Fault, ...] = key(kinds.several(kinds.FAULT, "faults", MOST_FAULTS),
+        (), "faults --fault",
+        'Inject a fault from the start, like "io read status=UNRECOVERED_READ_ERROR count=3"; may'
+        ' be repeated (docs/faults.md).', page="faults.md", guest=True)
+    fault_files: tuple[Path, ...] = key(kinds.several(kinds.EXISTING_FILE, "paths"),
+        (), "fault_files --faults",
+        "Inject the faults of a TOML file with [[fault]] tables.", page="faults.md", guest=True)
+    allow_faults: bool = key(kinds.FLAG, False, "--allow-faults/--no-allow-faults",
+        "Allow fault injection at run time (potash fault).", page="faults.md", guest=True)
+    incoming: bool = key(kinds.FLAG, False, "--incoming",
+        "Wait for a client that transfers the state of another device; that device hands --media "
+        "over.", page="migration.md")
+    save: Path | None = key(kinds.FILE, None, "--save",
+        "When interrupted, stop the drive, and write its state to this file, for --load.",
+        page="migration.md")
+    load: Path | None = key(kinds.FILE, None, "--load",
+        "Continue from a state that --save has written, with the same --media, when a client "
+        "attaches that still has the same memory.", page="migration.md")
+    # fmt: on
+
+    @property
+    def log_settings(self) -> LogSettings:
+        """The log, as the firmware takes it."""
+        components = {name: level for levels in self.log for name, level in levels.items()}
+        return LogSettings(self.log_level, components, self.log_format)
+
+    @property
+    def begins_with_state(self) -> bool:
+        """The device begins with the state of another one, and not as at power on."""
+        return self.incoming or self.load is not None
 
 
 @dataclass(frozen=True)
 class NamespaceSection:
-    """`[namespace.1]` and on: namespaces of a new drive; one with a `zone_size` is zoned."""
+    """Namespaces of a new drive; existing media keep theirs. Options replace all of them:
+    `--namespace`, its short form `--size`, and `--zoned-namespace`."""
 
-    size: int = key(kinds.size(min(BLOCK_SIZES), LARGEST), DEFAULT_SIZE)
-    block_size: int = key(kinds.choice(BLOCK_SIZES), DEFAULT_BLOCK_SIZE)
-    metadata: int = key(kinds.choice((0, *METADATA_SIZES)), 0)
-    protection: int = key(kinds.choice(range(4)), 0)
-    zone_size: int | None = key(kinds.size(LEAST_ZONE_SIZE, LARGEST), None)
-    zone_capacity: int | None = key(kinds.size(DEFAULT_BLOCK_SIZE, LARGEST), None)
+    # fmt: off
+    size: int = key(kinds.size(min(BLOCK_SIZES), LARGEST), DEFAULT_SIZE, "",
+        "Size of the namespace.")
+    block_size: int = key(kinds.choice(BLOCK_SIZES), DEFAULT_BLOCK_SIZE, "",
+        "Bytes of a logical block.")
+    metadata: int = key(kinds.choice((0, *METADATA_SIZES)), 0, "",
+        "Bytes of metadata of each block.", page="protection.md")
+    protection: int = key(kinds.choice(range(4)), 0, "",
+        "Type of protection information in the metadata; 0 for none.", page="protection.md")
+    zone_size: int | None = key(kinds.size(LEAST_ZONE_SIZE, LARGEST), None, "",
+        "Size of the zones of a zoned namespace, a power of two (default: no zones).",
+        page="zones.md")
+    zone_capacity: int | None = key(kinds.size(DEFAULT_BLOCK_SIZE, LARGEST), None, "",
+        "How much of each zone can be written (default: all of it).", page="zones.md")
+    # fmt: on
 
     @property
     def shape(self) -> NamespaceShape:
-        """The namespace as the drive wants it. Raises ValueError for zones that cannot be."""
+        """The namespace, as the drive takes it. Raises ValueError for an invalid one."""
+        if self.size < self.block_size:
+            raise ValueError(f"size is less than one block of {self.block_size} bytes")
+        if self.protection and not self.metadata:
+            raise ValueError("protection is without metadata")
         if self.zone_size is None:
             metadata = Metadata(self.metadata, protection=self.protection)
             return NamespaceShape(self.size, self.block_size, metadata=metadata)
@@ -174,141 +204,207 @@ class NamespaceSection:
         capacity = self.zone_capacity or self.zone_size
         return NamespaceShape.zoned(self.size, self.zone_size, capacity, self.block_size)
 
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """A namespace from SIZE[:BLOCK[+METADATA[:TYPE]]]. Raises ValueError."""
+        size, colon, described = text.partition(":")
+        blocks, _, protection = described.partition(":")
+        block, _, metadata = blocks.partition("+")
+        if colon and block not in map(str, BLOCK_SIZES):
+            raise ValueError(f"{text!r}: blocks have {' or '.join(map(str, BLOCK_SIZES))} bytes")
+        if metadata and metadata not in map(str, METADATA_SIZES):
+            sizes = ", ".join(map(str, METADATA_SIZES))
+            raise ValueError(f"{text!r}: blocks have {sizes} bytes of metadata")
+        if protection and (protection not in {"1", "2", "3"} or not metadata):
+            raise ValueError(
+                f"{text!r}: metadata may have protection information of type 1, 2 or 3"
+            )
+        block_size = int(block) if colon else DEFAULT_BLOCK_SIZE
+        return cls(
+            Size(block_size).parse(size), block_size, int(metadata or 0), int(protection or 0)
+        )
+
+    @classmethod
+    def parse_zoned(cls, text: str) -> Self:
+        """A zoned namespace from SIZE[:ZONE[:CAPACITY]]. Raises ValueError."""
+        size, *zone = map(Size().parse, text.split(":"))
+        if len(zone) > 2:
+            raise ValueError(f"{text!r} is not SIZE:ZONE:CAPACITY")
+        shape = NamespaceShape.zoned(size, *zone)
+        return cls(size, zone_size=shape.zone_size, zone_capacity=shape.zone_capacity)
+
 
 @dataclass(frozen=True)
 class MemorySection:
-    """`[memory]`: memory namespaces (SLM) of a new drive, and what all of them may have."""
+    """Memory namespaces (Subsystem Local Memory)."""
 
-    namespaces: tuple[int, ...] = key(
-        kinds.sizes(MEMORY_UNIT, LARGEST_MEMORY, MEMORY_UNIT, MOST_NAMESPACES),
-        (),
-        "--memory-namespace",
-        "A memory namespace (Subsystem Local Memory) of this size, for a new drive or one without "
-        "any; may be repeated. Its contents are not persistent.",
-        guest=True,
-    )
-    capacity: int | None = key(
-        kinds.size(MEMORY_UNIT, LARGEST_MEMORY, MEMORY_UNIT),
-        None,
-        "--memory-capacity",
+    # fmt: off
+    namespaces: tuple[int, ...] = key(kinds.several(MEMORY_SIZE, "sizes", MOST_NAMESPACES),
+        (), "memory_namespaces --memory-namespace",
+        "A memory namespace (Subsystem Local Memory) of this size, for a new drive or one without"
+        " any; may be repeated. Its contents are not persistent.",
+        page="computational.md", guest=True)
+    capacity: int | None = key(MEMORY_SIZE, None, "--memory-capacity",
         "Maximum total size of all memory namespaces, for hosts that create some (default: their "
-        "total size). The media store it.",
-    )
-    copy_formats: bool = key(kinds.FLAG, RpuSettings.copy_formats_enabled)
-    bar: bool = key(
-        kinds.FLAG,
-        False,
-        "--memory-bar/--no-memory-bar",
+        "total size). The media store it.")
+    copy_formats: bool = key(kinds.FLAG, RpuSettings.copy_formats_enabled, "",
+        "Copy accepts all its descriptor formats, or only those that the host has enabled.")
+    bar: bool = key(kinds.FLAG, False, "--memory-bar/--no-memory-bar",
         "Let the host map the first memory namespace, as BAR 4. Its size must be a power of two, "
-        "up to 1G.",
-        guest=True,
-    )
+        "up to 1G.", page="computational.md#memory-in-a-bar", guest=True)
+    # fmt: on
 
 
 @dataclass(frozen=True)
 class ComputeSection:
-    """`[compute]`: compute namespaces (CP) of a new drive, and what each of them takes."""
+    """Compute namespaces (Computational Programs), and the limits of each."""
 
-    namespaces: int = key(
-        kinds.count(0, MOST_COMPUTE_NAMESPACES),
-        0,
-        "--compute-namespace",
-        "A compute namespace (Computational Programs), for a new drive or one without any; may be "
-        "repeated.",
-        guest=True,
-        count=True,
-    )
-    programs: int = key(kinds.count(1, 256), COMPUTE.programs)
-    activated: int = key(kinds.count(1, 256), COMPUTE.activated)
-    program_memory: int = key(kinds.size(MEBI, LARGEST_BUFFER, MEBI), COMPUTE.program_memory * MEBI)
-    range_sets: int = key(kinds.count(1, 0xFFFF), COMPUTE.range_sets)
-    ranges: int = key(kinds.count(1, MAX_MEMORY_RANGES), COMPUTE.ranges)
+    # fmt: off
+    namespaces: int = key(kinds.count(0, MOST_COMPUTE_NAMESPACES),
+        0, "compute_namespaces --compute-namespace",
+        "A compute namespace (Computational Programs), for a new drive or one without any; may be"
+        " repeated.", page="computational.md", guest=True, count=True)
+    programs: int = key(kinds.count(1, 256), COMPUTE.programs, "",
+        "Program indexes, those of device-defined programs included.")
+    activated: int = key(kinds.count(1, 256), COMPUTE.activated, "",
+        "Programs that can be activated at once.")
+    program_memory: int = key(kinds.size(MEBI, LARGEST_BUFFER, MEBI),
+        COMPUTE.program_memory * MEBI, "",
+        "Total size of loaded programs.")
+    range_sets: int = key(kinds.count(1, 0xFFFF), COMPUTE.range_sets, "", "Memory range sets.")
+    ranges: int = key(kinds.count(1, MAX_MEMORY_RANGES), COMPUTE.ranges, "", "Ranges in a set.")
+    # fmt: on
 
 
 @dataclass(frozen=True)
 class AcceleratorSection:
-    """`[accelerator.0]` and on: the sizes of their buffers."""
+    """Accelerators; the option `--accelerator` replaces all of them."""
 
-    input_size: int = key(kinds.size(PAGE_SIZE, LARGEST_BUFFER), ACCELERATOR.input_size)
-    output_size: int = key(kinds.size(PAGE_SIZE, LARGEST_BUFFER), ACCELERATOR.output_size)
+    # fmt: off
+    input_size: int = key(BUFFER, ACCELERATOR.input_size, "", "Size of the input buffer.")
+    output_size: int = key(BUFFER, ACCELERATOR.output_size, "", "Size of the output buffer.")
+    # fmt: on
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """An accelerator from SIZE[:SIZE]. Raises ValueError."""
+        first, _, second = text.partition(":")
+        sizes = [Size(PAGE_SIZE).parse(one) for one in (first, second or first)]
+        if max(sizes) > LARGEST_BUFFER:
+            raise ValueError(f"{text!r}: a buffer has at most {human(LARGEST_BUFFER)}")
+        return cls(*sizes)
 
 
 @dataclass(frozen=True)
 class LimitsSection:
-    """`[limits]`: what programs and models may take, of an accelerator's worker and of a
-    compiler."""
+    """Limits of programs and models."""
 
-    memory: int = key(kinds.size(LEAST_MEMORY, LARGEST, MEBI), LIMITS.memory)
-    seconds: int = key(kinds.count(1, MOST_SECONDS), int(LIMITS.seconds))
-    compile_memory: int = key(kinds.size(LEAST_MEMORY, LARGEST, MEBI), LIMITS.compile_memory)
-    compile_seconds: int = key(kinds.count(1, MOST_SECONDS), int(LIMITS.compile_seconds))
-    frame_size: int = key(kinds.size(LEAST_FRAME, LARGEST_FRAME, LEAST_FRAME), LIMITS.frame_size)
+    # fmt: off
+    memory: int = key(kinds.size(LEAST_MEMORY, LARGEST, MEBI), LIMITS.memory, "",
+        "Private memory of an accelerator's worker.", page="security.md")
+    seconds: int = key(kinds.count(1, MOST_SECONDS), int(LIMITS.seconds), "",
+        "Run time of a job, in seconds.")
+    compile_memory: int = key(kinds.size(LEAST_MEMORY, LARGEST, MEBI), LIMITS.compile_memory, "",
+        "Memory of the process that links or compiles one program or model.")
+    compile_seconds: int = key(kinds.count(1, MOST_SECONDS), int(LIMITS.compile_seconds), "",
+        "Run time of that process, in seconds.")
+    frame_size: int = key(kinds.size(LEAST_FRAME, LARGEST_FRAME, LEAST_FRAME),
+        LIMITS.frame_size, "",
+        "Bytes of the stack frame that each active function of a program has.",
+        page="programs.md#memory")
+    # fmt: on
+
+
+@dataclass(frozen=True)
+class VtaSection:
+    """The tensor accelerator: the keys of `vta_config.json`, such as `LOG_BLOCK` (default: the
+    platform's core), and more."""
+
+    # fmt: off
+    threads: int | None = key(kinds.count(1, MOST_THREADS), None, "",
+        "Threads that execute a stream (default: 2; 1 on a machine with one processor).",
+        page="vta.md#several-threads")
+    # fmt: on
 
 
 @dataclass(frozen=True)
 class TimeSection:
-    """`[time]`: when the device completes commands, and of what drive it takes the time."""
+    """The times at which commands complete."""
 
-    mode: str = key(
-        kinds.choice(TIME_MODES),
-        "fast",
-        "--time",
+    # fmt: off
+    mode: str = key(kinds.choice(TIME_MODES), "fast", "--time",
         "Complete commands as fast as possible, or when a modelled flash drive would.",
-        guest=True,
-    )
-    drive: str = key(
-        kinds.DRIVE,
-        "tlc",
-        "--drive",
+        page="time.md#a-device-that-takes-the-time-of-the-model", guest=True)
+    drive: str = key(kinds.DRIVE, "tlc", "--drive",
         f"The modelled drive: {', '.join(DRIVES)}, a TOML file, or a file of potash drive "
-        "precondition (.npz).",
-        guest=True,
-        metavar="PROFILE",
-    )
-    policies: tuple[str, ...] = key(
-        kinds.POLICIES,
-        (),
-        "--policy",
-        "Policy of the modelled drive, of gc, wear or allocation: a built-in name, or FILE:CLASS; "
-        "may be repeated.",
-        guest=True,
-        metavar="KIND=POLICY",
-    )
-    factor: int = key(
-        kinds.count(1, MOST_FACTOR),
-        1,
-        "--time-factor",
-        "Multiply all modelled times, for machines that are too slow for the drive.",
-        guest=True,
-    )
-    monitor: Path | None = key(
-        kinds.PATH,
-        None,
-        "--monitor",
+        "precondition (.npz).", guest=True, metavar="PROFILE",
+        shell_complete=completing(lambda: DRIVES))
+    policies: tuple[str, ...] = key(kinds.several(kinds.POLICY, "policies"),
+        (), "policies --policy",
+        "Policy of the modelled drive, of gc, wear or allocation: a built-in name, or FILE:CLASS;"
+        " may be repeated.", guest=True, metavar="KIND=POLICY")
+    factor: int = key(kinds.count(1, MOST_FACTOR), 1, "--time-factor",
+        "Multiply all modelled times, for machines that are too slow for the drive.", guest=True)
+    monitor: Path | None = key(kinds.PATH, None, "--monitor",
         "A monitor of the guest's QEMU, which has no other client: the guest is stopped while a "
-        "job's emulation is behind its modelled time.",
-        metavar="SOCKET",
-    )
-    still_limit: int = key(
-        kinds.count(1, MOST_SECONDS),
-        DEFAULT_LIMIT,
-        "--still-limit",
+        "job's emulation is behind its modelled time.", metavar="SOCKET")
+    still_limit: int = key(kinds.count(1, MOST_SECONDS), DEFAULT_LIMIT, "--still-limit",
         "Maximum time that the guest is stopped for a job, which fails after it.",
-        guest=True,
-        metavar="SECONDS",
-    )
+        guest=True, metavar="SECONDS")
+    # fmt: on
 
 
 @dataclass(frozen=True)
 class GuestSection:
-    """`[guest]`: the machine that `potash guest` boots."""
+    """The machine that `potash guest` boots."""
 
-    memory: int = key(
-        kinds.size(LEAST_GUEST, LARGEST, MEBI),
-        MEMORY * MEBI,
-        "--memory",
-        "Memory of the guest.",
-        guest=True,
-    )
+    # fmt: off
+    memory: int = key(kinds.size(LEAST_GUEST, LARGEST, MEBI), MEMORY * MEBI, "--memory",
+        "Memory of the guest.", guest=True)
     cpus: int = key(kinds.count(1, MOST_CPUS), CPUS, "--cpus", "Number of vCPUs.", guest=True)
-    debian_mirror: str | None = key(kinds.TEXT, None)
+    debian_mirror: str | None = key(kinds.TEXT, None, "--debian-mirror",
+        MIRROR_HELP,
+        page="guest.md", guest=True, metavar="ADDRESS", envvar=MIRROR_VARIABLE, show_envvar=True)
+    # fmt: on
+
+
+class SectionsOption(NamedTuple):
+    """An option that describes whole sections, which replace those of a file."""
+
+    flag: str
+    type: click.ParamType[Any]
+    help: str
+    guest: bool = True
+    multiple: bool = True
+
+
+SECTIONS_OPTIONS: Mapping[str, SectionsOption] = {
+    "namespaces": SectionsOption(
+        "--namespace",
+        Parsed("SIZE[:BLOCK[+METADATA[:TYPE]]]", NamespaceSection.parse),
+        "A namespace for a new drive: its size, block size (512 or 4096, the default), bytes of "
+        "metadata of each block (8, 16 or 64) and type of protection information (1, 2 or 3); may "
+        "be repeated. The media store it.",
+    ),
+    "size": SectionsOption(
+        "--size",
+        Size(DEFAULT_BLOCK_SIZE),
+        f"Short form for one --namespace of this size (default: {human(DEFAULT_SIZE)}).",
+        multiple=False,
+    ),
+    "zoned_namespaces": SectionsOption(
+        "--zoned-namespace",
+        Parsed("SIZE[:ZONE[:CAPACITY]]", NamespaceSection.parse_zoned),
+        "A zoned namespace for a new drive: its size, the size of its zones (a power of two, "
+        f"default: {human(DEFAULT_ZONE_SIZE)}), and how much of each zone can be written "
+        "(default: all); may be repeated. It follows those of --namespace. The media store it.",
+    ),
+    "accelerators": SectionsOption(
+        "--accelerator",
+        Parsed("SIZE[:SIZE]", AcceleratorSection.parse),
+        "Sizes of the input and the output buffer of an accelerator (default: the same size); may "
+        "be repeated. Accelerators are numbered from 0 (default: one with 64M).",
+        guest=False,
+    ),
+}
+"""By their keyword in `potash.testing`."""

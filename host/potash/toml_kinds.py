@@ -12,13 +12,19 @@ from typing import Any, TypeVar
 import click
 
 from nvme_spec.registers import CmbUse
+from potash.sdk import faults
 from potash.sdk.errors import PotashError
-from potash.units import Parsed, human, parse_size, short
+from potash.units import LARGEST, Parsed, human, parse_size, short
 from potash_device.controller.cmb import EVERY_USE, CmbSettings
 from potash_device.timing.profile import PROFILES
+from potash_firmware.log_components import LogSettings
 from potash_firmware.rpu.placement import PlacementSettings
 
 T = TypeVar("T")
+
+
+MOST_VALUES = 256
+"""Values in a list."""
 
 
 class ConfigurationError(PotashError):
@@ -26,20 +32,25 @@ class ConfigurationError(PotashError):
 
 
 class Refused(ValueError):
-    """A value that may not stand where it does; the end of a sentence that begins with "it"."""
+    """An invalid value of a key; the end of a sentence that begins with "it"."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """How a value stands in TOML, and on a command line.
+    """A kind of values, in TOML and on a command line.
 
-    `read` is given the value and the folder that relative paths begin at, and raises ValueError
-    with the end of a sentence that begins with "it"; `write` makes TOML of what it gave. `type` is
-    click's; a `multiple` option is repeated for each item of a list.
+    Attributes:
+        read: makes a value of what TOML has, and of the folder that relative paths begin at. Raises
+            ValueError with the end of a sentence that begins with "it".
+        write: makes TOML of a value.
+        valid: the valid values, as docs/config.md has them.
+        type: click's type of an option; None for text.
+        multiple: the option is repeated for each item of a list.
     """
 
     read: Callable[[Any, Path], Any]
     write: Callable[[Any], str]
+    valid: str
     type: click.ParamType[Any] | None = None
     multiple: bool = False
 
@@ -49,25 +60,49 @@ class Key:
     """A key of a section: its kind, its default, and its option of `potash serve`.
 
     Attributes:
-        flags: the option's names, as click has them; empty for a key without an option.
-        help: the option's help.
+        names: the option's flags, after its keyword in `potash.testing` where that has another
+            name; empty for a key without an option.
+        help: the option's help, and the key's row in docs/config.md.
+        page: the page of the documentation that says more.
         guest: `potash guest` has the option, too.
-        settings: further settings of click's option.
+        settings: settings of click's option that do not follow from the others.
     """
 
     kind: Kind
     default: Any
-    flags: str = ""
-    help: str = ""
+    names: str
+    help: str
+    page: str = ""
     guest: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def flags(self) -> str:
+        """The option as a user writes it; empty where there is none."""
+        return self.names.rpartition(" ")[2]
+
+    @property
+    def option(self) -> dict[str, Any]:
+        """The settings of click's option."""
+        found = {**self.settings, "type": self.kind.type, "help": self.help}
+        found |= {"multiple": self.kind.multiple, "is_flag": self.kind is FLAG or None}
+        if self.default not in (None, False, ()):
+            found |= {"default": self.kind.write(self.default).strip('"'), "show_default": True}
+        return found
+
 
 def key(
-    kind: Kind, default: T, flags: str = "", help: str = "", *, guest: bool = False, **settings: Any
+    kind: Kind,
+    default: T,
+    names: str,
+    help: str,
+    *,
+    page: str = "",
+    guest: bool = False,
+    **settings: Any,
 ) -> T:
     """A field of a section (a dataclass) that is a `Key`."""
-    described = Key(kind, default, flags, help, guest, settings)
+    described = Key(kind, default, names, help, page, guest, settings)
     value: T = field(default=default, metadata={"key": described})
     return value
 
@@ -91,6 +126,7 @@ def _parsed(name: str, read: Callable[[Any, Path], T]) -> Parsed[T]:
 
 def size(least: int, most: int, step: int = 1) -> Kind:
     """Bytes, as a number or as a text with a unit."""
+    pieces = f", in steps of {human(step)}" if step > 1 else ""
 
     def read(value: object, _folder: Path) -> int:
         try:
@@ -100,35 +136,42 @@ def size(least: int, most: int, step: int = 1) -> Kind:
         if not isinstance(found, int) or isinstance(found, bool):
             raise Refused('must be a size, such as 1048576 or "1M"')
         if not least <= found <= most or found % step:
-            pieces = f", in steps of {human(step)}" if step > 1 else ""
             raise Refused(f"must be {human(least)} to {human(most)}{pieces}")
         return found
 
-    return Kind(read, lambda value: text(short(value)), _parsed("SIZE", read))
+    bounds = f"at least {human(least)}" if most == LARGEST else f"{human(least)} to {human(most)}"
+    return Kind(
+        read, lambda value: text(short(value)), f"size, {bounds}{pieces}", _parsed("SIZE", read)
+    )
 
 
-def sizes(least: int, most: int, step: int, number: int) -> Kind:
-    """A list of at most `number` of them."""
-    one = size(least, most, step)
+def several(one: Kind, what: str, most: int = MOST_VALUES) -> Kind:
+    """A list of at most `most` values, which are called `what`."""
 
-    def read(value: object, folder: Path) -> tuple[int, ...]:
-        if not isinstance(value, list) or len(value) > number:
-            raise Refused(f"must be a list of at most {number} sizes")
+    def read(value: object, folder: Path) -> tuple[Any, ...]:
+        if not isinstance(value, list) or len(value) > most:
+            raise Refused(f"must be a list of at most {most} {what}")
         return tuple(one.read(item, folder) for item in value)
 
-    return Kind(read, lambda values: f"[{', '.join(map(one.write, values))}]", one.type, True)
+    def write(values: Iterable[Any]) -> str:
+        return f"[{', '.join(map(one.write, values))}]"
+
+    return Kind(read, write, f"list of {what}: {one.valid}", one.type, multiple=True)
 
 
 def count(least: int, most: int) -> Kind:
+    """A whole number."""
+
     def read(value: object, _folder: Path) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise Refused(f"must be a whole number, {least} to {most}")
         return value
 
-    return Kind(read, str, click.IntRange(least, most))
+    return Kind(read, str, f"{least} to {most}", click.IntRange(least, most))
 
 
 def choice(choices: Iterable[str | int]) -> Kind:
+    """One of some texts or numbers."""
     known = list(choices)
 
     def read(value: object, _folder: Path) -> object:
@@ -139,7 +182,7 @@ def choice(choices: Iterable[str | int]) -> Kind:
     def write(value: object) -> str:
         return text(value) if isinstance(value, str) else str(value)
 
-    return Kind(read, write, click.Choice(known))
+    return Kind(read, write, ", ".join(f"`{write(one)}`" for one in known), click.Choice(known))
 
 
 def _read_flag(value: object, _folder: Path) -> bool:
@@ -205,19 +248,40 @@ def describe_placement(settings: PlacementSettings) -> str:
     return f"{settings.handles}:{short(settings.unit)}"
 
 
+def parse_serial(serial: str) -> str:
+    """A serial number that fits in Identify Controller. Raises ValueError."""
+    if not (serial.strip() and serial.isascii() and serial.isprintable() and len(serial) <= 20):
+        raise ValueError(f"{serial!r} is not up to 20 printable ASCII characters")
+    return serial
+
+
+def parse_levels(described: str) -> Mapping[str, str]:
+    """Log levels by component from COMPONENT=LEVEL[,…]. Raises ValueError."""
+    components = {}
+    for item in described.split(","):
+        component, equals, level = item.partition("=")
+        if not equals:
+            raise ValueError(f"{item!r} is not COMPONENT=LEVEL")
+        components[component] = level
+    return LogSettings(components=components).components
+
+
 def _described(
-    name: str, parse: Callable[[str], T], describe: Callable[[T], str], one: str, other: str
+    name: str, parse: Callable[[str], T], describe: Callable[[T], str], *examples: str
 ) -> Kind:
-    """A kind with parts, written as two examples are."""
+    """A text with parts, like the examples."""
+    valid = " or ".join(map(text, examples))
 
     def read(value: object, folder: Path) -> T:
         described = _read_text(value, folder)
         try:
             return parse(described)
-        except ValueError as error:
-            raise Refused(f'must be like "{one}" or "{other}": {error}') from None
+        except (ValueError, PotashError) as error:
+            raise Refused(f"must be like {valid}: {error}") from None
 
-    return Kind(read, lambda settings: text(describe(settings)), _parsed(name, read))
+    shown = " or ".join(f"`{text(one)}`" for one in examples)
+    parsed = Parsed(name, parse)
+    return Kind(read, lambda settings: text(describe(settings)), f"text like {shown}", parsed)
 
 
 def _read_drive(value: object, folder: Path) -> str:
@@ -226,10 +290,8 @@ def _read_drive(value: object, folder: Path) -> str:
     return name if name in PROFILES else str(folder / name)
 
 
-def _read_policies(value: object, folder: Path) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise Refused("must be a list of strings")
-    return tuple(_placed(one, folder) for one in value)
+def _read_policy(value: object, folder: Path) -> str:
+    return _placed(_read_text(value, folder), folder)
 
 
 def _placed(policy: str, folder: Path) -> str:
@@ -238,19 +300,42 @@ def _placed(policy: str, folder: Path) -> str:
     return f"{kind}={folder / name}" if ":" in name else policy
 
 
-FLAG = Kind(_read_flag, lambda value: "true" if value else "false")
-TEXT = Kind(_read_text, text)
-CMB = _described("SIZE[:USE,…]", parse_cmb, describe_cmb, "64M", "64M:sqs,rds,wds")
-PLACEMENT = _described("HANDLES[:SIZE]", parse_placement, describe_placement, "8", "8:64M")
-DRIVE = Kind(_read_drive, lambda name: text(_written_drive(name)))
-POLICIES = Kind(
-    _read_policies,
-    lambda names: f"[{', '.join(text(_placed(one, Path.cwd())) for one in names)}]",
-    multiple=True,
-)
-PATH = Kind(_read_path, lambda path: text(str(path.absolute())), click.Path(path_type=Path))
-FILE = replace(PATH, type=click.Path(dir_okay=False, path_type=Path))
-
-
 def _written_drive(name: str) -> str:
     return name if name in PROFILES else str(Path(name).absolute())
+
+
+FLAG = Kind(_read_flag, lambda value: "true" if value else "false", "`true` or `false`")
+TEXT = Kind(_read_text, text, "text")
+CMB = _described("SIZE[:USE,…]", parse_cmb, describe_cmb, "64M", "64M:sqs,rds,wds")
+PLACEMENT = _described("HANDLES[:SIZE]", parse_placement, describe_placement, "8", "8:64M")
+SERIAL = _described("TEXT", parse_serial, str, "POTASH0002")
+LEVELS = _described(
+    "COMPONENT=LEVEL[,…]",
+    parse_levels,
+    lambda levels: ",".join(map("=".join, levels.items())),
+    "rpu=debug",
+    "rpu=debug,apu=info",
+)
+FAULT = _described(
+    "FAULT", faults.parse, faults.describe, "io read status=INTERNAL_ERROR count=3", "io write lost"
+)
+DRIVE = Kind(
+    _read_drive,
+    lambda name: text(_written_drive(name)),
+    f"{', '.join(f'`{text(name)}`' for name in PROFILES)}, or the path of a file",
+)
+POLICY = Kind(
+    _read_policy,
+    lambda name: text(_placed(name, Path.cwd())),
+    'text like `"gc=fifo"` or `"wear=mine.py:Mine"`',
+)
+PATH = Kind(
+    _read_path,
+    lambda path: text(str(path.absolute())),
+    "path",
+    click.Path(path_type=Path),
+)
+FILE = replace(PATH, valid="path of a file", type=click.Path(dir_okay=False, path_type=Path))
+EXISTING_FILE = replace(
+    PATH, valid="path of a file", type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)

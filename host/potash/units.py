@@ -1,10 +1,15 @@
 """Sizes as people write them, and other parameters of commands that are parsed from text."""
 
 import re
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from potash.sdk.errors import PotashError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 T = TypeVar("T")
 
@@ -15,7 +20,8 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 class Parsed(click.ParamType[T]):
-    """A parameter that `parse` makes of its text; the text of its ValueError is shown."""
+    """A parameter that `parse` makes of its text; the text of its ValueError or PotashError is
+    shown."""
 
     def __init__(self, name: str, parse: Callable[[str], T]) -> None:
         self.name = name
@@ -27,8 +33,24 @@ class Parsed(click.ParamType[T]):
             return converted
         try:
             return self.parse(value)
-        except ValueError as error:
+        except (ValueError, PotashError) as error:
             self.fail(str(error), param, ctx)
+
+
+def completing(
+    names: Callable[[], Iterable[str]],
+) -> Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]:
+    """What completes a parameter in a shell: these names, or else a file (`shell_complete`)."""
+
+    def complete(
+        _ctx: click.Context, _param: click.Parameter, typed: str
+    ) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(name) for name in names() if name.startswith(typed)]
+        return found or [CompletionItem(typed, type="file")]
+
+    return complete
 
 
 def quadword(text: str) -> int:

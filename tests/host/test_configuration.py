@@ -1,17 +1,17 @@
 """`potash.toml`: what it may say, what it must not, and that devices follow it."""
 
+import contextlib
 import dataclasses
 import json
 import os
-import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +21,7 @@ from nvme_spec.registers import CmbUse
 from potash import configuration
 from potash.cli.app import run_app
 from potash.configuration import Configuration
+from potash.sdk import faults
 from potash.sdk.errors import PotashError
 from potash.sections import (
     AcceleratorSection,
@@ -30,6 +31,7 @@ from potash.sections import (
     LimitsSection,
     MemorySection,
     NamespaceSection,
+    VtaSection,
 )
 from potash.toml_kinds import ConfigurationError, keys
 from potash.vm.drive import device_process
@@ -37,7 +39,7 @@ from potash.vm.guest import Guest
 from potash_device.controller.cmb import CmbSettings
 from potash_device.vta.config import Config
 from potash_firmware.apu.config import Limits
-from support.docs import ROOT, blocks
+from support.docs import blocks
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "add"
 HERE = Path("/somewhere")
@@ -57,6 +59,13 @@ engine = "interpreter"
 trace = "trace.jsonl"
 log_level = "debug"
 cmb = "64M:sqs,wds"
+serial = "S1"
+metrics = 0
+log = ["rpu=debug,apu=info"]
+log_format = "json"
+faults = ["io read lost count=1"]
+allow_faults = true
+load = "state"
 
 [namespace.1]
 size = "1G"
@@ -119,6 +128,13 @@ def test_every_key_is_read() -> None:
             cmb=CmbSettings(64 << 20, CmbUse.SQS | CmbUse.WDS),
             map_doorbells=True,
             trust_memory=True,
+            serial="S1",
+            metrics=0,
+            log=({"rpu": "debug", "apu": "info"},),
+            log_format="json",
+            faults=(faults.parse("io read lost count=1"),),
+            allow_faults=True,
+            load=Path("/somewhere/state"),
         ),
         namespaces=(NamespaceSection(1 << 30, 4096), NamespaceSection(1 << 20, 512)),
         accelerators=(AcceleratorSection(4096, 64 << 20), AcceleratorSection(64 << 20, 1 << 30)),
@@ -164,8 +180,8 @@ def test_nothing_is_what_a_device_is_without_options() -> None:
         ("[namespace.1]\nblock_size = 1024", "is 1024; it must be 512 or 4096"),
         ("[namespace.1]\nblock_size = 512.0", "is 512.0; it must be 512 or 4096"),
         ("[namespace.1]\nmetadata = 4", "is 4; it must be 0 or 8 or 16 or 64"),
-        ("[namespace.1]\nprotection = 1", "protection in [namespace.1] is without metadata"),
-        ("[namespace.1]\nsize = 512", "size in [namespace.1] is less than one block of 4096"),
+        ("[namespace.1]\nprotection = 1", "[namespace.1]: protection is without metadata"),
+        ("[namespace.1]\nsize = 512", "[namespace.1]: size is less than one block of 4096"),
         ("[accelerator.1]", "numbered from 0 without a gap"),
         ("[accelerator.0]\ninput_size = '2G'", "it must be 4 KiB to 1 GiB"),
         ("[vta]\nLOG_BLOCKS = 4", "[vta]: 'LOG_BLOCKS' is not a key"),
@@ -259,6 +275,42 @@ def test_what_is_written_reads_back_to_the_same(wanted: Configuration) -> None:
     assert configuration.parse(configuration.write(wanted), HERE) == wanted
 
 
+LITERALS = (
+    *("true", "false", "2", "64", "8192", '"64M"', '"1G"', '["64K", "8K"]', '"8:1G"'),
+    *('"a.toml"', '["a.toml"]', '["gc=fifo", "wear=a.py:Mine"]'),
+    *('"rpu=debug"', '["rpu=debug"]', '["io read lost count=1"]'),
+)
+"""Values, of which each key has one that is not its default."""
+
+
+def changed(section: str, kind: type[Any]) -> dict[str, Any]:
+    """The keys of a section with values that are not their defaults."""
+    values = {}
+    for name, key in keys(kind).items():
+        choices = key.kind.type.choices if isinstance(key.kind.type, click.Choice) else ()
+        for literal in (*map(key.kind.write, choices), *LITERALS):
+            with contextlib.suppress(ValueError):
+                value = key.kind.read(tomllib.loads(f"a = {literal}")["a"], HERE)
+                if value != key.default:
+                    values[name] = value
+                    break
+        assert name in values, f"{name} in [{section}]"
+    return values
+
+
+def test_every_key_is_written() -> None:
+    sections = {name: kind(**changed(name, kind)) for name, kind in configuration.SECTIONS.items()}
+    block = changed("namespace", NamespaceSection)
+    zones = {name: block.pop(name) for name in ("zone_size", "zone_capacity")}
+    wanted = Configuration(
+        namespaces=(NamespaceSection(**zones), NamespaceSection(**block)),
+        accelerators=(AcceleratorSection(**changed("accelerator", AcceleratorSection)),),
+        vta_threads=changed("vta", VtaSection)["threads"],
+        **sections,
+    )
+    assert configuration.parse(configuration.write(wanted), Path("/elsewhere")) == wanted
+
+
 def test_what_toml_cannot_say_is_refused() -> None:
     broken = Configuration(DeviceSection(media=Path(os.fsdecode(b"/srv/\xff"))))
     with pytest.raises(ConfigurationError, match="is no Unicode"):
@@ -288,6 +340,15 @@ def test_options_override_the_file_and_the_file_the_defaults(
         "cmb": "64M:sqs,wds",
         "map_doorbells": True,
         "trust_memory": False,
+        "serial": "S1",
+        "metrics": 0,
+        "log": ["rpu=debug,apu=info"],
+        "log_format": "json",
+        "faults": ["io read lost count=1"],
+        "fault_files": [],
+        "allow_faults": True,
+        "incoming": False,
+        "load": str(tmp_path / "state"),
     }
     plain = {"metadata": 0, "protection": 0}
     assert content["namespace"] == {"1": {"size": "8M", "block_size": 4096, **plain}}
@@ -415,32 +476,24 @@ def test_a_guest_has_the_drive_of_its_file(
     file.write_text(device + namespaces)
     assert run_app(["serve", "--config", str(file), "--print-config"]) == 0
     expected = configuration.parse(capsys.readouterr().out, HERE)
-    expected = dataclasses.replace(
-        expected, device=dataclasses.replace(expected.device, socket=None)
-    )
     drives: list[Configuration] = []
-    options: list[Any] = []
 
-    def played(*words: Sequence[str], **named: object) -> AbstractContextManager[Guest]:
-        for one in words:
-            assert run_app(["serve", *one, "--print-config"]) == 0
-            drives.append(configuration.parse(capsys.readouterr().out, HERE))
-        options.extend((*words, named))
+    def played(*wanted: Configuration, **_: object) -> AbstractContextManager[Guest]:
+        drives.extend(wanted)
         raise PotashError("the guest would boot now")
 
     monkeypatch.setattr("potash.cli.device.guest.running_guest", played)
-    assert run_app(["guest", "--config", str(file), "--devices", "2", "--allow-faults"]) == 1
+    monkeypatch.delenv("POTASH_DEBIAN_MIRROR", raising=False)
+    assert run_app(["guest", "--config", str(file), "--devices", "2", "--cpus", "4"]) == 1
     assert capsys.readouterr().err == "potash: the guest would boot now\n"
-    assert drives[0] == expected
-    without = dataclasses.replace(expected.device, media=None)
-    assert drives[1] == dataclasses.replace(expected, device=without)
-    first, second, named = options
-    assert (first[2:], second[2:]) == (
-        ["--allow-faults", "--media", "/srv/drive"],
-        ["--allow-faults", "--serial", "POTASH0002"],
-    )
-    assert (named["namespaces"], named["stop"]) == (3, True)
-    assert not Path(first[1]).exists()
+
+    def own(guest: GuestSection, **device: Any) -> Configuration:
+        section = dataclasses.replace(expected.device, load=None, **device)
+        return dataclasses.replace(expected, device=section, guest=guest)
+
+    guest = GuestSection(cpus=4)
+    second: dict[str, Any] = {"media": None, "serial": "POTASH0002", "trace": None, "metrics": None}
+    assert drives == [own(guest), own(guest, **second)]
 
 
 def test_a_device_says_where_it_is_as_its_file_told_it(tmp_path: Path) -> None:
@@ -461,27 +514,11 @@ def test_a_device_says_where_it_is_as_its_file_told_it(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-def test_the_page_shows_a_configuration_and_every_key_with_its_default() -> None:
+def test_the_page_shows_a_configuration() -> None:
     (shown,) = blocks("config.md", "toml")
     found = configuration.parse(shown, HERE)
     assert found.namespaces == (NamespaceSection(1 << 30, 4096), NamespaceSection(64 << 20, 512))
     assert found.vta.block_in == 32
-    section, defaults = "", {}
-    for line in (ROOT / "docs" / "config.md").read_text().splitlines():
-        row = line.split("|")
-        if begins := re.match(r"\| \*\*`\[([\w.]+)\]`", line):
-            section = begins[1]
-        elif len(row) == 5:
-            defaults[section, row[1].strip(" `")] = row[3].strip(" `")
-    numbered = {"namespace.1": NamespaceSection, "accelerator.0": AcceleratorSection}
-    for name, kind in {**configuration.SECTIONS, **numbered}.items():
-        for key, described in keys(kind).items():
-            told = defaults[name, key]
-            if described.default is not None:
-                assert configuration.parse(f"[{name}]\n{key} = {told}\n", HERE) in (
-                    Configuration(),
-                    Configuration(namespaces=(NamespaceSection(),)),
-                ), key
 
 
 def test_limits_reach_the_firmware() -> None:

@@ -27,6 +27,7 @@ from potash.fleet import Drive, Fleet, Totals, cluster, placement, read_fleet
 from potash.fleet.placement import Placement
 from potash.sdk import InvalidRequest
 from potash.sdk.errors import PotashError
+from potash.sections import AcceleratorSection, NamespaceSection
 from support.fleet import FOREVER, LOOPING, SHARDS, SILENT, Grep, counted, drives
 from support.processes import descendants, name
 from support.reports import check
@@ -104,14 +105,20 @@ def test_a_device_that_dies_is_started_again_and_its_job_repeated(
     fleet: Fleet, grep: Grep, media: Path
 ) -> None:
     # Tests of other files may have left a device that serves the whole session.
-    devices = [pid for pid in descendants(os.getpid()) if str(media) in command_line(pid)]
+    devices = devices_with(media)
     assert len(devices) == FEW
     os.kill(devices[0], signal.SIGKILL)
     grep.check(fleet.map(grep.program, "logs", grep.args))
 
 
-def command_line(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text() if name(pid) else ""
+def devices_with(media: Path) -> list[int]:
+    """The devices of this process whose configuration names these media."""
+    found = []
+    for pid in descendants(os.getpid()):
+        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0") if name(pid) else []
+        if "--config" in words and str(media) in Path(words[-2]).read_text():
+            found.append(pid)
+    return found
 
 
 def test_jobs_that_fail_are_results(fleet: Fleet, grep: Grep) -> None:
@@ -228,9 +235,12 @@ def test_a_file_describes_a_fleet(tmp_path: Path) -> None:
         Drive("a", str(tmp_path / "a.img"), "1G", None, True, ("--accelerator", "1M")),
         Drive("b", "/srv/b", worker="node1"),
     )
-    assert found.drives[0].words() == [
-        "--media", str(tmp_path / "a.img"), "--size", "1G", "--accelerator", "1M"
-    ]  # fmt: skip
+    wanted = found.drives[0].configuration
+    assert wanted.device.media == tmp_path / "a.img"
+    assert wanted.namespaces == (NamespaceSection(1 << 30),)
+    assert wanted.accelerators == (AcceleratorSection(1 << 20, 1 << 20),)
+    with pytest.raises(PotashError, match="'1X' is not a size"):
+        _ = Drive("c", options=("--size", "1X")).configuration
 
 
 @pytest.mark.parametrize(
@@ -396,7 +406,7 @@ def test_a_drive_whose_device_could_not_start_again_comes_back_later(
         fleet.put("logs", grep.paths[:1])
         hidden = media.rename(tmp_path / "hidden")
         media.write_bytes(b"a file system" + bytes(8 << 20))
-        (device,) = (pid for pid in descendants(os.getpid()) if str(media) in command_line(pid))
+        (device,) = devices_with(media)
         os.kill(device, signal.SIGKILL)
         (lost,) = fleet.map(grep.program, "logs", grep.args)
         assert lost.error

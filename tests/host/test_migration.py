@@ -19,7 +19,7 @@ import potash.sdk
 from csd_spec.status import StatusId
 from nvme_spec.commands import ReadWrite
 from nvme_spec.opcodes import IoOpcode
-from potash.cli.device.configured import load_state
+from potash.cli.device.serve import load_state
 from potash.sdk import Device, DeviceGone, PotashError
 from potash.sdk.commands import encoded
 from potash.sdk.compute_namespace import ComputeNamespace

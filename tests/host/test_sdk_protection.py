@@ -3,14 +3,13 @@
 from pathlib import Path
 
 import pytest
-from click import BadParameter
 
 import potash.sdk
 from nvme_spec.commands import ReadWrite
 from nvme_spec.opcodes import IoOpcode
-from potash.cli.device.configured import NAMESPACE
 from potash.sdk import InvalidRequest
 from potash.sdk.commands import encoded
+from potash.sections import NamespaceSection
 from potash.vm.drive import device_process
 from potash_device.media.shapes import Metadata
 
@@ -43,8 +42,8 @@ def test_protection_information_is_the_drives_affair(tmp_path: Path) -> None:
     ],
 )
 def test_a_namespace_that_cannot_be(text: str, sentence: str) -> None:
-    with pytest.raises(BadParameter, match=sentence):
-        NAMESPACE.convert(text, None, None)
+    with pytest.raises(ValueError, match=sentence):
+        NamespaceSection.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -56,4 +55,4 @@ def test_a_namespace_that_cannot_be(text: str, sentence: str) -> None:
     ],
 )
 def test_the_metadata_of_a_namespace_in_an_option(text: str, metadata: Metadata) -> None:
-    assert NAMESPACE.convert(text, None, None).shape.metadata == metadata
+    assert NamespaceSection.parse(text).shape.metadata == metadata

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from potash.vm import drive
-from potash.vm.drive import serving_guest
+from potash import configuration, devices, options
+from potash.configuration import Configuration
+from potash.devices import serving_guest
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
 from support.compute_programs import program
@@ -152,11 +154,11 @@ def it_goes_on_when_the_device_is_killed_that_has_stopped_it(guest: Guest, devic
 
 def test_jobs_stop_the_clocks_of_a_guest(images: GuestImages, tmp_path: Path) -> None:
     (tmp_path / "slow.toml").write_text(PROFILE)
-    options = ("--time", "modelled", "--drive", str(tmp_path / "slow.toml"), "--size", "64M")
-    more = ("--memory-namespace", "1M", "--compute-namespace", "--engine", "interpreter")
-    limit = ("--still-limit", str(LIMIT))
+    words = ["--time", "modelled", "--drive", str(tmp_path / "slow.toml"), "--size", "64M"]
+    words += ["--memory-namespace", "1M", "--compute-namespace", "--engine", "interpreter"]
+    words += ["--still-limit", str(LIMIT)]
     with (
-        serving_guest([(*options, *more, *limit)]) as ([socket], monitors),
+        serving_guest([options.parse(words)]) as ([socket], monitors),
         Guest(images, socket, namespaces=3, monitors=monitors) as guest,
     ):
         for name, content in (
@@ -177,12 +179,18 @@ def test_the_modelled_drives_of_a_guest_have_a_monitor_each(
     """Others have none, as they stop nobody."""
 
     @contextmanager
-    def played(*options: str, verbose: bool, stops: bool) -> Iterator[Path]:
-        assert stops is ("modelled" in options)
-        yield Path(options[-1], "drive")
+    def played(
+        socket: Path, *words: str, verbose: bool
+    ) -> Iterator[subprocess.Popen[bytes] | None]:
+        assert not verbose
+        found.append((configuration.read(Path(words[-1])), socket))
+        yield None
 
-    monkeypatch.setattr(drive, "serving", played)
-    modelled = [("--time", "modelled", "--serial", name) for name in ("b", "c")]
-    with serving_guest([("--serial", "a"), *modelled]) as (sockets, monitors):
-        assert sockets == [Path(name, "drive") for name in "abc"]
-        assert monitors == [Path(name, "monitor") for name in "bc"]
+    found: list[tuple[Configuration, Path]] = []
+    monkeypatch.setattr(devices, "device_process", played)
+    plain, modelled = Configuration(), options.parse(["--time", "modelled"])
+    with serving_guest([plain, modelled, modelled]) as (sockets, monitors):
+        assert [wanted.device.socket for wanted, _ in found] == sockets
+        assert [socket for _, socket in found] == sockets
+        assert [wanted.time.monitor for wanted, _ in found] == [None, *monitors]
+        assert monitors == [socket.with_name("monitor") for socket in sockets[1:]]

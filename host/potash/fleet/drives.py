@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from potash import options
+from potash.configuration import Configuration
 from potash.sdk.errors import PotashError
 
 MOST_DRIVES = 10_000
@@ -37,10 +39,10 @@ class Drive:
     shared: bool = False
     options: tuple[str, ...] = ()
 
-    def words(self) -> list[str]:
-        """The options of `potash serve`."""
-        words = ["--media", self.media] if self.media is not None else []
-        return [*words, *(["--size", self.size] if self.size is not None else []), *self.options]
+    @property
+    def configuration(self) -> Configuration:
+        """Its configuration on the worker that serves it. Raises PotashError for an invalid one."""
+        return options.parse(self.options, {"media": self.media, "size": self.size})
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from distributed.diagnostics.plugin import WorkerPlugin
 
 import potash
 import potash.sdk
+from potash.devices import serving
 from potash.fleet.directory import Directory, File
 from potash.fleet.drives import Drive
 from potash.sdk.accelerator import Accelerator
 from potash.sdk.errors import PotashError
-from potash.vm.drive import serving
 
 PLUGIN = "potash-drives"
 
@@ -75,8 +75,8 @@ class ServedDrive:
         def serve() -> None:
             try:
                 with (
-                    serving(*self.drive.words()) as socket,
-                    potash.sdk.open(f"vfio-user:{socket}") as device,
+                    serving(self.drive.configuration) as served,
+                    potash.sdk.open(f"vfio-user:{served.socket}") as device,
                 ):
                     self.device, self.accelerator = device, device.accelerator()
                     self.directory = Directory(device.namespace())

@@ -2,12 +2,15 @@
 
 import difflib
 import subprocess
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Any
 
+from potash import options
+from potash.configuration import Configuration
+from potash.devices import serving, serving_guest
 from potash.sdk import VFIO_USER_SCHEME
 from potash.sdk import faults as sdk_faults
 from potash.sdk.commands import DEFAULT_TIMEOUT
@@ -15,65 +18,32 @@ from potash.sdk.device import Device
 from potash.sdk.faults import Fault
 from potash.sdk.transport import Transport
 from potash.sdk.vfio_user import open_vfio_user
+from potash.sections import NamespaceSection
 from potash.vm import images
-from potash.vm.drive import device_process, serving_guest
 from potash.vm.guest import Guest
 from potash.vm.qemu import CPUS, MEMORY
 
-
-class DriveOptions(TypedDict, total=False):
-    """Options of a drive; each is an option of `potash serve`."""
-
-    size: int | str
-    """Bytes of its one namespace, or text like "64M" (which is the default without media)."""
-    namespaces: Sequence[str]
-    """Several namespaces instead, each "SIZE" or "SIZE:BLOCK"."""
-    media: Path
-    """Where its blocks are kept (default: in memory)."""
-    accelerators: Sequence[str]
-    """Sizes of each one's buffers, "SIZE" or "INPUT:OUTPUT" (default: one of 64M)."""
-    faults: Sequence[str | Fault]
-    """Faults that are armed from the start."""
-    serial: str
-    profile: str
-    engine: str
-    options: Sequence[str]
-    """Further options of `potash serve`, as on its command line."""
+DEFAULT_SIZE = 64 << 20
+"""Bytes of the namespace of a drive without media."""
 
 
-DEFAULT_SIZE = "64M"
+def drive_configuration(wanted: Mapping[str, Any]) -> Configuration:
+    """The configuration of a drive, which takes further faults by command.
 
-
-def drive_options(wanted: DriveOptions) -> list[str]:
-    """The command line of a drive, which takes further faults by command.
-
-    Raises TypeError for an option that does not exist.
+    Raises:
+        TypeError: there is no such option.
+        PotashError: an option has no such value.
     """
-    options = DriveOptions.__annotations__
-    if unknown := next((name for name in wanted if name not in options), None):
-        near = difflib.get_close_matches(unknown, options, 1)
-        meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(options)}"
+    known = [*options.keywords(), "options"]
+    if unknown := next((name for name in wanted if name not in known), None):
+        near = difflib.get_close_matches(unknown, known, 1)
+        meant = f"did you mean {near[0]!r}?" if near else "potash serve --help lists them"
         raise TypeError(f"a drive got an unexpected keyword argument {unknown!r}; {meant}")
-    words = ["--allow-faults"]
-    if "size" in wanted:
-        words += ["--size", str(wanted["size"])]
-    elif not wanted.get("namespaces") and "media" not in wanted:
-        words += ["--size", DEFAULT_SIZE]
-    for namespace in wanted.get("namespaces", ()):
-        words += ["--namespace", namespace]
-    for accelerator in wanted.get("accelerators", ()):
-        words += ["--accelerator", accelerator]
-    for fault in wanted.get("faults", ()):
-        words += ["--fault", fault if isinstance(fault, str) else sdk_faults.describe(fault)]
-    if "media" in wanted:
-        words += ["--media", str(wanted["media"])]
-    for name, value in (
-        ("--serial", wanted.get("serial")),
-        ("--profile", wanted.get("profile")),
-        ("--engine", wanted.get("engine")),
-    ):
-        words += [name, value] if value is not None else []
-    return [*words, *wanted.get("options", ())]
+    values = dict(wanted)
+    found = options.parse(values.pop("options", ()), {"allow_faults": True, **values})
+    if found.namespaces or found.device.media is not None:
+        return found
+    return replace(found, namespaces=(NamespaceSection(DEFAULT_SIZE),))
 
 
 class BootedDevice(Device):
@@ -123,38 +93,38 @@ class BootedDevice(Device):
 
 
 def booted_device(
-    *, timeout: float = DEFAULT_TIMEOUT, verbose: bool = False, **wanted: Unpack[DriveOptions]
+    *, timeout: float = DEFAULT_TIMEOUT, verbose: bool = False, **wanted: Any
 ) -> BootedDevice:
     """A drive until the end of the block, or its `close`.
 
     Args:
         timeout: seconds that a command may take.
         verbose: show the drive's log on standard error.
-        wanted: options of the drive.
+        wanted: options of `potash serve`, by their names with underscores: `size="64M"`,
+            `read_only=True`, `time="modelled"`. One that may be repeated has a list and is named in
+            the plural: `namespaces`, `accelerators`, `faults`. `options` is a list of further
+            options, as on the command line. Without `media`, the drive has 64 MiB in memory.
 
     Raises:
         TypeError: there is no such option.
         PotashError: the drive does not start; the text is the reason.
     """
     with ExitStack() as stack:
-        # A test's own folder may be too deep for the name of a socket.
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="potash-"))
-        socket = Path(folder) / "drive"
-        options = drive_options(wanted)
-        process = stack.enter_context(device_process(socket, *options, verbose=verbose))
-        transport = open_vfio_user(str(socket), timeout=timeout)
-        return BootedDevice(transport, socket, process, stack.pop_all(), timeout=timeout)
+        served = stack.enter_context(serving(drive_configuration(wanted), verbose=verbose))
+        transport = open_vfio_user(str(served.socket), timeout=timeout)
+        owned = stack.pop_all()
+    return BootedDevice(transport, served.socket, served.process, owned, timeout=timeout)
 
 
 @contextmanager
 def booted_guest(
     *,
-    more: Sequence[DriveOptions] = (),
+    more: Sequence[Mapping[str, Any]] = (),
     memory: int = MEMORY,
     cpus: int = CPUS,
     mirror: str | None = None,
     verbose: bool = False,
-    **wanted: Unpack[DriveOptions],
+    **wanted: Any,
 ) -> Iterator[Guest]:
     """A Linux guest with a drive at /dev/nvme0n1, until the end of the block.
 
@@ -164,14 +134,14 @@ def booted_guest(
         cpus: number of processors.
         mirror: the Debian archive's address (default: the one that apt is configured with).
         verbose: show the drives' logs on standard error.
-        wanted: options of the drive.
+        wanted: options of the drive, as `booted_device` takes them.
 
     Raises:
         TypeError: there is no such option of a drive.
         PackagesUnavailable: the guest's packages cannot be downloaded.
         PotashError: the guest or a drive does not start; the text is the reason.
     """
-    drives = [drive_options(one) for one in (wanted, *more)]
+    drives = [drive_configuration(one) for one in (wanted, *more)]
     found = images.prepare(mirror=mirror)
     with (
         serving_guest(drives, verbose=verbose) as ((first, *others), monitors),

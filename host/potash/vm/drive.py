@@ -5,7 +5,7 @@ import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from potash.sdk.errors import PotashError
@@ -18,47 +18,16 @@ STOP_LIMIT = 20.0
 
 
 @contextlib.contextmanager
-def serving(*options: str, verbose: bool = False, stops: bool = False) -> Iterator[Path]:
+def serving(*options: str, verbose: bool = False) -> Iterator[Path]:
     """Run a device at a private socket while the block lasts. Yields the socket.
 
-    Takes and raises what `device_process` does. One that `stops` its guest looks for a monitor at
-    `monitor_of(socket)`.
+    Takes and raises what `device_process` does.
     """
     # The folder is this user's alone, and so is what listens in it.
     with tempfile.TemporaryDirectory(prefix="potash-") as folder:
         socket = Path(folder) / "drive"
-        if stops:
-            options += ("--monitor", str(monitor_of(socket)))
         with device_process(socket, *options, verbose=verbose):
             yield socket
-
-
-def monitor_of(socket: Path) -> Path:
-    """The path at which QEMU makes the monitor for a device at this socket that stops its guest."""
-    return socket.with_name("monitor")
-
-
-@contextlib.contextmanager
-def serving_guest(
-    drives: Sequence[Sequence[str]], *, stop: bool = False, verbose: bool = False
-) -> Iterator[tuple[list[Path], list[Path]]]:
-    """Run all drives of a guest as `serving` does, each with its own options.
-
-    Yields their sockets, and those at which QEMU has to make monitors for the drives that stop the
-    guest: all of them with `stop`, otherwise those whose time is modelled.
-    """
-    stops = [
-        stop or any(word in ("modelled", "--time=modelled") for word in words) for words in drives
-    ]
-    with contextlib.ExitStack() as stack:
-        sockets = [
-            stack.enter_context(serving(*words, verbose=verbose, stops=stopping))
-            for words, stopping in zip(drives, stops, strict=True)
-        ]
-        yield (
-            sockets,
-            [monitor_of(socket) for socket, has in zip(sockets, stops, strict=True) if has],
-        )
 
 
 @contextlib.contextmanager

@@ -27,6 +27,10 @@ from potash.vm.errors import PackagesUnavailable
 from potash.vm.parent_death import dies_with_parent
 
 ENVIRONMENT = "POTASH_DEBIAN_MIRROR"
+MIRROR_HELP = (
+    "Debian archive to install the guest from (default: the one that apt is configured with)."
+)
+"""The help of --debian-mirror."""
 CODENAMES = ("bullseye", "bookworm", "trixie", "forky", "duke", "sid")
 SUITES = ("oldoldstable", "oldstable", "stable", "testing", "unstable", "experimental")
 EXTENSIONS = ("", "-updates", "-backports", "-proposed-updates")

@@ -1,5 +1,6 @@
 """`potash bpf`: programs before they are on a drive."""
 
+import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,6 @@ import click
 
 from csd_spec.text import plain_lines
 from potash.cli.device import reports
-from potash.cli.device.configured import libubpf_option
 from potash.cli.drive import common
 from potash.files import STREAM
 from potash.programs.debugger import Debugger
@@ -18,7 +18,7 @@ from potash.programs.execution import BUFFER_SIZE, Ran, conform, execute
 from potash.programs.shell import Shell
 from potash.schema import Count, Form
 from potash.sdk.errors import PotashError
-from potash.sections import LimitsSection
+from potash.sections import LIBUBPF, DeviceSection, LimitsSection
 from potash.signals import handling
 from potash.tables import columns
 from potash.toml_kinds import keys
@@ -54,6 +54,18 @@ _frame_size = click.option(
     type=_FRAME.kind.type,
     default=_FRAME.default,
     help="Size of a stack frame, as [limits] of the drive's configuration sets it (default: 4K).",
+)
+
+
+def _use_libubpf(_context: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
+    """Set the variable, which the processes that run programs inherit."""
+    if path is not None:
+        os.environ[LIBUBPF] = str(path.absolute())
+
+
+_libubpf = keys(DeviceSection)["libubpf"]
+libubpf_option = click.option(
+    _libubpf.flags, expose_value=False, callback=_use_libubpf, **_libubpf.option
 )
 
 

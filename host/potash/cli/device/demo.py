@@ -6,7 +6,9 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,11 +23,19 @@ from potash.cli.device.example_index import show_index, write_files
 from potash.cli.device.guest import SHARE, running_guest
 from potash.cli.device.mirror import mirror_option
 from potash.cli.drive.common import as_json, json_option, say
+from potash.configuration import Configuration
+from potash.devices import serving
 from potash.programs.examples import Example, example_names
 from potash.sdk import Device, LocalStorage
 from potash.sdk.errors import PotashError
 from potash.sdk.memory_namespace import LARGEST_COPY, Blocks, Bytes
-from potash.vm.drive import serving
+from potash.sections import (
+    MEBI,
+    ComputeSection,
+    GuestSection,
+    MemorySection,
+    NamespaceSection,
+)
 from potash.vm.guest import DRIVE
 from potash.vm.terminal import descriptor_sink
 
@@ -37,7 +47,7 @@ if TYPE_CHECKING:
 JOB_TIMEOUT = 300.0
 """Seconds. The first use of the tensor accelerator compiles its simulator, which takes ten seconds,
 and a minute on a busy machine."""
-DRIVE_SIZE = ("--size", "64M")
+DRIVE_WANTED = Configuration(namespaces=(NamespaceSection(64 * MEBI),))
 PROGRAM, INPUT, OUTPUT = "program.o", "input.bin", "output.bin"
 """What an example's files are called in the guest."""
 SHOWN = 12
@@ -143,9 +153,16 @@ class Ran(NamedTuple):
     """Bytes between drive and host: program, arguments, descriptors and output."""
 
 
+@contextmanager
+def _driven(wanted: Configuration) -> Iterator[Device]:
+    """A device without a guest, with the SDK's own driver."""
+    with serving(wanted) as served, potash.sdk.open(f"vfio-user:{served.socket}") as device:
+        yield device
+
+
 def _run_embedded(example: Example, report: Report) -> Ran:
     """The driver of the SDK attaches to the device's socket as QEMU would."""
-    with serving(*DRIVE_SIZE) as socket, potash.sdk.open(f"vfio-user:{socket}") as device:
+    with _driven(DRIVE_WANTED) as device:
         return start(device, example, report)
 
 
@@ -165,8 +182,8 @@ def start(device: Device, example: Example, report: Report = _silent) -> Ran:
 
 def _run_executed(example: Example, report: Report) -> Ran:
     size = _pages(len(example.input)) + _pages(len(example.expected))
-    options = ("--memory-namespace", str(size), "--compute-namespace")
-    with serving(*DRIVE_SIZE, *options) as socket, potash.sdk.open(f"vfio-user:{socket}") as device:
+    wanted = replace(DRIVE_WANTED, memory=MemorySection((size,)), compute=ComputeSection(1))
+    with _driven(wanted) as device:
         return execute(device, example, report)
 
 
@@ -201,9 +218,10 @@ def _run_in_guest(example: Example, mirror: str | None, *, quiet: bool) -> Ran:
     command += ["--lba", str(example.lba), "--timeout", str(JOB_TIMEOUT)]
     for argument in example.arguments:
         command += ["--arg", f"hex:{argument.hex()}"]
+    wanted = replace(DRIVE_WANTED, guest=GuestSection(debian_mirror=mirror))
     with (
         tempfile.TemporaryDirectory(prefix="potash-") as folder,
-        running_guest(DRIVE_SIZE, mirror=mirror, quiet=quiet) as guest,
+        running_guest(wanted, quiet=quiet) as guest,
     ):
         for name, content in ((PROGRAM, example.program), (INPUT, example.input)):
             (Path(folder) / name).write_bytes(content)

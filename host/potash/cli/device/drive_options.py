@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from potash.cli.drive.common import completing, together
+from potash.cli.drive.common import together
 from potash.sdk.errors import PotashError
+from potash.units import completing
 from potash_device.timing.profile import PROFILES
 
 if TYPE_CHECKING:

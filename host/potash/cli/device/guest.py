@@ -1,34 +1,30 @@
 """`potash guest`: a Linux machine whose NVMe drive is our device."""
 
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
-from potash import configuration
-from potash.cli.device import configured
-from potash.cli.device.mirror import mirror_option
+from potash import configuration, options
 from potash.cli.device.vta_options import writable_file
 from potash.cli.progress import showing
-from potash.sdk import faults as sdk_faults
-from potash.sdk.faults import Fault
+from potash.configuration import Configuration
+from potash.devices import serving_guest
 from potash.sdk.vfio_user import require_free
-from potash.sections import MODELLED
+from potash.sections import MEBI, MODELLED, GuestSection
 from potash.tracing.recording import recording
 from potash.units import Parsed
 from potash.vm import images, snapshot, system
-from potash.vm.drive import serving_guest
 from potash.vm.guest import DRIVE, Guest
-from potash.vm.qemu import CPUS, MEMORY, ROOT_PORTS, Accelerator
+from potash.vm.qemu import ROOT_PORTS, Accelerator
 from potash.vm.system import APPEND, Disk, System
 from potash.vm.terminal import descriptor_sink
 
 SHARE = "/share"
-MEBIBYTE = 1 << 20
 
 
 def _collected(text: str) -> tuple[str, Path]:
@@ -50,28 +46,19 @@ Sockets = tuple[list[Path], list[Path]]
 
 
 def _devices(
-    drives: Sequence[Sequence[str]],
-    socket: Path | None,
-    monitor: Path | None,
-    stop: bool,
-    verbose: bool,
+    drives: Sequence[Configuration], socket: Path | None, monitor: Path | None, verbose: bool
 ) -> AbstractContextManager[Sockets]:
-    """Sockets of devices with these options, or of the one that listens already."""
+    """Sockets of devices with these configurations, or of the one that listens already."""
     if socket is None:
-        return serving_guest(drives, stop=stop, verbose=verbose)
+        return serving_guest(drives, verbose=verbose)
     return nullcontext(([socket], [] if monitor is None else [monitor]))
 
 
 @contextmanager
 def running_guest(
-    *drives: Sequence[str],
+    *drives: Configuration,
     socket: Path | None = None,
     monitor: Path | None = None,
-    namespaces: int = 1,
-    stop: bool = False,
-    memory: int = MEMORY,
-    cpus: int = CPUS,
-    mirror: str | None = None,
     refresh: bool = False,
     quiet: bool = False,
     verbose: bool = False,
@@ -79,31 +66,28 @@ def running_guest(
     """A guest with its own drives, from nothing to its end.
 
     Args:
-        drives: further options of `potash serve` for each.
+        drives: the configuration of each; that of the guest is in the first.
         socket: where a device listens already, which is used instead.
         monitor: where that one looks for QEMU's monitor, if it stops the guest.
-        namespaces: how many the first drive has, as far as it is known.
-        stop: new drives stop the guest while a job's emulation is behind its modelled time.
-        memory: in MiB.
-        mirror: the Debian archive's address (default: the one that apt is configured with).
         refresh: download the packages again.
         quiet: show no progress.
         verbose: show what the device logs.
     """
+    wanted = drives[0]
     with ExitStack() as stack:
         with showing(steps=True, quiet=quiet) as progress:
-            found = images.prepare(progress, mirror=mirror, refresh=refresh)
+            found = images.prepare(progress, mirror=wanted.guest.debian_mirror, refresh=refresh)
             (first, *others), monitors = stack.enter_context(
-                _devices(drives, socket, monitor, stop, verbose)
+                _devices(drives, socket, monitor, verbose)
             )
             guest = stack.enter_context(
                 Guest(
                     found,
                     first,
-                    memory,
-                    cpus,
+                    wanted.guest.memory // MEBI,
+                    wanted.guest.cpus,
                     more=others,
-                    namespaces=namespaces,
+                    namespaces=len(wanted.shapes) + (not wanted.namespaces),
                     monitors=monitors,
                     progress=progress,
                 )
@@ -111,9 +95,8 @@ def running_guest(
         yield guest
 
 
-@click.command()
+@click.command(params=options.device_options(guest=True))
 @click.argument("command", nargs=-1, metavar="[-- CMD...]")
-@configured.configuration_options(guest=True)
 @click.option(
     "--socket",
     "served",
@@ -152,8 +135,6 @@ def running_guest(
     multiple=True,
     help="Copy a file or directory out of the guest after the command; may be repeated.",
 )
-@mirror_option
-@configured.fault_options
 @click.option(
     "--kernel",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -187,7 +168,9 @@ def running_guest(
     help="Write a trace of the device to this file, as potash trace does.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Show the device's log.")
+@click.pass_context
 def guest(
+    ctx: click.Context,
     command: tuple[str, ...],
     config_file: Path | None,
     print_config: bool,
@@ -197,10 +180,6 @@ def guest(
     media: tuple[Path, ...],
     shares: tuple[Path, ...],
     collected: tuple[tuple[str, Path], ...],
-    debian_mirror: str | None,
-    faults: tuple[Fault, ...],
-    fault_files: tuple[Path, ...],
-    allow_faults: bool,
     kernel: Path | None,
     initrd: Path | None,
     append: str | None,
@@ -219,25 +198,20 @@ def guest(
     names = [share.resolve().name for share in shares]
     if len(set(names)) < len(names):
         raise click.UsageError(f"two of what is shared would have the same name below {SHARE}")
-    wanted = configured.configured(config_file)
+    wanted = options.configured(ctx, config_file)
     if media:
         wanted = replace(wanted, device=replace(wanted.device, media=media[0]))
     elif wanted.device.media is not None:
         media = (wanted.device.media,)
-    mirror = debian_mirror or wanted.guest.debian_mirror
-    wanted = replace(
-        wanted,
-        guest=replace(wanted.guest, debian_mirror=mirror),
-        time=replace(wanted.time, monitor=None),
-    )
+    wanted = replace(wanted, time=replace(wanted.time, monitor=None))
     if print_config:
         click.echo(configuration.write(wanted), nl=False)
         return
-    overrides = configured.given()
+    overrides = options.given(ctx)
     new_drives = media or devices or config_file or overrides.keys() & {"", "memory", "compute"}
     new_drives = new_drives or overrides.get("device", {}).keys() - {"profile"}
     new_drives = new_drives or wanted.time.mode == MODELLED
-    if served is not None and (new_drives or faults or fault_files or allow_faults or recorded):
+    if served is not None and (new_drives or recorded):
         raise click.UsageError(
             "the device at --socket has its drive already; give its options to `potash serve`"
         )
@@ -248,14 +222,7 @@ def guest(
     count = max(1, len(media)) if devices is None else devices
     if len(media) > count:
         raise click.UsageError(f"{len(media)} --media are too many for {count} of --devices")
-    shared = ["--allow-faults"] if allow_faults else []
-    for fault in configured.faults_of(faults, fault_files):
-        shared += ["--fault", sdk_faults.describe(fault)]
-    drives = [
-        [*shared, *_own_options(number, media[number : number + 1])] for number in range(count)
-    ]
-    stop = wanted.time.mode == MODELLED
-    memory, cpus = wanted.guest.memory // MEBIBYTE, wanted.guest.cpus
+    drives = [_own_drive(wanted, number, media) for number in range(count)]
     if kernel is None and (initrd is not None or append is not None):
         raise click.UsageError("--initrd and --append are for --kernel")
     if kernel is not None or disks:
@@ -265,26 +232,13 @@ def guest(
                 "--disk out, or have the custom system do it"
             )
         own = System(kernel, initrd, APPEND if append is None else append, disks)
-        with _configured(drives, wanted) as described:
-            attached = _devices(described, served, monitor, stop, verbose)
-            _boot(own, attached, memory, cpus, mirror, refresh)
+        _boot(own, _devices(drives, served, monitor, verbose), wanted.guest, refresh)
         return
-    blocks = len(wanted.namespaces) or 1
     with (
         showing(steps=True) as progress,
         recording(recorded, progress),
-        _configured(drives, wanted) as described,
         running_guest(
-            *described,
-            socket=served,
-            monitor=monitor,
-            namespaces=blocks + len(wanted.memory.namespaces) + wanted.compute.namespaces,
-            stop=stop,
-            memory=memory,
-            cpus=cpus,
-            mirror=mirror,
-            refresh=refresh,
-            verbose=verbose,
+            *drives, socket=served, monitor=monitor, refresh=refresh, verbose=verbose
         ) as running,
     ):
         for share, name in zip(shares, names, strict=True):
@@ -295,46 +249,36 @@ def guest(
     sys.exit(code)
 
 
-@contextmanager
-def _configured(
-    drives: Sequence[Sequence[str]], wanted: configuration.Configuration
-) -> Iterator[list[list[str]]]:
-    """The options of drives with this configuration, which is in a file while the block lasts.
+def _own_drive(wanted: Configuration, number: int, media: Sequence[Path]) -> Configuration:
+    """The configuration of a drive, with what two drives of a guest must not share.
 
-    What differs between drives, their media above all, is not in it. Raises ConfigurationError.
+    A new guest has not the memory that a saved state needs.
     """
-    device = replace(wanted.device, socket=None, media=None)
-    written = configuration.write(replace(wanted, device=device))
-    with tempfile.TemporaryDirectory(prefix="potash-") as folder:
-        file = Path(folder) / "potash.toml"
-        file.write_text(written)
-        yield [["--config", str(file), *options] for options in drives]
-
-
-def _own_options(number: int, media: Sequence[Path]) -> list[str]:
-    """Options in which a drive differs from the others of its guest."""
-    options = ["--media", str(media[0])] if media else []
-    # Linux takes two controllers of one name for one subsystem, and refuses the second.
-    return [*options, "--serial", f"POTASH{number + 1:04}"] if number else options
+    own: dict[str, Any] = {"media": next(iter(media[number:]), None)}
+    own |= {"incoming": False, "save": None, "load": None}
+    if number:
+        # Linux takes two controllers of one name for one subsystem, and refuses the second.
+        own |= {"serial": f"POTASH{number + 1:04}", "trace": None, "metrics": None}
+    return replace(wanted, device=replace(wanted.device, **own))
 
 
 def _boot(
     own: System,
     devices: AbstractContextManager[Sockets],
-    memory: int,
-    cpus: int,
-    mirror: str | None,
+    guest: GuestSection,
     refresh: bool,
 ) -> None:
     """Run a system of the user's at this terminal, to its end."""
     with ExitStack() as stack:
         with showing(steps=True) as progress:
-            emulator = images.prepare_qemu(progress, mirror=mirror, refresh=refresh)
+            emulator = images.prepare_qemu(progress, mirror=guest.debian_mirror, refresh=refresh)
             sockets, monitors = stack.enter_context(devices)
         accelerator = Accelerator.KVM if snapshot.kvm_verdict(emulator) else Accelerator.TCG
         if sys.stdin.isatty():
             click.echo("The custom system, at this terminal; Ctrl-A X ends it.")
-        system.run(emulator.qemu, own.arguments(memory, cpus, accelerator, sockets, monitors))
+        memory = guest.memory // MEBI
+        arguments = own.arguments(memory, guest.cpus, accelerator, sockets, monitors)
+        system.run(emulator.qemu, arguments)
 
 
 def _run(running: Guest, command: tuple[str, ...]) -> int:

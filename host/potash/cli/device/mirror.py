@@ -2,12 +2,12 @@
 
 import click
 
-from potash.vm.packages import ENVIRONMENT
+from potash.vm.packages import ENVIRONMENT, MIRROR_HELP
 
 mirror_option = click.option(
     "--debian-mirror",
     metavar="ADDRESS",
     envvar=ENVIRONMENT,
     show_envvar=True,
-    help="Debian archive to install the guest from (default: the one that apt is configured with).",
+    help=MIRROR_HELP,
 )

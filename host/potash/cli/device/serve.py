@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from nvme_spec.identify.capabilities import CommandSet
-from potash import configuration
-from potash.cli.device import configured, serve_reports
+from potash import configuration, options
+from potash.cli.device import serve_reports
 from potash.cli.device.modelled_time import keep, modelled, standing
 from potash.cli.device.serve_reports import announce
 from potash.cli.drive.common import json_option
@@ -20,9 +20,8 @@ from potash.files import unwritable
 from potash.observing.exporter import exporting
 from potash.observing.status import status_socket
 from potash.sdk.errors import PotashError
-from potash.sdk.faults import Fault
+from potash.sections import LIBUBPF
 from potash.tracing.recording import LINES, TRACES, VARIABLE, recording
-from potash.units import Parsed
 from potash_device.media import shapes
 from potash_device.media.drive import Drive
 from potash_device.media.errors import MediaError
@@ -31,7 +30,6 @@ from potash_firmware.apu.config import RangeBlocks, RangeUnit
 from potash_firmware.boot import Device, StopSignals, run_until
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.confinement import be_undumpable
-from potash_firmware.log_components import COMPONENTS, FORMATS, TEXT, LogSettings
 from potash_firmware.settings import PROFILES, DeviceSettings
 
 PROCESS = "potash"
@@ -40,74 +38,15 @@ LONGEST_SOCKET = 107
 """Bytes of a UNIX socket's path (unix(7))."""
 
 
-def _levels(text: str) -> Mapping[str, str]:
-    components = {}
-    for item in text.split(","):
-        component, equals, level = item.partition("=")
-        if not equals:
-            raise ValueError(f"{item!r} is not COMPONENT=LEVEL")
-        components[component] = level
-    return LogSettings(components=components).components
-
-
-def _serial(text: str) -> str:
-    """What fits in Identify Controller. Raises ValueError."""
-    if not (text.strip() and text.isascii() and text.isprintable() and len(text) <= 20):
-        raise ValueError(f"{text!r} is not up to 20 printable ASCII characters")
-    return text
-
-
-@click.command()
-@configured.configuration_options(guest=False)
-@click.option(
-    "--serial",
-    type=Parsed("TEXT", _serial),
-    help="Serial number (default: the profile's). The subsystem name is derived from it, so it "
-    "must be unique in a machine.",
-)
-@configured.libubpf_option
-@click.option(
-    "--metrics",
-    type=click.IntRange(0, 0xFFFF),
-    metavar="PORT",
-    help="Serve metrics for Prometheus at this port of 127.0.0.1 (0: any free port).",
-)
-@configured.moving_options
-@configured.fault_options
+@click.command(params=options.device_options(guest=False))
 @json_option(serve_reports.Serving, "Report the device's address as JSON.")
-@click.option(
-    "--log",
-    "components",
-    type=Parsed("COMPONENT=LEVEL[,…]", _levels),
-    multiple=True,
-    help=f"Log level of single components: {', '.join(COMPONENTS)}. May be repeated.",
-)
-@click.option(
-    "--log-format",
-    type=click.Choice(FORMATS),
-    default=TEXT,
-    show_default=True,
-    help="Log as text, or as one JSON object per line.",
-)
-def serve(
-    config_file: Path | None,
-    print_config: bool,
-    serial: str | None,
-    faults: tuple[Fault, ...],
-    fault_files: tuple[Path, ...],
-    allow_faults: bool,
-    metrics: int | None,
-    incoming: bool,
-    save: Path | None,
-    load: Path | None,
-    components: tuple[Mapping[str, str], ...],
-    log_format: str,
-) -> None:
+@click.pass_context
+def serve(ctx: click.Context, config_file: Path | None, print_config: bool) -> None:
     """Run a device until it is interrupted. It serves one client at a time.
 
     `potash top` shows its activity.
     """
-    wanted = configured.configured(config_file)
+    wanted = options.configured(ctx, config_file)
     section = wanted.device
     if section.read_only and section.media is None:
         raise click.UsageError("--read-only needs --media: a drive in memory is empty")
@@ -116,35 +55,17 @@ def serve(
         return
     if section.socket is None or section.socket == Path():
         raise click.UsageError("give --socket PATH to listen at")
-    log = LogSettings(
-        section.log_level,
-        {component: one[component] for one in components for component in one},
-        log_format,
-    )
-    log.apply(PROCESS)
-    settings = device_settings(wanted)
-    rpu = replace(
-        settings.rpu, faults=configured.faults_of(faults, fault_files), allow_faults=allow_faults
-    )
-    if serial is not None:
-        # The name of a profile's subsystem would be that of all its devices.
-        rpu = replace(rpu, identity=replace(rpu.identity, serial=serial, qualified_name=""))
-    settings = replace(settings, rpu=rpu, count_cycles=metrics is not None, log=log)
-    _serve(wanted, settings, section.socket, metrics, configured.Moving(incoming, save, load))
+    section.log_settings.apply(PROCESS)
+    if section.libubpf is not None:  # for the processes that run programs, which inherit it
+        os.environ[LIBUBPF] = str(section.libubpf.absolute())
+    _serve(wanted, device_settings(wanted), section.socket.absolute())
 
 
-def _serve(
-    wanted: configuration.Configuration,
-    settings: DeviceSettings,
-    socket: Path,
-    metrics: int | None,
-    moving: configured.Moving,
-) -> None:
+def _serve(wanted: configuration.Configuration, settings: DeviceSettings, path: Path) -> None:
     section = wanted.device
-    path = socket.absolute()
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
-        drive = stack.enter_context(_drive(wanted, locked=not moving.incoming))
+        drive = stack.enter_context(_drive(wanted, locked=not section.incoming))
         settings = replace(
             settings, rpu=replace(settings.rpu, time=modelled(wanted.time, drive, section.fdp))
         )
@@ -163,7 +84,7 @@ def _serve(
             drive=drive,
             trace=traced,
             status=status_socket(str(path)),
-            incoming=moving.waits,
+            incoming=section.begins_with_state,
             standstill=standing(wanted.time),
         )
         try:
@@ -171,18 +92,18 @@ def _serve(
         except OSError as error:
             raise PotashError(f"the device cannot listen at {path}: {_why(error, path)}") from None
         address = None
-        if metrics is not None:
+        if section.metrics is not None:
             asked = status_socket(str(path))
             if not asked.is_socket():
                 raise PotashError(f"--metrics has no numbers to give: {asked} cannot be made")
-            address = stack.enter_context(exporting(asked, metrics))
+            address = stack.enter_context(exporting(asked, section.metrics))
         be_undumpable()
-        if moving.load is not None:
-            configured.load_state(device, moving.load)
+        if section.load is not None:
+            load_state(device, section.load)
         announce(path, section.media, drive, address)
         run_until(device, stop)
-        if moving.save is not None:
-            configured.save_state(device, moving.save)
+        if section.save is not None:
+            save_state(device, section.save)
         elif device.rpu.migration.owns_media:
             keep(device.rpu.controller.timing, drive)
 
@@ -191,6 +112,10 @@ def device_settings(wanted: configuration.Configuration) -> DeviceSettings:
     """The settings of a device, but for its drive's namespaces."""
     section = wanted.device
     profile = PROFILES[section.profile]
+    identity = profile.rpu.identity
+    if section.serial is not None:
+        # The name of a profile's subsystem would be that of all its devices.
+        identity = replace(identity, serial=section.serial, qualified_name="")
     return replace(
         profile,
         board=replace(
@@ -201,6 +126,9 @@ def device_settings(wanted: configuration.Configuration) -> DeviceSettings:
         ),
         rpu=replace(
             profile.rpu,
+            identity=identity,
+            faults=section.faults,
+            allow_faults=section.allow_faults,
             compute=wanted.described_compute,
             copy_formats_enabled=wanted.memory.copy_formats,
             placement=section.fdp,
@@ -210,6 +138,8 @@ def device_settings(wanted: configuration.Configuration) -> DeviceSettings:
         limits=wanted.described_limits,
         vta_threads=wanted.vta_threads,
         trust_memory=section.trust_memory,
+        count_cycles=section.metrics is not None,
+        log=section.log_settings,
         range_blocks=RangeBlocks(
             RangeUnit(section.range_unit), section.range_count == "zero-based"
         ),
@@ -281,3 +211,23 @@ def _lines(path: Path | None) -> Iterator[int | None]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def load_state(device: Device, path: Path) -> None:
+    """Raises PotashError."""
+    try:
+        device.load(path.read_bytes())
+    except OSError as error:
+        raise PotashError(f"the state in {path} cannot be loaded: {error.strerror}") from None
+
+
+def save_state(device: Device, path: Path) -> None:
+    """The file is there whole, or not at all. Raises PotashError."""
+    new = path.with_name(path.name + ".new")
+    try:
+        state = device.save()
+        new.touch(mode=0o600)
+        new.write_bytes(state)
+        new.rename(path)
+    except OSError as error:
+        raise PotashError(f"the state cannot be saved in {path}: {error.strerror}") from None

@@ -9,7 +9,7 @@ import click
 
 from potash.cli.device.vta_clock import clock_options, core_option, layer_names, parameters_of
 from potash.cli.device.vta_options import writable_file
-from potash.cli.drive.common import completing, json_option, say
+from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
 from potash.files import STREAM, replacing
 from potash.schema import Form
@@ -18,7 +18,7 @@ from potash.sweep import picture, points, space, workers
 from potash.sweep.networks import Network
 from potash.sweep.points import COSTS, Point
 from potash.tables import columns
-from potash.units import human
+from potash.units import completing, human
 from potash_device.vta.config import Config
 from potash_device.vta.timing.parameters import PYNQ_CORE
 

@@ -11,12 +11,12 @@ import click
 
 from potash.cli.device import vta_options
 from potash.cli.device import vta_reports as reports
-from potash.cli.drive.common import completing, json_option, say, together
+from potash.cli.drive.common import json_option, say, together
 from potash.cli.progress import showing
 from potash.files import STREAM, replacing
 from potash.sdk.errors import PotashError
 from potash.tables import columns
-from potash.units import Parsed, human
+from potash.units import Parsed, completing, human
 from potash.vta.layers import LAYERS, THREADS, Tiles, Timed, timed
 from potash_device.vta import assembly, figures, timing
 from potash_device.vta.config import Config, MemoryId

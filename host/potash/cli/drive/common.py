@@ -19,13 +19,11 @@ from potash.schema import encode
 from potash.sdk import VFIO_USER_SCHEME, Accelerator, Device
 from potash.sdk.accelerator import Argument
 from potash.sdk.accelerator_commands import argument_bytes
-from potash.sdk.errors import InvalidRequest, PotashError
+from potash.sdk.errors import PotashError
 from potash.sdk.targets import Range
 from potash.units import Parsed, parse_size
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
     from potash.sdk.faults import Fault
 
 ACCELERATOR_LIMIT = 0xFFFF
@@ -33,13 +31,10 @@ FIRMWARE_LIMIT = 15
 
 
 def parse_fault(text: str) -> "Fault":
-    """As `potash.sdk.faults.parse`. Raises ValueError."""
+    """As `potash.sdk.faults.parse`, which is imported when it is needed. Raises PotashError."""
     from potash.sdk import faults
 
-    try:
-        return faults.parse(text)
-    except InvalidRequest as error:
-        raise ValueError(str(error)) from None
+    return faults.parse(text)
 
 
 FAULT = Parsed("FAULT", parse_fault)
@@ -107,22 +102,6 @@ def together(*options: Decorator) -> Decorator:
         return command
 
     return give
-
-
-def completing(
-    names: Callable[[], Iterable[str]],
-) -> Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]:
-    """What completes a parameter in a shell: these names, or else a file (`shell_complete`)."""
-
-    def complete(
-        _ctx: click.Context, _param: click.Parameter, typed: str
-    ) -> "list[CompletionItem]":
-        from click.shell_completion import CompletionItem
-
-        found = [CompletionItem(name) for name in names() if name.startswith(typed)]
-        return found or [CompletionItem(typed, type="file")]
-
-    return complete
 
 
 class JsonOption(click.Option):

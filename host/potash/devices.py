@@ -1,0 +1,64 @@
+"""Devices in processes of their own, each with a configuration, which is in a file."""
+
+import contextlib
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from potash import configuration
+from potash.configuration import Configuration
+from potash.sections import MODELLED
+from potash.vm.drive import device_process
+
+
+class Served(NamedTuple):
+    """A device that runs.
+
+    Attributes:
+        socket: path of its socket.
+        monitor: path at which QEMU creates the monitor with which the device stops its guest; None
+            where it stops none.
+        process: the device's process.
+    """
+
+    socket: Path
+    monitor: Path | None
+    process: subprocess.Popen[bytes]
+
+
+@contextlib.contextmanager
+def serving(
+    wanted: Configuration, *, guest: bool = False, verbose: bool = False
+) -> Iterator[Served]:
+    """Run a device while the block lasts, at a socket of its own.
+
+    Args:
+        wanted: its configuration, but for the socket and the monitor.
+        guest: if its time is modelled, it stops a guest through a monitor.
+        verbose: let its log through to standard error.
+
+    Raises:
+        PotashError: it does not start; the text is the reason.
+    """
+    # The directory is this user's alone, and so are the socket and the configuration.
+    with tempfile.TemporaryDirectory(prefix="potash-") as folder:
+        socket, file = Path(folder, "drive"), Path(folder, "potash.toml")
+        monitor = Path(folder, "monitor") if guest and wanted.time.mode == MODELLED else None
+        device = replace(wanted.device, socket=socket)
+        wanted = replace(wanted, device=device, time=replace(wanted.time, monitor=monitor))
+        file.write_text(configuration.write(wanted))
+        with device_process(socket, "--config", str(file), verbose=verbose) as process:
+            yield Served(socket, monitor, process)
+
+
+@contextlib.contextmanager
+def serving_guest(
+    drives: Sequence[Configuration], *, verbose: bool = False
+) -> Iterator[tuple[list[Path], list[Path]]]:
+    """As `serving`, for all drives of a guest; gives their sockets and their monitors."""
+    with contextlib.ExitStack() as stack:
+        served = [stack.enter_context(serving(one, guest=True, verbose=verbose)) for one in drives]
+        yield [one.socket for one in served], [one.monitor for one in served if one.monitor]
