@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import config_page
 import draw
 import examples_page
 import json_page
@@ -17,6 +18,7 @@ import supported_page
 DOCS = Path(__file__).parents[1]
 
 GENERATED: dict[str, Callable[[], str | bytes]] = {
+    "config.md": config_page.page,
     "examples.md": examples_page.page,
     "json.md": json_page.page,
     "supported.md": supported_page.page,
