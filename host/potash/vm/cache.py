@@ -114,7 +114,7 @@ class Cache:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A folder in the cache for unfinished work; gone afterwards, whatever happens."""
+        """A folder in the cache for unfinished work, which is always removed afterwards."""
         with tempfile.TemporaryDirectory(prefix="unfinished-", dir=self.root) as name:
             yield Path(name)
 

@@ -79,7 +79,7 @@ def compiled(function: _Function) -> _Function:
 
 
 def inlined(function: _Function) -> _Function:
-    """The same, as a part of whatever calls it."""
+    """The same, inlined into its callers."""
     result: Any = _Part(function, {"forceinline": True})
     return cast(_Function, result)
 

@@ -450,7 +450,7 @@ class _Analysis:
         return list(found.values()), conditions, proven
 
     def _short(self, start: int) -> frozenset[int]:
-        """The loops that a block is part of only in iterations that go on."""
+        """Loops whose last iteration does not execute a block, as it follows their exit test."""
         return frozenset(
             header
             for header, test in self._tests.items()
