@@ -1,18 +1,26 @@
-"""How a structure of the standard is declared: fields with an offset and a width over bytes.
+"""Mutable structures and immutable words: fields with an offset and a width over bytes.
 
-Everything is little endian (NVM Express Base Specification 2.0, section 1.4.2). Bytes that no field
-names are kept, so what a decode does not understand an encode does not lose.
+Everything is little endian (NVM Express Base Specification 2.0, section 1.4.2). Bytes and bits that
+no field names are kept, so what a decode does not understand an encode does not lose.
 
     class Example(Structure):
         SIZE = 8
         cid = u16(0)
-        count_z = bits(2, 2, 0, 11)"""
+        count_z = bits(2, 2, 0, 11)
+
+    class Example(Word):  # an integer: a register, a feature's dword
+        WIDTH = 4
+        en = field(0)
+        mps = field(7, 10)
+
+    Example(0x80).update(en=1).mps == 1
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, ClassVar, Generic, TypeVar, cast, overload
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast, overload
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Structure")
@@ -41,8 +49,8 @@ class Field(Generic[T]):
     @overload
     def __get__(self: FieldT, instance: None, owner: type) -> FieldT: ...
     @overload
-    def __get__(self, instance: Structure, owner: type) -> T: ...
-    def __get__(self, instance: Structure | None, owner: type) -> Field[T] | T:
+    def __get__(self, instance: Declared, owner: type) -> T: ...
+    def __get__(self, instance: Declared | None, owner: type) -> Field[T] | T:
         if instance is None:
             return self
         return self.load(instance._data)
@@ -54,7 +62,7 @@ class Field(Generic[T]):
         """The bits that this field owns, as a mask over the whole structure."""
         return ((1 << 8 * self.size) - 1) << 8 * self.offset
 
-    def load(self, data: bytearray) -> T:
+    def load(self, data: Any) -> T:
         raise NotImplementedError
 
     def store(self, data: bytearray, value: T) -> None:
@@ -73,30 +81,46 @@ class UInt(Field[int]):
         data[self.offset : self.offset + self.size] = value.to_bytes(self.size, "little")
 
 
-class Bits(Field[int]):
+class WordField(Field[int]):
+    """Bits `high`:`low` of a word."""
+
+    def __init__(self, low: int, high: int) -> None:
+        if not 0 <= low <= high:
+            raise LayoutError(f"a field cannot have bits {high}:{low}")
+        super().__init__(0, high // 8 + 1)
+        self.low = low
+        self.high = high
+        self.limit = 1 << (high - low + 1)
+        self.mask = (self.limit - 1) << low
+
+    def occupied(self) -> int:
+        return self.mask << 8 * self.offset
+
+    def load(self, data: int) -> int:
+        return (data & self.mask) >> self.low
+
+    def insert(self, word: int, value: int) -> int:
+        """`word` with this field set to `value`; ValueError when it does not fit."""
+        if not 0 <= value < self.limit:
+            raise ValueError(f"{self.name}: {value:#x} does not fit in bits {self.high}:{self.low}")
+        return word & ~self.mask | value << self.low
+
+
+class Bits(WordField):
     """Bits `high`:`low` of an integer of `size` bytes; neighbours in the same bytes are kept."""
 
     def __init__(self, offset: int, size: int, low: int, high: int) -> None:
-        super().__init__(offset, size)
-        if not 0 <= low <= high < 8 * size:
+        super().__init__(low, high)
+        if high >= 8 * size:
             raise LayoutError(f"bits {high}:{low} are not in {size} bytes")
-        self.low = low
-        self.limit = 1 << (high - low + 1)
+        self._word = UInt(offset, size)
+        self.offset, self.size = offset, size
 
-    def occupied(self) -> int:
-        return (self.limit - 1) << self.low + 8 * self.offset
-
-    def load(self, data: bytearray) -> int:
-        word = int.from_bytes(data[self.offset : self.offset + self.size], "little")
-        return word >> self.low & self.limit - 1
+    def load(self, data: Any) -> int:
+        return super().load(self._word.load(data))
 
     def store(self, data: bytearray, value: int) -> None:
-        if not 0 <= value < self.limit:
-            raise ValueError(f"{self.name}: {value:#x} does not fit in its bits")
-        end = self.offset + self.size
-        word = int.from_bytes(data[self.offset : end], "little")
-        word = word & ~((self.limit - 1) << self.low) | value << self.low
-        data[self.offset : end] = word.to_bytes(self.size, "little")
+        self._word.store(data, self.insert(self._word.load(data), value))
 
 
 class Text(Field[str]):
@@ -132,26 +156,42 @@ class Raw(Field[bytes]):
         data[self.offset : self.offset + self.size] = bytes(value).ljust(self.size, b"\0")
 
 
-class UInts(Field[tuple[int, ...]]):
-    """An array of `count` unsigned integers of `width` bytes; a shorter value leaves zeroes."""
+class Array(Field[tuple[T, ...]]):
+    """`count` equal items of `width` bytes in a row; fewer leave zeroes behind them."""
 
     def __init__(self, offset: int, width: int, count: int) -> None:
         super().__init__(offset, width * count)
         self.width = width
         self.count = count
 
-    def load(self, data: bytearray) -> tuple[int, ...]:
+    def load(self, data: bytearray) -> tuple[T, ...]:
         starts = range(self.offset, self.offset + self.size, self.width)
-        return tuple(int.from_bytes(data[at : at + self.width], "little") for at in starts)
+        return tuple(self.load_item(data[at : at + self.width]) for at in starts)
 
-    def store(self, data: bytearray, value: Iterable[int]) -> None:
+    def store(self, data: bytearray, value: Iterable[T]) -> None:
         items = tuple(value)
         if len(items) > self.count:
             raise ValueError(f"{self.name}: {len(items)} items do not fit in {self.count}")
-        if any(not 0 <= item < 1 << 8 * self.width for item in items):
-            raise ValueError(f"{self.name}: an item does not fit in {self.width} bytes")
-        raw = b"".join(item.to_bytes(self.width, "little") for item in items)
+        raw = b"".join(map(self.store_item, items))
         data[self.offset : self.offset + self.size] = raw.ljust(self.size, b"\0")
+
+    def load_item(self, data: bytearray) -> T:
+        raise NotImplementedError
+
+    def store_item(self, item: T) -> bytes:
+        raise NotImplementedError
+
+
+class UInts(Array[int]):
+    """Unsigned integers."""
+
+    def load_item(self, data: bytearray) -> int:
+        return int.from_bytes(data, "little")
+
+    def store_item(self, item: int) -> bytes:
+        if not 0 <= item < 1 << 8 * self.width:
+            raise ValueError(f"{self.name}: an item does not fit in {self.width} bytes")
+        return item.to_bytes(self.width, "little")
 
 
 class Nested(Field[S]):
@@ -168,36 +208,21 @@ class Nested(Field[S]):
         data[self.offset : self.offset + self.size] = bytes(value)
 
 
-class Table(Field[tuple[S, ...]]):
-    """`count` equal structures in a row; a shorter value leaves zeroes behind it."""
+class Table(Array[S]):
+    """Structures."""
 
     def __init__(self, offset: int, kind: type[S], count: int) -> None:
-        super().__init__(offset, kind.SIZE * count)
-        self.kind = kind
-        self.count = count
-
-    def load(self, data: bytearray) -> tuple[S, ...]:
-        starts = range(self.offset, self.offset + self.size, self.kind.SIZE)
-        return tuple(self.kind(data[at : at + self.kind.SIZE]) for at in starts)
-
-    def store(self, data: bytearray, value: Iterable[S]) -> None:
-        items = tuple(value)
-        if len(items) > self.count:
-            raise ValueError(f"{self.name}: {len(items)} items do not fit in {self.count}")
-        raw = b"".join(map(bytes, items))
-        data[self.offset : self.offset + self.size] = raw.ljust(self.size, b"\0")
+        super().__init__(offset, kind.SIZE, count)
+        self.load_item = kind  # type: ignore[method-assign]  # it takes such bytes
+        self.store_item = bytes  # type: ignore[method-assign, assignment]
 
 
-class Structure:
-    """A typed view over `SIZE` bytes of its own.
-
-    `S()` is all zeroes, `S(buffer)` decodes a copy of exactly `SIZE` bytes (`ValueError`
-    otherwise), `S(cid=3)` sets fields by name, `bytes(s)` encodes.
-    """
+class Declared:
+    """What has `FIELDS`, which do not overlap, in `SIZE` bytes."""
 
     SIZE: ClassVar[int]
-    FIELDS: ClassVar[dict[str, Field[Any]]] = {}
-    _data: bytearray
+    FIELDS: ClassVar[dict[str, Any]] = {}
+    _data: Any
 
     def __init_subclass__(cls) -> None:
         own = {name: item for name, item in vars(cls).items() if isinstance(item, Field)}
@@ -206,20 +231,54 @@ class Structure:
         for name, item in cls.FIELDS.items():
             occupied = item.occupied()
             if item.offset + item.size > cls.SIZE:
-                raise LayoutError(f"{cls.__name__}.{name} ends after byte {cls.SIZE}")
+                where = f"is not in {cls.SIZE} bytes, and ends after byte {cls.SIZE}"
+                raise LayoutError(f"{cls.__name__}.{name} {where}")
             if taken & occupied:
                 raise LayoutError(f"{cls.__name__}.{name} overlaps another field")
             taken |= occupied
+
+    @classmethod
+    def _known(cls, fields: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Names and values. Raises TypeError for one that is no field."""
+        for name, value in fields.items():
+            if name not in cls.FIELDS:
+                raise TypeError(f"{cls.__name__} has no field {name!r}")
+            yield name, value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Declared) or type(other) is not type(self):
+            return NotImplemented
+        return bool(self._data == other._data)
+
+    def __iter__(self) -> Iterator[tuple[str, object]]:
+        """Name and value of each field, in the order of declaration."""
+        for name in self.FIELDS:
+            yield name, cast(object, getattr(self, name))
+
+    def _shown(self, form: str) -> str:
+        shown = ", ".join(f"{name}={form.format(value)}" for name, value in self if value)
+        return f"{type(self).__name__}({shown})"
+
+
+class Structure(Declared):
+    """A typed view over `SIZE` bytes of its own.
+
+    `S()` is all zeroes, `S(buffer)` decodes a copy of exactly `SIZE` bytes (`ValueError`
+    otherwise), `S(cid=3)` sets fields by name, `bytes(s)` encodes.
+    """
+
+    SIZE = 0
+    _data: bytearray
 
     def __init__(self, buffer: Buffer | None = None, /, **fields: object) -> None:
         if buffer is not None and len(buffer) != self.SIZE:
             name = type(self).__name__
             raise ValueError(f"{name} has {self.SIZE} bytes, but {len(buffer)} were given")
         self._data = bytearray(self.SIZE) if buffer is None else bytearray(buffer)
-        for name, value in fields.items():
-            if name not in self.FIELDS:
-                raise TypeError(f"{type(self).__name__} has no field {name!r}")
+        for name, value in self._known(fields):
             setattr(self, name, value)
+
+    __hash__ = None  # type: ignore[assignment]  # mutable, hence not hashable
 
     def __bytes__(self) -> bytes:
         return bytes(self._data)
@@ -227,21 +286,52 @@ class Structure:
     def __len__(self) -> int:
         return self.SIZE
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Structure) or type(other) is not type(self):
-            return NotImplemented
-        return self._data == other._data
+    def __repr__(self) -> str:
+        return self._shown("{!r}")
 
-    __hash__ = None  # type: ignore[assignment]  # mutable, hence not hashable
 
-    def __iter__(self) -> Iterator[tuple[str, object]]:
-        """Name and value of each field, in the order of declaration."""
-        for name in self.FIELDS:
-            yield name, cast(object, getattr(self, name))
+class Word(Declared):
+    """An unsigned integer of `WIDTH` bytes with named bits, which does not change.
+
+    `W()` is zero, `W(value)` decodes (ValueError for what does not fit), `W(en=1)` sets fields by
+    name, `encode()` gives the integer.
+    """
+
+    WIDTH: ClassVar[int] = 4
+    SIZE = 4
+    FIELDS: ClassVar[dict[str, WordField]] = {}
+    _data: int
+
+    def __init_subclass__(cls) -> None:
+        cls.SIZE = cls.WIDTH
+        super().__init_subclass__()
+
+    def __init__(self, value: int = 0, /, **fields: int) -> None:
+        if not 0 <= value < 1 << 8 * self.WIDTH:
+            raise ValueError(f"{value:#x} does not fit in {self.WIDTH} bytes")
+        for name, item in self._known(fields):
+            value = self.FIELDS[name].insert(value, item)
+        self._data = value
+
+    @classmethod
+    def decode(cls, value: int) -> Self:
+        return cls(value)
+
+    def encode(self) -> int:
+        return self._data
+
+    def update(self, **fields: int) -> Self:
+        """A word that differs in the named fields."""
+        return type(self)(self._data, **fields)
+
+    def __int__(self) -> int:
+        return self._data
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._data))
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={value!r}" for name, value in self if value)
-        return f"{type(self).__name__}({shown})"
+        return self._shown("{:#x}")
 
 
 u8 = partial(UInt, size=1)
@@ -256,3 +346,8 @@ raw = Raw
 uints = UInts
 nested = Nested
 table = Table
+
+
+def field(low: int, high: int | None = None) -> WordField:
+    """Bits `high`:`low` of a word, or the one bit `low`."""
+    return WordField(low, low if high is None else high)

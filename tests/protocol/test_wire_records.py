@@ -1,16 +1,19 @@
 """Records are stored as their annotations say, and nothing else is read or written."""
 
+import pickle
 import struct
 from enum import IntEnum
 from typing import Annotated, NamedTuple
 
 import pytest
 
+from potash_wire.packed import Packed
 from potash_wire.records import (
     BOOL,
     I32,
     MAY_FOLLOW,
     NOT_STORED,
+    REST,
     U8,
     U16,
     U32,
@@ -133,3 +136,68 @@ def test_fields_cannot_overlap() -> None:
 
     with pytest.raises(LayoutError):
         Record(Overlapping).encode(Overlapping(0, 0))
+
+
+class Part(Packed, size=4):
+    kind: U8
+    number: Annotated[U8, Range(1, 9), At(2)] = 1
+
+
+class Numbers(Packed, first=b"N", total=Number("H", 2)):
+    numbers: Annotated[tuple[U16, ...], REST] = ()
+
+
+class Whole(Packed, size=8, error=KeyError):
+    parts: Annotated[tuple[Part, ...], Number("B", 4), Range(0, 40)]
+    name: Annotated[bytes, Stored("2s")] = b"ab"
+
+
+class Lists(Packed):
+    lists: Annotated[tuple[Numbers, ...], Number("B")]
+    rest: Annotated[bytes, REST] = b""
+
+
+def test_a_packed_value_is_a_named_tuple() -> None:
+    part = Part(3, number=4)
+    assert (*part, repr(part)) == (3, 4, "Part(kind=3, number=4)")
+    assert part._replace(kind=5) == Part(5, 4) != Part(5)
+    assert pickle.loads(pickle.dumps(part)) == part and {part: 1}[Part(3, 4)] == 1
+    with pytest.raises(AttributeError):
+        part.kind = 1  # type: ignore[misc]  # wrong on purpose
+    for given in ({}, {"kind": 1, "other": 2}):
+        with pytest.raises(TypeError, match=r"Part\(\)"):
+            Part(**given)
+    assert part.encode() == b"\3\0\4\0"
+    assert Part.decode_head(b"\3\0\4\0more") == part
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 16, 17, 40])
+def test_any_number_of_parts_follows(count: int) -> None:
+    whole = Whole(tuple(Part(at, at % 9 + 1) for at in range(count)), b"xy")
+    data = whole.encode()
+    parts = b"".join(bytes([at, 0, at % 9 + 1, 0]) for at in range(count))
+    assert data == b"xy\0\0" + bytes([count, 0, 0, 0]) + parts
+    for decode in (Whole.decode, Whole.decode_head):
+        assert decode(data) == whole
+    assert Whole.decode_head(data + b"more") == whole
+    wrong = [data[:-1], data + b"\0", data[:4] + bytes([count + 1]) + data[5:]]
+    wrong += [data[:-2] + b"\x0a\0"] if count else []
+    for other in wrong:
+        with pytest.raises(KeyError):
+            Whole.decode(other)
+
+
+def test_a_total_length_is_stated() -> None:
+    numbers = Numbers((1, 2, 0x304))
+    assert numbers.encode() == b"N\0\x0a\0\1\0\2\0\4\3"
+    assert Numbers.decode(numbers.encode() + b"padding") == numbers
+    assert Numbers.decode(b"N\0\4\0") == Numbers()
+    for wrong in (b"N\0\5\0\1", b"N\0\3\0", b"N\0\6\0\1", b"N"):
+        with pytest.raises(WireError):
+            Numbers.decode(wrong)
+    lists = Lists((numbers, Numbers(), Numbers((7,))), b"rest")
+    assert lists.encode() == b"\3" + b"".join(one.encode() for one in lists.lists) + b"rest"
+    assert Lists.decode(lists.encode()) == lists
+    with pytest.raises(WireError):
+        Lists.decode(lists.encode()[:12])
+    assert [*Numbers.decode_list(b"".join(one.encode() for one in lists.lists))] == [*lists.lists]

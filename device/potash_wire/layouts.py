@@ -1,0 +1,327 @@
+"""How a record's annotations become the functions that store and make it, compiled."""
+
+import struct
+import sys
+from collections.abc import Callable
+from enum import Enum
+from functools import cache, partial
+from operator import itemgetter
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from potash_wire.fields import (
+    MAY_FOLLOW,
+    NOT_STORED,
+    REST,
+    At,
+    Converted,
+    Mark,
+    Number,
+    Range,
+    Stored,
+)
+from potash_wire.structures import Buffer, LayoutError
+
+
+class Tail:
+    """What follows a record's own bytes, up to `end`. Without a `count` that is all that is left.
+
+    Raises ValueError for what is not there, or not as often as it is to be.
+    """
+
+    def __init__(self, data: Buffer, at: int, end: int) -> None:
+        self._data = data
+        self.at = at
+        self._end = end
+
+    def _take(self, count: int | None, unit: int, name: str) -> Buffer:
+        left = self._end - self.at
+        size = left if count is None else count * unit
+        if size > left:
+            raise ValueError(f"{count} {name} are announced, and {left} bytes follow")
+        self.at += size
+        return self._data[self.at - size : self.at]
+
+    def text(self, kind: type, count: int | None, limits: Range, name: str) -> Any:
+        """The next bytes, or text."""
+        found = bytes(self._take(count, 1, name))
+        return _limited(found.decode() if kind is str else found, limits, name)
+
+    def items(self, record: Any, count: int | None, limits: Range, name: str) -> Any:
+        """The next records."""
+        if record.is_fixed:
+            found = [*record.decode_all(self._take(count, record.size, name))]
+        else:
+            found = []
+            while self.at < self._end if count is None else len(found) < count:
+                item, self.at = record.take(self._data[: self._end], self.at)
+                found.append(item)
+        return _limited(tuple(found), limits, name)
+
+
+_Item = tuple[int, str, str, str]
+"""The offset of an item of the `struct`, its code, the expression of its value in a record `m`, and
+its name (several, for an array) when a record is made."""
+
+
+class Layout:
+    """What follows from the annotations of a type: the `struct`, and compiled functions.
+
+    With `general`, the layout of any number of items that follow, that of just `count`.
+    """
+
+    tail = Tail
+
+    def __init__(
+        self,
+        kind: Any,
+        first: bytes,
+        size: int,
+        total: Number | None,
+        record_of: Callable[[Any], Any],
+        general: "Layout | None" = None,
+        count: int = 0,
+    ) -> None:
+        self.name: str = getattr(kind, "__name__", str(kind))
+        self.following = 0
+        """Bytes that follow, at most; the expressions `_tails` give them."""
+        self.item: Any | None = None
+        """What follows, in a number within `limits`, where it is one field of fixed size."""
+        self.limits = Range(0, 0)
+        self._general, self._count = general, count
+        self._record_of = record_of
+        self._tails: list[str] = []
+        self._number = ""
+        self._items: list[_Item] = []
+        self._conditions: list[tuple[str, str, str]] = []
+        """A condition of a value, which is an expression in a record `m`, and when one is made."""
+        self._scope: dict[str, Any] = {
+            "__name__": __name__,
+            "joined": _joined,
+            "text": _text,
+            "new": tuple.__new__,
+            "validated": _validated,
+            "announced": _announced,
+        }
+        self._start = self._end = 0
+        """Of the record whose fields are added: its first byte, and the one behind the last."""
+        if first:
+            self._add(0, f"{len(first)}s", repr(first))
+        made = self._field(kind, "m") if Stored in _marks(kind)[1] else self._record(kind, "m")
+        if total:
+            self._add(total.offset, total.code, "size + len(t)" if self._tails else "size")
+        items = sorted(self._items)
+        form, end = "<", 0
+        for at, code, _, _ in items:
+            if at < end:
+                raise LayoutError(f"{self.name} has two fields at byte {at}")
+            form += f"{at - end}x{code}"
+            end = at + _size(code)
+        if general and general.item:
+            size = general.size + count * general.item.size
+        self.form = struct.Struct(f"{form}{max(0, size - end)}x")
+        self.unpack = self.form.unpack
+        self.size: int = self.form.size
+        self.is_fixed = not self._tails
+        names = ", ".join(([] if self.is_fixed else ["tail"]) + [names for *_, names in items])
+        self._scope |= {
+            "pack": self.form.pack,
+            "size": self.size,
+            "refuse": partial(self._refuse, "m", 1),
+            "wrong": partial(self._refuse, names, 2),
+        }
+        packed = f"pack({', '.join(value for _, _, value, _ in items)})"
+        if self._tails:
+            packed = f"((t := {' + '.join(self._tails)}), {packed} + t)[1]"
+        self.pack = self._function("m", self._checked(packed, 1, "refuse(m)"))
+        self.make = self._function(names, self._checked(made, 2, f"wrong({names})"))
+        self.number: Callable[[Any], int] | None = None
+        if self.item and len(self._tails) == 1 and self.item.is_fixed:
+            self.number = self._function("m", self._number)
+        else:
+            self.item = None
+        self.plain: Callable[[Any], Any] | None = None
+        """Makes a record that has just the values of the `struct`, whatever they are."""
+        if not self._conditions and self.is_fixed:
+            if made == names:
+                self.plain = itemgetter(0)
+            elif made == f"({names}, )":
+                self.plain = tuple
+            elif made.startswith("new(") and made.endswith(f", ({names},))"):
+                self.plain = partial(tuple.__new__, kind)
+
+    def _checked(self, expression: str, column: int, otherwise: str) -> str:
+        """An expression that has a value only where all conditions are true."""
+        found = [one[0].format(one[column]) for one in self._conditions if one[column]]
+        return f"{expression} if {' and '.join(found)} else {otherwise}" if found else expression
+
+    def _refuse(self, parameters: str, column: int, *values: Any) -> None:
+        """Raise ValueError for values that are not all in their ranges."""
+        for one in self._conditions:
+            if one[column] and not self._function(parameters, one[0].format(one[column]))(*values):
+                raise ValueError(f"{one[0].format(one[1].replace('m.', ''))} is not so")
+
+    def _function(self, parameters: str, expression: str) -> Callable[..., Any]:
+        made: Callable[..., Any] = eval(f"lambda {parameters}: {expression}", self._scope)
+        return made
+
+    def _add(self, offset: int | None, code: str, value: str, count: int = 0) -> str:
+        """Add an item; the expression of its value when a record is made."""
+        at = self._end if offset is None else self._start + offset
+        name = f"v{len(self._items)}"
+        names = "".join(f"{name}_{i}, " for i in range(count)) or name
+        if count:
+            code, value = f"{count}{code}", f"*{value}"
+        self._items.append((at, code, value, names.rstrip(", ")))
+        self._end = at + _size(code)
+        return f"({names})" if count else name
+
+    def _record(self, kind: Any, path: str) -> str:
+        """Add a record's fields; the expression that makes it."""
+        if get_origin(kind) is tuple:
+            hints = enumerate(get_args(kind))
+            return f"({''.join(self._field(hint, f'{path}[{i}]') + ', ' for i, hint in hints)})"
+        start, found = self._start, _hints(kind)
+        values = {name: self._field(found[name], f"{path}.{name}") for name in kind.__match_args__}
+        if record := getattr(kind, "RECORD", None):
+            self._end = max(self._end, start + record.least_size)
+        if issubclass(kind, tuple):
+            fields = [
+                value or self._known(kind._field_defaults[name]) for name, value in values.items()
+            ]
+            made = f"new({self._known(kind)}, ({', '.join(fields)},))"
+        else:
+            # By position as far as possible, which is quicker.
+            fields = [
+                value if all(list(values.values())[:i]) else f"{name}={value}"
+                for i, (name, value) in enumerate(values.items())
+                if value
+            ]
+            made = f"{self._known(kind)}({', '.join(fields)})"
+        if not hasattr(kind, "validate"):
+            return made
+        self._conditions.append(("{}.validate() is None", path, ""))
+        return f"validated({made})"
+
+    def _field(self, hint: Any, path: str) -> str:
+        """Add a field; the expression of its value, empty where it is not stored."""
+        base, by_kind = _marks(hint)
+        offset = by_kind.get(At)
+        if NOT_STORED in by_kind:
+            return ""
+        if Converted in by_kind:
+            stored, store, load = by_kind.pop(Converted)
+            hint = Annotated[(stored, *by_kind.values())]
+            return f"{self._known(load)}({self._field(hint, f'{self._known(store)}({path})')})"
+        if by_kind.keys() & {MAY_FOLLOW, REST, Number}:
+            return self._follow(base, path, by_kind)
+        if Stored not in by_kind:
+            start, self._start = self._start, self._end if offset is None else self._start + offset
+            self._end = self._start
+            made = self._record(base, path)
+            self._start = start
+            return made
+        code, count = by_kind[Stored]
+        value = self._add(offset, code, path, count)
+        if Range in by_kind and by_kind[Range] != _range(code):
+            least, most = by_kind[Range]
+            checked = "min({0}) <= max({0})" if count else "{}"
+            self._conditions.append((f"{least} <= {checked} <= {most}", path, value))
+        if base is bool:
+            self._conditions.append(("{} <= 1", "", value))
+            return f"{value} == 1"
+        return (
+            f"{self._known(base)}({value})" if issubclass(get_origin(base) or base, Enum) else value
+        )
+
+    def _follow(self, base: Any, path: str, by_kind: dict[Any, Any]) -> str:
+        """Add a field that follows the others; the expression of its value."""
+        kind = base if base in (str, bytes) else get_args(base)[0]
+        is_text, is_optional = kind is base, MAY_FOLLOW in by_kind
+        limits = by_kind.get(Range, Range(0, 1 if is_optional else sys.maxsize))
+        items = f"(() if {path} is None else ({path},))" if is_optional else path
+        count, size = f"len({items})", 4
+        if is_text:
+            followed = f"text({path})"
+        else:
+            record = self._record_of(kind)
+            followed, size = f"joined({self._known(record)}, {items})", record.size
+            self.item, self.limits, self._number = record, limits, count
+        self.following += limits.most * size
+        number = "None"
+        if Number in by_kind:
+            code, offset = by_kind[Number]
+            end, value = self._end, f"len({followed})" if is_text else count
+            number = self._add(offset, code, str(self._count) if self._general else value)
+            self._end = self._end if offset is None else end
+        if Range in by_kind:
+            self._conditions.append((f"{limits.least} <= {{}} <= {limits.most}", count, ""))
+        if self._general:
+            made = self._compiled(kind, path, number, is_optional)
+        else:
+            self._tails.append(followed)
+            what = kind.__name__ if is_text else self._known(record)
+            method = "text" if is_text else "items"
+            made = f"tail.{method}({what}, {number}, {self._known(limits)}, {path[2:]!r})"
+        return f"next(iter({made}), None)" if is_optional else made
+
+    def _compiled(self, hint: Any, path: str, number: str, is_optional: bool) -> str:
+        """Add just as many items; the expression of them all."""
+        assert self._general and self.item
+        start, end, items = self._start, self._end, ""
+        for i in range(self._count):
+            self._start = self._end = self._general.size + i * self.item.size
+            items += self._field(hint, path if is_optional else f"{path}[{i}]") + ", "
+        self._start, self._end = start, end
+        if number == "None":
+            return f"({items})"
+        return f"(({items}) if {number} == {self._count} else announced({number}, {path[2:]!r}))"
+
+    def _known(self, value: Any) -> str:
+        """The name of a type, a record or a default in the functions."""
+        name = f"known_{len(self._scope)}"
+        self._scope[name] = value
+        return name
+
+
+def _marks(hint: Any) -> tuple[Any, dict[Any, Any]]:
+    """What is annotated, and the annotations by their types, or a `Mark` by itself."""
+    base, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    return base, {mark if isinstance(mark, Mark) else type(mark): mark for mark in marks}
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+def _size(code: str) -> int:
+    return struct.calcsize(f"<{code}")
+
+
+def _range(code: str) -> Range:
+    """What a number that is stored so can be."""
+    values = 1 << 8 * _size(code)
+    return Range(-values // 2, values // 2 - 1) if code.islower() else Range(0, values - 1)
+
+
+def _validated(record: Any) -> Any:
+    record.validate()
+    return record
+
+
+def _announced(count: int, name: str) -> None:
+    raise ValueError(f"{count} {name} are announced, and another number follows")
+
+
+def _limited(value: Any, limits: Range, name: str) -> Any:
+    if not limits.least <= len(value) <= limits.most:
+        raise ValueError(f"{limits.least} <= len({name}) <= {limits.most} is not so")
+    return value
+
+
+def _joined(record: Any, items: Any) -> bytes:
+    return b"".join(map(record.encode, items))
+
+
+def _text(value: str | Buffer) -> bytes:
+    return value.encode(errors="backslashreplace") if isinstance(value, str) else bytes(value)
