@@ -7,14 +7,11 @@ Specification 1.0, section 3.2.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from typing import NamedTuple
 
-from potash_wire.records import U32, U64, Record
-from potash_wire.structures import Buffer
-from potash_wire.words import Cdws, CommandDwords, bits
-from potash_wire.words import put as _put
+from potash_wire.packed import Packed
+from potash_wire.records import U32, U64
+from potash_wire.words import CommandDwords, bits
 
 
 class Identify(CommandDwords):
@@ -234,52 +231,26 @@ CHECK_REFERENCE_TAG = 1 << 0
 """Bits of PRINFO (NVM Command Set 1.0, section 2.1.5)."""
 
 
-class ReadWrite(NamedTuple):
+class ReadWrite(CommandDwords):
     """Read, Write, Compare, Verify, Write Zeroes, Write Uncorrectable and Zone Append.
 
-    CDW10 and CDW11 SLBA; CDW12 NLB (15:0), DTYPE (23:20, Write and Zone Append), STC (24), DEAC
-    (25, Write Zeroes), PRINFO (29:26), FUA (30), LR (31); CDW13 DSM (7:0), DSPEC (31:16, as DTYPE).
-    Taken apart by hand, as it is asked for most.
+    `dtype` and `dspec` are of Write and Zone Append, `deac` of Write Zeroes.
     """
 
-    slba: int
-    nlb_z: int
-    fua: bool = False
-    lr: bool = False
-    deac: bool = False
-    prinfo: int = 0
-    dtype: int = 0
-    dsm: int = 0
-    stc: bool = False
-    dspec: int = 0
+    slba: int = bits(10, 0, 63)
+    nlb_z: int = bits(12, 0, 15)
+    fua: bool = bits(12, 30, default=False)
+    lr: bool = bits(12, 31, default=False)
+    deac: bool = bits(12, 25, default=False)
+    prinfo: int = bits(12, 26, 29, default=0)
+    dtype: int = bits(12, 20, 23, default=0)
+    dsm: int = bits(13, 0, 7, default=0)
+    stc: bool = bits(12, 24, default=False)
+    dspec: int = bits(13, 16, 31, default=0)
 
     @property
     def blocks(self) -> int:
         return self.nlb_z + 1
-
-    def encode(self) -> Cdws:
-        """The six dwords. Raises ValueError for what does not fit."""
-        slba = _put(self.slba, 0, 64)
-        dw12 = _put(self.nlb_z, 0, 16) | _put(self.dtype, 20, 4) | _put(self.prinfo, 26, 4)
-        dw12 |= self.stc << 24 | self.deac << 25 | self.fua << 30 | self.lr << 31
-        dw13 = _put(self.dsm, 0, 8) | _put(self.dspec, 16, 16)
-        return (slba & 0xFFFF_FFFF, slba >> 32, dw12, dw13, 0, 0)
-
-    @classmethod
-    def decode(cls, cdws: Sequence[int]) -> "ReadWrite":
-        dw12 = cdws[2]
-        return cls(
-            cdws[1] << 32 | cdws[0],
-            dw12 & 0xFFFF,
-            bool(dw12 & FUA_BIT),
-            bool(dw12 & LIMITED_RETRY_BIT),
-            bool(dw12 & DEALLOCATE_BIT),
-            dw12 >> 26 & 0xF,
-            dw12 >> 20 & 0xF,
-            cdws[3] & 0xFF,
-            bool(dw12 & STORAGE_TAG_CHECK_BIT),
-            cdws[3] >> 16,
-        )
 
 
 READ_WRITE_ENTRY = struct.Struct("<BBHI16xQQQI12x")
@@ -300,23 +271,12 @@ class DatasetManagement(CommandDwords):
     @property
     def length(self) -> int:
         """Bytes of the ranges."""
-        return _DSM_RANGES.size * (self.nr_z + 1)
+        return DatasetRange.RECORD.size * (self.nr_z + 1)
 
 
-class DatasetRange(NamedTuple):
+class DatasetRange(Packed):
     """A range of Dataset Management, 16 bytes: context attributes, blocks, start."""
 
     attributes: U32
     blocks: U32
     slba: U64
-
-    def encode(self) -> bytes:
-        return _DSM_RANGES.encode(self)
-
-    @classmethod
-    def decode_list(cls, buffer: Buffer) -> Iterator["DatasetRange"]:
-        """The ranges in `buffer`; `struct.error` when it is not a whole number of them."""
-        return _DSM_RANGES.decode_all(buffer)
-
-
-_DSM_RANGES = Record(DatasetRange)

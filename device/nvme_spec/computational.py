@@ -6,14 +6,14 @@ agree on. `UNVERIFIED` lists what only one of them has, or none; each such layou
 of this module, so that a correction changes data here and no code elsewhere.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Annotated
 
-from nvme_spec.layout import Buffer, Structure, bits, u8, u16, u32, u64
-from nvme_spec.queues import SubmissionEntry
-from nvme_spec.words import put
-from potash_wire.records import U32, U64, Record
+from nvme_spec.layout import Structure, bits, u8, u16, u32, u64
+from nvme_spec.queues import EntryDwords
+from potash_wire.packed import Packed
+from potash_wire.records import U16, U32, U64, Number
 from potash_wire.words import CommandDwords
 from potash_wire.words import bits as dwords
 
@@ -121,64 +121,31 @@ class RangeSetManagement(CommandDwords):
     """Ranges of the set that is created, plain."""
 
 
-class Execute(NamedTuple):
+class Execute(EntryDwords):
     """Execute Program: what it has besides the fields of every command.
 
-    CDW2 PIND (15:0), RSID (31:16; 0 is none); CDW3 NUMR; CDW4 DLEN, the bytes of data, those of
-    the NUMR range descriptors at their beginning included; CDW10-11 CPARAM1, CDW12-13 CPARAM2. Its
-    return value is in dwords 0 and 1 of the completion.
+    Its return value is in dwords 0 and 1 of the completion.
     """
 
-    pind: int
-    rsid: int = 0
-    numr: int = 0
-    dlen: int = 0
-    cparam1: int = 0
-    cparam2: int = 0
-
-    def fields(self) -> dict[str, int]:
-        """Those fields of a `SubmissionEntry` that carry it."""
-        first, second = put(self.cparam1, 0, 64), put(self.cparam2, 0, 64)
-        return {
-            "cdw2": put(self.pind, 0, 16) | put(self.rsid, 16, 16),
-            "cdw3": put(self.numr, 0, 32),
-            "mptr": put(self.dlen, 0, 32),  # CDW4 is in the place of MPTR, which is not used
-            "cdw10": first & 0xFFFF_FFFF,
-            "cdw11": first >> 32,
-            "cdw12": second & 0xFFFF_FFFF,
-            "cdw13": second >> 32,
-        }
-
-    @classmethod
-    def decode(cls, entry: SubmissionEntry) -> "Execute":
-        return cls(
-            entry.cdw2 & 0xFFFF,
-            entry.cdw2 >> 16,
-            entry.cdw3,
-            entry.mptr & 0xFFFF_FFFF,
-            entry.cdw11 << 32 | entry.cdw10,
-            entry.cdw13 << 32 | entry.cdw12,
-        )
+    pind: int = dwords(2, 0, 15)
+    rsid: int = dwords(2, 16, 31, default=0)
+    """0 is none."""
+    numr: int = dwords(3, 0, 31, default=0)
+    dlen: int = dwords(4, 0, 31, default=0)
+    """Bytes of data, those of the `numr` range descriptors at their beginning included."""
+    cparam1: int = dwords(10, 0, 63, default=0)
+    cparam2: int = dwords(12, 0, 63, default=0)
 
 
-class MemoryRange(NamedTuple):
-    """Memory range descriptor, 32 bytes: memory namespace, length and first byte."""
+MEMORY_RANGE_SIZE = 32
+
+
+class MemoryRange(Packed, size=MEMORY_RANGE_SIZE):
+    """Memory range descriptor: memory namespace, length and first byte."""
 
     nsid: U32
     length: U32
     start: U64
-
-    def encode(self) -> bytes:
-        return _MEMORY_RANGES.encode(self)
-
-    @classmethod
-    def decode_list(cls, buffer: Buffer) -> Iterator["MemoryRange"]:
-        """The ranges in `buffer`; `struct.error` when it is not a whole number of them."""
-        return _MEMORY_RANGES.decode_all(buffer)
-
-
-MEMORY_RANGE_SIZE = 32
-_MEMORY_RANGES = Record(MemoryRange, size=MEMORY_RANGE_SIZE)
 
 
 # Log pages 82h, 83h and 84h. Each is of one compute namespace.
@@ -249,11 +216,16 @@ def encode_program_types(types: Sequence[ProgramTypeDescriptor]) -> bytes:
     return header + b"".join(map(bytes, types))
 
 
+class _RangeSet(Packed, size=RangeSetDescriptor.SIZE):
+    rsid: U16
+    ranges: Annotated[tuple[MemoryRange, ...], Number("B")]
+
+
+class _RangeSets(Packed, size=RANGE_SET_LIST_HEADER_SIZE):
+    sets: Annotated[tuple[_RangeSet, ...], Number("I")]
+
+
 def encode_range_sets(sets: Mapping[int, Iterable[MemoryRange]]) -> bytes:
     """Log page 84h, Memory Range Set List: ranges by RSID."""
-    page = len(sets).to_bytes(4, "little").ljust(RANGE_SET_LIST_HEADER_SIZE, b"\0")
-    for rsid, ranges in sets.items():
-        encoded = b"".join(one.encode() for one in ranges)
-        numr = len(encoded) // MEMORY_RANGE_SIZE
-        page += bytes(RangeSetDescriptor(rsid=rsid, numr=numr)) + encoded
-    return page
+    listed = tuple(_RangeSet(rsid, tuple(ranges)) for rsid, ranges in sets.items())
+    return _RangeSets(listed).encode()

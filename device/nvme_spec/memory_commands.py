@@ -5,20 +5,17 @@ opcodes and fields are those on which implementations agree (`docs/supported.md`
 unverified). All lengths and addresses are plain bytes.
 """
 
-import struct
 from collections.abc import Sequence
 from enum import IntEnum, IntFlag
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated
 
 from nvme_spec.identify.lists import IDENTIFY_SIZE
 from nvme_spec.layout import Structure, u64
-from nvme_spec.queues import SubmissionEntry
+from nvme_spec.queues import EntryDwords
 from nvme_spec.ranges import SOURCE_RANGE_SIZES
-from nvme_spec.words import put
-from potash_wire.records import U32, U64, At, Record, Stored
+from potash_wire.packed import Packed
+from potash_wire.records import U32, U64, At, Number, Stored
 from potash_wire.words import CommandDwords, bits
-
-_HOST_ADDRESSABLE_HEADER = struct.Struct("<H14x")
 
 MEMORY_GRANULARITY = 4
 """Bytes; first byte and length of Memory Read, Write, Fill and Copy are multiples of it."""
@@ -54,43 +51,21 @@ class MemoryAccess(CommandDwords):
     length: int = bits(12, 0, 31)
 
 
-class MemoryCopy(NamedTuple):
-    """Memory Copy; the command's namespace is the destination, its data the source ranges.
+class MemoryCopy(EntryDwords):
+    """Memory Copy; the command's namespace is the destination, its data the source ranges."""
 
-    CDW2 and CDW3 total length; CDW10 and CDW11 SDADDR, the first byte of the destination; CDW12 NR
-    (7:0, 0's based, on which implementations disagree), descriptor format (11:8; 2h, 3h or 4h).
-    """
-
-    length: int
-    sdaddr: int
-    nr_z: int
-    desfmt: int
+    length: int = bits(2, 0, 63)
+    sdaddr: int = bits(10, 0, 63)
+    """The first byte of the destination."""
+    nr_z: int = bits(12, 0, 7)
+    """Implementations disagree whether this is 0's based."""
+    desfmt: int = bits(12, 8, 11)
+    """Descriptor format 2h, 3h or 4h."""
 
     @property
     def data_length(self) -> int:
         """Bytes of the source ranges. Raises KeyError for another format."""
         return SOURCE_RANGE_SIZES[self.desfmt] * (self.nr_z + 1)
-
-    def fields(self) -> dict[str, int]:
-        """Those fields of a `SubmissionEntry` that carry it. Raises ValueError for what does not
-        fit."""
-        length, sdaddr = put(self.length, 0, 64), put(self.sdaddr, 0, 64)
-        return {
-            "cdw2": length & 0xFFFF_FFFF,
-            "cdw3": length >> 32,
-            "cdw10": sdaddr & 0xFFFF_FFFF,
-            "cdw11": sdaddr >> 32,
-            "cdw12": put(self.nr_z, 0, 8) | put(self.desfmt, 8, 4),
-        }
-
-    @classmethod
-    def decode(cls, entry: SubmissionEntry) -> Self:
-        return cls(
-            entry.cdw3 << 32 | entry.cdw2,
-            entry.cdw11 << 32 | entry.cdw10,
-            entry.cdw12 & 0xFF,
-            entry.cdw12 >> 8 & 0xF,
-        )
 
 
 class MemoryNamespace(Structure):
@@ -111,7 +86,7 @@ class MemoryAccessType(IntFlag):
     CXL = 1 << 1
 
 
-class HostAddressable(NamedTuple):
+class HostAddressable(Packed):
     """A namespace whose memory a host reaches from byte `offset` on, of a BAR for `BAR`."""
 
     nsid: U32
@@ -119,7 +94,8 @@ class HostAddressable(NamedTuple):
     offset: Annotated[U64, At(8)]
 
 
-_HOST_ADDRESSABLE = Record(HostAddressable)
+class _HostAddressableLog(Packed, size=16):
+    namespaces: Annotated[tuple[HostAddressable, ...], Number("H")]
 
 
 def encode_host_addressable(namespaces: Sequence[HostAddressable]) -> bytes:
@@ -127,5 +103,4 @@ def encode_host_addressable(namespaces: Sequence[HostAddressable]) -> bytes:
 
     The layout is that of one implementer, in whose list revision 1.3 has the same.
     """
-    listed = b"".join(map(_HOST_ADDRESSABLE.encode, namespaces))
-    return _HOST_ADDRESSABLE_HEADER.pack(len(namespaces)) + listed
+    return _HostAddressableLog(tuple(namespaces)).encode()

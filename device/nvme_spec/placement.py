@@ -10,9 +10,11 @@ Send: NVM Command Set Specification 1.1.
 import struct
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Annotated
 
 from nvme_spec.layout import Structure, u8, u16, u32, u64, u128
+from potash_wire.packed import Packed
+from potash_wire.records import U8, U16, U32, U64, At, Number
 from potash_wire.words import CommandDwords, bits
 
 DATA_PLACEMENT = 2
@@ -129,7 +131,6 @@ class FdpEventsFields(CommandDwords):
 
 # The log pages.
 
-_CONFIGURATIONS = struct.Struct("<HBxI8x")
 _CONFIGURATION_VALID = 1 << 7
 _VOLATILE_WRITE_CACHE = 1 << 4
 
@@ -163,12 +164,21 @@ def encode_configurations(handles: int, unit: int, namespaces: int) -> bytes:
     )
     types = struct.pack("<B3x", HandleType.INITIALLY_ISOLATED) * handles
     descriptor = (bytes(one) + types).ljust(size, b"\0")
-    return _CONFIGURATIONS.pack(0, 0, _CONFIGURATIONS.size + size) + descriptor
+    # Number of configurations (0's based), version, size.
+    return struct.pack("<HBxI8x", 0, 0, 16 + size) + descriptor
+
+
+class _Use(Packed, size=8):
+    ruha: U8
+
+
+class _Usage(Packed, size=8):
+    uses: Annotated[tuple[_Use, ...], Number("H")]
 
 
 def encode_usage(uses: Sequence[HandleUse]) -> bytes:
     """Reclaim Unit Handle Usage log (21h)."""
-    return struct.pack("<H6x", len(uses)) + b"".join(struct.pack("<B7x", one) for one in uses)
+    return _Usage(tuple(map(_Use, uses))).encode()
 
 
 class Statistics(Structure):
@@ -181,44 +191,53 @@ class Statistics(Structure):
 
 
 _PID_VALID, _NSID_VALID, _LOCATION_VALID = 1 << 0, 1 << 1, 1 << 2
-_EVENT = struct.Struct("<BBHQI16xHB29x")
 
 
-class Event(NamedTuple):
+class Event(Packed, size=64):
     """FDP Event; `timestamp` is laid out as the feature's value."""
 
-    type: int
-    pid: int
-    timestamp: int
-    nsid: int
-    handle: int
+    type: U8
+    pid: Annotated[U16, At(2)]
+    timestamp: U64
+    nsid: U32
+    handle: Annotated[U16, At(34)]
 
     def encode(self) -> bytes:
-        flags = _PID_VALID | _NSID_VALID | _LOCATION_VALID
-        return _EVENT.pack(self.type, flags, self.pid, self.timestamp, self.nsid, 0, self.handle)
+        return _ListedEvent(self).encode()
+
+
+class _ListedEvent(Packed, size=64):
+    event: Event
+    flags: Annotated[U8, At(1)] = _PID_VALID | _NSID_VALID | _LOCATION_VALID
+
+
+class _Events(Packed, size=64):
+    events: Annotated[tuple[_ListedEvent, ...], Number("I")]
 
 
 def encode_events(events: Sequence[Event]) -> bytes:
     """FDP Events log (23h), 4 KiB."""
-    listed = b"".join(one.encode() for one in events)
-    return (struct.pack("<I60x", len(events)) + listed).ljust(4096, b"\0")
+    return _Events(tuple(map(_ListedEvent, events))).encode().ljust(4096, b"\0")
 
 
 # I/O Management Receive.
 
 
-class HandleStatus(NamedTuple):
+class HandleStatus(Packed, size=32):
     """Reclaim Unit Handle Status Descriptor: the logical blocks that the unit still takes."""
 
-    pid: int
-    handle: int
-    blocks: int
+    pid: U16
+    handle: U16
+    blocks: Annotated[U64, At(8)]
+
+
+class _Statuses(Packed):
+    statuses: Annotated[tuple[HandleStatus, ...], Number("H", 14)]
 
 
 def encode_status(statuses: Iterable[HandleStatus]) -> bytes:
     """Reclaim Unit Handle Status."""
-    listed = [struct.pack("<HHIQ16x", one.pid, one.handle, 0, one.blocks) for one in statuses]
-    return struct.pack("<14xH", len(listed)) + b"".join(listed)
+    return _Statuses(tuple(statuses)).encode()
 
 
 class EnduranceGroupLog(Structure):

@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import NamedTuple, Self
 
 from nvme_spec.layout import Buffer
+from potash_wire.words import Dwords
 
 SUBMISSION_ENTRY_SIZE = 64
 COMPLETION_ENTRY_SIZE = 16
@@ -119,6 +120,26 @@ class SubmissionEntry(NamedTuple):
 
 
 _SUBMISSION = struct.Struct("<BBHIIIQQQIIIIII")
+
+
+class EntryDwords(Dwords):
+    """Fields of one command, of which some are in dwords 2 to 4; MPTR, which it does not use, is
+    in dword 4."""
+
+    def fields(self) -> dict[str, int]:
+        """Those fields of a `SubmissionEntry` that carry it. Raises ValueError for what does not
+        fit."""
+        dwords = sorted({dword for one in self._bits.values() for dword in one.dwords})
+        values = self._encoder(dwords)(*self)
+        names = ("mptr" if dword == 4 else f"cdw{dword}" for dword in dwords)
+        return dict(zip(names, values, strict=True))
+
+    @classmethod
+    def decode(cls, entry: SubmissionEntry) -> Self:
+        dwords = {dword: f"d.cdw{dword}" for dword in (2, 3, *range(10, 16))}
+        decode = cls._decoder(dwords | {4: "(d.mptr & 0xFFFFFFFF)"})
+        cls.decode = decode  # type: ignore[assignment, method-assign]  # compiled when first used
+        return decode(entry)
 
 
 class CompletionEntry(NamedTuple):

@@ -4,12 +4,12 @@ NVM Command Set Specification 1.0, section 3.2.2 (Copy) and 4.2.1 (Get LBA Statu
 to 41 (source range entries of formats 2h, 3h and 4h).
 """
 
-import struct
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
-from potash_wire.records import U16, U32, U64, At, Record, Stored
+from potash_wire.packed import Packed
+from potash_wire.records import U8, U16, U32, U64, At, Number, Record, Stored
 from potash_wire.structures import Buffer
 from potash_wire.words import CommandDwords, bits
 
@@ -65,7 +65,7 @@ class Copy(CommandDwords):
         return size * (self.nr_z + 1)
 
 
-class SourceRange(NamedTuple):
+class SourceRange(Packed):
     """Source Range Entry of format 0, 32 bytes, or 1, 40 bytes: starting LBA, number of blocks
     (0's based), expected logical block tags, application tag and its mask."""
 
@@ -80,18 +80,13 @@ class SourceRange(NamedTuple):
         return self.nlb_z + 1
 
     @classmethod
-    def decode_list(cls, buffer: Buffer) -> Iterator["SourceRange"]:
-        """The entries in `buffer`; `struct.error` when it is not a whole number of them."""
-        return _SOURCE_RANGES.decode_all(buffer)
-
-    @classmethod
     def decode_list_1(cls, buffer: Buffer) -> Iterator["SourceRange"]:
         """As `decode_list`, of format 1; its tags are big-endian."""
-        for slba, nlb_z, elbt, elbat, elbatm in _SOURCE_RANGES_1.decode_all(buffer):
+        for slba, nlb_z, elbt, elbat, elbatm in _SourceRange1.decode_list(buffer):
             yield cls(slba, nlb_z, int.from_bytes(elbt, "big"), elbat, elbatm)
 
 
-class _SourceRange1(NamedTuple):
+class _SourceRange1(Packed):
     slba: Annotated[U64, At(8)]
     nlb_z: U16
     elbt: Annotated[bytes, Stored("10s"), At(26)]
@@ -99,11 +94,7 @@ class _SourceRange1(NamedTuple):
     elbatm: U16
 
 
-_SOURCE_RANGES = Record(SourceRange)
-_SOURCE_RANGES_1 = Record(_SourceRange1)
-
-
-class BlockSourceRange(NamedTuple):
+class BlockSourceRange(Packed):
     """Source Range Entry of formats 2h and 3h: blocks (0's based) of namespace `snsid`."""
 
     snsid: U32
@@ -115,13 +106,15 @@ class BlockSourceRange(NamedTuple):
     def blocks(self) -> int:
         return self.nlb_z + 1
 
-    def encode(self, kind: CopyFormat) -> bytes:
+    def encode(self, kind: CopyFormat = CopyFormat.BLOCKS) -> bytes:
         return _BLOCK_RANGES[kind].encode(self)
 
     @classmethod
-    def decode_list(cls, buffer: Buffer, kind: CopyFormat) -> Iterator["BlockSourceRange"]:
-        """The entries in `buffer`; `struct.error` when it is not a whole number of them."""
-        return _BLOCK_RANGES[kind].decode_all(buffer)
+    def decode_list(
+        cls, data: Buffer, kind: CopyFormat = CopyFormat.BLOCKS
+    ) -> Iterator["BlockSourceRange"]:
+        """The entries in `data`; `struct.error` when it is not a whole number of them."""
+        return _BLOCK_RANGES[kind].decode_all(data)
 
 
 _BLOCK_RANGES = {
@@ -130,24 +123,13 @@ _BLOCK_RANGES = {
 }
 
 
-class MemorySourceRange(NamedTuple):
+class MemorySourceRange(Packed, size=SOURCE_RANGE_SIZES[CopyFormat.MEMORY]):
     """Source Range Entry of format 4h: bytes (plain) of memory namespace `snsid`."""
 
     snsid: U32
     saddr: Annotated[U64, At(8)]
     nbyte: U32
     sopt: Annotated[U16, At(22)] = 0
-
-    def encode(self) -> bytes:
-        return _MEMORY_RANGES.encode(self)
-
-    @classmethod
-    def decode_list(cls, buffer: Buffer) -> Iterator["MemorySourceRange"]:
-        """The entries in `buffer`; `struct.error` when it is not a whole number of them."""
-        return _MEMORY_RANGES.decode_all(buffer)
-
-
-_MEMORY_RANGES = Record(MemorySourceRange, size=SOURCE_RANGE_SIZES[CopyFormat.MEMORY])
 
 
 class LbaStatusAction(IntEnum):
@@ -179,13 +161,21 @@ class LbaStatusCompletion(IntEnum):
     COMPLETE = 2
 
 
-_LBA_STATUS_HEADER = struct.Struct("<IB3x")
-_LBA_STATUS_DESCRIPTOR = struct.Struct("<QIxB2x")
-LBA_STATUS_HEADER_SIZE = _LBA_STATUS_HEADER.size
-LBA_STATUS_DESCRIPTOR_SIZE = _LBA_STATUS_DESCRIPTOR.size
+LBA_STATUS_HEADER_SIZE = 8
+LBA_STATUS_DESCRIPTOR_SIZE = 16
+
+
+class _LbaStatusDescriptor(Packed, size=LBA_STATUS_DESCRIPTOR_SIZE):
+    slba: U64
+    blocks: U32
+
+
+class _LbaStatus(Packed, size=LBA_STATUS_HEADER_SIZE):
+    descriptors: Annotated[tuple[_LbaStatusDescriptor, ...], Number("I")]
+    completion: U8
 
 
 def encode_lba_status(ranges: Iterable[tuple[int, int]], completion: LbaStatusCompletion) -> bytes:
     """LBA Status Descriptor List: starting LBA and number of blocks of each range."""
-    descriptors = [_LBA_STATUS_DESCRIPTOR.pack(lba, blocks, 0) for lba, blocks in ranges]
-    return _LBA_STATUS_HEADER.pack(len(descriptors), completion) + b"".join(descriptors)
+    descriptors = tuple(_LbaStatusDescriptor(*one) for one in ranges)
+    return _LbaStatus(descriptors, completion).encode()

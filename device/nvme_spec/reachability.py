@@ -4,18 +4,16 @@ A namespace is in exactly one group, and groups reach each other, or themselves,
 association. NVM Express Base Specification 2.1, section 8.1.19, and the log pages 1Ah and 1Bh.
 """
 
-import struct
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Annotated
+
+from potash_wire.packed import Packed
+from potash_wire.records import U32, U64, At, Number, Stored
 
 ONLY_IDENTIFIERS = 1 << 0
 """Log specific parameter: the groups without their namespaces (RGO), or the associations without
 their groups (RAO)."""
-
-_HEADER = struct.Struct("<QH6x")
-_GROUP = struct.Struct("<IIQ16x")
-_ASSOCIATION = struct.Struct("<IIQB15x")
 
 
 class Characteristic(IntEnum):
@@ -26,41 +24,42 @@ class Characteristic(IntEnum):
     NO_FAST_COPY = 3
 
 
-class Group(NamedTuple):
+class Group(Packed, size=32):
     """Reachability Group Descriptor: identifier, change count, the attached namespaces in it."""
 
-    rgid: int
-    changes: int
-    nsids: tuple[int, ...]
+    rgid: U32
+    changes: Annotated[U64, At(8)]
+    nsids: Annotated[tuple[U32, ...], Number("I", 4)]
 
 
-class Association(NamedTuple):
+class Association(Packed, size=32):
     """Reachability Association Descriptor: identifier, change count, what, between which groups."""
 
-    rasid: int
-    changes: int
-    characteristic: Characteristic
-    rgids: tuple[int, ...]
+    rasid: U32
+    changes: Annotated[U64, At(8)]
+    characteristic: Annotated[Characteristic, Stored("B")]
+    rgids: Annotated[tuple[U32, ...], Number("I", 4)]
+
+
+class _Groups(Packed, size=16):
+    changes: U64
+    groups: Annotated[tuple[Group, ...], Number("H")]
+
+
+class _Associations(Packed, size=16):
+    changes: U64
+    associations: Annotated[tuple[Association, ...], Number("H")]
 
 
 def encode_groups(changes: int, groups: Iterable[Group], *, namespaces: bool = True) -> bytes:
     """Reachability Groups log (1Ah), with the `namespaces` of each group or without."""
-    listed = [
-        _GROUP.pack(one.rgid, len(nsids), one.changes) + struct.pack(f"<{len(nsids)}I", *nsids)
-        for one in groups
-        for nsids in [sorted(one.nsids) if namespaces else []]
-    ]
-    return _HEADER.pack(changes, len(listed)) + b"".join(listed)
+    listed = (one._replace(nsids=(*sorted(one.nsids),) if namespaces else ()) for one in groups)
+    return _Groups(changes, tuple(listed)).encode()
 
 
 def encode_associations(
     changes: int, associations: Iterable[Association], *, groups: bool = True
 ) -> bytes:
     """Reachability Associations log (1Bh), with the `groups` of each association or without."""
-    listed = [
-        _ASSOCIATION.pack(one.rasid, len(rgids), one.changes, one.characteristic)
-        + struct.pack(f"<{len(rgids)}I", *rgids)
-        for one in associations
-        for rgids in [sorted(one.rgids) if groups else []]
-    ]
-    return _HEADER.pack(changes, len(listed)) + b"".join(listed)
+    listed = (one._replace(rgids=(*sorted(one.rgids),) if groups else ()) for one in associations)
+    return _Associations(changes, tuple(listed)).encode()

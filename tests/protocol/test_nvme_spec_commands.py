@@ -81,13 +81,14 @@ def test_a_value_that_does_not_fit_is_refused(command: Any) -> None:
 def test_a_layout_takes_its_own_fields_alone_and_keeps_them() -> None:
     kind: Any = commands.Abort
     for given in ({}, {"sqid": 1}, {"sqid": 1, "cid": 2, "other": 3}):
-        with pytest.raises(TypeError, match="Abort has the fields sqid, cid"):
+        with pytest.raises(TypeError, match=r"Abort\(\)"):
             kind(**given)
-    with pytest.raises(TypeError, match="Abort has the fields sqid, cid"):
+    with pytest.raises(TypeError, match=r"Abort\(\)"):
         kind(1, 2, 3)
     made = kind(1, cid=2)
     assert repr(made) == "Abort(sqid=1, cid=2)"
     assert made == kind(1, 2) != kind(1, 3) and kind(1, 2) != (1, 2)
+    assert {made: 5}[kind(1, 2)] == 5
     with pytest.raises(AttributeError):
         made.sqid = 5
     assert commands.DeleteIoQueue(1) != commands.NamespaceAttachment(1)

@@ -273,7 +273,7 @@ def test_a_namespace_identification_descriptor_list() -> None:
     assert data == b"\x03\x10\0\0" + uuid + b"\x04\x01\0\0\0"
     padded = data.ljust(4096, b"\0")
     assert list(NamespaceIdentificationDescriptor.decode_list(padded)) == descriptors
-    with pytest.raises(ValueError, match="leaves its list"):
+    with pytest.raises(ValueError, match="announced"):
         list(NamespaceIdentificationDescriptor.decode_list(data[:10]))
 
 

@@ -7,9 +7,11 @@ Descriptor).
 import struct
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Annotated
 
 from nvme_spec.layout import Buffer
+from potash_wire.packed import Packed
+from potash_wire.records import U8, Number
 
 IDENTIFY_SIZE = 4096
 """Bytes of every structure that Identify returns."""
@@ -33,31 +35,22 @@ NAMESPACE_ID_LENGTHS = {
     NamespaceIdType.CSI: 1,
 }
 
-_NID_HEADER = struct.Struct("<BBxx")
 
-
-class NamespaceIdentificationDescriptor(NamedTuple):
+class NamespaceIdentificationDescriptor(Packed, size=4):
     """One entry of CNS 03h (figure 277): type, length of the identifier, the identifier."""
 
-    type: int
-    identifier: bytes
-
-    def encode(self) -> bytes:
-        return _NID_HEADER.pack(self.type, len(self.identifier)) + self.identifier
+    type: U8
+    identifier: Annotated[bytes, Number("B")]
 
     @classmethod
-    def decode_list(cls, buffer: Buffer) -> Iterator["NamespaceIdentificationDescriptor"]:
+    def decode_list(cls, data: Buffer) -> Iterator["NamespaceIdentificationDescriptor"]:
         """The descriptors up to the first of length 0; ValueError when one is cut off."""
         at = 0
-        while at + _NID_HEADER.size <= len(buffer):
-            kind, length = _NID_HEADER.unpack_from(buffer, at)
-            at += _NID_HEADER.size
-            if length == 0:
+        while at + cls.RECORD.size <= len(data):
+            descriptor, at = cls.RECORD.take(data, at)
+            if not descriptor.identifier:
                 return
-            if at + length > len(buffer):
-                raise ValueError("a namespace identification descriptor leaves its list")
-            yield cls(kind, bytes(buffer[at : at + length]))
-            at += length
+            yield descriptor
 
 
 def encode_namespace_list(nsids: Iterable[int]) -> bytes:
