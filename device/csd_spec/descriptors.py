@@ -5,37 +5,34 @@ is padding) and raises DescriptorError for anything that contradicts itself.
 
 Alkali CSD platform documentation, tables 4.1 to 4.10 and section 4.3.2 (Start accelerator)."""
 
-import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from enum import IntEnum
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, Self
 
 from csd_spec.opcodes import DWORD_SIZE, KEEP_ACTIVE_FIRMWARE
 from csd_spec.reporting import Count, Form, Key, Signed64
 from csd_spec.status import StatusId
-from potash_wire.records import U32, U64, At, Record
+from potash_wire.packed import Packed
+from potash_wire.records import REST, U16, U32, U64, At, Converted, Number
 
 Buffer = bytes | bytearray | memoryview
 
 IDENTIFY_MAGIC = b"WDC0"
 
-_IDENTIFY_HEADER = struct.Struct("<4sI8x")
-_ACCELERATOR_HEADER = struct.Struct("<IH2x")
-_STATUS_HEADER = struct.Struct("<II24x")
-_LOG_HEADER = struct.Struct("<II8x")
-_LOG_ENTRY = struct.Struct("<IQI")
-_LENGTH = struct.Struct("<I")
-
-IDENTIFY_HEADER_SIZE = _IDENTIFY_HEADER.size
-STATUS_HEADER_SIZE = _STATUS_HEADER.size
+IDENTIFY_HEADER_SIZE = 16
+STATUS_HEADER_SIZE = 32
 STATUS_DESCRIPTOR_SIZE = 32
-LOG_HEADER_SIZE = _LOG_HEADER.size
-LOG_ENTRY_HEADER_SIZE = _LOG_ENTRY.size
-ARGUMENT_HEADER_SIZE = _LENGTH.size
+LOG_HEADER_SIZE = 16
+LOG_ENTRY_HEADER_SIZE = 16
+ARGUMENT_HEADER_SIZE = 4
 
 
 class DescriptorError(ValueError):
     """A structure's bytes contradict themselves; the message says which and how."""
+
+
+class Descriptor(Packed, error=DescriptorError):
+    """A structure of this command set."""
 
 
 class CapabilityId(IntEnum):
@@ -61,45 +58,42 @@ class LogEntryType(IntEnum):
     PROCESS_LOST = 0x105
 
 
-class Capability(NamedTuple):
+class Capability(Descriptor):
     """One capability, 16 bytes (table 4.6): its ID, the size of a buffer in bytes."""
 
     id: U32
     size: Annotated[U64, At(8)] = 0
 
 
-_CAPABILITIES = Record(Capability)
+class Accelerator(Descriptor, size=8, total=Number("I", 0)):
+    """One accelerator (table 4.5): its length and ID, then capabilities."""
 
-
-class Accelerator(NamedTuple):
-    """One accelerator (table 4.5): 0:3 length, 4:5 its ID, 8:N capabilities."""
-
-    id: int
-    capabilities: tuple[Capability, ...] = ()
+    id: Annotated[U16, At(4)]
+    capabilities: Annotated[tuple[Capability, ...], REST] = ()
 
     def size_of(self, capability: CapabilityId) -> int | None:
         """The size of a capability's buffer in bytes; None when it has no such capability."""
         return next((item.size for item in self.capabilities if item.id == capability), None)
 
 
-class IdentifyData(NamedTuple):
-    """Accelerator Identify (table 4.4): 0:3 magic, 4:7 total length, 16:N accelerators."""
+class IdentifyData(
+    Packed,
+    first=IDENTIFY_MAGIC,
+    size=IDENTIFY_HEADER_SIZE,
+    total=Number("I", 4),
+    error=DescriptorError,
+):
+    """Accelerator Identify (table 4.4): magic and total length, then accelerators."""
 
-    accelerators: tuple[Accelerator, ...] = ()
-
-    def encode(self) -> bytes:
-        body = b"".join(_encode_accelerator(item) for item in self.accelerators)
-        return _IDENTIFY_HEADER.pack(IDENTIFY_MAGIC, IDENTIFY_HEADER_SIZE + len(body)) + body
+    accelerators: Annotated[tuple[Accelerator, ...], REST] = ()
 
     @classmethod
-    def decode(cls, buffer: Buffer) -> Self:
-        end = identify_length(buffer)
-        body = _body("identify data", buffer, IDENTIFY_HEADER_SIZE, end)
-        items = _split("accelerator descriptor", body, _ACCELERATOR_HEADER.size)
-        return cls(tuple(_decode_accelerator(item) for item in items))
+    def decode(cls, data: Buffer) -> Self:
+        identify_length(data)
+        return super().decode(data)
 
 
-class StatusDescriptor(NamedTuple):
+class StatusDescriptor(Descriptor, size=STATUS_DESCRIPTOR_SIZE):
     """One capability's status, 32 bytes (table 4.9).
 
     The documentation leaves bytes 4:31 to the capability. 8:15 is the `amount` of bytes consumed
@@ -114,19 +108,20 @@ class StatusDescriptor(NamedTuple):
     modelled: U64 = 0
 
 
-_STATUS_DESCRIPTORS = Record(StatusDescriptor, size=STATUS_DESCRIPTOR_SIZE)
-
-
 _STATUS_NAMES = Form(pattern="^(idle|running|done|failed|stopped|status [0-9]+)$")
 
 
-class AcceleratorStatus(NamedTuple):
-    """Get Accelerator Status (table 4.8): 0:3 length, 4:7 status ID, 32:N descriptors."""
+class AcceleratorStatus(Descriptor, size=STATUS_HEADER_SIZE, total=Number("I", 0)):
+    """Get Accelerator Status (table 4.8): its length and a status ID, then descriptors."""
 
     status: Annotated[
-        Count, Key("status_id"), "The status as a number of the accelerator command set."
+        U32,
+        At(4),
+        Form(minimum=0),
+        Key("status_id"),
+        "The status as a number of the accelerator command set.",
     ]
-    descriptors: tuple[StatusDescriptor, ...] = ()
+    descriptors: Annotated[tuple[StatusDescriptor, ...], REST] = ()
 
     def descriptor(self, capability: CapabilityId) -> StatusDescriptor | None:
         """The descriptor of a capability; None when the status has none."""
@@ -178,24 +173,8 @@ class AcceleratorStatus(NamedTuple):
         item = self.descriptor(capability)
         return item.amount if item is not None else 0
 
-    def encode(self) -> bytes:
-        length = STATUS_HEADER_SIZE + STATUS_DESCRIPTOR_SIZE * len(self.descriptors)
-        header = _STATUS_HEADER.pack(length, self.status)
-        return header + b"".join(map(_STATUS_DESCRIPTORS.encode, self.descriptors))
 
-    @classmethod
-    def decode(cls, buffer: Buffer) -> Self:
-        body = _body("status", buffer, STATUS_HEADER_SIZE, leading_length(buffer))
-        if len(body) % STATUS_DESCRIPTOR_SIZE:
-            raise DescriptorError(
-                f"{len(body)} bytes are not a whole number of status descriptors of "
-                f"{STATUS_DESCRIPTOR_SIZE} bytes"
-            )
-        _, status = _STATUS_HEADER.unpack_from(buffer)
-        return cls(status, tuple(_STATUS_DESCRIPTORS.decode_all(body)))
-
-
-class LogEntry(NamedTuple):
+class LogEntry(Descriptor, total=Number("I", 0)):
     """An entry of an accelerator's log.
 
     It has its length, timestamp, type and text (table 4.2). The text is UTF-8; bytes that are not
@@ -203,9 +182,22 @@ class LogEntry(NamedTuple):
     Log Page moves nothing else.
     """
 
-    timestamp: Annotated[Count, "Time of the entry, in milliseconds since 1970 (UTC)."]
-    type: Annotated[Count, "Type of the entry, a number of the accelerator command set."]
-    text: Annotated[str, "Description of the event, or the text that the program printed."] = ""
+    timestamp: Annotated[
+        U64, At(4), Form(minimum=0), "Time of the entry, in milliseconds since 1970 (UTC)."
+    ]
+    type: Annotated[
+        U32, Form(minimum=0), "Type of the entry, a number of the accelerator command set."
+    ]
+    text: Annotated[
+        str,
+        REST,
+        Converted(
+            bytes,
+            lambda text: pad_to_dword(text.encode(errors="backslashreplace")),
+            lambda data: data.rstrip(b"\0").decode(errors="backslashreplace"),
+        ),
+        "Description of the event, or the text that the program printed.",
+    ] = ""
 
     @property
     def name(self) -> Annotated[str, Key(before="text")]:
@@ -214,59 +206,42 @@ class LogEntry(NamedTuple):
             return LogEntryType(self.type).name.replace("_", " ").lower()
         return f"type {self.type:X}h"
 
-    def encode(self) -> bytes:
-        text = pad_to_dword(self.text.encode("utf-8", "backslashreplace"))
-        return _LOG_ENTRY.pack(LOG_ENTRY_HEADER_SIZE + len(text), self.timestamp, self.type) + text
 
-    @classmethod
-    def decode(cls, entry: Buffer) -> Self:
-        if len(entry) < LOG_ENTRY_HEADER_SIZE:
-            raise DescriptorError(f"a log entry of {len(entry)} bytes has no room for its header")
-        _, timestamp, type_ = _LOG_ENTRY.unpack_from(entry)
-        text = bytes(entry[LOG_ENTRY_HEADER_SIZE:]).rstrip(b"\0")
-        return cls(timestamp, type_, text.decode("utf-8", "backslashreplace"))
+class LogPage(Descriptor, size=LOG_HEADER_SIZE, total=Number("I", 0)):
+    """The accelerator log page (table 4.1): its length, then entries.
 
-
-class LogPage(NamedTuple):
-    """The accelerator log page (table 4.1): 0:3 length, 16:N entries.
-
-    4:7 is an extension, the number of lost entries.
+    The number of lost entries is an extension.
     """
 
-    entries: Annotated[tuple[LogEntry, ...], "The entries, the oldest first."] = ()
+    entries: Annotated[tuple[LogEntry, ...], REST, "The entries, the oldest first."] = ()
     lost: Annotated[
-        Count,
+        U32,
+        At(4),
+        Form(minimum=0),
         Key(before="entries"),
         "Number of older entries that were dropped because the log was full.",
     ] = 0
 
-    def encode(self) -> bytes:
-        body = b"".join(entry.encode() for entry in self.entries)
-        return _LOG_HEADER.pack(LOG_HEADER_SIZE + len(body), self.lost) + body
 
-    @classmethod
-    def decode(cls, buffer: Buffer) -> Self:
-        body = _body("log page", buffer, LOG_HEADER_SIZE, leading_length(buffer))
-        _, lost = _LOG_HEADER.unpack_from(buffer)
-        items = _split("log entry", body, LOG_ENTRY_HEADER_SIZE)
-        return cls(tuple(LogEntry.decode(item) for item in items), lost)
+class _Argument(Descriptor, total=Number("I", 0)):
+    value: Annotated[bytes, REST]
 
 
 def identify_length(header: Buffer) -> int:
     """Total bytes of identify data, from its first eight. DescriptorError without the magic."""
-    if len(header) < len(IDENTIFY_MAGIC) + _LENGTH.size:
+    if len(header) < len(IDENTIFY_MAGIC) + 4:
         raise DescriptorError(f"{len(header)} bytes are too few for identify data")
     magic = bytes(header[: len(IDENTIFY_MAGIC)])
     if magic != IDENTIFY_MAGIC:
         raise DescriptorError(f"the identify data starts with {magic!r}, not {IDENTIFY_MAGIC!r}")
-    return int(_LENGTH.unpack_from(header, len(IDENTIFY_MAGIC))[0])
+    return leading_length(header[len(IDENTIFY_MAGIC) :])
 
 
 def leading_length(header: Buffer) -> int:
     """Total bytes of a status or a log page, from its first four."""
-    if len(header) < _LENGTH.size:
+    if len(header) < 4:
         raise DescriptorError(f"{len(header)} bytes are too few for a length")
-    return int(_LENGTH.unpack_from(header)[0])
+    return int.from_bytes(header[:4], "little")
 
 
 def encode_arguments(values: Iterable[Buffer]) -> bytes:
@@ -274,20 +249,20 @@ def encode_arguments(values: Iterable[Buffer]) -> bytes:
 
     The list is padded with zeroes to whole dwords, which is what a command can carry.
     """
-    entries = (_LENGTH.pack(ARGUMENT_HEADER_SIZE + len(value)) + bytes(value) for value in values)
+    entries = (_Argument(bytes(value)).encode() for value in values)
     return pad_to_dword(b"".join(entries))
 
 
 def decode_arguments(buffer: Buffer) -> tuple[bytes, ...]:
     """The values of an argument list that fills `buffer` but for the padding to a dword."""
-    body = memoryview(buffer)
-    used = len(body)
-    for length in _lengths("argument", body, ARGUMENT_HEADER_SIZE, padded=True):
-        used -= length
-    if any(body[len(body) - used :]):
+    values, at = [], 0
+    while len(buffer) - at >= DWORD_SIZE:
+        argument = _Argument.decode(buffer[at:])
+        values.append(argument.value)
+        at += ARGUMENT_HEADER_SIZE + len(argument.value)
+    if any(buffer[at:]):
         raise DescriptorError("bytes other than zero follow the last argument")
-    items = _split("argument", body[: len(body) - used], ARGUMENT_HEADER_SIZE)
-    return tuple(bytes(item[ARGUMENT_HEADER_SIZE:]) for item in items)
+    return tuple(values)
 
 
 def pad_to_dword(data: Buffer) -> bytes:
@@ -298,56 +273,3 @@ def pad_to_dword(data: Buffer) -> bytes:
 def dwords(size: int) -> int:
     """How many dwords hold `size` bytes."""
     return -(-size // DWORD_SIZE)
-
-
-def _encode_accelerator(item: Accelerator) -> bytes:
-    body = b"".join(map(_CAPABILITIES.encode, item.capabilities))
-    return _ACCELERATOR_HEADER.pack(_ACCELERATOR_HEADER.size + len(body), item.id) + body
-
-
-def _decode_accelerator(descriptor: memoryview) -> Accelerator:
-    _, identifier = _ACCELERATOR_HEADER.unpack_from(descriptor)
-    body = descriptor[_ACCELERATOR_HEADER.size :]
-    if len(body) % _CAPABILITIES.size:
-        raise DescriptorError(
-            f"accelerator {identifier} has {len(body)} bytes of capabilities, which is not a "
-            f"multiple of {_CAPABILITIES.size}"
-        )
-    return Accelerator(identifier, tuple(_CAPABILITIES.decode_all(body)))
-
-
-def _body(what: str, buffer: Buffer, start: int, end: int) -> memoryview:
-    """The bytes between a structure's header and its stated end."""
-    if not start <= end <= len(buffer):
-        raise DescriptorError(
-            f"the {what} states a length of {end} bytes, but it has a header of {start} bytes and "
-            f"{len(buffer)} bytes were given"
-        )
-    return memoryview(buffer)[start:end]
-
-
-def _lengths(
-    what: str, body: memoryview, header_size: int, *, padded: bool = False
-) -> Iterator[int]:
-    """The lengths that the items of `body` state, each of which has at least a header."""
-    at = 0
-    while at < len(body):
-        left = len(body) - at
-        if padded and left < DWORD_SIZE:
-            return
-        length = leading_length(body[at:])
-        if not header_size <= length <= left:
-            raise DescriptorError(
-                f"the {what} at byte {at} states a length of {length} bytes, which is not between "
-                f"{header_size} and {left}"
-            )
-        yield length
-        at += length
-
-
-def _split(what: str, body: memoryview, header_size: int) -> Iterator[memoryview]:
-    """The items of `body`, each with its header."""
-    at = 0
-    for length in _lengths(what, body, header_size):
-        yield body[at : at + length]
-        at += length

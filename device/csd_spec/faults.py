@@ -5,22 +5,19 @@ leaves free. A device has them only if it was started with them enabled. As in t
 commands, CDW10 is the length of the data in dwords, and CDW12 the operation.
 """
 
-import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from enum import IntEnum, IntFlag
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated
 
-from csd_spec.descriptors import Buffer, DescriptorError
+from csd_spec.descriptors import Buffer, Descriptor, DescriptorError
 from csd_spec.opcodes import DWORD_SIZE
 from csd_spec.reporting import Form, Key
-from potash_wire.records import U16, U32, U64, At, Record, Stored, WireError
+from potash_wire.records import U16, U32, U64, At, Number, Stored
 from potash_wire.words import Cdws, CommandDwords, bits
-
-_HEADER = struct.Struct("<II8x")
 
 FAULT_SIZE = 64
 FAULT_DWORDS = FAULT_SIZE // DWORD_SIZE
-FAULT_LIST_HEADER_SIZE = _HEADER.size
+FAULT_LIST_HEADER_SIZE = 16
 MOST_FAULTS = 256
 """Faults that a device keeps, those that are spent included."""
 
@@ -37,22 +34,19 @@ class FaultOperation(IntEnum):
     CLEAR = 1
 
 
-class FaultSend(NamedTuple):
-    """Fault Send (F1h): CDW10 dwords of data, CDW12 operation, CDW13 identifier to clear.
+class FaultSend(CommandDwords):
+    """Fault Send (F1h): CDW12 operation, CDW13 identifier to clear.
 
     Add takes one fault, and dword 0 of its completion is the identifier that it has from then on.
     """
 
-    operation: int
-    identifier: int = ALL_FAULTS
+    operation: int = bits(12, 0, 31)
+    identifier: int = bits(13, 0, 31, default=ALL_FAULTS)
 
     def encode(self) -> Cdws:
+        """The six dwords, of which CDW10 is the length of the data."""
         dwords = FAULT_DWORDS if self.operation == FaultOperation.ADD else 0
         return (dwords, 0, self.operation, self.identifier, 0, 0)
-
-    @classmethod
-    def decode(cls, cdws: Sequence[int]) -> Self:
-        return cls(cdws[2], cdws[3])
 
 
 class FaultReceive(CommandDwords):
@@ -111,7 +105,7 @@ class FaultFlags(IntFlag):
     """The APU dies when the fault is added."""
 
 
-class Fault(NamedTuple):
+class Fault(Descriptor, size=FAULT_SIZE):
     """One fault, 64 bytes. A host that adds one sets `identifier` and `triggered` to 0."""
 
     kind: Annotated[FaultKind, Stored("B"), At(2)]
@@ -171,42 +165,26 @@ class Fault(NamedTuple):
         if FaultFlags.AT_ONCE | FaultFlags.AT_START in self.flags:
             raise DescriptorError("the APU dies at one moment")
 
-    def encode(self) -> bytes:
-        """The 64 bytes. Raises ValueError for what does not fit."""
-        return _FAULTS.encode(self)
-
     @classmethod
-    def decode(cls, buffer: Buffer) -> "Fault":
-        """Raises DescriptorError for bytes that are not a fault."""
-        if len(buffer) < FAULT_SIZE:
-            raise DescriptorError(f"{len(buffer)} bytes are too few for a fault")
-        try:
-            fault = _FAULTS.decode_from(buffer)
-        except WireError as error:
-            raise DescriptorError(str(error)) from None
-        fault = fault._replace(flags=FaultFlags(fault.flags & sum(FaultFlags)))
+    def decode(cls, data: Buffer) -> "Fault":
+        """The fault that bytes begin with. Raises DescriptorError."""
+        return cls.decode_head(data)._checked()
+
+    def _checked(self) -> "Fault":
+        fault = self._replace(flags=FaultFlags(self.flags & sum(FaultFlags)))
         fault.check()
         return fault
 
 
-_FAULTS = Record(Fault, size=FAULT_SIZE)
+class _FaultList(Descriptor, size=FAULT_LIST_HEADER_SIZE, total=Number("I", 0)):
+    faults: Annotated[tuple[Fault, ...], Number("I", 4)]
 
 
 def encode_faults(faults: Iterable[Fault]) -> bytes:
-    """The list of faults: 0:3 its length in bytes, 4:7 how many, 16:N the faults."""
-    items = [fault.encode() for fault in faults]
-    length = FAULT_LIST_HEADER_SIZE + FAULT_SIZE * len(items)
-    return _HEADER.pack(length, len(items)) + b"".join(items)
+    """The list of faults: its length in bytes, how many, and the faults."""
+    return _FaultList(tuple(faults)).encode()
 
 
 def decode_faults(buffer: Buffer) -> list[Fault]:
     """Raises DescriptorError for an inconsistent or truncated list."""
-    if len(buffer) < FAULT_LIST_HEADER_SIZE:
-        raise DescriptorError(f"{len(buffer)} bytes are too few for a list of faults")
-    length, count = _HEADER.unpack_from(buffer)
-    if length != FAULT_LIST_HEADER_SIZE + FAULT_SIZE * count:
-        raise DescriptorError(f"{count} faults do not have {length} bytes")
-    if len(buffer) < length:
-        raise DescriptorError(f"a list of {length} bytes is cut at {len(buffer)}")
-    view = memoryview(buffer)
-    return [Fault.decode(view[at:]) for at in range(FAULT_LIST_HEADER_SIZE, length, FAULT_SIZE)]
+    return [fault._checked() for fault in _FaultList.decode(buffer).faults]

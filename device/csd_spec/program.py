@@ -6,16 +6,20 @@ r5, an extension, hold the two buffers' lengths and the address of the context."
 import struct
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
-from csd_spec.descriptors import Buffer, DescriptorError, decode_arguments
+from csd_spec.descriptors import Buffer, Descriptor, DescriptorError, decode_arguments
+from potash_wire.records import U64, Number, Stored
 
 CONTEXT_VERSION = 2
 CONTEXT_HEADER = struct.Struct("<IIQ")
 CONTEXT_HEADER_SIZE = CONTEXT_HEADER.size
 _CONTEXT_ALIGNMENT = 8
-_EXECUTION = struct.Struct("<QQQ")
-_RANGE = struct.Struct("<QQ")
+
+
+class _Execution(Descriptor):
+    parameters: Annotated[tuple[int, int], Stored("Q", 2)]
+    ranges: Annotated[tuple[tuple[U64, U64], ...], Number("Q")]
 
 
 class Helper(IntEnum):
@@ -85,14 +89,7 @@ class Context(NamedTuple):
             raise DescriptorError(f"the context ends before its {length} bytes of arguments do")
         argument_list = bytes(buffer[CONTEXT_HEADER_SIZE : CONTEXT_HEADER_SIZE + length])
         at = CONTEXT_HEADER_SIZE + length + -length % _CONTEXT_ALIGNMENT
-        if len(buffer) < at + _EXECUTION.size:
-            raise DescriptorError("the context ends before its parameters do")
-        first, second, ranges = _EXECUTION.unpack_from(buffer, at)
-        table = buffer[at + _EXECUTION.size :][: ranges * _RANGE.size]
-        if len(table) != ranges * _RANGE.size:
-            raise DescriptorError(f"the context ends before its {ranges} ranges do")
-        places = tuple((address, size) for address, size in _RANGE.iter_unpack(table))
-        context = cls(argument_list, version, (first, second), places)
+        context = cls(argument_list, version, *_Execution.decode_head(buffer[at:]))
         if len(context.arguments) != count:
             raise DescriptorError(
                 f"the context says {count} arguments, but its list has {len(context.arguments)}"
@@ -108,7 +105,6 @@ def encode_context(
     ranges: Iterable[tuple[int, int]],
 ) -> bytes:
     """A `Context` whose list is stated to have `count` arguments, which is not checked."""
-    places = [_RANGE.pack(*item) for item in ranges]
     head = CONTEXT_HEADER.pack(version, count, len(argument_list)) + argument_list
     padding = bytes(-len(head) % _CONTEXT_ALIGNMENT)
-    return head + padding + _EXECUTION.pack(*parameters, len(places)) + b"".join(places)
+    return head + padding + _Execution(parameters, tuple(ranges)).encode()

@@ -3,9 +3,14 @@
 Bytes are little endian; times are whole nanoseconds.
 """
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Self
 
-from potash_wire.records import U8, U32, U64, At, Record
+from potash_wire.packed import Packed
+from potash_wire.records import U8, U32, U64, At
+from potash_wire.structures import Buffer
+
+SIZE = 256
+"""Bytes of the page."""
 
 VERSION = 1
 """Of the layout; fields may be added behind the last one without another."""
@@ -15,7 +20,7 @@ class TimingLogError(ValueError):
     """Bytes that are not this log page."""
 
 
-class TimingLog(NamedTuple):
+class TimingLog(Packed, size=SIZE, error=TimingLogError):
     """The fields in the order of their bytes; without modelled time all but `version` are 0."""
 
     version: U8 = VERSION
@@ -88,17 +93,9 @@ class TimingLog(NamedTuple):
         accesses = self.hits + self.misses
         return self.hits / accesses if accesses else 1.0
 
-    def encode(self) -> bytes:
-        return _RECORD.encode(self)
-
     @classmethod
-    def decode(cls, data: bytes) -> "TimingLog":
+    def decode(cls, data: Buffer) -> Self:
         """Raises TimingLogError."""
         if len(data) < SIZE or data[0] != VERSION:
             raise TimingLogError("this is no log page on modelled time")
-        return _RECORD.decode_from(data)
-
-
-_RECORD = Record(TimingLog, size=256)
-SIZE = 256
-"""Bytes of the page."""
+        return cls.decode_head(data)

@@ -68,7 +68,7 @@ def test_a_list_that_contradicts_itself_is_refused(page: bytes) -> None:
 def test_the_commands_dwords() -> None:
     assert FaultSend(FaultOperation.ADD).encode() == (16, 0, 0, 0, 0, 0)
     assert FaultSend(FaultOperation.CLEAR, 5).encode() == (0, 0, 1, 5, 0, 0)
-    assert FaultSend.decode((0, 0, 1, 5, 0, 0)) == (1, 5)
+    assert FaultSend.decode((0, 0, 1, 5, 0, 0)) == FaultSend(1, 5)
     assert FaultReceive(1024).encode() == (1024, 0, 0, 0, 0, 0)
 
 
