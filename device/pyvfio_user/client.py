@@ -9,9 +9,7 @@ Source: `docs/interop/vfio-user.rst` in QEMU's sources, section "Protocol Specif
 import errno
 import itertools
 import os
-import struct
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Self, TypeVar
 
 from pyvfio_user import dma_client, payloads
@@ -20,16 +18,15 @@ from pyvfio_user.connection import MAX_MSG_FDS
 from pyvfio_user.descriptors import close_all
 from pyvfio_user.mapped import MappedRegion
 from pyvfio_user.migration import (
-    DEVICE_STATE,
-    FEATURE,
-    LOGGING_CONTROL,
-    LOGGING_RANGE,
-    LOGGING_REPORT,
-    MIGRATION_DATA,
-    MIGRATION_FLAGS,
+    DeviceState,
     Feature,
     FeatureFlags,
+    FeatureMessage,
+    LoggingControl,
+    LoggingReport,
+    MigrationData,
     MigrationFlags,
+    MigrationStates,
     State,
 )
 from pyvfio_user.protocol import (
@@ -44,8 +41,10 @@ from pyvfio_user.protocol import (
     IrqSetFlags,
     ProtocolError,
     RegionFlags,
-    head,
+    Structure,
 )
+
+S = TypeVar("S", bound=Structure)
 
 PIECE = 1 << 16
 """Bytes of state in one message, for every server."""
@@ -66,14 +65,13 @@ class MigrationCommands:
 
     def flags(self) -> MigrationFlags:
         """Which states the device has; EINVAL where it cannot be migrated."""
-        found = self._get(Feature.MIGRATION, MIGRATION_FLAGS.size)
-        return MigrationFlags(self._unpack(MIGRATION_FLAGS, found)[0])
+        found = self._get(Feature.MIGRATION, MigrationStates.RECORD.size)
+        return MigrationFlags(self._decode(MigrationStates, found).flags)
 
     def supports(self, feature: Feature, methods: FeatureFlags) -> bool:
         """Whether the device has a feature, and can GET or SET it, or both."""
-        request = FEATURE.pack(FEATURE.size, feature | methods | FeatureFlags.PROBE)
         try:
-            self._command(Command.DEVICE_FEATURE, request)
+            self._feature(feature | methods | FeatureFlags.PROBE, b"")
         except OSError as error:
             if error.errno == errno.EINVAL:
                 return False
@@ -83,27 +81,26 @@ class MigrationCommands:
     @property
     def state(self) -> State:
         """The state that the device is in."""
-        found = self._get(Feature.MIG_DEVICE_STATE, DEVICE_STATE.size)
-        return State(self._unpack(DEVICE_STATE, found)[0])
+        found = self._get(Feature.MIG_DEVICE_STATE, DeviceState.RECORD.size)
+        return State(self._decode(DeviceState, found).state)
 
     def enter(self, state: State) -> None:
         """Have the device in another state, however long it takes to get there."""
-        self._set(Feature.MIG_DEVICE_STATE, DEVICE_STATE.pack(state, 0))
+        self._set(Feature.MIG_DEVICE_STATE, DeviceState(state).encode())
 
     def read(self, size: int = PIECE) -> bytes:
         """The next bytes of the state; fewer than `size` where these are the last."""
-        request = MIGRATION_DATA.pack(MIGRATION_DATA.size + size, size)
-        reply = self._command(Command.MIG_DATA_READ, request)
-        _, present = self._unpack(MIGRATION_DATA, reply)
-        data = reply[MIGRATION_DATA.size :]
-        if not len(data) == present <= size:
-            raise self._broken(errno.EPROTO, f"{len(data)} bytes of state come as {present}")
-        return data
+        request = MigrationData(MigrationData.RECORD.size + size, size).encode()
+        found = self._decode(MigrationData, self._command(Command.MIG_DATA_READ, request))
+        if not len(found.data) == found.size <= size:
+            reason = f"{len(found.data)} bytes of state come as {found.size}"
+            raise self._broken(errno.EPROTO, reason)
+        return found.data
 
     def write(self, data: bytes) -> None:
         """The next bytes of a state."""
-        size = MIGRATION_DATA.size + len(data)
-        self._command(Command.MIG_DATA_WRITE, MIGRATION_DATA.pack(size, len(data)) + data)
+        size = MigrationData.RECORD.size + len(data)
+        self._command(Command.MIG_DATA_WRITE, MigrationData(size, len(data), data).encode())
 
     def save(self) -> bytes:
         """Stop the device, and read its whole state; it stays in STOP_COPY."""
@@ -125,10 +122,9 @@ class MigrationCommands:
 
         Gives the size of a page that it takes.
         """
-        control = LOGGING_CONTROL.pack(page_size, len(ranges), 0)
-        data = control + b"".join(LOGGING_RANGE.pack(*one) for one in ranges)
-        reply = self._set(Feature.DMA_LOGGING_START, data)
-        return int(self._unpack(LOGGING_CONTROL, reply)[0])
+        control = LoggingControl(page_size, tuple(ranges))
+        reply = self._set(Feature.DMA_LOGGING_START, control.encode())
+        return self._decode(LoggingControl, reply).page_size
 
     def stop_log(self) -> None:
         """Have the device log nothing any more."""
@@ -137,25 +133,29 @@ class MigrationCommands:
     def written(self, address: int, length: int, page_size: int = 4096) -> list[int]:
         """The addresses of the pages of a range that were written since the last time."""
         size = -(-length // page_size // 64) * 8 + 8
-        report = LOGGING_REPORT.pack(address, length, page_size)
-        reply = self._get(Feature.DMA_LOGGING_REPORT, LOGGING_REPORT.size + size, report)
-        bits = int.from_bytes(reply[LOGGING_REPORT.size :], "little")
+        report = LoggingReport(address, length, page_size).encode()
+        reply = self._get(Feature.DMA_LOGGING_REPORT, len(report) + size, report)
+        bits = int.from_bytes(self._decode(LoggingReport, reply).bitmap, "little")
         return [address + at * page_size for at in range(bits.bit_length()) if bits >> at & 1]
 
-    def _unpack(self, form: struct.Struct, payload: bytes) -> tuple[int, ...]:
+    def _decode(self, kind: type[S], payload: bytes) -> S:
         try:
-            return head(form, payload, "a reply")
+            return kind.decode_head(payload)
         except ProtocolError as error:
             raise self._broken(errno.EPROTO, str(error)) from None
 
     def _get(self, feature: Feature, size: int, data: bytes = b"") -> bytes:
         """A feature's data, of up to `size` bytes."""
-        request = FEATURE.pack(FEATURE.size + size, feature | FeatureFlags.GET) + data
-        return self._command(Command.DEVICE_FEATURE, request)[FEATURE.size :]
+        return self._feature(feature | FeatureFlags.GET, data, size)
 
     def _set(self, feature: Feature, data: bytes) -> bytes:
-        request = FEATURE.pack(FEATURE.size + len(data), feature | FeatureFlags.SET) + data
-        return self._command(Command.DEVICE_FEATURE, request)[FEATURE.size :]
+        return self._feature(feature | FeatureFlags.SET, data, len(data))
+
+    def _feature(self, flags: int, data: bytes, size: int = 0) -> bytes:
+        """The data of the reply, of up to `size` bytes."""
+        request = FeatureMessage(FeatureMessage.RECORD.size + size, flags, data)
+        reply = self._command(Command.DEVICE_FEATURE, request.encode())
+        return reply[FeatureMessage.RECORD.size :]
 
 
 __all__ = ["DEFAULT_TIMEOUT", "Client", "VfioUserError"]
@@ -242,12 +242,12 @@ class Client:
     def device_info(self) -> payloads.DeviceInfo:
         """How many regions and kinds of interrupt the device has."""
         return self._ask(
-            Command.DEVICE_GET_INFO, payloads.DeviceInfo(payloads.DeviceInfo.FORM.size)
+            Command.DEVICE_GET_INFO, payloads.DeviceInfo(payloads.DeviceInfo.RECORD.size)
         )
 
     def region_info(self, index: int) -> payloads.RegionInfo:
         """The size and rights of a region."""
-        request = payloads.RegionInfo(payloads.RegionInfo.FORM.size, index=index)
+        request = payloads.RegionInfo(payloads.RegionInfo.RECORD.size, index=index)
         return self._ask(Command.DEVICE_GET_REGION_INFO, request)
 
     def map_region(self, index: int) -> MappedRegion:
@@ -255,7 +255,7 @@ class Client:
 
         Raises VfioUserError with ENODEV where that is nothing.
         """
-        request = payloads.RegionInfo(payloads.RegionInfo.FORM.size, index=index)
+        request = payloads.RegionInfo(payloads.RegionInfo.RECORD.size, index=index)
         reply, fds = self._ask_whole(Command.DEVICE_GET_REGION_INFO, request)
         try:
             info = payloads.RegionInfo.decode_head(reply)
@@ -273,7 +273,7 @@ class Client:
 
     def region_capabilities(self, index: int) -> payloads.RegionCapabilities:
         """Which areas of a region can be mapped, and its type."""
-        request = payloads.RegionInfo(payloads.RegionInfo.FORM.size, index=index)
+        request = payloads.RegionInfo(payloads.RegionInfo.RECORD.size, index=index)
         reply, fds = self._ask_whole(Command.DEVICE_GET_REGION_INFO, request)
         close_all(fds)
         return self._channel.decode(payloads.RegionCapabilities, reply)
@@ -281,7 +281,7 @@ class Client:
     def region_io_fds(self, index: int) -> tuple[list[payloads.SubRegion], list[int]]:
         """The parts of a region whose accesses file descriptors report, and those descriptors,
         which the caller closes."""
-        request = payloads.RegionIoFds(payloads.RegionIoFds.FORM.size, index=index)
+        request = payloads.RegionIoFds(payloads.RegionIoFds.RECORD.size, index=index)
         reply, fds = self._ask_whole(Command.DEVICE_GET_REGION_IO_FDS, request)
         try:
             sub_regions = payloads.SubRegion.decode_all(reply)
@@ -295,7 +295,7 @@ class Client:
     def irq_info(self, index: int) -> payloads.IrqInfo:
         """How many interrupts of a kind there are, and what may be done with them."""
         return self._ask(
-            Command.DEVICE_GET_IRQ_INFO, payloads.IrqInfo(payloads.IrqInfo.FORM.size, index=index)
+            Command.DEVICE_GET_IRQ_INFO, payloads.IrqInfo(payloads.IrqInfo.RECORD.size, index=index)
         )
 
     def dma_map(
@@ -314,19 +314,19 @@ class Client:
         Where it cannot map them, it reaches the bytes of `memory` instead, by messages.
         """
         flags = (DmaFlags.READABLE if readable else 0) | (DmaFlags.WRITABLE if writable else 0)
-        request = payloads.DmaMap(payloads.DmaMap.FORM.size, flags, offset, address, size)
+        request = payloads.DmaMap(payloads.DmaMap.RECORD.size, flags, offset, address, size)
         self._channel.command(Command.DMA_MAP, request.encode(), fds=() if fd is None else (fd,))
         if memory is not None:
             self._channel.windows.add(address, memory[:size], readable=readable, writable=writable)
 
     def dma_unmap(self, address: int, size: int) -> None:
         """Take all memory back that is mapped inside a range; EINVAL for a part of a window."""
-        request = payloads.DmaUnmap(payloads.DmaUnmap.FORM.size, 0, address, size)
+        request = payloads.DmaUnmap(payloads.DmaUnmap.RECORD.size, 0, address, size)
         self._channel.command(Command.DMA_UNMAP, request.encode())
         self._channel.windows.remove(address, size)
 
     def dma_unmap_all(self) -> None:
-        request = payloads.DmaUnmap(payloads.DmaUnmap.FORM.size, DmaUnmapFlags.ALL, 0, 0)
+        request = payloads.DmaUnmap(payloads.DmaUnmap.RECORD.size, DmaUnmapFlags.ALL, 0, 0)
         self._channel.command(Command.DMA_UNMAP, request.encode())
         self._channel.windows.clear()
 
@@ -398,7 +398,7 @@ class Client:
     def _set_irqs(
         self, flags: IrqSetFlags, index: int, start: int, count: int, fds: Sequence[int]
     ) -> None:
-        request = payloads.SetIrqs(payloads.SetIrqs.SIZE, flags, index, start, count)
+        request = payloads.SetIrqs(payloads.SetIrqs.RECORD.size, flags, index, start, count)
         self._channel.command(Command.DEVICE_SET_IRQS, request.encode(), fds=fds)
 
     def device_reset(self) -> None:
@@ -427,7 +427,7 @@ class Client:
             if needed <= request.argsz:
                 return reply, fds
             close_all(fds)
-            request = replace(request, argsz=needed)
+            request = request._replace(argsz=needed)
         raise self._channel.broken(
             errno.EPROTO, f"the server needs more room for each {command.name}"
         )

@@ -10,16 +10,16 @@ Source: QEMU's `docs/interop/vfio-user.rst`, sections "VFIO_USER_DEVICE_FEATURE"
 from __future__ import annotations
 
 import errno
-import struct
 from collections import deque
 from collections.abc import Callable
 from enum import IntEnum, IntFlag
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
+from potash_wire.records import REST, U32, U64, Number
 from pyvfio_user.device import Device, Pending
 from pyvfio_user.memory import LOG_PAGE_SIZE, AddressSpace
-from pyvfio_user.protocol import DEFAULT_MAX_TRANSFER, Buffer, ProtocolError, head
+from pyvfio_user.protocol import DEFAULT_MAX_TRANSFER, Buffer, ProtocolError, Structure
 
 
 class State(IntEnum):
@@ -36,7 +36,7 @@ class State(IntEnum):
 _STOP, _RUNNING, _STOP_COPY = State.STOP, State.RUNNING, State.STOP_COPY
 _RESUMING, _PRE_COPY = State.RESUMING, State.PRE_COPY
 
-PATHS: dict[tuple[State, State], tuple[State, ...]] = {
+PATHS: dict[tuple[int, int], tuple[State, ...]] = {
     (_RUNNING, _STOP): (_STOP,),
     (_RUNNING, _STOP_COPY): (_STOP, _STOP_COPY),
     (_RUNNING, _RESUMING): (_STOP, _RESUMING),
@@ -124,18 +124,51 @@ class MigrationFlags(IntFlag):
     PRE_COPY = 4
 
 
-FEATURE = struct.Struct("<II")
-"""argsz and flags, in front of a feature's data."""
-MIGRATION_FLAGS = struct.Struct("<Q")
-DEVICE_STATE = struct.Struct("<II")
-"""The state, and a descriptor that is not used in vfio-user."""
-LOGGING_CONTROL = struct.Struct("<QII")
-"""Page size, number of ranges, reserved; each range is an address and a length."""
-LOGGING_RANGE = struct.Struct("<QQ")
-LOGGING_REPORT = struct.Struct("<QQQ")
-"""Address, length, page size; in a reply the bitmap follows."""
-MIGRATION_DATA = struct.Struct("<II")
-"""argsz and size, in front of the data of MIG_DATA_READ's reply and MIG_DATA_WRITE."""
+class FeatureMessage(Structure):
+    """DEVICE_FEATURE, request and reply."""
+
+    argsz: U32
+    flags: U32
+    data: Annotated[bytes, REST] = b""
+
+
+class DeviceState(Structure):
+    """Data of MIG_DEVICE_STATE, with a descriptor that is not used in vfio-user."""
+
+    state: U32
+    fd: U32 = 0
+
+
+class MigrationStates(Structure):
+    """Data of MIGRATION: `MigrationFlags`."""
+
+    flags: U64
+
+
+class LoggingControl(Structure, size=16):
+    """Data of DMA_LOGGING_START; each range is an address and a length."""
+
+    page_size: U64
+    ranges: Annotated[tuple[tuple[U64, U64], ...], Number("I")]
+
+
+class LoggingReport(Structure):
+    """Data of DMA_LOGGING_REPORT; only a reply has the bitmap."""
+
+    address: U64
+    length: U64
+    page_size: U64
+    bitmap: Annotated[bytes, REST] = b""
+
+
+class MigrationData(Structure):
+    """MIG_DATA_READ and MIG_DATA_WRITE, of which a request to read and a reply to a write have no
+    data."""
+
+    argsz: U32
+    size: U32
+    data: Annotated[bytes, REST] = b""
+
 
 _FLAGS = int(FeatureFlags.GET | FeatureFlags.SET | FeatureFlags.PROBE)
 _GET, _SET, _PROBE = map(int, FeatureFlags)
@@ -173,7 +206,7 @@ class DeviceFeatures:
 
     def feature(self, payload: Buffer) -> bytes | Later:
         """Do what DEVICE_FEATURE asks. Raises ProtocolError and OSError."""
-        argsz, flags = head(FEATURE, payload, "DEVICE_FEATURE")
+        argsz, flags, data = FeatureMessage.decode(payload)
         methods = _FEATURES.get(flags & FEATURE_MASK, {})
         wanted = flags & (_GET | _SET)
         if self._migration is None or not methods or flags & ~(FEATURE_MASK | _FLAGS):
@@ -187,32 +220,30 @@ class DeviceFeatures:
             return bytes(payload)
         if wanted not in methods:
             raise ProtocolError("DEVICE_FEATURE gets, sets or probes")
-        data = bytes(payload[FEATURE.size :])
-        pending, answer = methods[wanted](self, data, argsz - FEATURE.size)
+        pending, answer = methods[wanted](self, data, argsz - FeatureMessage.RECORD.size)
 
         def reply() -> bytes:
             found = answer()
-            size = FEATURE.size + len(found) if wanted == _GET else argsz
-            return FEATURE.pack(size, flags) + found
+            size = FeatureMessage.RECORD.size + len(found) if wanted == _GET else argsz
+            return FeatureMessage(size, flags, found).encode()
 
         return done(pending, reply)
 
     def read(self, payload: Buffer) -> bytes:
         """MIG_DATA_READ: the next bytes of the state. Raises ProtocolError and OSError."""
         migration = self._required
-        argsz, size = head(MIGRATION_DATA, payload, "MIG_DATA_READ")
-        if not 0 < size <= DEFAULT_MAX_TRANSFER or argsz < MIGRATION_DATA.size + size:
+        argsz, size, _ = MigrationData.decode(payload)
+        if not 0 < size <= DEFAULT_MAX_TRANSFER or argsz < MigrationData.RECORD.size + size:
             raise ProtocolError(f"{size} bytes of state cannot be read with an argsz of {argsz}")
         if self.state not in _SAVING:
             raise ProtocolError("there is no state to be read now")
         data = migration.read(size)
-        return MIGRATION_DATA.pack(MIGRATION_DATA.size + len(data), len(data)) + data
+        return MigrationData(MigrationData.RECORD.size + len(data), len(data), data).encode()
 
     def write(self, payload: Buffer) -> bytes:
         """MIG_DATA_WRITE: take the next bytes of a state. Raises ProtocolError and OSError."""
         migration = self._required
-        _, size = head(MIGRATION_DATA, payload, "MIG_DATA_WRITE")
-        data = bytes(payload[MIGRATION_DATA.size :])
+        _, size, data = MigrationData.decode(payload)
         if len(data) != size:
             raise ProtocolError(f"{size} bytes of state come as {len(data)}")
         if self.state is not State.RESUMING or self._changing is not None:
@@ -230,16 +261,16 @@ class DeviceFeatures:
 
     def _flags(self, data: bytes, room: int) -> _Answer:
         pre_copy = MigrationFlags.PRE_COPY if self._required.pre_copy else 0
-        _require_room(MIGRATION_FLAGS.size, room)
-        return None, partial(MIGRATION_FLAGS.pack, MigrationFlags.STOP_COPY | pre_copy)
+        _require_room(MigrationStates.RECORD.size, room)
+        return None, MigrationStates(MigrationFlags.STOP_COPY | pre_copy).encode
 
     def _get_state(self, data: bytes, room: int) -> _Answer:
-        _require_room(DEVICE_STATE.size, room)
-        return None, partial(DEVICE_STATE.pack, self.state, 0)
+        _require_room(DeviceState.RECORD.size, room)
+        return None, DeviceState(self.state).encode
 
     def _set_state(self, data: bytes, room: int) -> _Answer:
-        wanted, _ = head(DEVICE_STATE, data, "MIG_DEVICE_STATE")
-        path = PATHS.get((self.state, wanted), () if wanted == self.state != State.ERROR else None)
+        wanted = DeviceState.decode_head(data).state
+        path = () if wanted == self.state != State.ERROR else PATHS.get((self.state, wanted))
         if path is None or (State.PRE_COPY in path and not self._required.pre_copy):
             raise ProtocolError(f"no states lead from {self.state.name} to {wanted}")
         if self._changing is not None:
@@ -279,29 +310,27 @@ class DeviceFeatures:
             self._advance(whole, path)
 
     def _start_logging(self, data: bytes, room: int) -> _Answer:
-        page_size, ranges, _ = head(LOGGING_CONTROL, data, "DMA_LOGGING_START")
-        _require_page(page_size)
-        if len(data) != LOGGING_CONTROL.size + ranges * LOGGING_RANGE.size:
-            raise ProtocolError(f"{len(data)} bytes do not have {ranges} ranges")
-        for address, length in LOGGING_RANGE.iter_unpack(data[LOGGING_CONTROL.size :]):
+        control = LoggingControl.decode(data)
+        _require_page(control.page_size)
+        for address, length in control.ranges:
             _require_range(address, length)
         self._memory.start_logging()
         # All writes are logged, by views that are given out from now on; the report chooses.
-        chosen = struct.pack("<Q", max(page_size, LOG_PAGE_SIZE)) + data[8:]
-        return self._device.memory_changed(), lambda: chosen
+        chosen = control._replace(page_size=max(control.page_size, LOG_PAGE_SIZE))
+        return self._device.memory_changed(), chosen.encode
 
     def _stop_logging(self, data: bytes, room: int) -> _Answer:
         self._memory.stop_logging()
         return None, lambda: data
 
     def _report(self, data: bytes, room: int) -> _Answer:
-        address, length, page_size = head(LOGGING_REPORT, data, "DMA_LOGGING_REPORT")
+        address, length, page_size, _ = LoggingReport.decode(data)
         _require_range(address, length)
         _require_page(page_size)
         self._memory.require_logging()
         units = -(-length // page_size)
         size = -(-units // _WORD_BITS) * _WORD_BITS // 8
-        _require_room(LOGGING_REPORT.size + size, min(room, DEFAULT_MAX_TRANSFER))
+        _require_room(LoggingReport.RECORD.size + size, min(room, DEFAULT_MAX_TRANSFER))
 
         def bitmap() -> bytes:
             bits = bytearray(size)
@@ -310,7 +339,7 @@ class DeviceFeatures:
                 first = (max(start, address) - address) // page_size
                 for unit in range(first, -(-(end - address) // page_size)):
                     bits[unit // 8] |= 1 << unit % 8
-            return LOGGING_REPORT.pack(address, length, page_size) + bits
+            return LoggingReport(address, length, page_size, bytes(bits)).encode()
 
         # What the device writes after this it writes by new views, which are logged again.
         return self._device.memory_changed(), bitmap

@@ -10,10 +10,9 @@ Source: `docs/interop/vfio-user.rst` in QEMU's sources, section "Protocol Specif
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
-from potash_wire.records import U32, U64, Range, Record, Stored, WireError
+from potash_wire.records import REST, U16, U32, U64, Converted, Number, Range, Stored
 from pyvfio_user.protocol import (
     IRQ_SET_ACTION,
     IRQ_SET_DATA,
@@ -21,10 +20,6 @@ from pyvfio_user.protocol import (
     IrqSetFlags,
     ProtocolError,
     Structure,
-    begun,
-    head,
-    packed,
-    stored,
 )
 
 MAX_VERSION_DATA = 4096
@@ -34,7 +29,6 @@ MAX_MULTI_WRITES = 200
 MULTI_WRITE_DATA = 8
 """Bytes of data in each write of a REGION_WRITE_MULTI; shorter writes leave the rest unused."""
 
-_VERSION = struct.Struct("<HH")
 _CAPABILITY_TYPES: Mapping[str, type] = {
     "max_msg_fds": int,
     "max_data_xfer_size": int,
@@ -46,41 +40,15 @@ _CAPABILITY_TYPES: Mapping[str, type] = {
 """What the specification has; others are left alone."""
 
 
-class Version(NamedTuple):
-    """VERSION, request and reply: a version, and capabilities as JSON with a NUL at its end.
-
-    `capabilities` is what stands under that name, and empty where nothing does.
-    """
-
-    major: int
-    minor: int
-    capabilities: dict[str, Any]
-
-    @classmethod
-    def decode(cls, payload: Buffer) -> Self:
-        major, minor = head(_VERSION, payload, "VERSION")
-        data = bytes(payload[_VERSION.size :])
-        return cls(major, minor, _capabilities(data) if data else {})
-
-    def encode(self) -> bytes:
-        version = packed(_VERSION, (self.major, self.minor), "VERSION")
-        if not self.capabilities:
-            return version
-        data = json.dumps({"capabilities": self.capabilities}, separators=(",", ":"))
-        return version + data.encode() + b"\0"
-
-    def limit(self, name: str, default: int) -> int:
-        """The number under `name`, or what the specification has where it is not named."""
-        value = self.capabilities.get(name, default)
-        assert isinstance(value, int)
-        return value
-
-    def flag(self, name: str) -> bool:
-        """The boolean under `name`, False where it is not named."""
-        return self.capabilities.get(name, False) is True
+def _capabilities_json(capabilities: Mapping[str, Any]) -> bytes:
+    if not capabilities:
+        return b""
+    return json.dumps({"capabilities": capabilities}, separators=(",", ":")).encode() + b"\0"
 
 
 def _capabilities(data: bytes) -> dict[str, Any]:
+    if not data:
+        return {}
     if len(data) > MAX_VERSION_DATA:
         raise ProtocolError(f"{len(data)} bytes of version data are more than {MAX_VERSION_DATA}")
     if data[-1:] != b"\0":
@@ -99,11 +67,31 @@ def _capabilities(data: bytes) -> dict[str, Any]:
     return capabilities
 
 
-@dataclass(frozen=True)
+class Version(Structure):
+    """VERSION, request and reply: a version, and capabilities as JSON with a NUL at its end.
+
+    `capabilities` is what stands under that name, and empty where nothing does.
+    """
+
+    major: U16
+    minor: U16
+    capabilities: Annotated[
+        dict[str, Any], REST, Converted(bytes, _capabilities_json, _capabilities)
+    ]
+
+    def limit(self, name: str, default: int) -> int:
+        """The number under `name`, or what the specification has where it is not named."""
+        value = self.capabilities.get(name, default)
+        assert isinstance(value, int)
+        return value
+
+    def flag(self, name: str) -> bool:
+        """The boolean under `name`, False where it is not named."""
+        return self.capabilities.get(name, False) is True
+
+
 class DmaMap(Structure):
     """DMA_MAP: `size` bytes at DMA address `address` are the file's bytes at `offset`."""
-
-    NAME = "DMA_MAP"
 
     argsz: U32
     flags: U32
@@ -112,11 +100,8 @@ class DmaMap(Structure):
     size: U64
 
 
-@dataclass(frozen=True)
 class DmaUnmap(Structure):
     """DMA_UNMAP, request and reply."""
-
-    NAME = "DMA_UNMAP"
 
     argsz: U32
     flags: U32
@@ -124,11 +109,8 @@ class DmaUnmap(Structure):
     size: U64
 
 
-@dataclass(frozen=True)
 class DeviceInfo(Structure):
     """DEVICE_GET_INFO, request and reply: how many regions and kinds of interrupt there are."""
-
-    NAME = "DEVICE_GET_INFO"
 
     argsz: U32
     flags: U32 = 0
@@ -136,15 +118,12 @@ class DeviceInfo(Structure):
     num_irqs: U32 = 0
 
 
-@dataclass(frozen=True)
 class RegionInfo(Structure):
     """DEVICE_GET_REGION_INFO, request and reply: `size` is the region's, in bytes.
 
     Capabilities follow it in a reply to a request whose `argsz` has room for them, the first at
     `cap_offset`. `offset` is that of the region in the descriptor that comes with the reply.
     """
-
-    NAME = "DEVICE_GET_REGION_INFO"
 
     argsz: U32
     flags: U32 = 0
@@ -154,14 +133,14 @@ class RegionInfo(Structure):
     offset: U64 = 0
 
 
-class Area(NamedTuple):
+class Area(Structure):
     """Part of a region: `size` bytes from `offset` on."""
 
     offset: U64
     size: U64
 
 
-class RegionType(NamedTuple):
+class RegionType(Structure):
     """What a region is for that has no index of its own in PCI: `VFIO_REGION_TYPE_*` and a subtype
     of `<linux/vfio.h>`."""
 
@@ -169,10 +148,16 @@ class RegionType(NamedTuple):
     subtype: U32
 
 
-_CAPABILITY = struct.Struct("<HHI")
-_AREA_COUNT = struct.Struct("<II")
-_TYPES = Record(RegionType)
-_AREAS = Record(Area)
+class _Capability(Structure):
+    identity: U16
+    version: U16
+    following: U32
+
+
+class _Areas(Structure, size=8):
+    areas: Annotated[tuple[Area, ...], Number("I")]
+
+
 _SPARSE_MMAP_ID, _TYPE_ID = 1, 2
 _CAPABILITY_VERSION = 1
 
@@ -192,20 +177,16 @@ class RegionCapabilities(NamedTuple):
         forward.
         """
         found = cls()
-        at, before = RegionInfo.decode_head(reply).cap_offset, RegionInfo.FORM.size - 1
+        at, before = RegionInfo.decode_head(reply).cap_offset, RegionInfo.RECORD.size - 1
         while at:
             if at <= before:
                 raise ProtocolError("the capabilities of a region do not follow each other")
-            identity, version, following = head(_CAPABILITY, reply[at:], "a capability")
-            body = reply[at + _CAPABILITY.size :]
+            identity, version, following = _Capability.decode_head(reply[at:])
+            body = reply[at + _Capability.RECORD.size :]
             if (identity, version) == (_TYPE_ID, _CAPABILITY_VERSION):
-                found = found._replace(type=begun(_TYPES, body, "a region's type"))
+                found = found._replace(type=RegionType.decode_head(body))
             elif (identity, version) == (_SPARSE_MMAP_ID, _CAPABILITY_VERSION):
-                count, _ = head(_AREA_COUNT, body, "the areas of a region")
-                areas = body[_AREA_COUNT.size :][: count * _AREAS.size]
-                if len(areas) != count * _AREAS.size:
-                    raise ProtocolError(f"a reply has no room for {count} areas of a region")
-                found = found._replace(areas=tuple(_AREAS.decode_all(areas)))
+                found = found._replace(areas=_Areas.decode_head(body).areas)
             before, at = at, following
         return found
 
@@ -213,22 +194,18 @@ class RegionCapabilities(NamedTuple):
         """Their bytes, for right behind a RegionInfo; none without any."""
         bodies = []
         if self.type is not None:
-            bodies.append((_TYPE_ID, stored(_TYPES, self.type, "a region's type")))
+            bodies.append((_TYPE_ID, self.type.encode()))
         if self.areas is not None:
-            areas = b"".join(stored(_AREAS, area, "an area of a region") for area in self.areas)
-            bodies.append((_SPARSE_MMAP_ID, _AREA_COUNT.pack(len(self.areas), 0) + areas))
+            bodies.append((_SPARSE_MMAP_ID, _Areas(self.areas).encode()))
         data = b""
         for left, (identity, body) in enumerate(bodies, 1 - len(bodies)):
-            following = RegionInfo.FORM.size + len(data) + _CAPABILITY.size + len(body)
-            data += _CAPABILITY.pack(identity, _CAPABILITY_VERSION, following if left else 0) + body
+            end = RegionInfo.RECORD.size + len(data) + _Capability.RECORD.size + len(body)
+            data += _Capability(identity, _CAPABILITY_VERSION, end if left else 0).encode() + body
         return data
 
 
-@dataclass(frozen=True)
 class RegionIoFds(Structure):
     """DEVICE_GET_REGION_IO_FDS, request and reply, which `count` sub-regions follow."""
-
-    NAME = "DEVICE_GET_REGION_IO_FDS"
 
     argsz: U32
     flags: U32 = 0
@@ -236,7 +213,6 @@ class RegionIoFds(Structure):
     count: U32 = 0
 
 
-@dataclass(frozen=True)
 class SubRegion(Structure):
     """Part of a region that file descriptor number `fd_index` of a reply to
     DEVICE_GET_REGION_IO_FDS reports accesses to.
@@ -244,8 +220,6 @@ class SubRegion(Structure):
     `data` is the value to match for an ioeventfd with `IoEventFdFlags.DATAMATCH`, and an
     ioregionfd's user data.
     """
-
-    NAME = "a sub-region"
 
     offset: U64
     size: U64
@@ -265,18 +239,15 @@ class SubRegion(Structure):
         count = RegionIoFds.decode_head(reply).count
         if not count:
             return []
-        entries = reply[RegionIoFds.FORM.size :]
+        entries = reply[RegionIoFds.RECORD.size :]
         size = len(entries) // count
-        if size < cls.FORM.size:
+        if size < cls.RECORD.size:
             raise ProtocolError(f"a reply has no room for {count} sub-regions")
         return [cls.decode_head(entries[at * size : (at + 1) * size]) for at in range(count)]
 
 
-@dataclass(frozen=True)
 class IrqInfo(Structure):
     """DEVICE_GET_IRQ_INFO, request and reply: `count` interrupts of the kind `index`."""
-
-    NAME = "DEVICE_GET_IRQ_INFO"
 
     argsz: U32
     flags: U32 = 0
@@ -284,11 +255,7 @@ class IrqInfo(Structure):
     count: U32 = 0
 
 
-_SET_IRQS = struct.Struct("<IIIII")
-
-
-@dataclass(frozen=True)
-class SetIrqs:
+class SetIrqs(Structure):
     """DEVICE_SET_IRQS: an action on the interrupts `start` to `start + count` of kind `index`.
 
     `data` has one byte for each of them with DATA_BOOL, and is empty otherwise: eventfds travel
@@ -296,39 +263,34 @@ class SetIrqs:
     start nor a count, disables all interrupts of the kind.
     """
 
-    SIZE: ClassVar[int] = _SET_IRQS.size
-    """Bytes of the request without `data`."""
-
-    argsz: int
-    flags: int
-    index: int
-    start: int
-    count: int
-    data: bytes = b""
+    argsz: U32
+    flags: U32
+    index: U32
+    start: U32
+    count: U32
+    data: Annotated[bytes, REST] = b""
 
     @classmethod
-    def decode(cls, payload: Buffer) -> Self:
-        argsz, flags, index, start, count = head(_SET_IRQS, payload, "DEVICE_SET_IRQS")
-        data = payload[_SET_IRQS.size :] if flags & IrqSetFlags.DATA_BOOL else b""
-        request = cls(argsz, flags, index, start, count, bytes(data))
+    def decode(cls, data: Buffer) -> Self:
+        request = super().decode(data)
         if request.flags & ~(IRQ_SET_DATA | IRQ_SET_ACTION):
             raise ProtocolError(f"DEVICE_SET_IRQS has unknown flags: {request.flags:#x}")
         if (request.flags & IRQ_SET_DATA).bit_count() != 1:
             raise ProtocolError("DEVICE_SET_IRQS must have exactly one kind of data")
         if (request.flags & IRQ_SET_ACTION).bit_count() != 1:
             raise ProtocolError("DEVICE_SET_IRQS must have exactly one action")
-        expected = request.count if request.flags & IrqSetFlags.DATA_BOOL else 0
-        if len(request.data) != expected:
+        expected = 0
+        if not request.flags & IrqSetFlags.DATA_BOOL:
+            request = request._replace(data=b"")
+        elif len(request.data) != (expected := request.count):
             raise ProtocolError(
                 f"DEVICE_SET_IRQS has {len(request.data)} bytes of data and must have {expected}"
             )
-        if argsz < _SET_IRQS.size + expected:
-            raise ProtocolError(f"argsz is {argsz} and does not count all of DEVICE_SET_IRQS")
+        if request.argsz < cls.RECORD.size + expected:
+            raise ProtocolError(
+                f"argsz is {request.argsz} and does not count all of DEVICE_SET_IRQS"
+            )
         return request
-
-    def encode(self) -> bytes:
-        fields = (self.argsz, self.flags, self.index, self.start, self.count)
-        return packed(_SET_IRQS, fields, "DEVICE_SET_IRQS") + self.data
 
     @property
     def end(self) -> int:
@@ -340,85 +302,49 @@ REGION_ACCESS = struct.Struct("<QII")
 """Offset, region, count: REGION_READ, and what comes before the data of a REGION_WRITE."""
 
 
-@dataclass(frozen=True)
 class RegionAccess(Structure):
     """REGION_READ's request and REGION_WRITE's reply: `count` bytes at `offset` of a region."""
-
-    NAME = "a region access"
 
     offset: U64
     region: U32
     count: U32
 
 
-class RegionData(NamedTuple):
+class RegionData(Structure):
     """REGION_WRITE's request and REGION_READ's reply: an access and its data."""
 
-    offset: int
-    region: int
-    data: bytes
-
-    @classmethod
-    def decode(cls, payload: Buffer) -> Self:
-        offset, region, count = head(REGION_ACCESS, payload, "a region access")
-        data = bytes(payload[REGION_ACCESS.size :])
-        if len(data) != count:
-            raise ProtocolError(
-                f"a region access of {count} bytes comes with {len(data)} bytes of data"
-            )
-        return cls(offset, region, data)
-
-    def encode(self) -> bytes:
-        fields = (self.offset, self.region, len(self.data))
-        return packed(REGION_ACCESS, fields, "a region access") + self.data
+    offset: U64
+    region: U32
+    data: Annotated[bytes, Number("I")]
 
 
-_MULTI_COUNT = struct.Struct("<Q")
-
-
-class _Write(NamedTuple):
+class _Write(Structure):
     offset: U64
     region: U32
     size: Annotated[U32, Range(0, MULTI_WRITE_DATA)]
     data: Annotated[bytes, Stored(f"{MULTI_WRITE_DATA}s")]
 
 
-_WRITES = Record(_Write)
+def _store_writes(writes: tuple[RegionData, ...]) -> tuple[_Write, ...]:
+    return tuple(_Write(offset, region, len(data), data) for offset, region, data in writes)
 
 
-class RegionWriteMulti(NamedTuple):
+def _load_writes(writes: tuple[_Write, ...]) -> tuple[RegionData, ...]:
+    return tuple(RegionData(offset, region, data[:size]) for offset, region, size, data in writes)
+
+
+class RegionWriteMulti(Structure):
     """REGION_WRITE_MULTI's request: several writes of at most 8 bytes, in order."""
 
-    writes: tuple[RegionData, ...]
-
-    @classmethod
-    def decode(cls, payload: Buffer) -> Self:
-        (count,) = head(_MULTI_COUNT, payload, "REGION_WRITE_MULTI")
-        if count > MAX_MULTI_WRITES:
-            raise ProtocolError(f"{count} writes in one message are more than {MAX_MULTI_WRITES}")
-        if len(payload) != _MULTI_COUNT.size + count * _WRITES.size:
-            raise ProtocolError(
-                f"the payload of {count} coalesced writes cannot be {len(payload)} bytes long"
-            )
-        try:
-            writes = [*_WRITES.decode_all(payload[_MULTI_COUNT.size :])]
-        except WireError as error:
-            raise ProtocolError(f"a coalesced write is malformed: {error}") from None
-        return cls(
-            tuple(RegionData(offset, region, data[:size]) for offset, region, size, data in writes)
-        )
-
-    def encode(self) -> bytes:
-        writes = [_Write(one.offset, one.region, len(one.data), one.data) for one in self.writes]
-        return _MULTI_COUNT.pack(len(writes)) + b"".join(
-            stored(_WRITES, one, "REGION_WRITE_MULTI") for one in writes
-        )
+    writes: Annotated[
+        tuple[RegionData, ...],
+        Number("Q"),
+        Range(0, MAX_MULTI_WRITES),
+        Converted(tuple[_Write, ...], _store_writes, _load_writes),
+    ]
 
 
-@dataclass(frozen=True)
 class RegionWriteMultiReply(Structure):
     """REGION_WRITE_MULTI's reply: how many writes were done."""
-
-    NAME = "a reply to REGION_WRITE_MULTI"
 
     count: U64

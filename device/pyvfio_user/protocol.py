@@ -7,13 +7,11 @@ Source: QEMU's `docs/interop/vfio-user.rst`, section "Protocol Specification"; f
 interrupts are those of the `VFIO_` structures that it refers to."""
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from typing import Any, ClassVar, Self, TypeVar, cast
 
-from potash_wire.records import U16, U32, Record, WireError
+from potash_wire.packed import Packed
+from potash_wire.records import U16, U32
 
-T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
 
 MAJOR_VERSION = 0
@@ -170,84 +168,17 @@ class PciIrq(IntEnum):
     REQ = 4
 
 
-class Structure:
-    """A structure of one size, a dataclass whose fields say how they are stored."""
-
-    FORM: ClassVar[Record[Any]]
-    NAME: ClassVar[str]
-    """What a message that is malformed is told to be."""
-
-    def __init_subclass__(cls) -> None:
-        cls.FORM = Record(cls)
-
-    @classmethod
-    def decode(cls, payload: Buffer) -> Self:
-        """Raises ProtocolError for anything of another size."""
-        if len(payload) != cls.FORM.size:
-            raise ProtocolError(
-                f"the payload of {cls.NAME} is {len(payload)} bytes long and must be"
-                f" {cls.FORM.size}"
-            )
-        return cast(Self, cls.FORM.decode(payload))
-
-    @classmethod
-    def decode_head(cls, payload: Buffer) -> Self:
-        """The structure that a request begins with; ProtocolError where it is not whole.
-
-        What follows it is left alone: some clients send as many bytes as they have room for in the
-        reply, and a later version may append fields, as VFIO does.
-        """
-        return cast(Self, begun(cls.FORM, payload, cls.NAME))
-
-    def encode(self) -> bytes:
-        """Raises ProtocolError for a field that is out of its range."""
-        return stored(self.FORM, self, self.NAME)
-
-
-def stored(record: Record[Any], value: Any, name: str) -> bytes:
-    """The bytes of a record; ProtocolError for a field that is out of its range."""
-    try:
-        return record.encode(value)
-    except WireError as error:
-        raise ProtocolError(f"a field of {name} is out of its range: {error}") from None
-
-
-def begun(record: Record[T], payload: Buffer, name: str) -> T:
-    """The record that a payload begins with."""
-    _require_size(record.size, payload, name)
-    return record.decode_from(payload)
-
-
-def head(form: struct.Struct, payload: Buffer, name: str) -> tuple[Any, ...]:
-    """The fields that a payload begins with."""
-    _require_size(form.size, payload, name)
-    return form.unpack_from(payload)
-
-
-def _require_size(size: int, payload: Buffer, name: str) -> None:
-    if len(payload) < size:
-        raise ProtocolError(
-            f"the payload of {name} is {len(payload)} bytes long and needs at least {size}"
-        )
-
-
-def packed(form: struct.Struct, values: tuple[Any, ...], name: str) -> bytes:
-    """The bytes of `values`; ProtocolError for one that its field cannot hold."""
-    try:
-        return form.pack(*values)
-    except struct.error as error:
-        raise ProtocolError(f"a field of {name} is out of its range: {error}") from None
+class Structure(Packed, error=ProtocolError):
+    """A structure of the protocol. Clients may send as many bytes as they have room for in the
+    reply, and later versions may append fields, as VFIO does: `decode_head` leaves that alone."""
 
 
 HEADER = struct.Struct("<HHIII")
 """A `Header`, which every register access has, taken apart without one."""
 
 
-@dataclass(frozen=True)
 class Header(Structure):
     """What every message begins with (section "Header"); `size` counts the header too."""
-
-    NAME = "a header"
 
     message_id: U16
     command: U16
@@ -255,14 +186,11 @@ class Header(Structure):
     flags: U32 = 0
     error: U32 = 0
 
-    @classmethod
-    def decode(cls, payload: Buffer) -> Self:
-        header = super().decode(payload)
-        if header.size < HEADER.size:
-            raise ProtocolError(f"a message of {header.size} bytes is shorter than its header")
-        if header.flags & TYPE_MASK not in (MessageType.COMMAND, MessageType.REPLY):
-            raise ProtocolError(f"{header.flags & TYPE_MASK} is not a type of message")
-        return header
+    def validate(self) -> None:
+        if self.size < HEADER.size:
+            raise ProtocolError(f"a message of {self.size} bytes is shorter than its header")
+        if self.flags & TYPE_MASK not in (MessageType.COMMAND, MessageType.REPLY):
+            raise ProtocolError(f"{self.flags & TYPE_MASK} is not a type of message")
 
     @property
     def is_reply(self) -> bool:

@@ -210,7 +210,7 @@ class Session:
 
     def _dma_map(self, message: Message) -> bytes | Later:
         request = payloads.DmaMap.decode_head(message.payload)
-        _require_argsz(request.argsz, payloads.DmaMap.FORM.size)
+        _require_argsz(request.argsz, payloads.DmaMap.RECORD.size)
         if len(message.fds) > 1:
             raise protocol.ProtocolError(
                 f"{len(message.fds)} file descriptors came with one DMA_MAP"
@@ -244,7 +244,7 @@ class Session:
 
     def _dma_unmap(self, message: Message) -> bytes | Later:
         request = payloads.DmaUnmap.decode_head(message.payload)
-        _require_argsz(request.argsz, payloads.DmaUnmap.FORM.size)
+        _require_argsz(request.argsz, payloads.DmaUnmap.RECORD.size)
         if request.flags == protocol.DmaUnmapFlags.ALL and not request.address and not request.size:
             self._memory.unmap_all()
         elif request.flags:
@@ -259,7 +259,7 @@ class Session:
     def _device_info(self, message: Message) -> bytes:
         request = payloads.DeviceInfo.decode_head(message.payload)
         info = payloads.DeviceInfo(
-            argsz=payloads.DeviceInfo.FORM.size,
+            argsz=payloads.DeviceInfo.RECORD.size,
             flags=protocol.DeviceFlags.RESET
             | (protocol.DeviceFlags.PCI if self._device.pci else 0),
             num_regions=self._count(self._regions, len(protocol.PciRegion)),
@@ -287,7 +287,7 @@ class Session:
             if region.areas:
                 capabilities = capabilities._replace(areas=region.areas)
         following = capabilities.encode()
-        needed = payloads.RegionInfo.FORM.size + len(following)
+        needed = payloads.RegionInfo.RECORD.size + len(following)
         if needed > request.argsz:
             # The client asks again when it sees `argsz`. QEMU refuses CAPS without an offset.
             following = b""
@@ -295,7 +295,7 @@ class Session:
             argsz=needed,
             flags=flags | (protocol.RegionFlags.CAPS if following else 0),
             index=request.index,
-            cap_offset=payloads.RegionInfo.FORM.size if following else 0,
+            cap_offset=payloads.RegionInfo.RECORD.size if following else 0,
             size=region.size,
             offset=region.fd_offset,
         )
@@ -328,7 +328,7 @@ class Session:
             ).encode()
             for one in region.ioeventfds
         )
-        needed = payloads.RegionIoFds.FORM.size + len(sub_regions)
+        needed = payloads.RegionIoFds.RECORD.size + len(sub_regions)
         info = payloads.RegionIoFds(needed, index=request.index, count=len(region.ioeventfds))
         if needed > request.argsz:
             return _fitting(info.encode(), request.argsz)
@@ -340,7 +340,7 @@ class Session:
         if request.index >= self._count(self._device.irqs, len(protocol.PciIrq)):
             raise protocol.ProtocolError(f"the device has no interrupts of kind {request.index}")
         irq = self._device.irqs.get(request.index, _NO_IRQ)
-        info = payloads.IrqInfo(payloads.IrqInfo.FORM.size, irq.flags, request.index, irq.count)
+        info = payloads.IrqInfo(payloads.IrqInfo.RECORD.size, irq.flags, request.index, irq.count)
         return _fitting(info.encode(), request.argsz)
 
     def _set_irqs(self, message: Message) -> bytes:
@@ -350,10 +350,7 @@ class Session:
         return b""
 
     def _region_read(self, message: Message) -> bytes:
-        # As for a write: a RegionAccess takes 0.7 µs.
-        offset, region, count = protocol.head(
-            payloads.REGION_ACCESS, message.payload, "REGION_READ"
-        )
+        offset, region, count = payloads.RegionAccess.decode_head(message.payload)
         self._require(offset, region, count, write=False)
         data = self._device.region_read(region, offset, count) if count else b""
         if len(data) != count:
