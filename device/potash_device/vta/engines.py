@@ -5,7 +5,7 @@ time.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
 
 from potash_device.vta.config import Config
 from potash_device.vta.encoding import INSTRUCTION_BYTES
@@ -37,34 +37,35 @@ before_fast: Callable[[Config], None] = lambda config: None
 """Called before a fast engine is made: what keeps no compiled code itself has it made elsewhere."""
 
 
+class EngineOptions(TypedDict):
+    """How any engine executes streams. The readable one needs no second thread."""
+
+    step_limit: int
+    order: Order
+    threads: int
+
+
 class MakeEngine(Protocol):
     """Makes an engine for a configuration, a DRAM and its base."""
 
     def __call__(
-        self,
-        config: Config,
-        dram: memoryview,
-        base: int,
-        *,
-        step_limit: int,
-        order: Order,
-        threads: int,
+        self, config: Config, dram: memoryview, base: int, **options: Unpack[EngineOptions]
     ) -> VtaEngine: ...
 
 
 def _readable(
-    config: Config, dram: memoryview, base: int, *, step_limit: int, order: Order, threads: int
+    config: Config, dram: memoryview, base: int, **options: Unpack[EngineOptions]
 ) -> Simulator:
-    return Simulator(config, dram, base, step_limit=step_limit, order=order)
+    return Simulator(config, dram, base, step_limit=options["step_limit"], order=options["order"])
 
 
 def _fast(
-    config: Config, dram: memoryview, base: int, *, step_limit: int, order: Order, threads: int
+    config: Config, dram: memoryview, base: int, **options: Unpack[EngineOptions]
 ) -> "FastSimulator":
     from potash_device.vta.fast.simulator import FastSimulator
 
     before_fast(config)
-    return FastSimulator(config, dram, base, step_limit=step_limit, order=order, threads=threads)
+    return FastSimulator(config, dram, base, **options)
 
 
 class AutoSimulator:
@@ -78,19 +79,10 @@ class AutoSimulator:
     """Seconds that it takes for each of a micro-op's products."""
 
     def __init__(
-        self,
-        config: Config,
-        dram: memoryview,
-        base: int,
-        *,
-        step_limit: int,
-        order: Order,
-        threads: int,
+        self, config: Config, dram: memoryview, base: int, **options: Unpack[EngineOptions]
     ) -> None:
-        self._load: Callable[[], FastSimulator] = lambda: _fast(
-            config, dram, base, step_limit=step_limit, order=order, threads=threads
-        )
-        self._readable = Simulator(config, dram, base, step_limit=step_limit, order=order)
+        self._load: Callable[[], FastSimulator] = lambda: _fast(config, dram, base, **options)
+        self._readable = _readable(config, dram, base, **options)
         self._engine: VtaEngine = self._readable
         self._step_cost = self.PRODUCT_COST * config.batch * config.block_in * config.block_out
         self._left = self.LOADING_COST
