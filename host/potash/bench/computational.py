@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvme_spec import computational
-from nvme_spec.opcodes import AdminOpcode
 from nvme_spec.queues import SubmissionEntry
-from potash.bench.generator import MEMORY, MEMORY_OPTIONS, PAGE, Command, Generator, generating
+from potash.bench.generator import MEMORY, MEMORY_OPTIONS, PAGE, Command, generating
 from potash.bench.report import Result, alone
-from potash.programs.compiler import build, find_compiler
+from potash.programs.compiler import compiled
+from potash.sdk.memory_namespace import Bytes
 from potash.sdk.progress import Progress
 
 COMPUTE = 3
@@ -19,7 +19,7 @@ COMPUTE = 3
 EMPTY = "int prog(void)\n{\n\treturn 0;\n}\n"
 INDEX = 15
 """The program index that it has, behind those of the device-defined programs."""
-RANGES = (computational.MemoryRange(MEMORY, PAGE, 0), computational.MemoryRange(MEMORY, PAGE, PAGE))
+RANGES = (Bytes(MEMORY, 0, PAGE), Bytes(MEMORY, PAGE, PAGE))
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,9 @@ def measure(
     chosen = [load for load in LOADS if load.name in names]
     image = _image()
     with generating(1, *MEMORY_OPTIONS, "--compute-namespace") as generator:
-        rsid = _load(generator, image)
+        compute = generator.device.compute_namespace(COMPUTE)
+        compute.load(INDEX, image)
+        rsid = compute.create_ranges(RANGES)
         for index, load in enumerate(chosen):
             generator.fill(1, _execution(rsid if load.ranges else 0))
             generator.run_singly(0)  # the first one has the program compiled
@@ -76,27 +78,6 @@ def _execution(rsid: int) -> Command:
 
 def _image() -> bytes:
     with tempfile.TemporaryDirectory(prefix="potash-bench-") as folder:
-        source, output = Path(folder) / "empty.c", Path(folder) / "empty.o"
+        source = Path(folder) / "empty.c"
         source.write_text(EMPTY)
-        build(source, output, compiler=find_compiler())
-        image = output.read_bytes()
-    return image + bytes(-len(image) % PAGE)
-
-
-def _load(generator: Generator, image: bytes) -> int:
-    """Load and activate a program, and create its memory ranges; their set's identifier."""
-    load = computational.LoadProgram(
-        INDEX, computational.FIRST_VENDOR_PROGRAM_TYPE, psize=len(image), numb=len(image)
-    )
-    activation = computational.ProgramActivation(INDEX, computational.ActivationSelect.ACTIVATE)
-    ranges = b"".join(one.encode() for one in RANGES)
-    create = computational.RangeSetManagement(computational.RangeSetSelect.CREATE, numr=len(RANGES))
-    result = 0
-    for opcode, fields, data in (
-        (AdminOpcode.LOAD_PROGRAM, load, image),
-        (AdminOpcode.PROGRAM_ACTIVATION_MANAGEMENT, activation, b""),
-        (AdminOpcode.MEMORY_RANGE_SET_MANAGEMENT, create, ranges),
-    ):
-        entry = SubmissionEntry(opcode, 0, 0, COMPUTE, 0, 0, 0, 0, 0, *fields.encode())
-        result = generator.admin(entry, data)
-    return result
+        return compiled(source)

@@ -19,35 +19,25 @@ import numpy as np
 from nvme_spec.memory_commands import MemoryCopy, MemoryOpcode
 from nvme_spec.opcodes import AdminOpcode, IoOpcode
 from nvme_spec.queues import (
-    COMPLETION_ENTRY_SHIFT,
     COMPLETION_ENTRY_SIZE,
     COMPLETION_ENTRY_WORDS,
     FLAGS_PSDT_SHIFT,
     STATUS_WORD_OFFSET,
-    SUBMISSION_ENTRY_SHIFT,
     SUBMISSION_ENTRY_SIZE,
     Psdt,
     SubmissionEntry,
 )
 from nvme_spec.ranges import BlockSourceRange, CopyFormat
-from nvme_spec.registers import (
-    AdminQueueAttributes,
-    Capabilities,
-    CommandSets,
-    CommandSetSelected,
-    ControllerConfiguration,
-    ControllerStatus,
-    Register,
-    doorbell_offset,
-)
+from nvme_spec.registers import doorbell_offset
 from potash.bench.drives import SIZE, filled
 from potash.bench.processors import family_time
 from potash.bench.report import Result, alone, paired
-from potash.sdk.driver.pci import PciFunction
+from potash.sdk import Device
+from potash.sdk.driver.controller import Controller
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
+from potash.sdk.vfio_user import VfioUserTransport, open_vfio_user
 from potash.vm.drive import device_process
-from pyvfio_user.client import Client
 from pyvfio_user.sealed_memory import SealedMemory
 
 PAGE = 4096
@@ -58,10 +48,8 @@ LARGE = 128 << 10
 """Bytes of a large read, whose pages are those of the entries behind it too."""
 LARGE_PLACES = PAGE // 8 - LARGE // PAGE
 """Pages at which a large read's data may begin, so that its PRP list is in one page."""
-ADMIN_ENTRIES = 32
-ADMIN_DATA = 2
-OWN_PAGES = 4 + ADMIN_DATA
-"""The Admin queues, both pages of shadow doorbells, and the data of an Admin command."""
+SHADOW_PAGES = 2
+"""The shadow doorbells, and what the device says of them."""
 STALL = 20.0
 """Seconds without a completion after which the device counts as hung."""
 Command = Callable[[int], tuple[SubmissionEntry, bytes]]
@@ -142,66 +130,39 @@ class _Queue:
 
 
 class Generator:
-    """A controller with queues 1 to `queues`, and the loop that keeps them filled."""
+    """A device with queues 1 to `queues` here, and the loop that keeps them filled.
 
-    def __init__(self, client: Client, memory: SealedMemory, queues: int, pid: int) -> None:
-        self._function = PciFunction(client)
-        self._view = memory.view
+    The SDK, whose own I/O queue comes before these, sends the Admin commands.
+    """
+
+    def __init__(
+        self, transport: VfioUserTransport, memory: SealedMemory, queues: int, pid: int
+    ) -> None:
+        self.device = Device(transport, timeout=STALL)
+        self._function = transport.function
         self._pid = pid
-        self._admin_tail = 0
-        self._admin_sq, self._admin_cq, self._shadow, self._events, self._data = (
-            page * PAGE for page in range(5)
-        )
-        self._words = memory.view[self._shadow : self._shadow + 2 * PAGE].cast("I")
+        self._words = memory.view[: SHADOW_PAGES * PAGE].cast("I")
         self._queues = [
-            _Queue(memory.view, qid, OWN_PAGES * PAGE + (qid - 1) * _Queue.SIZE)
-            for qid in range(1, queues + 1)
+            _Queue(memory.view, qid + 2, SHADOW_PAGES * PAGE + qid * _Queue.SIZE)
+            for qid in range(queues)
         ]
 
-    def start(self, eventfds: list[int]) -> None:
-        """Bring the controller to ready, with the queues and shadow doorbells."""
-        function = self._function
-        function.enable()
-        function.enable_interrupts(eventfds)
-        last = ADMIN_ENTRIES - 1
-        self._write(Register.AQA, AdminQueueAttributes(asqs_z=last, acqs_z=last).encode())
-        self._write(Register.ASQ, self._admin_sq)
-        self._write(Register.ACQ, self._admin_cq)
-        capabilities = Capabilities(function.read_register(Register.CAP.offset, Register.CAP.width))
-        several = capabilities.css & CommandSets.IO_COMMAND_SETS
-        sets = CommandSetSelected.ALL_SUPPORTED if several else CommandSetSelected.NVM
-        enabled = ControllerConfiguration(
-            en=1, css=sets, iosqes=SUBMISSION_ENTRY_SHIFT, iocqes=COMPLETION_ENTRY_SHIFT
-        )
-        self._write(Register.CC, enabled.encode())
-        until = time.monotonic() + STALL
-        status = Register.CSTS
-        while not ControllerStatus(function.read_register(status.offset, status.width)).rdy:
-            if time.monotonic() > until:
-                raise PotashError("the device does not become ready")
-            time.sleep(1e-3)
+    def start(self, controller: Controller) -> None:
+        """Create the queues, and have shadow doorbells used."""
         for queue in self._queues:
-            sizes = (ENTRIES - 1) << 16 | queue.qid
-            vector = queue.qid << 16
+            sizes, vector = (ENTRIES - 1) << 16 | queue.qid, 1 << 16
             for opcode, address, flags in (
-                (AdminOpcode.CREATE_IO_COMPLETION_QUEUE, queue.completion, 3),
-                (AdminOpcode.CREATE_IO_SUBMISSION_QUEUE, queue.submission, 1),
+                (AdminOpcode.CREATE_IO_COMPLETION_QUEUE, queue.completion, vector | 3),
+                (AdminOpcode.CREATE_IO_SUBMISSION_QUEUE, queue.submission, queue.qid << 16 | 1),
             ):
-                entry = SubmissionEntry(opcode, prp1=address, cdw10=sizes, cdw11=vector | flags)
-                self._admin(entry)
+                entry = SubmissionEntry(opcode, prp1=address, cdw10=sizes, cdw11=flags)
+                controller.execute(entry, STALL)
         shadow = AdminOpcode.DOORBELL_BUFFER_CONFIG
-        self._admin(SubmissionEntry(shadow, prp1=self._shadow, prp2=self._events))
+        controller.execute(SubmissionEntry(shadow, prp1=0, prp2=PAGE), STALL)
 
     def fill(self, qid: int, command: Command, size: int = PAGE, *, sgl: bool = False) -> None:
         """Have `run` give these commands, of `size` bytes, in a queue."""
         self._queues[qid - 1].fill(command, size, sgl=sgl)
-
-    def admin(self, entry: SubmissionEntry, data: bytes = b"") -> int:
-        """An Admin command, with at most two pages of data; dword 0 of its completion."""
-        if len(data) > ADMIN_DATA * PAGE:
-            raise ValueError(f"{len(data)} bytes are more than an Admin command here can have")
-        self._view[self._data : self._data + len(data)] = data
-        return self._admin(entry._replace(prp1=self._data, prp2=self._data + PAGE))
 
     def run(self, depth: int, seconds: float, qids: Sequence[int] = (1,)) -> LoadResult:
         """Keep `depth` commands in flight in each of some queues."""
@@ -279,28 +240,6 @@ class Generator:
                 )
         return PotashError(f"the device completes nothing for {STALL:g} seconds")
 
-    def _admin(self, entry: SubmissionEntry) -> int:
-        """Execute an Admin command, polling for its completion; there are fewer commands than
-        entries."""
-        index = self._admin_tail
-        at = self._admin_sq + index * SUBMISSION_ENTRY_SIZE
-        self._view[at : at + SUBMISSION_ENTRY_SIZE] = entry._replace(cid=index).encode()
-        self._admin_tail += 1
-        self._function.write_register(doorbell_offset(0, completion=False), 4, self._admin_tail)
-        where = self._admin_cq + index * COMPLETION_ENTRY_SIZE
-        name = AdminOpcode(entry.opcode).name
-        until = time.monotonic() + STALL
-        while not (word := struct.unpack_from("<H", self._view, where + STATUS_WORD_OFFSET)[0]) & 1:
-            if time.monotonic() > until:
-                raise PotashError(f"the device does not answer admin command {name}")
-            time.sleep(1e-4)
-        if word >> 1:
-            raise PotashError(f"the device fails {name} with status {word >> 1:#06x}")
-        return int.from_bytes(self._view[where : where + 4], "little")
-
-    def _write(self, register: Register, value: int) -> None:
-        self._function.write_register(register.offset, register.width, value)
-
 
 @contextlib.contextmanager
 def generating(queues: int, *options: str) -> Iterator[Generator]:
@@ -314,18 +253,16 @@ def generating(queues: int, *options: str) -> Iterator[Generator]:
         device = stack.enter_context(
             device_process(folder / "drive", "--media", str(folder / "blocks"), *options)
         )
-        client = stack.enter_context(Client(folder / "drive"))
-        size = OWN_PAGES * PAGE + queues * _Queue.SIZE
+        path = str(folder / "drive")
+        transport = open_vfio_user(path, timeout=STALL, io_queues=queues + 1)
+        stack.callback(transport.close)
+        size = SHADOW_PAGES * PAGE + queues * _Queue.SIZE
         memory = stack.enter_context(SealedMemory(size))
-        client.negotiate()
-        client.dma_map(0, len(memory.view), memory.fd)
-        eventfds = []
-        for _ in range(queues + 1):
-            eventfds.append(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
-            stack.callback(os.close, eventfds[-1])
-        generator = Generator(client, memory, queues, device.pid)
+        transport.client.dma_map(0, len(memory.view), memory.fd)
+        generator = Generator(transport, memory, queues, device.pid)
         stack.callback(generator.release)
-        generator.start(eventfds)
+        assert transport.controller is not None
+        generator.start(transport.controller)
         yield generator
 
 

@@ -243,7 +243,9 @@ class _PendingCommand:
         self.outcome = self.outcome or outcome
 
 
-def open_vfio_user(path: str, *, timeout: float, queue_depth: int = 1) -> VfioUserTransport:
+def open_vfio_user(
+    path: str, *, timeout: float, queue_depth: int = 1, io_queues: int = 1
+) -> VfioUserTransport:
     """Connect to the device at the socket `path`, and enable its controller.
 
     Raises DeviceNotFound when no device listens; what was opened is released on any error.
@@ -257,7 +259,7 @@ def open_vfio_user(path: str, *, timeout: float, queue_depth: int = 1) -> VfioUs
             function = PciFunction(client)
             function.enable()
             eventfds = [_eventfd(resources) for _ in range(min(VECTORS, function.vectors))]
-            controller = Controller(function, memory, eventfds)
+            controller = Controller(function, memory, eventfds, io_queues)
             resources.callback(controller.release)
             function.enable_interrupts(eventfds)
             controller.start(timeout)

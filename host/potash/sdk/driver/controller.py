@@ -115,10 +115,16 @@ SHUTDOWN_TIMEOUT = 5.0
 
 
 class Controller:
-    """Drives one controller; `eventfds[i]` is vector i's."""
+    """Drives one controller; `eventfds[i]` is vector i's.
 
-    def __init__(self, function: PciFunction, memory: DriverMemory, eventfds: list[int]) -> None:
+    It asks for `io_queues` I/O queue pairs, and creates the first.
+    """
+
+    def __init__(
+        self, function: PciFunction, memory: DriverMemory, eventfds: list[int], io_queues: int = 1
+    ) -> None:
         self._function = function
+        self._io_queues = io_queues
         self._memory = memory
         self._admin_eventfd = _Interrupt(eventfds[0])
         self._io_eventfd = _Interrupt(eventfds[-1])
@@ -232,7 +238,8 @@ class Controller:
         return TIMEOUT_UNIT * max(1, self._capabilities.to)
 
     def _create_io_queues(self, entries: int, timeout: float) -> None:
-        wanted = NumberOfQueues(nsq_z=0, ncq_z=0).encode()
+        last = self._io_queues - 1
+        wanted = NumberOfQueues(nsq_z=last, ncq_z=last).encode()
         set_queues = commands.SetFeatures(FeatureId.NUMBER_OF_QUEUES, wanted)
         memory = self._memory.io
         create_cq = commands.CreateIoCompletionQueue(IO_QUEUE, entries - 1, iv=self._io_vector)
@@ -244,9 +251,10 @@ class Controller:
             (AdminOpcode.CREATE_IO_COMPLETION_QUEUE, memory.completion_address, create_cq.encode()),
             (AdminOpcode.CREATE_IO_SUBMISSION_QUEUE, memory.submission_address, create_sq.encode()),
         ):
-            self._execute(_entry(opcode, prp1, cdws), timeout)
+            self.execute(_entry(opcode, prp1, cdws), timeout)
 
-    def _execute(self, command: queues.SubmissionEntry, timeout: float) -> None:
+    def execute(self, command: queues.SubmissionEntry, timeout: float) -> None:
+        """Send an Admin command, and wait for its completion."""
         completions: list[queues.CompletionEntry | None] = []
         self.submit(True, command, completions.append)
         deadline = time.monotonic() + timeout
