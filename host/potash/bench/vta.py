@@ -63,12 +63,13 @@ def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Re
     Raises:
         PotashError: a stream does not leave what it should.
     """
-    wanted = [name for name in LOADS if name in names or (LAYERS in names and _is_layer(name))]
+    layers = streams.LAYERS if LAYERS in names else ()
+    wanted = [name for name in LOADS if name in names or name in layers]
     shares = []
     for done, name in enumerate(wanted):
         progress(name, done / (len(wanted) + 2))
         results = list(_throughput(name, LOADS[name], pairs))
-        if _is_layer(name) and results[0].ratio is not None:
+        if name in streams.LAYERS and results[0].ratio is not None:
             shares.append(results[0].ratio)
         if name in names:
             yield from results
@@ -85,10 +86,6 @@ def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Re
     if START_NAME in names:
         progress(START_NAME, (len(wanted) + 1) / (len(wanted) + 2))
         yield alone(START_NAME, "time", "s", [_start() for _ in range(min(pairs, 3))])
-
-
-def _is_layer(name: str) -> bool:
-    return name in streams.LAYERS
 
 
 def _throughput(name: str, load: Load, pairs: int) -> Iterator[Result]:

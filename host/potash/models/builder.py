@@ -7,7 +7,7 @@ in a graph of float32 there are no scales. The flatbuffer's tables are
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypedDict, Unpack
 
@@ -23,6 +23,7 @@ __all__ = ["FusedActivation", "GraphBuilder", "Padding", "Tensor"]
 Array: TypeAlias = npt.NDArray[Any]
 Operator: TypeAlias = Any
 """A number of `schema.BuiltinOperator`."""
+Code = schema.BuiltinOperator
 
 
 @dataclass(frozen=True)
@@ -113,9 +114,9 @@ class GraphBuilder:
         **window: Unpack[Window],
     ) -> Tensor:
         """CONV_2D of N×H×W×I with weights O×h×w×I and a bias O, zeroes if there is none."""
-        code, options = schema.BuiltinOperator.CONV_2D, schema.Conv2DOptionsT()
-        shape = x, weights, bias, weights.shape[0]
-        return self._convolution(code, options, *shape, scale, zero_point, window)
+        operands = x, weights, bias, weights.shape[0]
+        options = schema.Conv2DOptionsT()
+        return self._convolution(Code.CONV_2D, options, *operands, scale, zero_point, window)
 
     def depthwise_conv2d(
         self,
@@ -129,10 +130,10 @@ class GraphBuilder:
         """DEPTHWISE_CONV_2D of N×H×W×I with weights 1×h×w×O, O a multiple of I, scales along the
         last axis (3), and a bias O, zeroes if there is none.
         """
-        options = schema.DepthwiseConv2DOptionsT()
-        options.depthMultiplier = weights.shape[3] // x.shape[3]
-        code, shape = schema.BuiltinOperator.DEPTHWISE_CONV_2D, (x, weights, bias, weights.shape[3])
-        return self._convolution(code, options, *shape, scale, zero_point, window)
+        operands, multiplier = (x, weights, bias, weights.shape[3]), weights.shape[3] // x.shape[3]
+        options = _options(schema.DepthwiseConv2DOptionsT, depthMultiplier=multiplier)
+        code = Code.DEPTHWISE_CONV_2D
+        return self._convolution(code, options, *operands, scale, zero_point, window)
 
     def fully_connected(
         self,
@@ -148,19 +149,16 @@ class GraphBuilder:
         """FULLY_CONNECTED of rows of I values with weights O×I and a bias O: rows × O, or with
         `keep_dimensions` the input's shape with O in place of I.
         """
-        options = schema.FullyConnectedOptionsT()
-        options.fusedActivationFunction = activation
-        options.keepNumDims = keep_dimensions
+        options = _options(
+            schema.FullyConnectedOptionsT,
+            fusedActivationFunction=activation,
+            keepNumDims=keep_dimensions,
+        )
         outputs, inputs = weights.shape
-        rows = (math.prod(x.shape) // inputs,)
+        rows = x.shape[:-1] if keep_dimensions else (math.prod(x.shape) // inputs,)
+        operands, shape, version = (x, weights, bias), (*rows, outputs), 4 + keep_dimensions
         return self._add(
-            schema.BuiltinOperator.FULLY_CONNECTED,
-            (x, weights, bias),
-            (*(x.shape[:-1] if keep_dimensions else rows), outputs),
-            options,
-            scale,
-            zero_point,
-            version=5 if keep_dimensions else 4,
+            Code.FULLY_CONNECTED, operands, shape, options, scale, zero_point, version=version
         )
 
     # Operators on two tensors, which are broadcast as numpy does
@@ -175,10 +173,8 @@ class GraphBuilder:
         activation: FusedActivation = FusedActivation.NONE,
     ) -> Tensor:
         """ADD: left + right."""
-        options = schema.AddOptionsT()
-        options.potScaleInt16 = False
-        code = schema.BuiltinOperator.ADD
-        return self._binary(code, left, right, options, activation, scale, zero_point)
+        options = _options(schema.AddOptionsT, potScaleInt16=False)
+        return self._binary(Code.ADD, left, right, options, activation, scale, zero_point)
 
     def sub(
         self,
@@ -190,10 +186,8 @@ class GraphBuilder:
         activation: FusedActivation = FusedActivation.NONE,
     ) -> Tensor:
         """SUB: left - right."""
-        options = schema.SubOptionsT()
-        options.potScaleInt16 = False
-        code = schema.BuiltinOperator.SUB
-        return self._binary(code, left, right, options, activation, scale, zero_point)
+        options = _options(schema.SubOptionsT, potScaleInt16=False)
+        return self._binary(Code.SUB, left, right, options, activation, scale, zero_point)
 
     def mul(
         self,
@@ -205,26 +199,26 @@ class GraphBuilder:
         activation: FusedActivation = FusedActivation.NONE,
     ) -> Tensor:
         """MUL: left * right."""
-        options, code = schema.MulOptionsT(), schema.BuiltinOperator.MUL
-        return self._binary(code, left, right, options, activation, scale, zero_point)
+        options = schema.MulOptionsT()
+        return self._binary(Code.MUL, left, right, options, activation, scale, zero_point)
 
     def minimum(self, left: Tensor, right: Tensor) -> Tensor:
         """MINIMUM of two tensors whose scales agree."""
-        return self._extreme(schema.BuiltinOperator.MINIMUM, left, right)
+        return self._extreme(Code.MINIMUM, left, right)
 
     def maximum(self, left: Tensor, right: Tensor) -> Tensor:
         """MAXIMUM of two tensors whose scales agree."""
-        return self._extreme(schema.BuiltinOperator.MAXIMUM, left, right)
+        return self._extreme(Code.MAXIMUM, left, right)
 
     # Windows without weights
 
     def max_pool2d(self, x: Tensor, size: Pair, **steps: Unpack[Steps]) -> Tensor:
         """MAX_POOL_2D; the padding is VALID, and the windows do not overlap, if not said."""
-        return self._pool(schema.BuiltinOperator.MAX_POOL_2D, x, size, steps)
+        return self._pool(Code.MAX_POOL_2D, x, size, steps)
 
     def average_pool2d(self, x: Tensor, size: Pair, **steps: Unpack[Steps]) -> Tensor:
         """AVERAGE_POOL_2D, padding left out of the averages; else as `max_pool2d`."""
-        return self._pool(schema.BuiltinOperator.AVERAGE_POOL_2D, x, size, steps)
+        return self._pool(Code.AVERAGE_POOL_2D, x, size, steps)
 
     def mean(
         self,
@@ -236,33 +230,25 @@ class GraphBuilder:
         keep_dimensions: bool = False,
     ) -> Tensor:
         """MEAN over `axes`, by default height and width."""
-        options = schema.ReducerOptionsT()
-        options.keepDims = keep_dimensions
+        options = _options(schema.ReducerOptionsT, keepDims=keep_dimensions)
         gone = {axis % len(x.shape) for axis in axes}
         shape = [
             1 if axis in gone else extent
             for axis, extent in enumerate(x.shape)
             if keep_dimensions or axis not in gone
         ]
-        return self._add(
-            schema.BuiltinOperator.MEAN,
-            (x, self.constant(np.array(axes, np.int32))),
-            shape,
-            options,
-            scale,
-            zero_point,
-            version=2,
-        )
+        operands = x, self.constant(np.array(axes, np.int32))
+        return self._add(Code.MEAN, operands, shape, options, scale, zero_point, version=2)
 
     # One tensor, value by value
 
     def relu(self, x: Tensor, scale: float | None = None, zero_point: int = 0) -> Tensor:
         """RELU, as an operator of its own."""
-        return self._unary(schema.BuiltinOperator.RELU, x, scale, zero_point)
+        return self._unary(Code.RELU, x, scale, zero_point)
 
     def relu6(self, x: Tensor, scale: float | None = None, zero_point: int = 0) -> Tensor:
         """RELU6, as an operator of its own."""
-        return self._unary(schema.BuiltinOperator.RELU6, x, scale, zero_point)
+        return self._unary(Code.RELU6, x, scale, zero_point)
 
     # Operators that move values
 
@@ -272,35 +258,22 @@ class GraphBuilder:
             extent + before + after
             for extent, (before, after) in zip(x.shape, paddings, strict=True)
         ]
-        return self._move(
-            schema.BuiltinOperator.PAD,
-            (x, self.constant(np.array(paddings, np.int32))),
-            shape,
-            schema.PadOptionsT(),
-        )
+        operands = x, self.constant(np.array(paddings, np.int32))
+        return self._move(Code.PAD, operands, shape, schema.PadOptionsT())
 
     def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
         """RESHAPE; one extent may be -1."""
         known = -math.prod(shape)
         whole = [math.prod(x.shape) // known if extent == -1 else extent for extent in shape]
-        options = schema.ReshapeOptionsT()
-        options.newShape = np.array(shape, np.int32)
-        return self._move(
-            schema.BuiltinOperator.RESHAPE,
-            (x, self.constant(np.array(shape, np.int32))),
-            whole,
-            options,
-            version=1,
-        )
+        new = np.array(shape, np.int32)
+        options = _options(schema.ReshapeOptionsT, newShape=new)
+        return self._move(Code.RESHAPE, (x, self.constant(new)), whole, options, version=1)
 
     def transpose(self, x: Tensor, permutation: Sequence[int]) -> Tensor:
         """TRANSPOSE: axis i of the output is axis `permutation[i]` of `x`."""
-        return self._move(
-            schema.BuiltinOperator.TRANSPOSE,
-            (x, self.constant(np.array(permutation, np.int32))),
-            [x.shape[axis] for axis in permutation],
-            schema.TransposeOptionsT(),
-        )
+        operands = x, self.constant(np.array(permutation, np.int32))
+        shape = [x.shape[axis] for axis in permutation]
+        return self._move(Code.TRANSPOSE, operands, shape, schema.TransposeOptionsT())
 
     def concatenation(
         self,
@@ -310,12 +283,12 @@ class GraphBuilder:
         activation: FusedActivation = FusedActivation.NONE,
     ) -> Tensor:
         """CONCATENATION along `axis` of tensors whose scales agree."""
-        options = schema.ConcatenationOptionsT()
-        options.axis = axis
-        options.fusedActivationFunction = activation
+        options = _options(
+            schema.ConcatenationOptionsT, axis=axis, fusedActivationFunction=activation
+        )
         shape = list(tensors[0].shape)
         shape[axis] = sum(tensor.shape[axis] for tensor in tensors)
-        return self._move(schema.BuiltinOperator.CONCATENATION, tuple(tensors), shape, options)
+        return self._move(Code.CONCATENATION, tuple(tensors), shape, options)
 
     def operator(
         self,
@@ -329,11 +302,13 @@ class GraphBuilder:
     ) -> Tensor:
         """Any other operator, with the schema's code and options, into `output` and then the
         `others`."""
+        # The schema names the number of a table of options after the table's class.
+        name = "NONE" if options is None else type(options).__name__
         self._writer.operator(
             code,
             [tensor.index for tensor in inputs if tensor is not None],
             [made.index for made in (output, *others)],
-            options_type=_options_type(options),
+            options_type=getattr(schema.BuiltinOptions, name.removesuffix("T")),
             options=options,
             version=version,
         )
@@ -433,12 +408,12 @@ class GraphBuilder:
         return self._move(code, (left, right), shape, schema.MaximumMinimumOptionsT())
 
     def _pool(self, code: Operator, x: Tensor, size: Pair, steps: Steps) -> Tensor:
-        options = schema.Pool2DOptionsT()
-        options.filterHeight, options.filterWidth = pair(size)
+        height, width = pair(size)
+        options = _options(schema.Pool2DOptionsT, filterHeight=height, filterWidth=width)
         stride, padding = steps.get("stride", size), steps.get("padding", Padding.VALID)
         _set_steps(options, stride, padding, steps)
-        height, width = extents(x.shape[1:3], pair(size), stride, 1, padding)
-        return self._move(code, (x,), (x.shape[0], height, width, x.shape[3]), options)
+        spatial = extents(x.shape[1:3], (height, width), stride, 1, padding)
+        return self._move(code, (x,), (x.shape[0], *spatial, x.shape[3]), options)
 
     def _unary(self, code: Operator, x: Tensor, scale: float | None, zero_point: int) -> Tensor:
         return self._add(code, (x,), x.shape, None, scale, zero_point, version=2)
@@ -463,8 +438,8 @@ def _set_steps(options: Any, stride: Pair, padding: Padding, steps: Steps) -> No
     options.fusedActivationFunction = steps.get("activation", FusedActivation.NONE)
 
 
-def _options_type(options: Any) -> int:
-    """The number of a table of options, which the schema names after the table's class."""
-    if options is None:
-        return int(schema.BuiltinOptions.NONE)
-    return int(getattr(schema.BuiltinOptions, type(options).__name__.removesuffix("T")))
+def _options(table: Callable[[], Any], **fields: Any) -> Any:
+    """A table of options, with these fields."""
+    options = table()
+    vars(options).update(fields)
+    return options

@@ -60,8 +60,6 @@ class Network:
     summary: str
     make: Callable[[int, Progress], bytes]
     """From a seed."""
-    small: bool
-    """Whether it runs in no time, with slow kernels too."""
 
 
 @dataclass(frozen=True)
@@ -209,21 +207,20 @@ CONVS = (
 
 def _networks() -> Iterator[tuple[str, Network]]:
     for size in ADD_SIZES:
-        yield f"add-{size}", Network(f"ADD of {size} values", partial(add_model, size), True)
+        yield f"add-{size}", Network(f"ADD of {size} values", partial(add_model, size))
     for conv in CONVS:
         make = partial(conv_model, conv.name, conv, FusedActivation.NONE)
-        small = conv.size != LARGE_SIZE and conv.outputs < max(CONV_OUTPUTS)
-        yield conv.name, Network(f"CONV_2D of {conv.summary}", make, small)
-    yield "conv-add", Network("two CONV_2D of one picture, and ADD", conv_add, True)
-    yield "conv-conv-add", Network("CONV_2D, another on top, and ADD of both", conv_conv_add, True)
+        yield conv.name, Network(f"CONV_2D of {conv.summary}", make)
+    yield "conv-add", Network("two CONV_2D of one picture, and ADD", conv_add)
+    yield "conv-conv-add", Network("CONV_2D, another on top, and ADD of both", conv_conv_add)
     for layer, sizes in resnet.LAYERS.items():
         name, conv = f"resnet18-{layer.lower()}", Conv(*sizes[:5])
         make = partial(conv_model, name, conv, RELU)
-        yield name, Network(f"ResNet-18's {layer}: {conv.summary}", make, False)
-    yield "resnet18", Network("ResNet-18 for 224x224x3 pictures, 1000 classes", resnet18, False)
+        yield name, Network(f"ResNet-18's {layer}: {conv.summary}", make)
+    yield "resnet18", Network("ResNet-18 for 224x224x3 pictures, 1000 classes", resnet18)
     yield (
         "mobilenet-v2",
-        Network("MobileNetV2 of width 1 for 224x224x3 pictures, 1000 classes", mobilenet, False),
+        Network("MobileNetV2 of width 1 for 224x224x3 pictures, 1000 classes", mobilenet),
     )
 
 

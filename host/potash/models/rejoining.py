@@ -49,7 +49,10 @@ def rejoin(tables: Any) -> None:
         if code == Code.PRELU and not _make_int8(tables, graph, operator):
             continue
         if code in _PRODUCTS:
-            other = maker.inputs[0] if code == Code.SQUARE else _minus_one(tables, graph)
+            other = maker.inputs[0]
+            if code == Code.NEG:
+                minus_one = np.array([-1], np.int8)
+                other = _constant(tables, graph, b"minus one", minus_one, 1.0)
             operator.inputs = [operator.inputs[0], other]
             _multiply(tables, operator)
             codes.append(Code.MUL)
@@ -71,10 +74,6 @@ def _make_int8(tables: Any, graph: Any, operator: Any) -> bool:
     made = _constant(tables, graph, factors.name + b"_int8", whole, scale)
     operator.inputs = [operator.inputs[0], made]
     return True
-
-
-def _minus_one(tables: Any, graph: Any) -> int:
-    return _constant(tables, graph, b"minus one", np.array([-1], np.int8), 1.0)
 
 
 def _constant(tables: Any, graph: Any, name: bytes, values: npt.NDArray[Any], scale: float) -> int:

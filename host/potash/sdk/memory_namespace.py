@@ -73,7 +73,8 @@ class MemoryNamespace:
     def read(self, start: int, length: int, *, progress: Progress = silent) -> bytes:
         """`length` bytes from byte `start`."""
         skipped = start % MEMORY_GRANULARITY
-        first, whole = start - skipped, _whole(skipped + length)
+        first = start - skipped
+        whole = -(-(skipped + length) // MEMORY_GRANULARITY) * MEMORY_GRANULARITY
         pieces = bytearray()
         submitted = (
             self._submit(MemoryOpcode.MEMORY_READ, first + at, size, data_in_length=size)
@@ -189,10 +190,6 @@ class MemoryNamespace:
             data_in_length=data_in_length,
             **layout,
         )
-
-
-def _whole(length: int) -> int:
-    return -(-length // MEMORY_GRANULARITY) * MEMORY_GRANULARITY
 
 
 def _require_whole(start: int, length: int) -> None:

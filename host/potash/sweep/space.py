@@ -40,7 +40,6 @@ class Knob:
     """Something that can be varied: how a value is read, and the fields of `Config` that it
     sets."""
 
-    about: str
     read: Callable[[str], float]
     fields: Callable[[Config, float], Mapping[str, int]]
 
@@ -52,11 +51,11 @@ def _log2(value: float, what: str) -> int:
     return int(log)
 
 
-def _whole(text: str) -> float:
+def _number(text: str, *, whole: bool = True) -> float:
     try:
-        return int(text, 0)
+        return int(text, 0) if whole else float(text)
     except ValueError:
-        raise SpaceError(f"{text!r} is not a whole number") from None
+        raise SpaceError(f"{text!r} is not a {'whole ' if whole else ''}number") from None
 
 
 def _bytes(text: str) -> float:
@@ -73,19 +72,15 @@ def _factor(text: str) -> float:
         raise SpaceError(f"{text!r} is not a factor; write 1/2 or 2") from None
 
 
-def _block(_base: Config, value: float) -> Mapping[str, int]:
-    log = _log2(value, "a block of")
-    return {"log_block_in": log, "log_block_out": log}
-
-
 def _buffers(base: Config, value: float) -> Mapping[str, int]:
     log = _log2(value, "a factor of")
     names = [f"log_{name}_buff_size" for name in ("inp", "wgt", "acc")]
     return {name: getattr(base, name) + log for name in names}
 
 
-def _shape(name: str) -> Callable[[Config, float], Mapping[str, int]]:
-    return lambda _base, value: {f"log_{name}": _log2(value, f"{name} of")}
+def _shape(*names: str, what: str = "") -> Callable[[Config, float], Mapping[str, int]]:
+    what = what or names[0]
+    return lambda _base, value: {f"log_{name}": _log2(value, f"{what} of") for name in names}
 
 
 def _buffer(name: str) -> Callable[[Config, float], Mapping[str, int]]:
@@ -93,15 +88,15 @@ def _buffer(name: str) -> Callable[[Config, float], Mapping[str, int]]:
 
 
 KNOBS: Mapping[str, Knob] = {
-    "block": Knob("channels of a block, in and out", _whole, _block),
-    "block_in": Knob("input channels of a block", _whole, _shape("block_in")),
-    "block_out": Knob("output channels of a block", _whole, _shape("block_out")),
-    "batch": Knob("rows of an input element", _whole, _shape("batch")),
-    "buffers": Knob("how many times as large INP, WGT and ACC are", _factor, _buffers),
-    "uop": Knob("bytes of the micro-op buffer", _bytes, _buffer("uop")),
-    "inp": Knob("bytes of the input buffer", _bytes, _buffer("inp")),
-    "wgt": Knob("bytes of the weight buffer", _bytes, _buffer("wgt")),
-    "acc": Knob("bytes of the accumulators", _bytes, _buffer("acc")),
+    "block": Knob(_number, _shape("block_in", "block_out", what="a block")),
+    "block_in": Knob(_number, _shape("block_in")),
+    "block_out": Knob(_number, _shape("block_out")),
+    "batch": Knob(_number, _shape("batch")),
+    "buffers": Knob(_factor, _buffers),
+    "uop": Knob(_bytes, _buffer("uop")),
+    "inp": Knob(_bytes, _buffer("inp")),
+    "wgt": Knob(_bytes, _buffer("wgt")),
+    "acc": Knob(_bytes, _buffer("acc")),
 }
 """What can be varied of a core's configuration; further knobs are the clock's parameters."""
 
@@ -153,10 +148,3 @@ def _core(varied: Mapping[str, float], base: Config, parameters: Parameters) -> 
         return Core(said, replace(base, **changed), timed)
     except (ConfigError, ParameterError) as error:
         return Core(said, base, parameters, str(error))
-
-
-def _number(text: str, *, whole: bool) -> float:
-    try:
-        return int(text, 0) if whole else float(text)
-    except ValueError:
-        raise SpaceError(f"{text!r} is not a {'whole ' if whole else ''}number") from None

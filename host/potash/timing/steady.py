@@ -56,11 +56,8 @@ def steady(
     each, start, found = int(pages * writes / (1 - reads)) / windows, drive.now, list[Window]()
     for number in range(windows):
         progress("simulating", number / windows)
-        before, latencies, ops = (
-            drive.counters,
-            list[NDArray[np.int64]](),
-            list[NDArray[np.int64]](),
-        )
+        none, before = np.empty(0, np.int64), drive.counters
+        latencies, ops = [none], [none]
         left = int(each * (number + 1)) - int(each * number)
         while left > 0:
             requests = np.zeros(min(left, _AT_ONCE), REQUEST)
@@ -72,7 +69,8 @@ def steady(
             served = (completions != WORN) & (completions != FAILED)
             latencies.append((completions - requests["time"])[served])
             ops.append(requests["op"][served])
-        took, times, kinds = drive.counters.since(before), *map(_joined, (latencies, ops))
+        took = drive.counters.since(before)
+        times, kinds = map(np.concatenate, (latencies, ops))
         writing, reading = times[kinds == Op.WRITE], times[kinds == Op.READ]
         found.append(
             Window(
@@ -85,10 +83,6 @@ def steady(
             )
         )
     return found
-
-
-def _joined(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return np.concatenate([np.empty(0, np.int64), *parts])
 
 
 def percentiles(latencies: NDArray[np.int64]) -> Percentiles:

@@ -48,7 +48,8 @@ def draw(timing: Timing, texts: Sequence[str]) -> bytes:
         stage = Stage(one.facts.stage).name
         label = f"{one.index}: {texts[one.index]}"
         bar("fetch", one.fetching, moments.fetched, "#666666", label)
-        bar(stage, moments.start, moments.end, COLOURS[kind], f"{label}\n{_span(moments)}")
+        span = f"cycles {moments.start} to {moments.end}"
+        bar(stage, moments.start, moments.end, COLOURS[kind], f"{label}\n{span}")
         for wait in one.delays:
             bar(stage, wait.begin, wait.end, "#e8e8e8", f"{label}\nwaits: {wait.reason}")
         if one.facts.beats:
@@ -69,10 +70,6 @@ def draw(timing: Timing, texts: Sequence[str]) -> bytes:
 
 def _top(row: str) -> int:
     return TOP + ROW * ROWS.index(row)
-
-
-def _span(moments: tuple[int, ...]) -> str:
-    return f"cycles {moments[3]} to {moments[6]}"
 
 
 def _ruler(picture: Picture, cycles: int, scale: float) -> None:

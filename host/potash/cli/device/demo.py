@@ -256,7 +256,7 @@ def _show_vectors(example: Example, ran: Ran, seconds: float) -> None:
     size = len(example.expected)
     first, second = example.input[-2 * size : -size], example.input[-size:]
     vectors = {"a": first, "b": second, "output": ran.output, "expected": example.expected}
-    shown = {name: _int8(data) for name, data in vectors.items()}
+    shown = {name: list(memoryview(data).cast("b")) for name, data in vectors.items()}
     equal = ran.output == example.expected
     lines = []
     for name, data in shown.items():
@@ -277,9 +277,10 @@ def _show_found(example: Example, ran: Ran, seconds: float) -> None:
         lines += example.describe(example.input, output)
     if equal and example.figures is not None:
         figures = example.figures(example.input, output)
+    ratio = without / ran.moved
     lines.append(
         f"moved between drive and host: {ran.moved} bytes, program included;"
-        f" without the device {without}, {_times(without / ran.moved)} times as many"
+        f" without the device {without}, {ratio:.{0 if ratio >= 10 else 1}f} times as many"
     )
     modelled = _modelled(example)
     if modelled is not None:
@@ -315,14 +316,6 @@ def _modelled(example: Example) -> Modelled | None:
     return infer(model, inputs).modelled.times(runs)
 
 
-def _times(ratio: float) -> str:
-    return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"
-
-
 def _pages(size: int) -> int:
     """Bytes of the pages that so many bytes take on the drive."""
     return -(-size // PAGE_SIZE) * PAGE_SIZE
-
-
-def _int8(data: bytes) -> list[int]:
-    return list(memoryview(data).cast("b"))

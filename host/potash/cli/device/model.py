@@ -252,7 +252,8 @@ def _shown(file: Path, described: ModelInfo) -> list[str]:
             if what == "input" and any(tensor.open):
                 axes = ", ".join(map(str, tensor.open))
                 more += f", open in axes {axes} (--shape sets them)"
-            lines.append(_tensor_line(f"{what} {tensor.name}:", tensor.dtype, tensor.shape, more))
+            shape = "x".join(map(str, tensor.shape)) or "scalar"
+            lines.append(f"{what} {tensor.name}: {tensor.dtype} {shape}{more}")
     several = any(node.graph for node in described.nodes)
     rows = [
         (_number(node, several), node.operator, "VTA" if node.claimed else f"CPU: {node.reason}")
@@ -335,7 +336,3 @@ def _isolated(
         return isolated(function, *args, **kwargs)
     except PotashError as error:
         raise PotashError(f"{path}: {error}") from None
-
-
-def _tensor_line(what: str, dtype: str, shape: Sequence[int], more: str = "") -> str:
-    return f"{what} {dtype} {'x'.join(map(str, shape)) or 'scalar'}{more}"
