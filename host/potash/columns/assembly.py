@@ -121,10 +121,10 @@ class Code:
         self._slots.append((opcode, to | by << 4, offset, operand))
 
 
-def object_file(code: bytes, entry: str = "prog") -> bytes:
-    """A relocatable object for BPF with one function."""
-    names = b"\0.text\0.symtab\0.strtab\0" + entry.encode() + b"\0"
-    symbols = bytes(24) + struct.pack("<IBBHQQ", names.index(entry.encode()), 0x12, 0, 1, 0, 0)
+def object_file(code: bytes) -> bytes:
+    """A relocatable object for BPF with one function, `prog`."""
+    names = b"\0.text\0.symtab\0.strtab\0prog\0"
+    symbols = bytes(24) + struct.pack("<IBBHQQ", names.index(b"prog"), 0x12, 0, 1, 0, 0)
     code_at = 64
     symbols_at = code_at + len(code)
     names_at = symbols_at + len(symbols)

@@ -53,12 +53,11 @@ class OnAccelerator:
         self,
         accelerator: Accelerator,
         *,
-        nsid: int | None = None,
         timeout: float | None = None,
         progress: Progress = silent,
     ) -> None:
         self._accelerator = accelerator
-        self._nsid = accelerator.device.nsid if nsid is None else nsid
+        self._nsid = accelerator.device.nsid
         self._timeout = timeout
         self._progress = progress
 
@@ -91,13 +90,12 @@ class InComputeNamespace:
         compute: ComputeNamespace,
         memory: MemoryNamespace,
         *,
-        nsid: int | None = None,
         timeout: float | None = None,
         progress: Progress = silent,
     ) -> None:
         self._compute = compute
         self._memory = memory
-        self._nsid = compute.device.nsid if nsid is None else nsid
+        self._nsid = compute.device.nsid
         self._timeout = timeout
         self._progress = progress
         self._index: int | None = None

@@ -278,3 +278,14 @@ def pieces_of(total: int, limit: int) -> Iterator[tuple[int, int]]:
         raise InvalidRequest(f"{total} is not a length; give one of 0 or more")
     for start in range(0, total, limit):
         yield start, min(limit, total - start)
+
+
+class AnyNamespace:
+    """One namespace of a device, whatever its command set."""
+
+    def __init__(self, device: Commands, nsid: int) -> None:
+        self.device = device
+        self.nsid = nsid
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.nsid} of {self.device!r}>"

@@ -34,7 +34,7 @@ from nvme_spec.identify.structures import Cns
 from nvme_spec.logs import LogPage as LogId
 from nvme_spec.opcodes import AdminOpcode
 from potash.schema import Count
-from potash.sdk.commands import Commands, Dwords, Layout, encoded, pieces_of
+from potash.sdk.commands import AnyNamespace, Dwords, Layout, encoded, pieces_of
 from potash.sdk.errors import DeviceMisbehaved, DeviceNotFound, InvalidRequest, PotashError
 from potash.sdk.memory_namespace import Bytes
 from potash.sdk.progress import Progress, silent
@@ -56,18 +56,11 @@ class Program:
     identifier: Annotated[Count, "The identifier that it was loaded with; 0 for none."]
 
 
-class ComputeNamespace:
+class ComputeNamespace(AnyNamespace):
     """One compute namespace of a device. Its commands raise what `Device`'s do.
 
     All but `execute` and reading need root in a guest.
     """
-
-    def __init__(self, device: Commands, nsid: int) -> None:
-        self.device = device
-        self.nsid = nsid
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.nsid} of {self.device!r}>"
 
     def memory_nsid(self) -> int:
         """The first memory namespace of the drive. Raises DeviceNotFound."""

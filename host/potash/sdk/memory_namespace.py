@@ -18,7 +18,7 @@ from nvme_spec.memory_commands import MemoryNamespace as MemoryNamespaceData
 from nvme_spec.opcodes import IoOpcode
 from nvme_spec.ranges import BlockSourceRange, CopyFormat, MemorySourceRange
 from potash.schema import Count, Key
-from potash.sdk.commands import Commands, Dwords, encoded, pieces_of
+from potash.sdk.commands import AnyNamespace, Dwords, encoded, pieces_of
 from potash.sdk.errors import InvalidRequest
 from potash.sdk.files import FileInPlace
 from potash.sdk.namespace import MAX_BLOCKS, Namespace
@@ -48,7 +48,7 @@ class Bytes(NamedTuple):
     length: Annotated[Count, "Length in bytes."]
 
 
-class MemoryNamespace:
+class MemoryNamespace(AnyNamespace):
     """One memory namespace of a device. Its commands raise what `Device`'s do.
 
     The drive transfers dwords: offset and length of `write`, `fill` and `copy` are multiples of 4
@@ -56,13 +56,6 @@ class MemoryNamespace:
     """
 
     nsid: Annotated[Count, "Its identifier."]
-
-    def __init__(self, device: Commands, nsid: int) -> None:
-        self.device = device
-        self.nsid = nsid
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.nsid} of {self.device!r}>"
 
     @property
     def size(self) -> Annotated[Count, Key()]:

@@ -10,7 +10,7 @@ from nvme_spec.commands import PRACT, ReadWrite
 from nvme_spec.identify.capabilities import DPS_TYPE
 from nvme_spec.identify.structures import Cns, IdentifyNamespace, NvmCommandSetNamespace
 from nvme_spec.opcodes import IoOpcode
-from potash.sdk.commands import Commands, Dwords, Fields, encoded, pieces_of
+from potash.sdk.commands import AnyNamespace, Dwords, Fields, encoded, pieces_of
 from potash.sdk.errors import DeviceMisbehaved, InvalidRequest
 from potash.sdk.progress import Progress, silent
 from potash.sdk.transport import Buffer, PendingCommand
@@ -20,15 +20,8 @@ MAX_BLOCKS = 1 << 16
 """Blocks in one Read or Write: NLB has 16 bits."""
 
 
-class Namespace:
+class Namespace(AnyNamespace):
     """One namespace of a device. Its commands raise what `Device`'s do."""
-
-    def __init__(self, device: Commands, nsid: int) -> None:
-        self.device = device
-        self.nsid = nsid
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.nsid} of {self.device!r}>"
 
     def identify(self) -> IdentifyNamespace:
         """The Identify Namespace data structure."""
