@@ -13,7 +13,7 @@ from potash_device.timing import cores as timing
 from potash_device.timing import named
 from potash_device.timing.cores import CoreProfile, Cores, Price, Work
 from potash_device.timing.profile import ProfileError, Rate
-from potash_firmware.bpf.tally import Kind
+from potash_firmware.bpf.counters import Kind
 
 PLAIN = CoreProfile(
     dispatch_ns=500,

@@ -309,9 +309,9 @@ def test_a_worker_that_counts_unasked_is_not_believed() -> None:
 def test_the_row_says_how_much_time_a_job_has_taken_so_far() -> None:
     counter = WorkCounter(PROCESSOR)
     seen = [counter.row[Word.MODELLED]]
-    counter.tally.add((1000, *[0] * 7))
+    counter.instructions.add((1000, *[0] * 7))
     counts: list[Callable[[], None]] = [
-        counter.tally.progress,
+        counter.instructions.progress,
         counter.called,
         lambda: counter.accelerated(100),
         lambda: counter.ran_model(4000, 4096),

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from potash_firmware.bpf import reserve
 from potash_firmware.bpf.arena import Arena, Layout
+from potash_firmware.bpf.counters import InstructionCounters
 from potash_firmware.bpf.engine import Engine, execute
 from potash_firmware.bpf.errors import Fault
 from potash_firmware.bpf.interpreter import Helper
-from potash_firmware.bpf.tally import Tally
 from support.bpf import (
     ADD,
     ALU,
@@ -143,12 +143,12 @@ def surroundings(case: Case) -> Surroundings:
     return Surroundings(space, memory, {number: helper(number) for number in HELPERS}, calls)
 
 
-def observe(engine: Engine, case: Case, tally: Tally | None = None) -> Observed:
+def observe(engine: Engine, case: Case, counters: InstructionCounters | None = None) -> Observed:
     """Run a case on an engine."""
     space, memory, helpers, calls = surroundings(case)
     try:
         value, executed = execute(
-            engine, case.code, case.entry, space, helpers, case.arguments, case.limit, tally
+            engine, case.code, case.entry, space, helpers, case.arguments, case.limit, counters
         )
     except Fault as fault:
         return seen(fault, 0, memory, calls)

@@ -5,7 +5,7 @@ time it would have taken its core so far.
 """
 
 from potash_device.timing.cores import LARGEST_COUNT, CoreProfile, Price, Work
-from potash_firmware.bpf.tally import Kind, Tally
+from potash_firmware.bpf.counters import InstructionCounters, Kind
 from potash_firmware.mailbox.counters import WORD, Row, Word, unshared_row
 from potash_firmware.mailbox.messages import Read
 
@@ -19,13 +19,13 @@ class WorkCounter:
     """Counts one job after the other, on a core of `profile`, and says so in `row`."""
 
     def __init__(self, profile: CoreProfile, row: Row | None = None) -> None:
-        self.tally = Tally(self.show)
+        self.instructions = InstructionCounters(self.show)
         self.row = unshared_row() if row is None else row
         self._price = Price(profile)
         self.begin()
 
     def begin(self) -> None:
-        self.tally.counts = [0] * len(Kind)
+        self.instructions.counts = [0] * len(Kind)
         self.helpers = self.bytes = self.vta_cycles = self.macs = 0
         self.reads: list[Read] = []
         self.show()
@@ -34,7 +34,7 @@ class WorkCounter:
     def work(self) -> Work:
         """What the job has counted so far."""
         others = (self.helpers, self.bytes, self.vta_cycles, self.macs)
-        return Work(tuple(self.tally.counts), *(min(one, LARGEST_COUNT) for one in others))
+        return Work(tuple(self.instructions.counts), *(min(one, LARGEST_COUNT) for one in others))
 
     def show(self) -> None:
         self.row[Word.MODELLED] = min(self._price(self.work), _MASK)

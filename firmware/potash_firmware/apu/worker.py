@@ -231,7 +231,7 @@ class _ProgramWorker(Worker):
         self._engine = engine
         if config.processor is not None:
             self._counter = WorkCounter(config.processor, row)
-        self._tally = None if self._counter is None else self._counter.tally
+        self._instructions = None if self._counter is None else self._counter.instructions
         self._models_row = row
         self._compiler = compiler
         self._services = bpf.Services(
@@ -345,7 +345,7 @@ class JobWorker(_ProgramWorker):
             instruction_limit=self._config.limits.instructions,
             frame_size=self._accelerator.frame_size,
             engine=engine,
-            tally=self._tally,
+            counters=self._instructions,
         )
 
     def _release(self, serial: int) -> None:
@@ -445,12 +445,12 @@ class EngineWorker(_ProgramWorker):
         limit = self._config.limits.instructions
         try:
             if not self._prepared:
-                placed.prepare(self._services, limit, self._engine, self._tally)
+                placed.prepare(self._services, limit, self._engine, self._instructions)
                 self._prepared = True
             return placed.run(message.parameters, data).return_value
         except bpf.EngineUnavailable as error:
             log.warning("a program runs in the interpreter: %s", error)
-            placed.prepare(self._services, limit, bpf.Engine.INTERPRETER, self._tally)
+            placed.prepare(self._services, limit, bpf.Engine.INTERPRETER, self._instructions)
             return placed.run(message.parameters, data).return_value
 
     def _drop_program(self) -> None:

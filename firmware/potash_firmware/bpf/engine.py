@@ -11,8 +11,8 @@ from enum import Enum
 
 from potash_firmware.bpf import interpreter
 from potash_firmware.bpf.arena import BASE, Arena
+from potash_firmware.bpf.counters import InstructionCounters
 from potash_firmware.bpf.interpreter import Execution, Helper
-from potash_firmware.bpf.tally import Tally
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Engine(Enum):
 
 
 Execute = Callable[[bytes, int, Arena, Mapping[int, Helper], Sequence[int], int], Execution]
-"""See `execute`, whose arguments but for the engine and the tally these are."""
+"""The arguments and result of `execute`, without the engine and the counters."""
 
 
 def execute(
@@ -37,15 +37,15 @@ def execute(
     helpers: Mapping[int, Helper],
     arguments: Sequence[int],
     instruction_limit: int,
-    tally: Tally | None = None,
+    counters: InstructionCounters | None = None,
 ) -> Execution:
     """Run linked `code` from the instruction at index `entry` to its exit, on `engine`.
 
-    `arguments` are the entry function's, r1 first. What is executed is counted in `tally`, if
+    `arguments` are the entry function's, r1 first. What is executed is counted in `counters`, if
     there is one, also when the program faults. Raises Fault, and EngineUnavailable before anything
     has happened when the engine is not there or cannot take the program.
     """
-    return prepare(engine, code, entry, arena, helpers, instruction_limit, tally)(arguments)
+    return prepare(engine, code, entry, arena, helpers, instruction_limit, counters)(arguments)
 
 
 Run = Callable[[Sequence[int]], Execution]
@@ -58,20 +58,22 @@ def prepare(
     arena: Arena,
     helpers: Mapping[int, Helper],
     instruction_limit: int,
-    tally: Tally | None = None,
+    counters: InstructionCounters | None = None,
 ) -> Run:
     """As `execute`, for a program whose data is in its arena, and that runs more than once."""
     if engine is Engine.NATIVE:
         # LLVM takes its time to load, and may not be there.
         from potash_firmware.bpf.native.engine import Machine
 
-        return Machine(code, entry, arena, helpers, instruction_limit, tally).run
+        return Machine(code, entry, arena, helpers, instruction_limit, counters).run
     run = interpreter.execute
     if engine is Engine.UBPF:
         from potash_firmware.bpf import ubpf  # cffi is loaded only where it is used
 
         run = ubpf.execute
-    return lambda arguments: run(code, entry, arena, helpers, arguments, instruction_limit, tally)
+    return lambda arguments: run(
+        code, entry, arena, helpers, arguments, instruction_limit, counters
+    )
 
 
 def base_of(engine: object, address: int) -> int:

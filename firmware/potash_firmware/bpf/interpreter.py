@@ -10,14 +10,14 @@ from typing import Final, NamedTuple
 
 from potash_firmware.bpf import isa
 from potash_firmware.bpf.arena import CODE_BASE, MAX_CALL_DEPTH, Arena
+from potash_firmware.bpf.counters import InstructionCounters, kind_of
 from potash_firmware.bpf.errors import Fault, FaultKind
 from potash_firmware.bpf.isa import Alu, Atomic, Class, Instruction, Jump, Mode, OperandSource
-from potash_firmware.bpf.tally import Tally, kind_of
 
 MASK = (1 << 64) - 1
 
 PROGRESS_INTERVAL = 4096
-"""Instructions between two reports of progress to a tally."""
+"""Instructions between two reports of progress to the counters."""
 
 Helper = Callable[[int, int, int, int, int], int]
 """A function of the platform: the values of r1 to r5 in, the value of r0 out."""
@@ -37,10 +37,10 @@ def execute(
     helpers: Mapping[int, Helper],
     arguments: Sequence[int],
     instruction_limit: int,
-    tally: Tally | None = None,
+    counters: InstructionCounters | None = None,
 ) -> Execution:
     """See `potash_firmware.bpf.engine.execute`."""
-    interpreter = interpreter_of(code, arena, helpers, instruction_limit, tally)
+    interpreter = interpreter_of(code, arena, helpers, instruction_limit, counters)
     return Execution(interpreter.run(entry, arguments), interpreter.executed)
 
 
@@ -128,14 +128,14 @@ class Interpreter:
 class _Counting(Interpreter):
     """An interpreter that counts instructions by kind."""
 
-    tally: Tally
+    counters: InstructionCounters
 
     def step(self) -> None:
         if self.executed % PROGRESS_INTERVAL == 0:
-            self.tally.progress()
+            self.counters.progress()
         # One that faults counts; one that is not there, or one too many, does not.
         if 0 <= self.pc < len(self.instructions) and self.executed < self.instruction_limit:
-            self.tally.counts[kind_of(self.instructions[self.pc])] += 1
+            self.counters.counts[kind_of(self.instructions[self.pc])] += 1
         super().step()
 
 
@@ -144,13 +144,13 @@ def interpreter_of(
     arena: Arena,
     helpers: Mapping[int, Helper],
     instruction_limit: int,
-    tally: Tally | None,
+    counters: InstructionCounters | None,
 ) -> Interpreter:
-    """An interpreter, which counts in `tally` if there is one. Raises Fault."""
-    if tally is None:
+    """An interpreter, which counts in `counters` if there is one. Raises Fault."""
+    if counters is None:
         return Interpreter(code, arena, helpers, instruction_limit)
     counting = _Counting(code, arena, helpers, instruction_limit)
-    counting.tally = tally
+    counting.counters = counters
     return counting
 
 

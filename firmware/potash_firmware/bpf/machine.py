@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from csd_spec.program import Context
 from potash_firmware.bpf import added, elf, isa, reserve
 from potash_firmware.bpf.arena import FRAME_SIZE, MAX_CALL_DEPTH, PAGE, Arena, Layout
+from potash_firmware.bpf.counters import InstructionCounters
 from potash_firmware.bpf.elf import MAX_DATA, Program
 from potash_firmware.bpf.engine import Engine, Execute, base_of, prepare
 from potash_firmware.bpf.errors import Fault, ProgramError, VerificationError
 from potash_firmware.bpf.helpers import HELPER_NUMBERS, Helpers, Services
-from potash_firmware.bpf.tally import Tally
 
 
 def verify(code: bytes, entry: int, helpers: Container[int], frame_size: int = FRAME_SIZE) -> None:
@@ -158,7 +158,7 @@ class Prepared:
     `memory` is writable and has the bytes that `buffer_layout` with these sizes says, best from
     `reserve.allocate`: compiled programs need that, so other memory is copied. It must stay the
     same. The program is linked for a context of `context_length` bytes. What it executes is
-    counted in `tally`, unless `engine` is not one of the engines.
+    counted in `counters`, unless `engine` is not one of the engines.
 
     Raises ProgramError when the context is too long, EngineUnavailable.
     """
@@ -175,7 +175,7 @@ class Prepared:
         instruction_limit: int = INSTRUCTION_LIMIT,
         frame_size: int = FRAME_SIZE,
         engine: Engine | Execute = Engine.INTERPRETER,
-        tally: Tally | None = None,
+        counters: InstructionCounters | None = None,
     ) -> None:
         if context_length > MAX_CONTEXT:
             raise ProgramError(f"a context of {context_length} bytes exceeds {MAX_CONTEXT}")
@@ -197,7 +197,7 @@ class Prepared:
         self._fill(b"")
         rest = image.code, program.entry, arena, self._helpers.table()
         if isinstance(engine, Engine):
-            self._execute = prepare(engine, *rest, instruction_limit, tally)
+            self._execute = prepare(engine, *rest, instruction_limit, counters)
         else:
             self._execute = lambda arguments: engine(*rest, arguments, instruction_limit)
 
@@ -264,7 +264,7 @@ def run_program(
     instruction_limit: int = INSTRUCTION_LIMIT,
     frame_size: int = FRAME_SIZE,
     engine: Engine | Execute = Engine.INTERPRETER,
-    tally: Tally | None = None,
+    counters: InstructionCounters | None = None,
 ) -> Outcome:
     """Run `program` once, on `engine` or on what does its work: see `Prepared` and its `run`.
 
@@ -280,7 +280,7 @@ def run_program(
         instruction_limit=instruction_limit,
         frame_size=frame_size,
         engine=engine,
-        tally=tally,
+        counters=counters,
     )
     return prepared.run(
         input_length, output_size if output_length is None else output_length, context

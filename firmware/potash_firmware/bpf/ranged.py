@@ -12,13 +12,13 @@ from csd_spec.descriptors import DescriptorError, decode_arguments, encode_argum
 from csd_spec.program import CONTEXT_VERSION, encode_context
 from potash_firmware.bpf import elf
 from potash_firmware.bpf.arena import BASE, FRAME_SIZE, MAX_CALL_DEPTH, Arena, RangesLayout
+from potash_firmware.bpf.counters import InstructionCounters
 from potash_firmware.bpf.elf import Program
 from potash_firmware.bpf.engine import Engine, prepare
 from potash_firmware.bpf.errors import Fault
 from potash_firmware.bpf.helpers import Helpers, Services
 from potash_firmware.bpf.machine import MAX_CONTEXT, Outcome
 from potash_firmware.bpf.reserve import Space
-from potash_firmware.bpf.tally import Tally
 
 
 class Extent(NamedTuple):
@@ -95,9 +95,13 @@ class Placed:
         space.make_read_only(own.rodata_offset, own.rodata_end - own.rodata_offset)
 
     def prepare(
-        self, services: Services, instruction_limit: int, engine: Engine, tally: Tally | None = None
+        self,
+        services: Services,
+        instruction_limit: int,
+        engine: Engine,
+        counters: InstructionCounters | None = None,
     ) -> None:
-        """Get ready to run on the ranges that the window shows, and to count in `tally`.
+        """Get ready to run on the ranges that the window shows, and to count in `counters`.
 
         Raises EngineUnavailable.
         """
@@ -120,7 +124,7 @@ class Placed:
             arena,
             self._helpers.table(),
             instruction_limit,
-            tally,
+            counters,
         )
 
     def run(self, parameters: tuple[int, int], data: bytes) -> Outcome:

@@ -18,9 +18,9 @@ import cffi
 
 from potash_firmware.bpf import isa
 from potash_firmware.bpf.arena import Arena
+from potash_firmware.bpf.counters import InstructionCounters
 from potash_firmware.bpf.errors import EngineUnavailable, Fault, FaultKind
 from potash_firmware.bpf.interpreter import MASK, Execution, Helper, signed
-from potash_firmware.bpf.tally import Tally
 
 VARIABLE: Final = "POTASH_LIBUBPF"
 """The environment variable that has the library's path."""
@@ -89,10 +89,10 @@ def execute(
     helpers: Mapping[int, Helper],
     arguments: Sequence[int],
     instruction_limit: int,
-    tally: Tally | None = None,
+    counters: InstructionCounters | None = None,
 ) -> Execution:
     """See `engine.execute`; the arena's base is its memory's address. The count is given as 0."""
-    if tally is not None:
+    if counters is not None:
         raise EngineUnavailable("libubpf does not count instructions")
     library = load()
     vm = library.ubpf_create()

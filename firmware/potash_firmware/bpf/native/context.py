@@ -3,7 +3,7 @@
 from enum import IntEnum
 
 from potash_firmware.bpf.arena import CODE_BASE
-from potash_firmware.bpf.tally import Kind
+from potash_firmware.bpf.counters import Kind
 
 
 class Word(IntEnum):
@@ -35,7 +35,7 @@ class Word(IntEnum):
     FAULT = 30  # the address that was accessed
     # Of programs whose instructions are counted by kind.
     RESERVE = 31  # instructions that may be executed beyond FUEL, after a pause for progress
-    COUNTS = 32  # instructions executed of each `tally.Kind`; that of ALU is not used
+    COUNTS = 32  # instructions executed of each `counters.Kind`; that of ALU is not used
 
 
 SIZE = Word.COUNTS + len(Kind)

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from potash_device.trace import COMPUTE
 from potash_firmware.bpf import isa, reserve
 from potash_firmware.bpf.arena import BASE, CODE_BASE, LEAST_FRAME, MAX_CALL_DEPTH, REACH, Arena
+from potash_firmware.bpf.counters import InstructionCounters, Kind
 from potash_firmware.bpf.errors import EngineUnavailable, Fault, FaultKind
 from potash_firmware.bpf.interpreter import MASK, Execution, Helper, Interpreter, interpreter_of
 from potash_firmware.bpf.native import compiler, runtime
 from potash_firmware.bpf.native.context import REFUEL, SIZE, SideExit, Word
-from potash_firmware.bpf.tally import Kind, Tally
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ class Machine:
         arena: Arena,
         helpers: Mapping[int, Helper],
         instruction_limit: int,
-        tally: Tally | None = None,
+        counters: InstructionCounters | None = None,
     ) -> None:
         layout = arena.layout
         if layout.frame_size < LEAST_FRAME:
@@ -153,7 +153,7 @@ class Machine:
         self._helpers = helpers
         self._limit = instruction_limit
         self._fuel = min(instruction_limit, MOST_FUEL)
-        self._tally = tally
+        self._counters = counters
         self._counted = [0] * len(Kind)
         """Instructions of this run, by kind, that the counters include already."""
         self._error: BaseException | None = None
@@ -162,7 +162,7 @@ class Machine:
         self._copied = not reserve.holds(self._memory)
         if self._copied:
             self._memory = reserve.allocate(layout.size)
-        by_kind = tally is not None
+        by_kind = counters is not None
         loaded = load(code, entry, by_kind)
         functions = dict(loaded.functions)
         self._loaded = [loaded]
@@ -200,7 +200,7 @@ class Machine:
         self._to_compiled()
         with runtime.lock, reserve.fenced(self._memory, self._arena.layout.size) as origin:
             self._refill(self._fuel)
-            if self._tally is not None:
+            if self._counters is not None:
                 self._put_counts([0] * len(Kind))
             context[_SIDE_EXIT] = 0
             context[_LOW] = origin - reserve.GUARD
@@ -220,18 +220,18 @@ class Machine:
     def _refill(self, left: int) -> None:
         """Set the number of instructions that may still be executed, in parts if compiled code
         pauses to report progress."""
-        fuel = left if self._tally is None else min(left, PROGRESS_INTERVAL)
+        fuel = left if self._counters is None else min(left, PROGRESS_INTERVAL)
         self._context[_FUEL], self._context[_RESERVE] = fuel & MASK, left - fuel
 
     def _count(self) -> None:
         """Add the instructions that the context has counted to the counters, if there are any."""
-        tally = self._tally
-        if tally is None:
+        counters = self._counters
+        if counters is None:
             return
         counts = list(self._context[Word.COUNTS : SIZE])
         counts[Kind.ALU] = 0
         counts[Kind.ALU] = self._fuel - self._left() - sum(counts)
-        tally.add([now - before for now, before in zip(counts, self._counted, strict=True)])
+        counters.add([now - before for now, before in zip(counts, self._counted, strict=True)])
         self._counted = counts
 
     def _raise_fault(self, left: int, origin: int) -> None:
@@ -271,7 +271,7 @@ class Machine:
             if left < 0:
                 raise self._exceeded()
             interpreter = self._interpreter = self._interpreter or interpreter_of(
-                self._code, self._arena, self._helpers, self._limit, self._tally
+                self._code, self._arena, self._helpers, self._limit, self._counters
             )
             self._count()
             pc = ctypes.c_int64(context[Word.PC]).value
@@ -279,7 +279,7 @@ class Machine:
             above = self._arena.stack_top - registers[isa.FRAME_POINTER]
             depth = above // self._arena.layout.frame_size + 1
             interpreter.resume(pc, registers, depth, self._fuel - left)
-            before = list(self._tally.counts) if self._tally is not None else []
+            before = list(self._counters.counts) if self._counters is not None else []
             try:
                 with self._shown():
                     while len(interpreter.frames) >= depth:
@@ -293,8 +293,8 @@ class Machine:
     def _interpreted(self, executed: int, before: Sequence[int]) -> None:
         """Update the context's counts after the interpreter, which has updated the counters."""
         self._refill(self._fuel - executed)
-        if self._tally is not None:
-            now = self._tally.counts
+        if self._counters is not None:
+            now = self._counters.counts
             self._put_counts(
                 [
                     total + new - old
@@ -310,10 +310,10 @@ class Machine:
 
     def _call_helper(self, number: int, *arguments: int) -> int:
         try:
-            if self._tally is not None:
+            if self._counters is not None:
                 self._count()
                 if number == REFUEL:
-                    self._tally.progress()
+                    self._counters.progress()
                     self._refill(self._left())
                     return 0
             helper = self._helpers.get(number)

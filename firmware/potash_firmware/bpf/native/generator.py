@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from potash_firmware.bpf import isa
 from potash_firmware.bpf.arena import BASE, CODE_BASE
+from potash_firmware.bpf.counters import Kind, kind_of
 from potash_firmware.bpf.isa import CallKind, Class, Instruction, Jump, OperandSource
 from potash_firmware.bpf.native import induction, loops, lowering
 from potash_firmware.bpf.native.blocks import Block, Code, Function
@@ -26,7 +27,6 @@ from potash_firmware.bpf.native.loops import Nest
 from potash_firmware.bpf.native.ranges import Guard
 from potash_firmware.bpf.native.values import live
 from potash_firmware.bpf.native.writer import CONTEXT, LIKELY, SCALAR, UNLIKELY, Writer, checked
-from potash_firmware.bpf.tally import Kind, kind_of
 
 PARAMETERS = "ptr %context, ptr %memory, i64 %frame, i64 %a1, i64 %a2, i64 %a3, i64 %a4, i64 %a5"
 _ARGUMENTS = range(1, 6)

@@ -8,13 +8,13 @@ from random import Random
 
 import pytest
 
+from potash_firmware.bpf.counters import InstructionCounters, Kind
 from potash_firmware.bpf.engine import Engine, execute
 from potash_firmware.bpf.errors import Fault, FaultKind
 from potash_firmware.bpf.interpreter import Interpreter
 from potash_firmware.bpf.native import compiler
 from potash_firmware.bpf.native import engine as native
 from potash_firmware.bpf.native.context import SIZE, Word
-from potash_firmware.bpf.tally import Kind, Tally
 from support.bpf import LAYOUT, U64, arena, call, exit_, insn, lddw, load, mov, store
 from support.bpf_extremes import extremes
 from support.bpf_native import INPUT, case, own_cache
@@ -67,7 +67,7 @@ def agree(program: Case) -> list[int]:
     """Both engines count what the trace does; a program at its limit may do a few more."""
     program = replace(program, limit=min(program.limit, 20_000))
     expected, limit = traced(program)
-    plain, compiled = Tally(), Tally()
+    plain, compiled = InstructionCounters(), InstructionCounters()
     seen = observe(Engine.INTERPRETER, program, plain)
     assert plain.counts == expected
     counted = observe(Engine.NATIVE, program, compiled)
@@ -139,9 +139,9 @@ def test_progress_is_reported_and_counts_stay_exact(monkeypatch: pytest.MonkeyPa
     program = case(*function, *LOOP)
     expected, _ = traced(program)
     heard: list[int] = []
-    tally = Tally(lambda: heard.append(sum(tally.counts)))
-    observe(Engine.NATIVE, program, tally)
-    assert tally.counts == expected
+    counters = InstructionCounters(lambda: heard.append(sum(counters.counts)))
+    observe(Engine.NATIVE, program, counters)
+    assert counters.counts == expected
     assert len(heard) == 1
     assert sum(expected) // 2 <= heard[0] < sum(expected)
 
@@ -162,30 +162,30 @@ def test_the_limit_counts_beyond_pauses(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(native, "PROGRESS_INTERVAL", 1000)
     endless = case(mov(0, 0), insn(0x05, offset=-1), limit=10_000)
     heard: list[int] = []
-    tally = Tally(lambda: heard.append(sum(tally.counts)))
-    seen = observe(Engine.NATIVE, endless, tally)
+    counters = InstructionCounters(lambda: heard.append(sum(counters.counts)))
+    seen = observe(Engine.NATIVE, endless, counters)
     assert seen.fault is not None and seen.fault[0] is FaultKind.INSTRUCTION_LIMIT
-    assert 10_000 <= sum(tally.counts) <= 10_002
+    assert 10_000 <= sum(counters.counts) <= 10_002
     assert [one // 1000 for one in heard] == list(range(1, 11))
     exact, _ = traced(case(*LOOP))
     for limit in (sum(exact), sum(exact) - 1):
-        seen = observe(Engine.NATIVE, case(*LOOP, limit=limit), Tally())
+        seen = observe(Engine.NATIVE, case(*LOOP, limit=limit), InstructionCounters())
         assert (seen.fault is None) == (limit == sum(exact))
 
 
 def test_helpers_see_what_was_executed_before_them() -> None:
-    tally = Tally()
+    counters = InstructionCounters()
     heard: list[list[int]] = []
 
     def helper(*_: int) -> int:
-        heard.append(list(tally.counts))
+        heard.append(list(counters.counts))
         return 0
 
     code = b"".join([mov(1, 1), call(7), insn(0x27, 1, imm=3), call(7), exit_])
     for engine in (Engine.INTERPRETER, Engine.NATIVE):
         heard.clear()
-        tally.counts = [0] * len(Kind)
-        execute(engine, code, 0, arena(bytearray(LAYOUT.size)), {7: helper}, (), U64, tally)
+        counters.counts = [0] * len(Kind)
+        execute(engine, code, 0, arena(bytearray(LAYOUT.size)), {7: helper}, (), U64, counters)
         first, second = ({kind: one[kind] for kind in Kind if one[kind]} for one in heard)
         assert first == {Kind.ALU: 1, Kind.CALL: 1}
         assert second == {Kind.ALU: 1, Kind.MULTIPLY: 1, Kind.CALL: 2}
@@ -193,8 +193,8 @@ def test_helpers_see_what_was_executed_before_them() -> None:
 
 def test_a_tally_goes_on_from_run_to_run() -> None:
     code = b"".join([mov(0, 1), exit_])
-    tally = Tally()
-    machine = native.Machine(code, 0, arena(bytearray(LAYOUT.size)), {}, 100, tally)
+    counters = InstructionCounters()
+    machine = native.Machine(code, 0, arena(bytearray(LAYOUT.size)), {}, 100, counters)
     for runs in range(1, 4):
         machine.run(())
-        assert tally.counts == [runs, 0, 0, 0, 0, 0, 0, runs]
+        assert counters.counts == [runs, 0, 0, 0, 0, 0, 0, runs]

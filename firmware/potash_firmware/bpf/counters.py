@@ -1,7 +1,7 @@
 """Executed instructions by kind, from which a program's modelled time is computed.
 
-A program is executed with a tally only where somebody wants to know: otherwise nothing is counted
-but the number of instructions. All engines that can count give the same numbers, also for a program
+Instructions are counted by kind only if a program is executed with counters; otherwise there is
+only their total number. All engines that can count give the same numbers, also for a program
 that faults; only one that exceeds its instruction limit may have a few more in compiled code.
 """
 
@@ -15,7 +15,7 @@ class Kind(IntEnum):
     """Kinds of instructions that take different times on a processor."""
 
     ALU = 0
-    """Arithmetic, logic, moves and 64-bit immediates; also what is no valid instruction."""
+    """Arithmetic, logic, moves and 64-bit immediates; also invalid instructions."""
     MULTIPLY = 1
     DIVIDE = 2
     """Quotients and remainders."""
@@ -25,7 +25,7 @@ class Kind(IntEnum):
     BRANCH = 6
     """Jumps, taken or not."""
     CALL = 7
-    """Of functions and helpers, and returns."""
+    """Calls of functions and helpers, and returns."""
 
 
 _DIVISIONS = (Alu.DIV, Alu.MOD)
@@ -52,10 +52,10 @@ def kind_of(instruction: Instruction) -> Kind:
             return _OTHERS[Class(other)]
 
 
-class Tally:
-    """What programs have executed: `counts` has a number for each `Kind`.
+class InstructionCounters:
+    """Counters of the instructions that programs have executed: a number for each `Kind`.
 
-    `progress` is called now and then while a program runs. `counts` are up to date then, and when a
+    `progress` is called regularly while a program runs. `counts` are up to date then, and when a
     helper is called.
     """
 
@@ -64,4 +64,4 @@ class Tally:
         self.progress = progress
 
     def add(self, counts: Sequence[int]) -> None:
-        self.counts = [one + other for one, other in zip(self.counts, counts, strict=True)]
+        self.counts = [total + more for total, more in zip(self.counts, counts, strict=True)]
