@@ -191,7 +191,7 @@ def test_helpers_see_what_was_executed_before_them() -> None:
         assert second == {Kind.ALU: 1, Kind.MULTIPLY: 1, Kind.CALL: 2}
 
 
-def test_a_tally_goes_on_from_run_to_run() -> None:
+def test_counters_go_on_from_run_to_run() -> None:
     code = b"".join([mov(0, 1), exit_])
     counters = InstructionCounters()
     machine = native.Machine(code, 0, arena(bytearray(LAYOUT.size)), {}, 100, counters)

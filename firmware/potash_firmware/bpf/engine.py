@@ -48,7 +48,8 @@ def execute(
     return prepare(engine, code, entry, arena, helpers, instruction_limit, counters)(arguments)
 
 
-Run = Callable[[Sequence[int]], Execution]
+RunProgram = Callable[[Sequence[int]], Execution]
+"""A program that is ready to run, with the arguments of its entry function."""
 
 
 def prepare(
@@ -59,8 +60,8 @@ def prepare(
     helpers: Mapping[int, Helper],
     instruction_limit: int,
     counters: InstructionCounters | None = None,
-) -> Run:
-    """As `execute`, for a program whose data is in its arena, and that runs more than once."""
+) -> RunProgram:
+    """The same as `execute`, for a program whose data is in its arena, and that runs repeatedly."""
     if engine is Engine.NATIVE:
         # LLVM takes its time to load, and may not be there.
         from potash_firmware.bpf.native.engine import Machine
