@@ -23,9 +23,8 @@ from potash_firmware.apu.channel import (
     Line,
     Ready,
 )
-from potash_firmware.apu.job_counts import count_event, count_restart
 from potash_firmware.apu.lifecycle import Event
-from potash_firmware.apu.model import ByteRange, Grant, Subsystem
+from potash_firmware.apu.model import ByteRange, Grant, Subsystem, count_event, count_restart
 from potash_firmware.apu.worker import EngineWorker
 from potash_firmware.mailbox import messages
 from potash_firmware.mailbox.counters import ROW_WORDS, Counters, Word

@@ -24,8 +24,7 @@ from potash_firmware.apu.config import (
     format_descriptors,
     parse_descriptors,
 )
-from potash_firmware.apu.log import Log, Snapshot
-from potash_firmware.apu.model import ByteRange, Grant
+from potash_firmware.apu.model import ByteRange, Grant, Log, Snapshot
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.log_components import LogSettings
 from potash_firmware.mailbox import MailboxError

@@ -9,9 +9,8 @@ import pytest
 
 from csd_spec import fields
 from csd_spec.opcodes import AdminOpcode, GlobalOperation, IoOpcode
-from potash_firmware.apu.model import Subsystem
+from potash_firmware.apu.model import StateArea, Subsystem
 from potash_firmware.apu.service import Service
-from potash_firmware.apu.state import StateArea
 from potash_firmware.apu.supervisor import Supervisor
 from potash_firmware.mailbox import ApuPort, RpuPort, SharedBuffers, pair
 from potash_firmware.mailbox.messages import Reply, Request, Reset, ResetDone, ToRpu

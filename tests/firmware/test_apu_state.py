@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from potash_firmware.apu.state import StateArea
+from potash_firmware.apu.model import StateArea
 from potash_firmware.mailbox import MailboxError
 
 SIZE = 512

@@ -11,8 +11,7 @@ from csd_spec.status import VendorStatus
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.jobs import Jobs
-from potash_firmware.apu.log import Log, Snapshot
-from potash_firmware.apu.model import Accelerator, Subsystem
+from potash_firmware.apu.model import Accelerator, Log, Snapshot, Subsystem
 from potash_firmware.mailbox.messages import Request
 from potash_firmware.mailbox.shared import SharedBuffers
 

@@ -18,7 +18,7 @@ from csd_spec.descriptors import LogEntryType
 from potash_firmware.apu.channel import ANSWERS, ENGINE, ChannelError, FromWorker, Line, Ready
 from potash_firmware.apu.checks import Checks
 from potash_firmware.apu.config import Config
-from potash_firmware.apu.log import Log, Snapshot
+from potash_firmware.apu.model import Log, Snapshot
 from potash_firmware.apu.supervisor import Supervisor, Worker
 from potash_firmware.mailbox.messages import (
     FIRST_SERIAL,

@@ -30,9 +30,8 @@ from potash_firmware.apu.channel import (
     Ready,
 )
 from potash_firmware.apu.config import Config
-from potash_firmware.apu.job_counts import count_event
 from potash_firmware.apu.lifecycle import DYING, Event, State, after
-from potash_firmware.apu.model import Accelerator, ByteRange, Outcome
+from potash_firmware.apu.model import Accelerator, ByteRange, Outcome, count_event
 from potash_firmware.apu.supervisor import Supervisor, Worker
 from potash_firmware.mailbox.counters import Word, add
 from potash_firmware.mailbox.messages import (

@@ -1,29 +1,84 @@
-"""The accelerator subsystem as its host configures and sees it. No I/O, no processes.
+"""The accelerator subsystem as its host configures and sees it, and what of it survives a restart.
 
-What survives a restart of the APU is here too: `save` and `restore` make bytes of it and take them
-back; where the bytes go is `state`'s.
+`Subsystem.save` and `restore` convert the configuration to bytes and back. `StateArea` keeps these
+bytes in shared memory, which outlives the APU.
+
+Alkali CSD platform documentation, sections 4.2.1 (Get Log Page) and 4.3.1 (the Retain Asynchronous
+Event flag).
 """
 
 import json
+import logging
 import struct
-from collections.abc import Mapping
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, NamedTuple, Self, TypedDict
 
 from csd_spec.descriptors import (
     AcceleratorStatus,
     CapabilityId,
+    LogEntry,
     LogEntryType,
+    LogPage,
     StatusDescriptor,
 )
 from csd_spec.opcodes import KEEP_ACTIVE_FIRMWARE
 from csd_spec.status import StatusId
-from potash_device.saved import decode
+from potash_device.saved import LARGEST_NUMBER, decode
 from potash_firmware.apu.config import AcceleratorConfig, Config, Limits
-from potash_firmware.apu.lifecycle import STATUS, State, is_busy
-from potash_firmware.apu.log import Clock, Log, Snapshot
-from potash_firmware.mailbox.counters import unshared_row
-from potash_wire.records import BOOL, U32, U64, Range
+from potash_firmware.apu.lifecycle import STATUS, Event, State, is_busy
+from potash_firmware.mailbox import MailboxError
+from potash_firmware.mailbox.counters import Word, add, unshared_row
+from potash_wire.records import BOOL, U32, U64, Range, Record
+
+log = logging.getLogger(__name__)
+
+Clock = Callable[[], float]
+"""Seconds since the epoch."""
+
+
+class Log:
+    """The latest `capacity` entries; how many older ones were dropped is counted."""
+
+    def __init__(self, capacity: int, text_limit: int, clock: Clock) -> None:
+        self._entries: deque[LogEntry] = deque(maxlen=capacity)
+        self._text_limit = text_limit
+        self._clock = clock
+        self._lost = 0
+
+    def add(self, kind: LogEntryType, text: str = "") -> None:
+        """Add an entry with the present time; long text is cut."""
+        if len(self._entries) == self._entries.maxlen:
+            self._lost += 1
+        now = int(self._clock() * 1000)
+        self._entries.append(LogEntry(now, kind, text[: self._text_limit]))
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self._lost = 0
+
+    def page(self) -> LogPage:
+        """All entries, the oldest first."""
+        return LogPage(tuple(self._entries), min(self._lost, 0xFFFF_FFFF))
+
+
+class Snapshot:
+    """The bytes that a read with the Retain flag has returned, until a read without it."""
+
+    def __init__(self) -> None:
+        self._held: bytes | None = None
+
+    def read(self, current: Callable[[], bytes], *, retain: bool) -> bytes:
+        """The bytes held, or else the current ones; `retain` holds them for the next read."""
+        data = current() if self._held is None else self._held
+        self._held = data if retain else None
+        return data
+
+    def release(self) -> None:
+        self._held = None
 
 
 class ByteRange(NamedTuple):
@@ -45,11 +100,11 @@ class Grant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """The source of a job's input and the target of its output.
+    """The source of a job's input, and the destination of its output.
 
-    `input_length` is how much of the input buffer the host filled, None when it did not. Ranges,
-    when there are any, take the place of what the host sends and reads. `granted` is what the
-    program may reach besides.
+    `input_length` is the length of the input that the host has sent, None if it has not. Ranges, if
+    there are any, replace the data that the host sends and reads. The program may also access the
+    `granted` blocks.
     """
 
     input_length: int | None = None
@@ -60,8 +115,8 @@ class Buffers:
 
 @dataclass(slots=True)
 class Outcome:
-    """The results of the last job: bytes consumed and produced, the program's 64-bit r0, and how
-    many nanoseconds it took, where time is modelled."""
+    """The last job's result: bytes consumed and produced, the program's 64-bit r0, and how many
+    nanoseconds it took, where time is modelled."""
 
     consumed: int = 0
     produced: int = 0
@@ -70,7 +125,7 @@ class Outcome:
 
 
 class Accelerator:
-    """An accelerator: its configuration by the host, its state, its log."""
+    """One accelerator: its configuration by the host, its state, its log."""
 
     def __init__(self, config: AcceleratorConfig, log: Log) -> None:
         self.config = config
@@ -79,13 +134,13 @@ class Accelerator:
         self.log_snapshot = Snapshot()
         self.state = State.IDLE
         self.row = unshared_row()
-        """The row of counters that other processes read."""
+        """Its row of the shared counters."""
         self.staged: dict[int, bytearray] = {}
-        """Firmware that has come in part, by its ID."""
+        """Firmware that has been sent in part, by its ID."""
         self.blank()
 
     def blank(self) -> None:
-        """Everything as after power-on, but for the log."""
+        """Reset everything except the log to its state after power-on."""
         self.firmware: dict[int, bytes] = {}
         self.active: int | None = None
         self.buffers = Buffers()
@@ -96,7 +151,7 @@ class Accelerator:
 
     @property
     def busy(self) -> bool:
-        """True while a job has the accelerator and its buffers."""
+        """True while a job uses the accelerator and its buffers."""
         return is_busy(self.state)
 
     @property
@@ -112,7 +167,7 @@ class Accelerator:
         return sum(r.length for r in ranges) if ranges else self.buffers.input_length or 0
 
     def status(self, meanings: Mapping[State, StatusId] = STATUS) -> AcceleratorStatus:
-        """The status in Get Accelerator Status; `meanings` is STATUS or PLATFORM_STATUS."""
+        """The data of Get Accelerator Status; `meanings` is STATUS or PLATFORM_STATUS."""
         active = KEEP_ACTIVE_FIRMWARE if self.active is None else self.active
         outcome = self.outcome
         return AcceleratorStatus(
@@ -129,7 +184,7 @@ class Accelerator:
 
 _HEAD = struct.Struct("<I")
 HEAD_LIMIT = 1 << 20
-"""Bytes of JSON."""
+"""Most bytes of JSON."""
 
 
 class SavedOutcome(TypedDict, total=False):
@@ -142,7 +197,7 @@ class SavedOutcome(TypedDict, total=False):
 
 
 class SavedAccelerator(TypedDict):
-    """An accelerator; of firmware the slot and the length of each image."""
+    """An accelerator; `firmware` is the slot and the length of each image."""
 
     state: str
     active: int | None
@@ -163,13 +218,13 @@ class SavedSubsystem(TypedDict):
 
 @dataclass
 class Subsystem:
-    """All accelerators and whether the host has enabled them."""
+    """All accelerators; the host has to enable them."""
 
     accelerators: dict[int, Accelerator]
     limits: Limits
     enabled: bool = False
     interrupted: list[int] = field(default_factory=list)
-    """Accelerators whose job did not live through the restart of the APU."""
+    """Accelerators whose job was lost with the APU before."""
 
     @classmethod
     def create(cls, config: Config, clock: Clock) -> Self:
@@ -183,10 +238,9 @@ class Subsystem:
         )
 
     def save(self) -> tuple[bytes, ...]:
-        """The state that survives a restart: the head's length, the head as JSON, the firmware
-        images.
+        """The state that survives a restart: the length of the JSON, the JSON, the firmware images.
 
-        It is in pieces, so that a comparison with the saved state copies no images.
+        They are separate pieces, so that a comparison with those before does not copy the images.
         """
         images = [image for item in self.accelerators.values() for image in item.firmware.values()]
         head = {
@@ -197,10 +251,10 @@ class Subsystem:
         return (_HEAD.pack(len(text)), text, *images)
 
     def restore(self, data: bytes) -> None:
-        """Take back what `save` made, its pieces joined; a job that was running then has failed.
+        """Restore the pieces of `save`, joined; a job that was running then has failed.
 
-        It may have come with the state of another device, and so from anybody. Raises ValueError
-        for what cannot be; nothing has changed then.
+        They may come from another device, so they are not trusted. Raises ValueError for a state
+        that cannot be; nothing has changed then.
         """
         if len(data) < _HEAD.size:
             raise ValueError("there is no head")
@@ -245,9 +299,9 @@ _Saved = tuple[State, int | None, Outcome, Buffers, dict[int, bytes]]
 def _restored(
     item: Accelerator, saved: SavedAccelerator, images: memoryview, limits: Limits
 ) -> tuple[_Saved, memoryview]:
-    """An accelerator's saved state, and the images that remain. Raises ValueError.
+    """The state of one accelerator, and the remaining images. Raises ValueError.
 
-    That ranges are in their namespaces is checked when a job starts, as those may have changed.
+    Ranges are checked against their namespaces when a job starts, as these may change until then.
     """
     firmware: dict[int, bytes] = {}
     for key, length in saved["firmware"]:
@@ -273,3 +327,114 @@ def _restored(
         raise ValueError(f"an accelerator cannot be {saved['state']}")
     outcome = Outcome(**saved["outcome"])
     return (State[saved["state"]], active, outcome, buffers, firmware), images
+
+
+class _RecordHead(NamedTuple):
+    magic: U32
+    checksum: U32
+    """CRC-32 of the rest of the head, and of the data."""
+    sequence: U64
+    length: U64
+
+
+_RECORD_HEAD = Record(_RecordHead)
+MAGIC = int.from_bytes(b"PAPU", "little")
+
+
+class StateArea:
+    """Two records in `memory`, which stays the caller's.
+
+    A record is written over the older one, so a process that is killed while it writes leaves the
+    other one complete; the checksum shows which is.
+    """
+
+    def __init__(self, memory: memoryview) -> None:
+        half = len(memory) // 2
+        self._halves = (memory[:half], memory[half : 2 * half])
+        self._sequence = 0
+
+    @property
+    def capacity(self) -> int:
+        """Most bytes of a record's data."""
+        return len(self._halves[0]) - _RECORD_HEAD.size
+
+    def load(self) -> bytes | None:
+        """The newest complete record, None when there is none."""
+        records = [record for half in self._halves if (record := _read(half)) is not None]
+        if not records:
+            return None
+        self._sequence, data = max(records)
+        return data
+
+    def store(self, data: bytes) -> None:
+        """Replace the older record. Raises MailboxError when the data does not fit."""
+        if len(data) > self.capacity:
+            raise MailboxError(f"a state of {len(data)} bytes does not fit in {self.capacity}")
+        sequence, size = self._sequence + 1, _RECORD_HEAD.size
+        if sequence > LARGEST_NUMBER:  # only a forged record can have such a number
+            sequence = 1
+            self._halves[0][:size] = bytes(size)
+        half = self._halves[sequence % 2]
+        half[size : size + len(data)] = data
+        half[:size] = _head(sequence, data)
+        self._sequence = sequence
+
+
+def _head(sequence: int, data: bytes) -> bytes:
+    head = _RecordHead(MAGIC, 0, sequence, len(data))
+    checksum = zlib.crc32(data, zlib.crc32(_RECORD_HEAD.encode(head)[8:]))
+    return _RECORD_HEAD.encode(head._replace(checksum=checksum))
+
+
+def _read(half: memoryview) -> tuple[int, bytes] | None:
+    size = _RECORD_HEAD.size
+    head = _RECORD_HEAD.decode_from(half)
+    if head.magic != MAGIC or head.length > len(half) - size or head.sequence > LARGEST_NUMBER:
+        return None
+    data = bytes(half[size : size + head.length])
+    return (head.sequence, data) if _head(head.sequence, data) == half[:size] else None
+
+
+RESULTS = {
+    State.DONE: (Word.DONE, "ended"),
+    State.FAILED: (Word.FAILED, "failed"),
+}
+"""The counter of jobs that end in a state, and the word for the log; others are stopped."""
+
+
+def count_event(accelerator: Accelerator, event: Event) -> None:
+    """Count what has led to the accelerator's state, in its row of the shared counters."""
+    row = accelerator.row
+    row[Word.STATE] = STATUS[accelerator.state]
+    if event is Event.START:
+        row[Word.BEGAN] = time.monotonic_ns()
+        add(row, Word.STARTED, 1)
+        log.debug("accelerator %d: a job begins", accelerator.config.id)
+    elif row[Word.BEGAN] and not accelerator.busy:
+        _ended(accelerator)
+
+
+def count_restart(accelerator: Accelerator) -> None:
+    """Count a job that has failed as the APU was restarted."""
+    accelerator.row[Word.STATE] = STATUS[accelerator.state]
+    if accelerator.row[Word.BEGAN]:
+        _ended(accelerator)
+
+
+def _ended(accelerator: Accelerator) -> None:
+    row = accelerator.row
+    took = time.monotonic_ns() - row[Word.BEGAN]
+    add(row, Word.BUSY, took)
+    row[Word.BEGAN] = 0
+    result, word = RESULTS.get(accelerator.state, (Word.STOPPED, "been stopped"))
+    add(row, result, 1)
+    identifier, seconds = accelerator.config.id, took / 1e9
+    known = {"accelerator": identifier, "result": result.name.lower(), "seconds": seconds}
+    log.log(
+        logging.DEBUG if result is Word.DONE else logging.INFO,
+        "accelerator %d: a job has %s after %.3f s",
+        identifier,
+        word,
+        seconds,
+        extra={"known": known},
+    )

@@ -23,10 +23,8 @@ from potash_firmware.apu.command import Answer, Context, IfSound
 from potash_firmware.apu.commands import dispatch
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.engines import Engines
-from potash_firmware.apu.job_counts import count_restart
 from potash_firmware.apu.jobs import Jobs
-from potash_firmware.apu.model import Accelerator, Subsystem
-from potash_firmware.apu.state import StateArea
+from potash_firmware.apu.model import Accelerator, StateArea, Subsystem, count_restart
 from potash_firmware.apu.supervisor import Supervisor, Worker
 from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers, messages
 from potash_firmware.mailbox.counters import Counters
