@@ -12,7 +12,7 @@ from nvme_spec.status import NvmeError
 from potash_device.timing.cores import CoreProfile
 from potash_device.timing.profile import Rate
 from potash_firmware import bpf
-from potash_firmware.apu import ranges
+from potash_firmware.apu import blocks
 from potash_firmware.apu.config import (
     AcceleratorConfig,
     Config,
@@ -133,7 +133,7 @@ SPACES = {1: NamespaceConfig(1, 100 * 4096), 2: NamespaceConfig(2, 10 * 512, 512
 def test_ranges_count_as_configured(
     counting: RangeBlocks, nsid: int, start: int, count: int, expected: ByteRange
 ) -> None:
-    assert ranges.resolve(LocalStorage(start, count, 0), nsid, SPACES, counting) == expected
+    assert blocks.resolve(LocalStorage(start, count, 0), nsid, SPACES, counting) == expected
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_ranges_count_as_configured(
 )
 def test_a_range_of_nothing_is_an_error(nsid: int, start: int, count: int, status: int) -> None:
     with pytest.raises(NvmeError) as caught:
-        ranges.resolve(LocalStorage(start, count, 0), nsid, SPACES, RangeBlocks())
+        blocks.resolve(LocalStorage(start, count, 0), nsid, SPACES, RangeBlocks())
     assert caught.value.status == status
 
 
@@ -150,16 +150,16 @@ def test_a_range_of_nothing_is_an_error(nsid: int, start: int, count: int, statu
     "item", [ByteRange(1, 99 * 4096, 4096), Grant(1, 99, 1, True), Grant(2, 9, 1, False)]
 )
 def test_a_range_is_there_as_long_as_its_namespace_is_what_it_was(item: ByteRange | Grant) -> None:
-    assert ranges.missing(item, SPACES) is None
-    assert ranges.missing(item, {}) == f"namespace {item.nsid} is not there any more"
+    assert blocks.missing(item, SPACES) is None
+    assert blocks.missing(item, {}) == f"namespace {item.nsid} is not there any more"
     smaller = {nsid: replace(one, size=one.block_size) for nsid, one in SPACES.items()}
-    assert ranges.missing(item, smaller)
+    assert blocks.missing(item, smaller)
 
 
 def test_a_range_does_not_begin_inside_a_block() -> None:
     larger = {2: NamespaceConfig(2, 10 * 4096)}
-    assert ranges.missing(ByteRange(2, 512, 512), larger)
-    assert ranges.missing(ByteRange(2, 4096, 512), larger) is None
+    assert blocks.missing(ByteRange(2, 512, 512), larger)
+    assert blocks.missing(ByteRange(2, 4096, 512), larger) is None
 
 
 def test_output_fills_its_ranges_in_order_in_whole_blocks() -> None:
@@ -172,7 +172,7 @@ def test_output_fills_its_ranges_in_order_in_whole_blocks() -> None:
         9216: chosen,
     }
     for size, expected in cases.items():
-        assert ranges.first_bytes(chosen, size, SPACES) == expected
+        assert blocks.first_bytes(chosen, size, SPACES) == expected
 
 
 # Log

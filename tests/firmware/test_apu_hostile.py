@@ -24,8 +24,7 @@ from nvme_spec.commands import GetLogPage
 from nvme_spec.opcodes import AdminOpcode as NvmeAdmin
 from nvme_spec.opcodes import DataDirection, data_direction
 from nvme_spec.status import NvmeError
-from potash_firmware.apu.command import Answer, Context, IfSound, Later
-from potash_firmware.apu.commands import ADMIN, IO, dispatch
+from potash_firmware.apu.commands import ADMIN, IO, Answer, Context, IfSound, Later, dispatch
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.lifecycle import Event, after
 from potash_firmware.apu.model import Accelerator, Buffers, ByteRange, Grant, Subsystem

@@ -10,9 +10,9 @@ from csd_spec.fields import LocalStorage
 from nvme_spec.status import NvmeError
 from potash_device.media.memory import MemoryMedia
 from potash_device.media.shapes import NamespaceShape
+from potash_firmware.apu.blocks import first_bytes, overhang, resolve
 from potash_firmware.apu.config import NamespaceConfig, RangeBlocks
 from potash_firmware.apu.model import ByteRange
-from potash_firmware.apu.ranges import first_bytes, overhang, resolve
 from support.nvme_host import DATA, PAGE, Host, Queue
 
 FLUSH, WRITE, READ = 0, 1, 2

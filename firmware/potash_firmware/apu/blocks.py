@@ -1,25 +1,121 @@
-"""A worker's access to the drive's blocks: it reads the media, and collects writes.
+"""Ranges of the drive's blocks: those that commands name, and a worker's access to them.
 
 A program reads and writes the ranges that its host has granted. What it writes reaches no media
-while it runs: it is gathered in the arena, where the job's own reads see it, and handed over when
-the job has come to its end. So a job that does not get there has written nothing.
+while it runs: it is gathered in the arena, where the job's own reads see it, and written when the
+program has returned. So a job that fails has written nothing.
+
+Alkali CSD platform documentation, section 4.3.2 (Use local storage as accelerator input, output).
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from potash_firmware.apu import ranges
-from potash_firmware.apu.config import NamespaceConfig
+from csd_spec.fields import LocalStorage
+from csd_spec.opcodes import PAGE_SIZE
+from nvme_spec.status import NvmeError, Status
+from potash_firmware.apu.config import NamespaceConfig, RangeBlocks, RangeUnit
 from potash_firmware.apu.model import ByteRange, Grant
+from potash_firmware.mailbox.messages import MAX_RANGES
+
+Namespaces = Mapping[int, NamespaceConfig]
+
+
+def resolve(
+    fields: LocalStorage,
+    nsid: int,
+    namespaces: Namespaces,
+    counting: RangeBlocks,
+) -> ByteRange:
+    """The bytes that a command names; they may reach past the end of the namespace.
+
+    Raises NvmeError: Invalid Namespace or Format, Invalid Field for an empty range, LBA Out of
+    Range for one that starts at or after the end.
+    """
+    namespace = namespaces.get(nsid)
+    if namespace is None:
+        raise NvmeError(Status.INVALID_NAMESPACE, f"there is no namespace {nsid}")
+    unit = PAGE_SIZE if counting.unit is RangeUnit.PAGE else namespace.block_size
+    count = fields.pages + 1 if counting.zero_based else fields.pages
+    if count == 0:
+        raise NvmeError(Status.INVALID_FIELD, "the range is empty")
+    if fields.start * unit >= namespace.size:
+        raise NvmeError(Status.LBA_OUT_OF_RANGE, f"{fields.start} is past the end")
+    return ByteRange(nsid, fields.start * unit, count * unit)
+
+
+def missing(item: ByteRange | Grant, namespaces: Namespaces) -> str | None:
+    """The reason why a range that was chosen does not exist any more; None if it does.
+
+    A host may delete or format the namespace between its choice and Start.
+    """
+    namespace = namespaces.get(item.nsid)
+    if namespace is None:
+        return f"namespace {item.nsid} is not there any more"
+    if isinstance(item, Grant):
+        block = namespace.block_size
+        item = ByteRange(item.nsid, item.first_lba * block, item.blocks * block)
+    if item.first % namespace.block_size or overhang(item, namespaces):
+        return f"namespace {item.nsid} has changed since the range was chosen"
+    return None
+
+
+def overhang(item: ByteRange, namespaces: Namespaces) -> int:
+    """Bytes of a range that lie past the end of its namespace."""
+    return max(0, item.first + item.length - namespaces[item.nsid].size)
+
+
+def first_bytes(
+    ranges: tuple[ByteRange, ...], size: int, namespaces: Namespaces
+) -> tuple[ByteRange, ...]:
+    """The parts of `ranges` that hold their first `size` bytes, rounded up to whole blocks."""
+    parts = []
+    for item in ranges:
+        if size <= 0:
+            break
+        block = namespaces[item.nsid].block_size
+        length = min(item.length, -(-size // block) * block)
+        parts.append(item._replace(length=length))
+        size -= length
+    return tuple(parts)
+
+
+def is_granted(granted: Sequence[Grant], nsid: int, lba: int, count: int, *, writing: bool) -> bool:
+    """True if grants, of which several may adjoin or overlap, allow all of `count` blocks."""
+    end = lba + count
+    while lba < end:
+        reach = lba
+        for grant in granted:
+            if grant.nsid == nsid and grant.first_lba <= lba and (grant.writable or not writing):
+                reach = max(reach, grant.first_lba + grant.blocks)
+        if reach == lba:
+            return False
+        lba = reach
+    return True
+
+
+def portions(
+    source: int, parts: Sequence[ByteRange]
+) -> Iterator[tuple[int, tuple[ByteRange, ...]]]:
+    """As many ranges as one message holds, and where their bytes begin in the arena."""
+    for first in range(0, len(parts), MAX_RANGES):
+        pieces = tuple(parts[first : first + MAX_RANGES])
+        yield source, pieces
+        source += sum(piece.length for piece in pieces)
+
+
+def besides(gathered: Sequence[ByteRange]) -> str:
+    """For the log: how much a program has written to granted blocks, if it has."""
+    total = sum(item.length for item in gathered)
+    return f", {total} bytes written to granted blocks" if total else ""
 
 
 class MediaReadError(Exception):
-    """The media do not give what they were asked for."""
+    """The media cannot be read."""
 
 
 class NotAllowed(Exception):
-    """A program asked for blocks that it may not have, or for more than there is room for."""
+    """A program accesses blocks that it may not access, or more than there is room for."""
 
 
 def read_media(fd: int, nsid: int, offset: int, into: memoryview) -> None:
@@ -36,11 +132,11 @@ def read_media(fd: int, nsid: int, offset: int, into: memoryview) -> None:
 
 @dataclass
 class Blocks:
-    """The blocks that a job's program reads and writes.
+    """One job's access to granted blocks.
 
-    `media` are descriptors by namespace, of those at least that are granted; `gathered` is the
-    memory for what is to be written. `output_ranges` are the job's output's, which it must not
-    write another way: nobody could say which of the two would be there in the end.
+    `media` are descriptors of namespaces, at least of those that are granted; `gathered` is the
+    memory for the blocks to be written. The program must not write the job's `output_ranges`, as it
+    would be undefined which of the two is written last.
     """
 
     granted: tuple[Grant, ...]
@@ -49,10 +145,9 @@ class Blocks:
     gathered: memoryview
     output_ranges: tuple[ByteRange, ...] = ()
     unreadable: tuple[ByteRange, ...] = ()
-    """Granted blocks that the drive would not let a host read either."""
+    """Granted blocks that the drive refuses to read, for a host too."""
     _places: dict[tuple[int, int], int] = field(default_factory=dict)
-    """The offset in `gathered` of each block, by namespace and first byte, in ascending order of
-    offsets."""
+    """The places of blocks in `gathered`, in order, by namespace and first byte."""
     _used: int = 0
 
     def read(self, nsid: int, lba: int, count: int, into: memoryview) -> int:
@@ -99,8 +194,7 @@ class Blocks:
         return length
 
     def written(self) -> tuple[ByteRange, ...]:
-        """The ranges that `gathered` holds the bytes of, one behind the other from its
-        beginning."""
+        """The ranges whose bytes follow each other in `gathered` from its beginning on."""
         found: list[ByteRange] = []
         for nsid, first in self._places:
             size = self.namespaces[nsid].block_size
@@ -122,11 +216,11 @@ class Blocks:
                     raise MediaReadError(f"block {at // size} of namespace {wanted.nsid} is lost")
 
     def _block_size(self, nsid: int, lba: int, count: int, *, writing: bool) -> int:
-        """Bytes of a block of a namespace, when the program may do what it asks."""
+        """Bytes of a block of a namespace, if the program may access these blocks."""
         namespace = self.namespaces.get(nsid)
         if namespace is None:
             raise NotAllowed(f"there is no namespace {nsid}")
-        if not ranges.is_granted(self.granted, nsid, lba, count, writing=writing):
+        if not is_granted(self.granted, nsid, lba, count, writing=writing):
             what = "writing" if writing else "reading"
             raise NotAllowed(
                 f"{count} blocks from {lba} of namespace {nsid} are not granted for {what}"

@@ -1,15 +1,14 @@
 """The accelerator command set: the handlers, and a table of them for each of the two sets.
 
-An object file says itself how long it is, so a piece of firmware that leaves it incomplete is kept
-until the next one comes. Nothing that is installed changes before its replacement is whole and
-verified.
+A handler returns an `Answer`, `Later` or `IfSound`, or raises NvmeError; it never replies itself,
+so that no command stays unanswered. It checks everything before it changes anything.
 
 Alkali CSD platform documentation, sections 4.2.1 (Get Log Page), 4.3.1 (Admin commands) and 4.3.2
 (I/O commands).
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from csd_spec import descriptors, fields, opcodes
@@ -18,13 +17,80 @@ from csd_spec.status import VendorStatus
 from nvme_spec import opcodes as nvme
 from nvme_spec.commands import GetLogPage
 from nvme_spec.status import NvmeError, Status
-from potash_firmware.apu import ranges
-from potash_firmware.apu.command import Answer, Context, IfSound, Later, Result, Row, table
+from potash_firmware.apu import blocks
+from potash_firmware.apu.config import Config
+from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.lifecycle import PLATFORM_STATUS, STATUS
-from potash_firmware.apu.model import Accelerator, ByteRange, Grant
+from potash_firmware.apu.model import Accelerator, ByteRange, Grant, Log, Snapshot, Subsystem
 from potash_firmware.bpf.errors import ElfError
 from potash_firmware.bpf.object_file import stated_size
 from potash_firmware.mailbox.messages import Request
+from potash_firmware.mailbox.shared import SharedBuffers
+
+LogOf = tuple[Log, Snapshot]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The arguments of all handlers."""
+
+    config: Config
+    subsystem: Subsystem
+    jobs: Jobs
+    buffers: SharedBuffers
+    engine_log: Callable[[int], LogOf | None] = lambda nsid: None
+    """The log of a compute namespace's programs; None if there is no such namespace."""
+
+    def accelerator(self, identifier: int) -> Accelerator:
+        """Raises NvmeError when there is none such."""
+        try:
+            return self.subsystem.accelerators[identifier]
+        except KeyError:
+            detail = f"there is no accelerator {identifier}"
+            raise NvmeError(VendorStatus.INVALID_ACCELERATOR, detail) from None
+
+    def idle_accelerator(self, identifier: int) -> Accelerator:
+        """One whose buffers no job has. Raises NvmeError."""
+        accelerator = self.accelerator(identifier)
+        if accelerator.busy:
+            detail = f"accelerator {identifier} runs a job"
+            raise NvmeError(Status.COMMAND_SEQUENCE_ERROR, detail, dnr=False)
+        return accelerator
+
+    def data(self, request: Request) -> memoryview:
+        """The data that the host has sent with a command."""
+        if not request.length:
+            return memoryview(b"")
+        return self.buffers.slot(request.slot)[: request.length]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The command succeeds: `data` for a host that reads, `result` for completion dword 0."""
+
+    data: bytes | memoryview | None = None
+    result: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """The command succeeds as soon as these accelerators are idle; `then` comes first."""
+
+    until: tuple[Accelerator, ...]
+    then: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class IfSound:
+    """The command succeeds if `image` is a program that can run: `decided` is called with None
+    then, else with the reason, and raises NvmeError for the answer."""
+
+    image: bytes
+    decided: Callable[[str | None], None]
+
+
+Result = Answer | Later | IfSound
+Handler = Callable[[Context, Request], Result]
 
 
 def global_control(context: Context, request: Request) -> Result:
@@ -104,7 +170,7 @@ def installed(accelerator: Accelerator, identifier: int) -> bytes:
 
 
 def send_firmware(context: Context, request: Request) -> Result:
-    """Take in a piece of firmware; install the firmware when it is whole and sound.
+    """Receive a piece of firmware; install the firmware when it is complete and sound.
 
     Raises NvmeError, having kept what was installed.
     """
@@ -137,7 +203,7 @@ def send_firmware(context: Context, request: Request) -> Result:
 
 
 def _stated_size(image: bytes) -> int:
-    """The length of an object file by its header; 0 for anything else."""
+    """The length that an object file states; 0 for anything else."""
     try:
         return stated_size(image)
     except ElfError:
@@ -266,7 +332,7 @@ def _select_firmware(
 
 
 def _selected(accelerator: Accelerator, identifier: int) -> bytes:
-    """The image of a firmware that a job is to run; the log says when there is none."""
+    """The image of the firmware that a job is to run; if there is none, the log gets an entry."""
     try:
         return installed(accelerator, identifier)
     except NvmeError as error:
@@ -275,14 +341,14 @@ def _selected(accelerator: Accelerator, identifier: int) -> bytes:
 
 
 def _require_buffers(context: Context, accelerator: Accelerator) -> None:
-    """Refuse, and say in the log, buffers that a job cannot have."""
+    """Refuse buffers that a job cannot have, with an entry in the log."""
     for kind, reason in _problems(context, accelerator):
         accelerator.log.add(kind, reason)
         raise NvmeError(VendorStatus.INVALID_BUFFERS, reason)
 
 
 def _problems(context: Context, accelerator: Accelerator) -> Iterator[tuple[LogEntryType, str]]:
-    """The error in the buffers' configuration, as a type of log entry."""
+    """The faults of the buffers' configuration, with the types of their log entries."""
     buffers = accelerator.buffers
     if buffers.input_length is None and not buffers.input_ranges:
         reason = "no input has been sent, and no local storage chosen as input"
@@ -295,7 +361,7 @@ def _problems(context: Context, accelerator: Accelerator) -> Iterator[tuple[LogE
     }
     for kind, items in chosen.items():
         for item in items:
-            if missing := ranges.missing(item, namespaces):
+            if missing := blocks.missing(item, namespaces):
                 yield kind, missing
 
 
@@ -311,7 +377,7 @@ OPERATIONS: dict[int, Operate] = {
 
 
 def grant_local_storage(context: Context, request: Request) -> Result:
-    """Let programs reach a range by themselves, until the accelerator is reset."""
+    """Let programs access a range themselves, until the accelerator is reset."""
     command = fields.LocalStorage.decode(request.cdws)
     accelerator, item = _local_range(context, request)
     _require_end(item, _namespaces(context))
@@ -344,7 +410,7 @@ def _set_input(context: Context, request: Request, *, append: bool) -> Result:
 
 def _set_output(context: Context, request: Request, *, append: bool) -> Result:
     accelerator, item = _local_range(context, request)
-    over = ranges.overhang(item, _namespaces(context))
+    over = blocks.overhang(item, _namespaces(context))
     item = item._replace(length=item.length - over)
     chosen = (*accelerator.buffers.output_ranges, item) if append else (item,)
     kind = LogEntryType.INVALID_OUTPUT_BUFFER
@@ -360,18 +426,18 @@ def _set_output(context: Context, request: Request, *, append: bool) -> Result:
 def _local_range(context: Context, request: Request) -> tuple[Accelerator, ByteRange]:
     command = fields.LocalStorage.decode(request.cdws)
     accelerator = context.idle_accelerator(command.accelerator)
-    item = ranges.resolve(command, request.nsid, _namespaces(context), context.config.range_blocks)
+    item = blocks.resolve(command, request.nsid, _namespaces(context), context.config.range_blocks)
     return accelerator, item
 
 
-def _require_end(item: ByteRange, namespaces: ranges.Namespaces) -> None:
+def _require_end(item: ByteRange, namespaces: blocks.Namespaces) -> None:
     """Raise NvmeError for a range that its namespace ends before."""
-    if ranges.overhang(item, namespaces):
+    if blocks.overhang(item, namespaces):
         detail = "the range ends past the end of the namespace"
         raise NvmeError(Status.LBA_OUT_OF_RANGE, detail)
 
 
-def _namespaces(context: Context) -> ranges.Namespaces:
+def _namespaces(context: Context) -> blocks.Namespaces:
     return {item.nsid: item for item in context.config.namespaces}
 
 
@@ -382,7 +448,7 @@ def _require_fit(
     size: int,
     kind: LogEntryType,
 ) -> None:
-    """Refuse, and say in the log, ranges that the buffer of `size` bytes cannot hold."""
+    """Refuse ranges that exceed the buffer of `size` bytes, with an entry in the log."""
     total = sum(item.length for item in chosen)
     limit = context.config.limits.ranges
     if total > size:
@@ -395,33 +461,34 @@ def _require_fit(
     raise NvmeError(VendorStatus.INVALID_BUFFERS, detail)
 
 
-ADMIN = table(
-    Row(nvme.AdminOpcode.GET_LOG_PAGE, get_log_page, always=True),
-    Row(opcodes.AdminOpcode.GLOBAL_CONTROL, global_control, always=True),
-    Row(opcodes.AdminOpcode.IDENTIFY, identify, always=True),
-    Row(opcodes.AdminOpcode.GET_STATUS, get_status, always=True),
-)
+ADMIN: dict[int, Handler] = {
+    nvme.AdminOpcode.GET_LOG_PAGE: get_log_page,
+    opcodes.AdminOpcode.GLOBAL_CONTROL: global_control,
+    opcodes.AdminOpcode.IDENTIFY: identify,
+    opcodes.AdminOpcode.GET_STATUS: get_status,
+}
 
-IO = table(
-    Row(opcodes.IoOpcode.SEND_DATA, send_data),
-    Row(opcodes.IoOpcode.READ_DATA, read_data),
-    Row(opcodes.IoOpcode.SEND_FIRMWARE, send_firmware),
-    Row(opcodes.IoOpcode.READ_FIRMWARE, read_firmware),
-    Row(opcodes.IoOpcode.LOCAL_INPUT, partial(_set_input, append=False)),
-    Row(opcodes.IoOpcode.LOCAL_OUTPUT, partial(_set_output, append=False)),
-    Row(opcodes.IoOpcode.APPEND_LOCAL_INPUT, partial(_set_input, append=True)),
-    Row(opcodes.IoOpcode.APPEND_LOCAL_OUTPUT, partial(_set_output, append=True)),
-    Row(opcodes.IoOpcode.GRANT_LOCAL_STORAGE, grant_local_storage),
-    Row(opcodes.IoOpcode.CONTROL, control),
-)
+IO: dict[int, Handler] = {
+    opcodes.IoOpcode.SEND_DATA: send_data,
+    opcodes.IoOpcode.READ_DATA: read_data,
+    opcodes.IoOpcode.SEND_FIRMWARE: send_firmware,
+    opcodes.IoOpcode.READ_FIRMWARE: read_firmware,
+    opcodes.IoOpcode.LOCAL_INPUT: partial(_set_input, append=False),
+    opcodes.IoOpcode.LOCAL_OUTPUT: partial(_set_output, append=False),
+    opcodes.IoOpcode.APPEND_LOCAL_INPUT: partial(_set_input, append=True),
+    opcodes.IoOpcode.APPEND_LOCAL_OUTPUT: partial(_set_output, append=True),
+    opcodes.IoOpcode.GRANT_LOCAL_STORAGE: grant_local_storage,
+    opcodes.IoOpcode.CONTROL: control,
+}
+"""I/O commands, for which the subsystem must be enabled."""
 
 
 def dispatch(context: Context, request: Request) -> Result:
     """Carry out a command. Raises NvmeError."""
-    row = (ADMIN if request.admin else IO).get(request.opcode)
-    if row is None:
+    handler = (ADMIN if request.admin else IO).get(request.opcode)
+    if handler is None:
         raise NvmeError(Status.INVALID_OPCODE, f"there is no command {request.opcode:#x}")
-    if not row.always and not context.subsystem.enabled:
+    if not request.admin and not context.subsystem.enabled:
         detail = "the accelerator subsystem is disabled"
         raise NvmeError(VendorStatus.SUBSYSTEM_DISABLED, detail)
-    return row.handler(context, request)
+    return handler(context, request)

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from csd_spec.descriptors import LogEntryType
 from csd_spec.opcodes import LOG_PAGE
 from potash_device.trace import COMPUTE
-from potash_firmware.apu import ranges
+from potash_firmware.apu import blocks
 from potash_firmware.apu.channel import (
     ANSWERS,
     BlocksRead,
@@ -401,7 +401,7 @@ class Jobs:
         if namespace is None or (item.first | item.length) % namespace.block_size:
             return False
         first, count = (number // namespace.block_size for number in (item.first, item.length))
-        return ranges.is_granted(message.granted, item.nsid, first, count, writing=True)
+        return blocks.is_granted(message.granted, item.nsid, first, count, writing=True)
 
     def _returned(self, accelerator: Accelerator, ended: JobExecuted) -> None:
         key = accelerator.config.id
@@ -416,16 +416,16 @@ class Jobs:
         accelerator.log.add(
             LogEntryType.JOB_FINISHED,
             f"returned {_signed(ended.value)} after {ended.instructions} instructions, "
-            f"{ended.output_length} bytes of output{ranges.besides(job.gathered)}",
+            f"{ended.output_length} bytes of output{blocks.besides(job.gathered)}",
         )
         self._fire(accelerator, Event.RETURNED)
-        output = ranges.first_bytes(
+        output = blocks.first_bytes(
             accelerator.buffers.output_ranges, ended.output_length, self._namespaces
         )
         plan = accelerator.config.plan
         portions = [
-            *ranges.portions(plan.output_offset, output),
-            *ranges.portions(plan.writes_offset, job.gathered),
+            *blocks.portions(plan.output_offset, output),
+            *blocks.portions(plan.writes_offset, job.gathered),
         ]
         if not portions:
             self._write_ended(accelerator, 0)

@@ -16,11 +16,9 @@ from types import MappingProxyType
 from typing import NamedTuple, get_args
 
 from csd_spec.opcodes import LOG_PAGE
-from nvme_spec.opcodes import DataDirection, data_direction
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.apu.checks import Checks
-from potash_firmware.apu.command import Answer, Context, IfSound
-from potash_firmware.apu.commands import dispatch
+from potash_firmware.apu.commands import Answer, Context, IfSound, dispatch
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.engines import Engines
 from potash_firmware.apu.jobs import Jobs
@@ -246,9 +244,9 @@ class Service:
         self._checks.begin(wanted.image, decided, dropped)
 
     def _answer(self, request: messages.Request, answer: Answer) -> None:
-        """Succeed: the host gets all the bytes that it asked for, zeroes behind what there is."""
+        """Succeed: the host gets all the bytes that it has requested, with zeroes at the end."""
         length = 0
-        if data_direction(request.opcode) is DataDirection.CONTROLLER_TO_HOST and request.length:
+        if answer.data is not None and request.length:
             given, length = min(len(answer.data), request.length), request.length
             slot = self._buffers.slot(request.slot)
             slot[:given] = answer.data[:given]
