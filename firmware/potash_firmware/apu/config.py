@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Annotated, Self
 
 from csd_spec.opcodes import PAGE_SIZE
@@ -50,7 +51,7 @@ class RangeUnit(Enum):
     LBA = "lba"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AcceleratorConfig:
     """One accelerator; sizes of its buffers, and of a function's stack frame, in bytes."""
 
@@ -59,7 +60,7 @@ class AcceleratorConfig:
     output_size: U64
     frame_size: U64 = FRAME_SIZE
 
-    @property
+    @cached_property
     def plan(self) -> ArenaPlan:
         return ArenaPlan(self.input_size, self.output_size, self.frame_size * MAX_CALL_DEPTH)
 

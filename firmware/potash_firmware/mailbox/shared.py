@@ -14,6 +14,7 @@ import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 from pyvfio_user.sealed_memory import SealedMemory
@@ -24,13 +25,13 @@ class MailboxError(Exception):
 
 
 SLOTS = 16
-"""Vendor commands that can be in flight, each with a slot of its own."""
+"""Vendor commands that can be in flight, each with its own slot."""
 
 SLOT_SIZE = 512 * 1024
-"""Bytes that one command moves at most: MDTS."""
+"""Most bytes that one command moves: MDTS."""
 
 STATE_SIZE = 64 * 1024 * 1024
-"""The state area; pages that are never written cost nothing."""
+"""Bytes of the state area; pages that are never written cost nothing."""
 
 PAGE_SIZE = mmap.PAGESIZE
 
@@ -39,13 +40,13 @@ def _pages(size: int) -> int:
     return -(-size // PAGE_SIZE) * PAGE_SIZE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ArenaPlan:
-    """Where an accelerator's buffers lie in its arena: `stack | input | output | data | writes`.
+    """The parts of an accelerator's arena: `stack | input | output | data | writes`.
 
-    Sizes in bytes. Each part starts on a page, so that a buffer is emptied by giving its pages
-    back. `data` is the program's; it sees all in front of `writes`, which holds the blocks that it
-    wants written, until its job has ended.
+    Sizes in bytes. Each part starts on a page, so that a buffer is cleared by releasing its pages.
+    `data` is the program's, which can access everything before `writes`; that holds the blocks that
+    it has written, until its job has ended.
     """
 
     input_size: int
@@ -54,23 +55,23 @@ class ArenaPlan:
     data_size: int = 16 * 1024 * 1024
     writes_size: int = 16 * 1024 * 1024
 
-    @property
+    @cached_property
     def input_offset(self) -> int:
         return _pages(self.stack_size)
 
-    @property
+    @cached_property
     def output_offset(self) -> int:
         return self.input_offset + _pages(self.input_size)
 
-    @property
+    @cached_property
     def data_offset(self) -> int:
         return self.output_offset + _pages(self.output_size)
 
-    @property
+    @cached_property
     def writes_offset(self) -> int:
         return self.data_offset + _pages(self.data_size)
 
-    @property
+    @cached_property
     def size(self) -> int:
         return self.writes_offset + _pages(self.writes_size)
 
@@ -96,13 +97,13 @@ class SharedMemory(SealedMemory):
         return cls(size, fd=fd)
 
     def discard(self, offset: int, size: int) -> None:
-        """Make `size` bytes from page `offset` on zero by giving their pages back."""
+        """Clear `size` bytes from page `offset` on by releasing their pages."""
         if size:
             self._mapped.madvise(mmap.MADV_REMOVE, offset, size)
 
 
 class SharedBuffers:
-    """All memory of one board that both processors see. A context manager; views die with it."""
+    """All memory of one board that both processors share. A context manager, which releases it."""
 
     def __init__(
         self, transfer: SharedMemory, state: SharedMemory, arenas: Mapping[int, SharedMemory]
@@ -129,9 +130,9 @@ class SharedBuffers:
 
     @classmethod
     def adopt(cls, transfer: int, state: int, arenas: Mapping[int, tuple[int, ArenaPlan]]) -> Self:
-        """Map what `create` made in another process; `arenas` are (descriptor, plan) by identifier.
+        """Map the memory of another process; `arenas` are (descriptor, plan) by identifier.
 
-        Raises MailboxError where a descriptor is not what it should be.
+        Raises MailboxError for a wrong descriptor.
         """
         return cls(
             SharedMemory.adopt(transfer, SLOTS * SLOT_SIZE),
@@ -151,7 +152,7 @@ class SharedBuffers:
             memory.close()
 
     def clear_arena(self, accelerator: int) -> None:
-        """Make every byte of an accelerator's arena zero."""
+        """Clear an accelerator's arena."""
         memory = self.arenas[accelerator]
         memory.discard(0, memory.size)
 
@@ -162,20 +163,20 @@ class SharedBuffers:
         self.state.discard(0, self.state.size)
 
     def slot(self, index: int) -> memoryview:
-        """The bytes of one transfer slot. Raises MailboxError when there is none such."""
+        """The bytes of one transfer slot. Raises MailboxError if it does not exist."""
         if not 0 <= index < SLOTS:
             raise MailboxError(f"there is no transfer slot {index}")
         return self.transfer.view[index * SLOT_SIZE : (index + 1) * SLOT_SIZE]
 
     def arena(self, accelerator: int) -> memoryview:
-        """The bytes of an accelerator's arena. Raises MailboxError when there is none such."""
+        """The bytes of an accelerator's arena. Raises MailboxError if it does not exist."""
         memory = self.arenas.get(accelerator)
         if memory is None:
             raise MailboxError(f"there is no accelerator {accelerator}")
         return memory.view
 
     def descriptors(self) -> dict[str, int]:
-        """What the APU's process is started with: a name for each descriptor."""
+        """Descriptors for the APU's process, by name."""
         named = {"state": self.state.fd, "transfer": self.transfer.fd}
         return named | {f"arena{key}": memory.fd for key, memory in self.arenas.items()}
 
