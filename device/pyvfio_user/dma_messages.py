@@ -76,16 +76,23 @@ class _Awaited:
 
 
 class DmaMessages:
-    """Transfers from and to the memory of the client at `connection`.
+    """Transfers from and to the memory of the client at `connection`; `failed` is called where it
+    has to be ended.
 
     `handle` is given each command that comes meanwhile, and says whether it has been handled; if
     not, it keeps the command, and the transfer ends. Not for several threads.
     """
 
-    def __init__(self, connection: Connection, handle: Callable[[Message], bool]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        handle: Callable[[Message], bool],
+        failed: Callable[[], None],
+    ) -> None:
         self._connection = connection
         self._channel = connection
         self._handle = handle
+        self._failed = failed
         self._max_transfer = DEFAULT_MAX_TRANSFER
         self._awaited: dict[int, _Awaited] = {}
         self._next_id = 0
@@ -169,6 +176,7 @@ class DmaMessages:
         except (Disconnected, ProtocolError) as error:
             self.failure = str(error)
             self.interrupted = True
+            self._failed()
             raise TransferError(self.failure) from None
         finally:
             self._active = False

@@ -87,7 +87,7 @@ class Server:
         """Commands that came in the middle of a transfer, with descriptors that are ours."""
         self._handling = False
         self._limit: float | None = None
-        """When the client must have negotiated; None when it has."""
+        """When the client must have negotiated, or its connection has failed; None else."""
         self._accept_at = 0.0
 
     def __enter__(self) -> Self:
@@ -161,9 +161,10 @@ class Server:
         return max(0.0, due - time.monotonic())
 
     def expire(self) -> None:
-        """End the connection of a client that does not negotiate in time."""
+        """End the connection of a client that does not negotiate in time, or that has failed."""
         if self._limit is not None and time.monotonic() >= self._limit:
-            self._end(f"the client did not negotiate within {NEGOTIATION_TIME:g} seconds")
+            silent = f"the client did not negotiate within {NEGOTIATION_TIME:g} seconds"
+            self._end(self._failure or silent)
 
     def turn_away(self, reason: str = "there is a client already") -> None:
         """Close the connections that wait to be accepted: whoever made them learns at once.
@@ -231,6 +232,10 @@ class Server:
         self._kept.append(message._replace(payload=memoryview(bytes(message.payload))))
         return self._handling and bool(message.flags & MessageFlags.NO_REPLY)
 
+    def _failed(self) -> None:
+        """The connection has to be ended: `expire` does so where its owner forgets to step."""
+        self._limit = time.monotonic()
+
     def _take_kept(self) -> Message:
         message = self._kept.popleft()
         if not self._kept and self._messages is not None:
@@ -254,7 +259,7 @@ class Server:
             return False
         client.setblocking(False)
         connection = Connection(client, max_message=MAX_MESSAGE, max_queued=MAX_QUEUED)
-        self._messages = DmaMessages(connection, self._interleave)
+        self._messages = DmaMessages(connection, self._interleave, self._failed)
         self._connection = connection
         self._session = Session(
             self._device,

@@ -249,6 +249,19 @@ def test_commands_without_end_end_the_connection(
     assert "without end" in ended[0]
 
 
+def test_a_failed_connection_expires(
+    client: RawClient, memory: AddressSpace, ended: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its owner waits for a message that never comes."""
+    monkeypatch.setattr(dma_messages, "REPLY_TIME", 0.05)
+    assert client.server.timeout is None
+    with pytest.raises(AccessFault):
+        memory.view(RAM, 4)
+    assert client.server.timeout == 0.0 and not ended
+    client.server.expire()
+    assert "did not answer" in ended[0] and not client.server.connected
+
+
 def test_a_client_that_leaves_is_heard_of_after_the_transfer(
     client: RawClient, memory: AddressSpace, device: Recorder, ended: list[str]
 ) -> None:
