@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from potash.bench import first_load, models, xnnpack
+from potash.bench import first_load, models, report, xnnpack
 from potash.bench.report import Result
 from potash.cli.device.bench import bench
 from potash.models import networks
@@ -38,7 +38,7 @@ Told = dict[tuple[str, str], dict[str, Any]]
 @pytest.fixture(autouse=True, scope="module")
 def hurried() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(models, "WINDOW", 0)
+        patch.setattr(report, "WINDOW", 0)
         yield
 
 

@@ -6,7 +6,7 @@ import math
 import pytest
 from click.testing import CliRunner
 
-from potash.bench import vta
+from potash.bench import report, vta
 from potash.bench.report import Baseline
 from potash.cli.device.bench import bench
 from potash.models.resnet import Layer
@@ -100,7 +100,7 @@ def _told(*arguments: str) -> list[dict[str, object]]:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """One small layer instead of the large ones, and no time for it."""
-    monkeypatch.setattr(vta, "WINDOW", 0)
+    monkeypatch.setattr(report, "WINDOW", 0)
     monkeypatch.setattr(vta, "LOADS", {"C2": vta.Load(SMALL["convolution"])})
     monkeypatch.setattr(streams, "LAYERS", {"C2": SMALL["convolution"]})
 
@@ -136,7 +136,7 @@ def test_a_result_that_is_wrong_ends_the_measurement(monkeypatch: pytest.MonkeyP
 
 
 def test_the_baseline_is_the_processor_s_best_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vta, "WINDOW", 0)
+    monkeypatch.setattr(report, "WINDOW", 0)
     monkeypatch.setattr(vta, "LOADS", {"C2": vta.Load(SMALL["convolution"])})
     monkeypatch.setattr(vta, "_peak", lambda: 1e6)
     if peak.best() is None:

@@ -2,8 +2,7 @@
 
 import random
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potash import timing
-from potash.bench.report import Result, alone, paired
+from potash.bench.report import Result, alone, once, paired
 from potash.sdk.progress import Progress
 from potash_device.timing.drive import Drive
 from potash_device.timing.profile import PAGE, PROFILES, Profile, Rate
@@ -55,10 +54,10 @@ def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Re
         read = partial(timing.read_trace, path, PROFILES["tlc"])
         asked = read()
         if READING in names:
-            rates = [_rate(SAMPLE, read) for _ in range(pairs)]
+            rates = [SAMPLE / once(read) for _ in range(pairs)]
             yield alone(READING, "throughput", "requests/s", rates)
     if SIMULATING in names:
-        rates = [_rate(len(asked), partial(_drive().run, asked)) for _ in range(pairs)]
+        rates = [len(asked) / once(partial(_drive().run, asked)) for _ in range(pairs)]
         yield alone(SIMULATING, "throughput", "requests/s", rates)
 
 
@@ -107,9 +106,3 @@ def _drive() -> Drive:
     drive = timing.drive("tlc")
     timing.precondition(drive, 0.5)
     return drive
-
-
-def _rate(count: int, run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return count / (time.perf_counter() - start)

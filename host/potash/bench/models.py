@@ -11,14 +11,13 @@ Source of the breakdown: "VTA: An Open Hardware-Software Stack for Deep Learning
 """
 
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from potash.bench import first_load, xnnpack
-from potash.bench.report import Baseline, Result, alone, paired
+from potash.bench.report import Baseline, Result, alone, median, once, paired
 from potash.models import networks, public, resnet
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
@@ -33,8 +32,6 @@ from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.runtime import Model, ModelError, inspect
 from potash_firmware.vta_runtime import Runtime
 
-WINDOW = 0.02
-"""Seconds that a measurement takes at least."""
 OUTPUT_BYTES = 1 << 20
 """Room for a model's outputs."""
 
@@ -160,9 +157,7 @@ def _loaded(model: bytes, delegate: VtaDelegate, pairs: int) -> list[tuple[float
     """Milliseconds of loading a model that the caches know, and of loading it with XNNPACK."""
 
     def load(delegate: VtaDelegate | None) -> float:
-        started = time.perf_counter()
-        Model(model, delegate=delegate)
-        return (time.perf_counter() - started) * 1e3
+        return once(lambda: Model(model, delegate=delegate)) * 1e3
 
     return [(load(delegate), load(None)) for _ in range(pairs)]
 
@@ -172,9 +167,7 @@ def _called(model: bytes, inputs: bytes, pairs: int) -> list[tuple[float, float]
     output = memoryview(bytearray(OUTPUT_BYTES))
 
     def call(models: Models) -> float:
-        started = time.perf_counter()
-        models.infer_vta(memoryview(model), memoryview(inputs), output)
-        return (time.perf_counter() - started) * 1e3
+        return once(lambda: models.infer_vta(memoryview(model), memoryview(inputs), output)) * 1e3
 
     pair = [(call(models), call(models)) for models in (Models({}) for _ in range(pairs))]
     return [(second, first) for first, second in pair]
@@ -251,13 +244,6 @@ def _run(model: Model, inputs: bytes) -> bytes:
 
 
 def _milliseconds(model: Model, inputs: bytes) -> float:
-    """The median of as many runs as fit into a window, after one that warms up."""
+    """The median of runs."""
     output = memoryview(bytearray(OUTPUT_BYTES))
-    model(inputs, output)
-    until = time.perf_counter() + WINDOW
-    times: list[float] = []
-    while not times or time.perf_counter() < until:
-        started = time.perf_counter()
-        model(inputs, output)
-        times.append(time.perf_counter() - started)
-    return statistics.median(times) * 1e3
+    return median(lambda: model(inputs, output)) * 1e3

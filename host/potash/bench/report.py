@@ -7,12 +7,16 @@ lowest and the highest ratio.
 
 import platform
 import statistics
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from potash.schema import Positive
 from potash.tables import columns
+
+WINDOW = 0.02
+"""Seconds that a measurement takes at least."""
 
 
 class Baseline(NamedTuple):
@@ -80,6 +84,23 @@ def alone(name: str, metric: str, unit: str, values: Sequence[float]) -> Result:
     """The result of measurements that have no baseline."""
     median = statistics.median(values)
     return Result(name, metric, median, unit, None, None, len(values), (min(values), max(values)))
+
+
+def once(run: Callable[[], object]) -> float:
+    """Seconds of a run."""
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
+def median(run: Callable[[], object]) -> float:
+    """The median of the seconds of as many runs as fit into a window, after one that warms up."""
+    run()
+    until = time.perf_counter() + WINDOW
+    times = [once(run)]
+    while time.perf_counter() < until:
+        times.append(once(run))
+    return statistics.median(times)
 
 
 def machine() -> Machine:

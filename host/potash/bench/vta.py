@@ -8,12 +8,11 @@ import math
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from potash.bench.report import Result, alone, paired
+from potash.bench.report import Result, alone, median, once, paired
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 from potash.vta import scheduled, streams
@@ -22,8 +21,6 @@ from potash_device.vta.fast import peak
 from potash_device.vta.fast.simulator import FastSimulator
 from potash_device.vta.isa import Alu, Gemm
 
-WINDOW = 0.02
-"""Seconds that a measurement takes at least."""
 START = """
 import time
 started = time.perf_counter()
@@ -81,7 +78,7 @@ def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Re
     if ADDITION in names:
         progress(ADDITION, len(wanted) / (len(wanted) + 2))
         engine, stream = _ready(ADDITION, Load(streams.addition))
-        times = [_seconds(lambda: engine.execute(stream.code)) * 1e3 for _ in range(pairs)]
+        times = [median(lambda: engine.execute(stream.code)) * 1e3 for _ in range(pairs)]
         yield alone(ADDITION, "time", "ms", times)
     if START_NAME in names:
         progress(START_NAME, (len(wanted) + 1) / (len(wanted) + 2))
@@ -93,7 +90,7 @@ def _throughput(name: str, load: Load, pairs: int) -> Iterator[Result]:
     operations = 2 * stream.products / 1e9
     windows = []
     for index in range(pairs):
-        contenders = [lambda: operations / _seconds(lambda: engine.execute(stream.code)), _peak]
+        contenders = [lambda: operations / median(lambda: engine.execute(stream.code)), _peak]
         order = (0, 1) if index % 2 == 0 else (1, 0)
         found = {at: contenders[at]() for at in order}
         windows.append((found[0], found[1]))
@@ -120,7 +117,7 @@ def _shares(
     }
     shares: dict[str, list[float]] = {"GEMM": [], "ALU": [], "transfers": []}
     for _ in range(pairs):
-        times = {what: _seconds(partial(engine.execute, code)) for what, code in streams.items()}
+        times = {what: median(partial(engine.execute, code)) for what, code in streams.items()}
         shares["GEMM"].append((times["without ALU"] - times["transfers"]) / times["all"])
         shares["ALU"].append((times["all"] - times["without ALU"]) / times["all"])
         shares["transfers"].append(times["transfers"] / times["all"])
@@ -146,8 +143,8 @@ def _ready(name: str, load: Load) -> tuple[FastSimulator, streams.Stream]:
 def _preparation(engine: FastSimulator, stream: streams.Stream) -> tuple[float, float]:
     """Milliseconds that the first run takes longer than another one, and that two of those take."""
     engine.forget()
-    first = _once(lambda: engine.execute(stream.code))
-    again = _seconds(lambda: engine.execute(stream.code))
+    first = once(lambda: engine.execute(stream.code))
+    again = median(lambda: engine.execute(stream.code))
     return max(first - again, 1e-9) * 1e3, again * 2e3
 
 
@@ -157,23 +154,7 @@ def _peak() -> float:
         return math.nan
     count = 20_000
     run = peak.iterations[best]
-    return peak.PEAKS[best].operations * count / _seconds(lambda: run(count)) / 1e9
-
-
-def _once(run: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    run()
-    return time.perf_counter() - started
-
-
-def _seconds(run: Callable[[], object]) -> float:
-    """The median of as many runs as fit into a window, after one that warms up."""
-    run()
-    until = time.perf_counter() + WINDOW
-    times = [_once(run)]
-    while time.perf_counter() < until:
-        times.append(_once(run))
-    return statistics.median(times)
+    return peak.PEAKS[best].operations * count / median(lambda: run(count)) / 1e9
 
 
 def _start() -> float:

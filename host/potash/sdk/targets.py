@@ -46,9 +46,11 @@ class Source(Protocol):
 
     def confirm(self) -> None:
         """Check it after the job. Raises PotashError if the job may have read something else."""
+        return
 
     def close(self) -> None:
         """Release what `prepare` opened; a second call does nothing."""
+        return
 
 
 class Sink:
@@ -99,9 +101,6 @@ class BufferSource(Source):
         accelerator.write_input(self._data, progress=reporter.progress)
         reporter.report(f"send {self.size} bytes of input")
 
-    def confirm(self) -> None:
-        pass
-
     def close(self) -> None:
         self._data = b""
 
@@ -123,12 +122,6 @@ class PagesSource(Source):
 
     def attach(self, accelerator: AcceleratorCommands, reporter: Reporter) -> None:
         use_input(accelerator, self._pages, self._nsid, reporter)
-
-    def confirm(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 class LocalStorage(NamedTuple):

@@ -2,7 +2,6 @@
 
 import fnmatch
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 import click
 
@@ -12,7 +11,7 @@ from potash.bench import guest as guest_bench
 from potash.bench import programs as program_bench
 from potash.bench.report import Report, Result, document, table
 from potash.cli.device.mirror import mirror_option
-from potash.cli.drive.common import json_option, say
+from potash.cli.drive.common import Decorator, json_option, say, together
 from potash.cli.progress import showing
 from potash.programs.examples import examples_folder
 from potash.sdk.progress import Progress
@@ -31,17 +30,28 @@ _only = click.option(
 )
 
 
-def _pairs(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return click.option(
-        "--pairs", type=click.IntRange(1), default=PAIRS, show_default=True, help=help
-    )
-
-
 @click.group()
 def bench() -> None:
     """Measure the performance of the device, compared with a baseline if there is one."""
 
 
+def _benchmark(pairs: str, *options: Decorator, first: Sequence[Decorator] = ()) -> Decorator:
+    """A command that measures; `pairs` describes `--pairs`."""
+    return together(
+        bench.command(),
+        *first,
+        _only,
+        click.option(
+            "--pairs", type=click.IntRange(1), default=PAIRS, show_default=True, help=pairs
+        ),
+        *options,
+        json_option(Report),
+    )
+
+
+_guest = click.option(
+    "--guest", is_flag=True, help="Measure in a Linux guest, compared with QEMU's own NVMe drive."
+)
 _seconds = click.option(
     "--seconds",
     type=click.FloatRange(0.1, 600),
@@ -51,15 +61,18 @@ _seconds = click.option(
 )
 
 
-@bench.command()
-@click.option(
-    "--guest", is_flag=True, help="Measure in a Linux guest, compared with QEMU's own NVMe drive."
+@_benchmark(
+    "Number of measurements of each drive.",
+    _seconds,
+    mirror_option,
+    first=[
+        click.option(
+            "--guest",
+            is_flag=True,
+            help="Measure in a Linux guest, compared with QEMU's own NVMe drive.",
+        )
+    ],
 )
-@_only
-@_pairs("Number of measurements of each drive.")
-@_seconds
-@mirror_option
-@json_option(Report)
 def nvme(
     guest: bool, patterns: tuple[str, ...], pairs: int, seconds: float, debian_mirror: str | None
 ) -> None:
@@ -84,25 +97,18 @@ def nvme(
     say(document(results), table(results), indent=2)
 
 
-@bench.command()
-@_only
-@_pairs("Number of measurements of each load.")
-@_seconds
-@json_option(Report)
+@_benchmark("Number of measurements of each load.", _seconds)
 def cp(patterns: tuple[str, ...], pairs: int, seconds: float) -> None:
     """Measure executions of a program in a compute namespace.
 
     The program returns at once. Latency is the median time from the doorbell to the completion.
     Programs whose name contains -ranges- have two memory ranges.
     """
-    chosen = _chosen(patterns, computational_bench.NAMES)
-    _report(lambda progress: computational_bench.measure(chosen, pairs, seconds, progress))
+    names = _chosen(patterns, computational_bench.NAMES)
+    _report(lambda progress: computational_bench.measure(names, pairs, seconds, progress))
 
 
-@bench.command()
-@_only
-@_pairs("Number of measurements of each stream and of its baseline.")
-@json_option(Report)
+@_benchmark("Number of measurements of each stream and of its baseline.")
 def vta(patterns: tuple[str, ...], pairs: int) -> None:
     """Measure the tensor accelerator's simulator.
 
@@ -114,14 +120,11 @@ def vta(patterns: tuple[str, ...], pairs: int) -> None:
     """
     from potash.bench import vta as vta_bench  # brings numba
 
-    chosen = _chosen(patterns, vta_bench.NAMES)
-    _report(lambda progress: vta_bench.measure(chosen, pairs, progress))
+    names = _chosen(patterns, vta_bench.NAMES)
+    _report(lambda progress: vta_bench.measure(names, pairs, progress))
 
 
-@bench.command()
-@_only
-@_pairs("Number of measurements of each program and of its baseline.")
-@json_option(Report)
+@_benchmark("Number of measurements of each program and of its baseline.")
 def bpf(patterns: tuple[str, ...], pairs: int) -> None:
     """Measure programs, compared with the same C on this machine.
 
@@ -134,17 +137,16 @@ def bpf(patterns: tuple[str, ...], pairs: int) -> None:
     _report(lambda progress: program_bench.measure(chosen, folder, pairs, progress))
 
 
-@bench.command()
-@_only
-@_pairs("Number of measurements of the delegate and of each baseline.")
-@click.option(
-    "--threads",
-    type=click.IntRange(1, MOST_THREADS),
-    default=1,
-    show_default=True,
-    help="Threads of the tensor accelerator's simulator, and of XNNPACK.",
+@_benchmark(
+    "Number of measurements of the delegate and of each baseline.",
+    click.option(
+        "--threads",
+        type=click.IntRange(1, MOST_THREADS),
+        default=1,
+        show_default=True,
+        help="Threads of the tensor accelerator's simulator, and of XNNPACK.",
+    ),
 )
-@json_option(Report)
 def model(patterns: tuple[str, ...], pairs: int, threads: int) -> None:
     """Measure models, compared with TensorFlow Lite's own kernels.
 
@@ -173,10 +175,7 @@ def model(patterns: tuple[str, ...], pairs: int, threads: int) -> None:
     )
 
 
-@bench.command()
-@_only
-@_pairs("Number of measurements of each speed.")
-@json_option(Report)
+@_benchmark("Number of measurements of each speed.")
 def drive(patterns: tuple[str, ...], pairs: int) -> None:
     """Measure the timing model of flash, and the effect of placement.
 
@@ -185,14 +184,11 @@ def drive(patterns: tuple[str, ...], pairs: int) -> None:
     """
     from potash.bench import drive_time  # brings numba
 
-    chosen = _chosen(patterns, drive_time.NAMES)
-    _report(lambda progress: drive_time.measure(chosen, pairs, progress))
+    names = _chosen(patterns, drive_time.NAMES)
+    _report(lambda progress: drive_time.measure(names, pairs, progress))
 
 
-@bench.command()
-@_only
-@_pairs("Number of measurements of each.")
-@json_option(Report)
+@_benchmark("Number of measurements of each.")
 def fleet(patterns: tuple[str, ...], pairs: int) -> None:
     """Measure a fleet on this machine.
 
@@ -202,8 +198,8 @@ def fleet(patterns: tuple[str, ...], pairs: int) -> None:
     """
     from potash.bench import fleet as fleet_bench
 
-    chosen = _chosen(patterns, fleet_bench.NAMES)
-    _report(lambda progress: fleet_bench.measure(chosen, pairs, progress))
+    names = _chosen(patterns, fleet_bench.NAMES)
+    _report(lambda progress: fleet_bench.measure(names, pairs, progress))
 
 
 def _report(measure: Callable[[Progress], Iterator[Result]], left_out: Iterable[str] = ()) -> None:
