@@ -237,7 +237,7 @@ def _queues(rpu: Rpu) -> list[reported.Queue]:
             qid=qid,
             size=queue.size if queue is not None else None,
             waiting=(queue.tail - queue.head) % queue.size if queue is not None else 0,
-            outstanding=len(core.outstanding.identifiers(qid)),
+            outstanding=len(core.outstanding.by_queue[qid]),
             commands=commands[qid],
         )
         for qid in sorted({*submissions, *commands})

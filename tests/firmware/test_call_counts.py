@@ -31,7 +31,7 @@ def passes(host: Host) -> None:
     assert host.rpu.timeout != 0.0
 
 
-def measured(host: Host, queue: Queue, opcode: int, dword12: int = 7) -> Calls:
+def measured(host: Host, queue: Queue, opcode: int, dword12: int = 0) -> Calls:
     """The calls of one command of 4 KiB, the second of its kind."""
     for cid in (1, 2):
         host.place(queue, opcode, cid, nsid=1, cdws=(0, 0, dword12))
@@ -56,7 +56,7 @@ def within(calls: Calls, limit: int, request: pytest.FixtureRequest) -> None:
 def test_a_read_on_the_fast_path(request: pytest.FixtureRequest) -> None:
     with Host() as host:
         host.enable()
-        within(measured(host, host.create_io_queue(), READ), 89, request)
+        within(measured(host, host.create_io_queue(), READ), 47, request)
 
 
 @pytest.mark.parametrize("opcode", [READ, WRITE])
@@ -64,4 +64,4 @@ def test_a_command_that_the_executor_carries_out(
     host: Host, opcode: int, request: pytest.FixtureRequest
 ) -> None:
     queue = host.create_io_queue()
-    within(measured(host, queue, opcode, 7 | FUA), 246, request)
+    within(measured(host, queue, opcode, FUA), 120, request)

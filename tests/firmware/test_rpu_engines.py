@@ -72,7 +72,9 @@ def heard(apu: ApuPort) -> list[ToApu]:
 
 def ended(link: ApuLink) -> list[Future[Any]]:
     assert list(link.messages()) == []
-    return list(link.engines.finished())
+    found = list(link.engines.ended)
+    link.engines.ended.clear()
+    return found
 
 
 def test_what_an_execution_names_is_shared_once(

@@ -86,7 +86,7 @@ def test_both_paths_and_a_bytearray_agree(seed: int) -> None:
     with ExitStack() as stack:
         hosts = [stack.enter_context(powered(None, *shapes)) for _ in range(2)]
         slow = hosts[1].rpu.arbiter
-        slow.memory_path.run = lambda queue, limit: 0  # type: ignore[method-assign]  # there is none
+        slow.fast_path.run = lambda queue, limit: 0  # type: ignore[method-assign]  # there is none
         guest, model = bytearray(chosen.randbytes(BUFFER)), bytearray(SIZE)
         for host in hosts:
             host.put(bytes(guest))

@@ -55,7 +55,7 @@ class FakeEngine:
         self.forgotten: list[int] = []
         self.verdict: Outcome | None = Outcome.RETURNED
         """How every check ends at once; None where the test ends them."""
-        self._finished: deque[Future[Any]] = deque()
+        self.ended: deque[Future[Any]] = deque()
 
     def open(self, nsid: int) -> None:
         self.opened.append(nsid)
@@ -91,10 +91,6 @@ class FakeEngine:
     def forget(self, serial: int) -> None:
         self.forgotten.append(serial)
 
-    def finished(self) -> Iterator[Future[Any]]:
-        while self._finished:
-            yield self._finished.popleft()
-
     # The test's.
 
     def end(
@@ -108,7 +104,7 @@ class FakeEngine:
         asked = self.asked[0] if asked is None else asked
         self.asked.remove(asked)
         asked.future.set_result(Execution(outcome, value, work))
-        self._finished.append(asked.future)
+        self.ended.append(asked.future)
 
     def end_cancelled(self) -> None:
         """Those that were cancelled end."""
@@ -119,7 +115,7 @@ class FakeEngine:
         """A check, the oldest one, ends."""
         _, future = self.checks.popleft()
         future.set_result(verdict)
-        self._finished.append(future)
+        self.ended.append(future)
 
 
 class ComputeHost(Host):

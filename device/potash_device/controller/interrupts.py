@@ -129,8 +129,10 @@ class Coalescing:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._due: set[int] = set()
-        self._held: dict[int, _Held] = {}
+        self.due: set[int] = set()
+        """Those that are to be interrupted now."""
+        self.holds: dict[int, _Held] = {}
+        """The vectors of completions that are held back."""
         self._threshold = 1
         self._time = 0.0
         self._exempt: Collection[int] = frozenset()
@@ -140,8 +142,8 @@ class Coalescing:
 
         A threshold of 1 or a time of 0 holds nothing back. What is held already goes out.
         """
-        self._due.update(self._held)
-        self._held.clear()
+        self.due.update(self.holds)
+        self.holds.clear()
         self._threshold = threshold if seconds > 0 else 1
         self._time = seconds
         self._exempt = exempt
@@ -149,39 +151,39 @@ class Coalescing:
     def announce(self, vector: int, count: int = 1, *, urgent: bool = False) -> None:
         """`count` completions were posted of which `vector` is to tell; at once if `urgent`."""
         if self._threshold == 1 or urgent or vector in self._exempt:
-            self._due.add(vector)
+            self.due.add(vector)
             return
-        held = self._held.setdefault(vector, _Held(0, 0.0))
+        held = self.holds.setdefault(vector, _Held(0, 0.0))
         if not held.count:
             held.until = self._clock() + self._time
         held.count += count
 
     def take_due(self) -> set[int]:
         """The vectors to be interrupted now."""
-        if self._held:
+        if self.holds:
             now = self._clock()
-            for vector, held in self._held.items():
+            for vector, held in self.holds.items():
                 if held.count >= self._threshold or now >= held.until:
-                    self._due.add(vector)
-        due = self._due
+                    self.due.add(vector)
+        due = self.due
         if due:
-            self._due = set()
+            self.due = set()
             for vector in due:
-                self._held.pop(vector, None)
+                self.holds.pop(vector, None)
         return due
 
     @property
     def held(self) -> set[int]:
         """The vectors that are due now or later."""
-        return self._due | set(self._held)
+        return self.due | set(self.holds)
 
     @property
     def timeout(self) -> float | None:
         """Seconds until the next interrupt is due; None when none is held back."""
-        if not self._held:
+        if not self.holds:
             return None
-        return max(0.0, min(held.until for held in self._held.values()) - self._clock())
+        return max(0.0, min(held.until for held in self.holds.values()) - self._clock())
 
     def clear(self) -> None:
-        self._due.clear()
-        self._held.clear()
+        self.due.clear()
+        self.holds.clear()

@@ -34,7 +34,7 @@ class QueueSet:
         self.page: DoorbellPage | None = None
         """The doorbells, where a host may have mapped them."""
         self._dma = dma
-        self._filled: dict[int, SubmissionQueue] = {}
+        self.filled: dict[int, SubmissionQueue] = {}
         """The queues that may have something to fetch, so that idle ones cost nothing."""
         self._last_served = 0
 
@@ -44,7 +44,7 @@ class QueueSet:
         self.unbind()
         self.submissions.clear()
         self.completions.clear()
-        self._filled.clear()
+        self.filled.clear()
         self.shadow = None
 
     @property
@@ -63,7 +63,7 @@ class QueueSet:
         self.clear()
         self.completions.update((queue.qid, queue) for queue in completions)
         self.submissions.update((queue.qid, queue) for queue in submissions)
-        self._filled.update(self.submissions)
+        self.filled.update(self.submissions)
         self._last_served = last_served
         self.shadow = shadow
         if shadow is not None:
@@ -103,7 +103,7 @@ class QueueSet:
     def remove_submission(self, qid: int) -> SubmissionQueue:
         """Take a queue out, with its completions that still wait for room."""
         queue = self.submissions.pop(qid)
-        self._filled.pop(qid, None)
+        self.filled.pop(qid, None)
         queue.completions.forget(queue)
         queue.completions.submission_queues -= 1
         return queue
@@ -141,7 +141,7 @@ class QueueSet:
         if isinstance(queue, CompletionQueue):
             return queue if queue.move_head(value) else None
         queue.move_tail(value)
-        self._filled[qid] = queue
+        self.filled[qid] = queue
         return None
 
     @property
@@ -181,7 +181,7 @@ class QueueSet:
                 continue
             try:
                 submission.move_tail(tail)
-                self._filled[submission.qid] = submission
+                self.filled[submission.qid] = submission
             except InvalidDoorbell as error:
                 submission.refused = tail
                 errors.append(error)
@@ -216,7 +216,7 @@ class QueueSet:
     ) -> bool:
         """Post a completion; False when it has to wait for the host. Raises AccessFault."""
         queue = source.completions
-        if queue.full:
+        if (queue.tail + 1) % queue.size == queue.head:
             self._take_head(queue)
         return queue.post(source, cid, status, dnr, result)
 
@@ -270,7 +270,7 @@ class QueueSet:
     @property
     def ready(self) -> list[SubmissionQueue]:
         """The queues with something to fetch."""
-        filled = self._filled
+        filled = self.filled
         if not filled:
             return []
         ready = []

@@ -102,7 +102,7 @@ class CompletionQueue:
         `result` is dwords 0 and 1 as one number.
         Raises AccessFault when the memory is gone.
         """
-        if self._backlog or self.full:
+        if self._backlog or (self.tail + 1) % self.size == self.head:
             self._backlog.append((source, cid, status, dnr, result))
             return False
         self._store(source, cid, status, dnr, result)
@@ -141,7 +141,8 @@ class CompletionQueue:
 
         Raises InvalidDoorbell for a head outside what was posted, AccessFault as `post`.
         """
-        if head >= self.size or (head - self.head) % self.size > self.occupied:
+        size = self.size
+        if head >= size or (head - self.head) % size > (self.tail - self.head) % size:
             raise InvalidDoorbell(f"completion queue {self.qid} cannot have head {head}")
         self.head = head
         self.refused = None
@@ -178,10 +179,7 @@ class CompletionQueue:
         self._words[at * COMPLETION_ENTRY_WORDS + STATUS_WORD] = (
             status_word(status, phase=self.phase, dnr=dnr) if status or dnr else self.phase
         )
-        self._advance()
-
-    def _advance(self) -> None:
-        self.tail += 1
+        self.tail = at + 1
         if self.tail == self.size:
             self.tail = 0
             self.phase ^= 1
@@ -191,7 +189,10 @@ class CompletionQueue:
     ) -> None:
         self._staged += COMPLETION_BODY.pack(result, source.head, source.qid, cid)
         self._staged += status_word(status, phase=self.phase, dnr=dnr).to_bytes(2, "little")
-        self._advance()
+        self.tail += 1
+        if self.tail == self.size:
+            self.tail = 0
+            self.phase ^= 1
 
     @property
     def staged(self) -> int:
@@ -265,7 +266,7 @@ class SubmissionQueue:
     @property
     def ready(self) -> bool:
         """There is something to fetch, and room to answer it."""
-        return self.head != self.tail and not self.closed and not self.completions.blocked
+        return self.head != self.tail and not self.closed and not self.completions._backlog
 
     @property
     def entries(self) -> memoryview:

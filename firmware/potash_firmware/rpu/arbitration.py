@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from nvme_spec.features import UNLIMITED_BURST, Arbitration, FeatureId
 from potash_device.controller.queues import SubmissionQueue
-from potash_firmware.rpu.command_sets.memory.access import MemoryFastPath, NoMemoryFastPath
-from potash_firmware.rpu.command_sets.nvm.fast_path import FastPath, NoFastPath
+from potash_firmware.rpu.command_sets.fast_path import FastPath
 from potash_firmware.rpu.commands import Commands
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.features.values import Features
@@ -41,17 +40,16 @@ class Arbiter:
         interrupts: Interrupts,
         clock: Callable[[], float],
     ) -> None:
-        fast_path = FastPath if controller.timing is None else NoFastPath
-        self.fast_path = fast_path(controller, commands.complete_successes)
-        memory_path = MemoryFastPath if controller.timing is None else NoMemoryFastPath
-        self.memory_path = memory_path(controller, commands.complete_successes)
+        self.fast_path = FastPath(controller, commands.complete_successes)
+        self._is_modelled = controller.timing is not None
+        """The time of each command is asked of a model."""
         self._board = controller.board
         self._lifecycle = lifecycle
         self._commands = commands
         self._interrupts = interrupts
         self._clock = clock
         self._faults = controller.faults
-        self._media_work = controller.media_work
+        self._unfinished = controller.media_work.unfinished
         self._outstanding = controller.outstanding
         self._operations = controller.operations
         self._burst = 0
@@ -68,7 +66,7 @@ class Arbiter:
         burst = self._burst
         executed = 0
         until = 0.0
-        while ready := [queue for queue in queues.round_robin() if self.may_fetch(queue)]:
+        while ready := [queue for queue in queues.round_robin() if self._has_room(queue)]:
             for queue in ready:
                 done = self._serve_burst(queue, burst or CHUNK)
                 if not done and self._board.dma.interrupted:
@@ -76,51 +74,54 @@ class Arbiter:
                 executed += done
                 if len(ready) > 1:  # its host goes on while the others are served
                     self._interrupts.send()
-                if burst or not queue.ready:
+                if burst or queue.head == queue.tail or not queue.ready:
                     queues.served(queue)
                 now = self._clock()
                 until = until or now + PASS_TIME
                 if now >= until or not self._lifecycle.serving:
                     return executed
-                if not burst and queue.ready:
+                if not burst and queue.head != queue.tail and queue.ready:
                     break
+            else:
+                if all(queue.head == queue.tail for queue in ready):
+                    break  # as far as is known: doorbells are polled in the next pass
         return executed
 
     def may_fetch(self, queue: SubmissionQueue) -> bool:
         """There is something in the queue, and room for what comes of it."""
+        return queue.ready and self._has_room(queue)
+
+    def _has_room(self, queue: SubmissionQueue) -> bool:
         if queue.qid == 0:
-            return (
-                queue.ready and self._outstanding.admin < ADMIN_LIMIT and not self._operations.full
-            )
+            return self._outstanding.admin < ADMIN_LIMIT and not self._operations.full
         return (
-            queue.ready
-            and len(self._media_work.unfinished) < MEDIA_WORK_LIMIT
-            and len(self._outstanding) < OUTSTANDING_LIMIT
+            len(self._unfinished) < MEDIA_WORK_LIMIT
+            and len(self._outstanding.all) < OUTSTANDING_LIMIT
         )
 
     def _serve_burst(self, queue: SubmissionQueue, burst: int) -> int:
-        """Execute up to `burst` commands of a queue; how many there were."""
+        """Execute up to `burst` commands of a queue that has some; how many there were."""
         executed = 0
-        while (
-            executed < burst
-            and queue.head != queue.tail
-            and self.may_fetch(queue)
-            and self._lifecycle.serving
-        ):
+        while True:
             if (
                 queue.qid
+                and not self._is_modelled
                 and not self._faults.io
                 and self._board.trace.sink is None
                 and queue.qid not in self._outstanding.fused
+                and (done := self.fast_path.run(queue, burst - executed))
             ):
-                done = self.fast_path.run(queue, burst - executed) or self.memory_path.run(
-                    queue, burst - executed
-                )
-                if done:
-                    executed += done
-                    continue
-                if self._board.dma.interrupted:
-                    break  # what failed for that only is begun again
-            executed += 1
-            self._commands.begin(queue)
+                executed += done
+            elif self._board.dma.remote and self._board.dma.interrupted:
+                break  # what failed for that only is begun again
+            else:
+                executed += 1
+                self._commands.begin(queue)
+            if (
+                executed >= burst
+                or queue.head == queue.tail
+                or not self.may_fetch(queue)
+                or not self._lifecycle.serving
+            ):
+                break
         return executed

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, cast
 
 from nvme_spec.identify.capabilities import CommandSet
-from nvme_spec.logs import CommandByte, ErrorEvent
+from nvme_spec.logs import CommandByte, ErrorEvent, SanitizeState
 from nvme_spec.opcodes import DataDirection, data_direction
 from nvme_spec.queues import FLAGS_FUSE_MASK, FLAGS_PSDT_SHIFT, SubmissionEntry
 from nvme_spec.status import NvmeError, Status
@@ -20,7 +20,7 @@ from potash_firmware.rpu.command import Command, Result
 from potash_firmware.rpu.command_sets.nvm import fused
 from potash_firmware.rpu.command_sets.nvm.blocks import require_pointer
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.dispatch import Table, check_namespace
+from potash_firmware.rpu.dispatch import NamespaceUse, Table, check_namespace
 from potash_firmware.rpu.interrupts import Interrupts
 from potash_firmware.rpu.lifecycle import Lifecycle, State
 from potash_firmware.rpu.outstanding import CommandTask
@@ -62,32 +62,31 @@ class Commands:
 
     def _must_wait(self) -> bool:
         """No command may go on, nor for what the host wants to be done before anything else."""
-        self.paused |= self._board.dma.interrupted
+        dma = self._board.dma
+        self.paused |= dma.remote and dma.interrupted
         return self.paused
 
     # Begin and dispatch.
 
     def begin(self, queue: SubmissionQueue) -> None:
         """Fetch the next command of a queue and take its first step. Raises AccessFault."""
-        entry, qid = queue.fetch(), queue.qid
-        csi = self._command_set(qid, entry)
-        command = Command(entry, queue, csi, self.controller.deadlines.clock.now())
+        command = self._command(queue, queue.fetch())
+        entry, qid, csi = command.entry, queue.qid, command.csi
         self.controller.statistics.commands[qid, csi, entry.opcode] += 1
-        self._note("rpu.fetch", command, entry)
+        # For telemetry, which has nothing of the fast path.
+        self._trace.recent.append(Note(self.clock(), "rpu.fetch", qid, entry.cid, entry))
         if self._trace.sink is not None:
             self._trace.sink("rpu.fetch", {"qid": qid, "csi": int(csi), **entry._asdict()})
         self._start(command)
 
-    def _command_set(self, qid: int, entry: SubmissionEntry) -> CommandSet:
-        if not qid:
-            return CommandSet.NVM
-        namespace = self.controller.namespaces.attached.get(entry.nsid)
-        return namespace.csi if namespace is not None else CommandSet.NVM
-
     def begin_again(self, queue: SubmissionQueue, entry: SubmissionEntry) -> None:
         """Take the first step of a command that was fetched before its state was moved here."""
-        csi = self._command_set(queue.qid, entry)
-        self._start(Command(entry, queue, csi, self.controller.deadlines.clock.now()))
+        self._start(self._command(queue, entry))
+
+    def _command(self, queue: SubmissionQueue, entry: SubmissionEntry) -> Command:
+        namespace = self.controller.namespaces.attached.get(entry.nsid) if queue.qid else None
+        csi = CommandSet.NVM if namespace is None else namespace.csi
+        return Command(entry, queue, csi, self.controller.deadlines.clock.now())
 
     def _start(self, command: Command) -> None:
         entry, qid = command.entry, command.queue.qid
@@ -97,12 +96,15 @@ class Commands:
 
     def _begin(self, command: Command) -> Result:
         """Take a command's first step, unless a fault is injected. Raises NvmeError."""
-        if self._outstanding.conflicts(command):
-            raise NvmeError(
-                Status.COMMAND_ID_CONFLICT, f"command {command.entry.cid} is still outstanding"
-            )
+        qid, entry = command.queue.qid, command.entry
+        if (
+            entry.cid in self._outstanding.by_queue[qid]
+            if qid
+            else self._outstanding.conflicts(command)
+        ):
+            raise NvmeError(Status.COMMAND_ID_CONFLICT, f"command {entry.cid} is still outstanding")
         faults = self.controller.faults
-        if faults.io if command.queue.qid else faults.admin:
+        if faults.io if qid else faults.admin:
             return faults.inject(command, partial(self._dispatch, command))
         return self._dispatch(command)
 
@@ -120,8 +122,13 @@ class Commands:
             )
         if entry.flags >> FLAGS_PSDT_SHIFT:
             require_pointer(command)
-        self.controller.sanitizing.check(command)
-        check_namespace(self.controller, command, row.namespace)
+        sanitizing = self.controller.sanitizing
+        if sanitizing.failure_mode or sanitizing.state is SanitizeState.IN_PROGRESS:
+            sanitizing.check(command)
+        if row.namespace is NamespaceUse.ONE:
+            namespaces.require_usable(entry.nsid)
+        else:
+            check_namespace(self.controller, command, row.namespace)
         return row.handler(self.controller, command)
 
     # Wait and end.
@@ -134,7 +141,8 @@ class Commands:
             self._failed(command, error)
             return
         if isinstance(result, Generator):
-            task = CommandTask(self._scheduler, result, self._ended, command)
+            task = CommandTask(self._scheduler, result, self._ended, pausable=True)
+            task.command = command
             if task.go_on():
                 self._outstanding.add(task)
         else:
@@ -160,13 +168,7 @@ class Commands:
     def _succeeded(self, command: Command, result: int | None) -> None:
         while self._outstanding.aborted:  # answered before the command that has ended them
             self._refuse(*self._outstanding.aborted.pop(0))
-        self._note("rpu.complete", command, (Status.SUCCESS, result or 0))
-        self._end(command, result=result or 0)
-
-    def _note(self, point: str, command: Command, what: tuple[int, ...]) -> None:
-        """Record what was asked, or answered, for telemetry; the fast path does not."""
-        qid, cid = command.queue.qid, command.entry.cid
-        self._trace.recent.append(Note(self.clock(), point, qid, cid, what))
+        self._complete(command, result=result or 0)
 
     # Complete.
 
@@ -183,28 +185,24 @@ class Commands:
         if not discovery:
             self.controller.errors.add(command, error)
         self.controller.statistics.errors[error.status] += 1
-        self._note("rpu.complete", command, (error.status, 0))
-        self._end(command, error.status, error.dnr)
-
-    def _end(self, command: Command, status: int = 0, dnr: bool = False, result: int = 0) -> None:
-        queue, entry = command.queue, command.entry
-        self._complete(queue, entry.cid, status, dnr, result)
-        if queue.qid:
-            took = self.controller.deadlines.clock.now() - command.fetched
-            self.controller.statistics.ended(command.csi, entry.opcode, took)
+        self._complete(command, error.status, error.dnr)
 
     def _complete(
-        self, queue: SubmissionQueue, cid: int, status: int = 0, dnr: bool = False, result: int = 0
+        self, command: Command, status: int = 0, dnr: bool = False, result: int = 0
     ) -> None:
         """Answer a command: the only place that does, but for `complete_successes`.
 
         `result` is dwords 0 and 1.
         """
+        controller, trace = self.controller, self._trace
+        queue, entry = command.queue, command.entry
+        qid, cid = queue.qid, entry.cid
+        trace.recent.append(Note(self.clock(), "rpu.complete", qid, cid, (status, result)))
         if self.lifecycle.state is not State.READY:
             return
-        if self._trace.sink is not None:
-            known = {"qid": queue.qid, "cid": cid, "status": status, "dnr": dnr, "dw0": result}
-            self._trace.sink("rpu.complete", known)
+        if trace.sink is not None:
+            known = {"qid": qid, "cid": cid, "status": status, "dnr": dnr, "dw0": result}
+            trace.sink("rpu.complete", known)
         try:
             posted = self._board.queues.post(queue, cid, status, dnr, result)
         except AccessFault as fault:
@@ -214,6 +212,9 @@ class Commands:
             self.interrupts.announce(queue.completions, urgent=status != 0)
         else:
             self.blocked()
+        if qid:
+            took = controller.deadlines.clock.now() - command.fetched
+            controller.statistics.ended(command.csi, entry.opcode, took)
 
     def complete_successes(self, queue: SubmissionQueue, cids: Sequence[int]) -> None:
         """Answer commands of the fast path, which succeeded and whose completions have room."""

@@ -30,9 +30,7 @@ class GuestClock:
         return self._frozen is not None
 
     def now(self) -> int:
-        if self._frozen is not None:
-            return self._frozen
-        return self._nanoseconds() - self.offset
+        return self._nanoseconds() - self.offset if self._frozen is None else self._frozen
 
     @property
     def behind(self) -> int:

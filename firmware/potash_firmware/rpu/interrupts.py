@@ -64,10 +64,14 @@ class Interrupts:
         """Interrupt the host for what is due, once it has the completions. Raises AccessFault."""
         if self._dma.remote and not self._queues.store():
             return
-        due = self.coalescing.take_due()
+        coalescing = self.coalescing
+        if not (coalescing.due or coalescing.holds):
+            return
+        due = coalescing.take_due()
         if due and self._faults.interrupts:
             due = self._faults.heard(due)
-        self._lines.fire_all(due)
+        if due:
+            self._lines.fire_all(due)
 
     def clear(self) -> None:
         self.coalescing.clear()

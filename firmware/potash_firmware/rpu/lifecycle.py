@@ -83,7 +83,7 @@ class Lifecycle:
     """The time until which a kind of failure is not logged again."""
     _flushes: bool = False
     """A shutdown has begun a flush, be it one of a session that is over."""
-    _flush_is_due: bool = False
+    flush_is_due: bool = False
     """A shutdown waits for the media to end what it has begun, and then for a flush."""
 
     def __post_init__(self) -> None:
@@ -116,7 +116,7 @@ class Lifecycle:
         if self.state is State.ENABLING:
             self._start_if_possible()
         # What was waiting may have begun a write that a shutdown's flush is to cover.
-        if self._flush_is_due:
+        if self.flush_is_due:
             self._flush_if_quiet()
 
     def _start_if_possible(self) -> None:
@@ -140,7 +140,7 @@ class Lifecycle:
     @property
     def flushing(self) -> bool:
         """A shutdown is waited for."""
-        return self._flushes or self._flush_is_due
+        return self._flushes or self.flush_is_due
 
     def load(self, state: State) -> None:
         """Go on in a state that was saved. Raises ValueError where the registers disagree."""
@@ -225,11 +225,11 @@ class Lifecycle:
         if self._status().shst != ShutdownStatus.NORMAL_OPERATION:
             return
         self._update_status(shst=ShutdownStatus.OCCURRING)
-        self._flush_is_due = True
+        self.flush_is_due = True
         self._flush_if_quiet()
 
     def _no_shutdown(self) -> None:
-        self._flush_is_due = False
+        self.flush_is_due = False
         self._update_status(shst=ShutdownStatus.NORMAL_OPERATION)
 
     def _flush_if_quiet(self) -> None:
@@ -240,7 +240,7 @@ class Lifecycle:
         """
         if self.controller.media_work.unfinished:
             return
-        self._flush_is_due = False
+        self.flush_is_due = False
         self.controller.scheduler.start(self._flush())
 
     def _flush(self) -> Steps[None]:
@@ -260,7 +260,7 @@ class Lifecycle:
         for namespace, error in flushed:
             if error is not None:
                 self.controller.failures.writing(namespace.nsid, namespace.media, error, lba=0)
-        if self._status().shst == ShutdownStatus.OCCURRING and not self._flush_is_due:
+        if self._status().shst == ShutdownStatus.OCCURRING and not self.flush_is_due:
             for one in self.controller.namespaces.zoned:
                 one.zones.power_cycled()
             self._update_status(shst=ShutdownStatus.COMPLETE)

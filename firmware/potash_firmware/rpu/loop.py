@@ -34,6 +34,7 @@ from potash_firmware.mailbox.messages import (
     JobLeft,
     ReadCheck,
     ResetDone,
+    ToRpu,
     WriteBack,
 )
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
@@ -149,7 +150,7 @@ class Rpu:
             return earliest(self.migration.timeout, holding)
         queues = self._board.queues
         polling = (
-            queues.polled
+            (queues.shadow is not None or queues.page is not None)
             and self._board.dma.mastering
             and not self.lifecycle.shut_down
             and (self.lifecycle.serving or (self.lifecycle.state is State.READY and queues.blocked))
@@ -157,16 +158,18 @@ class Rpu:
         tick = self._polling.timeout if polling else None
         if tick == 0.0:
             return 0.0
-        return earliest(
-            tick,
-            self._interrupts.timeout,
-            self._persistence.timeout,
-            self._keep_alive.timeout,
-            self._deadlines.timeout(polls=self._polling.may_wait),
-            self._apu.timeout,
-            self.migration.timeout,
-            holding,
-        )
+        limits = [tick, self._persistence.timeout, holding]
+        if self._interrupts.coalescing.holds:
+            limits.append(self._interrupts.timeout)
+        if self._deadlines.heap:
+            limits.append(self._deadlines.timeout(polls=self._polling.may_wait))
+        if self._keep_alive.due is not None:
+            limits.append(self._keep_alive.timeout)
+        if self._apu.port is not None:
+            limits.append(self._apu.timeout)
+        if self.migration.stopping is not None:
+            limits.append(self.migration.timeout)
+        return earliest(*limits)
 
     def spin(self) -> None:
         """Instead of a tick of no time at all: wait for the host to store something, for a moment,
@@ -213,7 +216,7 @@ class Rpu:
             return False
         return not (
             self._media_work.unfinished
-            or self._apu.engines.ended
+            or self._engine.ended
             or self._scheduler.ready
             or self._board.queues.ready
         )
@@ -288,22 +291,33 @@ class Rpu:
         commands.paused = not self._board.dma.mastering or self.lifecycle.shut_down
         if was_paused and not commands.paused:
             self._go_on()
-        self._take_host_writes()
+        if self._board.registers.host_writes:
+            self._take_host_writes()
         if media:
             self._poll_media()
-        if apu or self._apu.engines.ended:
-            self._poll_apu()
-        self._scheduler.run()
+        if apu and self._apu.port is not None:
+            for message in self._apu.messages():
+                self._heed(message)
+        while self._engine.ended:
+            ended = self._engine.ended.popleft()
+            self._scheduler.ended(ended)
+            self._compute.finished(ended)
+        if self._scheduler.ready:
+            self._scheduler.run()
         if self._deadlines.heap and self._scheduler.time_passes():
             self._polling.worked(0)  # who is answered may have another command
-        self.lifecycle.service()
+        if self.lifecycle.state is State.ENABLING or self.lifecycle.flush_is_due:
+            self.lifecycle.service()
         try:
             if not self._commands.paused:
                 self._poll_and_execute()
-                self._deliver_events()
+                if self.controller.events.queued and self.lifecycle.state is State.READY:
+                    self.controller.events.deliver()
+                if self._scheduler.ready:
+                    self._scheduler.run()
         except AccessFault as fault:
             self._memory_is_gone(fault)
-        if self._keep_alive.expired:
+        if self._keep_alive.due is not None and self._keep_alive.expired:
             self._host_is_dead()
         try:
             self._interrupts.send()
@@ -312,12 +326,13 @@ class Rpu:
         self._persistence.service()
         return (
             bool(self._board.registers.host_writes)
-            or bool(self._apu.engines.ended)
+            or bool(self._engine.ended)
             or bool(self._scheduler.ready)
             or (
                 self.lifecycle.serving
                 and not self._commands.paused
                 and not self.migration.stopping
+                and bool(self._board.queues.filled)
                 and any(map(self.arbiter.may_fetch, self._board.queues.ready))
                 and not self._board.dma.interrupted
             )
@@ -384,33 +399,23 @@ class Rpu:
             self._media_work.finished(future)
             self._scheduler.ended(future)
 
-    def _poll_apu(self) -> None:
-        for message in self._apu.messages():
-            if isinstance(message, WriteBack):
-                self._write_backs.start(message)
-            elif isinstance(message, ReadCheck):
-                self._write_backs.check(message)
-            elif isinstance(message, JobEnded):
-                self.controller.alerts.vendor(JOB_ENDED_EVENT, message.log_page)
-            elif isinstance(message, ResetDone):
-                self._apu.reset_done(message.tag)
-            elif isinstance(message, JobBegan | JobCounted | JobLeft):
-                self._follow_job(message)
-        for ended in self._engine.finished():
-            self._scheduler.ended(ended)
-            self._compute.finished(ended)
-
-    def _follow_job(self, message: JobBegan | JobCounted | JobLeft) -> None:
-        """The APU says what has become of a job whose time is modelled."""
+    def _heed(self, message: ToRpu) -> None:
+        """Do what a message of the APU asks for."""
         job_time = self.controller.job_time
-        if job_time is None:
-            return
         match message:
-            case JobBegan():
+            case WriteBack():
+                self._write_backs.start(message)
+            case ReadCheck():
+                self._write_backs.check(message)
+            case JobEnded():
+                self.controller.alerts.vendor(JOB_ENDED_EVENT, message.log_page)
+            case ResetDone():
+                self._apu.reset_done(message.tag)
+            case JobBegan() if job_time is not None:
                 job_time.began(message)
-            case JobCounted():
+            case JobCounted() if job_time is not None:
                 job_time.counted(message)
-            case JobLeft():
+            case JobLeft() if job_time is not None:
                 job_time.left(message)
 
     # Commands.
@@ -427,7 +432,7 @@ class Rpu:
         if self._features_version != self.controller.features.version:
             self._apply_features()
         may_fetch = self.lifecycle.serving and not self.migration.stopping
-        executed = self.arbiter.serve() if may_fetch else 0
+        executed = self.arbiter.serve() if may_fetch and self._board.queues.filled else 0
         if executed:
             self._polling.worked(executed)
         elif self._polling.may_arm and not self._board.queues.arm():
@@ -445,8 +450,3 @@ class Rpu:
         """What Interrupt Coalescing reads as while the device adapts by itself."""
         time = round(self._polling.tick / COALESCING_UNIT)
         return InterruptCoalescing(thr_z=0xFF if time else 0, time=time).encode()
-
-    def _deliver_events(self) -> None:
-        if self.controller.events.queued and self.lifecycle.state is State.READY:
-            self.controller.events.deliver()
-        self._scheduler.run()

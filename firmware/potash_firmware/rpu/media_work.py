@@ -31,20 +31,25 @@ _MAY_PASS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EAGAIN, e
 
 
 class BlocksInFlight:
-    """Bytes of one namespace that the media executor reads or writes.
-
-    True when a command has to check what is there before it touches a block of the namespace.
-    """
+    """Bytes of one namespace that the media executor reads or writes."""
 
     def __init__(self) -> None:
         self._ranges: dict[Future[Any], tuple[bool, bool, tuple[tuple[int, int], ...]]] = {}
-        self.closed: Status | None = None
-        """Why no command may touch the blocks now, which is the status of one that tries."""
+        self._closed: Status | None = None
+        self.busy = False
+        """A command has to see what is there before it touches a block of the namespace."""
         self.writes_alone = False
         """A write is of several steps, so not even two writes may be made at the same time."""
 
-    def __bool__(self) -> bool:
-        return bool(self._ranges) or self.closed is not None
+    @property
+    def closed(self) -> Status | None:
+        """Why no command may touch the blocks now, which is the status of one that tries."""
+        return self._closed
+
+    @closed.setter
+    def closed(self, status: Status | None) -> None:
+        self._closed = status
+        self.busy = bool(self._ranges) or status is not None
 
     @property
     def futures(self) -> "set[Future[Any]]":
@@ -60,9 +65,11 @@ class BlocksInFlight:
     ) -> None:
         """`future` works on `ranges` of first byte and length, `alone` if nobody else may."""
         self._ranges[future] = (writes, alone, tuple(ranges))
+        self.busy = True
 
     def discard(self, future: "Future[Any]") -> None:
         self._ranges.pop(future, None)
+        self.busy = bool(self._ranges) or self._closed is not None
 
     def in_the_way(
         self, first: int, length: int, *, writes: bool, alone: bool = False

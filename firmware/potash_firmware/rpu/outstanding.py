@@ -4,14 +4,13 @@ One that has ended (reset, queue deleted, aborted) is closed, so that no command
 whatever comes of what it has begun."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from nvme_spec.opcodes import AdminOpcode
 from nvme_spec.status import NvmeError, Status
-from potash_firmware.rpu.command import Command, Steps
-from potash_firmware.rpu.scheduler import Scheduler, Signal, Task, Wait
+from potash_firmware.rpu.command import Command
+from potash_firmware.rpu.scheduler import Signal, Task, Wait
 
 _EVENT_REQUEST = int(AdminOpcode.ASYNCHRONOUS_EVENT_REQUEST)
 
@@ -29,45 +28,38 @@ class FirstHalf(NamedTuple):
 
 
 class CommandTask(Task):
-    """The task of a command."""
+    """The task of a command, which does not go on in a pause."""
 
     __slots__ = ("command", "name")
-
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        steps: Steps,
-        ended: Callable[[Task, Any, Exception | None], None],
-        command: Command,
-    ) -> None:
-        super().__init__(scheduler, steps, ended, pausable=True)
-        self.command = command
-        self.name: object = self if _is_event_request(command) else command.entry.cid
-        """Tells it from the others of its queue. A host that is about to disable the controller may
-        end its event requests for itself, and give their identifiers to other commands (SPDK
-        does)."""
+    command: Command
+    name: object
+    """Tells it from the others of its queue: its identifier, or itself for an event request. A host
+    that is about to disable the controller may end its event requests for itself, and give their
+    identifiers to other commands (SPDK does)."""
 
 
 class Outstanding:
     """Waiting commands, in the order in which they began to wait, and by queue and identifier."""
 
     def __init__(self) -> None:
-        self._all: dict[CommandTask, None] = {}
-        self._by_queue: defaultdict[int, dict[object, CommandTask]] = defaultdict(dict)
+        self.all: dict[CommandTask, None] = {}
+        """In the order in which they have begun to wait."""
+        self.by_queue: defaultdict[int, dict[object, CommandTask]] = defaultdict(dict)
+        """Those of each submission queue by identifier; event requests by another object."""
         self.aborted: list[tuple[Command, NvmeError]] = []
         """Commands that another command has ended, which are answered before that one."""
         self.fused: dict[int, FirstHalf] = {}
         """First halves of fused operations that wait for the second, by queue."""
 
     def __len__(self) -> int:
-        return len(self._all)
+        return len(self.all)
 
     def conflicts(self, command: Command) -> bool:
         """Another command has the identifier of this one; the identifier of an event request
         counts for event requests alone."""
         qid, cid = command.key
         if qid:
-            return cid in self._by_queue[qid]
+            return cid in self.by_queue[qid]
         found = self.find((qid, cid))
         return found is not None and (
             _is_event_request(command) or not _is_event_request(found.command)
@@ -76,32 +68,35 @@ class Outstanding:
     @property
     def commands(self) -> list[Command]:
         """All of them, in the order in which they have begun to wait."""
-        return [task.command for task in self._all]
+        return [task.command for task in self.all]
 
     @property
     def admin(self) -> int:
         """How many of them came from the admin queue."""
-        return len(self._by_queue[0])
+        return len(self.by_queue[0])
 
     @property
     def any_io(self) -> bool:
         """An I/O command is outstanding."""
-        return len(self._all) > self.admin
+        return len(self.all) > self.admin
 
     def add(self, task: CommandTask) -> None:
         """A command waits from now on."""
-        self._all[task] = None
-        self._by_queue[task.command.queue.qid][task.name] = task
+        command = task.command
+        entry, qid = command.entry, command.queue.qid
+        task.name = task if not qid and entry.opcode == _EVENT_REQUEST else entry.cid
+        self.all[task] = None
+        self.by_queue[qid][task.name] = task
 
     def discard(self, task: CommandTask) -> None:
         """A command waits no longer, if it did."""
-        if task in self._all:
-            del self._all[task]
-            del self._by_queue[task.command.queue.qid][task.name]
+        if task in self.all:
+            del self.all[task]
+            del self.by_queue[task.command.queue.qid][task.name]
 
     def find(self, key: tuple[int, int]) -> CommandTask | None:
         qid, cid = key
-        queue = self._by_queue[qid]
+        queue = self.by_queue[qid]
         found = queue.get(cid)
         if found is None and not qid:  # few wait there
             found = next((one for one in queue.values() if one.command.entry.cid == cid), None)
@@ -109,18 +104,13 @@ class Outstanding:
 
     def clear(self) -> None:
         """End all of them, unanswered; the last first, so that none goes on in place of another."""
-        tasks = list(self._all)
-        self._all.clear()
-        self._by_queue.clear()
+        tasks = list(self.all)
+        self.all.clear()
+        self.by_queue.clear()
         for task in reversed(tasks):
             task.close()
         self.aborted.clear()
         self.fused.clear()
-
-    def identifiers(self, qid: int) -> Collection[object]:
-        """The identifiers of the commands that came from submission queue `qid`; each event request
-        has another object."""
-        return self._by_queue[qid]
 
     def abort(self, key: tuple[int, int]) -> bool | Future[Any]:
         """End a command that waits; False when no such one does, or it cannot be cancelled.
@@ -146,7 +136,7 @@ class Outstanding:
         """
         begun: set[Future[Any]] = set()
         self.fused.pop(qid, None)
-        for task in list(self._by_queue[qid].values()):
+        for task in list(self.by_queue[qid].values()):
             future = task.future
             if future is None:
                 self._end(task, Status.SQ_DELETION_ABORTED)

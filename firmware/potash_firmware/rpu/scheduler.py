@@ -85,7 +85,7 @@ class Signal:
 class Task:
     """A generator under way. `ended` is called with it once, at its end, unless it is closed."""
 
-    __slots__ = ("_ended", "_left", "_pausable", "_scheduler", "_single", "_steps", "waits_for")
+    __slots__ = ("_ended", "_pausable", "_scheduler", "_steps", "left", "single", "waits_for")
 
     def __init__(
         self,
@@ -103,9 +103,9 @@ class Task:
         self._steps: Steps[Any] | None = steps
         self._ended = ended
         self._pausable = pausable
-        self._left: set[Future[Any]] = set()
+        self.left: set[Future[Any]] = set()
         """Futures that have to end before it goes on."""
-        self._single = False
+        self.single = False
         """The task waits for a single future, whose result it gets."""
         self.waits_for: object = None
         """The value that it has yielded last."""
@@ -141,21 +141,16 @@ class Task:
 
     def wake(self, value: object = None) -> None:
         """Queue the task to continue with the result of its wait."""
-        self._scheduler.ready.append(partial(self._take_turn, value))
+        self._scheduler.ready.append(partial(self.take_turn, value))
 
-    def future_ended(self, future: Future[Any]) -> None:
-        """Handle the end of a future that the task waits for, or has waited for."""
-        if future in self._left:
-            self._left.remove(future)
-            if not self._left:
-                self.wake(future if self._single else None)
-
-    def _take_turn(self, value: object) -> None:
+    def take_turn(self, value: object) -> None:
+        """Continue with `value` or the result of that future, unless the task is over; not before
+        the end of a pause."""
         scheduler = self._scheduler
         if self._steps is None:
             return
         if self._pausable and scheduler.paused():
-            scheduler.held.append(partial(self._take_turn, value))
+            scheduler.held.append(partial(self.take_turn, value))
         else:
             self.go_on(value)
 
@@ -177,8 +172,11 @@ class Task:
                     wait, error = steps.throw(error), None
                 self.waits_for = wait
                 what = wait.what if isinstance(wait, Wait) else wait
+                if callable(what):
+                    what = self.waits_for = self._scheduler.submit(what)
                 if isinstance(what, Future):
-                    self._await({what}, single=True)
+                    self.left, self.single = {what}, True
+                    self._scheduler.waiting.setdefault(what, []).append(self)
                 elif isinstance(what, Signal):
                     if what.sent:
                         value = what.value
@@ -190,10 +188,9 @@ class Task:
                     if not what:
                         value = None
                         continue
-                    self._await(set(what), single=False)
-                elif callable(what):
-                    future = self.waits_for = self._scheduler.submit(what)
-                    self._await({future}, single=True)
+                    self.left, self.single = set(what), False
+                    for future in what:
+                        self._scheduler.waiting.setdefault(future, []).append(self)
                 else:
                     raise TypeError(f"a task cannot wait for {what!r}")
                 return True
@@ -204,12 +201,6 @@ class Task:
             self._steps = None
             self._ended(self, None, failure)
         return False
-
-    def _await(self, futures: set[Future[Any]], *, single: bool) -> None:
-        self._left, self._single = futures, single
-        waiting = self._scheduler.waiting
-        for future in futures:
-            waiting.setdefault(future, []).append(self)
 
 
 def _must_succeed(_: Task, result: object, error: Exception | None) -> None:
@@ -255,7 +246,11 @@ class Scheduler:
         they began to wait."""
         self.calls.discard(future)
         for task in self.waiting.pop(future, ()):
-            task.future_ended(future)
+            left = task.left
+            if future in left:  # else it has been closed, or waits for something else
+                left.remove(future)
+                if not left:
+                    self.ready.append(partial(task.take_turn, future if task.single else None))
 
     def resume(self) -> None:
         """End the pause."""

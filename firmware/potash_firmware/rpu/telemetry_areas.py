@@ -94,7 +94,7 @@ def _state(source: Source) -> dict[str, object]:
                 "size": namespace.media.size,
                 "writable": namespace.media.writable,
                 "lost": namespace.media.lost is not None,
-                "commands_in_flight": bool(namespace.in_flight),
+                "commands_in_flight": namespace.in_flight.busy,
             }
             for nsid, namespace in source.namespaces.attached_blocks.items()
         },

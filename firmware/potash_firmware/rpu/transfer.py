@@ -33,6 +33,9 @@ MAX_TRANSFER = PAGE_SIZE << MAX_TRANSFER_SHIFT
 assert MAX_TRANSFER == SLOT_SIZE
 
 
+_NO_SPAN = nullcontext()
+
+
 def check_size(length: int) -> None:
     """Raise NvmeError for more bytes than one command may move."""
     if length > MAX_TRANSFER:
@@ -51,7 +54,8 @@ class Transfer:
 
         They are valid for this pass: a command that waits asks again. Raises NvmeError.
         """
-        check_size(length)
+        if length > MAX_TRANSFER:
+            check_size(length)
         entry = command.entry
         if entry.flags >> FLAGS_PSDT_SHIFT:
             return sgl.views(self._dma, entry.prp1, entry.prp2, length, write=write)
@@ -78,7 +82,8 @@ class Transfer:
 
         Raises NvmeError for more than one command may move; nothing is allocated then.
         """
-        check_size(length)
+        if length > MAX_TRANSFER:
+            check_size(length)
         return memoryview(bytearray(length))
 
     def send(self, command: Command, data: bytes | memoryview, length: int | None = None) -> None:
@@ -93,9 +98,11 @@ class Transfer:
 
     def scatter(self, command: Command, views: list[memoryview], data: bytes | memoryview) -> None:
         """Write `data` to the first bytes of `views`, which are the command's. Raises NvmeError."""
-        with self._traced(command, views, to_host=True):
+        traced = self._trace.sink is not None and views
+        with self._span(command, views, to_host=True) if traced else _NO_SPAN:
             scatter(views, data)
-            self._dma.store(views, len(data))
+            if self._dma.remote:
+                self._dma.store(views, len(data))
 
     def receive(self, command: Command, length: int) -> memoryview:
         """A private copy of the command's `length` bytes of guest memory. Raises NvmeError."""
@@ -116,15 +123,14 @@ class Transfer:
 
     def gather(self, command: Command, views: list[memoryview], buffer: memoryview) -> None:
         """Copy `views`, which are the command's, to `buffer`."""
-        with self._traced(command, views, to_host=False):
+        traced = self._trace.sink is not None and views
+        with self._span(command, views, to_host=False) if traced else _NO_SPAN:
             gather_into(buffer, views)
 
-    def _traced(
+    def _span(
         self, command: Command, views: Sequence[memoryview], *, to_host: bool
     ) -> AbstractContextManager[object]:
-        if self._trace.sink is None or not views:
-            return nullcontext()
-        return self._trace.span("dma", **_described(command, views, to_host))
+        return self._trace.span("dma", **_described(command, views, to_host=to_host))
 
     def at_once(
         self,
@@ -146,12 +152,14 @@ class Transfer:
             self._dma.store(views)
         if done and trace.sink is not None:
             what = "read" if to_host else "write"
-            trace.sink("dma", {"began": began, **_described(command, views, to_host)})
+            trace.sink("dma", {"began": began, **_described(command, views, to_host=to_host)})
             trace.sink("media.at_once", {"began": began, "what": what, "offset": offset})
         return done
 
 
-def _described(command: Command, views: Sequence[memoryview], to_host: bool) -> dict[str, object]:
+def _described(
+    command: Command, views: Sequence[memoryview], *, to_host: bool
+) -> dict[str, object]:
     qid, cid = command.key
     size = sum(map(len, views))
     return {"qid": qid, "cid": cid, "to_host": to_host, "bytes": size, "pieces": len(views)}

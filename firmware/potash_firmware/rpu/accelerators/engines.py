@@ -7,7 +7,7 @@ an APU is lost, its executions end as LOST, and so do new ones until the next AP
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,7 +57,6 @@ class Engines:
     _checks: dict[int, Future[Outcome]] = field(default_factory=dict, init=False)
     _executions: dict[int, Future[Execution]] = field(default_factory=dict, init=False)
     ended: deque[Future[Any]] = field(default_factory=deque, init=False)
-    """What `finished` has yet to give."""
 
     # As `engine.Engine` says.
 
@@ -122,10 +121,6 @@ class Engines:
         if serial in self._shared:
             self._shared.discard(serial)
             self._notify(Forget(serial))
-
-    def finished(self) -> Iterator[Future[Any]]:
-        while self.ended:
-            yield self.ended.popleft()
 
     # The APU comes, answers and goes.
 

@@ -4,13 +4,14 @@ The RPU has all state of NVMe (programs, their activation, range sets) and retur
 engine only checks and runs programs; it may lose everything that it was given, and request it
 again.
 
-Each future of an engine appears in `finished` exactly once, in the loop's thread, also if the APU
+Each future of an engine appears in `ended` exactly once, in the loop's thread, also if the APU
 is lost. It never has an exception.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from potash_device.timing.cores import Work
 from potash_firmware.mailbox.messages import Outcome
@@ -48,6 +49,8 @@ class Engine(Protocol):
 
     device_defined: int
     """Programs that are there from the start, at the first indexes."""
+    ended: deque[Future[Any]]
+    """Futures that have ended, for the RPU to take out."""
 
     def open(self, nsid: int) -> None:
         """There is a compute namespace `nsid`."""
@@ -79,6 +82,3 @@ class Engine(Protocol):
 
     def forget(self, serial: int) -> None:
         """Nothing names this program or memory any more; its descriptor is about to be closed."""
-
-    def finished(self) -> Iterator[Future[Outcome] | Future[Execution]]:
-        """Futures that have ended since the last call."""

@@ -147,9 +147,9 @@ class Persistence:
         """Seconds until something is to be recorded; None while it is being done."""
         if self.saving:
             return None
-        due = max(self._snapshot_at, self._due)  # a snapshot waits for the next record
-        if self._activity != self._recorded:
-            due = min(due, self._due)
+        due = self._due
+        if self._activity() == self._recorded:
+            due = max(due, self._snapshot_at)  # which waits for the next record
         return max(0.0, due - self.clock())
 
     def service(self) -> None:
@@ -165,7 +165,6 @@ class Persistence:
             self._record()
             self._start_saving()
 
-    @property
     def _activity(self) -> int:
         """Changes with every counter that is worth a record."""
         counted = self.health.reads + self.health.writes + self.errors.count
@@ -177,7 +176,7 @@ class Persistence:
         self.events.add(SmartSnapshot(smart=self.smart()))
 
     def _record(self) -> None:
-        self._recorded = self._activity
+        self._recorded = self._activity()
         self._due = self.clock() + INTERVAL
         self.sidecar.put(health.SECTION, self.health.state(self.errors))
         self.sidecar.put(namespaces.SECTION, self.lba_status.generation)

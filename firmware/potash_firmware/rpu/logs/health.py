@@ -85,6 +85,13 @@ class Health:
         self.writes += commands
         self.bytes_written += size
 
+    def count(self, reads: int, read: int, writes: int, written: int) -> None:
+        """A host has read and written so many bytes by so many commands."""
+        self.reads += reads
+        self.bytes_read += read
+        self.writes += writes
+        self.bytes_written += written
+
     def sample(self) -> None:
         """Sample what has happened since the last time, `SAMPLE` seconds ago or longer.
 

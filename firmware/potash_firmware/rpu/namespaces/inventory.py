@@ -215,15 +215,19 @@ class Namespaces:
 
     def usable(self, nsid: int) -> Namespace:
         """The attached namespace with blocks, where commands may touch them. Raises NvmeError."""
-        namespace = self.of_kind(Namespace, nsid)
-        require_open(namespace)
+        namespace = self.attached.get(nsid)
+        if not isinstance(namespace, Namespace) or namespace.in_flight.busy:
+            namespace = self.of_kind(Namespace, nsid)
+            require_open(namespace)
         return namespace
 
     def require_usable(self, nsid: int) -> None:
         """Raise NvmeError where there is no attached namespace that commands may touch."""
-        namespace = self.active(nsid)
-        if not isinstance(namespace, ComputeNamespace):
-            require_open(namespace)
+        namespace = self.attached.get(nsid)
+        if not isinstance(namespace, Namespace) or namespace.in_flight.busy:
+            namespace = self.active(nsid)
+            if not isinstance(namespace, ComputeNamespace):
+                require_open(namespace)
 
     def absent(self, nsid: int) -> NvmeError:
         """The error of a command whose namespace is not there (Base 2.0, section 3.2.1).

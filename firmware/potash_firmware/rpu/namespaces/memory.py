@@ -10,13 +10,16 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from nvme_spec.identify.capabilities import CommandSet
+from nvme_spec.memory_commands import MEMORY_GRANULARITY, MemoryOpcode
 from nvme_spec.status import NvmeError, Status
+from potash_device.controller.dma import gather_into, scatter
 from potash_device.media.memory import SharedMemory
 from potash_device.media.shapes import NamespaceShape
 from potash_device.media.store import Media
 from potash_device.pcie.bar_memory import BarMemory
 from potash_firmware.mailbox.messages import next_serial
 from potash_firmware.rpu.media_work import BlocksInFlight
+from potash_firmware.rpu.namespaces.namespace import FastAccess
 
 
 class Memory:
@@ -27,6 +30,34 @@ class Memory:
         self.media, self.bytes, self.fd = self.shared.media, self.shared.bytes, self.shared.fd
         self.serial = next_serial()
         """Names it to the APU, which may have had another one of the same namespace."""
+
+
+_CSI = int(CommandSet.MEMORY)
+_READ, _WRITE = int(MemoryOpcode.MEMORY_READ), int(MemoryOpcode.MEMORY_WRITE)
+
+
+class _Dwords:
+    """The bytes of a namespace for the fast path, which leaves alone what is not aligned."""
+
+    def __init__(self, content: memoryview) -> None:
+        self._content = content
+
+    def require_whole(self) -> None:
+        """It always is."""
+
+    def read_at_once(self, views: list[memoryview], offset: int) -> bool:
+        length = sum(map(len, views))
+        if (offset | length) % MEMORY_GRANULARITY:
+            return False
+        scatter(views, self._content[offset : offset + length])
+        return True
+
+    def write_at_once(self, views: list[memoryview], offset: int) -> bool:
+        length = sum(map(len, views))
+        if (offset | length) % MEMORY_GRANULARITY:
+            return False
+        gather_into(self._content[offset : offset + length], views)
+        return True
 
 
 @dataclass(eq=False)
@@ -55,6 +86,14 @@ class MemoryNamespace:
     def media(self) -> Media:
         """Its bytes as a source of work that waits."""
         return self.memory.media
+
+    @property
+    def fast_path(self) -> FastAccess | None:
+        """As `Namespace.fast_path`."""
+        if self.in_flight.closed is not None:
+            return None
+        media = _Dwords(self.memory.bytes)
+        return FastAccess(_CSI, _READ, _WRITE, 1, 0, self.size, self.size, media)
 
     def require_range(self, start: int, length: int) -> None:
         """Raise NvmeError for bytes that are not all inside the namespace."""
@@ -94,6 +133,7 @@ class ComputeNamespace:
     """It has no size and holds no data of its own."""
 
     csi: ClassVar[CommandSet] = CommandSet.COMPUTE
+    fast_path: ClassVar[None] = None
 
     nsid: int
     shape: NamespaceShape

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple, Protocol
 
+from nvme_spec.commands import NLB_MASK
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.logs import NO_PARAMETER_ERROR_LOCATION
+from nvme_spec.opcodes import IoOpcode
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_device.media.metadata import Pairs
@@ -14,6 +16,36 @@ from potash_device.media.store import Media
 from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.media_work import BlocksInFlight
 from potash_firmware.rpu.namespaces.uncorrectable import UncorrectableBlocks
+
+_CSI, _READ, _WRITE = int(CommandSet.NVM), int(IoOpcode.READ), int(IoOpcode.WRITE)
+
+
+class FastMedia(Protocol):
+    """What the fast path moves data from and to, as `potash_device.media.store.Media`."""
+
+    def require_whole(self) -> None: ...
+
+    def read_at_once(self, views: list[memoryview], offset: int) -> bool: ...
+
+    def write_at_once(self, views: list[memoryview], offset: int) -> bool: ...
+
+
+class FastAccess(NamedTuple):
+    """How the fast path reads and writes a namespace."""
+
+    csi: int
+    read: int | None
+    write: int | None
+    """The opcodes, where the commands need nothing but their data to be moved."""
+    unit: int
+    """Bytes that the first and the number of a command count."""
+    zero_based: int
+    """1 where the number is one less."""
+    most: int
+    """The largest number."""
+    units: int
+    """What the namespace has."""
+    media: FastMedia
 
 
 @dataclass(eq=False)
@@ -34,19 +66,22 @@ class Namespace:
     """Per cent of a format that are still to be done."""
     placed: bool = False
     """What is written goes to reclaim units, which are counted."""
+    block_size: int = field(init=False)
+    """Bytes of a logical block."""
+    blocks: int = field(init=False)
+    """Logical blocks; what is left of the media behind the last whole one is not used."""
+    metadata: Metadata = field(init=False)
+    """What a block has beside its bytes."""
 
     def __post_init__(self) -> None:
-        self.in_flight.writes_alone = self.shape.metadata.size > 0
+        self.reshape(self.shape)
 
-    @property
-    def block_size(self) -> int:
-        """Bytes of a logical block."""
-        return self.shape.block_size
-
-    @property
-    def metadata(self) -> Metadata:
-        """What a block has beside its bytes."""
-        return self.shape.metadata
+    def reshape(self, shape: NamespaceShape) -> None:
+        """It is as `shape` says from now on."""
+        self.shape = shape
+        self.block_size, self.metadata = shape.block_size, shape.metadata
+        self.blocks = self.media.size // shape.block_size
+        self.in_flight.writes_alone = shape.metadata.size > 0
 
     @property
     def pairs(self) -> Pairs:
@@ -57,11 +92,6 @@ class Namespace:
     @property
     def format(self) -> BlockFormat:
         return self.shape.format
-
-    @property
-    def blocks(self) -> int:
-        """Logical blocks; what is left of the media behind the last whole one is not used."""
-        return self.media.size // self.shape.block_size
 
     @property
     def capacity(self) -> int:
@@ -116,20 +146,21 @@ class Namespace:
             )
 
     @property
-    def fast_path(self) -> tuple[bool, bool]:
-        """Whether plain reads, and whether plain writes, need nothing but their data to be moved.
+    def fast_path(self) -> FastAccess | None:
+        """How plain reads and writes, which need nothing but their data to be moved, do that.
 
         Whatever else a namespace wants of a command belongs here: the fast path asks nothing else.
         """
         features = self.features
         if (
-            self.in_flight
-            or self.uncorrectable
+            self.in_flight.busy
+            or self.uncorrectable.firsts
             or self.shape.metadata.size
             or (features.dulbe and self.dulbe)
         ):
-            return False, False
-        return True, not (features.write_through or self.placed)
+            return None
+        write = None if features.write_through or self.placed else _WRITE
+        return FastAccess(_CSI, _READ, write, self.block_size, 1, NLB_MASK, self.blocks, self.media)
 
     def require_readable(self, lba: int, count: int) -> None:
         """Raise NvmeError where some of these blocks have no data to give."""

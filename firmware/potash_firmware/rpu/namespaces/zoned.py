@@ -34,6 +34,7 @@ class ZonedNamespace(Namespace):
     csi: ClassVar[CommandSet] = CommandSet.ZONED
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.zones = self._all_empty()
         self._storing = Lock()
 
@@ -41,12 +42,8 @@ class ZonedNamespace(Namespace):
         shape = self.shape
         count = self.media.size // (shape.zone_size + ZONE_RECORD)
         size, capacity = (one // shape.block_size for one in (shape.zone_size, shape.zone_capacity))
+        self.blocks = count * size
         return Zones(count, size, capacity)
-
-    @property
-    def blocks(self) -> int:
-        """Logical blocks of all zones, those included that cannot be written."""
-        return len(self.zones.every) * self.zones.size
 
     @property
     def capacity(self) -> int:
@@ -54,9 +51,9 @@ class ZonedNamespace(Namespace):
         return len(self.zones.every) * self.zones.capacity
 
     @property
-    def fast_path(self) -> tuple[bool, bool]:
-        """Every command has to ask its zone."""
-        return False, False
+    def fast_path(self) -> None:
+        """There is none: every command has to ask its zone."""
+        return None
 
     @property
     def _records_at(self) -> int:

@@ -122,11 +122,10 @@ class Formatting:
         # From here on it has the new format, whatever happens; what it holds is erased before
         # anybody may read it, at the next start if not now.
         changed = block_size != namespace.block_size
-        namespace.shape = formatted
+        namespace.reshape(formatted)
         namespace.unformatted = 100
         self.namespaces.version += changed
         namespace.uncorrectable = UncorrectableBlocks()
-        namespace.in_flight.writes_alone = metadata.size > 0
         namespace.erased()
         if changed:  # What was said of blocks of another size is said of none.
             self.features.forget_namespace(nsid)

@@ -14,7 +14,8 @@ class KeepAlive:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._seconds = 0.0
-        self._due: float | None = None
+        self.due: float | None = None
+        """When it expires; None while it does not run."""
 
     def configure(self, seconds: float) -> None:
         """Begin to count; 0 stops the timer."""
@@ -22,7 +23,7 @@ class KeepAlive:
         self.restart()
 
     def restart(self) -> None:
-        self._due = self._clock() + self._seconds if self._seconds else None
+        self.due = self._clock() + self._seconds if self._seconds else None
 
     def save(self) -> tuple[int, int]:
         """Milliseconds of the timer, and until it expires; zeroes while it does not run."""
@@ -31,7 +32,7 @@ class KeepAlive:
 
     def load(self, milliseconds: int, left: int) -> None:
         self._seconds = milliseconds / 1000
-        self._due = self._clock() + left / 1000 if milliseconds else None
+        self.due = self._clock() + left / 1000 if milliseconds else None
 
     def stop(self) -> None:
         """Nobody is waited for, as after a controller reset."""
@@ -40,9 +41,9 @@ class KeepAlive:
     @property
     def timeout(self) -> float | None:
         """Seconds until it expires; None while it does not run."""
-        return None if self._due is None else max(0.0, self._due - self._clock())
+        return None if self.due is None else max(0.0, self.due - self._clock())
 
     @property
     def expired(self) -> bool:
         """The host has not been heard of for too long."""
-        return self._due is not None and self._clock() >= self._due
+        return self.due is not None and self._clock() >= self.due

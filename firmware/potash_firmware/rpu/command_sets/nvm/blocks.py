@@ -22,7 +22,7 @@ from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.inventory import require_open
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.protection.wanted import Tags, Wanted
-from potash_firmware.rpu.transfer import check_size
+from potash_firmware.rpu.transfer import MAX_TRANSFER, check_size
 
 STEP = 4 << 20
 """Bytes that a long command reads or writes before other commands, and resets, are served."""
@@ -35,32 +35,35 @@ class DeallocatedError(MediaError):
     """A block was to be read that is deallocated or was never written."""
 
 
-class Target(NamedTuple):
-    """The blocks of a command."""
+class Target:
+    """The blocks of a command.
 
-    namespace: Namespace
-    slba: int
-    blocks: int
-    fua: bool
-    deac: bool
-    wanted: Wanted | None = None
-    """What is wanted of metadata; None of blocks without."""
-    placement: int = 0
-    """Placement identifier, of a drive that has them."""
+    `wanted` is what is wanted of metadata, None of blocks without; `placement` is a placement
+    identifier, of a drive that has them.
+    """
 
-    @property
-    def offset(self) -> int:
-        return self.slba * self.namespace.block_size
+    __slots__ = (
+        "blocks", "deac", "fua", "length", "namespace", "offset", "placement", "ranges", "slba",
+        "wanted",
+    )  # fmt: skip
 
-    @property
-    def length(self) -> int:
-        return self.blocks * self.namespace.block_size
-
-    @property
-    def ranges(self) -> tuple[tuple[int, int], ...]:
-        """First byte and length: the one range that they are."""
-        size = self.namespace.block_size
-        return ((self.slba * size, self.blocks * size),)
+    def __init__(
+        self,
+        namespace: Namespace,
+        slba: int,
+        blocks: int,
+        *,
+        fua: bool = False,
+        deac: bool = False,
+        wanted: Wanted | None = None,
+        placement: int = 0,
+    ) -> None:
+        self.namespace, self.slba, self.blocks = namespace, slba, blocks
+        self.fua, self.deac, self.wanted, self.placement = fua, deac, wanted, placement
+        self.offset = slba * namespace.block_size
+        self.length = blocks * namespace.block_size
+        """Bytes, as the offset is."""
+        self.ranges = ((self.offset, self.length),)
 
 
 def target(controller: Controller, command: Command, *, moves_data: bool = True) -> Target:
@@ -73,15 +76,25 @@ def target(controller: Controller, command: Command, *, moves_data: bool = True)
     placement = 0
     if fields.dtype and command.entry.opcode in _WITH_DIRECTIVE:
         placement = placement_of(controller, fields.dtype, fields.dspec)
-    if moves_data:
-        check_size(fields.blocks * namespace.block_size)
-    namespace.byte_range(fields.slba, fields.blocks, location=CommandByte.CDW10)
+    count = fields.blocks
+    if moves_data and count * namespace.block_size > MAX_TRANSFER:
+        check_size(count * namespace.block_size)
+    if fields.slba + count > namespace.blocks:
+        namespace.byte_range(fields.slba, count, location=CommandByte.CDW10)
     wanted = None
     if namespace.metadata.size:
         require_known_format(controller, namespace)
         wanted = Wanted.of(namespace.metadata, fields.prinfo, fields.stc, Tags.of(command.entry))
         wanted.require_valid(fields.slba)
-    return Target(namespace, fields.slba, fields.blocks, fields.fua, fields.deac, wanted, placement)
+    return Target(
+        namespace,
+        fields.slba,
+        count,
+        fua=fields.fua,
+        deac=fields.deac,
+        wanted=wanted,
+        placement=placement,
+    )
 
 
 _WITH_DIRECTIVE = frozenset({IoOpcode.WRITE, IoOpcode.ZONE_APPEND})
@@ -236,7 +249,7 @@ def in_the_way(
     touch blocks that are being formatted.
     """
     in_flight = namespace.in_flight
-    if not in_flight:
+    if not in_flight.busy:
         return _NOTHING
     require_open(namespace)
     return _NOTHING.union(

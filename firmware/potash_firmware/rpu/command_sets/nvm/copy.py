@@ -87,7 +87,7 @@ def copy(controller: Controller, command: Command) -> Steps:
         for one, asked in zip(listed, wanted, strict=True):
             asked.require_valid(one.slba)
         parts = [
-            Buffers(Target(namespace, one.slba, one.blocks, False, False, asked))
+            Buffers(Target(namespace, one.slba, one.blocks, wanted=asked))
             for one, asked in zip(listed, wanted, strict=True)
         ]
         read = _reading_pairs(parts, dulbe=namespace.dulbe)
@@ -248,7 +248,7 @@ def _storing_pairs(command: Command, namespace: Namespace, fields: Copy, blocks:
     kept = namespace.metadata
     wanted = Wanted.of(kept, fields.prinfow, fields.stcw, Tags.of(command.entry))
     wanted.require_valid(fields.sdlba)
-    target = Target(namespace, fields.sdlba, blocks, False, False, wanted)
+    target = Target(namespace, fields.sdlba, blocks, wanted=wanted)
 
     def store(content: Sequence[memoryview]) -> None:
         buffers = Buffers(target)

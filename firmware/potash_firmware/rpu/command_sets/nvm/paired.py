@@ -248,7 +248,7 @@ def verify(controller: Controller, command: Command, blocks: Target) -> Steps:
     size = namespace.block_size
 
     def verify_part(first: int, length: int) -> None:
-        part = Target(namespace, first // size, length // size, False, False, wanted)
+        part = Target(namespace, first // size, length // size, wanted=wanted)
         buffers = Buffers(part)
         buffers.fetch(dulbe=dulbe)
         done = part.slba - blocks.slba
@@ -283,7 +283,7 @@ def write_zeroes(controller: Controller, command: Command, blocks: Target) -> St
     size = namespace.block_size
 
     def clear(first: int, length: int) -> None:
-        part = Target(namespace, first // size, length // size, False, False, wanted)
+        part = Target(namespace, first // size, length // size, wanted=wanted)
         buffers = Buffers(part)
         if wanted.prinfo & PRACT:
             insert(wanted, buffers.data, buffers.metadata, part.blocks, part.slba - blocks.slba)

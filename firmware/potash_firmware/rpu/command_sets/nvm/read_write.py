@@ -59,7 +59,8 @@ def read(controller: Controller, command: Command) -> Steps:
     views = controller.transfer.views(command, blocks.length, write=True)
     namespace, offset, length = blocks.namespace, blocks.offset, blocks.length
     media = namespace.media
-    require_correctable(namespace, blocks.slba, blocks.blocks)
+    if namespace.uncorrectable.firsts:
+        require_correctable(namespace, blocks.slba, blocks.blocks)
     dulbe = namespace.dulbe
     try:
         if not (

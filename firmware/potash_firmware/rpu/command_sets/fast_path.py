@@ -1,29 +1,22 @@
-"""The fast path: plain reads and writes that need no waiting.
+"""The fast path: plain reads and writes, of blocks and of memory, that need no waiting.
 
 The slow path (a command object, the dispatch table, a handler, a result) takes three times as long
 as moving 4 KiB does: 9 µs a command against 3 (`potash bench nvme`). So this decodes the oldest
 entry of a queue, and takes it only if it can finish it here and now; whatever is unusual is left in
-the queue for the slow path. What a namespace asks beyond moving data is behind
-`Namespace.fast_path`."""
+the queue for the slow path. What a namespace asks beyond moving data is behind its `fast_path`."""
 
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 
-from nvme_spec.commands import NLB_MASK, READ_WRITE_ENTRY
+from nvme_spec.commands import READ_WRITE_ENTRY
 from nvme_spec.identify.capabilities import CommandSet
-from nvme_spec.opcodes import IoOpcode
 from nvme_spec.queues import FLAGS_PSDT_SHIFT, SUBMISSION_ENTRY_SIZE, Psdt
 from nvme_spec.status import NvmeError, Status
 from potash_device.controller.dma import DmaEngine
 from potash_device.controller.queues import SubmissionQueue
 from potash_device.media.errors import MediaError
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.transfer import MAX_TRANSFER
-
-_READ = int(IoOpcode.READ)
-_WRITE = int(IoOpcode.WRITE)
-_CSI = int(CommandSet.NVM)
 
 SGL_FLAGS = int(Psdt.SGL_MPTR_BUFFER) << FLAGS_PSDT_SHIFT
 """The flags of a command with an SGL. Where that is one data block of the command's length, the
@@ -88,7 +81,7 @@ class FastPath:
 
     def run(self, queue: SubmissionQueue, limit: int) -> int:
         """Execute up to `limit` commands from the head of `queue` to the last entry of the ring at
-        most; how many there were.
+        most, all of one command set; how many there were.
 
         Raises AccessFault when the queue's memory is gone.
         """
@@ -101,45 +94,47 @@ class FastPath:
             staging = Staging(dma)
             views_of, known_views = staging.staged(dma.views), {}
             block_at = staging.staged(dma.block)
-        waiting = controller.outstanding.identifiers(queue.qid)
-        limit = controller.board.queues.room(queue.completions, min(BATCH, limit))
+        waiting = controller.outstanding.by_queue[queue.qid]
         head, tail = queue.head, queue.tail
-        end = min(tail if head <= tail else queue.size, head + limit)
+        end = tail if head <= tail else queue.size
+        end = head + controller.board.queues.room(queue.completions, min(BATCH, limit, end - head))
         entries = queue.entries[head * SUBMISSION_ENTRY_SIZE : end * SUBMISSION_ENTRY_SIZE]
         cids: list[int] = []
         writes = bytes_read = bytes_written = 0
-        known = counted = whole = None
+        known = counted = whole = csi = None
         try:
             for (
-                opcode, flags, cid, nsid, prp1, prp2, slba, dword12
+                opcode, flags, cid, nsid, prp1, prp2, first, count
             ) in READ_WRITE_ENTRY.iter_unpack(entries):  # fmt: skip
                 if cid in waiting:
                     break
                 if nsid != known:
                     namespace = namespaces.get(nsid)
-                    if not isinstance(namespace, Namespace):
+                    path = None if namespace is None else namespace.fast_path
+                    if path is None or (csi is not None and path.csi != csi):
                         break
-                    reads_here, writes_here = namespace.fast_path
-                    known, counted, media = nsid, None, namespace.media
-                    blocks, block_size = namespace.blocks, namespace.block_size
-                if dword12 != counted:
-                    length = (dword12 + 1) * block_size
-                    if dword12 > NLB_MASK or length > MAX_TRANSFER:
+                    csi, read, write, unit, zero_based, most, units, media = path
+                    known, counted = nsid, None
+                if count != counted:
+                    length = (count + zero_based) * unit
+                    if count > most or not 0 < length <= MAX_TRANSFER:
                         break
-                    counted = dword12
-                if slba + dword12 >= blocks or (flags and (flags != SGL_FLAGS or prp2 != length)):
+                    counted = count
+                if first + count + zero_based > units or (
+                    flags and (flags != SGL_FLAGS or prp2 != length)
+                ):
                     break
-                if opcode == _READ and reads_here:
+                if opcode == read:
                     if flags:
                         views = block_at(prp1, length, write=True)
                     else:
                         views = known_views.get((prp1, length, True)) or views_of(
                             prp1, prp2, length, write=True
                         )
-                    if not media.read_at_once(views, slba * block_size):
+                    if not media.read_at_once(views, first * unit):
                         break
                     bytes_read += length
-                elif opcode == _WRITE and writes_here:
+                elif opcode == write:
                     if flags:
                         views = block_at(prp1, length, write=False)
                     else:
@@ -147,7 +142,7 @@ class FastPath:
                     if media is not whole:
                         media.require_whole()
                         whole = media
-                    if not media.write_at_once(views, slba * block_size):
+                    if not media.write_at_once(views, first * unit):
                         break
                     bytes_written += length
                     writes += 1
@@ -156,24 +151,15 @@ class FastPath:
                 cids.append(cid)
         except (NvmeError, MediaError):
             pass  # of the command that is the head now
-        if staging is not None and not staging.store(len(cids) - writes):
-            return 0
         done = len(cids)
-        if done:
+        if staging is not None and not staging.store(done - writes):
+            return 0
+        if csi is not None and done:
             queue.head = (head + done) % queue.size
             self._complete(queue, cids)
             # After the host has its answers.
             took = perf_counter_ns() - began
-            controller.statistics.executed(queue.qid, _CSI, done - writes, writes, took)
-            if done > writes:
-                controller.health.count_read(bytes_read, done - writes)
-            if writes:
-                controller.health.count_write(bytes_written, writes)
+            controller.statistics.executed(queue.qid, csi, done - writes, writes, took)
+            if csi == CommandSet.NVM:
+                controller.health.count(done - writes, bytes_read, writes, bytes_written)
         return done
-
-
-class NoFastPath(FastPath):
-    """That of a drive whose time is modelled, which is asked for each command."""
-
-    def run(self, queue: SubmissionQueue, limit: int) -> int:
-        return 0
