@@ -147,7 +147,7 @@ class Exited:
 
 
 ANSWERS = (Outcome.RETURNED, Outcome.FAULTED, Outcome.REFUSED)
-"""How a worker may report that an execution has ended."""
+"""Outcomes of an execution that a worker may report."""
 
 FromWorker = Ready | Line | Gathered | BlocksRead | Executed
 

@@ -23,7 +23,7 @@ class _Check:
     decided: Decided
     dropped: Callable[[], None]
     reason: str | None = None
-    """Why the program is refused, as the worker has logged it."""
+    """The reason for which the program is refused, as the worker has logged it."""
 
 
 class Checks:

@@ -50,7 +50,7 @@ class Context:
             raise NvmeError(VendorStatus.INVALID_ACCELERATOR, detail) from None
 
     def idle_accelerator(self, identifier: int) -> Accelerator:
-        """One whose buffers no job has. Raises NvmeError."""
+        """The accelerator, whose buffers no job uses. Raises NvmeError."""
         accelerator = self.accelerator(identifier)
         if accelerator.busy:
             detail = f"accelerator {identifier} runs a job"

@@ -87,7 +87,7 @@ class CompileAnswer:
 
 
 class Handler(NamedTuple):
-    """How a kind of request is served."""
+    """The functions that serve a kind of request."""
 
     compile: Callable[[Config, bytes, int], bytes]
     """Called in the compiler. The worker gets the sentence of a `Refused` that it raises."""
@@ -96,7 +96,7 @@ class Handler(NamedTuple):
 
 
 class Refused(Exception):
-    """It cannot be compiled, one sentence."""
+    """The request cannot be compiled; the message is a sentence."""
 
 
 def _program(config: Config, code: bytes, entry: int, by_kind: bool = False) -> bytes:
@@ -314,7 +314,8 @@ class CompileConnection:
             self._compile(request)
 
     def _compile(self, request: CompileRequest) -> None:
-        """In the cache writer: have it compiled, store it, pass it to the worker."""
+        """Serve a request in the cache writer: have it compiled, store the result, pass it to the
+        worker."""
         if request.kind is RequestKind.KERNELS:
             from potash_device.vta import warming
             from potash_firmware.apu.models import core_config

@@ -53,7 +53,7 @@ class RangeUnit(Enum):
 
 @dataclass(frozen=True)
 class AcceleratorConfig:
-    """One accelerator; sizes of its buffers, and of a function's stack frame, in bytes."""
+    """An accelerator; sizes of its buffers, and of a function's stack frame, in bytes."""
 
     id: U32
     input_size: U64
@@ -67,7 +67,7 @@ class AcceleratorConfig:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceConfig:
-    """One namespace: its media's size and its block size in bytes."""
+    """A namespace: its media's size and its block size in bytes."""
 
     nsid: U32
     size: U64
@@ -104,7 +104,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class RangeBlocks:
-    """How 88h and its relatives count: in pages or blocks, with a plain or a 0's based count."""
+    """The units of 88h and its relatives: pages or blocks, with a plain or a 0's based count."""
 
     unit: Annotated[RangeUnit, Number("B"), Range(0, 255), _named(RangeUnit)] = RangeUnit.PAGE
     zero_based: BOOL = False

@@ -1,8 +1,7 @@
-"""What the device-defined programs do, in a confined worker, to the ranges that it is given.
+"""The device-defined programs, which run in a confined worker on the ranges of an execution.
 
-They are Python of the device's own, as they are trusted and no compiler for BPF can be taken for
-granted. Parameters and ranges are a stranger's; whatever does not fit is refused before a byte is
-written.
+They are Python code of the device, as they are trusted and a compiler for BPF may not be installed.
+Parameters and ranges are untrusted; invalid ones are refused before a byte is written.
 """
 
 import re
@@ -20,7 +19,7 @@ FIELD = np.dtype("<u4")
 RECORD_BYTES_AT_ONCE = 1 << 20
 
 TEXT_BYTES_AT_ONCE = 4096
-"""In which the beginning of a line is searched for."""
+"""Bytes of a piece in which the beginning of a line is searched for."""
 
 MASK = (1 << 64) - 1
 
@@ -126,7 +125,7 @@ def _grep(ranges: Views, parameters: tuple[int, int], data: bytes) -> int:
 
 
 def _lines_with(text: memoryview, wanted: bytes) -> Iterator[tuple[int, int]]:
-    """Where each line with that text begins and ends."""
+    """The beginning and the end of each line with this text."""
     pattern, newline = re.compile(re.escape(wanted)), re.compile(b"\n")
     at = 0
     while found := pattern.search(text, at):
@@ -137,7 +136,7 @@ def _lines_with(text: memoryview, wanted: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _line_start(text: memoryview, first: int, at: int) -> int:
-    """Where the line of byte `at` begins, which is at `first` or later."""
+    """The beginning of the line of byte `at`, at `first` or later."""
     while at > first:
         piece = max(first, at - TEXT_BYTES_AT_ONCE)
         place = bytes(text[piece:at]).rfind(b"\n")

@@ -59,7 +59,7 @@ class _Worker:
     process: Worker
     job: _Job | None = None
     stale: bool = False
-    """It has what nobody is to have any more, and ends when it has nothing to do."""
+    """The worker has memory or a program that was deleted, and ends as soon as it is idle."""
 
     @property
     def is_idle(self) -> bool:
@@ -73,12 +73,12 @@ class _Job:
     message: Execute
     names: frozenset[int]
     ended: Outcome = Outcome.LOST
-    """How it has ended when its worker is gone."""
+    """The outcome if its worker exits."""
 
 
 @dataclass(eq=False, slots=True)
 class _Engine:
-    """What one compute namespace has here."""
+    """The engine of a compute namespace."""
 
     nsid: int
     log: Log

@@ -59,7 +59,7 @@ LOST_AT_MOST = 64
 TAG_LIMIT = 1 << 32
 
 ENDED_BY_HOST = {State.STOPPING: "stopped by the host", State.RESETTING: "ended by a reset"}
-"""What the log says of a job whose worker has been killed for the host."""
+"""Log texts for a job whose worker was killed on behalf of the host."""
 
 
 @dataclass(slots=True)
@@ -73,19 +73,19 @@ class _Job:
     checks: set[int] = field(default_factory=set)
     """Questions about blocks that it may read, which the RPU has not answered."""
     asked: dict[int, ByteRange] = field(default_factory=dict)
-    """Those of them that are about what was granted."""
+    """The checks among them that concern granted ranges."""
     unreadable: list[ByteRange] = field(default_factory=list)
-    """What of the granted blocks cannot be read."""
+    """The granted blocks that cannot be read."""
     gathered: list[ByteRange] = field(default_factory=list)
-    """What the program wants written besides its output, if it comes to its end."""
+    """Blocks that are written besides the output if the program returns."""
     write_back: int | None = None
-    """Its tag, while the RPU writes."""
+    """The tag of the write-back, while the RPU writes."""
     number: int = 0
-    """By which the RPU knows it, where time is modelled."""
+    """The number by which the RPU identifies the job, where time is modelled."""
     reads: list[BlocksRead] = field(default_factory=list)
     """The blocks that it has read, where time is modelled."""
     ending: Executed | None = None
-    """How its program has ended, while the RPU has not said that its time has come."""
+    """The result of its program, until the RPU reports that its modelled time has passed."""
 
 
 class Jobs:
@@ -162,7 +162,7 @@ class Jobs:
         self._hand_over(accelerator)
 
     def not_loaded(self, accelerator: Accelerator) -> None:
-        """There is no program to start. Raises OutOfSequence while the accelerator is busy."""
+        """Handle Start without a program. Raises OutOfSequence while the accelerator is busy."""
         self._fire(accelerator, Event.NOT_LOADED)
 
     def _next_tag(self) -> int:
@@ -173,7 +173,7 @@ class Jobs:
         self._interrupt(accelerator, Event.STOP)
 
     def reset(self, accelerator: Accelerator) -> None:
-        """As `stop`, and forget how it went."""
+        """The same as `stop`, but without a result."""
         self._interrupt(accelerator, Event.RESET)
 
     def replace_worker(self, accelerator: Accelerator) -> None:

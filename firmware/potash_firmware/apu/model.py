@@ -125,7 +125,7 @@ class Outcome:
 
 
 class Accelerator:
-    """One accelerator: its configuration by the host, its state, its log."""
+    """An accelerator: its configuration by the host, its state, its log."""
 
     def __init__(self, config: AcceleratorConfig, log: Log) -> None:
         self.config = config
@@ -134,7 +134,7 @@ class Accelerator:
         self.log_snapshot = Snapshot()
         self.state = State.IDLE
         self.row = unshared_row()
-        """Its row of the shared counters."""
+        """The accelerator's row of the shared counters."""
         self.staged: dict[int, bytearray] = {}
         """Firmware that has been sent in part, by its ID."""
         self.blank()

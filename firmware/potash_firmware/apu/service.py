@@ -46,11 +46,11 @@ that boots beside it, and a drive that is used for seconds alone does without.""
 EXECUTIONS = get_args(messages.ExecutionToApu)
 
 Source = ApuPort | socket.socket | Worker
-"""What the loop waits for; the socket is the fork server's."""
+"""Objects that the loop waits for; the socket is the fork server's."""
 
 
 class Pending(NamedTuple):
-    """What happens when something is so."""
+    """A function to be called once a condition holds."""
 
     ready: Callable[[], bool]
     then: Callable[[], None]
@@ -84,7 +84,8 @@ class Service:
         self._waiting = Waiting()
         self._later: list[Pending] = []
         self._asked: deque[messages.Request | messages.Reset | messages.ExecutionToApu] = deque()
-        """What has come behind a reset that is under way: perhaps from the next host."""
+        """Messages that have arrived after a reset that is in progress: perhaps from the next
+        host."""
         self._resetting = False
         self._check_at = 0.0
         self._prepare_at: float | None = None

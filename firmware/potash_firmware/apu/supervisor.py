@@ -41,7 +41,7 @@ MEANINGS: Mapping[int, str] = {
     signal.SIGSYS: ", as it made a system call that workers may not make",
     signal.SIGXCPU: ", as it took more processor time than workers may take",
 }
-"""Why a worker gets a signal that ends it."""
+"""Reasons for signals that end a worker."""
 
 
 RunForkServer = Callable[[socket.socket, Config, dict[str, int]], None]
@@ -65,30 +65,31 @@ class Client(Protocol):
 
 
 class Worker:
-    """One worker process. Its kind is an accelerator's identifier, `CHECKER` or `ENGINE`."""
+    """A worker process. Its kind is an accelerator's identifier, `CHECKER` or `ENGINE`."""
 
     def __init__(self, serial: int, kind: int, client: Client, end: socket.socket) -> None:
         self.serial = serial
         self.kind = kind
         self.client = client
         self.ready = False
-        """It has reported so at least once: what it needs can be imported."""
+        """It has reported that it is ready at least once: everything that it needs can be
+        imported."""
         self.used = False
-        """It has been given an execution, so what it has kept may be somebody's data."""
+        """It has had an execution, so it may hold a client's data."""
         self.ending = False
-        """It has been killed, and what it still sends is ignored."""
+        """It has been killed, and its further messages are ignored."""
         self.silent = False
-        """Its end of the channel is closed."""
+        """The worker's end of the channel is closed."""
         self.orphaned = False
-        """Its fork server has exited: nobody will report its exit."""
+        """The worker's fork server has exited, so its exit will not be reported."""
         self.began: float | None = None
-        """When its execution began, while it has one."""
+        """The time at which its execution began, while it has one."""
         self.deadline = math.inf
-        """When that has exceeded its time."""
+        """The time limit of that execution."""
         self.named: frozenset[int] = frozenset()
         """The serial numbers of what it has descriptors of."""
         self.seconds = 0.0
-        """How long all executions took that have ended."""
+        """Total time of all executions that have ended."""
         self._socket = end
         self._socket.setblocking(False)
 
@@ -150,12 +151,13 @@ class Supervisor:
         self._serials = itertools.count(1)
         self._workers: dict[int, Worker] = {}
         self._due: dict[int, float] = {}
-        """When a worker must be ready, or its exit be reported, if ever; by the serials of those
-        that live."""
+        """The times by which workers must be ready, or their exits be reported; by serial numbers
+        of live workers."""
         self._settled = False
         """The fork server has made a worker that is ready."""
         self.changed = False
-        """There are other workers, or one has closed its channel, since this was last cleared."""
+        """Workers have been added or removed, or one has closed its channel, since this was last
+        cleared."""
 
     @property
     def control(self) -> socket.socket | None:
@@ -241,11 +243,9 @@ class Supervisor:
         worker.send(message, descriptors)
 
     def finish(self, worker: Worker) -> bool:
-        """Its execution has ended; True if it is to be replaced.
-
-        That is when all its executions have taken more than the longest one may: the kernel gives
-        it the processor for twice as long (`confined.CPU_FACTOR`).
-        """
+        """Record the end of its execution. True if the worker is to be replaced: all its executions
+        have taken more than the longest one may, and the kernel limits it to twice as much
+        processor time (`confined.CPU_FACTOR`)."""
         if worker.began is not None:
             worker.seconds += self._monotonic() - worker.began
         worker.began, worker.deadline = None, math.inf
@@ -343,7 +343,7 @@ class Supervisor:
                 self._exited_with_fork_server(worker)
 
     def _exited_with_fork_server(self, worker: Worker) -> None:
-        """Without its fork server, the end of its channel is what shows a worker's exit."""
+        """Handle the end of a worker's channel, which shows its exit if its fork server is gone."""
         self._exited(worker, "the process that workers are forked from has exited")
 
     def _exited(self, worker: Worker, why: str) -> None:
@@ -380,7 +380,8 @@ class Supervisor:
 
 
 def cause(code: int) -> str:
-    """Why a worker has ended, from its exit code, or a signal's number negated."""
+    """The reason for which a worker has exited, from its exit code, or a signal's number
+    negated."""
     if code >= 0:
         return f"it exited with status {code}"
     try:

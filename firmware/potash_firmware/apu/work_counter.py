@@ -32,7 +32,7 @@ class WorkCounter:
 
     @property
     def work(self) -> Work:
-        """What the job has counted so far."""
+        """The job's counts so far."""
         others = (self.helpers, self.bytes, self.vta_cycles, self.macs)
         return Work(tuple(self.instructions.counts), *(min(one, LARGEST_COUNT) for one in others))
 

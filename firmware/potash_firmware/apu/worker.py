@@ -68,10 +68,10 @@ LEVELS = {
 """The type of the log entry of a text that a program logs."""
 
 CLOSED = -1
-"""In a descriptor's place: what it is of has been read."""
+"""A placeholder for a descriptor whose contents have been read."""
 
 FAILURES = (bpf.Fault, bpf.ProgramError, ValueError, MediaReadError, MemoryError)
-"""How programs fail; any other exception is an error of the firmware."""
+"""Exceptions of failing programs; any other exception is an error of the firmware."""
 
 
 def run(
@@ -110,7 +110,7 @@ def run(
 
 
 class Worker:
-    """What workers of all kinds do: they receive executions, run them, and report."""
+    """The common part of workers of all kinds: they receive executions, run them, and report."""
 
     largest: ClassVar[int] = channel.MAX_MESSAGE
     """Bytes of a message that it receives."""

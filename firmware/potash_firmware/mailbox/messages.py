@@ -54,7 +54,7 @@ def message(kind: int) -> Callable[[type[T]], type[T]]:
 
 
 def encode(message: Any) -> bytes:
-    """One datagram. Raises MailboxError if a field's value is out of range."""
+    """The datagram of a message. Raises MailboxError if a field's value is out of range."""
     try:
         return RECORDS[type(message)].encode(message)
     except WireError as error:
@@ -247,11 +247,11 @@ EXECUTED = 40
 """The first byte of an `Executed`."""
 
 _Descriptor = Annotated[int, NOT_STORED]
-"""It is sent along with the message."""
+"""A descriptor is sent with the message."""
 
 
 class Outcome(IntEnum):
-    """How an execution ended."""
+    """The outcome of an execution."""
 
     RETURNED = 0
     """The program returned a value."""
@@ -260,11 +260,11 @@ class Outcome(IntEnum):
     REFUSED = 2
     """The program is not sound, or refuses its parameters."""
     EXPIRED = 3
-    """It exceeded its time."""
+    """The execution exceeded its time limit."""
     LOST = 4
-    """Its process or the APU was lost."""
+    """The execution's process or the APU was lost."""
     CANCELLED = 5
-    """It was ended by a `Cancel`, a reset, or the end of its engine."""
+    """The execution was ended by a `Cancel`, a reset, or the end of its engine."""
 
 
 VERDICTS = frozenset({Outcome.RETURNED, Outcome.REFUSED, Outcome.LOST})

@@ -23,7 +23,7 @@ QUEUE_LIMIT = 1024
 
 
 class _Port(Generic[Sent, Received]):
-    """One end; owns its socket. A context manager."""
+    """An end of the mailbox, which owns its socket; a context manager."""
 
     ACCEPTS: tuple[type[messages.Message], ...]
 
@@ -145,7 +145,8 @@ class _Port(Generic[Sent, Received]):
             return self._take()
 
     def _take(self) -> bytes:
-        """One datagram; without room for descriptors, the system closes those that come with it."""
+        """Receive a datagram; without room for descriptors, the kernel closes those that come with
+        it."""
         return self._socket.recv(messages.MAX_DATAGRAM + 1)
 
     def _message(self, data: bytes) -> messages.Message:
@@ -172,7 +173,7 @@ class ApuPort(_Port[messages.ToRpu, messages.ToApu]):
 
     ACCEPTS = get_args(messages.ToApu)
     _descriptor = NO_DESCRIPTOR
-    """What came with the datagram that is being looked at."""
+    """Descriptors that were received with the current datagram."""
 
     def _take(self) -> bytes:
         data, descriptors, _, _ = socket.recv_fds(self._socket, messages.MAX_DATAGRAM + 1, 1)

@@ -1,4 +1,4 @@
-"""One NVMe controller: the board, and the firmware's state of it and of its host.
+"""An NVMe controller: the board, and the firmware's state of it and of its host.
 
 The handlers of commands get this object and the command. They change this state; they never access
 a queue's entries, never post a completion, and never wait.

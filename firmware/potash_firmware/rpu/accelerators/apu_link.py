@@ -96,11 +96,12 @@ class ApuLink:
         self._in_flight: dict[int, Slot] = {}
         self._clock = clock
         self._silent_since = 0.0
-        """When the APU last said something, or was asked something while nothing else waited."""
+        """The time at which the APU last sent a message, or got a request while it owed no other
+        answer."""
         self._started = False
         """The APU has said something."""
         self._pinged = False
-        """It was asked whether it is there, and has said nothing since."""
+        """It was probed, and has sent nothing since."""
         self.engines = Engines(self.send, self._new_tag, self._asking)
 
     # The APU comes and goes.

@@ -303,7 +303,7 @@ def _require_possible(controller: Controller, nsid: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One data structure."""
+    """A data structure of Identify."""
 
     make: Callable[[Controller, Command, Identify], bytes]
     of_no_namespace: bool = False

@@ -98,7 +98,8 @@ def range_set_list(controller: Controller, command: Command, fields: GetLogPage)
 
 
 def _state(controller: Controller, command: Command) -> ComputeState:
-    """That of the command's namespace. Raises NvmeError where it is not a compute namespace."""
+    """The state of the command's namespace. Raises NvmeError where it is not a compute
+    namespace."""
     namespace = controller.namespaces.of_kind(ComputeNamespace, command.entry.nsid)
     return controller.compute.of(namespace.nsid)
 

@@ -38,10 +38,8 @@ _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_
 
 @dataclass(eq=False, slots=True)
 class Program:
-    """What is at a program index.
-
-    `image` is the number of a device-defined program, which has no size.
-    """
+    """The program at an index. `image` is the number of a device-defined program, which has no
+    size."""
 
     image: Shared | int
     ptype: int = computational.DEVICE_DEFINED_TYPE
@@ -57,11 +55,11 @@ class Program:
 
     @property
     def device_defined(self) -> bool:
-        """It is there from the start, and cannot be unloaded."""
+        """The program exists from the start, and cannot be unloaded."""
         return isinstance(self.image, int)
 
     def describe(self) -> computational.ProgramDescriptor:
-        """Its entry in the Program List."""
+        """The program's entry in the Program List."""
         occupancy = computational.ProgramOccupancy.DOWNLOADED
         if self.device_defined:
             occupancy = computational.ProgramOccupancy.DEVICE_DEFINED
@@ -228,7 +226,7 @@ class Programs:
         program.active = False
 
     def finished(self, future: Future[Outcome]) -> bool:
-        """Whether `future` was a check of a program, which has ended."""
+        """True where `future` was a check of a program, which has ended."""
         program = self._checks.pop(future, None)
         if program is None:
             return False

@@ -42,7 +42,7 @@ _FAILURES = {
 
 @dataclass(eq=False, slots=True)
 class Run:
-    """One Execute command under way."""
+    """An Execute command in progress."""
 
     command: Command
     program: Program
@@ -54,12 +54,13 @@ class Run:
     skipped: int
     """Bytes of range descriptors at the beginning of that."""
     turn: Signal = field(default_factory=Signal)
-    """It may be given to the engine, or is to end, having been stopped while it waited."""
+    """Sent when the command may be given to the engine, or was stopped while it waited and has to
+    end."""
     execution: Future[Execution] | None = None
     stopped: Exception | None = None
-    """What it ends with, if it was stopped."""
+    """The error with which it ends, if it was stopped."""
     timed: Timed | None = None
-    """Its time, where that is modelled."""
+    """The command's time, where that is modelled."""
 
 
 @dataclass(eq=False)
@@ -70,9 +71,9 @@ class Runs:
     engine: Engine
     transfer: Transfer
     job_time: JobTime | None = None
-    """What executions take, where that is modelled."""
+    """The time of executions, where that is modelled."""
     running: set[Run] = field(default_factory=set)
-    """Those with the engine, and those whose turn has come."""
+    """Commands that were given to the engine, or are about to be."""
     _waiting: deque[Run] = field(default_factory=deque)
 
     def execute(self, command: Command, programs: Programs, sets: RangeSets) -> Steps:
@@ -181,7 +182,7 @@ class Runs:
     # Turns.
 
     def release(self, run: Run) -> None:
-        """It neither runs any more nor waits for its turn: others may run."""
+        """Remove a command that neither runs nor waits any more, so that others may run."""
         self.running.discard(run)
         if run in self._waiting:
             self._waiting.remove(run)
@@ -196,7 +197,7 @@ class Runs:
             following.turn.send()
 
     def finished(self, future: Future[Execution]) -> bool:
-        """Whether `future` was of a command here, which no longer runs."""
+        """True where `future` was of a command of this namespace, which no longer runs."""
         for run in self.running:
             if run.execution is future:
                 self.release(run)
@@ -205,10 +206,10 @@ class Runs:
 
     @property
     def executions(self) -> set[Future[Execution]]:
-        """What the engine has not ended."""
+        """Executions that the engine has not ended."""
         return {run.execution for run in self.running if run.execution is not None}
 
     def uses(self, what: Program | RangeSet) -> bool:
-        """Whether a command uses a program or a range set."""
+        """True where a command uses a program or a range set."""
         every = (*self.running, *self._waiting)
         return any(what in (run.program, run.range_set) for run in every)

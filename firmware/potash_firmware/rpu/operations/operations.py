@@ -30,7 +30,7 @@ class Operation:
         self.steps = steps
         self.exclusive = exclusive
         self.of_command = of_command
-        """It is a command's, which a reset forgets."""
+        """The operation belongs to a command, which a reset drops."""
         self.task: Task | None = None
         self.ended = Signal()
         self.dword: int | None = None
@@ -38,7 +38,7 @@ class Operation:
 
     @property
     def passes_time(self) -> bool:
-        """It waits for a time."""
+        """The operation waits for a time."""
         return self.task is not None and isinstance(self.task.waits_for, int)
 
     def result(self) -> int | None:

@@ -51,18 +51,18 @@ class Timed:
     known: Signal = field(default_factory=Signal)
     """Sent when that time is known, which may lie ahead."""
     row: int = 0
-    """As `Execute.row`."""
+    """The same as `Execute.row`."""
     live: Row = field(default_factory=unshared_row)
     work: Work | None = None
     """All that it has counted, once its worker has ended."""
     reads: list[messages.Read] = field(default_factory=list)
     due: int | None = None
     timer: Timer | None = None
-    """What is done for it next."""
+    """The next step for the job."""
     served: int = 0
     """Reads that the drive has been given."""
     at: int = 0
-    """When the last of these completed, and what the core had worked before: `worked`."""
+    """The time at which the last of these completed, and the core's work before that: `worked`."""
     worked: int = 0
 
 
@@ -91,7 +91,7 @@ class JobTime:
         self.accelerator_row: Callable[[int], Row] = lambda _: unshared_row()
         """The shared counters of an accelerator, by its identifier."""
         self.engine_row: Callable[[int], Row] = lambda _: unshared_row()
-        """Those of an execution, by its row, 1 the first."""
+        """The counters of an execution, by its row, from 1."""
 
     def reset(self) -> None:
         """The session is over: what runs is stopped, and nobody waits for it."""
@@ -100,7 +100,7 @@ class JobTime:
         self.apu_lost()
 
     def apu_lost(self) -> None:
-        """What ran on accelerators is gone."""
+        """Drop all jobs, which were lost with the APU."""
         for _, timed in self._accelerators.values():
             self._drop(timed)
         self._accelerators.clear()
@@ -146,10 +146,8 @@ class JobTime:
         self._send(messages.JobDue(accelerator, number, due - timed.place.start))
 
     def write(self, accelerator: int, nsid: int, first: int, length: int) -> tuple[int, int]:
-        """When bytes of a job's output are written, and how long after its beginning that is.
-
-        Raises NvmeError.
-        """
+        """The time at which bytes of a job's output are written, and the time since the job's
+        beginning. Raises NvmeError."""
         start, due = self._ended.get(accelerator, (self._timing.clock.now(),) * 2)
         done = self._timing.charge(nsid, Op.WRITE, first, length, due)
         return done, done - start
@@ -199,7 +197,7 @@ class JobTime:
     # What runs.
 
     def running(self) -> Iterator[RunningJob]:
-        """What workers are at."""
+        """The running jobs and executions, with the progress of their workers."""
         factor = self._timing.factor
         lost = set()  # with their APU, which the next one is to say
         if self._apu.port is None:
@@ -278,7 +276,7 @@ class JobTime:
         timed.timer = self._deadlines.call(at, step)
 
     def _read(self, read: messages.Read, at: int) -> int:
-        """When the drive has read something that it is asked for at a time."""
+        """The time at which the drive has read a range that is requested at a given time."""
         try:
             return self._timing.charge(read.nsid, Op.READ, read.first, read.length, at)
         except (NvmeError, ValueError) as error:
