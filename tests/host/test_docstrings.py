@@ -13,7 +13,9 @@ from support.docs import ROOT
 
 PACKAGES = (
     "device/potash_device/vta/fast",
+    "firmware/potash_firmware/apu",
     "firmware/potash_firmware/bpf/native",
+    "firmware/potash_firmware/mailbox",
     "firmware/potash_firmware/tflite/arithmetic",
     "host/potash/vm",
 )

@@ -30,7 +30,7 @@ from potash_firmware.apu.channel import (
     Ready,
 )
 from potash_firmware.apu.config import Config
-from potash_firmware.apu.lifecycle import DYING, Event, State, after
+from potash_firmware.apu.lifecycle import DYING, Event, JobState, after
 from potash_firmware.apu.model import Accelerator, ByteRange, Outcome, count_event
 from potash_firmware.apu.supervisor import Supervisor, Worker
 from potash_firmware.mailbox.counters import Word, add
@@ -58,7 +58,7 @@ LOST_AT_MOST = 64
 
 TAG_LIMIT = 1 << 32
 
-ENDED_BY_HOST = {State.STOPPING: "stopped by the host", State.RESETTING: "ended by a reset"}
+ENDED_BY_HOST = {JobState.STOPPING: "stopped by the host", JobState.RESETTING: "ended by a reset"}
 """Log texts for a job whose worker was killed on behalf of the host."""
 
 
@@ -207,7 +207,7 @@ class Jobs:
         if granted is not None:
             if checked.error:
                 self._leave_out(job, granted, checked)
-        elif checked.error and accelerator.state is State.RUNNING:
+        elif checked.error and accelerator.state is JobState.RUNNING:
             accelerator.log.add(
                 LogEntryType.INVALID_INPUT_BUFFER,
                 f"the input cannot be read at byte {checked.at} of its namespace: "
@@ -251,12 +251,12 @@ class Jobs:
             return
         accelerator = self._accelerators[key]
         job = self._jobs.get(key)
-        if job is not None and job.write_back == done.tag and accelerator.state is State.WRITING:
+        if job is not None and job.write_back == done.tag and accelerator.state is JobState.WRITING:
             accelerator.outcome.modelled = done.modelled
             self._write_ended(accelerator, done.error)
         self._hand_over(accelerator)
 
-    def _fire(self, accelerator: Accelerator, event: Event) -> State:
+    def _fire(self, accelerator: Accelerator, event: Event) -> JobState:
         """Bring the accelerator into the state that follows. Raises OutOfSequence."""
         before, accelerator.state = accelerator.state, after(accelerator.state, event)
         if COMPUTE.sink is not None:
@@ -274,7 +274,7 @@ class Jobs:
         """Give the job to its worker as soon as its buffers are nobody else's."""
         key = accelerator.config.id
         job = self._jobs.get(key)
-        if accelerator.state is not State.RUNNING or job is None or job.handed_over:
+        if accelerator.state is not JobState.RUNNING or job is None or job.handed_over:
             return
         if job.checks or key in self._writing.values():
             return
@@ -318,11 +318,11 @@ class Jobs:
                 pass
             case Line(kind, text):
                 accelerator.log.add(kind, text)
-            case Gathered(gathered) if accelerator.state is State.RUNNING:
+            case Gathered(gathered) if accelerator.state is JobState.RUNNING:
                 self._gathered(accelerator, gathered)
-            case BlocksRead() if accelerator.state is State.RUNNING:
+            case BlocksRead() if accelerator.state is JobState.RUNNING:
                 self._blocks_read(self._jobs[accelerator.config.id], message)
-            case Executed() if accelerator.state is State.RUNNING:
+            case Executed() if accelerator.state is JobState.RUNNING:
                 self._program_ended(accelerator, message)
             case _:
                 raise ChannelError(f"a worker that runs no job sent {message}")
@@ -375,7 +375,7 @@ class Jobs:
     def _running(self, key: int, number: int) -> tuple[_Job | None, Accelerator | None]:
         """A job that the RPU means, and its accelerator; None where it was stopped meanwhile."""
         job, accelerator = self._jobs.get(key), self._accelerators.get(key)
-        if job is None or accelerator is None or accelerator.state is not State.RUNNING:
+        if job is None or accelerator is None or accelerator.state is not JobState.RUNNING:
             return None, None
         return (job, accelerator) if job.number == number else (None, None)
 
@@ -461,7 +461,7 @@ class Jobs:
         accelerator = self._accelerators[key]
         job = self._jobs.get(key)
         interrupted = job is not None and job.handed_over and job.ending is None
-        if accelerator.state is not State.RUNNING or interrupted:
+        if accelerator.state is not JobState.RUNNING or interrupted:
             self._lost(accelerator, why)
         if worker.ready:
             self._workers[key] = self._supervisor.spawn(key, self)
@@ -470,11 +470,11 @@ class Jobs:
     def _lost(self, accelerator: Accelerator, why: str) -> None:
         before = accelerator.state
         now = self._fire(accelerator, Event.WORKER_LOST)
-        if before is State.RUNNING:
+        if before is JobState.RUNNING:
             accelerator.log.add(LogEntryType.PROCESS_LOST, f"the job's process was lost: {why}")
         if before in ENDED_BY_HOST:
             accelerator.log.add(LogEntryType.JOB_FINISHED, ENDED_BY_HOST[before])
-        if now is State.FAILED and before is not State.FAILED:
+        if now is JobState.FAILED and before is not JobState.FAILED:
             self._ended(accelerator)
 
 

@@ -29,7 +29,7 @@ from csd_spec.opcodes import KEEP_ACTIVE_FIRMWARE
 from csd_spec.status import StatusId
 from potash_device.saved import LARGEST_NUMBER, decode
 from potash_firmware.apu.config import AcceleratorConfig, Config, Limits
-from potash_firmware.apu.lifecycle import STATUS, Event, State, is_busy
+from potash_firmware.apu.lifecycle import STATUS, Event, JobState, is_busy
 from potash_firmware.mailbox import MailboxError
 from potash_firmware.mailbox.counters import Word, add, unshared_row
 from potash_wire.records import BOOL, U32, U64, Range, Record
@@ -132,7 +132,7 @@ class Accelerator:
         self.log = log
         self.status_snapshot = Snapshot()
         self.log_snapshot = Snapshot()
-        self.state = State.IDLE
+        self.state = JobState.IDLE
         self.row = unshared_row()
         """The accelerator's row of the shared counters."""
         self.staged: dict[int, bytearray] = {}
@@ -166,7 +166,7 @@ class Accelerator:
         ranges = self.buffers.input_ranges
         return sum(r.length for r in ranges) if ranges else self.buffers.input_length or 0
 
-    def status(self, meanings: Mapping[State, StatusId] = STATUS) -> AcceleratorStatus:
+    def status(self, meanings: Mapping[JobState, StatusId] = STATUS) -> AcceleratorStatus:
         """The data of Get Accelerator Status; `meanings` is STATUS or PLATFORM_STATUS."""
         active = KEEP_ACTIVE_FIRMWARE if self.active is None else self.active
         outcome = self.outcome
@@ -275,7 +275,7 @@ class Subsystem:
         for item, found in restored.items():
             item.state, item.active, item.outcome, item.buffers, item.firmware = found
             if item.busy:
-                item.state = State.FAILED
+                item.state = JobState.FAILED
                 item.log.add(LogEntryType.PROCESS_LOST, "the application processor was restarted")
                 self.interrupted.append(item.config.id)
 
@@ -293,7 +293,7 @@ def _save(item: Accelerator) -> dict[str, Any]:
     }
 
 
-_Saved = tuple[State, int | None, Outcome, Buffers, dict[int, bytes]]
+_Saved = tuple[JobState, int | None, Outcome, Buffers, dict[int, bytes]]
 
 
 def _restored(
@@ -323,10 +323,10 @@ def _restored(
             raise ValueError("ranges are more than their buffer has room for")
     if len(buffers.granted) > limits.ranges:
         raise ValueError("too many blocks are granted")
-    if saved["state"] not in State.__members__:
+    if saved["state"] not in JobState.__members__:
         raise ValueError(f"an accelerator cannot be {saved['state']}")
     outcome = Outcome(**saved["outcome"])
-    return (State[saved["state"]], active, outcome, buffers, firmware), images
+    return (JobState[saved["state"]], active, outcome, buffers, firmware), images
 
 
 class _RecordHead(NamedTuple):
@@ -396,8 +396,8 @@ def _read(half: memoryview) -> tuple[int, bytes] | None:
 
 
 RESULTS = {
-    State.DONE: (Word.DONE, "ended"),
-    State.FAILED: (Word.FAILED, "failed"),
+    JobState.DONE: (Word.DONE, "ended"),
+    JobState.FAILED: (Word.FAILED, "failed"),
 }
 """The counter of jobs that end in a state, and the word for the log; others are stopped."""
 
