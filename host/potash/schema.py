@@ -75,6 +75,7 @@ def _members(report: Any) -> Mapping[str, _Member]:
                 if any(isinstance(mark, Key) for mark in get_args(hint)):
                     hints[name] = Annotated[hint, _summary(get)]
     found: list[tuple[str, _Member]] = []
+    placed: list[tuple[str, tuple[str, _Member]]] = []
     for name, hint in hints.items():
         kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         key = next((mark for mark in marks if isinstance(mark, Key)), Key())
@@ -85,8 +86,12 @@ def _members(report: Any) -> Mapping[str, _Member]:
             more = [(key.name or name, _Member(name, hint, OPTIONAL not in marks))]
         else:
             continue
-        place = [name_ for name_, _ in found].index(key.before) if key.before else len(found)
-        found[place:place] = more
+        if key.before:
+            placed += [(key.before, one) for one in more]
+        else:
+            found += more
+    for before, one in placed:
+        found.insert([name for name, _ in found].index(before), one)
     return dict(found)
 
 

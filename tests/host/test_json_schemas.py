@@ -7,18 +7,19 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import click
 import pytest
 from jsonschema import Draft202012Validator
 
+from potash import schema as json_schema
 from potash import sdk
 from potash.bench.report import alone, document, paired
 from potash.cli.app import COMMANDS, potash, run_app
 from potash.cli.reports import reports, schema
 from potash.models.builder import GraphBuilder
-from potash.schema import encode
+from potash.schema import INLINE, OPTIONAL, Key, encode
 from potash.sdk import CommandFailed
 from potash.vm.drive import device_process
 from support.bpf_elf import Name, elf, text
@@ -269,3 +270,39 @@ def test_reports_of_the_doctor(run: Run, monkeypatch: pytest.MonkeyPatch) -> Non
     report = run("doctor", "--no-boot")
     check("doctor", report)
     assert report["healthy"] is True
+
+
+class Part(NamedTuple):
+    """A part."""
+
+    size: Annotated[int, Key("bytes"), "Its size."]
+    hidden: int = 0
+
+
+class Whole(NamedTuple):
+    """A whole,
+    with its part.
+
+    Only the first paragraph is reported.
+    """
+
+    note: Annotated[str | None, OPTIONAL, Key(before="bytes"), "A note."]
+    part: Annotated[Part, INLINE]
+    last: Annotated[bytes, "The last."] = b"\x0a"
+
+    @property
+    def twice(self) -> Annotated[int, Key(before="last")]:
+        """Twice its size."""
+        return 2 * self.part.size
+
+
+def test_marks_name_and_place_the_keys_of_a_type() -> None:
+    whole = Whole(None, Part(4))
+    assert encode(whole) == '{"bytes": 4, "twice": 8, "last": "0a"}'
+    assert encode(whole._replace(note="n")) == '{"bytes": 4, "twice": 8, "last": "0a", "note": "n"}'
+    form = json_schema.schema(Whole)
+    assert form["description"] == "A whole, with its part."
+    assert list(form["properties"]) == ["note", "bytes", "twice", "last"]
+    assert form["required"] == ["bytes", "twice", "last"]
+    assert form["properties"]["note"] == {"type": "string", "description": "A note."}
+    assert form["properties"]["twice"] == {"type": "integer", "description": "Twice its size."}
