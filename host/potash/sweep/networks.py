@@ -81,7 +81,7 @@ def network(name: str) -> Network:
         return of_model(path.name, model)
     except (ModelError, ScheduleError) as error:
         raise PotashError(f"{path}: {error}") from None
-    except (struct.error, IndexError, TypeError, ValueError):
+    except (struct.error, AttributeError, IndexError, TypeError, ValueError):
         # What the drive's own validation has no use for, it does not look at.
         raise PotashError(f"{path}: the model is damaged") from None
 
@@ -91,16 +91,13 @@ def of_model(name: str, model: bytes) -> Network:
 
     Raises ModelError where a convolution contradicts itself, ScheduleError where it has no output.
     """
-    root: Any = schema.Model.GetRootAs(model, 0)
-    codes = [root.OperatorCodes(at) for at in range(root.OperatorCodesLength())]
+    tables = schema.ModelT.InitFromPackedBuf(model, 0)
+    codes = [max(one.builtinCode, one.deprecatedBuiltinCode) for one in tables.operatorCodes or ()]
     shapes: Counter[Conv2d] = Counter()
     left_out: Counter[str] = Counter()
-    for at in range(root.SubgraphsLength()):
-        graph = root.Subgraphs(at)
-        for index in range(graph.OperatorsLength()):
-            operator = graph.Operators(index)
-            code = codes[operator.OpcodeIndex()]
-            kind = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
+    for graph in tables.subgraphs or ():
+        for operator in graph.operators or ():
+            kind = codes[operator.opcodeIndex]
             read = _READERS.get(kind)
             found = None if read is None else read(graph, operator)
             if found is None:
@@ -121,14 +118,13 @@ def _convolution(graph: Any, operator: Any) -> Conv2d | None:
     image, (out_channels, *taps, depth) = _image_and_kernels(graph, operator)
     if depth != image[3]:
         return None
-    return _windows(operator, schema.Conv2DOptions(), image, taps, out_channels)
+    return _windows(operator.builtinOptions, image, taps, out_channels)
 
 
 def _depthwise(graph: Any, operator: Any) -> Conv2d:
     """DEPTHWISE_CONV_2D: an image of NHWC and kernels of 1HWO."""
     image, (_, *taps, out_channels) = _image_and_kernels(graph, operator)
-    options = schema.DepthwiseConv2DOptions()
-    return _windows(operator, options, image, taps, out_channels, depthwise=True)
+    return _windows(operator.builtinOptions, image, taps, out_channels, depthwise=True)
 
 
 def _image_and_kernels(graph: Any, operator: Any) -> Sequence[tuple[int, ...]]:
@@ -139,7 +135,6 @@ def _image_and_kernels(graph: Any, operator: Any) -> Sequence[tuple[int, ...]]:
 
 
 def _windows(
-    operator: Any,
     options: Any,
     image: Sequence[int],
     taps: Sequence[int],
@@ -148,13 +143,11 @@ def _windows(
     depthwise: bool = False,
 ) -> Conv2d:
     """A convolution with the stride, the dilation and the padding in its options."""
-    table = operator.BuiltinOptions()
-    options.Init(table.Bytes, table.Pos)
     images, height, width, channels = image
-    stride = (options.StrideH(), options.StrideW())
-    dilation = (options.DilationHFactor(), options.DilationWFactor())
+    stride = options.strideH, options.strideW
+    dilation = options.dilationHFactor, options.dilationWFactor
     padding = (0, 0, 0, 0)
-    if options.Padding() == schema.Padding.SAME:
+    if options.padding == schema.Padding.SAME:
         down = same_padding(height, taps[0], stride[0], dilation[0])
         across = same_padding(width, taps[1], stride[1], dilation[1])
         padding = (*down, *across)
@@ -175,10 +168,11 @@ def _product(graph: Any, operator: Any) -> Conv2d | None:
 
 def _extents(graph: Any, operator: Any, count: int) -> Sequence[tuple[int, ...]]:
     """The shapes of an operator's first inputs."""
-    if operator.InputsLength() < count or min(operator.Inputs(at) for at in range(count)) < 0:
+    inputs = [] if operator.inputs is None else operator.inputs[:count]
+    if len(inputs) < count or min(inputs) < 0:
         raise ModelError("a convolution or matrix product lacks its image or its weights")
-    tensors = [graph.Tensors(operator.Inputs(at)) for at in range(count)]
-    found = [tuple(int(one.Shape(at)) for at in range(one.ShapeLength())) for one in tensors]
+    shapes = [graph.tensors[at].shape for at in inputs]
+    found = [() if shape is None else tuple(map(int, shape)) for shape in shapes]
     for extents in found:
         if min(extents, default=0) < 1:
             raise ModelError(f"a tensor has the shape {list(extents)}, which is not fixed")

@@ -86,27 +86,23 @@ class Document:
         about: Mapping[str, object] | None = None,
     ) -> None:
         """Something that took from one moment to another."""
-        start = self.microseconds(began)
-        event = {"ph": "X", "pid": process, "tid": self.track(process, track), "name": name}
-        times = {"ts": start, "dur": round(self.microseconds(ended) - start, 3)}
-        self.write(event | {"cat": category} | times | {"args": dict(about or {})})
+        duration = round(self.microseconds(ended) - self.microseconds(began), 3)
+        args = dict(about or {})
+        self._event("X", process, track, began, name=name, dur=duration, cat=category, args=args)
 
     def instant(
         self, process: int, track: str, name: str, moment: float, about: Mapping[str, object]
     ) -> None:
-        event = {"ph": "i", "s": "t", "pid": process, "tid": self.track(process, track)}
-        self.write(event | {"name": name, "ts": self.microseconds(moment), "args": dict(about)})
+        self._event("i", process, track, moment, s="t", name=name, args=dict(about))
 
     def begin(self, process: int, track: str, name: str, moment: float, *, category: str) -> None:
         """Something begins that `end` will end, inside of what has begun on that track before."""
-        event = {"ph": "B", "pid": process, "tid": self.track(process, track), "name": name}
-        self.write(event | {"cat": category, "ts": self.microseconds(moment)})
+        self._event("B", process, track, moment, name=name, cat=category)
 
     def end(
         self, process: int, track: str, moment: float, about: Mapping[str, object] | None = None
     ) -> None:
-        event = {"ph": "E", "pid": process, "tid": self.track(process, track)}
-        self.write(event | {"ts": self.microseconds(moment), "args": dict(about or {})})
+        self._event("E", process, track, moment, args=dict(about or {}))
 
     def counter(self, process: int, name: str, moment: float, values: Mapping[str, object]) -> None:
         """A process's counter has these values from that moment on."""
@@ -118,8 +114,7 @@ class Document:
     ) -> int:
         """An arrow leaves the slice that is there at that moment; gives its number."""
         self._flows += 1
-        event = {"ph": "s", "pid": process, "tid": self.track(process, track), "name": name}
-        self.write(event | {"cat": category, "id": self._flows, "ts": self.microseconds(moment)})
+        self._event("s", process, track, moment, name=name, cat=category, id=self._flows)
         return self._flows
 
     def arrow_to(
@@ -133,9 +128,13 @@ class Document:
         category: str = "flow",
     ) -> None:
         """The arrow arrives at the slice that is there at that moment."""
-        event = {"ph": "f", "bp": "e", "pid": process, "tid": self.track(process, track)}
-        about = {"name": name, "cat": category, "id": number, "ts": self.microseconds(moment)}
-        self.write(event | about)
+        self._event("f", process, track, moment, bp="e", name=name, cat=category, id=number)
+
+    def _event(self, kind: str, process: int, track: str, moment: float, **fields: object) -> None:
+        at = self.microseconds(moment)
+        self.write(
+            {"ph": kind, "pid": process, "tid": self.track(process, track), "ts": at} | fields
+        )
 
 
 def _about_track(process: int, number: int, what: str, args: Event) -> Event:

@@ -13,7 +13,8 @@ from potash.models.resnet import LAYERS
 from potash.vta.streams import CONVOLUTIONS, SHIFT, Stream
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
-from potash_device.vta.isa import Alu, AluOpcode, Gemm, decode, encode_stream
+from potash_device.vta.isa import Alu, AluOpcode, Gemm, encode_stream
+from potash_device.vta.stream import decode_stream
 from potash_device.vta.timing.parameters import PYNQ, Parameters
 from potash_firmware.vta_runtime import Runtime
 from potash_firmware.vta_runtime.schedules import Conv2d, Convolution, Step, conv2d, layouts
@@ -90,13 +91,10 @@ BOUND = {
 def without(stream: Stream, *kinds: type[Gemm | Alu]) -> bytes:
     """The stream with instructions of these kinds doing nothing but passing tokens on."""
     config = Config.default()
-    words = np.frombuffer(stream.code, "<u8").reshape(-1, 2).tolist()
-    found = []
-    for low, high in words:
-        one = decode(high << 64 | low, config)
-        if isinstance(one, kinds):
-            one = replace(one, uop_end=one.uop_bgn)
-        found.append(one)
+    found = [
+        replace(one, uop_end=one.uop_bgn) if isinstance(one, kinds) else one
+        for one in decode_stream(stream.code, config)
+    ]
     return encode_stream(found, config)
 
 
@@ -104,7 +102,6 @@ def of_use(stream: Stream) -> float:
     """How many of the products that a stream makes the layer needs: empty channels of a block are
     multiplied too."""
     config = Config.default()
-    words = np.frombuffer(stream.code, "<u8").reshape(-1, 2).tolist()
-    instructions = [decode(high << 64 | low, config) for low, high in words]
-    steps = sum(one.steps for one in instructions if isinstance(one, Gemm) and not one.reset)
+    gemms = (one for one in decode_stream(stream.code, config) if isinstance(one, Gemm))
+    steps = sum(one.steps for one in gemms if not one.reset)
     return stream.products / (steps * config.batch * config.block_in * config.block_out)
