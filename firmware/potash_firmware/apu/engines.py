@@ -1,24 +1,22 @@
 """The engines of compute namespaces, which pass executions from the RPU to workers.
 
-Each engine has a few workers, each of which does one execution at a time; others wait in their
-order. A worker has descriptors of what its execution names, and keeps them until another order
-comes, as the next one often names the same. Whatever an execution meets, it is answered once.
+Each engine has a few workers, each of which runs one execution at a time; further executions wait
+in order. A worker keeps descriptors of what its execution names until the next one, which often
+names the same. Every execution is answered once, however it ends.
 """
-
-from __future__ import annotations
 
 import fcntl
 import logging
 import os
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from csd_spec.descriptors import LogEntryType
 from potash_firmware.apu.channel import ANSWERS, ENGINE, ChannelError, FromWorker, Line, Ready
 from potash_firmware.apu.checks import Checks
 from potash_firmware.apu.config import Config
-from potash_firmware.apu.model import Log, Snapshot
+from potash_firmware.apu.model import Clock, Log, Snapshot
 from potash_firmware.apu.supervisor import Supervisor, Worker
 from potash_firmware.mailbox.messages import (
     FIRST_SERIAL,
@@ -42,8 +40,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Shared:
-    """Memory or a program, while the RPU has not forgotten it or an execution still waits for
-    it."""
+    """Memory or a program, until the RPU has forgotten it and no waiting execution names it."""
 
     descriptor: int
     length: int
@@ -52,46 +49,17 @@ class _Shared:
 
 
 @dataclass(eq=False, slots=True)
-class _Worker:
-    """A worker process and what it does."""
-
-    engine: _Engine
-    process: Worker
-    job: _Job | None = None
-    stale: bool = False
-    """The worker has memory or a program that was deleted, and ends as soon as it is idle."""
-
-    @property
-    def is_idle(self) -> bool:
-        return self.job is None and self.process.ready and not self.process.ending
-
-
-@dataclass(eq=False, slots=True)
-class _Job:
+class _Execution:
     """An execution that has not been answered."""
 
     message: Execute
     names: frozenset[int]
     ended: Outcome = Outcome.LOST
-    """The outcome if its worker exits."""
-
-
-@dataclass(eq=False, slots=True)
-class _Engine:
-    """The engine of a compute namespace."""
-
-    nsid: int
-    log: Log
-    snapshot: Snapshot = field(default_factory=Snapshot)
-    workers: list[_Worker] = field(default_factory=list)
-    waiting: deque[_Job] = field(default_factory=deque)
+    """How it has ended when its worker has exited."""
 
 
 class Engines:
     """All engines; answers go to the RPU by `send`."""
-
-    messages_at_once = 1
-    """An answer is mostly all that a worker sends."""
 
     def __init__(
         self,
@@ -99,84 +67,84 @@ class Engines:
         supervisor: Supervisor,
         checks: Checks,
         send: Callable[[ToRpu], None],
-        clock: Callable[[], float],
+        clock: Clock,
     ) -> None:
-        self._limits = config.limits
-        self._supervisor = supervisor
+        self.limits = config.limits
+        self.supervisor = supervisor
+        self.send = send
+        self.clock = clock
         self._checks = checks
-        self._send = send
-        self._clock = clock
         self._engines: dict[int, _Engine] = {}
-        self._leaving: list[_Engine] = []
-        """Closed, with workers that are not gone yet."""
+        self._closed: list[_Engine] = []
+        """Engines with workers that have not exited yet."""
         self._shared: dict[int, _Shared] = {}
-        self._workers: dict[Worker, _Worker] = {}
-
-    # What the service asks.
 
     @property
     def idle(self) -> bool:
-        """Nothing runs, and nobody that was killed may still be there."""
-        return not any(one.job is not None or one.process.ending for one in self._workers.values())
+        """True if nothing runs, and no worker that was killed may still exist."""
+        return all(engine.idle for engine in (*self._engines.values(), *self._closed))
 
     def log_of(self, nsid: int) -> tuple[Log, Snapshot] | None:
-        """A compute namespace's log; None where there is none such."""
+        """A compute namespace's log; None if there is no such namespace."""
         engine = self._engines.get(nsid)
         return None if engine is None else (engine.log, engine.snapshot)
 
     def close(self) -> None:
+        """Release all memory and programs."""
         for shared in self._shared.values():
             os.close(shared.descriptor)
         self._shared.clear()
 
-    # What the RPU asks.
-
     def handle(self, message: ExecutionToApu) -> None:
+        """Follow a message of the RPU."""
         match message:
             case Execute():
-                self._begin(message)
+                self._execute(message)
             case Cancel(tag):
-                self._cancel(tag)
+                any(engine.cancel(tag) for engine in self._engines.values())
             case ShareMemory() | ShareProgram():
                 self._share(message)
             case Forget(serial):
                 self._forget(serial)
             case CheckProgram():
                 self._check(message)
-            case OpenEngine(nsid):
-                self._open(nsid)
-            case CloseEngine(nsid):
-                self._close(nsid)
+            case OpenEngine(nsid) if nsid not in self._engines:
+                self._engines[nsid] = _Engine(nsid, self)
+            case CloseEngine(nsid) if nsid in self._engines:
+                engine = self._engines.pop(nsid)
+                self._closed.append(engine)
+                engine.close()
 
     def reset(self, *, forget: bool, cancel: bool) -> None:
-        """A reset: `cancel` what is under way, `forget` what programs have said and left behind."""
-        for engine in (*self._engines.values(), *self._leaving):
+        """A reset: `cancel` executions, `forget` logs and what programs have left in workers."""
+        for engine in (*self._engines.values(), *self._closed):
             if cancel:
-                self._cancel_all(engine)
+                engine.cancel_all()
             if forget:
-                engine.log.clear()
-                engine.snapshot.release()
-                for worker in list(engine.workers):
-                    worker.stale |= worker.process.used
-                    self._retire(worker)
+                engine.forget()
 
-    def _open(self, nsid: int) -> None:
-        if nsid in self._engines:
-            return
-        limits = self._limits
-        engine = _Engine(nsid, Log(limits.log_entries, limits.log_text, self._clock))
-        self._engines[nsid] = engine
-        self._spawn(engine)
+    def removed(self, engine: "_Engine") -> None:
+        """All workers of a closed engine have exited."""
+        if engine in self._closed:
+            self._closed.remove(engine)
 
-    def _close(self, nsid: int) -> None:
-        engine = self._engines.pop(nsid, None)
-        if engine is None:
-            return
-        self._cancel_all(engine)
-        for worker in engine.workers:
-            self._supervisor.kill(worker.process)
-        if engine.workers:
-            self._leaving.append(engine)
+    def descriptors(self, execution: _Execution) -> dict[int, int]:
+        """Descriptors of what an execution names, by serial number."""
+        return {serial: self._shared[serial].descriptor for serial in execution.names}
+
+    def release(self, execution: _Execution) -> None:
+        """An execution needs nothing from here any more: its worker has it, or nobody will."""
+        if execution.message.data_length:
+            os.close(execution.message.descriptor)
+        for serial in execution.names:
+            self._shared[serial].users -= 1
+            self._close_unused(serial)
+
+    def _close_unused(self, serial: int) -> None:
+        shared = self._shared[serial]
+        if shared.forgotten and not shared.users:
+            os.close(shared.descriptor)
+            del self._shared[serial]
 
     def _share(self, message: ShareMemory | ShareProgram) -> None:
         try:
@@ -185,27 +153,21 @@ class Engines:
         except OSError:
             fits = False
         if not fits or message.serial in self._shared:
-            log.error("what is shared as %d is not what it should be", message.serial)
+            log.error("the memory that is shared as %d is refused", message.serial)
             os.close(message.descriptor)
             return
         self._shared[message.serial] = _Shared(message.descriptor, message.length)
 
     def _forget(self, serial: int) -> None:
-        shared = self._shared.get(serial)
-        if shared is None:
+        if serial not in self._shared:
             return
-        shared.forgotten = True
-        self._release(serial, shared)
+        self._shared[serial].forgotten = True
+        self._close_unused(serial)
         # Its memory is free when nobody has it mapped.
-        for worker in self._workers.values():
-            if serial in worker.process.named:
-                worker.stale = True
-                self._retire(worker)
-
-    def _release(self, serial: int, shared: _Shared) -> None:
-        if shared.forgotten and not shared.users:
-            os.close(shared.descriptor)
-            del self._shared[serial]
+        for engine in (*self._engines.values(), *self._closed):
+            for worker in engine.workers:
+                if serial in worker.named:
+                    self.supervisor.retire(worker)
 
     def _check(self, message: CheckProgram) -> None:
         shared, engine = self._shared.get(message.serial), self._engines.get(message.nsid)
@@ -214,169 +176,175 @@ class Engines:
             if reason is not None and engine is not None:
                 engine.log.add(LogEntryType.ACCELERATOR_ERROR, f"a program was refused: {reason}")
             verdict = Outcome.RETURNED if reason is None else Outcome.REFUSED
-            self._send(ProgramChecked(message.tag, verdict))
+            self.send(ProgramChecked(message.tag, verdict))
+
+        def dropped() -> None:
+            self.send(ProgramChecked(message.tag, Outcome.LOST))
 
         if shared is None:
             decided("it is not there")
-            return
-        image = os.pread(shared.descriptor, shared.length, 0)
-        self._checks.begin(
-            image,
-            decided,
-            lambda: self._send(ProgramChecked(message.tag, Outcome.LOST)),
-        )
+        else:
+            image = os.pread(shared.descriptor, shared.length, 0)
+            self._checks.begin(image, decided, dropped)
 
-    # Executions.
-
-    def _begin(self, message: Execute) -> None:
-        names = message.named
-        engine = self._engines.get(message.nsid)
-        reason = None if engine is not None else f"namespace {message.nsid} has no engine"
+    def _execute(self, message: Execute) -> None:
+        engine, reason = self._engines.get(message.nsid), None
+        if engine is None:
+            reason = f"namespace {message.nsid} has no engine"
         for one in message.ranges:
             shared = self._shared.get(one.serial)
             if shared is None or one.offset + one.length > shared.length:
-                reason = f"{one} is not there"
+                reason = f"{one} does not exist"
         if message.program >= FIRST_SERIAL and message.program not in self._shared:
-            reason = f"program {message.program} is not there"
+            reason = f"program {message.program} does not exist"
         if engine is None or reason is not None:
             log.error("an execution is refused: %s", reason)
             if message.data_length:
                 os.close(message.descriptor)
-            self._send(Executed(message.tag, Outcome.REFUSED))
+            self.send(Executed(message.tag, Outcome.REFUSED))
             return
-        for serial in names:
+        execution = _Execution(message, message.named)
+        for serial in execution.names:
             self._shared[serial].users += 1
-        job = _Job(message, names)
-        engine.waiting.append(job)
-        self._hand_over(engine)
+        engine.begin(execution)
 
-    def _hand_over(self, engine: _Engine) -> None:
-        """Give jobs that wait to workers that have nothing to do."""
-        while engine.waiting:
-            idle = [one for one in engine.workers if one.is_idle]
-            if not idle:
-                more = len(engine.workers) < self._limits.engine_workers
-                if more and all(one.process.ready for one in engine.workers):
-                    self._spawn(engine)
-                return
-            job = engine.waiting.popleft()
-            # One that has the program and the memory still has them in place.
-            worker = (
-                max(idle, key=lambda one: len(one.process.named & job.names))
-                if idle[1:]
-                else idle[0]
-            )
-            self._start(worker, job)
 
-    def _start(self, worker: _Worker, job: _Job) -> None:
-        message = job.message
-        shared = {serial: self._shared[serial].descriptor for serial in job.names}
-        data = [message.descriptor] if message.data_length else []
-        worker.job = job
-        self._supervisor.execute(worker.process, message, shared, data, self._limits.seconds)
-        self._let_go(job)
+class _Engine:
+    """The engine of one compute namespace, for which its workers work."""
 
-    def _let_go(self, job: _Job) -> None:
-        """A job needs nothing from here any more: its worker has it, or nobody will."""
-        if job.message.data_length:
-            os.close(job.message.descriptor)
-        for serial in job.names:
-            shared = self._shared[serial]
-            shared.users -= 1
-            self._release(serial, shared)
+    messages_at_once = 1
+    """A worker mostly sends one message, its answer."""
 
-    def _cancel(self, tag: int) -> None:
-        for engine in self._engines.values():
-            for job in engine.waiting:
-                if job.message.tag == tag:
-                    engine.waiting.remove(job)
-                    self._let_go(job)
-                    self._send(Executed(tag, Outcome.CANCELLED))
-                    return
-            for worker in engine.workers:
-                if worker.job is not None and worker.job.message.tag == tag:
-                    self._end(worker)
-                    return
+    def __init__(self, nsid: int, engines: Engines) -> None:
+        self.nsid = nsid
+        self._engines = engines
+        self._limits = limits = engines.limits
+        self._supervisor = engines.supervisor
+        self.log = Log(limits.log_entries, limits.log_text, engines.clock)
+        self.snapshot = Snapshot()
+        self.workers: list[Worker] = []
+        self._running: dict[Worker, _Execution] = {}
+        self._waiting: deque[_Execution] = deque()
+        self._is_closed = False
+        self._spawn()
 
-    def _cancel_all(self, engine: _Engine) -> None:
-        self._drop_waiting(engine, Outcome.CANCELLED)
-        for worker in engine.workers:
-            if worker.job is not None:
-                self._end(worker)
+    @property
+    def idle(self) -> bool:
+        return not self._running and not any(worker.ending for worker in self.workers)
 
-    def _end(self, worker: _Worker) -> None:
-        """Cancel what a worker does, which is answered when it is gone for certain."""
-        assert worker.job is not None
-        worker.job.ended = Outcome.CANCELLED
-        self._supervisor.kill(worker.process)
+    def begin(self, execution: _Execution) -> None:
+        """Run an execution, or have it wait for a worker."""
+        self._waiting.append(execution)
+        self._hand_over()
 
-    # Workers.
+    def cancel(self, tag: int) -> bool:
+        """Cancel an execution, if this engine has it. It is answered when its worker has exited."""
+        for execution in self._waiting:
+            if execution.message.tag == tag:
+                self._waiting.remove(execution)
+                self._drop(execution, Outcome.CANCELLED)
+                return True
+        for worker, execution in self._running.items():
+            if execution.message.tag == tag:
+                self._end(worker, Outcome.CANCELLED)
+                return True
+        return False
 
-    def _spawn(self, engine: _Engine) -> None:
-        worker = _Worker(engine, self._supervisor.spawn(ENGINE, self))
-        engine.workers.append(worker)
-        self._workers[worker.process] = worker
+    def cancel_all(self) -> None:
+        self._drop_waiting(Outcome.CANCELLED)
+        for worker in self._running:
+            self._end(worker, Outcome.CANCELLED)
 
-    def _retire(self, worker: _Worker) -> None:
-        """End a worker that is not to be used again, if it does nothing."""
-        if worker.stale and worker.job is None:
-            self._supervisor.kill(worker.process)
+    def forget(self) -> None:
+        """Clear the log, and replace workers that have run a program when they are idle."""
+        self.log.clear()
+        self.snapshot.release()
+        for worker in self.workers:
+            if worker.used:
+                self._supervisor.retire(worker)
 
-    def expired(self, process: Worker) -> None:
-        worker = self._workers[process]
-        worker.engine.log.add(
-            LogEntryType.LIMIT_EXCEEDED, f"the execution took more than {self._limits.seconds:g} s"
-        )
-        if worker.job is not None:
-            worker.job.ended = Outcome.EXPIRED
-        self._supervisor.kill(process)
+    def close(self) -> None:
+        self._is_closed = True
+        self.cancel_all()
+        for worker in self.workers:
+            self._supervisor.kill(worker)
+        if not self.workers:
+            self._engines.removed(self)
 
-    def received(self, process: Worker, message: FromWorker) -> None:
-        worker = self._workers[process]
-        engine, job = worker.engine, worker.job
+    def received(self, worker: Worker, message: FromWorker) -> None:
+        execution = self._running.get(worker)
         match message:
             case Ready():
-                pass
+                self._hand_over()
             case Line(kind, text):
-                engine.log.add(kind, text)
-                return
+                self.log.add(kind, text)
             case Executed(tag, outcome) if (
                 type(message) is Executed
                 and outcome in ANSWERS
-                and job is not None
-                and job.message.tag == tag
+                and execution is not None
+                and execution.message.tag == tag
             ):
-                worker.job = None
-                self._send(message)
-                worker.stale |= self._supervisor.finish(process)
-                self._retire(worker)
+                del self._running[worker]
+                self._engines.send(message)
+                self._supervisor.finish(worker)
+                self._hand_over()
             case _:
                 raise ChannelError(f"an engine's worker sent {message}")
-        self._hand_over(engine)
 
-    def exited(self, process: Worker, why: str) -> None:
-        worker = self._workers.pop(process)
-        engine = worker.engine
-        engine.workers.remove(worker)
-        job = worker.job
-        if job is not None:
-            if job.ended is Outcome.LOST:
-                engine.log.add(
-                    LogEntryType.PROCESS_LOST, f"the execution's process was lost: {why}"
-                )
-            self._send(Executed(job.message.tag, job.ended))
-        if engine in self._leaving:
-            if not engine.workers:
-                self._leaving.remove(engine)
-        elif process.ready and not engine.workers:
-            self._spawn(engine)
-        elif not process.ready and not engine.workers and engine.waiting:
-            # None can be made: what waits for one would wait for ever.
-            self._drop_waiting(engine, Outcome.LOST)
-        self._hand_over(engine)
+    def expired(self, worker: Worker) -> None:
+        self.log.add(
+            LogEntryType.LIMIT_EXCEEDED, f"the execution took more than {self._limits.seconds:g} s"
+        )
+        self._end(worker, Outcome.EXPIRED)
 
-    def _drop_waiting(self, engine: _Engine, outcome: Outcome) -> None:
-        while engine.waiting:
-            job = engine.waiting.popleft()
-            self._let_go(job)
-            self._send(Executed(job.message.tag, outcome))
+    def exited(self, worker: Worker, why: str) -> None:
+        self.workers.remove(worker)
+        execution = self._running.pop(worker, None)
+        if execution is not None:
+            if execution.ended is Outcome.LOST:
+                self.log.add(LogEntryType.PROCESS_LOST, f"the execution's process was lost: {why}")
+            self._engines.send(Executed(execution.message.tag, execution.ended))
+        if self.workers:
+            self._hand_over()
+        elif self._is_closed:
+            self._engines.removed(self)
+        elif worker.ready:
+            self._spawn()
+        else:
+            # None can be forked: an execution that waits for one would wait for ever.
+            self._drop_waiting(Outcome.LOST)
+
+    def _hand_over(self) -> None:
+        """Give waiting executions to idle workers."""
+        while self._waiting:
+            idle = [worker for worker in self.workers if worker.idle]
+            if not idle:
+                more = len(self.workers) < self._limits.engine_workers
+                if more and all(worker.ready for worker in self.workers):
+                    self._spawn()
+                return
+            execution = self._waiting.popleft()
+            worker = idle[0]
+            if idle[1:]:  # one that has the program and the memory still has them in place
+                worker = max(idle, key=lambda one: len(one.named & execution.names))
+            message = execution.message
+            self._running[worker] = execution
+            data = [message.descriptor] if message.data_length else []
+            shared = self._engines.descriptors(execution)
+            self._supervisor.execute(worker, message, shared, data, self._limits.seconds)
+            self._engines.release(execution)
+
+    def _end(self, worker: Worker, outcome: Outcome) -> None:
+        self._running[worker].ended = outcome
+        self._supervisor.kill(worker)
+
+    def _drop_waiting(self, outcome: Outcome) -> None:
+        while self._waiting:
+            self._drop(self._waiting.popleft(), outcome)
+
+    def _drop(self, execution: _Execution, outcome: Outcome) -> None:
+        self._engines.release(execution)
+        self._engines.send(Executed(execution.message.tag, outcome))
+
+    def _spawn(self) -> None:
+        self.workers.append(self._supervisor.spawn(ENGINE, self))

@@ -451,8 +451,8 @@ class Jobs:
     def _finish(self, accelerator: Accelerator) -> None:
         """The worker has ended its job; one that has worked long enough is replaced."""
         worker = self._workers.get(accelerator.config.id)
-        if worker is not None and self._supervisor.finish(worker):
-            self._supervisor.kill(worker)
+        if worker is not None:
+            self._supervisor.finish(worker)
 
     def exited(self, worker: Worker, why: str) -> None:
         key = worker.kind

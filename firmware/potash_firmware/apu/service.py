@@ -17,6 +17,7 @@ from typing import NamedTuple, get_args
 
 from csd_spec.opcodes import LOG_PAGE
 from nvme_spec.status import NvmeError, Status
+from potash_firmware.apu.channel import ENGINE
 from potash_firmware.apu.checks import Checks
 from potash_firmware.apu.commands import Answer, Context, IfSound, dispatch
 from potash_firmware.apu.config import Config
@@ -122,7 +123,7 @@ class Service:
     def _is_execution(self, source: Source) -> bool:
         """Handle what has arrived; True if that was for executions in compute namespaces alone."""
         if isinstance(source, Worker):
-            return self._supervisor.listen(source) and source.client is self._engines
+            return self._supervisor.listen(source) and source.kind == ENGINE
         if isinstance(source, ApuPort):
             return self._serve_port()
         self._supervisor.reap()

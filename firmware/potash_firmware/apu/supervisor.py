@@ -41,7 +41,7 @@ MEANINGS: Mapping[int, str] = {
     signal.SIGSYS: ", as it made a system call that workers may not make",
     signal.SIGXCPU: ", as it took more processor time than workers may take",
 }
-"""Reasons for signals that end a worker."""
+"""Why a worker gets a signal that ends it."""
 
 
 RunForkServer = Callable[[socket.socket, Config, dict[str, int]], None]
@@ -65,33 +65,39 @@ class Client(Protocol):
 
 
 class Worker:
-    """A worker process. Its kind is an accelerator's identifier, `CHECKER` or `ENGINE`."""
+    """One worker process. Its kind is an accelerator's identifier, `CHECKER` or `ENGINE`."""
 
     def __init__(self, serial: int, kind: int, client: Client, end: socket.socket) -> None:
         self.serial = serial
         self.kind = kind
         self.client = client
         self.ready = False
-        """It has reported that it is ready at least once: everything that it needs can be
-        imported."""
+        """It has reported so at least once: what it needs can be imported."""
         self.used = False
-        """It has had an execution, so it may hold a client's data."""
+        """It has been given an execution, so what it has kept may be somebody's data."""
         self.ending = False
-        """It has been killed, and its further messages are ignored."""
+        """It has been killed, and what it still sends is ignored."""
+        self.retired = False
+        """It is killed when its execution has ended."""
         self.silent = False
-        """The worker's end of the channel is closed."""
+        """Its end of the channel is closed."""
         self.orphaned = False
-        """The worker's fork server has exited, so its exit will not be reported."""
+        """Its fork server has exited: nobody will report its exit."""
         self.began: float | None = None
-        """The time at which its execution began, while it has one."""
+        """When its execution began, while it has one."""
         self.deadline = math.inf
-        """The time limit of that execution."""
+        """When that has exceeded its time."""
         self.named: frozenset[int] = frozenset()
         """The serial numbers of what it has descriptors of."""
         self.seconds = 0.0
-        """Total time of all executions that have ended."""
+        """How long all executions took that have ended."""
         self._socket = end
         self._socket.setblocking(False)
+
+    @property
+    def idle(self) -> bool:
+        """True if it can be given an execution."""
+        return self.ready and self.began is None and not self.ending
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -151,13 +157,12 @@ class Supervisor:
         self._serials = itertools.count(1)
         self._workers: dict[int, Worker] = {}
         self._due: dict[int, float] = {}
-        """The times by which workers must be ready, or their exits be reported; by serial numbers
-        of live workers."""
+        """When a worker must be ready, or its exit be reported, if ever; by the serials of those
+        that live."""
         self._settled = False
         """The fork server has made a worker that is ready."""
         self.changed = False
-        """Workers have been added or removed, or one has closed its channel, since this was last
-        cleared."""
+        """There are other workers, or one has closed its channel, since this was last cleared."""
 
     @property
     def control(self) -> socket.socket | None:
@@ -242,14 +247,23 @@ class Supervisor:
         worker.deadline = worker.began + seconds
         worker.send(message, descriptors)
 
-    def finish(self, worker: Worker) -> bool:
-        """Record the end of its execution. True if the worker is to be replaced: all its executions
-        have taken more than the longest one may, and the kernel limits it to twice as much
-        processor time (`confined.CPU_FACTOR`)."""
+    def finish(self, worker: Worker) -> None:
+        """Its execution has ended. A worker that is not to be used again is killed.
+
+        Nor is one whose executions have taken more than the longest one may: the kernel gives it
+        the processor for twice as long (`confined.CPU_FACTOR`).
+        """
         if worker.began is not None:
             worker.seconds += self._monotonic() - worker.began
         worker.began, worker.deadline = None, math.inf
-        return worker.seconds > self._config.limits.seconds
+        if worker.retired or worker.seconds > self._config.limits.seconds:
+            self.kill(worker)
+
+    def retire(self, worker: Worker) -> None:
+        """Have a worker killed as soon as it has no execution."""
+        worker.retired = True
+        if worker.began is None:
+            self.kill(worker)
 
     def kill(self, worker: Worker) -> None:
         """Have a worker killed, once; its client is notified when it has exited."""
@@ -343,7 +357,7 @@ class Supervisor:
                 self._exited_with_fork_server(worker)
 
     def _exited_with_fork_server(self, worker: Worker) -> None:
-        """Handle the end of a worker's channel, which shows its exit if its fork server is gone."""
+        """Without its fork server, the end of its channel is what shows a worker's exit."""
         self._exited(worker, "the process that workers are forked from has exited")
 
     def _exited(self, worker: Worker, why: str) -> None:
@@ -380,8 +394,7 @@ class Supervisor:
 
 
 def cause(code: int) -> str:
-    """The reason for which a worker has exited, from its exit code, or a signal's number
-    negated."""
+    """Why a worker has ended, from its exit code, or a signal's number negated."""
     if code >= 0:
         return f"it exited with status {code}"
     try:
