@@ -7,8 +7,8 @@ from potash_device.timing.cores import Work
 from potash_firmware.apu import channel
 from potash_firmware.apu.channel import JobExecuted
 from potash_firmware.apu.jobs import Jobs
-from potash_firmware.apu.model import ByteRange, Subsystem
-from potash_firmware.mailbox.messages import Executed, Outcome, ToRpu
+from potash_firmware.apu.model import Buffers, ByteRange, Subsystem
+from potash_firmware.mailbox.messages import Executed, Outcome, ReadCheck, ToRpu
 from support.apu import CONFIG
 from support.workers import PlayedSupervisor
 
@@ -38,6 +38,20 @@ def test_a_worker_that_lies_is_ended_and_nothing_is_written(lie: channel.FromWor
         jobs.start(accelerator, b"", b"")
         supervisor.say(lie)
         assert supervisor.killed == [1] and not sent
+
+
+def test_a_worker_does_not_end_a_job_that_it_has_not_been_given() -> None:
+    """It may guess the next job's tag, while the RPU still checks that job's blocks."""
+    accelerator = Subsystem.create(CONFIG, lambda: 0.0).accelerators[0]
+    sent: list[ToRpu] = []
+    with PlayedSupervisor(CONFIG) as supervisor:
+        jobs = Jobs(CONFIG, {0: accelerator}, supervisor, sent.append)
+        jobs.prepare()
+        accelerator.buffers = Buffers(input_ranges=(ByteRange(1, 0, 4096),))
+        jobs.start(accelerator, b"image", b"")
+        supervisor.say(JobExecuted(1, RETURNED))
+        assert supervisor.killed == [1]
+        assert [type(message) for message in sent] == [ReadCheck]
 
 
 def test_a_worker_is_replaced_before_the_kernel_ends_it() -> None:

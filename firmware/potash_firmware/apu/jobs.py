@@ -30,7 +30,7 @@ from potash_firmware.apu.channel import (
     Ready,
 )
 from potash_firmware.apu.config import Config
-from potash_firmware.apu.lifecycle import DYING, Event, JobState, after
+from potash_firmware.apu.lifecycle import DYING, Event, State, after
 from potash_firmware.apu.model import Accelerator, ByteRange, Outcome, count_event
 from potash_firmware.apu.supervisor import Supervisor, Worker
 from potash_firmware.mailbox.counters import Word, add
@@ -58,8 +58,8 @@ LOST_AT_MOST = 64
 
 TAG_LIMIT = 1 << 32
 
-ENDED_BY_HOST = {JobState.STOPPING: "stopped by the host", JobState.RESETTING: "ended by a reset"}
-"""Log texts for a job whose worker was killed on behalf of the host."""
+ENDED_BY_HOST = {State.STOPPING: "stopped by the host", State.RESETTING: "ended by a reset"}
+"""What the log says of a job whose worker has been killed for the host."""
 
 
 @dataclass(slots=True)
@@ -73,19 +73,19 @@ class _Job:
     checks: set[int] = field(default_factory=set)
     """Questions about blocks that it may read, which the RPU has not answered."""
     asked: dict[int, ByteRange] = field(default_factory=dict)
-    """The checks among them that concern granted ranges."""
+    """Those of them that are about what was granted."""
     unreadable: list[ByteRange] = field(default_factory=list)
-    """The granted blocks that cannot be read."""
+    """What of the granted blocks cannot be read."""
     gathered: list[ByteRange] = field(default_factory=list)
-    """Blocks that are written besides the output if the program returns."""
+    """What the program wants written besides its output, if it comes to its end."""
     write_back: int | None = None
-    """The tag of the write-back, while the RPU writes."""
+    """Its tag, while the RPU writes."""
     number: int = 0
-    """The number by which the RPU identifies the job, where time is modelled."""
+    """By which the RPU knows it, where time is modelled."""
     reads: list[BlocksRead] = field(default_factory=list)
     """The blocks that it has read, where time is modelled."""
     ending: Executed | None = None
-    """The result of its program, until the RPU reports that its modelled time has passed."""
+    """How its program has ended, while the RPU has not said that its time has come."""
 
 
 class Jobs:
@@ -162,7 +162,7 @@ class Jobs:
         self._hand_over(accelerator)
 
     def not_loaded(self, accelerator: Accelerator) -> None:
-        """Handle Start without a program. Raises OutOfSequence while the accelerator is busy."""
+        """There is no program to start. Raises OutOfSequence while the accelerator is busy."""
         self._fire(accelerator, Event.NOT_LOADED)
 
     def _next_tag(self) -> int:
@@ -173,7 +173,7 @@ class Jobs:
         self._interrupt(accelerator, Event.STOP)
 
     def reset(self, accelerator: Accelerator) -> None:
-        """The same as `stop`, but without a result."""
+        """As `stop`, and forget how it went."""
         self._interrupt(accelerator, Event.RESET)
 
     def replace_worker(self, accelerator: Accelerator) -> None:
@@ -207,7 +207,7 @@ class Jobs:
         if granted is not None:
             if checked.error:
                 self._leave_out(job, granted, checked)
-        elif checked.error and accelerator.state is JobState.RUNNING:
+        elif checked.error and accelerator.state is State.RUNNING:
             accelerator.log.add(
                 LogEntryType.INVALID_INPUT_BUFFER,
                 f"the input cannot be read at byte {checked.at} of its namespace: "
@@ -251,12 +251,12 @@ class Jobs:
             return
         accelerator = self._accelerators[key]
         job = self._jobs.get(key)
-        if job is not None and job.write_back == done.tag and accelerator.state is JobState.WRITING:
+        if job is not None and job.write_back == done.tag and accelerator.state is State.WRITING:
             accelerator.outcome.modelled = done.modelled
             self._write_ended(accelerator, done.error)
         self._hand_over(accelerator)
 
-    def _fire(self, accelerator: Accelerator, event: Event) -> JobState:
+    def _fire(self, accelerator: Accelerator, event: Event) -> State:
         """Bring the accelerator into the state that follows. Raises OutOfSequence."""
         before, accelerator.state = accelerator.state, after(accelerator.state, event)
         if COMPUTE.sink is not None:
@@ -274,7 +274,7 @@ class Jobs:
         """Give the job to its worker as soon as its buffers are nobody else's."""
         key = accelerator.config.id
         job = self._jobs.get(key)
-        if accelerator.state is not JobState.RUNNING or job is None or job.handed_over:
+        if accelerator.state is not State.RUNNING or job is None or job.handed_over:
             return
         if job.checks or key in self._writing.values():
             return
@@ -312,18 +312,20 @@ class Jobs:
                 self._supervisor.kill(worker)
 
     def received(self, worker: Worker, message: FromWorker) -> None:
-        accelerator = self._accelerators[worker.kind]
+        accelerator, job = self._accelerators[worker.kind], self._jobs.get(worker.kind)
+        if accelerator.state is not State.RUNNING or (job is not None and not job.handed_over):
+            job = None
         match message:
             case Ready():
                 pass
             case Line(kind, text):
                 accelerator.log.add(kind, text)
-            case Gathered(gathered) if accelerator.state is JobState.RUNNING:
-                self._gathered(accelerator, gathered)
-            case BlocksRead() if accelerator.state is JobState.RUNNING:
-                self._blocks_read(self._jobs[accelerator.config.id], message)
-            case Executed() if accelerator.state is JobState.RUNNING:
-                self._program_ended(accelerator, message)
+            case Gathered(gathered) if job is not None:
+                self._gathered(accelerator, job, gathered)
+            case BlocksRead() if job is not None:
+                self._blocks_read(job, message)
+            case Executed() if job is not None:
+                self._program_ended(accelerator, job, message)
             case _:
                 raise ChannelError(f"a worker that runs no job sent {message}")
 
@@ -336,10 +338,9 @@ class Jobs:
             raise ChannelError("a worker has counted reads of blocks that are not its job's")
         job.reads.append(message)
 
-    def _program_ended(self, accelerator: Accelerator, ending: Executed) -> None:
+    def _program_ended(self, accelerator: Accelerator, job: _Job, ending: Executed) -> None:
         """A program has ended, or will have when its modelled time has passed."""
         key = accelerator.config.id
-        job = self._jobs[key]
         if (
             job.ending is not None
             or ending.tag != job.message.tag
@@ -375,7 +376,7 @@ class Jobs:
     def _running(self, key: int, number: int) -> tuple[_Job | None, Accelerator | None]:
         """A job that the RPU means, and its accelerator; None where it was stopped meanwhile."""
         job, accelerator = self._jobs.get(key), self._accelerators.get(key)
-        if job is None or accelerator is None or accelerator.state is not JobState.RUNNING:
+        if job is None or accelerator is None or accelerator.state is not State.RUNNING:
             return None, None
         return (job, accelerator) if job.number == number else (None, None)
 
@@ -386,9 +387,8 @@ class Jobs:
             self._fire(accelerator, Event.FAULTED)
             self._ended(accelerator)
 
-    def _gathered(self, accelerator: Accelerator, gathered: Sequence[ByteRange]) -> None:
-        """Keep ranges that are to be written, which are no other than the host's grants."""
-        job = self._jobs[accelerator.config.id]
+    def _gathered(self, accelerator: Accelerator, job: _Job, gathered: Sequence[ByteRange]) -> None:
+        """Keep ranges that are to be written, all of which the host has granted for writing."""
         for item in gathered:
             if not self._may_write(job.message, item):
                 raise ChannelError(f"a worker wants to write {item}, which was not granted")
@@ -461,7 +461,7 @@ class Jobs:
         accelerator = self._accelerators[key]
         job = self._jobs.get(key)
         interrupted = job is not None and job.handed_over and job.ending is None
-        if accelerator.state is not JobState.RUNNING or interrupted:
+        if accelerator.state is not State.RUNNING or interrupted:
             self._lost(accelerator, why)
         if worker.ready:
             self._workers[key] = self._supervisor.spawn(key, self)
@@ -470,11 +470,11 @@ class Jobs:
     def _lost(self, accelerator: Accelerator, why: str) -> None:
         before = accelerator.state
         now = self._fire(accelerator, Event.WORKER_LOST)
-        if before is JobState.RUNNING:
+        if before is State.RUNNING:
             accelerator.log.add(LogEntryType.PROCESS_LOST, f"the job's process was lost: {why}")
         if before in ENDED_BY_HOST:
             accelerator.log.add(LogEntryType.JOB_FINISHED, ENDED_BY_HOST[before])
-        if now is JobState.FAILED and before is not JobState.FAILED:
+        if now is State.FAILED and before is not State.FAILED:
             self._ended(accelerator)
 
 
