@@ -97,8 +97,7 @@ def is_granted(granted: Sequence[Grant], nsid: int, lba: int, count: int, *, wri
 def portions(
     source: int, parts: Sequence[ByteRange]
 ) -> Iterator[tuple[int, tuple[ByteRange, ...]]]:
-    """Groups of as many ranges as a message holds, each with the offset of its bytes in the
-    arena."""
+    """Portions of ranges that fit in one message, with the offset of their bytes in the arena."""
     for first in range(0, len(parts), MAX_RANGES):
         pieces = tuple(parts[first : first + MAX_RANGES])
         yield source, pieces
@@ -106,7 +105,7 @@ def portions(
 
 
 def besides(gathered: Sequence[ByteRange]) -> str:
-    """A text for the log: the number of granted blocks that a program has written, if any."""
+    """For the log: how much a program has written to granted blocks, if it has."""
     total = sum(item.length for item in gathered)
     return f", {total} bytes written to granted blocks" if total else ""
 
@@ -133,7 +132,7 @@ def read_media(fd: int, nsid: int, offset: int, into: memoryview) -> None:
 
 @dataclass
 class Blocks:
-    """A job's access to granted blocks.
+    """One job's access to granted blocks.
 
     `media` are descriptors of namespaces, at least of those that are granted; `gathered` is the
     memory for the blocks to be written. The program must not write the job's `output_ranges`, as it

@@ -147,7 +147,7 @@ class Exited:
 
 
 ANSWERS = (Outcome.RETURNED, Outcome.FAULTED, Outcome.REFUSED)
-"""Outcomes of an execution that a worker may report."""
+"""The outcomes that a worker may report."""
 
 FromWorker = Ready | Line | Gathered | BlocksRead | Executed
 

@@ -23,7 +23,7 @@ class _Check:
     decided: Decided
     dropped: Callable[[], None]
     reason: str | None = None
-    """The reason for which the program is refused, as the worker has logged it."""
+    """The reason why the program is refused, which the worker has logged."""
 
 
 class Checks:

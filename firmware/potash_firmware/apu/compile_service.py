@@ -178,7 +178,7 @@ class CompileClient:
             raise EngineUnavailable(str(error)) from None
 
     def model(self, model: bytes) -> None:
-        """Have the partitions of a model compiled; whoever loads it compiles what is missing."""
+        """Have the partitions of a model compiled; missing ones are compiled when it is loaded."""
         from potash_firmware.apu.models import core_config
         from potash_firmware.tflite import partition_cache
 
@@ -214,9 +214,9 @@ class CompileClient:
             _send(self._end, CompileRequest(kind, len(contents), number))
             data = self._end.recv(MAX_MESSAGE)
         except OSError as error:
-            raise Refused(f"nobody compiles: {error.strerror}") from None
+            raise Refused(f"the compile service fails: {error.strerror}") from None
         if not data:
-            raise Refused("nobody compiles: the fork server has exited")
+            raise Refused("the compile service has exited")
         answer: CompileAnswer = decode(data)
         result = bytes(self._exchange.view[: answer.length])
         self._exchange.discard(0, self._exchange.size)

@@ -53,7 +53,7 @@ class RangeUnit(Enum):
 
 @dataclass(frozen=True)
 class AcceleratorConfig:
-    """An accelerator; sizes of its buffers, and of a function's stack frame, in bytes."""
+    """One accelerator; sizes of its buffers, and of a function's stack frame, in bytes."""
 
     id: U32
     input_size: U64
@@ -67,7 +67,7 @@ class AcceleratorConfig:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceConfig:
-    """A namespace: its media's size and its block size in bytes."""
+    """One namespace: its media's size and its block size in bytes."""
 
     nsid: U32
     size: U64
@@ -97,14 +97,15 @@ class Limits:
     log_entries: U64 = 1024
     log_text: U64 = 1024
     engine_workers: U64 = 4
-    """Executions that run at once in one compute namespace."""
+    """Executions that run simultaneously in one compute namespace."""
     patience: _Seconds = 5.0
     """Seconds in which the fork server has to report a worker's exit."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangeBlocks:
-    """The units of 88h and its relatives: pages or blocks, with a plain or a 0's based count."""
+    """The units of local storage ranges (88h and others): pages or blocks, and a plain or a 0's
+    based count."""
 
     unit: Annotated[RangeUnit, Number("B"), Range(0, 255), _named(RangeUnit)] = RangeUnit.PAGE
     zero_based: BOOL = False

@@ -1,7 +1,8 @@
-"""The device-defined programs, which run in a confined worker on the ranges of an execution.
+"""The device-defined programs, which a confined worker runs on memory ranges.
 
-They are Python code of the device, as they are trusted and a compiler for BPF may not be installed.
-Parameters and ranges are untrusted; invalid ones are refused before a byte is written.
+They are written in Python, as they are trusted, and a compiler for BPF may not be installed.
+Parameters and ranges come from a client; if they do not fit, they are refused before a byte is
+written.
 """
 
 import re
@@ -19,13 +20,13 @@ FIELD = np.dtype("<u4")
 RECORD_BYTES_AT_ONCE = 1 << 20
 
 TEXT_BYTES_AT_ONCE = 4096
-"""Bytes of a piece in which the beginning of a line is searched for."""
+"""In which the beginning of a line is searched for."""
 
 MASK = (1 << 64) - 1
 
 
 class Refused(ValueError):
-    """The parameters or the ranges are not what the program takes, one sentence."""
+    """The program refuses its parameters or ranges, with one sentence."""
 
 
 Views = Sequence[memoryview]
@@ -125,7 +126,7 @@ def _grep(ranges: Views, parameters: tuple[int, int], data: bytes) -> int:
 
 
 def _lines_with(text: memoryview, wanted: bytes) -> Iterator[tuple[int, int]]:
-    """The beginning and the end of each line with this text."""
+    """The offsets of the beginning and the end of each line with that text."""
     pattern, newline = re.compile(re.escape(wanted)), re.compile(b"\n")
     at = 0
     while found := pattern.search(text, at):
@@ -136,7 +137,7 @@ def _lines_with(text: memoryview, wanted: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _line_start(text: memoryview, first: int, at: int) -> int:
-    """The beginning of the line of byte `at`, at `first` or later."""
+    """The offset of the beginning of the line of byte `at`; it is at `first` or later."""
     while at > first:
         piece = max(first, at - TEXT_BYTES_AT_ONCE)
         place = bytes(text[piece:at]).rfind(b"\n")

@@ -50,12 +50,12 @@ class _Shared:
 
 @dataclass(eq=False, slots=True)
 class _Execution:
-    """An execution that has not been answered."""
+    """An execution that has not been answered yet."""
 
     message: Execute
     names: frozenset[int]
     ended: Outcome = Outcome.LOST
-    """How it has ended when its worker has exited."""
+    """The outcome if its worker exits."""
 
 
 class Engines:
@@ -133,7 +133,7 @@ class Engines:
         return {serial: self._shared[serial].descriptor for serial in execution.names}
 
     def release(self, execution: _Execution) -> None:
-        """An execution needs nothing from here any more: its worker has it, or nobody will."""
+        """Release the descriptors of an execution: its worker has them, or it will not run."""
         if execution.message.data_length:
             os.close(execution.message.descriptor)
         for serial in execution.names:
@@ -163,7 +163,7 @@ class Engines:
             return
         self._shared[serial].forgotten = True
         self._close_unused(serial)
-        # Its memory is free when nobody has it mapped.
+        # Its memory is freed when no worker has it mapped any more.
         for engine in (*self._engines.values(), *self._closed):
             for worker in engine.workers:
                 if serial in worker.named:

@@ -127,7 +127,7 @@ class ForkServer:
         self._control.send(channel.encode(channel.Exited(serial, code)))
 
     def _end_abandoned(self) -> None:
-        """End all but the last few compilations that nobody waits for; these are for next time."""
+        """End compilations of workers that have exited, except the last few, for later use."""
         abandoned = [pid for pid, one in self._cache_writers.items() if one.closed]
         kept = max(1, len(self._config.accelerators))
         for pid in abandoned[: max(0, len(abandoned) - kept)]:

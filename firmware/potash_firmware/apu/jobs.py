@@ -1,9 +1,8 @@
-"""Jobs on their way through the accelerators: from Start to the status that a host sees.
+"""The jobs of accelerators, from Start to the status that a host sees.
 
-The one place that fires the events of a job's life and does what follows from them. A job begins
-when the RPU has said that the blocks of its input may be read. Its output
-goes to its blocks before its status becomes done, and a buffer that the RPU still writes from is
-not given to the next job.
+This module alone changes the states of jobs. A job begins when the RPU has reported that the blocks
+of its input may be read. Its output is written to its blocks before its status becomes done, and
+the next job does not get a buffer that the RPU still writes from.
 """
 
 import errno
@@ -30,7 +29,7 @@ from potash_firmware.apu.channel import (
     Ready,
 )
 from potash_firmware.apu.config import Config
-from potash_firmware.apu.lifecycle import DYING, Event, State, after
+from potash_firmware.apu.lifecycle import ENDING, Event, State, after
 from potash_firmware.apu.model import Accelerator, ByteRange, Outcome, count_event
 from potash_firmware.apu.supervisor import Supervisor, Worker
 from potash_firmware.mailbox.counters import Word, add
@@ -54,12 +53,12 @@ from potash_firmware.mailbox.shared import sealed
 log = logging.getLogger(__name__)
 
 LOST_AT_MOST = 64
-"""Blocks of a job's grants that are found out to be lost one by one."""
+"""Unreadable blocks of a job's grants that are found one by one."""
 
 TAG_LIMIT = 1 << 32
 
 ENDED_BY_HOST = {State.STOPPING: "stopped by the host", State.RESETTING: "ended by a reset"}
-"""What the log says of a job whose worker has been killed for the host."""
+"""The text of the log entry of a job whose worker has been killed for the host."""
 
 
 @dataclass(slots=True)
@@ -71,21 +70,21 @@ class _Job:
     arguments: bytes
     handed_over: bool = False
     checks: set[int] = field(default_factory=set)
-    """Questions about blocks that it may read, which the RPU has not answered."""
+    """The tags of checks of blocks that the RPU has not answered."""
     asked: dict[int, ByteRange] = field(default_factory=dict)
-    """Those of them that are about what was granted."""
+    """The granted blocks of these checks, by tag."""
     unreadable: list[ByteRange] = field(default_factory=list)
-    """What of the granted blocks cannot be read."""
+    """Granted blocks that cannot be read."""
     gathered: list[ByteRange] = field(default_factory=list)
-    """What the program wants written besides its output, if it comes to its end."""
+    """Blocks that are written when the program returns, besides its output."""
     write_back: int | None = None
-    """Its tag, while the RPU writes."""
+    """The tag of its write-back, while the RPU writes."""
     number: int = 0
-    """By which the RPU knows it, where time is modelled."""
+    """Its number in messages about modelled time; 0 where time is not modelled."""
     reads: list[BlocksRead] = field(default_factory=list)
     """The blocks that it has read, where time is modelled."""
     ending: Executed | None = None
-    """How its program has ended, while the RPU has not said that its time has come."""
+    """The end of its program, until the RPU reports that its modelled time has passed."""
 
 
 class Jobs:
@@ -173,7 +172,7 @@ class Jobs:
         self._interrupt(accelerator, Event.STOP)
 
     def reset(self, accelerator: Accelerator) -> None:
-        """As `stop`, and forget how it went."""
+        """Stop the job likewise; the accelerator is idle then."""
         self._interrupt(accelerator, Event.RESET)
 
     def replace_worker(self, accelerator: Accelerator) -> None:
@@ -183,11 +182,11 @@ class Jobs:
             self._supervisor.kill(worker)
 
     def is_idle(self, accelerator: Accelerator) -> bool:
-        """No job has the accelerator, and nobody reads or writes its arena."""
+        """True if no job uses the accelerator, and neither a worker nor the RPU its arena."""
         key = accelerator.config.id
         worker = self._workers.get(key)
-        dying = worker is not None and worker.ending
-        return not (accelerator.busy or dying or key in self._writing.values())
+        ending = worker is not None and worker.ending
+        return not (accelerator.busy or ending or key in self._writing.values())
 
     def expired(self, worker: Worker) -> None:
         accelerator = self._accelerators[worker.kind]
@@ -197,7 +196,7 @@ class Jobs:
         self._interrupt(accelerator, Event.EXPIRED)
 
     def checked(self, checked: ReadChecked) -> None:
-        """The RPU says whether blocks of a job's input may be read."""
+        """Handle the RPU's answer about blocks of a job's input."""
         asked = [key for key, job in self._jobs.items() if checked.tag in job.checks]
         if not asked:
             return  # The job has been stopped meanwhile.
@@ -225,10 +224,9 @@ class Jobs:
         self._send(ReadCheck(tag, granted.nsid, ((granted.first, granted.length),)))
 
     def _leave_out(self, job: _Job, granted: ByteRange, checked: ReadChecked) -> None:
-        """Keep the program from a block that cannot be read, and ask about what is behind it.
+        """Exclude a block that cannot be read, and check the blocks after it.
 
-        Nothing of the grant can be read where it is not for one block's sake, or there are too
-        many.
+        The whole grant is excluded if the reason is not one block, or if there are too many.
         """
         end = granted.first + granted.length
         behind = checked.at + self._namespaces[granted.nsid].block_size
@@ -244,10 +242,10 @@ class Jobs:
             self._ask_about(job, ByteRange(granted.nsid, behind, end - behind))
 
     def written(self, done: WriteBackDone) -> None:
-        """The RPU has written (or not) what a job produced."""
+        """Handle the end of a write-back."""
         key = self._writing.pop(done.tag, None)
         if key is None:
-            log.warning("an answer to a write-back that was never asked for: %s", done)
+            log.warning("an answer to a write-back that was never requested: %s", done)
             return
         accelerator = self._accelerators[key]
         job = self._jobs.get(key)
@@ -257,7 +255,7 @@ class Jobs:
         self._hand_over(accelerator)
 
     def _fire(self, accelerator: Accelerator, event: Event) -> State:
-        """Bring the accelerator into the state that follows. Raises OutOfSequence."""
+        """Put the accelerator into the state that follows. Raises OutOfSequence."""
         before, accelerator.state = accelerator.state, after(accelerator.state, event)
         if COMPUTE.sink is not None:
             known = {"accelerator": accelerator.config.id, "event": event.name}
@@ -271,7 +269,7 @@ class Jobs:
         return accelerator.state
 
     def _hand_over(self, accelerator: Accelerator) -> None:
-        """Give the job to its worker as soon as its buffers are nobody else's."""
+        """Give the job to its worker, if nothing else uses its buffers any more."""
         key = accelerator.config.id
         job = self._jobs.get(key)
         if accelerator.state is not State.RUNNING or job is None or job.handed_over:
@@ -304,7 +302,7 @@ class Jobs:
 
     def _interrupt(self, accelerator: Accelerator, event: Event) -> None:
         before = accelerator.state
-        if self._fire(accelerator, event) in DYING and before not in DYING:
+        if self._fire(accelerator, event) in ENDING and before not in ENDING:
             worker = self._workers.get(accelerator.config.id)
             if worker is None:
                 self._lost(accelerator, "")
@@ -333,9 +331,9 @@ class Jobs:
         """Keep the blocks that a job has read, which are those that it may read."""
         sizes = {nsid: self._namespaces[nsid].size for nsid in job.message.namespaces}
         if job.ending is not None or not job.number:
-            raise ChannelError("a worker has counted reads that nobody asked for")
+            raise ChannelError("a worker has sent reads that were not requested")
         if any(one.first + one.length > sizes.get(one.nsid, 0) for one in message.reads):
-            raise ChannelError("a worker has counted reads of blocks that are not its job's")
+            raise ChannelError("a worker has sent reads of blocks that its job may not read")
         job.reads.append(message)
 
     def _program_ended(self, accelerator: Accelerator, job: _Job, ending: Executed) -> None:
@@ -359,7 +357,7 @@ class Jobs:
             self._send(JobCounted(key, job.number, ending.work, reads, more=left > 0))
 
     def due(self, due: JobDue) -> None:
-        """The RPU says that a job's modelled time has passed."""
+        """Handle the RPU's report that a job's modelled time has passed."""
         job, accelerator = self._running(due.accelerator, due.job)
         if accelerator is not None and job is not None and job.ending is not None:
             accelerator.outcome.modelled = due.modelled
@@ -374,7 +372,7 @@ class Jobs:
             self._interrupt(accelerator, Event.EXPIRED)
 
     def _running(self, key: int, number: int) -> tuple[_Job | None, Accelerator | None]:
-        """A job that the RPU means, and its accelerator; None where it was stopped meanwhile."""
+        """The job with a number, and its accelerator; None if it was stopped meanwhile."""
         job, accelerator = self._jobs.get(key), self._accelerators.get(key)
         if job is None or accelerator is None or accelerator.state is not State.RUNNING:
             return None, None

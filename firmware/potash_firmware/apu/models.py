@@ -52,7 +52,7 @@ class Models:
     of whose streams is executed by so many `threads`.
 
     A model that `infer_apu` or `infer_vta` has run stays loaded for the next time, unless it keeps
-    something from one run to the next, so that nobody can tell but by the time that it takes.
+    something from one run to the next, so that only the time shows the difference.
 
     `meter` counts what they do. `before_large` is called with a model that takes the tensor
     accelerator long to be ready for, before it is loaded.
@@ -71,7 +71,7 @@ class Models:
         self._delegate: VtaDelegate | None = None
         self._before_large = before_large
         self._kept: list[_Kept] = []
-        """The one used last at the end."""
+        """In the order of their last use."""
 
     def infer_apu(self, model: memoryview, inputs: memoryview, output: memoryview) -> int:
         """Run a model on the APU; returns the bytes of `output` written. Raises ModelError."""

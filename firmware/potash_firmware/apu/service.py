@@ -1,8 +1,8 @@
 """The APU's loop: it waits for the RPU, the fork server and the workers, and for nothing else.
 
-Every command is answered when it comes, from what is known then; nothing in this process computes
-or waits for storage. What a host has configured is kept in the state area before its command is
-answered, so that a restarted APU goes on from there.
+Every command is answered immediately; nothing in this process computes for long or waits for
+storage. A host's configuration is written to the state area before its command is answered, so that
+a restarted APU continues from there.
 
 Alkali CSD platform documentation, section 3.4.4 (Userspace custom NVMe command handler).
 """
@@ -33,7 +33,7 @@ from potash_firmware.waiting import READ, WRITE, Waiting, earliest
 log = logging.getLogger(__name__)
 
 REQUESTS_AT_ONCE = 64
-"""Messages taken in one pass."""
+"""Messages of the RPU that are handled in one pass."""
 
 CHECK_INTERVAL = 0.1
 """Seconds after which timeouts are checked, however busy the engines are."""
@@ -47,18 +47,18 @@ that boots beside it, and a drive that is used for seconds alone does without.""
 EXECUTIONS = get_args(messages.ExecutionToApu)
 
 Source = ApuPort | socket.socket | Worker
-"""Objects that the loop waits for; the socket is the fork server's."""
+"""The sources that the loop waits for; the socket is the fork server's."""
 
 
 class Pending(NamedTuple):
-    """A function to be called once a condition holds."""
+    """An action that waits for a condition."""
 
     ready: Callable[[], bool]
     then: Callable[[], None]
 
 
 class Service:
-    """The accelerator subsystem behind `port`. What it is given stays its owner's to close."""
+    """The accelerator subsystem behind `port`. The caller closes its arguments."""
 
     def __init__(
         self,
@@ -84,9 +84,8 @@ class Service:
         self._saved: tuple[bytes, ...] = ()
         self._waiting = Waiting()
         self._later: list[Pending] = []
-        self._asked: deque[messages.Request | messages.Reset | messages.ExecutionToApu] = deque()
-        """Messages that have arrived after a reset that is in progress: perhaps from the next
-        host."""
+        self._queued: deque[messages.Request | messages.Reset | messages.ExecutionToApu] = deque()
+        """Messages that have arrived during a reset, perhaps from the next host."""
         self._resetting = False
         self._check_at = 0.0
         self._prepare_at: float | None = None
@@ -104,10 +103,10 @@ class Service:
             self._engines.close()
 
     def step(self) -> None:
-        """Wait for something to happen, and do what follows from it."""
+        """Wait for a message, an exit or a deadline, and handle it."""
         sources = self._wait()
         others = [source for source in sources if not self._is_execution(source)]
-        # Executions are to be quick, and change nothing of what follows.
+        # Executions are to be quick, and do not affect the rest of a pass.
         if sources and not others and time.monotonic() < self._check_at:
             return
         self._wanted.clear()
@@ -115,9 +114,9 @@ class Service:
             self._prepare()
         self._supervisor.expire()
         self._answer_waiting()
-        self._take_asked()
+        self._handle_queued()
         # A job that has ended must not run again when this process is restarted.
-        self._keep()
+        self._save()
         self._check_at = time.monotonic() + CHECK_INTERVAL
 
     def _is_execution(self, source: Source) -> bool:
@@ -153,7 +152,7 @@ class Service:
         return earliest(self._supervisor.deadline(), max(0.0, self._prepare_at - time.monotonic()))
 
     def _serve_port(self) -> bool:
-        """Handle what has come; whether that was executions alone."""
+        """Handle the RPU's messages; True if all were for executions."""
         self._port.flush()
         others = self._resetting
         for _ in range(REQUESTS_AT_ONCE):
@@ -184,12 +183,12 @@ class Service:
             case messages.Ping(tag):
                 self._port.send(messages.Alive(tag))
             case _:
-                self._asked.append(message)
-                self._take_asked()
+                self._queued.append(message)
+                self._handle_queued()
 
-    def _take_asked(self) -> None:
-        while self._asked and not self._resetting:
-            message = self._asked.popleft()
+    def _handle_queued(self) -> None:
+        while self._queued and not self._resetting:
+            message = self._queued.popleft()
             if isinstance(message, messages.Reset):
                 self._reset(message)
             elif isinstance(message, messages.Request):
@@ -211,10 +210,10 @@ class Service:
             self._port.send(messages.Reply(request.tag, error.status, error.dnr))
             return
         except Exception:
-            log.exception("command %#x met a mistake of the firmware", request.opcode)
+            log.exception("an error of the firmware in command %#x", request.opcode)
             self._port.send(messages.Reply(request.tag, Status.INTERNAL_ERROR))
             return
-        self._keep()
+        self._save()
         if isinstance(result, Answer):
             self._answer(request, result)
             return
@@ -225,7 +224,7 @@ class Service:
 
         def succeed() -> None:
             later.then()
-            self._keep()
+            self._save()
             self._answer(request, Answer())
 
         self._when_idle(later.until, succeed)
@@ -237,7 +236,7 @@ class Service:
             except NvmeError as error:
                 self._port.send(messages.Reply(request.tag, error.status, error.dnr))
                 return
-            self._keep()
+            self._save()
             self._answer(request, Answer())
 
         def dropped() -> None:
@@ -258,7 +257,7 @@ class Service:
         )
 
     def _reset(self, reset: messages.Reset) -> None:
-        """Reset every accelerator, and clear what nobody is to find who comes after it."""
+        """Reset every accelerator, and clear what later commands or hosts must not find."""
         self._resetting = True
         self._checks.drop()
         subsystem, forget = self._subsystem, messages.ResetScope.FORGET in reset.scope
@@ -281,7 +280,7 @@ class Service:
             if forget:
                 self._buffers.clear_state()
                 self._saved = ()
-            self._keep()
+            self._save()
             self._resetting = False
             self._port.send(messages.ResetDone(reset.tag))
 
@@ -297,26 +296,28 @@ class Service:
         self._answer_waiting()
 
     def _answer_waiting(self) -> None:
-        """Go on with what has waited for accelerators that are idle now."""
+        """Do what has waited for accelerators that are idle now."""
         for item in [one for one in self._later if one.ready()]:
             self._later.remove(item)
             item.then()
 
-    def _keep(self) -> None:
-        """Have the state area hold what is to survive this process."""
+    def _save(self) -> None:
+        """Write to the state area what is to survive this process."""
         pieces = self._subsystem.save()
         if pieces != self._saved:
             self._state.store(b"".join(pieces))
             self._saved = pieces
 
     def _restore(self) -> None:
-        """Go on from what the state area holds."""
+        """Continue from the contents of the state area."""
         data = self._state.load()
         try:
             if data is not None:
                 self._subsystem.restore(data)
         except Exception as error:  # noqa: BLE001 - the process would end again and again
-            log.error("what accelerators held makes no sense, so they begin anew: %s", error)
+            log.error(
+                "the saved state of the accelerators is invalid, so they are reset: %s", error
+            )
             data = None
         for accelerator in self._subsystem.accelerators.values():
             count_restart(accelerator)
@@ -324,4 +325,4 @@ class Service:
             return
         for interrupted in self._subsystem.interrupted:
             self._port.send(messages.JobEnded(interrupted, LOG_PAGE))
-        self._keep()
+        self._save()

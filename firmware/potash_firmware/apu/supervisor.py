@@ -41,7 +41,7 @@ MEANINGS: Mapping[int, str] = {
     signal.SIGSYS: ", as it made a system call that workers may not make",
     signal.SIGXCPU: ", as it took more processor time than workers may take",
 }
-"""Why a worker gets a signal that ends it."""
+"""The reasons for signals that end a worker."""
 
 
 RunForkServer = Callable[[socket.socket, Config, dict[str, int]], None]
@@ -82,15 +82,15 @@ class Worker:
         self.silent = False
         """Its end of the channel is closed."""
         self.orphaned = False
-        """Its fork server has exited: nobody will report its exit."""
+        """Its fork server has exited, and cannot report its exit."""
         self.began: float | None = None
-        """When its execution began, while it has one."""
+        """The time when its execution began, while it has one."""
         self.deadline = math.inf
-        """When that has exceeded its time."""
+        """The time when that exceeds its limit."""
         self.named: frozenset[int] = frozenset()
         """The serial numbers of what it has descriptors of."""
         self.seconds = 0.0
-        """How long all executions took that have ended."""
+        """The seconds of all executions that have ended."""
         self._socket = end
         self._socket.setblocking(False)
 
@@ -157,8 +157,7 @@ class Supervisor:
         self._serials = itertools.count(1)
         self._workers: dict[int, Worker] = {}
         self._due: dict[int, float] = {}
-        """When a worker must be ready, or its exit be reported, if ever; by the serials of those
-        that live."""
+        """The times when workers must be ready, or their exit be reported, by serial number."""
         self._settled = False
         """The fork server has made a worker that is ready."""
         self.changed = False
@@ -220,7 +219,7 @@ class Supervisor:
             self._request(channel.Spawn(worker.serial, kind), [its.fileno()])
         self._workers[worker.serial] = worker
         self.changed = True
-        # How long a check may take is for its client to say.
+        # The client of a check limits its time.
         self._due[worker.serial] = math.inf
         if kind != channel.CHECKER:
             self._wait_for(worker, START_PATIENCE)
@@ -394,7 +393,7 @@ class Supervisor:
 
 
 def cause(code: int) -> str:
-    """Why a worker has ended, from its exit code, or a signal's number negated."""
+    """The reason of a worker's exit, from its exit code or a signal's number negated."""
     if code >= 0:
         return f"it exited with status {code}"
     try:

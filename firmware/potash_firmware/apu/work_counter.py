@@ -1,7 +1,7 @@
 """The counts of a worker's jobs, from which their modelled time is computed.
 
-There is one in mode `modelled` only. While a job runs, its row of the shared counters says how much
-time it would have taken its core so far.
+There is one in mode `modelled` only. While a job runs, its row of the shared counters has the time
+that its core would have taken so far.
 """
 
 from potash_device.timing.cores import LARGEST_COUNT, CoreProfile, Price, Work
@@ -10,13 +10,13 @@ from potash_firmware.mailbox.counters import WORD, Row, Word, unshared_row
 from potash_firmware.mailbox.messages import Read
 
 MOST_READS = 1 << 17
-"""Reads of one job that are kept one by one, which the mailbox has room for."""
+"""Reads of one job that are reported one by one."""
 
 _MASK = (1 << 8 * WORD) - 1
 
 
 class WorkCounter:
-    """Counts one job after the other, on a core of `profile`, and says so in `row`."""
+    """Counts the work of one job after another; `row` gets its time on a core of `profile`."""
 
     def __init__(self, profile: CoreProfile, row: Row | None = None) -> None:
         self.instructions = InstructionCounters(self.show)

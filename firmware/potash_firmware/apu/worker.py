@@ -68,10 +68,10 @@ LEVELS = {
 """The type of the log entry of a text that a program logs."""
 
 CLOSED = -1
-"""A placeholder for a descriptor whose contents have been read."""
+"""In a descriptor's place: what it is of has been read."""
 
 FAILURES = (bpf.Fault, bpf.ProgramError, ValueError, MediaReadError, MemoryError)
-"""Exceptions of failing programs; any other exception is an error of the firmware."""
+"""The failures of programs; any other exception is an error of the firmware."""
 
 
 def run(
@@ -110,7 +110,7 @@ def run(
 
 
 class Worker:
-    """The common part of workers of all kinds: they receive executions, run them, and report."""
+    """A worker of any kind: it receives executions, runs them, and reports."""
 
     largest: ClassVar[int] = channel.MAX_MESSAGE
     """Bytes of a message that it receives."""
@@ -123,7 +123,7 @@ class Worker:
         """Descriptors of what the last execution named, by serial number."""
 
     def serve(self) -> None:
-        """Run one execution after another, until nobody is at the other side."""
+        """Run one execution after another, until the other end is closed."""
         try:
             self._send(Ready())
             while True:
@@ -176,10 +176,10 @@ class Worker:
         """Unmap memory, or drop a program, which the next execution does not name."""
 
     def _clear(self) -> None:
-        """Clear what an execution has left, when it has been answered."""
+        """Clear the memory of an execution, when it has been answered."""
 
     def _choose_row(self, message: Execute) -> None:
-        """Have an execution report its modelled time where it says."""
+        """Have an execution report its modelled time in the row that it names."""
 
     def _send(self, message: FromWorker) -> None:
         self._end.send(channel.encode(message), socket.MSG_NOSIGNAL)

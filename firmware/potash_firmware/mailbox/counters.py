@@ -16,7 +16,7 @@ ROW_WORDS = 32
 
 
 ENGINE_ROWS = 64
-"""Rows behind those of the accelerators, in mode `modelled`: for executions that run at once."""
+"""Rows after those of the accelerators, in mode `modelled`, for simultaneous executions."""
 
 
 class Word(IntEnum):
@@ -57,7 +57,7 @@ def add(row: Row, word: Word, amount: int) -> None:
 
 
 def unshared_row() -> Row:
-    """A row that nobody else sees."""
+    """A row that is not shared."""
     return memoryview(bytearray(ROW_WORDS * WORD)).cast("Q")
 
 

@@ -42,8 +42,7 @@ RECORDS: dict[type[Any], Record[Any]] = {}
 
 @dataclass_transform(frozen_default=True)
 def message(kind: int) -> Callable[[type[T]], type[T]]:
-    """Make a class a frozen dataclass, and the message of a kind; its fields say how they are
-    stored."""
+    """Make a class a frozen dataclass, and the message of a kind, stored as its annotations say."""
 
     def register(fields: type[T]) -> type[T]:
         made = dataclass(frozen=True, slots=True)(fields)
@@ -54,7 +53,7 @@ def message(kind: int) -> Callable[[type[T]], type[T]]:
 
 
 def encode(message: Any) -> bytes:
-    """The datagram of a message. Raises MailboxError if a field's value is out of range."""
+    """One datagram. Raises MailboxError if a field's value is out of range."""
     try:
         return RECORDS[type(message)].encode(message)
     except WireError as error:
@@ -247,11 +246,11 @@ EXECUTED = 40
 """The first byte of an `Executed`."""
 
 _Descriptor = Annotated[int, NOT_STORED]
-"""A descriptor is sent with the message."""
+"""It is sent along with the message."""
 
 
 class Outcome(IntEnum):
-    """The outcome of an execution."""
+    """The end of an execution."""
 
     RETURNED = 0
     """The program returned a value."""
@@ -260,11 +259,11 @@ class Outcome(IntEnum):
     REFUSED = 2
     """The program is not sound, or refuses its parameters."""
     EXPIRED = 3
-    """The execution exceeded its time limit."""
+    """It exceeded its time."""
     LOST = 4
-    """The execution's process or the APU was lost."""
+    """Its process or the APU was lost."""
     CANCELLED = 5
-    """The execution was ended by a `Cancel`, a reset, or the end of its engine."""
+    """It was ended by a `Cancel`, a reset, or the end of its engine."""
 
 
 VERDICTS = frozenset({Outcome.RETURNED, Outcome.REFUSED, Outcome.LOST})

@@ -1,8 +1,8 @@
-"""The two ends of the mailbox: a connected pair of sockets that keeps messages whole.
+"""The two ends of the mailbox: a connected pair of sockets for datagrams.
 
-Neither end ever waits. Messages that the socket does not take at once are queued. The queue is
-bounded: the number of commands in flight is that of the transfer slots, so the queue is full only
-if the other end no longer reads. `messages` defines the contents of datagrams.
+Neither end ever waits. Messages that the socket does not accept immediately are queued. The number
+of commands in flight is that of the transfer slots, so the queue is full only if the other end does
+not read any more. `messages` defines the contents of datagrams.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ QUEUE_LIMIT = 1024
 
 
 class _Port(Generic[Sent, Received]):
-    """An end of the mailbox, which owns its socket; a context manager."""
+    """One end; owns its socket. A context manager."""
 
     ACCEPTS: tuple[type[messages.Message], ...]
 
@@ -31,11 +31,11 @@ class _Port(Generic[Sent, Received]):
         self._socket = end
         self._socket.setblocking(False)
         self._unsent: deque[tuple[bytes, int]] = deque()
-        """Datagrams, and the descriptor that goes with each, which is this end's own."""
+        """Datagrams, each with the descriptor that is sent along, which this end owns."""
         self._deaf = False
-        """The other end takes nothing any more; what it said before may still be here."""
+        """The other end receives nothing any more; earlier messages from it may still be here."""
         self.closed = False
-        """True once the other end is gone: nothing more will come, and nothing sent arrives."""
+        """True once the other end is closed: nothing is received or sent any more."""
         self.trace: Trace = COMPUTE
         """The points that this end's messages pass."""
 
@@ -72,10 +72,10 @@ class _Port(Generic[Sent, Received]):
         return bool(self._unsent)
 
     def send(self, message: Sent) -> None:
-        """Send now or as soon as the socket takes it, in order.
+        """Send a message, now or as soon as the socket accepts it, in order.
 
         Raises MailboxError for a message with a field out of range, and when the peer has left too
-        many unread. What the other end will never take is dropped.
+        many unread. Messages to a closed end are dropped.
         """
         data = messages.encode(message)
         if self.closed or self._deaf:
@@ -91,7 +91,7 @@ class _Port(Generic[Sent, Received]):
         self.flush()
 
     def flush(self) -> None:
-        """Hand the socket as much of what waits as it takes."""
+        """Send as many queued messages as the socket accepts."""
         while self._unsent and not self.closed:
             data, descriptor = self._unsent[0]
             try:
@@ -125,7 +125,7 @@ class _Port(Generic[Sent, Received]):
         except BlockingIOError:
             return None
         if not data:
-            # An empty datagram looks like the end of the connection, and nobody sends one.
+            # An empty datagram looks like the end of the connection, and is never sent.
             self.closed = True
             self._drop_unsent()
             return None
@@ -140,13 +140,12 @@ class _Port(Generic[Sent, Received]):
         try:
             return self._take()
         except ConnectionResetError:
-            # The peer went without reading all that was sent to it. The system says so once,
-            # before it gives what the peer had sent until then.
+            # The peer has closed its end with unread messages. The system reports that once, before
+            # it returns the messages that the peer has sent.
             return self._take()
 
     def _take(self) -> bytes:
-        """Receive a datagram; without room for descriptors, the kernel closes those that come with
-        it."""
+        """One datagram; without room for descriptors, the system closes those that come with it."""
         return self._socket.recv(messages.MAX_DATAGRAM + 1)
 
     def _message(self, data: bytes) -> messages.Message:
@@ -173,7 +172,7 @@ class ApuPort(_Port[messages.ToRpu, messages.ToApu]):
 
     ACCEPTS = get_args(messages.ToApu)
     _descriptor = NO_DESCRIPTOR
-    """Descriptors that were received with the current datagram."""
+    """The descriptor that came with the datagram that is being decoded."""
 
     def _take(self) -> bytes:
         data, descriptors, _, _ = socket.recv_fds(self._socket, messages.MAX_DATAGRAM + 1, 1)

@@ -182,7 +182,7 @@ class SharedBuffers:
 
 
 def sealed(name: str, contents: bytes | memoryview) -> int:
-    """A memfd of `contents` that nobody can change; the caller closes it. Raises OSError."""
+    """A memfd with `contents`, sealed against changes; the caller closes it. Raises OSError."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.write(descriptor, contents)
