@@ -29,7 +29,7 @@ from potash_firmware.apu.channel import (
     Ready,
 )
 from potash_firmware.apu.config import Config
-from potash_firmware.apu.lifecycle import ENDING, Event, State, after
+from potash_firmware.apu.lifecycle import ENDING, Event, JobState, after
 from potash_firmware.apu.model import Accelerator, ByteRange, Outcome, count_event
 from potash_firmware.apu.supervisor import Supervisor, Worker
 from potash_firmware.mailbox.counters import Word, add
@@ -57,7 +57,7 @@ LOST_AT_MOST = 64
 
 TAG_LIMIT = 1 << 32
 
-ENDED_BY_HOST = {State.STOPPING: "stopped by the host", State.RESETTING: "ended by a reset"}
+ENDED_BY_HOST = {JobState.STOPPING: "stopped by the host", JobState.RESETTING: "ended by a reset"}
 """The text of the log entry of a job whose worker has been killed for the host."""
 
 
@@ -206,7 +206,7 @@ class Jobs:
         if granted is not None:
             if checked.error:
                 self._leave_out(job, granted, checked)
-        elif checked.error and accelerator.state is State.RUNNING:
+        elif checked.error and accelerator.state is JobState.RUNNING:
             accelerator.log.add(
                 LogEntryType.INVALID_INPUT_BUFFER,
                 f"the input cannot be read at byte {checked.at} of its namespace: "
@@ -249,12 +249,12 @@ class Jobs:
             return
         accelerator = self._accelerators[key]
         job = self._jobs.get(key)
-        if job is not None and job.write_back == done.tag and accelerator.state is State.WRITING:
+        if job is not None and job.write_back == done.tag and accelerator.state is JobState.WRITING:
             accelerator.outcome.modelled = done.modelled
             self._write_ended(accelerator, done.error)
         self._hand_over(accelerator)
 
-    def _fire(self, accelerator: Accelerator, event: Event) -> State:
+    def _fire(self, accelerator: Accelerator, event: Event) -> JobState:
         """Put the accelerator into the state that follows. Raises OutOfSequence."""
         before, accelerator.state = accelerator.state, after(accelerator.state, event)
         if COMPUTE.sink is not None:
@@ -272,7 +272,7 @@ class Jobs:
         """Give the job to its worker, if nothing else uses its buffers any more."""
         key = accelerator.config.id
         job = self._jobs.get(key)
-        if accelerator.state is not State.RUNNING or job is None or job.handed_over:
+        if accelerator.state is not JobState.RUNNING or job is None or job.handed_over:
             return
         if job.checks or key in self._writing.values():
             return
@@ -311,7 +311,7 @@ class Jobs:
 
     def received(self, worker: Worker, message: FromWorker) -> None:
         accelerator, job = self._accelerators[worker.kind], self._jobs.get(worker.kind)
-        if accelerator.state is not State.RUNNING or (job is not None and not job.handed_over):
+        if accelerator.state is not JobState.RUNNING or (job is not None and not job.handed_over):
             job = None
         match message:
             case Ready():
@@ -374,7 +374,7 @@ class Jobs:
     def _running(self, key: int, number: int) -> tuple[_Job | None, Accelerator | None]:
         """The job with a number, and its accelerator; None if it was stopped meanwhile."""
         job, accelerator = self._jobs.get(key), self._accelerators.get(key)
-        if job is None or accelerator is None or accelerator.state is not State.RUNNING:
+        if job is None or accelerator is None or accelerator.state is not JobState.RUNNING:
             return None, None
         return (job, accelerator) if job.number == number else (None, None)
 
@@ -459,7 +459,7 @@ class Jobs:
         accelerator = self._accelerators[key]
         job = self._jobs.get(key)
         interrupted = job is not None and job.handed_over and job.ending is None
-        if accelerator.state is not State.RUNNING or interrupted:
+        if accelerator.state is not JobState.RUNNING or interrupted:
             self._lost(accelerator, why)
         if worker.ready:
             self._workers[key] = self._supervisor.spawn(key, self)
@@ -468,11 +468,11 @@ class Jobs:
     def _lost(self, accelerator: Accelerator, why: str) -> None:
         before = accelerator.state
         now = self._fire(accelerator, Event.WORKER_LOST)
-        if before is State.RUNNING:
+        if before is JobState.RUNNING:
             accelerator.log.add(LogEntryType.PROCESS_LOST, f"the job's process was lost: {why}")
         if before in ENDED_BY_HOST:
             accelerator.log.add(LogEntryType.JOB_FINISHED, ENDED_BY_HOST[before])
-        if now is State.FAILED and before is not State.FAILED:
+        if now is JobState.FAILED and before is not JobState.FAILED:
             self._ended(accelerator)
 
 

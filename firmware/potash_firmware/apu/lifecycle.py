@@ -12,7 +12,7 @@ from enum import Enum, auto
 from csd_spec.status import StatusId
 
 
-class State(Enum):
+class JobState(Enum):
     """The state of an accelerator."""
 
     IDLE = auto()
@@ -50,80 +50,80 @@ class OutOfSequence(Exception):
     """The event cannot happen in this state."""
 
 
-def _idle(state: State) -> dict[Event, State]:
+def _idle(state: JobState) -> dict[Event, JobState]:
     return {
-        Event.START: State.RUNNING,
+        Event.START: JobState.RUNNING,
         Event.STOP: state,
-        Event.RESET: State.IDLE,
+        Event.RESET: JobState.IDLE,
         Event.WORKER_LOST: state,
-        Event.NOT_LOADED: State.NOT_LOADED,
+        Event.NOT_LOADED: JobState.NOT_LOADED,
     }
 
 
-TRANSITIONS: dict[State, dict[Event, State]] = {
-    State.IDLE: _idle(State.IDLE),
-    State.DONE: _idle(State.DONE),
-    State.FAILED: _idle(State.FAILED),
-    State.STOPPED: _idle(State.STOPPED),
-    State.NOT_LOADED: _idle(State.NOT_LOADED),
-    State.RUNNING: {
-        Event.RETURNED: State.WRITING,
-        Event.FAULTED: State.FAILED,
-        Event.WORKER_LOST: State.FAILED,
-        Event.STOP: State.STOPPING,
-        Event.EXPIRED: State.EXPIRING,
-        Event.RESET: State.RESETTING,
+TRANSITIONS: dict[JobState, dict[Event, JobState]] = {
+    JobState.IDLE: _idle(JobState.IDLE),
+    JobState.DONE: _idle(JobState.DONE),
+    JobState.FAILED: _idle(JobState.FAILED),
+    JobState.STOPPED: _idle(JobState.STOPPED),
+    JobState.NOT_LOADED: _idle(JobState.NOT_LOADED),
+    JobState.RUNNING: {
+        Event.RETURNED: JobState.WRITING,
+        Event.FAULTED: JobState.FAILED,
+        Event.WORKER_LOST: JobState.FAILED,
+        Event.STOP: JobState.STOPPING,
+        Event.EXPIRED: JobState.EXPIRING,
+        Event.RESET: JobState.RESETTING,
     },
-    State.WRITING: {
-        Event.WRITTEN: State.DONE,
-        Event.WRITE_FAILED: State.FAILED,
-        Event.STOP: State.WRITING,  # nothing can be stopped: the command waits for the end
-        Event.RESET: State.IDLE,
-        Event.WORKER_LOST: State.WRITING,
+    JobState.WRITING: {
+        Event.WRITTEN: JobState.DONE,
+        Event.WRITE_FAILED: JobState.FAILED,
+        Event.STOP: JobState.WRITING,  # nothing can be stopped: the command waits for the end
+        Event.RESET: JobState.IDLE,
+        Event.WORKER_LOST: JobState.WRITING,
     },
-    State.STOPPING: {
-        Event.WORKER_LOST: State.STOPPED,
-        Event.STOP: State.STOPPING,
-        Event.RESET: State.RESETTING,
+    JobState.STOPPING: {
+        Event.WORKER_LOST: JobState.STOPPED,
+        Event.STOP: JobState.STOPPING,
+        Event.RESET: JobState.RESETTING,
     },
-    State.EXPIRING: {
-        Event.WORKER_LOST: State.FAILED,
-        Event.STOP: State.EXPIRING,
-        Event.RESET: State.RESETTING,
+    JobState.EXPIRING: {
+        Event.WORKER_LOST: JobState.FAILED,
+        Event.STOP: JobState.EXPIRING,
+        Event.RESET: JobState.RESETTING,
     },
-    State.RESETTING: {
-        Event.WORKER_LOST: State.IDLE,
-        Event.STOP: State.RESETTING,
-        Event.RESET: State.RESETTING,
+    JobState.RESETTING: {
+        Event.WORKER_LOST: JobState.IDLE,
+        Event.STOP: JobState.RESETTING,
+        Event.RESET: JobState.RESETTING,
     },
 }
 
-STATUS: dict[State, StatusId] = {
-    State.IDLE: StatusId.IDLE,
-    State.RUNNING: StatusId.RUNNING,
-    State.WRITING: StatusId.RUNNING,
-    State.STOPPING: StatusId.RUNNING,
-    State.EXPIRING: StatusId.RUNNING,
-    State.RESETTING: StatusId.RUNNING,
-    State.DONE: StatusId.DONE,
-    State.FAILED: StatusId.FAILED,
-    State.STOPPED: StatusId.STOPPED,
-    State.NOT_LOADED: StatusId.FAILED,
+STATUS: dict[JobState, StatusId] = {
+    JobState.IDLE: StatusId.IDLE,
+    JobState.RUNNING: StatusId.RUNNING,
+    JobState.WRITING: StatusId.RUNNING,
+    JobState.STOPPING: StatusId.RUNNING,
+    JobState.EXPIRING: StatusId.RUNNING,
+    JobState.RESETTING: StatusId.RUNNING,
+    JobState.DONE: StatusId.DONE,
+    JobState.FAILED: StatusId.FAILED,
+    JobState.STOPPED: StatusId.STOPPED,
+    JobState.NOT_LOADED: StatusId.FAILED,
 }
 """The status that a host sees, by state."""
 
-PLATFORM_STATUS = STATUS | {State.FAILED: StatusId.DONE}
+PLATFORM_STATUS = STATUS | {JobState.FAILED: StatusId.DONE}
 """The same as the platform's firmware reports it: done after every job, a failed one too."""
 
-ENDING = frozenset({State.STOPPING, State.EXPIRING, State.RESETTING})
+ENDING = frozenset({JobState.STOPPING, JobState.EXPIRING, JobState.RESETTING})
 
 
-def is_busy(state: State) -> bool:
+def is_busy(state: JobState) -> bool:
     """True while a job has the accelerator and its buffers."""
     return STATUS[state] is StatusId.RUNNING
 
 
-def after(state: State, event: Event) -> State:
+def after(state: JobState, event: Event) -> JobState:
     """The state that follows. Raises OutOfSequence."""
     try:
         return TRANSITIONS[state][event]
