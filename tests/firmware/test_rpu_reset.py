@@ -1,4 +1,5 @@
-"""A reset at any step: no command answered twice, no DMA after RDY = 0, no interrupt lost.
+"""A reset, a deleted queue or a migration at any step: no command is answered twice or forgotten,
+no DMA after RDY = 0, no interrupt is lost.
 
 A host does anything in any order while the media and the APU answer when they like. What must
 always hold is checked after every step, against a record that knows nothing of the firmware.
@@ -21,6 +22,7 @@ from potash_firmware.mailbox.messages import (
     WriteBack,
     WriteBackDone,
 )
+from pyvfio_user.migration import State
 from support.nvme_host import (
     CC,
     CONFIG,
@@ -38,7 +40,7 @@ DEVICE_CONTROL = 0x88
 """Of the PCI Express capability, in configuration space; bit 15 initiates a function level
 reset."""
 
-EVENT_REQUEST = 0x0C
+DELETE_SQ, DELETE_CQ, EVENT_REQUEST = 0x00, 0x04, 0x0C
 WRITE = 0x01
 
 COMMANDS: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
@@ -230,6 +232,63 @@ class ResetAtAnyStep(RuleBasedStateMachine):
         before = queues[0]
         self.host.rpu.service()
         assert queues.get(0) is not before
+
+    def quiesce(self) -> None:
+        """Everybody but the host finishes what they can."""
+        for _ in range(12):
+            self.host.service()
+            self.host.executor.run_all()
+            self.apu_reads()
+            self.apu_answers([0] * len(self.requests))
+            for reset in self.resets:
+                self.apu.send(ResetDone(reset.tag))
+            self.resets.clear()
+
+    @precondition(lambda self: self.host.ready and self.host.io)
+    @rule()
+    def replace_queue(self) -> None:
+        """Delete the I/O queue, whose commands end before the deletion does, and make it again."""
+        host = self.host
+        host.master()
+        host.service()
+        if not host.ready:  # a reset was on its way
+            return
+        self.admin_command(DELETE_SQ)
+        assert not host.rpu.controller.outstanding.by_queue[1]
+        for key in [key for key in self.unanswered if key[0] == 1]:  # never fetched
+            _, written = self.unanswered.pop(key)
+            if written is not None:
+                written.ended = self.tick()
+        self.quiesce()
+        self.reap()
+        self.admin_command(DELETE_CQ)
+        host.create_io_queue()
+
+    def admin_command(self, opcode: int) -> None:
+        """Delete queue 1, while the APU answers nothing."""
+        host, cid = self.host, 0x8000 | opcode
+        host.place(host.admin, opcode, cid, cdws=(1,))
+        self.unanswered[0, cid] = (opcode, None)
+        host.ring(host.admin)
+        for _ in range(12):
+            host.service()
+            host.executor.run_all()
+            self.reap()
+        assert (0, cid) not in self.unanswered
+
+    @rule(passes=st.integers(0, 3))
+    def stop_and_go(self, passes: int) -> None:
+        """Stop as for a migration, after which nothing happens, and go on."""
+        host, migration = self.host, self.host.rpu.migration
+        host.master()
+        assert migration.change(State.RUNNING, State.STOP) is not None
+        for _ in range(passes):
+            host.rpu.service()
+        self.quiesce()
+        assert migration.stopped
+        waiting = {one.entry.opcode for one in host.rpu.controller.outstanding.commands}
+        assert waiting <= {EVENT_REQUEST}
+        migration.change(State.STOP, State.RUNNING)
 
     # The firmware, the media and the APU, one step at a time.
 

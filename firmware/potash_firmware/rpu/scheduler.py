@@ -192,7 +192,8 @@ class Task:
                     for future in what:
                         self._scheduler.waiting.setdefault(future, []).append(self)
                 else:
-                    raise TypeError(f"a task cannot wait for {what!r}")
+                    error = TypeError(f"a task cannot wait for {what!r}")
+                    continue
                 return True
         except StopIteration as end:
             self._steps = None
