@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SUFFIX = ".status"
-"""Behind the name of a device's socket: where its status socket is."""
-
 VERSION = 1
 """Of what a snapshot has in it; more may come without another number."""
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from potash_firmware.bpf.engine import Engine, execute
+from potash_firmware.bpf.engine import Engine
 from potash_firmware.bpf.errors import EngineUnavailable
 from potash_firmware.bpf.native import blocks, compiler, loops
-from support.bpf import B, arena, exit_, insn, load, mov, mov_reg
+from support.bpf import B, arena, exit_, insn, load, mov, mov_reg, run_on
 from support.bpf_native import INPUT, own_cache
 
 __all__ = ["own_cache"]
@@ -75,9 +75,9 @@ def test_what_is_found_out_about_a_program_takes_seconds(code: bytes) -> None:
 )
 def test_what_llvm_would_be_long_at_is_optimised_less_and_computes_the_same(code: bytes) -> None:
     begun = time.thread_time()
-    native = execute(Engine.NATIVE, code, 0, arena(), {}, [INPUT], 50_000)
+    native = run_on(Engine.NATIVE, code, 0, arena(), {}, [INPUT], 50_000)
     assert time.thread_time() - begun < 4
-    assert native == execute(Engine.INTERPRETER, code, 0, arena(), {}, [INPUT], 50_000)
+    assert native == run_on(Engine.INTERPRETER, code, 0, arena(), {}, [INPUT], 50_000)
 
 
 def test_one_tail_of_many_functions_is_not_compiled_for_each() -> None:

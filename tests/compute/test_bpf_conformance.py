@@ -6,9 +6,8 @@ import pytest
 
 from potash_firmware.bpf import isa
 from potash_firmware.bpf.engine import Engine
-from potash_firmware.bpf.engine import execute as run_on
 from potash_firmware.bpf.machine import verify
-from support.bpf import LAYOUT, arena, engines, execute
+from support.bpf import LAYOUT, arena, engines, execute, run_on
 from support.bpf_vectors import VECTORS, combined
 
 

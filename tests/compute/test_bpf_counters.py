@@ -9,13 +9,13 @@ from random import Random
 import pytest
 
 from potash_firmware.bpf.counters import InstructionCounters, Kind
-from potash_firmware.bpf.engine import Engine, execute
+from potash_firmware.bpf.engine import Engine
 from potash_firmware.bpf.errors import Fault, FaultKind
 from potash_firmware.bpf.interpreter import Interpreter
 from potash_firmware.bpf.native import compiler
 from potash_firmware.bpf.native import engine as native
 from potash_firmware.bpf.native.context import SIZE, Word
-from support.bpf import LAYOUT, U64, arena, call, exit_, insn, lddw, load, mov, store
+from support.bpf import LAYOUT, U64, arena, call, exit_, insn, lddw, load, mov, run_on, store
 from support.bpf_extremes import extremes
 from support.bpf_native import INPUT, case, own_cache
 from support.bpf_programs import Case, observe, soup, surroundings
@@ -185,7 +185,7 @@ def test_helpers_see_what_was_executed_before_them() -> None:
     for engine in (Engine.INTERPRETER, Engine.NATIVE):
         heard.clear()
         counters.counts = [0] * len(Kind)
-        execute(engine, code, 0, arena(bytearray(LAYOUT.size)), {7: helper}, (), U64, counters)
+        run_on(engine, code, 0, arena(bytearray(LAYOUT.size)), {7: helper}, (), U64, counters)
         first, second = ({kind: one[kind] for kind in Kind if one[kind]} for one in heard)
         assert first == {Kind.ALU: 1, Kind.CALL: 1}
         assert second == {Kind.ALU: 1, Kind.MULTIPLY: 1, Kind.CALL: 2}

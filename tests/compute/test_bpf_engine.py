@@ -5,20 +5,20 @@ import logging
 import pytest
 
 from potash_firmware.bpf import engine as engines
-from potash_firmware.bpf.engine import Engine, execute, unavailable, usable
+from potash_firmware.bpf.engine import Engine, unavailable, usable
 from potash_firmware.bpf.errors import Fault, FaultKind
-from support.bpf import arena, exit_, load, mov
+from support.bpf import arena, exit_, load, mov, run_on
 
 
 def test_the_interpreter_gives_the_value_and_counts() -> None:
     code = mov(0, -1) + exit_
-    execution = execute(Engine.INTERPRETER, code, 0, arena(), {}, (), 10)
+    execution = run_on(Engine.INTERPRETER, code, 0, arena(), {}, (), 10)
     assert execution == (2**64 - 1, 2)
 
 
 def test_a_fault_passes_through() -> None:
     with pytest.raises(Fault) as caught:
-        execute(Engine.INTERPRETER, load(0, 1) + exit_, 0, arena(), {}, (8,), 10)
+        run_on(Engine.INTERPRETER, load(0, 1) + exit_, 0, arena(), {}, (8,), 10)
     assert (caught.value.kind, caught.value.pc, caught.value.address) == (
         FaultKind.OUT_OF_BOUNDS,
         0,

@@ -14,10 +14,10 @@ from potash_firmware.bpf import (
     run_program,
 )
 from potash_firmware.bpf.arena import Arena, Layout
-from potash_firmware.bpf.engine import Engine, execute
+from potash_firmware.bpf.engine import Engine
 from potash_firmware.bpf.errors import Fault, FaultKind
 from potash_firmware.bpf.machine import verify
-from support.bpf import call_local, engines, exit_, insn, lddw, load, mov, mov_reg, store
+from support.bpf import call_local, engines, exit_, insn, lddw, load, mov, mov_reg, run_on, store
 from support.bpf_compiler import NO_COMPILER, compile_program, compiler
 
 ENGINES = pytest.mark.parametrize("engine", engines())
@@ -28,7 +28,7 @@ LDX, STX, ST, ATOMIC_ADD = 0x79, 0x7B, 0x7A, 0xDB
 def run(*code: bytes, engine: Engine, frame: int = FRAME) -> int:
     layout = Layout(0, 0, 8 * frame)
     arena = Arena(reserve.allocate(layout.size), layout)
-    return execute(engine, b"".join(code), 0, arena, {}, (), 1_000).value
+    return run_on(engine, b"".join(code), 0, arena, {}, (), 1_000).value
 
 
 @ENGINES

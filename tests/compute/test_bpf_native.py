@@ -11,11 +11,24 @@ from hypothesis import strategies as st
 
 from potash_firmware.bpf import reserve
 from potash_firmware.bpf.arena import Layout
-from potash_firmware.bpf.engine import Engine, execute
+from potash_firmware.bpf.engine import Engine
 from potash_firmware.bpf.errors import EngineUnavailable, Fault, FaultKind
 from potash_firmware.bpf.machine import verify
 from potash_firmware.bpf.native import compiler
-from support.bpf import LAYOUT, U64, arena, call, exit_, insn, lddw, load, mov, mov_reg, store
+from support.bpf import (
+    LAYOUT,
+    U64,
+    arena,
+    call,
+    exit_,
+    insn,
+    lddw,
+    load,
+    mov,
+    mov_reg,
+    run_on,
+    store,
+)
 from support.bpf_native import (
     BASE,
     CODE_BASE,
@@ -78,7 +91,7 @@ def test_vectors_of_the_standard(which: slice) -> None:
         memory = bytearray(LAYOUT.size)
         memory[4096 : 4096 + len(vector.memory)] = vector.memory
         arguments = (INPUT, len(vector.memory), 0, 0, CODE_BASE + 8 * start)
-        value, _ = execute(Engine.NATIVE, code, 0, arena(memory), {}, arguments, 100_000)
+        value, _ = run_on(Engine.NATIVE, code, 0, arena(memory), {}, arguments, 100_000)
         if value != vector.value:
             wrong.append((vector.name, hex(value), hex(vector.value)))
     assert wrong == []
@@ -198,7 +211,7 @@ def test_what_was_stored_before_a_fault_is_there_and_nothing_behind_it() -> None
 
 
 def run(*code: bytes, helpers: dict[int, Callable[..., int]], limit: int = 10_000) -> int:
-    return execute(Engine.NATIVE, b"".join(code), 0, arena(), helpers, (), limit).value
+    return run_on(Engine.NATIVE, b"".join(code), 0, arena(), helpers, (), limit).value
 
 
 def test_a_helpers_value_and_arguments() -> None:
@@ -271,7 +284,7 @@ def test_what_a_helper_writes_is_what_is_read_next() -> None:
         return 0
 
     code = [lddw(6, INPUT), load(7, 6), call(4), load(0, 6), exit_]
-    value, _ = execute(Engine.NATIVE, b"".join(code), 0, space, {4: helper}, (), 100)
+    value, _ = run_on(Engine.NATIVE, b"".join(code), 0, space, {4: helper}, (), 100)
     assert value == 99
 
 
@@ -285,7 +298,7 @@ def test_other_threads_run_meanwhile() -> None:
     ended: list[int] = []
     thread = threading.Thread(
         target=lambda: ended.append(
-            execute(Engine.NATIVE, b"".join(code), 0, arena(memory), {}, (), 1 << 60).executed
+            run_on(Engine.NATIVE, b"".join(code), 0, arena(memory), {}, (), 1 << 60).executed
         )
     )
     thread.start()
@@ -307,7 +320,7 @@ def test_a_small_stack_is_refused() -> None:
     layout = Layout(0, 0, stack_size=512)
     small = type(arena())(memoryview(bytearray(layout.size)), layout)
     with pytest.raises(EngineUnavailable, match="stack frames of 512 bytes"):
-        execute(Engine.NATIVE, exit_, 0, small, {}, (), 10)
+        run_on(Engine.NATIVE, exit_, 0, small, {}, (), 10)
 
 
 def test_code_that_wants_more_than_memory_functions_is_not_run(
@@ -316,10 +329,10 @@ def test_code_that_wants_more_than_memory_functions_is_not_run(
     text = "declare i64 @__somewhere_else(i64)\ndefine i64 @f0() {\n %a = call i64 @__somewhere_else(i64 1)\n ret i64 %a\n}"
     monkeypatch.setattr(compiler, "assembly", lambda *_, **__: text)
     with pytest.raises(EngineUnavailable, match="__somewhere_else"):
-        execute(Engine.NATIVE, exit_ * 2, 0, arena(), {}, (), 10)
+        run_on(Engine.NATIVE, exit_ * 2, 0, arena(), {}, (), 10)
 
 
 def test_what_llvm_does_not_take_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "assembly", lambda *_, **__: "define nonsense")
     with pytest.raises(EngineUnavailable, match="LLVM does not take"):
-        execute(Engine.NATIVE, exit_ * 3, 0, arena(), {}, (), 10)
+        run_on(Engine.NATIVE, exit_ * 3, 0, arena(), {}, (), 10)

@@ -14,11 +14,24 @@ import pytest
 
 from potash_firmware.bpf import reserve
 from potash_firmware.bpf.arena import BASE, REACH, Arena, Layout
-from potash_firmware.bpf.engine import Engine, execute
+from potash_firmware.bpf.engine import Engine
 from potash_firmware.bpf.errors import Fault, FaultKind
 from potash_firmware.bpf.native import lowering
 from potash_firmware.bpf.native.ranges import Guard
-from support.bpf import LAYOUT, U64, arena, call, exit_, insn, lddw, load, mov, mov_reg, store
+from support.bpf import (
+    LAYOUT,
+    U64,
+    arena,
+    call,
+    exit_,
+    insn,
+    lddw,
+    load,
+    mov,
+    mov_reg,
+    run_on,
+    store,
+)
 from support.bpf_native import own_cache
 
 __all__ = ["own_cache"]
@@ -49,7 +62,7 @@ def memory() -> memoryview:
 
 def ended(code: bytes, space: Arena, *arguments: int) -> tuple[FaultKind, int | None] | int:
     try:
-        return execute(Engine.NATIVE, code, 0, space, {}, arguments, 10_000).value
+        return run_on(Engine.NATIVE, code, 0, space, {}, arguments, 10_000).value
     except Fault as fault:
         return fault.kind, fault.address
 
@@ -104,7 +117,7 @@ def test_a_whole_loop_that_is_wrongly_proven_ends_where_the_memory_ends(memory: 
         exit_,
     ]
     with pytest.raises(Fault) as caught:
-        execute(Engine.NATIVE, b"".join(code), 0, Arena(memory, LAYOUT), {}, (INPUT, 9), U64 >> 2)
+        run_on(Engine.NATIVE, b"".join(code), 0, Arena(memory, LAYOUT), {}, (INPUT, 9), U64 >> 2)
     assert caught.value.address == BASE + MAPPED
 
 
@@ -138,14 +151,14 @@ def test_a_fault_elsewhere_is_not_taken_for_a_programs() -> None:
 import ctypes
 from potash_firmware.bpf import reserve
 from potash_firmware.bpf.arena import Arena, Layout
-from potash_firmware.bpf.engine import Engine, execute
+from potash_firmware.bpf.engine import Engine, prepare
 import struct
 memory = reserve.allocate(8192)
 first = ctypes.addressof(ctypes.c_char.from_buffer(memory))
 def helper(*_):
     return ctypes.string_at(first - 8, 1)[0]
 code = struct.pack("<BBhi", 0x85, 0, 0, 4) + struct.pack("<BBhi", 0x95, 0, 0, 0)
-execute(Engine.NATIVE, code, 0, Arena(memory, Layout(4096, 0)), {4: helper}, (), 100)
+prepare(Engine.NATIVE, code, 0, Arena(memory, Layout(4096, 0)), {4: helper}, 100)(())
 """
     environment = {**os.environ, "PYTHONFAULTHANDLER": "0"}
     done = subprocess.run([sys.executable, "-c", program], check=False, env=environment)
@@ -218,5 +231,5 @@ def test_memory_in_no_range_is_copied() -> None:
 
     code = [lddw(6, INPUT), mov(7, 1), store(6, 7), call(4), load(0, 6), insn(0x07, 0, imm=1)]
     code += [store(6, 0, 8), exit_]
-    value = execute(Engine.NATIVE, b"".join(code), 0, space, {4: helper}, (), 100).value
+    value = run_on(Engine.NATIVE, b"".join(code), 0, space, {4: helper}, (), 100).value
     assert (value, space.read(INPUT + 8, 8)) == (3, 3)

@@ -9,11 +9,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from potash_firmware.bpf.arena import BASE, CODE_BASE
-from potash_firmware.bpf.engine import Engine, execute
+from potash_firmware.bpf.engine import Engine
 from potash_firmware.bpf.errors import Fault, FaultKind
 from potash_firmware.bpf.interpreter import Execution, Interpreter
 from potash_firmware.bpf.native import compiler, lowering, runtime
-from support.bpf import arena, call, exit_, insn, lddw, load, mov, mov_reg, store
+from support.bpf import arena, call, exit_, insn, lddw, load, mov, mov_reg, run_on, store
 from support.bpf_native import own_cache, same
 from support.bpf_structured import structured
 
@@ -58,8 +58,8 @@ def test_registers_of_every_function_survive_a_groundless_side_exit() -> None:
         *inner,
     ]
     space = arena()
-    seen = execute(Engine.NATIVE, b"".join(code), 0, space, {}, (INPUT,), 1000)
-    again = execute(Engine.INTERPRETER, b"".join(code), 0, arena(), {}, (INPUT,), 1000)
+    seen = run_on(Engine.NATIVE, b"".join(code), 0, space, {}, (INPUT,), 1000)
+    again = run_on(Engine.INTERPRETER, b"".join(code), 0, arena(), {}, (INPUT,), 1000)
     assert seen == again
     assert space.read(INPUT + 8, 8) == seen.value
 
@@ -103,7 +103,7 @@ def test_accesses_whose_constants_are_2_to_the_64_apart(second: int) -> None:
         exit_,
     ]
     for engine_ in (Engine.INTERPRETER, Engine.NATIVE):
-        value = execute(engine_, b"".join(code), 0, arena(), {5: helper}, (INPUT + 64,), 1000).value
+        value = run_on(engine_, b"".join(code), 0, arena(), {5: helper}, (INPUT + 64,), 1000).value
         assert value == 7
     assert seen == [1234, 1234]
 
@@ -114,7 +114,7 @@ def test_a_fault_behind_a_groundless_side_exit_is_the_interpreters(
     monkeypatch.setattr(lowering, "outside", lambda writer, at, low, span: "true")
     code = [load(0, 1), mov(0, 0), insn(0x05, offset=-1), exit_]
     with pytest.raises(Fault) as caught:
-        execute(Engine.NATIVE, b"".join(code), 0, arena(), {}, (INPUT,), 1000)
+        run_on(Engine.NATIVE, b"".join(code), 0, arena(), {}, (INPUT,), 1000)
     assert (caught.value.kind, caught.value.pc) == (FaultKind.INSTRUCTION_LIMIT, 2)
 
 
@@ -132,7 +132,7 @@ def test_functions_that_are_pointed_at_are_compiled_before_the_run(where: str) -
     at = space.data if where == "data" else space.rodata
     start = at - BASE
     space.memory[start : start + 8] = (CODE_BASE + 8 * 3).to_bytes(8, "little")
-    assert execute(Engine.NATIVE, b"".join(code), 0, space, {}, (at,), 1000).value == 42
+    assert run_on(Engine.NATIVE, b"".join(code), 0, space, {}, (at,), 1000).value == 42
 
 
 def test_a_function_that_is_computed_is_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ def test_a_function_that_is_computed_is_interpreted(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(compiler, "compile_program", spy)
     code = b"".join([insn(0x8D, 1), insn(0x07, 0, imm=1), exit_, mov(0, 42), exit_])
-    seen = execute(Engine.NATIVE, code, 0, arena(), {}, (CODE_BASE + 8 * 3,), 1000)
+    seen = run_on(Engine.NATIVE, code, 0, arena(), {}, (CODE_BASE + 8 * 3,), 1000)
     assert seen == Execution(43, 5)
     assert compiled == [0]
 
@@ -164,7 +164,7 @@ def test_a_loop_whose_count_takes_a_division_of_128_bits() -> None:
         insn(0xBD, 3, 4, -3),
         exit_,
     ]
-    value = execute(
+    value = run_on(
         Engine.NATIVE, b"".join(code), 0, arena(), {}, (0, 0, 5, 1_000_000), 10_000_000
     ).value
     assert value == sum(range(5, 1_000_001, 7))
@@ -184,7 +184,7 @@ def test_a_signed_one() -> None:
     ]
     contents = compiler.compile_program(b"".join(code), 0)
     assert "__udivti3" in compiler.symbols(contents)[1]
-    seen = execute(Engine.NATIVE, b"".join(code), 0, arena(), {}, (0, 0, 0, 0, 5), 10_000)
+    seen = run_on(Engine.NATIVE, b"".join(code), 0, arena(), {}, (0, 0, 0, 0, 5), 10_000)
     assert seen == Execution(0, 28)
 
 

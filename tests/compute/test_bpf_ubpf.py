@@ -19,7 +19,7 @@ from potash.sdk.errors import PotashError
 from potash_firmware.apu.config import Limits
 from potash_firmware.bpf import Services, load_program, ubpf
 from potash_firmware.bpf.arena import Arena
-from potash_firmware.bpf.engine import Engine, execute, unavailable, usable
+from potash_firmware.bpf.engine import Engine, unavailable, usable
 from potash_firmware.bpf.errors import EngineUnavailable, Fault, FaultKind
 from potash_firmware.bpf.interpreter import Helper
 from potash_firmware.bpf.ranged import Extent, Placed, Window
@@ -37,6 +37,7 @@ from support.bpf import (
     load,
     mov,
     mov_reg,
+    run_on,
     store,
 )
 from support.bpf_commands import potash
@@ -132,7 +133,7 @@ def run(*code: bytes, memory: bytearray | None = None, helper: Helper | None = N
     space = Arena(view, LAYOUT, address_of(view))
     arguments = (space.input, space.output, U64)
     helpers = {} if helper is None else {4: helper}
-    return execute(Engine.UBPF, b"".join(code), 0, space, helpers, arguments, 10**12).value
+    return run_on(Engine.UBPF, b"".join(code), 0, space, helpers, arguments, 10**12).value
 
 
 @pytest.mark.usefixtures("stand_in")

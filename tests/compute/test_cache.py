@@ -12,12 +12,12 @@ import pytest
 from potash_device import cache
 from potash_device.cache import Store
 from potash_device.vta.fast import compiling
-from potash_firmware.bpf.engine import Engine, execute, usable
+from potash_firmware.bpf.engine import Engine, usable
 from potash_firmware.bpf.native import compiler, runtime
 from potash_firmware.bpf.native import engine as native
 from potash_firmware.tflite import partition_cache
 from potash_firmware.vta_runtime.schedules import search
-from support.bpf import arena, exit_, mov
+from support.bpf import arena, exit_, mov, run_on
 from support.bpf_native import own_cache
 
 __all__ = ["own_cache"]
@@ -44,7 +44,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 def run() -> int:
     """As in a new process."""
     native.load.cache_clear()
-    return execute(Engine.NATIVE, CODE, 0, arena(), {}, (), 10).value
+    return run_on(Engine.NATIVE, CODE, 0, arena(), {}, (), 10).value
 
 
 def test_what_was_stored_is_loaded(own_cache: Path) -> None:
@@ -236,7 +236,7 @@ def test_all_that_is_imported_to_make_a_thing_is_in_its_name(store: Store, impor
 
 def test_another_entry_is_another_program(own_cache: Path, compiled: list[bytes]) -> None:
     code = mov(0, 1) + exit_ + mov(0, 2) + exit_
-    values = [execute(Engine.NATIVE, code, entry, arena(), {}, (), 10).value for entry in (0, 2)]
+    values = [run_on(Engine.NATIVE, code, entry, arena(), {}, (), 10).value for entry in (0, 2)]
     assert values == [1, 2]
     assert len(compiled) == 2
 

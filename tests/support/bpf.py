@@ -11,8 +11,9 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from potash_firmware.bpf.arena import Arena, Layout
-from potash_firmware.bpf.engine import Engine, unavailable
-from potash_firmware.bpf.interpreter import Helper
+from potash_firmware.bpf.counters import InstructionCounters
+from potash_firmware.bpf.engine import Engine, prepare, unavailable
+from potash_firmware.bpf.interpreter import Execution, Helper
 from potash_firmware.bpf.interpreter import execute as run
 
 U64 = (1 << 64) - 1
@@ -99,6 +100,20 @@ LAYOUT = Layout(input_size=4096, output_size=4096, data_size=4096, rodata_size=6
 def arena(memory: bytearray | memoryview | None = None) -> Arena:
     """A small arena, over zeroes when no memory is given."""
     return Arena(memoryview(memory if memory is not None else bytearray(LAYOUT.size)), LAYOUT)
+
+
+def run_on(
+    engine: Engine,
+    code: bytes,
+    entry: int,
+    arena: Arena,
+    helpers: Mapping[int, Helper],
+    arguments: Sequence[int],
+    limit: int,
+    counters: InstructionCounters | None = None,
+) -> Execution:
+    """Run code once on an engine."""
+    return prepare(engine, code, entry, arena, helpers, limit, counters)(arguments)
 
 
 def execute(

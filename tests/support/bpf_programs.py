@@ -17,7 +17,7 @@ from typing import NamedTuple
 from potash_firmware.bpf import reserve
 from potash_firmware.bpf.arena import Arena, Layout
 from potash_firmware.bpf.counters import InstructionCounters
-from potash_firmware.bpf.engine import Engine, execute
+from potash_firmware.bpf.engine import Engine
 from potash_firmware.bpf.errors import Fault
 from potash_firmware.bpf.interpreter import Helper
 from support.bpf import (
@@ -68,6 +68,7 @@ from support.bpf import (
     exit_,
     insn,
     lddw,
+    run_on,
 )
 from support.bpf import LAYOUT as ARENA
 
@@ -147,7 +148,7 @@ def observe(engine: Engine, case: Case, counters: InstructionCounters | None = N
     """Run a case on an engine."""
     space, memory, helpers, calls = surroundings(case)
     try:
-        value, executed = execute(
+        value, executed = run_on(
             engine, case.code, case.entry, space, helpers, case.arguments, case.limit, counters
         )
     except Fault as fault:

@@ -4,10 +4,10 @@
 Source: "VTA: An Open Hardware-Software Stack for Deep Learning", section 2.2 (figure 3); the VTA
 project's `hw_spec.h`."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 from potash_device.vta import encoding
 from potash_device.vta.config import Config, MemoryId
@@ -167,8 +167,6 @@ class Finish(_Encoded):
 
 Instruction = Load | Store | Gemm | Alu | Finish
 
-_Code = TypeVar("_Code", bound=IntEnum)
-
 
 class MicroOp(NamedTuple):
     """Indices of the elements that one step of GEMM or ALU works on: ACC, INP (ALU: ACC), WGT."""
@@ -191,26 +189,32 @@ def decode(word: int, config: Config) -> Instruction:
     """Read an instruction's 128 bits. Raises InstructionError for an opcode, memory type, ALU
     operation or reserved bit that the encoding does not have."""
     opcode = word & (1 << encoding.OPCODE_BITS) - 1
-    match opcode:
-        case Opcode.LOAD | Opcode.STORE:
-            values = _unpacked(config.layouts.memory.unpack(word))
-            memory_type = _member(MemoryId, values.pop("memory_type"), "memory type")
-            kind = Load if opcode == Opcode.LOAD else Store
-            return kind(memory_type=memory_type, **values)
-        case Opcode.GEMM:
-            values = _unpacked(config.layouts.gemm.unpack(word))
-            return Gemm(reset=bool(values.pop("reset")), **values)
-        case Opcode.ALU:
-            values = _unpacked(config.layouts.alu.unpack(word))
-            return Alu(
-                alu_opcode=_member(AluOpcode, values.pop("alu_opcode"), "ALU opcode"),
-                use_imm=bool(values.pop("use_imm")),
-                **values,
-            )
-        case Opcode.FINISH:
-            return Finish(**_unpacked(config.layouts.finish.unpack(word)))
-        case _:
-            raise encoding.InstructionError(f"opcode {opcode} does not exist")
+    kind = _KINDS.get(opcode)
+    if kind is None:
+        raise encoding.InstructionError(f"opcode {opcode} does not exist")
+    layout: encoding.Layout = getattr(config.layouts, kind.kind)
+    values: dict[str, Any] = layout.unpack(word)
+    del values["opcode"]
+    for name, (what, make) in _VALUES.items():
+        if name in values:
+            try:
+                values[name] = make(values[name])
+            except ValueError:
+                raise encoding.InstructionError(f"{what} {values[name]} does not exist") from None
+    return kind(**values)
+
+
+_KINDS: Mapping[int, type[Instruction]] = {
+    one.opcode: one for one in (Load, Store, Gemm, Alu, Finish)
+}
+_VALUES: Mapping[str, tuple[str, Callable[[int], Any]]] = {
+    "dependencies": ("dependencies", Dependencies),
+    "memory_type": ("memory type", MemoryId),
+    "alu_opcode": ("ALU opcode", AluOpcode),
+    "reset": ("reset", bool),
+    "use_imm": ("use_imm", bool),
+}
+"""Fields whose values are not plain numbers: what errors call them, and their types."""
 
 
 def encode_stream(instructions: Iterable[Instruction], config: Config) -> bytes:
@@ -219,18 +223,3 @@ def encode_stream(instructions: Iterable[Instruction], config: Config) -> bytes:
         instruction.encode(config).to_bytes(encoding.INSTRUCTION_BYTES, "little")
         for instruction in instructions
     )
-
-
-def _unpacked(fields: dict[str, int]) -> dict[str, Any]:
-    """An instruction's fields without the opcode, which its class gives."""
-    values: dict[str, Any] = dict(fields)
-    del values["opcode"]
-    values["dependencies"] = Dependencies(values["dependencies"])
-    return values
-
-
-def _member(codes: type[_Code], value: int, name: str) -> _Code:
-    try:
-        return codes(value)
-    except ValueError:
-        raise encoding.InstructionError(f"{name} {value} does not exist") from None

@@ -26,30 +26,11 @@ class Engine(Enum):
 
 
 Execute = Callable[[bytes, int, Arena, Mapping[int, Helper], Sequence[int], int], Execution]
-"""The arguments and result of `execute`, without the engine and the counters."""
-
-
-def execute(
-    engine: Engine,
-    code: bytes,
-    entry: int,
-    arena: Arena,
-    helpers: Mapping[int, Helper],
-    arguments: Sequence[int],
-    instruction_limit: int,
-    counters: InstructionCounters | None = None,
-) -> Execution:
-    """Run linked `code` from the instruction at index `entry` to its exit, on `engine`.
-
-    `arguments` are the entry function's, r1 first. What is executed is counted in `counters`, if
-    there is one, also when the program faults. Raises Fault, and EngineUnavailable before anything
-    has happened when the engine is not there or cannot take the program.
-    """
-    return prepare(engine, code, entry, arena, helpers, instruction_limit, counters)(arguments)
-
+"""Executes linked code, from the instruction at an index on, with an arena, helpers and arguments,
+up to a limit of instructions."""
 
 RunProgram = Callable[[Sequence[int]], Execution]
-"""A program that is ready to run, with the arguments of its entry function."""
+"""Runs a program with the arguments of its entry function, r1 first. Raises Fault."""
 
 
 def prepare(
@@ -61,7 +42,13 @@ def prepare(
     instruction_limit: int,
     counters: InstructionCounters | None = None,
 ) -> RunProgram:
-    """The same as `execute`, for a program whose data is in its arena, and that runs repeatedly."""
+    """Prepare linked `code`, whose data is in its arena, to run on `engine` from the instruction at
+    index `entry` to its exit, any number of times.
+
+    Executed instructions are counted in `counters`, if there is one, also when the program faults.
+    Raises EngineUnavailable, or the run does, if the engine is not there or cannot take the
+    program.
+    """
     if engine is Engine.NATIVE:
         # LLVM takes its time to load, and may not be there.
         from potash_firmware.bpf.native.engine import Machine

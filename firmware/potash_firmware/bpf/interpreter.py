@@ -39,7 +39,7 @@ def execute(
     instruction_limit: int,
     counters: InstructionCounters | None = None,
 ) -> Execution:
-    """See `potash_firmware.bpf.engine.execute`."""
+    """Execute a program as `engine.prepare` says. Raises Fault."""
     interpreter = interpreter_of(code, arena, helpers, instruction_limit, counters)
     return Execution(interpreter.run(entry, arguments), interpreter.executed)
 

@@ -91,7 +91,8 @@ def execute(
     instruction_limit: int,
     counters: InstructionCounters | None = None,
 ) -> Execution:
-    """See `engine.execute`; the arena's base is its memory's address. The count is given as 0."""
+    """Execute a program as `engine.prepare` says. The arena's base is its memory's address; the
+    count is given as 0."""
     if counters is not None:
         raise EngineUnavailable("libubpf does not count instructions")
     library = load()

@@ -108,6 +108,7 @@ def conform(given: bytes, data: bytes, *, is_elf: bool, engine: Engine) -> int:
         memory[offset : offset + len(contents)] = contents
     arena = Arena(memory, layout, base)
     arguments = (arena.input if data else 0, len(data))
-    return engines.execute(
-        engine, image.code, program.entry, arena, SUITE_HELPERS, arguments, bpf.INSTRUCTION_LIMIT
-    ).value
+    run = engines.prepare(
+        engine, image.code, program.entry, arena, SUITE_HELPERS, bpf.INSTRUCTION_LIMIT
+    )
+    return run(arguments).value
