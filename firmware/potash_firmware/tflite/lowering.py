@@ -86,7 +86,8 @@ class Builder:
         self.drop(0)
 
 
-Emit: TypeAlias = Callable[["Builder", Sequence[Surface | None], Sequence[Surface]], None]
+Inputs: TypeAlias = Sequence[Surface | None]
+Emit: TypeAlias = Callable[[Builder, Inputs, Sequence[Surface]], None]
 """Appends instructions, given the inputs' surfaces (None for what the layouts leave out) and the
 outputs'."""
 
@@ -97,6 +98,17 @@ class Compute:
 
     emit: Emit
     multiplies: bool = False
+
+    @classmethod
+    def of_one(cls, emit: Callable[..., None], *, multiplies: bool = False) -> "Compute":
+        """Instructions that read one packed input: `emit` gets the builder, that input's surface
+        and the outputs' surfaces."""
+
+        def emit_all(builder: Builder, inputs: Inputs, outputs: Sequence[Surface]) -> None:
+            (source,) = (one for one in inputs if one is not None)
+            emit(builder, source, *outputs)
+
+        return cls(emit_all, multiplies)
 
     def memory(self, config: Config) -> MemoryId:
         """What the inputs are read as."""

@@ -26,6 +26,7 @@ from potash_firmware.tflite.lowering import (
     Builder,
     Compute,
     Emit,
+    Inputs,
     Keep,
     Lowering,
     Placement,
@@ -50,7 +51,7 @@ class Job(NamedTuple):
 
     node: Node
     emit: Emit
-    inputs: Sequence[Surface | None]
+    inputs: Inputs
     outputs: Sequence[Surface]
 
 

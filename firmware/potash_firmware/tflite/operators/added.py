@@ -32,6 +32,7 @@ from potash_firmware.tflite.lowering import (
     Builder,
     Compute,
     Emit,
+    Inputs,
     Lower,
     Lowering,
     Placement,
@@ -143,9 +144,7 @@ def checked(node: Node, found: object, config: Config) -> Lowering | Refusal:
         raise ValueError(f"its work is {type(work).__name__}, with other tensors than that takes")
 
     def emit(work: Compute) -> Emit:
-        def act(
-            builder: Builder, inputs: Sequence[Surface | None], outputs: Sequence[Surface]
-        ) -> None:
+        def act(builder: Builder, inputs: Inputs, outputs: Sequence[Surface]) -> None:
             begin = builder.runtime.length
             work.emit(builder, inputs, outputs)
             stored = builder.runtime.stored_since(begin)

@@ -223,14 +223,12 @@ def lowering(
     """
     check_size(shape, steps, settings, what)
 
-    def run(builder: Builder, inputs: Sequence[Surface | None], outputs: Sequence[Surface]) -> None:
-        image = inputs[0]
-        assert image is not None
-        emit(builder, shape, steps, pack(), image.grown(*margin), outputs[0])
+    def run(builder: Builder, image: Surface, output: Surface) -> None:
+        emit(builder, shape, steps, pack(), image.grown(*margin), output)
 
     image, output = layouts
     inputs = (image.with_margin(margin), *[None] * (len(node.inputs) - 1))
-    return Lowering.fixed(inputs, (output,), Compute(run, multiplies=True))
+    return Lowering.fixed(inputs, (output,), Compute.of_one(run, multiplies=True))
 
 
 def check_size(shape: Conv2d, steps: Steps, settings: Settings, what: str) -> None:

@@ -19,6 +19,7 @@ from potash_firmware.tflite.capi import Node, Tensor
 from potash_firmware.tflite.lowering import (
     Builder,
     Compute,
+    Inputs,
     Layouts,
     Lowering,
     Placement,
@@ -110,9 +111,7 @@ def lowering(
         operands = _place(sources, output, [layout] if layout else given, config)
         steps = steps_of(operands)
 
-        def run(
-            builder: Builder, inputs: Sequence[Surface | None], outputs: Sequence[Surface]
-        ) -> None:
+        def run(builder: Builder, inputs: Inputs, outputs: Sequence[Surface]) -> None:
             planes = [inputs[at] for at in operands.planes]
             surfaces = [surface for surface in (*planes, *outputs) if surface is not None]
             even = operands.vector is None and all(one.size == 1 for one in steps.vectors)

@@ -174,11 +174,7 @@ def lower_transpose(node: Node, settings: Settings) -> Lowering:
     if channels < 2 or any(order[axis] != axis for axis in kept):
         return Lowering.fixed(inputs, outputs, Arrange(lambda values: np.transpose(values, order)))
 
-    def emit(
-        builder: Builder, inputs: Sequence[Surface | None], outputs: Sequence[Surface]
-    ) -> None:
-        before, after = inputs[0], outputs[0]
-        assert before is not None
+    def emit(builder: Builder, before: Surface, after: Surface) -> None:
         its, others = _strides(before, source.shape), _strides(after, output.shape)
         axes = [
             MovedAxis(extent, its[axis], stride)
@@ -190,7 +186,7 @@ def lower_transpose(node: Node, settings: Settings) -> Lowering:
         deep = MovedAxis(before.blocks, before.plane, after.plane)
         move(builder.runtime, before, after, [*axes, deep])
 
-    return Lowering.fixed(inputs, outputs, Compute(emit))
+    return Lowering.fixed(inputs, outputs, Compute.of_one(emit))
 
 
 def _strides(surface: Surface, shape: Sequence[int]) -> list[int]:

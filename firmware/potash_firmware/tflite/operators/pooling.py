@@ -93,17 +93,13 @@ def lower_average(node: Node, settings: Settings) -> Lowering:
 def lowering(parts: Sequence[Part], inputs: Sequence[Layout | None], output: Layout) -> Lowering:
     """Windows on the first input."""
 
-    def emit(
-        builder: Builder, surfaces: Sequence[Surface | None], outputs: Sequence[Surface]
-    ) -> None:
-        image = surfaces[0]
-        assert image is not None
+    def emit(builder: Builder, image: Surface, whole: Surface) -> None:
         for pooling, steps, around in parts:
             channels = [builder.channels(vector, output.sizes.channels) for vector in steps.vectors]
-            target = outputs[0].grown(*(-places for places in around))
+            target = whole.grown(*(-places for places in around))
             pooling.emit(builder.runtime, image, target, channels=channels)
 
-    return Lowering.fixed(inputs, (output,), Compute(emit))
+    return Lowering.fixed(inputs, (output,), Compute.of_one(emit))
 
 
 class _Operands(NamedTuple):

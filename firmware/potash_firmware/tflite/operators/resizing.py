@@ -121,17 +121,13 @@ def lower(node: Node, settings: Settings) -> Lowering:
         parts.append(Part(rows, columns, tuple(_steps(rows.mix, columns.mix).steps)))
         _schedule(Extent(1, 1, 1, 1), parts[-1], config)
 
-    def emit(
-        builder: Builder, surfaces: Sequence[Surface | None], outputs: Sequence[Surface]
-    ) -> None:
-        image, target = surfaces[0], outputs[0]
-        assert image is not None
+    def emit(builder: Builder, image: Surface, target: Surface) -> None:
         for part, group in itertools.product(parts, range(target.groups)):
             its = [replace(one, first=one.place(group, 0, 0, 0)) for one in (image, target)]
             part.emit(builder, its[0], its[1], config)
 
     layouts = Layout.image(source.shape), Layout.image(output.shape)
-    return Lowering.fixed((layouts[0], None), layouts[1:], Compute(emit))
+    return Lowering.fixed((layouts[0], None), layouts[1:], Compute.of_one(emit))
 
 
 def runs(mixes: Sequence[Mix]) -> list[Progression]:

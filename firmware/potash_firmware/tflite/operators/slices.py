@@ -151,11 +151,7 @@ def lower_split(node: Node, settings: Settings) -> Lowering:
     if first != source.shape[axis]:
         raise Refusal("the split's pieces are not the whole of its input")
 
-    def emit(
-        builder: Builder, surfaces: Sequence[Surface | None], targets: Sequence[Surface]
-    ) -> None:
-        whole = surfaces[at]
-        assert whole is not None
+    def emit(builder: Builder, whole: Surface, *targets: Surface) -> None:
         for target, axes in zip(targets, moving, strict=True):
             begin, its = axes(whole, target)
             move(builder.runtime, replace(whole, first=begin), target, its)
@@ -163,7 +159,7 @@ def lower_split(node: Node, settings: Settings) -> Lowering:
     inputs = [None, None, None][: len(node.inputs)]
     layouts = [Layout.image(output.shape) for output in outputs]
     placed = [*inputs[:at], Layout.image(source.shape), *inputs[at + 1 :]]
-    return Lowering.fixed(placed, layouts, Compute(emit))
+    return Lowering.fixed(placed, layouts, Compute.of_one(emit))
 
 
 def lower_blocks(node: Node, settings: Settings) -> Lowering:
@@ -232,12 +228,8 @@ def _moved(
         return Lowering.fixed(inputs, (after,), Arrange(arrange))
     found = axes
 
-    def emit(
-        builder: Builder, surfaces: Sequence[Surface | None], outputs: Sequence[Surface]
-    ) -> None:
-        source, target = surfaces[0], outputs[0]
-        assert source is not None
+    def emit(builder: Builder, source: Surface, target: Surface) -> None:
         first, moving = found(source, target)
         move(builder.runtime, replace(source, first=first), target, moving)
 
-    return Lowering.fixed(inputs, (after,), Compute(emit))
+    return Lowering.fixed(inputs, (after,), Compute.of_one(emit))

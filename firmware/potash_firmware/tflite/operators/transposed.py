@@ -10,7 +10,6 @@ Source: `tflite/kernels/transpose_conv.cc`, `internal/reference/integer_ops/tran
 """
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -104,11 +103,7 @@ def lower(node: Node, settings: Settings) -> Lowering:
         raise Refusal("the VTA's ALU cannot load what the VTA stores")
     results = Layout(Sizes(shape[0], convolved.out_height, convolved.out_width, len(products.bias)))
 
-    def emit(
-        builder: Builder, inputs: Sequence[Surface | None], outputs: Sequence[Surface]
-    ) -> None:
-        image, target = inputs[2], outputs[0]
-        assert image is not None
+    def emit(builder: Builder, image: Surface, target: Surface) -> None:
         made = results.surface(builder.allocate(results.bytes(config)), config)
         packed = layouts.pack_ohwi(products.weights, config)
         convolution.emit(builder, convolved, steps, packed, image.grown(*around), made)
@@ -119,7 +114,7 @@ def lower(node: Node, settings: Settings) -> Lowering:
     return Lowering.fixed(
         (None, None, image, *[None] * len(bias)),
         (Layout.image(its.output.shape),),
-        Compute(emit, multiplies=True),
+        Compute.of_one(emit, multiplies=True),
     )
 
 

@@ -135,7 +135,11 @@ def _validate_model(model: Table, contents: bytes) -> None:
         _validate_graph(model.Subgraphs(at), operators, buffers, budget)
         for at in budget.take(model.SubgraphsLength(), "graphs")
     ]
-    _validate_calls(calls)
+    try:
+        TopologicalSorter(dict(enumerate(calls))).prepare()
+    except CycleError:
+        # A graph that calls itself, directly or through others, would never return.
+        raise ModelError("the model's graphs call each other in a circle") from None
 
 
 def data_of(buffer: Table, contents: bytes) -> Data:
@@ -150,14 +154,6 @@ def data_of(buffer: Table, contents: bytes) -> Data:
         raise ModelError("the model is damaged: a buffer ends after the model")
     size = buffer.Size()
     return np.frombuffer(contents, np.uint8, size, buffer.Offset()) if size else None
-
-
-def _validate_calls(calls: list[set[int]]) -> None:
-    """Check that no graph calls itself, directly or through others: it would never return."""
-    try:
-        TopologicalSorter(dict(enumerate(calls))).prepare()
-    except CycleError:
-        raise ModelError("the model's graphs call each other in a circle") from None
 
 
 def _validate_graph(
@@ -185,7 +181,9 @@ def _validate_graph(
         return named
 
     # Whose values are known, at the point of the graph that has been reached.
-    known = variables | {at for at, tensor in enumerate(tensors) if _is_constant(tensor)}
+    known = variables | {
+        at for at, one in enumerate(tensors) if one.data is not None or one.elements == 0
+    }
 
     def write(indices: list[int]) -> None:
         for index in indices:
@@ -282,10 +280,6 @@ def _is_open(tensor: Table, budget: _Budget) -> bool:
     runs."""
     extents = budget.take(tensor.ShapeSignatureLength(), "dimensions")
     return any(tensor.ShapeSignature(at) < 0 for at in extents)
-
-
-def _is_constant(tensor: TensorView) -> bool:
-    return tensor.data is not None or tensor.elements == 0
 
 
 def _validate_quantization(

@@ -418,39 +418,34 @@ def _numbers(tensor: TensorView) -> list[int] | None:
     return [int(number) for number in tensor.data.view(dtype)]
 
 
+_OPERATOR = schema.BuiltinOperator
 ONE, TWO, THREE = range(1, 2), range(2, 3), range(3, 4)
 TWO_OR_THREE, THREE_OR_FOUR = range(2, 4), range(3, 5)
 
 RULES: Mapping[int, Rule] = {
-    schema.BuiltinOperator.CONV_2D: Rule(THREE, schema.Conv2DOptions, _check_convolution),
-    schema.BuiltinOperator.DEPTHWISE_CONV_2D: Rule(
-        THREE, schema.DepthwiseConv2DOptions, _check_depthwise
-    ),
-    schema.BuiltinOperator.TRANSPOSE_CONV: Rule(
-        THREE_OR_FOUR, schema.TransposeConvOptions, _check_transposed
-    ),
-    schema.BuiltinOperator.FULLY_CONNECTED: Rule(
-        TWO_OR_THREE, schema.FullyConnectedOptions, _check_connected
-    ),
-    schema.BuiltinOperator.ADD: Rule(TWO, schema.AddOptions, _check_addition),
-    schema.BuiltinOperator.SUB: Rule(TWO, schema.SubOptions, _check_addition),
-    schema.BuiltinOperator.MUL: Rule(TWO, schema.MulOptions, _check_product),
-    schema.BuiltinOperator.MINIMUM: Rule(TWO, schema.MaximumMinimumOptions, _check_broadcast),
-    schema.BuiltinOperator.MAXIMUM: Rule(TWO, schema.MaximumMinimumOptions, _check_broadcast),
-    schema.BuiltinOperator.MAX_POOL_2D: Rule(ONE, schema.Pool2DOptions, _check_pool),
-    schema.BuiltinOperator.AVERAGE_POOL_2D: Rule(ONE, schema.Pool2DOptions, _check_pool),
-    schema.BuiltinOperator.MEAN: Rule(TWO, schema.ReducerOptions, _check_mean),
-    schema.BuiltinOperator.PAD: Rule(TWO, schema.PadOptions, _check_pad),
-    schema.BuiltinOperator.RELU: Rule(ONE, None, _check_unary),
-    schema.BuiltinOperator.RELU6: Rule(ONE, None, _check_unary),
-    schema.BuiltinOperator.HARD_SWISH: Rule(ONE, schema.HardSwishOptions, _check_unary),
-    schema.BuiltinOperator.LEAKY_RELU: Rule(ONE, schema.LeakyReluOptions, _check_unary),
-    schema.BuiltinOperator.PRELU: Rule(TWO, None, _check_unary),
-    schema.BuiltinOperator.QUANTIZE: Rule(ONE, schema.QuantizeOptions, _check_unary),
-    schema.BuiltinOperator.SOFTMAX: Rule(ONE, schema.SoftmaxOptions, _check_softmax),
-    schema.BuiltinOperator.RESHAPE: Rule(range(1, 3), schema.ReshapeOptions, _check_reshape),
-    schema.BuiltinOperator.TRANSPOSE: Rule(TWO, schema.TransposeOptions, _check_transpose),
-    schema.BuiltinOperator.CONCATENATION: Rule(
+    _OPERATOR.CONV_2D: Rule(THREE, schema.Conv2DOptions, _check_convolution),
+    _OPERATOR.DEPTHWISE_CONV_2D: Rule(THREE, schema.DepthwiseConv2DOptions, _check_depthwise),
+    _OPERATOR.TRANSPOSE_CONV: Rule(THREE_OR_FOUR, schema.TransposeConvOptions, _check_transposed),
+    _OPERATOR.FULLY_CONNECTED: Rule(TWO_OR_THREE, schema.FullyConnectedOptions, _check_connected),
+    _OPERATOR.ADD: Rule(TWO, schema.AddOptions, _check_addition),
+    _OPERATOR.SUB: Rule(TWO, schema.SubOptions, _check_addition),
+    _OPERATOR.MUL: Rule(TWO, schema.MulOptions, _check_product),
+    _OPERATOR.MINIMUM: Rule(TWO, schema.MaximumMinimumOptions, _check_broadcast),
+    _OPERATOR.MAXIMUM: Rule(TWO, schema.MaximumMinimumOptions, _check_broadcast),
+    _OPERATOR.MAX_POOL_2D: Rule(ONE, schema.Pool2DOptions, _check_pool),
+    _OPERATOR.AVERAGE_POOL_2D: Rule(ONE, schema.Pool2DOptions, _check_pool),
+    _OPERATOR.MEAN: Rule(TWO, schema.ReducerOptions, _check_mean),
+    _OPERATOR.PAD: Rule(TWO, schema.PadOptions, _check_pad),
+    _OPERATOR.RELU: Rule(ONE, None, _check_unary),
+    _OPERATOR.RELU6: Rule(ONE, None, _check_unary),
+    _OPERATOR.HARD_SWISH: Rule(ONE, schema.HardSwishOptions, _check_unary),
+    _OPERATOR.LEAKY_RELU: Rule(ONE, schema.LeakyReluOptions, _check_unary),
+    _OPERATOR.PRELU: Rule(TWO, None, _check_unary),
+    _OPERATOR.QUANTIZE: Rule(ONE, schema.QuantizeOptions, _check_unary),
+    _OPERATOR.SOFTMAX: Rule(ONE, schema.SoftmaxOptions, _check_softmax),
+    _OPERATOR.RESHAPE: Rule(range(1, 3), schema.ReshapeOptions, _check_reshape),
+    _OPERATOR.TRANSPOSE: Rule(TWO, schema.TransposeOptions, _check_transpose),
+    _OPERATOR.CONCATENATION: Rule(
         range(1, 1 << 16), schema.ConcatenationOptions, _check_concatenation
     ),
 }
