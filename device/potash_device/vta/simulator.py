@@ -16,15 +16,7 @@ from numpy.typing import NDArray
 
 from potash_device.vta.config import DRAM_BASE, Config, MemoryId
 from potash_device.vta.encoding import INSTRUCTION_BYTES
-from potash_device.vta.isa import (
-    Alu,
-    AluOpcode,
-    Gemm,
-    Instruction,
-    Load,
-    MemoryInstruction,
-    Store,
-)
+from potash_device.vta.isa import Alu, AluOpcode, Gemm, Instruction, Load, MemoryInstruction, Store
 from potash_device.vta.stream import Order, StreamError, decode_stream, execution_order
 
 STEP_LIMIT = 1 << 28

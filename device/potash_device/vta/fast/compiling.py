@@ -10,7 +10,7 @@ import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import llvmlite.binding
 import numba
@@ -179,14 +179,37 @@ def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
     return result
 
 
-def implements(function: Callable[..., Any]) -> Callable[[_Function], _Function]:
-    """The decorated function gives the implementation of `function` for arguments' types."""
+def emits(
+    result: Callable[..., Any] = types.void,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A function of machine integers, whose LLVM code the decorated one emits: it gets the builder
+    and the arguments' values, and returns the value of the type `result`, or None."""
+
+    def decorate(emit: Callable[..., Any]) -> Callable[..., Any]:
+        def typed(typing: Any, *parameters: Any) -> Any:
+            def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+                value = emit(builder, *arguments)
+                return context.get_dummy_value() if value is None else value
+
+            return result(*[types.int64] * len(parameters)), generate
+
+        return intrinsic(functools.update_wrapper(typed, emit))
+
+    return decorate
+
+
+def by_type(choose: _Function) -> _Function:
+    """A function of compiled code. The decorated one gets the types of its arguments, and returns
+    the implementation for them."""
+
+    def called(*_: object) -> NoReturn:
+        raise NotImplementedError("compiled code only")
+
+    result: Any = functools.update_wrapper(called, choose)
     # A strict one would need the same annotations as what it returns.
     options: Any = {**_PART, "pipeline_class": _PartCompiler}
-    result: Callable[[_Function], _Function] = _overload(
-        function, jit_options=options, strict=False
-    )
-    return result
+    _overload(result, jit_options=options, strict=False)(choose)
+    return cast(_Function, result)
 
 
 def versions() -> tuple[str, ...]:

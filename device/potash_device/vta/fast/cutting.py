@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from potash_device.vta.fast import steps as s
-from potash_device.vta.fast.compiling import Flag, Number, compiled, implements, inlined
+from potash_device.vta.fast.compiling import Flag, Number, by_type, compiled, inlined
 from potash_device.vta.fast.emitting import ACC_BYTES, PAIR_BYTES
 from potash_device.vta.fast.matrix import MOST_PAIRS, MOST_ROWS, configure, multiply, release_tiles
 from potash_device.vta.fast.paths import (
@@ -31,16 +31,11 @@ from potash_device.vta.fast.paths import (
 from potash_device.vta.fast.tiles import Operands, tile, weights_of
 
 
-def accumulate(
-    buffers: Any, step: Any, pairs: Any, lanes: Number, acc: Any, configured: Number
-) -> Number:
+@by_type
+def accumulate(buffers: Any, step: Any, pairs: Any, lanes: Any, acc: Any, configured: Any) -> Any:
     """Execute a step of PRODUCTS. `configured` is the configuration of this thread's AMX tiles, 0
     for none; returns the configuration afterwards."""
-    raise NotImplementedError("compiled code only")
 
-
-@implements(accumulate)
-def _accumulate(buffers: Any, step: Any, pairs: Any, lanes: Any, acc: Any, configured: Any) -> Any:
     def with_matrix(
         buffers: Any, step: Any, pairs: Any, lanes: Number, acc: Any, configured: Number
     ) -> Number:
@@ -63,14 +58,11 @@ def _accumulate(buffers: Any, step: Any, pairs: Any, lanes: Any, acc: Any, confi
     return with_matrix if "signed" in buffers.fields else with_registers
 
 
-def release(buffers: Any, configured: Number) -> None:
+@by_type
+def release(buffers: Any, configured: Any) -> Any:
     """Give up this thread's tiles of AMX. While they have contents, every switch to another thread
     saves their 8 KiB, and the processor may not rest as deeply."""
-    raise NotImplementedError("compiled code only")
 
-
-@implements(release)
-def _release(buffers: Any, configured: Any) -> Any:
     def tiles(buffers: Any, configured: Number) -> None:
         if configured:
             release_tiles(buffers)
@@ -275,18 +267,12 @@ def in_loops(buffers: Any, step: Any, pairs: Any, lanes: Number, acc: Any) -> No
                         acc[(dst * batch + row) * height + output] += total
 
 
+@by_type
 def in_registers(
-    buffers: Any, two: Flag, form: Number, length: Number, acc: Number, src: Number, operands: Any
-) -> None:
-    """Add up products for `length` positions, with one block of weights or with `two`. All blocks
-    have the form `form`; `operands` are those of `tile`."""
-    raise NotImplementedError("compiled code only")
-
-
-@implements(in_registers)
-def _in_registers(
     buffers: Any, two: Any, form: Any, length: Any, acc: Any, src: Any, operands: Any
 ) -> Any:
+    """Add up products for `length` positions, with one block of weights or with `two`. All blocks
+    have the form `form`; `operands` are those of `tile`."""
     if buffers.instance_class in (Vnni512, Amx, AmxModel):
         return _in_many_registers
     return _in_few_registers if buffers.instance_class is Vnni256 else _in_few_registers_by_form
@@ -377,14 +363,11 @@ def _in_few_registers_by_form(
         _few_full(buffers, length, done, acc, src, operands)
 
 
-def form_of(buffers: Any, two: Flag, consecutive: Flag, operands: Any) -> Number:
+@by_type
+def form_of(buffers: Any, two: Any, consecutive: Any, operands: Any) -> Any:
     """The form that all multiplied blocks have in common. The blocks of `consecutive` pairs follow
     each other."""
-    raise NotImplementedError("compiled code only")
 
-
-@implements(form_of)
-def _form_of(buffers: Any, two: Any, consecutive: Any, operands: Any) -> Any:
     def unknown(buffers: Any, two: Flag, consecutive: Flag, operands: Any) -> Number:
         return FULL
 

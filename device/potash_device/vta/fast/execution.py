@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from potash_device.vta.fast import layout
 from potash_device.vta.fast import steps as s
-from potash_device.vta.fast.compiling import Flag, Number, compiled, entry, inlined, intrinsic
+from potash_device.vta.fast.compiling import Flag, Number, compiled, emits, entry, inlined
 from potash_device.vta.fast.cutting import accumulate, release
 from potash_device.vta.fast.pieces import elementwise
 from potash_device.vta.fast.transfer import load, store
@@ -137,36 +137,22 @@ def execute_step(
     return following, configured
 
 
-@intrinsic
-def publish(typing: Any, address: Any, value: Any) -> Any:
+@emits()
+def publish(builder: Any, address: Any, value: Any) -> None:
     """Write a number, ordered after all earlier reads and writes of this thread."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
-        builder.store_atomic(arguments[1], pointer, "release", 8)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), generate
+    pointer = builder.inttoptr(address, ir.IntType(64).as_pointer())
+    builder.store_atomic(value, pointer, "release", 8)
 
 
-@intrinsic
-def observe(typing: Any, address: Any) -> Any:
+@emits(types.int64)
+def observe(builder: Any, address: Any) -> Any:
     """Read a number, ordered before all later reads and writes of this thread."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
-        return builder.load_atomic(pointer, "acquire", 8)
-
-    return types.int64(types.int64), generate
+    pointer = builder.inttoptr(address, ir.IntType(64).as_pointer())
+    return builder.load_atomic(pointer, "acquire", 8)
 
 
-@intrinsic
-def pause(typing: Any) -> Any:
+@emits()
+def pause(builder: Any) -> None:
     """Leave the core to its other thread for a moment, if it has one."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        text = "pause" if platform.machine() == "x86_64" else ""
-        builder.asm(ir.FunctionType(ir.VoidType(), []), text, "~{memory}", [], side_effect=True)
-        return context.get_dummy_value()
-
-    return types.void(), generate
+    text = "pause" if platform.machine() == "x86_64" else ""
+    builder.asm(ir.FunctionType(ir.VoidType(), []), text, "~{memory}", [], side_effect=True)

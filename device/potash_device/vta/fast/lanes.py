@@ -10,7 +10,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
-from potash_device.vta.fast.compiling import intrinsic
+from potash_device.vta.fast.compiling import emits
 from potash_device.vta.fast.emitting import I32, I64, integer, load, on_stack, shuffle, store
 from potash_device.vta.isa import AluOpcode
 
@@ -52,107 +52,71 @@ WHICH, X, Y, Z, A, B, C, A_JUMP, B_JUMP, C_JUMP, STRIDE = range(LOOP.count)
 bytes from one cut to the next and from one element's operand to the next."""
 
 
-@intrinsic
-def new_program(typing: Any) -> Any:
+@emits(types.int64)
+def new_program(builder: Any) -> Any:
     """The address of stack memory for loops, followed by memory for numbers."""
-    signature = types.int64()
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        room = ir.ArrayType(ir.ArrayType(I64, LOOP.count + BYTES // 8), MOST_OPERATIONS + 1)
-        return on_stack(builder, room)
-
-    return signature, generate
+    room = ir.ArrayType(ir.ArrayType(I64, LOOP.count + BYTES // 8), MOST_OPERATIONS + 1)
+    return on_stack(builder, room)
 
 
-@intrinsic
-def put(typing: Any, program: Any, loop: Any, column: Any, value: Any) -> Any:
+@emits()
+def put(builder: Any, program: Any, loop: Any, column: Any, value: Any) -> None:
     """Set a column of a loop."""
-    signature = types.void(*[types.int64] * 4)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        program, loop, column, value = arguments
-        builder.store(value, builder.gep(_loops(builder, program), [loop, column]))
-        return context.get_dummy_value()
-
-    return signature, generate
+    builder.store(value, builder.gep(_loops(builder, program), [loop, column]))
 
 
-@intrinsic
-def get(typing: Any, program: Any, loop: Any, column: Any) -> Any:
+@emits(types.int64)
+def get(builder: Any, program: Any, loop: Any, column: Any) -> Any:
     """The value of a column of a loop."""
-    signature = types.int64(*[types.int64] * 3)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        program, loop, column = arguments
-        return builder.load(builder.gep(_loops(builder, program), [loop, column]))
-
-    return signature, generate
+    return builder.load(builder.gep(_loops(builder, program), [loop, column]))
 
 
-@intrinsic
-def put_number(typing: Any, program: Any, at: Any, number: Any) -> Any:
+@emits(types.int64)
+def put_number(builder: Any, program: Any, at: Any, number: Any) -> Any:
     """Store a number in all lanes of an element of the program's memory. Returns its address."""
-    signature = types.int64(*[types.int64] * 3)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        program, at, number = arguments
-        place = builder.ptrtoint(
-            builder.gep(_loops(builder, program), [integer(MOST_OPERATIONS + 1)]), I64
-        )
-        place = builder.add(place, builder.mul(at, integer(BYTES)))
-        lane = builder.trunc(number, I32)
-        vector = builder.insert_element(_all(0), lane, ir.Constant(I32, 0))
-        store(builder, shuffle(builder, vector, vector, [0] * LANES), place)
-        return place
-
-    return signature, generate
+    place = builder.ptrtoint(
+        builder.gep(_loops(builder, program), [integer(MOST_OPERATIONS + 1)]), I64
+    )
+    place = builder.add(place, builder.mul(at, integer(BYTES)))
+    lane = builder.trunc(number, I32)
+    vector = builder.insert_element(_all(0), lane, ir.Constant(I32, 0))
+    store(builder, shuffle(builder, vector, vector, [0] * LANES), place)
+    return place
 
 
-@intrinsic
-def has_negative(typing: Any, address: Any) -> Any:
+@emits(types.boolean)
+def has_negative(builder: Any, address: Any) -> Any:
     """True for an element with a value below zero."""
-    signature = types.boolean(types.int64)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        negative = builder.icmp_signed("<", load(builder, arguments[0], 0), _all(0))
-        bits = builder.bitcast(negative, ir.IntType(LANES))
-        return builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
-
-    return signature, generate
+    negative = builder.icmp_signed("<", load(builder, address, 0), _all(0))
+    bits = builder.bitcast(negative, ir.IntType(LANES))
+    return builder.icmp_unsigned("!=", bits, ir.Constant(bits.type, 0))
 
 
-@intrinsic
+@emits()
 def run_loop(
-    typing: Any, program: Any, at: Any, cut: Any, first: Any, within: Any, count: Any
-) -> Any:
+    builder: Any, program: Any, at: Any, cut: Any, first: Any, within: Any, count: Any
+) -> None:
     """Execute a loop on `count` elements from number `first` on, which is number `within` of its
     cut."""
-    signature = types.void(*[types.int64] * 6)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        program, at, cut, first, within, count = arguments
-        loop = [
-            builder.load(builder.gep(_loops(builder, program), [at, ir.Constant(I32, column)]))
-            for column in range(LOOP.count)
-        ]
-        for column in (X, Y, Z):
-            loop[column] = builder.add(loop[column], builder.mul(first, integer(BYTES)))
-        for column, jump in ((A, A_JUMP), (B, B_JUMP), (C, C_JUMP)):
-            loop[column] = builder.add(loop[column], builder.mul(cut, loop[jump]))
-        loop[A] = builder.add(loop[A], builder.mul(within, loop[STRIDE]))
-        after = builder.function.append_basic_block("after")
-        switch = builder.switch(loop[WHICH], after)
-        for opcode in range(SIGN + 1):
-            for moving in (0, MOVING) if opcode <= SET else (0,):
-                case = builder.function.append_basic_block("loop")
-                switch.add_case(integer(opcode + moving), case)
-                builder.position_at_end(case)
-                _emit(builder, opcode, moving != 0, loop, count)
-                builder.branch(after)
-        builder.position_at_end(after)
-        return context.get_dummy_value()
-
-    return signature, generate
+    loop = [
+        builder.load(builder.gep(_loops(builder, program), [at, ir.Constant(I32, column)]))
+        for column in range(LOOP.count)
+    ]
+    for column in (X, Y, Z):
+        loop[column] = builder.add(loop[column], builder.mul(first, integer(BYTES)))
+    for column, jump in ((A, A_JUMP), (B, B_JUMP), (C, C_JUMP)):
+        loop[column] = builder.add(loop[column], builder.mul(cut, loop[jump]))
+    loop[A] = builder.add(loop[A], builder.mul(within, loop[STRIDE]))
+    after = builder.function.append_basic_block("after")
+    switch = builder.switch(loop[WHICH], after)
+    for opcode in range(SIGN + 1):
+        for moving in (0, MOVING) if opcode <= SET else (0,):
+            case = builder.function.append_basic_block("loop")
+            switch.add_case(integer(opcode + moving), case)
+            builder.position_at_end(case)
+            _emit(builder, opcode, moving != 0, loop, count)
+            builder.branch(after)
+    builder.position_at_end(after)
 
 
 def _emit(builder: Any, opcode: int, moving: bool, loop: list[Any], count: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from potash_device.vta.fast import steps as s
-from potash_device.vta.fast.compiling import Flag, Number, compiled, implements, least, most
+from potash_device.vta.fast.compiling import Flag, Number, by_type, compiled, least, most
 from potash_device.vta.fast.lanes import (
     A_JUMP,
     BYTES,
@@ -51,13 +51,10 @@ PIECE = 96
 """Elements: 6 KiB."""
 
 
-def elementwise(buffers: Any, members: Any, acc: Any) -> None:
+@by_type
+def elementwise(buffers: Any, members: Any, acc: Any) -> Any:
     """Execute a group of steps."""
-    raise NotImplementedError("compiled code only")
 
-
-@implements(elementwise)
-def _elementwise(buffers: Any, members: Any, acc: Any) -> Any:
     def any_core(buffers: Any, members: Any, acc: Any) -> None:
         lanes = buffers.batch * buffers.block_out
         if lanes == LANES:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 from numba.core import types
 
-from potash_device.vta.fast.compiling import Number, intrinsic
+from potash_device.vta.fast.compiling import Number, emits, intrinsic
 from potash_device.vta.fast.emitting import (
     ACC_BYTES,
     I8,
@@ -275,16 +275,10 @@ def tile(
     return signature, generate
 
 
-@intrinsic
-def weights_of(typing: Any, pairs: Any, number: Any) -> Any:
+@emits(types.int64)
+def weights_of(builder: Any, pairs: Any, number: Any) -> Any:
     """The WGT element of pair `number` of the table at address `pairs`."""
-    signature = types.int64(types.int64, types.int64)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pairs, number = arguments
-        return word(builder, builder.add(pairs, scaled(builder, number, PAIR_BYTES)), 4)
-
-    return signature, generate
+    return word(builder, builder.add(pairs, scaled(builder, number, PAIR_BYTES)), 4)
 
 
 @intrinsic

@@ -6,7 +6,7 @@ import numpy as np
 from numba.core import cgutils, types
 
 from potash_device.vta.fast import layout
-from potash_device.vta.fast.compiling import Number, compiled, implements, intrinsic, least, most
+from potash_device.vta.fast.compiling import Number, by_type, compiled, intrinsic, least, most
 from potash_device.vta.fast.paths import BIAS, BLOCK, DIAGONAL, FIRST, Biased, Loops
 from potash_device.vta.fast.tiles import pack
 
@@ -57,15 +57,10 @@ def load_values(
     target[at : at + row[layout.Y_PAD_1] * width] = zero
 
 
-def load_signed(
-    row: Any, geometry: layout.Geometry, dram: Any, buffers: Any, values: Number
-) -> None:
+@by_type
+def load_signed(row: Any, geometry: Any, dram: Any, buffers: Any, values: Any) -> Any:
     """Load elements of INP unbiased, too, for a path that keeps them so."""
-    raise NotImplementedError("compiled code only")
 
-
-@implements(load_signed)
-def _load_signed(row: Any, geometry: Any, dram: Any, buffers: Any, values: Any) -> Any:
     def signed(
         row: Any, geometry: layout.Geometry, dram: Any, buffers: Any, values: Number
     ) -> None:
@@ -141,32 +136,17 @@ def copy(typing: Any, target: Any, source: Any) -> Any:
     return signature, generate
 
 
-def clear_wgt(buffers: Any, at: Number, count: Number) -> None:
-    raise NotImplementedError("compiled code only")
-
-
-def zero_of(target: Any) -> Number:
+@by_type
+def zero_of(target: Any) -> Any:
     """Zero in the layout of INP or ACC."""
-    raise NotImplementedError("compiled code only")
-
-
-def put(target: Any, data: Any) -> None:
-    """Copy values from DRAM in the layout of INP or ACC."""
-    raise NotImplementedError("compiled code only")
-
-
-def fill_wgt(buffers: Any, at: Number, count: Number, data: Any) -> None:
-    raise NotImplementedError("compiled code only")
-
-
-@implements(zero_of)
-def _zero_of(target: Any) -> Any:
     zero = BIAS if target.dtype == types.uint8 else 0
     return lambda target: zero
 
 
-@implements(put)
-def _put(target: Any, data: Any) -> Any:
+@by_type
+def put(target: Any, data: Any) -> Any:
+    """Copy values from DRAM in the layout of INP or ACC."""
+
     def biased(target: Any, data: Any) -> None:
         for number in range(target.size):
             target[number] = data[number] ^ np.uint8(BIAS)
@@ -174,8 +154,8 @@ def _put(target: Any, data: Any) -> Any:
     return biased if target.dtype == types.uint8 else lambda target, data: widen(target, data)
 
 
-@implements(clear_wgt)
-def _clear_wgt(buffers: Any, at: Any, count: Any) -> Any:
+@by_type
+def clear_wgt(buffers: Any, at: Any, count: Any) -> Any:
     def biased(buffers: Any, at: Number, count: Number) -> None:
         buffers.wgt[at * BLOCK_BYTES : (at + count) * BLOCK_BYTES] = 0
         buffers.correction[at * BLOCK : (at + count) * BLOCK] = 0
@@ -198,8 +178,8 @@ def _clear_wgt(buffers: Any, at: Any, count: Any) -> Any:
     return _chosen(buffers, formed if "forms" in buffers.fields else biased, paired, shaped)
 
 
-@implements(fill_wgt)
-def _fill_wgt(buffers: Any, at: Any, count: Any, data: Any) -> Any:
+@by_type
+def fill_wgt(buffers: Any, at: Any, count: Any, data: Any) -> Any:
     def packed(buffers: Any, at: Number, count: Number, data: Any) -> None:
         source = data.ctypes.data
         for number in range(count):
