@@ -3,16 +3,17 @@
 import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nvme_spec import computational
 from nvme_spec.queues import SubmissionEntry
-from potash.bench.generator import MEMORY, MEMORY_OPTIONS, PAGE, Command, generating
+from potash.bench.generator import MEMORY, PAGE, WITH_MEMORY, Command, generating
 from potash.bench.report import Result, alone
 from potash.programs.compiler import compiled
 from potash.sdk.memory_namespace import Bytes
 from potash.sdk.progress import Progress
+from potash.sections import ComputeSection
 
 COMPUTE = 3
 """The compute namespace."""
@@ -46,7 +47,7 @@ def measure(
     """
     chosen = [load for load in LOADS if load.name in names]
     image = _image()
-    with generating(1, *MEMORY_OPTIONS, "--compute-namespace") as generator:
+    with generating(1, replace(WITH_MEMORY, compute=ComputeSection(1))) as generator:
         compute = generator.device.compute_namespace(COMPUTE)
         compute.load(INDEX, image)
         rsid = compute.create_ranges(RANGES)

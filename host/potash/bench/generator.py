@@ -12,7 +12,7 @@ import random
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -32,12 +32,14 @@ from nvme_spec.registers import doorbell_offset
 from potash.bench.drives import SIZE, filled
 from potash.bench.processors import family_time
 from potash.bench.report import Result, alone, paired
+from potash.configuration import Configuration
+from potash.devices import serving
 from potash.sdk import Device
 from potash.sdk.driver.controller import Controller
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 from potash.sdk.vfio_user import VfioUserTransport, open_vfio_user
-from potash.vm.drive import device_process
+from potash.sections import MemorySection
 from pyvfio_user.sealed_memory import SealedMemory
 
 PAGE = 4096
@@ -242,24 +244,22 @@ class Generator:
 
 
 @contextlib.contextmanager
-def generating(queues: int, *options: str) -> Iterator[Generator]:
-    """A device with options of `potash serve`, and a generator that is connected to it.
+def generating(queues: int, wanted: Configuration) -> Iterator[Generator]:
+    """A device with a configuration, but for its media, and a generator that is connected to it.
 
     Raises:
         PotashError: the device does not start.
     """
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(filled("blocks"))
-        device = stack.enter_context(
-            device_process(folder / "drive", "--media", str(folder / "blocks"), *options)
-        )
-        path = str(folder / "drive")
-        transport = open_vfio_user(path, timeout=STALL, io_queues=queues + 1)
+        section = replace(wanted.device, media=folder / "blocks")
+        device = stack.enter_context(serving(replace(wanted, device=section)))
+        transport = open_vfio_user(str(device.socket), timeout=STALL, io_queues=queues + 1)
         stack.callback(transport.close)
         size = SHADOW_PAGES * PAGE + queues * _Queue.SIZE
         memory = stack.enter_context(SealedMemory(size))
         transport.client.dma_map(0, len(memory.view), memory.fd)
-        generator = Generator(transport, memory, queues, device.pid)
+        generator = Generator(transport, memory, queues, device.process.pid)
         stack.callback(generator.release)
         assert transport.controller is not None
         generator.start(transport.controller)
@@ -271,7 +271,8 @@ PIECE = 1 << 20
 """Bytes that one Memory Copy moves."""
 MEMORY = 2
 """The memory namespace, which has as many bytes as that with blocks."""
-MEMORY_OPTIONS = ("--memory-namespace", str(SIZE))
+PLAIN = Configuration()
+WITH_MEMORY = Configuration(memory=MemorySection((SIZE,)))
 
 
 def _read(_: int) -> tuple[SubmissionEntry, bytes]:
@@ -313,7 +314,7 @@ class Load:
     command: Command = _read
     size: int = PAGE
     target: int = PAGE
-    options: tuple[str, ...] = ()
+    wanted: Configuration = PLAIN
     sgl: bool = False
     """Commands have one SGL data block, instead of PRPs."""
 
@@ -328,14 +329,14 @@ LOADS = (
     Load("socket-randread-4k-qd1-2q", 1, 2, target=2 * PAGE),
     Load("socket-randread-4k-qd32-2q", 32, 2, target=64 * PAGE),
     *(
-        Load(f"memory-{name}-4k-qd32", 32, 1, _access(opcode), PAGE, 0, MEMORY_OPTIONS)
+        Load(f"memory-{name}-4k-qd32", 32, 1, _access(opcode), PAGE, 0, WITH_MEMORY)
         for name, opcode in (
             ("read", MemoryOpcode.MEMORY_READ),
             ("write", MemoryOpcode.MEMORY_WRITE),
         )
     ),
     *(
-        Load(f"memory-copy-1m-qd{depth}", depth, 1, _copy, PIECE, SIZE, MEMORY_OPTIONS)
+        Load(f"memory-copy-1m-qd{depth}", depth, 1, _copy, PIECE, SIZE, WITH_MEMORY)
         for depth in (1, 4)
     ),
 )
@@ -354,7 +355,7 @@ def measure(
     for index, load in enumerate(chosen):
         rates, costs = [], []
         qids = range(1, load.queues + 1)
-        with generating(load.queues + 1, *load.options) as generator:
+        with generating(load.queues + 1, load.wanted) as generator:
             for qid in qids:
                 generator.fill(qid, load.command, load.size, sgl=load.sgl)
             generator.fill(load.queues + 1, _read)

@@ -14,9 +14,11 @@ from typing import Any
 from potash.bench.drives import WORKLOADS, Workload, filled
 from potash.bench.processors import Followed, Meter, process_time, thread_time
 from potash.bench.report import Result, paired
+from potash.configuration import Configuration
+from potash.devices import serving
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
-from potash.vm.drive import device_process
+from potash.sections import DeviceSection
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
 from potash.vm.qemu import MEMORY
@@ -132,13 +134,11 @@ class _Bench:
 def _both(images: GuestImages, processors: int) -> Iterator[_Bench]:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(filled("potash", "baseline"))
-        device = stack.enter_context(
-            device_process(folder / "drive", "--media", str(folder / "potash"))
-        )
-        guest = stack.enter_context(Guest(images, folder / "drive", MEMORY, processors))
+        device = stack.enter_context(serving(Configuration(DeviceSection(media=folder / "potash"))))
+        guest = stack.enter_context(Guest(images, device.socket, MEMORY, processors))
         guest.plug_file(folder / "baseline", name="baseline")
         guest.await_drive(QEMU)
-        yield _Bench(guest, device.pid)
+        yield _Bench(guest, device.process.pid)
 
 
 def _job(stdout: bytes, stderr: bytes) -> dict[str, Any]:
