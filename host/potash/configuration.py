@@ -109,27 +109,48 @@ def read(path: Path) -> Configuration:
 
     Raises ConfigurationError, also for a file that is not there.
     """
+    content = read_toml(path)
+    try:
+        return _configuration(content, path.absolute().parent)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+
+
+def read_toml(path: Path, largest: int = LARGEST_FILE) -> dict[str, Any]:
+    """A TOML file of at most `largest` bytes. Raises ConfigurationError."""
     try:
         with path.open("rb") as file:
-            data = file.read(LARGEST_FILE + 1)
+            data = file.read(largest + 1)
+        if len(data) > largest:
+            raise ConfigurationError(f"{path} is larger than {human(largest)}")
+        return _toml(data.decode())
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
-    if len(data) > LARGEST_FILE:
-        raise ConfigurationError(f"{path} is larger than any configuration")
-    try:
-        return parse(data.decode(), path.absolute().parent)
     except UnicodeDecodeError:
         raise ConfigurationError(f"{path} is not TOML: it is not UTF-8") from None
-    except ConfigurationError as error:
+    except ValueError as error:
         raise ConfigurationError(f"{path}: {error}") from None
 
 
 def parse(text: str, folder: Path) -> Configuration:
     """The configuration in a text. Raises ConfigurationError."""
     try:
-        content = tomllib.loads(text)
+        content = _toml(text)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+    return _configuration(content, folder)
+
+
+def _toml(text: str) -> dict[str, Any]:
+    """Raises ValueError."""
+    try:
+        return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigurationError(f"it is not TOML: {error}") from None
+        raise ValueError(f"it is not TOML: {error}") from None
+
+
+def _configuration(content: Mapping[str, Any], folder: Path) -> Configuration:
+    """Raises ConfigurationError."""
     _known(content, [*SECTIONS, *NUMBERED, VTA], "there is no section [{}]")
     single = {name: _section(kind, content, name, folder) for name, kind in SECTIONS.items()}
     several = {
@@ -150,18 +171,13 @@ def parse(text: str, folder: Path) -> Configuration:
 
 def write(configuration: Configuration) -> str:
     """The configuration as TOML that reads back to the same. Raises ConfigurationError."""
-    parts = [_written("device", configuration.device)]
+    parts = [_written(name, getattr(configuration, name)) for name in SECTIONS]
     parts += [_written(f"namespace.{n}", one) for n, one in enumerate(configuration.namespaces, 1)]
     if not configuration.namespaces:
         parts.append([f"# No [namespace.1]: {REMEMBERED}."])
     parts += [_written(f"accelerator.{n}", o) for n, o in enumerate(configuration.accelerators)]
-    parts.append(_written("memory", configuration.memory))
-    parts.append(_written("compute", configuration.compute))
     core = [f"{name} = {value}" for name, value in configuration.vta.to_mapping().items()]
     parts.append([*_written(VTA, VtaSection(configuration.vta_threads)), *core])
-    parts.append(_written("limits", configuration.limits))
-    parts.append(_written("guest", configuration.guest))
-    parts.append(_written("time", configuration.time))
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
 

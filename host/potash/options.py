@@ -1,7 +1,6 @@
 """Options of `potash serve` and `potash guest`: those of the table of settings (`potash.sections`),
 and `--config`, whose file they override."""
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -110,11 +109,10 @@ def _faults(faults: Iterable[Fault], files: Iterable[Path]) -> tuple[Fault, ...]
     """All faults, with those in files. Raises PotashError for a file that has none."""
     found = list(faults)
     for path in files:
+        table = configuration.read_toml(path)
         try:
-            found += read_table(tomllib.loads(path.read_text()))
-        except UnicodeDecodeError:
-            raise PotashError(f"{path} is not TOML: it is not UTF-8") from None
-        except (PotashError, ValueError) as error:
+            found += read_table(table)
+        except PotashError as error:
             raise PotashError(f"{path}: {error}") from None
     for fault in found:
         if FaultFlags.AT_ONCE in fault.flags:

@@ -211,7 +211,7 @@ def test_files_that_are_none_are_named(tmp_path: Path) -> None:
     for path, said in (
         (tmp_path / "none.toml", "none.toml cannot be read: No such file or directory"),
         (tmp_path, "cannot be read: Is a directory"),
-        (Path("/dev/zero"), "/dev/zero is larger than any configuration"),
+        (Path("/dev/zero"), "/dev/zero is larger than 1 MiB"),
     ):
         with pytest.raises(ConfigurationError, match=said):
             configuration.read(path)

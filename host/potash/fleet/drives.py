@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from potash import options
-from potash.configuration import Configuration
+from potash.configuration import Configuration, read_toml
 from potash.sdk.errors import PotashError
 
 MOST_DRIVES = 10_000
@@ -55,16 +54,7 @@ class FleetFile:
 
 def read_fleet(path: Path) -> FleetFile:
     """Read a file. Relative paths in it begin at its folder. Raises PotashError."""
-    try:
-        with path.open("rb") as file:
-            said = file.read(LARGEST_FILE + 1)
-        if len(said) > LARGEST_FILE:
-            raise PotashError(f"{path} is larger than the description of any fleet")
-        found = tomllib.loads(said.decode())
-    except OSError as error:
-        raise PotashError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise PotashError(f"{path} is not TOML: {error}") from None
+    found = read_toml(path, LARGEST_FILE)
     try:
         return _fleet(found, path.absolute().parent)
     except ValueError as error:
