@@ -87,7 +87,7 @@ class Key:
         found = {**self.settings, "type": self.kind.type, "help": self.help}
         found |= {"multiple": self.kind.multiple, "is_flag": self.kind is FLAG or None}
         if self.default not in (None, False, ()):
-            found |= {"default": self.kind.write(self.default).strip('"'), "show_default": True}
+            found |= {"default": self.kind.write(self.default).strip('"')}
         return found
 
 

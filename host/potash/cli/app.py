@@ -105,7 +105,9 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(name.ljust(width), one.help) for name, one in section.items()])
 
 
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error (anywhere).")
 @click.version_option(__version__, prog_name="potash")
 def potash(debug: bool) -> None:

@@ -41,9 +41,7 @@ def _benchmark(pairs: str, *options: Decorator, first: Sequence[Decorator] = ())
         bench.command(),
         *first,
         _only,
-        click.option(
-            "--pairs", type=click.IntRange(1), default=PAIRS, show_default=True, help=pairs
-        ),
+        click.option("--pairs", type=click.IntRange(1), default=PAIRS, help=pairs),
         *options,
         json_option(Report),
     )
@@ -56,7 +54,6 @@ _seconds = click.option(
     "--seconds",
     type=click.FloatRange(0.1, 600),
     default=SECONDS,
-    show_default=True,
     help="Length of one measurement.",
 )
 
@@ -143,7 +140,6 @@ def bpf(patterns: tuple[str, ...], pairs: int) -> None:
         "--threads",
         type=click.IntRange(1, MOST_THREADS),
         default=1,
-        show_default=True,
         help="Threads of the tensor accelerator's simulator, and of XNNPACK.",
     ),
 )

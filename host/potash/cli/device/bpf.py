@@ -22,7 +22,7 @@ from potash.sections import LIBUBPF, DeviceSection, LimitsSection
 from potash.signals import handling
 from potash.tables import columns
 from potash.toml_kinds import keys
-from potash.units import Size
+from potash.units import Size, short
 from potash_firmware import bpf as machine
 from potash_firmware.bpf import added, elf
 from potash_firmware.bpf.arena import Arena
@@ -49,12 +49,8 @@ _argument = click.option(
     help="An argument of the program: a 32-bit number, or hex:BYTES; may be repeated.",
 )
 _FRAME = keys(LimitsSection)["frame_size"]
-_frame_size = click.option(
-    "--frame-size",
-    type=_FRAME.kind.type,
-    default=_FRAME.default,
-    help="Size of a stack frame, as [limits] of the drive's configuration sets it (default: 4K).",
-)
+_FRAME_HELP = "Size of a stack frame, as [limits] of the drive's configuration sets it."
+_frame_size = click.option("--frame-size", **{**_FRAME.option, "help": _FRAME_HELP})
 
 
 def _use_libubpf(_context: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
@@ -149,8 +145,8 @@ def helpers() -> None:
 @click.option(
     "--output-size",
     type=Size(),
-    default=BUFFER_SIZE,
-    help="Size of the output buffer (default: 64M, as on the drive).",
+    default=short(BUFFER_SIZE),
+    help="Size of the output buffer, as on the drive.",
 )
 @_argument
 @_entry
@@ -158,7 +154,6 @@ def helpers() -> None:
     "--limit",
     type=click.IntRange(1),
     default=machine.INSTRUCTION_LIMIT,
-    show_default=True,
     help="Maximum number of instructions.",
 )
 @_frame_size
@@ -275,9 +270,7 @@ def debug(
 @click.argument("memory", nargs=-1)
 @click.option("--program", help="The program (default: a line of standard input).")
 @click.option("--elf", "is_elf", is_flag=True, help="The program is an object file.")
-@click.option(
-    "--engine", type=_ENGINES, default=Engine.INTERPRETER.value, show_default=True, help="Engine."
-)
+@click.option("--engine", type=_ENGINES, default=Engine.INTERPRETER.value, help="Engine.")
 @libubpf_option
 def plugin(memory: tuple[str, ...], program: str | None, is_elf: bool, engine: str) -> None:
     """Run one test of the public BPF conformance suite.

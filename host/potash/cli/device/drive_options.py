@@ -27,7 +27,6 @@ drive_options = together(
         metavar="PROFILE",
         shell_complete=profile_names,
         default="tlc",
-        show_default=True,
         help=f"The drive: {', '.join(PROFILES)}, a TOML file, or a file of `precondition` (.npz).",
     ),
     click.option(
@@ -41,14 +40,12 @@ drive_options = together(
         "--fill",
         type=click.IntRange(0, 100),
         default=0,
-        show_default=True,
         help="First write this percentage of the drive sequentially.",
     ),
     click.option(
         "--overwrite",
         type=click.FloatRange(0, 100),
         default=0.0,
-        show_default=True,
         help="Then overwrite random pages, this many times the amount that was filled.",
     ),
     click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the random pages."),

@@ -85,28 +85,24 @@ def _wear_lines(report: reports.DriveWorn) -> list[str]:
     "--writes",
     type=click.FloatRange(0, 100, min_open=True),
     default=3.0,
-    show_default=True,
     help="Amount that is written, as a multiple of the drive's capacity.",
 )
 @click.option(
     "--reads",
     type=click.IntRange(0, 99),
     default=0,
-    show_default=True,
     help="Percentage of reads among the requests.",
 )
 @click.option(
     "--depth",
     type=click.IntRange(1, 65536),
     default=32,
-    show_default=True,
     help="Number of requests in flight.",
 )
 @click.option(
     "--windows",
     type=click.IntRange(1, 10_000),
     default=100,
-    show_default=True,
     help="Number of intervals that the figures are given for.",
 )
 @json_option(reports.DrivePlotted)

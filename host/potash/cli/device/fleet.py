@@ -37,7 +37,6 @@ _fleet: common.Decorator = common.together(
         "--patience",
         type=common.SECONDS,
         default=PATIENCE,
-        show_default=True,
         help="Seconds in which a drive may come back on another worker.",
     ),
 )

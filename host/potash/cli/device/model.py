@@ -32,7 +32,6 @@ _rounding = click.option(
     "--rounding",
     type=click.Choice([one.value for one in Rounding]),
     default=Rounding.EXACT.value,
-    show_default=True,
     help="Rounding of the VTA: as the reference kernels, only once, or as the original "
     "platform's delegate.",
 )
@@ -67,9 +66,7 @@ def list_() -> None:
 
 @model.command()
 @click.argument("name")
-@click.option(
-    "--seed", type=_SEED, default=0, show_default=True, help="Seed of the random weights."
-)
+@click.option("--seed", type=_SEED, default=0, help="Seed of the random weights.")
 @vta_options.output_option
 @json_option(reports.ModelMade)
 def make(name: str, seed: int, output: Path) -> None:
@@ -193,7 +190,6 @@ def info(file: Path, shapes: Sequence[tuple[int, ...]], config: Config, rounding
     "--on",
     type=click.Choice([target.value for target in Target]),
     default=Target.VTA.value,
-    show_default=True,
     help="Target: the VTA, TensorFlow Lite's fast kernels, or its reference kernels.",
 )
 @click.option("--compare", is_flag=True, help="Run it on all targets, and show the differences.")

@@ -58,7 +58,6 @@ class Swept(NamedTuple):
     type=click.Choice(list(COSTS)),
     multiple=True,
     default=("sram",),
-    show_default=True,
     help="Cost of a core that is compared with latency; may be repeated.",
 )
 @click.option("--plot", type=writable_file, help="Draw all points to this file, as SVG.")

@@ -22,7 +22,6 @@ from potash_firmware.snapshot import Snapshot
     "--interval",
     type=click.FloatRange(0.05, 3600),
     default=1.0,
-    show_default=True,
     help="Refresh interval in seconds.",
 )
 @click.option("--once", is_flag=True, help="Show one interval, and exit.")

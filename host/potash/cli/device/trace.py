@@ -29,7 +29,6 @@ SIGNALLED = 128
     "--output",
     type=writable_file,
     default="trace.json",
-    show_default=True,
     help="File for the trace; compressed if the name ends in .gz.",
 )
 @click.option(
@@ -44,7 +43,6 @@ SIGNALLED = 128
     "--build",
     type=click.Choice(list(BUILDS)),
     default="pynq",
-    show_default=True,
     help="Build for which the tensor accelerator's time is modelled.",
 )
 @json_option(reports.Traced)

@@ -48,7 +48,6 @@ for command in (time, roofline, trace):
     "--engine",
     type=click.Choice(list(ENGINES)),
     default=DEFAULT_ENGINE,
-    show_default=True,
     help="Engine that executes the stream; all give the same result.",
 )
 @vta_options.base_option
@@ -57,14 +56,12 @@ for command in (time, roofline, trace):
     "--order",
     type=click.Choice([order.value for order in Order]),
     default=Order.TOKENS.value,
-    show_default=True,
     help="Execution order: by tokens, or program order without tokens.",
 )
 @click.option(
     "--step-limit",
     type=click.IntRange(0),
     default=STEP_LIMIT,
-    show_default=True,
     help="Maximum number of micro-ops that a stream may execute.",
 )
 @json_option(reports.StreamRun)
@@ -116,7 +113,7 @@ def run(
     "--output",
     type=vta_options.writable_file,
     default=STREAM,
-    help="File for the text (default: standard output).",
+    help="File for the text (- for standard output).",
 )
 @click.option(
     "--dram",
@@ -187,7 +184,6 @@ def asm(text: Path, output: Path, config: Config) -> None:
     "--clock",
     type=Parsed("MHZ", lambda text: positive(text, "megahertz")),
     default=figures.CLOCK / vta_options.MEGA,
-    show_default=True,
     help="Clock rate in MHz.",
 )
 @click.option(

@@ -48,7 +48,6 @@ clock_options = together(
         "--build",
         type=click.Choice(list(BUILDS)),
         default="pynq",
-        show_default=True,
         help="Build whose parameters the timing model uses.",
     ),
     click.option(
@@ -87,7 +86,6 @@ _tiles_option = click.option(
     "--tiles",
     type=click.Choice(["scheduled", "fixed"]),
     default="scheduled",
-    show_default=True,
     help="Tiles of the scheduler; or fixed ones for C2, C6, C9 and C12, the same for one and for "
     "two virtual threads.",
 )

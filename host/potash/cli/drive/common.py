@@ -141,14 +141,12 @@ firmware_option: Decorator = click.option(
     "--firmware",
     type=click.IntRange(0, FIRMWARE_LIMIT),
     default=0,
-    show_default=True,
     help="The firmware's ID.",
 )
 offset_option: Decorator = click.option(
     "--offset",
     type=click.IntRange(0),
     default=0,
-    show_default=True,
     help="Offset of the first byte, a multiple of 4.",
 )
 timeout_option: Decorator = click.option(

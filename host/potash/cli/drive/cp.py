@@ -113,7 +113,6 @@ def list_(device: str, nsid: int | None) -> None:
     "kind",
     type=click.IntRange(0, 0xFF),
     default=EBPF,
-    show_default=True,
     help="The program type (PTYPE).",
 )
 @click.option(
@@ -122,9 +121,7 @@ def list_(device: str, nsid: int | None) -> None:
     default=0,
     help="Any number, which the drive stores with the program (PUID).",
 )
-@click.option(
-    "--activate/--no-activate", default=True, help="Also activate the program.  [default: yes]"
-)
+@click.option("--activate/--no-activate", default=True, help="Also activate the program.")
 def load(
     device: str,
     program: Path,

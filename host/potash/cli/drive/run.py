@@ -74,7 +74,6 @@ def program_argument_option(input: str) -> common.Decorator:
     "--firmware",
     type=click.IntRange(0, common.FIRMWARE_LIMIT),
     default=0,
-    show_default=True,
     help="Firmware ID under which the program is stored.",
 )
 @click.option(

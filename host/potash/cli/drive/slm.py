@@ -43,7 +43,6 @@ start_option = click.option(
     "start",
     type=Size(0),
     default=0,
-    show_default=True,
     help="Offset of the first byte in the namespace.",
 )
 length_option = click.option(
