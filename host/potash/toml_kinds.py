@@ -272,16 +272,23 @@ def _described(
     """A text with parts, like the examples."""
     valid = " or ".join(map(text, examples))
 
+    def parsed(described: str) -> T:
+        try:
+            return parse(described)
+        except PotashError as error:
+            raise ValueError(str(error)) from None
+
     def read(value: object, folder: Path) -> T:
         described = _read_text(value, folder)
         try:
-            return parse(described)
-        except (ValueError, PotashError) as error:
+            return parsed(described)
+        except ValueError as error:
             raise Refused(f"must be like {valid}: {error}") from None
 
     shown = " or ".join(f"`{text(one)}`" for one in examples)
-    parsed = Parsed(name, parse)
-    return Kind(read, lambda settings: text(describe(settings)), f"text like {shown}", parsed)
+    return Kind(
+        read, lambda value: text(describe(value)), f"text like {shown}", Parsed(name, parsed)
+    )
 
 
 def _read_drive(value: object, folder: Path) -> str:

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from potash.sdk.errors import PotashError
-
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -20,8 +18,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 class Parsed(click.ParamType[T]):
-    """A parameter that `parse` makes of its text; the text of its ValueError or PotashError is
-    shown."""
+    """A parameter that `parse` makes of its text; the text of its ValueError is shown."""
 
     def __init__(self, name: str, parse: Callable[[str], T]) -> None:
         self.name = name
@@ -33,7 +30,7 @@ class Parsed(click.ParamType[T]):
             return converted
         try:
             return self.parse(value)
-        except (ValueError, PotashError) as error:
+        except ValueError as error:
             self.fail(str(error), param, ctx)
 
 

@@ -18,6 +18,7 @@ from potash.fleet import Fleet, FleetFile, Result, Totals, read_fleet
 from potash.fleet.datasets import numbered
 from potash.fleet.fleet import PATIENCE
 from potash.sdk.accelerator import Argument
+from potash.sdk.errors import PotashError
 from potash.tables import columns
 from potash.units import Parsed
 
@@ -25,8 +26,15 @@ SHOWN = 20
 """Shards that are shown; `--json` has them all."""
 
 
+def _read(text: str) -> FleetFile:
+    try:
+        return read_fleet(Path(text))
+    except PotashError as error:
+        raise ValueError(str(error)) from None
+
+
 _fleet: common.Decorator = common.together(
-    click.argument("fleet", type=Parsed("FLEET", lambda text: read_fleet(Path(text)))),
+    click.argument("fleet", type=Parsed("FLEET", _read)),
     click.option(
         "--scheduler",
         metavar="ADDRESS",

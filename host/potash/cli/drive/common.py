@@ -19,7 +19,7 @@ from potash.schema import encode
 from potash.sdk import VFIO_USER_SCHEME, Accelerator, Device
 from potash.sdk.accelerator import Argument
 from potash.sdk.accelerator_commands import argument_bytes
-from potash.sdk.errors import PotashError
+from potash.sdk.errors import InvalidRequest, PotashError
 from potash.sdk.targets import Range
 from potash.units import Parsed, parse_size
 
@@ -31,10 +31,13 @@ FIRMWARE_LIMIT = 15
 
 
 def parse_fault(text: str) -> "Fault":
-    """As `potash.sdk.faults.parse`, which is imported when it is needed. Raises PotashError."""
+    """As `potash.sdk.faults.parse`. Raises ValueError."""
     from potash.sdk import faults
 
-    return faults.parse(text)
+    try:
+        return faults.parse(text)
+    except InvalidRequest as error:
+        raise ValueError(str(error)) from None
 
 
 FAULT = Parsed("FAULT", parse_fault)
