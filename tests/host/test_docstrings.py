@@ -16,6 +16,7 @@ PACKAGES = (
     "firmware/potash_firmware/apu",
     "firmware/potash_firmware/bpf/native",
     "firmware/potash_firmware/mailbox",
+    "firmware/potash_firmware/rpu",
     "firmware/potash_firmware/tflite/arithmetic",
     "host/potash/vm",
 )

@@ -1,4 +1,4 @@
-"""Which submission queue is served next, and for how long: round robin, in bursts.
+"""Arbitration between submission queues: round robin, in bursts.
 
 Source: NVM Express Base Specification 2.0, section 3.4.4.1 and 5.27.1.1 (Arbitration)."""
 
@@ -26,7 +26,7 @@ OUTSTANDING_LIMIT = 4096
 """Commands that wait at most. Beyond it they wait in their queues, in the host's own memory."""
 
 ADMIN_LIMIT = 256
-"""As much for Admin commands, which no flood of I/O keeps waiting."""
+"""Admin commands that wait at most: a limit of their own, as no flood of I/O is to delay them."""
 
 
 class Arbiter:

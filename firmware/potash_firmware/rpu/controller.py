@@ -398,7 +398,7 @@ class Controller:
             ).iocsci,
         )
 
-    # What it reports of itself.
+    # Reports.
 
     def timestamp(self) -> int:
         """The Timestamp feature's value, as its structure is laid out in memory."""

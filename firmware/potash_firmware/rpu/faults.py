@@ -114,7 +114,7 @@ class Faults:
         namespaces: gives every namespace that there is.
         deadlines: where a delay is waited for.
         end_apu: ends the application processor, now.
-        lasting: told the faults that are so until they are cleared.
+        lasting: called with the faults that last until they are cleared.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Faults:
         for fault in armed:
             self.add(fault)
 
-    # What a host lists, adds and clears.
+    # Listing, arming and clearing.
 
     def add(self, fault: Fault) -> int:
         """Arm a fault; the identifier that it gets. Raises NvmeError when there are too many."""
@@ -213,7 +213,7 @@ class Faults:
                 return True
         return False
 
-    # What triggers them.
+    # Triggers.
 
     def triggers(self, one: _Armed) -> bool:
         """Count an occasion of a fault. True where it triggers."""
@@ -260,7 +260,7 @@ class Faults:
         delay = sum(fault.delay for fault in triggered)
         return self._deadlines.clock.now() + delay * 1000 if delay else None
 
-    def heard(self, vectors: Iterable[int]) -> set[int]:
+    def delivered(self, vectors: Iterable[int]) -> set[int]:
         """The interrupts that come out, of those that are to be sent."""
         lost = set()
         for vector in vectors:

@@ -57,7 +57,7 @@ class Interrupts:
 
     @property
     def held(self) -> set[int]:
-        """Vectors of completions that the host has not been told of."""
+        """Vectors of completions for which the host has not been interrupted."""
         return self.coalescing.held
 
     def send(self) -> None:
@@ -69,7 +69,7 @@ class Interrupts:
             return
         due = coalescing.take_due()
         if due and self._faults.interrupts:
-            due = self._faults.heard(due)
+            due = self._faults.delivered(due)
         if due:
             self._lines.fire_all(due)
 

@@ -131,7 +131,7 @@ class Rpu:
         )
         board.migration = self.migration
         self.holding: Holding | None = None
-        """What stops the guest for jobs that are behind, where something can."""
+        """Stops the guest for jobs that are behind, where that is possible."""
         self._features_version = -1
         self._cut_short = False
         self._logged_until = clock()
@@ -292,7 +292,7 @@ class Rpu:
         if was_paused and not commands.paused:
             self._go_on()
         if self._board.registers.host_writes:
-            self._take_host_writes()
+            self._apply_host_writes()
         if media:
             self._poll_media()
         if apu and self._apu.port is not None:
@@ -360,9 +360,9 @@ class Rpu:
         self.controller.errors.add_event(Status.KEEP_ALIVE_TIMER_EXPIRED)
         self.lifecycle.fail("the host has sent no Keep Alive command in time")
 
-    # What came in.
+    # Input: the host's writes, media, the APU.
 
-    def _take_host_writes(self) -> None:
+    def _apply_host_writes(self) -> None:
         writes = self._board.registers.host_writes
         for _ in range(HOST_WRITES_PER_PASS):
             if not writes:
@@ -447,6 +447,6 @@ class Rpu:
         self._interrupts.configure(features)
 
     def _own_coalescing(self) -> int:
-        """What Interrupt Coalescing reads as while the device adapts by itself."""
+        """The value of Interrupt Coalescing while the device adapts by itself."""
         time = round(self._polling.tick / COALESCING_UNIT)
         return InterruptCoalescing(thr_z=0xFF if time else 0, time=time).encode()

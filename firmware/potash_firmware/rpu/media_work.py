@@ -43,7 +43,7 @@ class BlocksInFlight:
 
     @property
     def closed(self) -> Status | None:
-        """Why no command may touch the blocks now, which is the status of one that tries."""
+        """The status of commands that touch the blocks while none may; None otherwise."""
         return self._closed
 
     @closed.setter
@@ -118,7 +118,7 @@ class MediaWork:
         writes: bool,
         alone: bool = False,
     ) -> "Future[T]":
-        """As `submit`, for a call that touches `ranges` of first byte and length."""
+        """Submit a call that touches `ranges` of first byte and length."""
         future = self.submit(call)
         in_flight.add(future, ranges, writes=writes, alone=alone)
         self._blocks[future] = in_flight
@@ -154,7 +154,7 @@ class MediaWork:
 
 
 def _named(qualified: str) -> str:
-    """What a piece of work is called that a handler has made: as the function, or the handler."""
+    """The name of a piece of work in traces: that of its function or of its handler."""
     parts = [one for one in qualified.split(".") if not one.startswith("<")]
     named = not qualified.endswith("<lambda>")
     return parts[-1].strip("_") if named or len(parts) < 2 else parts[-2]
@@ -194,7 +194,7 @@ class MediaFailures:
         return self._failure(Status.WRITE_FAULT, nsid, error, lba)
 
     def unprotected(self, nsid: int, error: NvmeError) -> NvmeError:
-        """What was read does not fit its protection information; what its command ends with."""
+        """The error of a command whose data does not match its protection information."""
         return self._failure(error.status, nsid, MediaError(None, error.detail), error.lba)
 
     def _failure(self, status: int, nsid: int, error: MediaError, lba: int) -> NvmeError:

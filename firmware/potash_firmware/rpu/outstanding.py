@@ -43,9 +43,9 @@ class Outstanding:
 
     def __init__(self) -> None:
         self.all: dict[CommandTask, None] = {}
-        """In the order in which they have begun to wait."""
+        """All waiting commands, in the order in which they began to wait."""
         self.by_queue: defaultdict[int, dict[object, CommandTask]] = defaultdict(dict)
-        """Those of each submission queue by identifier; event requests by another object."""
+        """The waiting commands of each submission queue by identifier (event requests by task)."""
         self.aborted: list[tuple[Command, NvmeError]] = []
         """Commands that another command has ended, which are answered before that one."""
         self.fused: dict[int, FirstHalf] = {}
@@ -72,7 +72,7 @@ class Outstanding:
 
     @property
     def admin(self) -> int:
-        """How many of them came from the admin queue."""
+        """The number of waiting Admin commands."""
         return len(self.by_queue[0])
 
     @property

@@ -158,7 +158,7 @@ class Placement:
                 placement.Event(kind, identifier, self._timestamp(), nsid, handle)
             )
 
-    # What outlives a power cycle.
+    # Saved state.
 
     def state(self) -> SavedPlacement:
         """The record for `restore`."""

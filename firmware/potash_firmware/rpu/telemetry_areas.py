@@ -1,4 +1,4 @@
-"""What telemetry reports of a controller: what it is, its state, and what it was asked last."""
+"""The telemetry of a controller: its identity, its state, and its latest commands."""
 
 import dataclasses
 from collections.abc import Callable

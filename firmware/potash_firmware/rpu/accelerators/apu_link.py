@@ -38,7 +38,7 @@ TAG_LIMIT = 1 << 32
 
 PATIENCE = 2.5
 """Seconds in which an APU that was asked something says nothing before it is asked whether it is
-there, and as many after that before it is given up: it answers everything at once, but for what
+there, and as many after that before it is given up: it answers everything immediately, but for what
 waits for a job's end. Who was stopped together with it hears its answer to the second question."""
 
 START_PATIENCE = 30.0
@@ -130,7 +130,7 @@ class ApuLink:
         self._end_erasures()  # the next APU does that before it answers anything
 
     def end(self) -> None:
-        """Have the APU's process ended, as if it had died: nothing that it says is heard."""
+        """End the APU's process, as if it had died: none of its messages is received any more."""
         if self.port is not None:
             self.port.close()
 
@@ -144,7 +144,7 @@ class ApuLink:
         """Requests that the APU has not answered."""
         return len(self._in_flight)
 
-    # Whether it still answers.
+    # Supervision of an APU that owes an answer.
 
     @property
     def timeout(self) -> float | None:

@@ -58,7 +58,7 @@ class Engines:
     _executions: dict[int, Future[Execution]] = field(default_factory=dict, init=False)
     ended: deque[Future[Any]] = field(default_factory=deque, init=False)
 
-    # As `engine.Engine` says.
+    # The interface `engine.Engine`.
 
     def open(self, nsid: int) -> None:
         self._open.add(nsid)

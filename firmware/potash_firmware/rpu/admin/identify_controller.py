@@ -27,7 +27,7 @@ from potash_firmware.rpu.placement import GROUP
 from potash_firmware.rpu.transfer import MAX_TRANSFER_SHIFT
 
 ABORT_LIMIT = 4
-"""Concurrent Abort commands; they are answered at once."""
+"""Concurrent Abort commands; they are answered immediately."""
 
 ATOMIC_BLOCKS = 1
 """AWUN and AWUPF: a block is old or new, to other commands and after the device's process has died.
@@ -37,7 +37,7 @@ all or nothing of it. What a host that loses power does to a page on its way is 
 """
 
 ACTIVATION_TIME = 1
-"""MTFA, in units of 100 milliseconds: an image becomes the active one at once."""
+"""MTFA, in units of 100 milliseconds: an image becomes the active one immediately."""
 
 MICROSECONDS = 1_000_000
 

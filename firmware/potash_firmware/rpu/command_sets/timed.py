@@ -1,6 +1,6 @@
 """Commands that move data, in modelled time: each completes when the model says.
 
-They are executed at once, as without a model, and what they come to is kept until then. What these
+They are executed immediately, as without a model, and their results are kept until then. What these
 here ask of the drive is known before they begin, so that a write that the drive refuses is not
 made; commands with lists of ranges ask themselves.
 """

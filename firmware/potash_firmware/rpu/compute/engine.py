@@ -36,16 +36,16 @@ class SharedRange(NamedTuple):
 
 
 class Execution(NamedTuple):
-    """How one has ended; `value` is what the program returned, 64 bits, 0 where it did not."""
+    """The end of an execution; `value` is the 64-bit value that the program returned, or 0."""
 
     outcome: Outcome
     value: int = 0
     work: Work | None = None
-    """What it has counted, where time is modelled."""
+    """The work that the program has counted, where time is modelled."""
 
 
 class Engine(Protocol):
-    """What runs the programs of all compute namespaces."""
+    """The component that runs the programs of all compute namespaces."""
 
     device_defined: int
     """Programs that are there from the start, at the first indexes."""
@@ -59,7 +59,7 @@ class Engine(Protocol):
         """It is gone; the caller has cancelled what it ran."""
 
     def check(self, nsid: int, program: Shared) -> Future[Outcome]:
-        """Whether a program is sound: RETURNED if it is, REFUSED if not, LOST if nobody can say."""
+        """Check a program: RETURNED if it is sound, REFUSED if not, LOST if nobody can say."""
 
     def execute(
         self,

@@ -133,7 +133,7 @@ class Features:
             if fid == FeatureId.ERROR_RECOVERY and ErrorRecovery(value.dword).dulbe
         )
 
-    # What outlives a power cycle.
+    # Saved values.
 
     def saved_values(self) -> list[list[int | str]]:
         """Values that outlive a power cycle, for `restore`."""
@@ -241,7 +241,7 @@ class Features:
             return Value(self.own_coalescing())
         return Value(feature.default(dword), feature.default_data(nsid, self._limits))
 
-    # What the firmware asks for.
+    # Values for the firmware.
 
     def chosen(self, fid: int) -> int | None:
         """The value that the host has set; None where it has set none."""

@@ -26,7 +26,7 @@ SAMPLE = 1e-3
 
 
 class SavedHealth(TypedDict, total=False):
-    """What is remembered over power cycles; times in seconds."""
+    """The counters that outlive power cycles; times in seconds."""
 
     bytes_read: Annotated[int, counts(SmartLog.data_units_read, SMART_DATA_UNIT)]
     bytes_written: Annotated[int, counts(SmartLog.data_units_written, SMART_DATA_UNIT)]
@@ -47,7 +47,7 @@ class SavedHealth(TypedDict, total=False):
 
 
 SECTION: Section[SavedHealth] = Section("health", SavedHealth)
-"""Of the sidecar."""
+"""The section of the sidecar with the saved counters."""
 
 
 class Health:

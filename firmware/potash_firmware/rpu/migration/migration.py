@@ -74,13 +74,13 @@ class Migration:
         self._taken_over = False
         """The drive was given a state with which it has not gone on yet."""
         self._record: int | None = None
-        """The sidecar's record when the media were let go; None where they were never had."""
+        """The sidecar's record when the media were released; None where they were never owned."""
 
     def wait_for_media(self) -> None:
         """The media are another process's, which is going to hand them over."""
         self.stopped, self.owns_media = True, False
 
-    # What the vfio-user server calls.
+    # Calls of the vfio-user server.
 
     @property
     def initial(self) -> State:

@@ -109,7 +109,7 @@ class Namespaces:
         self.on_change()
 
     def close(self) -> None:
-        """The device ends: let go of the memory of namespaces."""
+        """Release the memory of namespaces as the device ends."""
         self.every.clear()
         self.attached.clear()
 

@@ -69,7 +69,7 @@ class MemoryNamespace:
     nsid: int
     shape: NamespaceShape
     bar: BarMemory | None = None
-    """Where a host maps the bytes, if it does: they are all of it."""
+    """The BAR in which a host maps the bytes, all of them, if there is one."""
     memory: Memory = field(init=False)
     in_flight: BlocksInFlight = field(default_factory=BlocksInFlight)
     """Work of the media executor on its bytes."""
@@ -89,7 +89,7 @@ class MemoryNamespace:
 
     @property
     def fast_path(self) -> FastAccess | None:
-        """As `Namespace.fast_path`."""
+        """The fast path's access to the bytes; None while no command may touch them."""
         if self.in_flight.closed is not None:
             return None
         media = _Dwords(self.memory.bytes)

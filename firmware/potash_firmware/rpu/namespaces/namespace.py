@@ -21,7 +21,7 @@ _CSI, _READ, _WRITE = int(CommandSet.NVM), int(IoOpcode.READ), int(IoOpcode.WRIT
 
 
 class FastMedia(Protocol):
-    """What the fast path moves data from and to, as `potash_device.media.store.Media`."""
+    """Media for the fast path, with methods of `potash_device.media.store.Media`."""
 
     def require_whole(self) -> None: ...
 
@@ -31,7 +31,7 @@ class FastMedia(Protocol):
 
 
 class FastAccess(NamedTuple):
-    """How the fast path reads and writes a namespace."""
+    """The fast path's access to a namespace."""
 
     csi: int
     read: int | None
@@ -44,7 +44,7 @@ class FastAccess(NamedTuple):
     most: int
     """The largest number."""
     units: int
-    """What the namespace has."""
+    """The size of the namespace."""
     media: FastMedia
 
 
@@ -56,22 +56,22 @@ class Namespace:
 
     nsid: int
     shape: NamespaceShape
-    """As the drive remembers it."""
+    """The shape that is stored on the drive."""
     media: Media
     features: Features
-    """What the host has set, for this namespace and for the controller."""
+    """Features that the host has set, of this namespace and of the controller."""
     in_flight: BlocksInFlight = field(default_factory=BlocksInFlight)
     uncorrectable: UncorrectableBlocks = field(default_factory=UncorrectableBlocks)
     unformatted: int = 0
     """Per cent of a format that are still to be done."""
     placed: bool = False
-    """What is written goes to reclaim units, which are counted."""
+    """Flag: writes go to reclaim units, which are counted."""
     block_size: int = field(init=False)
     """Bytes of a logical block."""
     blocks: int = field(init=False)
     """Logical blocks; what is left of the media behind the last whole one is not used."""
     metadata: Metadata = field(init=False)
-    """What a block has beside its bytes."""
+    """Metadata of each block."""
 
     def __post_init__(self) -> None:
         self.reshape(self.shape)
@@ -147,9 +147,9 @@ class Namespace:
 
     @property
     def fast_path(self) -> FastAccess | None:
-        """How plain reads and writes, which need nothing but their data to be moved, do that.
+        """The fast path's access; None where commands need more than that their data is moved.
 
-        Whatever else a namespace wants of a command belongs here: the fast path asks nothing else.
+        All further conditions of a namespace belong here: the fast path checks nothing else.
         """
         features = self.features
         if (
@@ -180,7 +180,7 @@ class Namespace:
 
 
 Flushed = tuple[Namespace, MediaError | None]
-"""How the flush of a namespace has ended."""
+"""A namespace that was flushed, and the error, if any."""
 
 
 def flushing(namespaces: Iterable[Namespace]) -> Callable[[], list[Flushed]]:

@@ -62,12 +62,12 @@ class UncorrectableBlocks:
             self._replace(low, high, [part for part in (left, right) if part[0] < part[1]])
 
     def splits(self, lba: int, count: int) -> bool:
-        """Whether `remove` would leave one range more."""
+        """Return True if `remove` would split a range."""
         at = bisect_right(self._ends, lba)
         return at < len(self.firsts) and self.firsts[at] < lba and self._ends[at] > lba + count
 
     def touches(self, lba: int, count: int) -> bool:
-        """Whether `add` would only make a range longer."""
+        """Return True if `add` would only extend a range."""
         at = bisect_left(self._ends, lba)
         return at < len(self.firsts) and self.firsts[at] <= lba + count
 

@@ -60,11 +60,11 @@ class ZonedNamespace(Namespace):
         return len(self.zones.every) * self.shape.zone_size
 
     def require_readable(self, lba: int, count: int) -> None:
-        """As `Zones.require_readable`."""
+        """Raise NvmeError for blocks in offline zones (`Zones.require_readable`)."""
         self.zones.require_readable(lba, count)
 
     def claim(self, lba: int, count: int) -> None:
-        """As `Zones.claim`."""
+        """Advance the write pointer over blocks (`Zones.claim`). Raises NvmeError."""
         self.zones.claim(lba, count)
 
     def recommend(self, faults: Iterable[Fault]) -> None:
@@ -79,11 +79,11 @@ class ZonedNamespace(Namespace):
         self.zones.recommend(advice)
 
     def write_protected(self) -> None:
-        """As `Zones.write_protected`."""
+        """Have no zone open any more (`Zones.write_protected`)."""
         self.zones.write_protected()
 
     def lost(self) -> None:
-        """As `Zones.lost`."""
+        """Make all zones read-only (`Zones.lost`)."""
         self.zones.lost()
 
     def store_claims(self) -> None:
@@ -93,7 +93,7 @@ class ZonedNamespace(Namespace):
                 self._store(number, self._write)
 
     def store_claims_at_once(self) -> bool:
-        """As `store_claims`; False where that would have to wait. Raises MediaError."""
+        """Store the records without waiting; False if that is not possible. Raises MediaError."""
         if not self._storing.acquire(blocking=False):
             return False
         try:

@@ -15,7 +15,7 @@ class KeepAlive:
         self._clock = clock
         self._seconds = 0.0
         self.due: float | None = None
-        """When it expires; None while it does not run."""
+        """The time at which it expires; None while it does not run."""
 
     def configure(self, seconds: float) -> None:
         """Begin to count; 0 stops the timer."""
@@ -45,5 +45,5 @@ class KeepAlive:
 
     @property
     def expired(self) -> bool:
-        """The host has not been heard of for too long."""
+        """The host has sent no Keep Alive command in time."""
         return self.due is not None and self._clock() >= self.due

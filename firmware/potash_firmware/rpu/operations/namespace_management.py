@@ -256,7 +256,7 @@ class Management:
             )
 
 
-# What a host describes: the shape of a namespace.
+# The shape of a namespace as a host describes it.
 
 
 def _wanted_blocks(data: bytes, extended_formats: bool) -> NamespaceShape:

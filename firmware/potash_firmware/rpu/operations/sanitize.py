@@ -121,7 +121,7 @@ class Sanitizing:
     """The number of writes in the health log when everything was erased."""
     _dword10: int = 0
 
-    # What the host may do.
+    # Restrictions for the host.
 
     def check(self, command: Command) -> None:
         """Raise NvmeError for a command that is not for now."""

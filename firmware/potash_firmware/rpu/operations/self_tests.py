@@ -99,7 +99,7 @@ class SelfTests:
     _results: list[bytes] = field(default_factory=list)
     running: Running | None = None
 
-    # What a host and its other commands do.
+    # Commands of the host that begin or end tests.
 
     def begin(self, code: SelfTestCode, nsid: int) -> None:
         """Start a test of the controller and of namespace `nsid`: none, one or all.

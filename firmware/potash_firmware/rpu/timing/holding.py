@@ -79,7 +79,7 @@ class Holding:
     fail: Callable[[], None]
     _holders: set[Hashable] = field(default_factory=set, init=False)
     _failed: set[Hashable] = field(default_factory=set, init=False)
-    """Jobs that were told to fail, and have not ended yet."""
+    """Jobs that were failed, and have not ended yet."""
     _attached: bool = field(default=False, init=False)
     _next: int | None = field(default=None, init=False)
     """Nanoseconds of guest time at which some job may have to hold the guest."""

@@ -194,7 +194,7 @@ class JobTime:
             self._drop(timed)
             raise
 
-    # What runs.
+    # Running jobs.
 
     def running(self) -> Iterator[RunningJob]:
         """The running jobs and executions, with the progress of their workers."""

@@ -63,7 +63,7 @@ def fill(controller: Controller, command: Command) -> Steps:
 
 
 def flush(controller: Controller, command: Command) -> Result:
-    """What is acknowledged is in the memory; nothing of it is ever stored elsewhere."""
+    """Complete immediately: acknowledged data is in the memory, and is never stored elsewhere."""
     return None
 
 

@@ -1,7 +1,7 @@
 """Memory Copy: blocks, or bytes of memory, to a memory namespace.
 
-A small copy that no disk delays is done at once. A larger one is done in steps by the media
-executor, between which other commands are served.
+A small copy that no disk delays is done immediately. The media executor does a larger one in
+parts, between which other commands are served.
 
 Source: NVM Express Subsystem Local Memory Command Set Specification 1.0
 (`nvme_spec.memory_commands` gives the basis of its layouts); NVM Command Set Specification 1.2,

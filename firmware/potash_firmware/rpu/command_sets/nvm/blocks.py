@@ -28,7 +28,7 @@ STEP = 4 << 20
 """Bytes that a long command reads or writes before other commands, and resets, are served."""
 
 HOLE_STEP = 256 << 20
-"""As much where nothing is moved: deallocating."""
+"""The same limit for deallocation, which moves no data."""
 
 
 class DeallocatedError(MediaError):
@@ -38,8 +38,8 @@ class DeallocatedError(MediaError):
 class Target:
     """The blocks of a command.
 
-    `wanted` is what is wanted of metadata, None of blocks without; `placement` is a placement
-    identifier, of a drive that has them.
+    `wanted` says how metadata is treated, None for blocks without; `placement` is the placement
+    identifier on a drive with data placement.
     """
 
     __slots__ = (
@@ -67,7 +67,7 @@ class Target:
 
 
 def target(controller: Controller, command: Command, *, moves_data: bool = True) -> Target:
-    """What a command with the fields of Read and Write is about; MDTS is for data alone.
+    """The blocks of a command with the fields of Read and Write; MDTS applies where it moves data.
 
     Raises NvmeError.
     """
@@ -172,7 +172,7 @@ def commit(media: Media) -> None:
 
 
 def read_error(controller: Controller, namespace: Namespace, error: MediaError) -> NvmeError:
-    """What a command ends with that could not read."""
+    """The error of a command that could not read."""
     if isinstance(error, DeallocatedError):
         return NvmeError(
             Status.DEALLOCATED_OR_UNWRITTEN_BLOCK,
@@ -189,7 +189,7 @@ def read_error(controller: Controller, namespace: Namespace, error: MediaError) 
 
 
 def write_error(controller: Controller, namespace: Namespace, error: MediaError) -> NvmeError:
-    """What a command ends with that could not write."""
+    """The error of a command that could not write."""
     return controller.failures.writing(
         namespace.nsid, namespace.media, error, namespace.lba_of(error)
     )
@@ -204,7 +204,7 @@ def require_writable(controller: Controller, namespace: Namespace) -> None:
 
 
 def heals(controller: Controller, namespace: Namespace, slba: int, blocks: int) -> bool:
-    """Whether writing these blocks makes uncorrectable ones good.
+    """Return True if a write of these blocks makes uncorrectable ones good.
 
     Such a write is made durable before the blocks count as good: else a loss of power could bring
     back what was there before they were uncorrectable. Raises NvmeError where a range would be cut
