@@ -7,7 +7,7 @@ from pathlib import Path
 
 from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
-from potash_firmware.rpu.compute.engine import Engine
+from potash_firmware.rpu.compute.engine import ProgramEngine
 from support.nvme_host import DATA, Cqe, Host
 
 FLUSH, COPY, READ, FILL, WRITE = 0, 1, 2, 4, 5
@@ -25,7 +25,7 @@ def powered(
     path: Path | None = None,
     *wanted: NamespaceShape,
     memory_capacity: int | None = None,
-    engine: Engine | None = None,
+    engine: ProgramEngine | None = None,
     memory_bar: int = 0,
 ) -> Iterator[Host]:
     """A drive, enabled with all of its command sets (CC.CSS 110b), and I/O queue 1.

@@ -25,7 +25,7 @@ from potash_device.pcie.config_space import PciIdentity
 from potash_device.settings import BoardSettings
 from potash_firmware.mailbox import ApuPort, ArenaPlan, SharedBuffers, pair
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
-from potash_firmware.rpu.compute.engine import Engine
+from potash_firmware.rpu.compute.engine import ProgramEngine
 from potash_firmware.rpu.loop import Rpu
 from potash_firmware.rpu.settings import RpuSettings
 from pyvfio_user.dma_messages import DmaMessages
@@ -157,7 +157,7 @@ class Host:
         memory: int = MEMORY,
         drive: Drive | None = None,
         identity: PciIdentity | None = None,
-        engine: Engine | None = None,
+        engine: ProgramEngine | None = None,
         cmb: CmbSettings | None = None,
         memory_bar: int = 0,
         *,

@@ -22,7 +22,7 @@ from potash_device.saved import limited
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.accelerators.commands import AcceleratorCommands
 from potash_firmware.rpu.accelerators.write_back import WriteBacks
-from potash_firmware.rpu.compute.engine import Engine, Shared
+from potash_firmware.rpu.compute.engine import ProgramEngine, Shared
 from potash_firmware.rpu.compute.state import Compute
 from potash_firmware.rpu.deadlines import Deadlines, GuestClock
 from potash_firmware.rpu.faults import Faults
@@ -53,7 +53,7 @@ from potash_firmware.rpu.placement import Placement
 from potash_firmware.rpu.scheduler import Scheduler, Signal
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.statistics import Statistics
-from potash_firmware.rpu.telemetry_areas import Source, collect
+from potash_firmware.rpu.telemetry_areas import TelemetrySource, collect
 from potash_firmware.rpu.transfer import Transfer
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Controller:
         board: Board,
         settings: RpuSettings,
         apu: ApuLink,
-        engine: Engine,
+        engine: ProgramEngine,
         support: CommandSupport,
         clock: Callable[[], float],
     ) -> None:
@@ -202,7 +202,7 @@ class Controller:
             self.job_time,
         )
 
-        source = Source(
+        source = TelemetrySource(
             settings,
             board,
             self.firmware,

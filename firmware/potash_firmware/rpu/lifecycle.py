@@ -36,7 +36,7 @@ LOG_INTERVAL = 60.0
 """Seconds before the same kind of failure is worth another line."""
 
 
-class State(Enum):
+class ControllerState(Enum):
     DISABLED = auto()
     ENABLING = auto()  # EN is set; the media still has work of the time before
     READY = auto()
@@ -51,18 +51,18 @@ class Event(Enum):
     RESET = auto()  # function level reset, subsystem reset, the host is gone
 
 
-TRANSITIONS: dict[tuple[State, Event], State] = {
-    (State.DISABLED, Event.ENABLE): State.ENABLING,
-    (State.DISABLED, Event.RESET): State.DISABLED,
-    (State.ENABLING, Event.START): State.READY,
-    (State.ENABLING, Event.DISABLE): State.DISABLED,
-    (State.ENABLING, Event.FAIL): State.FAILED,
-    (State.ENABLING, Event.RESET): State.DISABLED,
-    (State.READY, Event.DISABLE): State.DISABLED,
-    (State.READY, Event.FAIL): State.FAILED,
-    (State.READY, Event.RESET): State.DISABLED,
-    (State.FAILED, Event.DISABLE): State.DISABLED,
-    (State.FAILED, Event.RESET): State.DISABLED,
+TRANSITIONS: dict[tuple[ControllerState, Event], ControllerState] = {
+    (ControllerState.DISABLED, Event.ENABLE): ControllerState.ENABLING,
+    (ControllerState.DISABLED, Event.RESET): ControllerState.DISABLED,
+    (ControllerState.ENABLING, Event.START): ControllerState.READY,
+    (ControllerState.ENABLING, Event.DISABLE): ControllerState.DISABLED,
+    (ControllerState.ENABLING, Event.FAIL): ControllerState.FAILED,
+    (ControllerState.ENABLING, Event.RESET): ControllerState.DISABLED,
+    (ControllerState.READY, Event.DISABLE): ControllerState.DISABLED,
+    (ControllerState.READY, Event.FAIL): ControllerState.FAILED,
+    (ControllerState.READY, Event.RESET): ControllerState.DISABLED,
+    (ControllerState.FAILED, Event.DISABLE): ControllerState.DISABLED,
+    (ControllerState.FAILED, Event.RESET): ControllerState.DISABLED,
 }
 
 
@@ -73,7 +73,7 @@ class Lifecycle:
     controller: Controller
     on_reset: Callable[[], None]
     clock: Callable[[], float]
-    state: State = State.DISABLED
+    state: ControllerState = ControllerState.DISABLED
     serving: bool = False
     """Commands may be fetched and executed."""
     shut_down: bool = False
@@ -113,7 +113,7 @@ class Lifecycle:
 
     def service(self) -> None:
         """Do what has waited for the media to end what they had begun."""
-        if self.state is State.ENABLING:
+        if self.state is ControllerState.ENABLING:
             self._start_if_possible()
         # What was waiting may have begun a write that a shutdown's flush is to cover.
         if self.flush_is_due:
@@ -142,15 +142,20 @@ class Lifecycle:
         """A shutdown is waited for."""
         return self._flushes or self.flush_is_due
 
-    def load(self, state: State) -> None:
+    def load(self, state: ControllerState) -> None:
         """Go on in a state that was saved. Raises ValueError where the registers disagree."""
         status = self._status()
-        if (status.rdy, status.cfs) != (state is State.READY, state is State.FAILED):
+        if (status.rdy, status.cfs) != (
+            state is ControllerState.READY,
+            state is ControllerState.FAILED,
+        ):
             raise ValueError(f"a controller that is {state.name} does not say so in CSTS")
         queues, dma = bool(self._board.queues.submissions), self._board.dma.started
-        if (state is State.READY) != dma or (queues and state in (State.DISABLED, State.ENABLING)):
+        if (state is ControllerState.READY) != dma or (
+            queues and state in (ControllerState.DISABLED, ControllerState.ENABLING)
+        ):
             raise ValueError(f"a controller that is {state.name} has other queues")
-        if state is State.READY and not queues:
+        if state is ControllerState.READY and not queues:
             raise ValueError("a controller that is ready has no queues")
         self.state = state
         self._update_status()
@@ -163,18 +168,18 @@ class Lifecycle:
             self._board.trace.sink("rpu.state", {"state": after.name})
         log.debug("the controller is %s", after.name.lower())
         self.state = after
-        if after is State.DISABLED:
+        if after is ControllerState.DISABLED:
             # Who resets the whole function may do so to give it to somebody else.
             self._end_session(next_host=event is Event.RESET)
-        elif after is State.ENABLING:
+        elif after is ControllerState.ENABLING:
             # A host that shut down with EN = 0 has no other way to begin again than to set it.
             self._no_shutdown()
-        elif after is State.READY:
+        elif after is ControllerState.READY:
             self.controller.select_command_sets()
             self.controller.persistence.in_use()
             self.controller.began()
             self._update_status(rdy=1)
-        elif after is State.FAILED:
+        elif after is ControllerState.FAILED:
             self._board.dma.stop()
             self._update_status(cfs=1)
             self.controller.failed()
@@ -272,5 +277,7 @@ class Lifecycle:
         status = self._status().update(**fields)
         self._board.registers.write(Register.CSTS, status.encode())
         # Asked for every command, while a register takes a microsecond to take apart.
-        self.serving = self.state is State.READY and status.shst == ShutdownStatus.NORMAL_OPERATION
+        self.serving = (
+            self.state is ControllerState.READY and status.shst == ShutdownStatus.NORMAL_OPERATION
+        )
         self.shut_down = status.shst == ShutdownStatus.COMPLETE

@@ -43,11 +43,11 @@ from potash_firmware.rpu.admin.placement import PLACEMENT_ADMIN, PLACEMENT_IO
 from potash_firmware.rpu.arbitration import PASS_TIME, Arbiter
 from potash_firmware.rpu.command_sets import COMMANDS
 from potash_firmware.rpu.commands import Commands
-from potash_firmware.rpu.compute.engine import Engine
+from potash_firmware.rpu.compute.engine import ProgramEngine
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import support
 from potash_firmware.rpu.interrupts import Interrupts
-from potash_firmware.rpu.lifecycle import Lifecycle, State
+from potash_firmware.rpu.lifecycle import ControllerState, Lifecycle
 from potash_firmware.rpu.migration.migration import Migration
 from potash_firmware.rpu.namespaces.namespace import flushing
 from potash_firmware.rpu.settings import RpuSettings
@@ -81,7 +81,7 @@ class Rpu:
         settings: RpuSettings,
         apu: ApuLink,
         clock: Callable[[], float],
-        engine: Engine | None = None,
+        engine: ProgramEngine | None = None,
     ) -> None:
         engine = engine or apu.engines
         admin = {**ADMIN_COMMANDS, **(FAULT_COMMANDS if settings.allow_faults else {})}
@@ -153,7 +153,10 @@ class Rpu:
             (queues.shadow is not None or queues.page is not None)
             and self._board.dma.mastering
             and not self.lifecycle.shut_down
-            and (self.lifecycle.serving or (self.lifecycle.state is State.READY and queues.blocked))
+            and (
+                self.lifecycle.serving
+                or (self.lifecycle.state is ControllerState.READY and queues.blocked)
+            )
         )
         tick = self._polling.timeout if polling else None
         if tick == 0.0:
@@ -276,7 +279,7 @@ class Rpu:
     def _fault(self, error: Exception) -> None:
         """A pass has met a mistake of the firmware: a host that is there has to reset."""
         reason = f"a mistake of the firmware: {error!r}"
-        if self.lifecycle.state in (State.ENABLING, State.READY):
+        if self.lifecycle.state in (ControllerState.ENABLING, ControllerState.READY):
             try:
                 self.lifecycle.fail(reason)
             except Exception:  # perhaps the same, in what is recorded of a fault
@@ -306,12 +309,12 @@ class Rpu:
             self._scheduler.run()
         if self._deadlines.heap and self._scheduler.time_passes():
             self._polling.worked(0)  # who is answered may have another command
-        if self.lifecycle.state is State.ENABLING or self.lifecycle.flush_is_due:
+        if self.lifecycle.state is ControllerState.ENABLING or self.lifecycle.flush_is_due:
             self.lifecycle.service()
         try:
             if not self._commands.paused:
                 self._poll_and_execute()
-                if self.controller.events.queued and self.lifecycle.state is State.READY:
+                if self.controller.events.queued and self.lifecycle.state is ControllerState.READY:
                     self.controller.events.deliver()
                 if self._scheduler.ready:
                     self._scheduler.run()
@@ -376,7 +379,7 @@ class Rpu:
                 self.lifecycle.subsystem_reset()
 
     def _doorbell(self, offset: int, value: int) -> None:
-        if self.lifecycle.state is not State.READY or self.lifecycle.shut_down:
+        if self.lifecycle.state is not ControllerState.READY or self.lifecycle.shut_down:
             return
         try:
             queue = self._board.queues.ring(offset, value)
@@ -421,7 +424,7 @@ class Rpu:
     # Commands.
 
     def _poll_and_execute(self) -> None:
-        if self.lifecycle.state is not State.READY:
+        if self.lifecycle.state is not ControllerState.READY:
             return
         # Also during a shutdown: what waits for room is still owed.
         freed, errors = self._board.queues.poll()

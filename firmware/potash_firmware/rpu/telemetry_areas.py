@@ -18,7 +18,7 @@ from potash_firmware.rpu.settings import RpuSettings
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class TelemetrySource:
     """The parts of a controller that telemetry is collected from."""
 
     settings: RpuSettings
@@ -33,12 +33,12 @@ class Source:
     media_work: MediaWork
 
 
-def collect(source: Source) -> Areas:
+def collect(source: TelemetrySource) -> Areas:
     """The three data areas, as what JSON can say."""
     return (_configuration(source), _state(source), _recent(source))
 
 
-def _configuration(source: Source) -> dict[str, object]:
+def _configuration(source: TelemetrySource) -> dict[str, object]:
     board = source.board.settings
     return {
         "identity": dataclasses.asdict(source.settings.identity),
@@ -65,7 +65,7 @@ def _configuration(source: Source) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _state(source: Source) -> dict[str, object]:
+def _state(source: TelemetrySource) -> dict[str, object]:
     queues, registers = source.board.queues, source.board.registers
     return {
         "registers": {
@@ -101,7 +101,7 @@ def _state(source: Source) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _recent(source: Source) -> dict[str, object]:
+def _recent(source: TelemetrySource) -> dict[str, object]:
     return {
         "recent": [
             {"time": one.time, "point": one.point, "qid": one.qid, "cid": one.cid, "what": one.what}

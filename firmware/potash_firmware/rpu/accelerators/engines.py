@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Engines:
-    """The engines of all compute namespaces, and what they were asked: an `engine.Engine`.
+    """The engines of all compute namespaces, and what they were asked: an `engine.ProgramEngine`.
 
     Args:
         send: sends a message to an APU that is there.
@@ -58,7 +58,7 @@ class Engines:
     _executions: dict[int, Future[Execution]] = field(default_factory=dict, init=False)
     ended: deque[Future[Any]] = field(default_factory=deque, init=False)
 
-    # The interface `engine.Engine`.
+    # The interface `engine.ProgramEngine`.
 
     def open(self, nsid: int) -> None:
         self._open.add(nsid)

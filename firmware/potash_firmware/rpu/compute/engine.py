@@ -44,7 +44,7 @@ class Execution(NamedTuple):
     """The work that the program has counted, where time is modelled."""
 
 
-class Engine(Protocol):
+class ProgramEngine(Protocol):
     """The component that runs the programs of all compute namespaces."""
 
     device_defined: int

@@ -17,7 +17,7 @@ from typing import Annotated
 from nvme_spec import computational
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.mailbox.messages import Outcome, next_serial
-from potash_firmware.rpu.compute.engine import Engine, Shared
+from potash_firmware.rpu.compute.engine import ProgramEngine, Shared
 from potash_firmware.rpu.settings import ComputeSettings
 from potash_wire.records import U8, U16, Range
 
@@ -91,7 +91,7 @@ class Programs:
 
     nsid: int
     limits: ComputeSettings
-    engine: Engine
+    engine: ProgramEngine
     in_use: Callable[[Program], bool]
     has_room: Callable[[], bool]
     _programs: dict[int, Program] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from nvme_spec.computational import MEMORY_RANGE_SIZE, Execute, MemoryRange
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.mailbox.messages import Outcome
 from potash_firmware.rpu.command import Command, Steps
-from potash_firmware.rpu.compute.engine import Engine, Execution, SharedRange
+from potash_firmware.rpu.compute.engine import Execution, ProgramEngine, SharedRange
 from potash_firmware.rpu.compute.programs import Program, Programs
 from potash_firmware.rpu.compute.ranges import RangeSet, RangeSets
 from potash_firmware.rpu.scheduler import Signal, Wait, never
@@ -41,7 +41,7 @@ _FAILURES = {
 
 
 @dataclass(eq=False, slots=True)
-class Run:
+class ExecuteCommand:
     """An Execute command in progress."""
 
     command: Command
@@ -68,13 +68,13 @@ class Runs:
     """The Execute commands of compute namespace `nsid`."""
 
     nsid: int
-    engine: Engine
+    engine: ProgramEngine
     transfer: Transfer
     job_time: JobTime | None = None
     """The time of executions, where that is modelled."""
-    running: set[Run] = field(default_factory=set)
+    running: set[ExecuteCommand] = field(default_factory=set)
     """Commands that were given to the engine, or are about to be."""
-    _waiting: deque[Run] = field(default_factory=deque)
+    _waiting: deque[ExecuteCommand] = field(default_factory=deque)
 
     def execute(self, command: Command, programs: Programs, sets: RangeSets) -> Steps:
         """Take an Execute Program command. Raises NvmeError."""
@@ -113,7 +113,7 @@ class Runs:
 
     def _prepare(
         self, command: Command, programs: Programs, sets: RangeSets
-    ) -> tuple[Run, tuple[SharedRange, ...]]:
+    ) -> tuple[ExecuteCommand, tuple[SharedRange, ...]]:
         """A command's fields, checked, and its ranges. Raises NvmeError."""
         fields = Execute.decode(command.entry)
         program = programs.runnable(fields.pind)
@@ -138,10 +138,10 @@ class Runs:
             ranges = tuple(MemoryRange.decode_list(head))
         resolved = sets.resolve(ranges)
         parameters = (fields.cparam1, fields.cparam2)
-        run = Run(command, program, ranges, range_set, parameters, length, skipped)
+        run = ExecuteCommand(command, program, ranges, range_set, parameters, length, skipped)
         return run, resolved
 
-    def _outcome(self, run: Run, execution: Execution) -> int:
+    def _outcome(self, run: ExecuteCommand, execution: Execution) -> int:
         if execution.outcome is Outcome.RETURNED:
             return execution.value
         if execution.outcome is Outcome.CANCELLED and run.stopped is not None:
@@ -153,7 +153,7 @@ class Runs:
 
     # Stopping.
 
-    def stop(self, run: Run, error: Exception) -> None:
+    def stop(self, run: ExecuteCommand, error: Exception) -> None:
         """Have it end soon, with `error` unless its end comes first."""
         if run.stopped is None:
             run.stopped = error
@@ -163,7 +163,7 @@ class Runs:
     def stop_all(self, error: NvmeError, memory: int = 0) -> set[Future[Execution]]:
         """Stop every command, or those that use a memory namespace; what is to be waited for."""
 
-        def concerns(run: Run) -> bool:
+        def concerns(run: ExecuteCommand) -> bool:
             return not memory or any(one.nsid == memory for one in run.ranges)
 
         for run in [one for one in self._waiting if concerns(one)]:
@@ -181,7 +181,7 @@ class Runs:
 
     # Turns.
 
-    def release(self, run: Run) -> None:
+    def release(self, run: ExecuteCommand) -> None:
         """Remove a command that neither runs nor waits any more, so that others may run."""
         self.running.discard(run)
         if run in self._waiting:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nvme_spec.status import NvmeError
-from potash_firmware.rpu.compute.engine import Engine, Execution
+from potash_firmware.rpu.compute.engine import Execution, ProgramEngine
 from potash_firmware.rpu.compute.programs import Programs
 from potash_firmware.rpu.compute.ranges import Memory, RangeSets
 from potash_firmware.rpu.compute.runs import Runs
@@ -40,7 +40,7 @@ class Compute:
     needed."""
 
     settings: ComputeSettings
-    engine: Engine
+    engine: ProgramEngine
     transfer: Transfer
     memory: Memory
     job_time: JobTime | None = None

@@ -23,7 +23,7 @@ from potash_firmware.rpu.compute.programs import SavedProgram
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.features.values import SavedFeatures
 from potash_firmware.rpu.interrupts import Interrupts
-from potash_firmware.rpu.lifecycle import Lifecycle, State
+from potash_firmware.rpu.lifecycle import ControllerState, Lifecycle
 from potash_firmware.rpu.logs.health import SavedHealth
 from potash_firmware.rpu.migration import form
 from potash_firmware.rpu.namespaces.memory import ComputeNamespace, MemoryNamespace
@@ -202,14 +202,14 @@ class Loadable:
         function has to be reset then."""
         drive, board = self.drive, controller.board
         board.load(drive.board)
-        if drive.lifecycle not in State.__members__:
+        if drive.lifecycle not in ControllerState.__members__:
             raise ValueError(f"a controller cannot be {drive.lifecycle}")
         for offset, piece in drive.download:
             controller.firmware.download.put(offset, [memoryview(piece)])
         controller.reachability.load(*drive.reachability)
         controller.features.load(drive.features)
         controller.go_on(*drive.unreported)
-        lifecycle.load(State[drive.lifecycle])
+        lifecycle.load(ControllerState[drive.lifecycle])
         every = controller.namespaces.every.items()
         compute = {nsid for nsid, one in every if isinstance(one, ComputeNamespace)}
         for one in drive.compute:

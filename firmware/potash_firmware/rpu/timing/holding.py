@@ -25,7 +25,7 @@ POLL = 0.001
 """Seconds between two looks at what a job has modelled, while the guest stands still for it."""
 
 
-class Source(Protocol):
+class Connection(Protocol):
     """A descriptor to wait for."""
 
     def fileno(self) -> int: ...
@@ -47,7 +47,7 @@ class Standstill(Protocol):
     def release(self, holder: Hashable) -> None: ...
 
     @property
-    def source(self) -> Source | None: ...
+    def source(self) -> Connection | None: ...
 
     @property
     def timeout(self) -> float | None: ...

@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # it takes NumPy, as in the controller
     from potash_firmware.rpu.timing.modelled import ModelledTime
 
 
-class Source(NamedTuple):
+class CopySource(NamedTuple):
     """Bytes of a namespace, from byte `first` on."""
 
     namespace: Namespace | MemoryNamespace
@@ -46,7 +46,7 @@ class Source(NamedTuple):
 class Part(NamedTuple):
     """A part of a copy that is done in one go."""
 
-    source: Source
+    source: CopySource
     target: memoryview
 
 
@@ -91,7 +91,7 @@ def copy(controller: Controller, command: Command) -> Steps:
     return (yield from controller.deadlines.not_before(due, steps))
 
 
-def _modelled(timing: ModelledTime, sources: Sequence[Source], total: int) -> int:
+def _modelled(timing: ModelledTime, sources: Sequence[CopySource], total: int) -> int:
     """The time at which a modelled drive has copied so many bytes. Raises NvmeError."""
     reads = [one for one in sources if isinstance(one.namespace, Namespace)]
     read = [timing.read(one.namespace.nsid, one.first, one.length) for one in reads]
@@ -99,14 +99,14 @@ def _modelled(timing: ModelledTime, sources: Sequence[Source], total: int) -> in
     return timing.memory(total + memory, after=max(read, default=None))
 
 
-def _bytes(controller: Controller, target: MemoryNamespace, one: MemorySourceRange) -> Source:
+def _bytes(controller: Controller, target: MemoryNamespace, one: MemorySourceRange) -> CopySource:
     namespace = source_memory(controller, target.nsid, one.snsid, one.sopt)
     require_granularity(one.saddr, one.nbyte)
     namespace.require_range(one.saddr, one.nbyte)
-    return Source(namespace, one.saddr, one.nbyte)
+    return CopySource(namespace, one.saddr, one.nbyte)
 
 
-def _blocks(controller: Controller, target: MemoryNamespace, one: BlockSourceRange) -> Source:
+def _blocks(controller: Controller, target: MemoryNamespace, one: BlockSourceRange) -> CopySource:
     if one.snsid == target.nsid:
         raise NvmeError(
             Status.INCOMPATIBLE_NAMESPACE, "blocks are of another namespace than the target"
@@ -118,10 +118,10 @@ def _blocks(controller: Controller, target: MemoryNamespace, one: BlockSourceRan
     require_copyable(controller, target.nsid, one.snsid, one.sopt)
     first, length = namespace.byte_range(one.slba, one.blocks)
     blocks.require_correctable(namespace, one.slba, one.blocks)
-    return Source(namespace, first, length)
+    return CopySource(namespace, first, length)
 
 
-def _parts(sources: Sequence[Source], target: memoryview) -> Iterator[Part]:
+def _parts(sources: Sequence[CopySource], target: memoryview) -> Iterator[Part]:
     at = 0
     for source in sources:
         for first, length in blocks.pieces(source.first, source.length, blocks.STEP):
@@ -162,7 +162,7 @@ def _require_there(controller: Controller, namespace: Namespace | MemoryNamespac
         raise controller.namespaces.absent(namespace.nsid)
 
 
-def _moved(source: Source, target: memoryview) -> bool:
+def _moved(source: CopySource, target: memoryview) -> bool:
     """Copy what needs no waiting; whether it did. Raises MediaError."""
     namespace, first, length = source
     if isinstance(namespace, MemoryNamespace):
@@ -171,7 +171,7 @@ def _moved(source: Source, target: memoryview) -> bool:
     return not namespace.dulbe and namespace.media.read_at_once([target], first)
 
 
-def _moving(source: Source, target: memoryview) -> Callable[[], None]:
+def _moving(source: CopySource, target: memoryview) -> Callable[[], None]:
     namespace, first, length = source
     dulbe = isinstance(namespace, Namespace) and namespace.dulbe
     media = namespace.media

@@ -42,7 +42,7 @@ from potash_firmware.rpu.scheduler import Signal, Wait, never
 if TYPE_CHECKING:
     from potash_firmware.rpu.timing.modelled import ModelledTime
 
-Run = Callable[[Command, Callable[[Command], Result]], None]
+StartCommand = Callable[[Command, Callable[[Command], Result]], None]
 """Takes the first steps of a command and does what comes of them."""
 
 
@@ -54,7 +54,7 @@ class Outcome(NamedTuple):
     write_error: MediaError | None = None
 
 
-def begin(controller: Controller, command: Command, run: Run) -> bool:
+def begin(controller: Controller, command: Command, run: StartCommand) -> bool:
     """Deal with a command that is half of a fused operation, or follows one.
 
     False where it is to be executed by itself.
