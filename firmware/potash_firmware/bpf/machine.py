@@ -93,7 +93,7 @@ INSTRUCTION_LIMIT = 1_000_000_000_000
 MAX_CONTEXT = (1 << 20) + PAGE
 """Maximum bytes of a program's context: an argument list of 1 MiB, and the structure around it."""
 
-_NO_ARGUMENTS = Context()
+NO_ARGUMENTS = Context()
 _CONTEXT_ALIGNMENT = 8
 
 
@@ -260,7 +260,7 @@ def run_program(
     input_length: int,
     services: Services,
     output_length: int | None = None,
-    context: Context = _NO_ARGUMENTS,
+    context: Context = NO_ARGUMENTS,
     instruction_limit: int = INSTRUCTION_LIMIT,
     frame_size: int = FRAME_SIZE,
     engine: Engine | Execute = Engine.INTERPRETER,

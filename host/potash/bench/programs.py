@@ -1,8 +1,8 @@
 """Programs on an accelerator's processor, compared with the same C compiled for this machine.
 
 Both work on the same memory, alternately, and their outputs must be equal. Potash's time is that of
-a job, from the linked program to its value, without the compiler, which runs once for a program and
-is measured separately. The native code has no bounds checks and no limit.
+a job whose program the worker has run before, without the compiler, which runs once for a program
+and is measured separately. The native code has no bounds checks and no limit.
 """
 
 import ctypes
@@ -26,6 +26,7 @@ from potash.sdk.progress import Progress
 from potash_firmware import bpf
 from potash_firmware.bpf import elf, engine, reserve
 from potash_firmware.bpf.arena import Layout
+from potash_firmware.bpf.machine import NO_ARGUMENTS, context_length
 from potash_firmware.bpf.native import compiler
 from potash_firmware.bpf.native import engine as native
 
@@ -131,13 +132,14 @@ class _Bench:
     def kernel(self, name: str, pairs: int) -> Iterator[Result]:
         """Time beside native code's, time to compile, and time to load from the cache."""
         program = self._program(name)
+        prepared = self._prepare(program)
         baseline = self._native(name)
         yield from self._compiling(name, program)
         begin = self._layout.output_offset
         output = self._memory[begin : begin + SIZE]
         outputs = []
         runs: tuple[Callable[[], tuple[float, int]], ...] = (
-            lambda: self._run(program),
+            lambda: self._run(prepared),
             lambda: self._run_native(baseline),
         )
         for run in runs:
@@ -149,16 +151,17 @@ class _Bench:
         times = []
         for index in range(pairs):
             if index % 2:
-                baseline_time, potash = self._run_native(baseline)[0], self._run(program)[0]
+                baseline_time, potash = self._run_native(baseline)[0], self._run(prepared)[0]
             else:
-                potash, baseline_time = self._run(program)[0], self._run_native(baseline)[0]
+                potash, baseline_time = self._run(prepared)[0], self._run_native(baseline)[0]
             times.append((potash * 1e3, baseline_time * 1e3))
         yield paired(name, "time", "ms", self._baseline.name, times)
 
     def helper(self, pairs: int) -> Iterator[Result]:
         program = self._program(HELPER)
-        self._run(program, HELPER_CALLS)
-        costs = [self._run(program, HELPER_CALLS)[0] / HELPER_CALLS * 1e6 for _ in range(pairs)]
+        prepared = self._prepare(program)
+        self._run(prepared, HELPER_CALLS)
+        costs = [self._run(prepared, HELPER_CALLS)[0] / HELPER_CALLS * 1e6 for _ in range(pairs)]
         yield alone(HELPER, "call", "µs", costs)
 
     def _program(self, name: str) -> bpf.Program:
@@ -201,19 +204,22 @@ class _Bench:
         yield alone(name, "compile", "ms", compiling)
         yield alone(name, "load from the cache", "ms", loading)
 
-    def _run(self, program: bpf.Program, length: int = SIZE) -> tuple[float, int]:
-        """Seconds, and r0."""
-        begun = time.perf_counter()
-        outcome = bpf.run_program(
+    def _prepare(self, program: bpf.Program) -> bpf.Prepared:
+        return bpf.Prepared(
             program,
             self._memory,
             input_size=SIZE,
             output_size=SIZE,
-            input_length=length,
             services=self._services,
+            context_length=context_length(NO_ARGUMENTS),
             instruction_limit=LIMIT,
             engine=bpf.Engine.NATIVE,
         )
+
+    def _run(self, prepared: bpf.Prepared, length: int = SIZE) -> tuple[float, int]:
+        """Seconds, and r0."""
+        begun = time.perf_counter()
+        outcome = prepared.run(length, SIZE, NO_ARGUMENTS)
         return time.perf_counter() - begun, outcome.return_value
 
     def _run_native(self, library: ctypes.CDLL) -> tuple[float, int]:
