@@ -154,6 +154,7 @@ class Worker:
         except Exception as error:
             if not isinstance(error, FAILURES):
                 log.exception("an error of the firmware in an execution")
+                self._release(message.program)  # it may be half prepared
             refused = isinstance(error, (bpf.ProgramError, ValueError))
             self._report(error)
             answer = Executed(message.tag, Outcome.REFUSED if refused else Outcome.FAULTED)
