@@ -164,12 +164,13 @@ class QueueSet:
         """
         freed: list[CompletionQueue] = []
         errors: list[InvalidDoorbell | UnknownDoorbell] = []
-        for offset, value in () if self.page is None else self.page.changes():
-            try:
-                if (queue := self.ring(offset, value)) is not None:
-                    freed.append(queue)
-            except (InvalidDoorbell, UnknownDoorbell) as error:
-                errors.append(error)
+        if self.page is not None:
+            for offset, value in self.page.changes():
+                try:
+                    if (queue := self.ring(offset, value)) is not None:
+                        freed.append(queue)
+                except (InvalidDoorbell, UnknownDoorbell) as error:
+                    errors.append(error)
         shadow = self.shadow
         if shadow is None or not shadow.changed():
             return freed, errors
