@@ -1,7 +1,7 @@
 """Named tuples that know how they are stored."""
 
 from collections import _tuplegetter  # type: ignore[attr-defined]  # as named tuples have them
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
 from potash_wire.records import Number, Record, WireError
@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     _Tuple = object  # a field may be called `index` or `count`, as methods of a tuple are
 else:
     _Tuple = tuple
+
+
+def compiled(parameters: str, expression: str, **scope: Any) -> Callable[..., Any]:
+    """A function of parameters that gives an expression's value; `scope` are its other names."""
+    return eval(f"lambda {parameters}: {expression}", {"__name__": __name__, **scope})  # type: ignore[no-any-return]
 
 
 class Value(_Tuple):
@@ -40,14 +45,11 @@ class Value(_Tuple):
     def __new__(cls, *values: Any, **named: Any) -> Self:
         defaults = {f"_{name}": value for name, value in cls._field_defaults.items()}
         parameters = (f"{name}=_{name}" if f"_{name}" in defaults else name for name in cls._fields)
-        new = eval(
-            f"lambda _cls, {', '.join(parameters)}: _new(_cls, ({', '.join(cls._fields)},))",
-            {"__name__": __name__, "_new": tuple.__new__, **defaults},
-        )
+        made = f"_new(_cls, ({', '.join(cls._fields)},))"
+        new = compiled(f"_cls, {', '.join(parameters)}", made, _new=tuple.__new__, **defaults)
         new.__qualname__ = cls.__name__  # for its TypeErrors
         cls.__new__ = new  # type: ignore[method-assign]  # compiled when it is first used
-        made: Self = new(cls, *values, **named)
-        return made
+        return new(cls, *values, **named)  # type: ignore[no-any-return]
 
     def _asdict(self) -> dict[str, Any]:
         return dict(zip(self._fields, self, strict=True))
@@ -95,14 +97,12 @@ class Packed(Value):
     @classmethod
     def decode(cls, data: Buffer) -> Self:
         """The value in exactly these bytes. Raises the class's error."""
-        made: Self = cls.RECORD.decode(data)
-        return made
+        return cls.RECORD.decode(data)  # type: ignore[no-any-return]
 
     @classmethod
     def decode_head(cls, data: Buffer) -> Self:
         """The value that bytes begin with. Raises the class's error."""
-        made: Self = cls.RECORD.decode_from(data)
-        return made
+        return cls.RECORD.decode_from(data)  # type: ignore[no-any-return]
 
     @classmethod
     def decode_list(cls, data: Buffer) -> Iterator[Self]:

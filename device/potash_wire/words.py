@@ -19,18 +19,10 @@ from typing import (
     dataclass_transform,
 )
 
-from potash_wire.packed import Value
+from potash_wire.packed import Value, compiled
 from potash_wire.structures import Word, WordField, field
 
-__all__ = [
-    "Cdws",
-    "CommandDwords",
-    "Word",
-    "WordField",
-    "bits",
-    "field",
-    "put",
-]
+__all__ = ["Cdws", "CommandDwords", "Word", "WordField", "bits", "field", "put"]
 
 
 def put(value: int, low: int, width: int) -> int:
@@ -91,8 +83,8 @@ class Dwords(Value):
                 made[dword] += f" & {_DWORD}" if len(one.dwords) > 1 else ""
         fits = " and ".join(f"0 <= {name} < {1 << one.width}" for name, one in cls._bits.items())
         fields = ", ".join(cls._bits)
-        made_all = f"({', '.join(made.values())})"
-        return _compiled(fields, f"{made_all} if {fits} else refuse({fields})", refuse=cls._refuse)
+        checked = f"({', '.join(made.values())}) if {fits} else refuse({fields})"
+        return compiled(fields, checked, refuse=cls._refuse)
 
     @classmethod
     def _decoder(cls, dwords: Mapping[int, str]) -> Callable[[Sequence[int]], Self]:
@@ -110,7 +102,7 @@ class Dwords(Value):
             elif low:
                 value = f"({value}) >> {low}"
             values.append(value)
-        return _compiled("d", f"new(cls, ({', '.join(values)},))", new=tuple.__new__, cls=cls)
+        return compiled("d", f"new(cls, ({', '.join(values)},))", new=tuple.__new__, cls=cls)
 
     @classmethod
     def _refuse(cls, *values: int) -> NoReturn:
@@ -145,9 +137,3 @@ class CommandDwords(Dwords):
         decode = cls._decoder({10 + i: f"d[{i}]" for i in range(6)})
         cls.decode = decode  # type: ignore[assignment, method-assign]
         return decode(cdws)
-
-
-def _compiled(parameters: str, expression: str, **scope: Any) -> Callable[..., Any]:
-    scope["__name__"] = __name__
-    made: Callable[..., Any] = eval(f"lambda {parameters}: {expression}", scope)
-    return made

@@ -7,13 +7,15 @@ Source: NVM Express Base Specification 2.0, section 4.1.2 (Scatter Gather List).
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple, Self
+from typing import Annotated, Self
 
 from nvme_spec.logs import CommandByte
-from nvme_spec.queues import SGL_DESCRIPTOR, SglDescriptorSubType, SglDescriptorType
+from nvme_spec.queues import SglDescriptorSubType, SglDescriptorType
 from nvme_spec.registers import CmbUse
 from nvme_spec.status import NvmeError, Status
 from potash_device.controller.dma import DmaEngine, transfer_error
+from potash_wire.packed import Packed
+from potash_wire.records import U8, U32, U64, At
 from pyvfio_user.memory import AccessFault
 
 MAX_DESCRIPTORS = 1024
@@ -31,17 +33,17 @@ _COMMAND = struct.Struct("<QQ")
 _LEADS_ON = (SglDescriptorType.SEGMENT, SglDescriptorType.LAST_SEGMENT)
 
 
-class Descriptor(NamedTuple):
+class Descriptor(Packed):
     """One descriptor of 16 bytes; `identifier` is its type and sub type."""
 
-    address: int
-    length: int
-    identifier: int
+    address: U64
+    length: U32
+    identifier: Annotated[U8, At(15)]
 
     @classmethod
     def of_command(cls, dptr_low: int, dptr_high: int) -> Self:
         """The descriptor in a command's data pointer, given as its two halves."""
-        return cls._make(SGL_DESCRIPTOR.unpack(_COMMAND.pack(dptr_low, dptr_high)))
+        return cls.decode(_COMMAND.pack(dptr_low, dptr_high))
 
     @property
     def type(self) -> int:
@@ -106,7 +108,7 @@ def metadata_views(dma: DmaEngine, address: int, length: int, *, write: bool) ->
             location=CommandByte.MPTR,
         )
     try:
-        found = dma.pieces(address, SGL_DESCRIPTOR.size, write=False, use=CmbUse.LISTS)
+        found = dma.pieces(address, _COMMAND.size, write=False, use=CmbUse.LISTS)
     except AccessFault as fault:
         raise transfer_error(fault) from None
     try:
@@ -155,7 +157,7 @@ def _descriptors(dma: DmaEngine, first: Descriptor) -> Iterator[Descriptor]:
 
 def _entries(leading: Descriptor) -> int:
     """How many descriptors the segment has to which `leading` leads. Raises NvmeError."""
-    count, rest = divmod(leading.length, SGL_DESCRIPTOR.size)
+    count, rest = divmod(leading.length, _COMMAND.size)
     if not count or rest or leading.address % SEGMENT_ALIGNMENT:
         raise NvmeError(
             Status.INVALID_SGL_SEGMENT_DESCRIPTOR,
@@ -167,4 +169,4 @@ def _entries(leading: Descriptor) -> int:
 def _segment(dma: DmaEngine, leading: Descriptor) -> list[Descriptor]:
     """The descriptors of a segment, in a copy that the host cannot change any more."""
     content = b"".join(dma.pieces(leading.address, leading.length, write=False, use=CmbUse.LISTS))
-    return [Descriptor._make(fields) for fields in SGL_DESCRIPTOR.iter_unpack(content)]
+    return [*Descriptor.decode_list(content)]
