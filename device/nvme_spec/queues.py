@@ -6,8 +6,10 @@ NVM Express Base Specification 2.0, sections 3.3.3.1 (submission queue entry) an
 """
 
 import struct
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import NamedTuple, Self
+from functools import cache
+from typing import Any, NamedTuple, Self
 
 from nvme_spec.layout import Buffer
 from potash_wire.words import Dwords
@@ -129,17 +131,21 @@ class EntryDwords(Dwords):
     def fields(self) -> dict[str, int]:
         """Those fields of a `SubmissionEntry` that carry it. Raises ValueError for what does not
         fit."""
-        dwords = sorted({dword for one in self._bits.values() for dword in one.dwords})
-        values = self._encoder(dwords)(*self)
-        names = ("mptr" if dword == 4 else f"cdw{dword}" for dword in dwords)
-        return dict(zip(names, values, strict=True))
+        names, encode, _ = self._compiled()
+        return dict(zip(names, encode(*self), strict=True))
 
     @classmethod
     def decode(cls, entry: SubmissionEntry) -> Self:
-        dwords = {dword: f"d.cdw{dword}" for dword in (2, 3, *range(10, 16))}
-        decode = cls._decoder(dwords | {4: "(d.mptr & 0xFFFFFFFF)"})
-        cls.decode = decode  # type: ignore[assignment, method-assign]  # compiled when first used
-        return decode(entry)
+        return cls._compiled()[2](entry)  # type: ignore[no-any-return]
+
+    @classmethod
+    @cache
+    def _compiled(cls) -> tuple[Sequence[str], Callable[..., Any], Callable[..., Any]]:
+        """The names of the fields that carry it, a function that makes them, and its inverse."""
+        found = sorted({dword for one in cls._bits.values() for dword in one.dwords})
+        names = {dword: "mptr" if dword == 4 else f"cdw{dword}" for dword in found}
+        values = {dword: f"(d.{name} & 0xFFFFFFFF)" for dword, name in names.items()}
+        return (*names.values(),), cls._encoder((*names,)), cls._decoder(values)
 
 
 class CompletionEntry(NamedTuple):

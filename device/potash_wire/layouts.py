@@ -84,8 +84,8 @@ class Layout:
         self.name: str = getattr(kind, "__name__", str(kind))
         self.following = 0
         """Bytes that follow, at most; the expressions `_tails` give them."""
-        self.item: Any | None = None
-        """What follows, in a number within `limits`, where it is one field of fixed size."""
+        self.unit = 0
+        """The size of what follows, in a number within `limits`, where it is one field."""
         self.limits = Range(0, 0)
         self._general, self._count = general, count
         self._record_of = record_of
@@ -116,8 +116,8 @@ class Layout:
                 raise LayoutError(f"{self.name} has two fields at byte {at}")
             form += f"{at - end}x{code}"
             end = at + _size(code)
-        if general and general.item:
-            size = general.size + count * general.item.size
+        if general:
+            size = general.size + count * general.unit
         self.form = struct.Struct(f"{form}{max(0, size - end)}x")
         self.unpack = self.form.unpack
         self.size: int = self.form.size
@@ -135,10 +135,10 @@ class Layout:
         self.pack = self._function("m", self._checked(packed, 1, "refuse(m)"))
         self.make = self._function(names, self._checked(made, 2, f"wrong({names})"))
         self.number: Callable[[Any], int] | None = None
-        if self.item and len(self._tails) == 1 and self.item.is_fixed:
+        if self.unit and len(self._tails) == 1:
             self.number = self._function("m", self._number)
         else:
-            self.item = None
+            self.unit = 0
         self.plain: Callable[[Any], Any] | None = None
         """Makes a record that has just the values of the `struct`, whatever they are."""
         if not self._conditions and self.is_fixed:
@@ -239,13 +239,14 @@ class Layout:
         is_text, is_optional = kind is base, MAY_FOLLOW in by_kind
         limits = by_kind.get(Range, Range(0, 1 if is_optional else sys.maxsize))
         items = f"(() if {path} is None else ({path},))" if is_optional else path
-        count, size = f"len({items})", 4
+        count, size = f"len({items})", 1 if kind is bytes else 4
         if is_text:
             followed = f"text({path})"
         else:
             record = self._record_of(kind)
             followed, size = f"joined({self._known(record)}, {items})", record.size
-            self.item, self.limits, self._number = record, limits, count
+        if kind is bytes or (not is_text and record.is_fixed):
+            self.unit, self.limits, self._number = 1 if is_text else size, limits, count
         self.following += limits.most * size
         number = "None"
         if Number in by_kind:
@@ -266,11 +267,14 @@ class Layout:
 
     def _compiled(self, hint: Any, path: str, number: str, is_optional: bool) -> str:
         """Add just as many items; the expression of them all."""
-        assert self._general and self.item
+        assert self._general
         start, end, items = self._start, self._end, ""
-        for i in range(self._count):
-            self._start = self._end = self._general.size + i * self.item.size
+        for i in range(0 if hint is bytes else self._count):
+            self._start = self._end = self._general.size + i * self.unit
             items += self._field(hint, path if is_optional else f"{path}[{i}]") + ", "
+        if hint is bytes:
+            self._start = self._end = self._general.size
+            items = self._add(0, f"{self._count}s", path)
         self._start, self._end = start, end
         if number == "None":
             return f"({items})"

@@ -158,8 +158,8 @@ class Record(Generic[T]):
         if layout.is_fixed:
             self._by_size[layout.size] = layout
             return layout.make(*layout.unpack(data))  # type: ignore[no-any-return]
-        if layout.item and not self._total:
-            number, rest = divmod(size - layout.size, layout.item.size)
+        if layout.unit and not self._total:
+            number, rest = divmod(size - layout.size, layout.unit)
             if number >= 0 and not rest and (found := self._with(number)) is not layout:
                 return found.make(*found.unpack(data))  # type: ignore[no-any-return]
         made, end = self.take(data, 0)

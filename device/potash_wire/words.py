@@ -8,6 +8,7 @@ class GetFeatures(CommandDwords):
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -73,6 +74,7 @@ class Dwords(Value):
         super().__init_subclass__()
 
     @classmethod
+    @cache
     def _encoder(cls, dwords: Iterable[int]) -> Callable[..., tuple[int, ...]]:
         """A function of the fields that makes these dwords; ValueError for what does not fit."""
         made = {dword: "0" for dword in dwords}
@@ -127,8 +129,8 @@ class CommandDwords(Dwords):
     def encode(self) -> Cdws:
         """The six dwords. Raises ValueError for what does not fit."""
         encode = cast(Callable[..., Cdws], self._encoder(range(10, 16)))
-        # Compiled when it is first used.
-        type(self).encode = lambda self: encode(*self)  # type: ignore[method-assign]
+        if "encode" not in vars(type(self)):
+            type(self).encode = lambda self: encode(*self)  # type: ignore[method-assign]
         return encode(*self)
 
     @classmethod

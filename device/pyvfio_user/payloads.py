@@ -318,30 +318,32 @@ class RegionData(Structure):
     data: Annotated[bytes, Number("I")]
 
 
-class _Write(Structure):
-    offset: U64
-    region: U32
-    size: Annotated[U32, Range(0, MULTI_WRITE_DATA)]
-    data: Annotated[bytes, Stored(f"{MULTI_WRITE_DATA}s")]
+_Write = tuple[
+    U64,
+    U32,
+    Annotated[U32, Range(0, MULTI_WRITE_DATA)],
+    Annotated[bytes, Stored(f"{MULTI_WRITE_DATA}s")],
+]
+"""Offset, region, number of bytes, and these."""
 
 
-def _store_writes(writes: tuple[RegionData, ...]) -> tuple[_Write, ...]:
-    return tuple(_Write(offset, region, len(data), data) for offset, region, data in writes)
+class _Writes(Structure):
+    writes: Annotated[tuple[_Write, ...], Number("Q"), Range(0, MAX_MULTI_WRITES)]
 
 
-def _load_writes(writes: tuple[_Write, ...]) -> tuple[RegionData, ...]:
-    return tuple(RegionData(offset, region, data[:size]) for offset, region, size, data in writes)
-
-
-class RegionWriteMulti(Structure):
+class RegionWriteMulti(NamedTuple):
     """REGION_WRITE_MULTI's request: several writes of at most 8 bytes, in order."""
 
-    writes: Annotated[
-        tuple[RegionData, ...],
-        Number("Q"),
-        Range(0, MAX_MULTI_WRITES),
-        Converted(tuple[_Write, ...], _store_writes, _load_writes),
-    ]
+    writes: tuple[RegionData, ...]
+
+    @classmethod
+    def decode(cls, payload: Buffer) -> Self:
+        (writes,) = _Writes.decode(payload)
+        return cls(tuple([RegionData(at, region, data[:n]) for at, region, n, data in writes]))
+
+    def encode(self) -> bytes:
+        writes = [(offset, region, len(data), data) for offset, region, data in self.writes]
+        return _Writes(tuple(writes)).encode()
 
 
 class RegionWriteMultiReply(Structure):

@@ -350,7 +350,9 @@ class Session:
         return b""
 
     def _region_read(self, message: Message) -> bytes:
-        offset, region, count = payloads.RegionAccess.decode_head(message.payload)
+        if len(message.payload) < payloads.REGION_ACCESS.size:
+            raise protocol.ProtocolError("the payload of REGION_READ is too short")
+        offset, region, count = payloads.REGION_ACCESS.unpack_from(message.payload)
         self._require(offset, region, count, write=False)
         data = self._device.region_read(region, offset, count) if count else b""
         if len(data) != count:
