@@ -201,3 +201,19 @@ def test_a_total_length_is_stated() -> None:
     with pytest.raises(WireError):
         Lists.decode(lists.encode()[:12])
     assert [*Numbers.decode_list(b"".join(one.encode() for one in lists.lists))] == [*lists.lists]
+
+
+class Data(Packed):
+    offset: U16
+    data: Annotated[bytes, Number("B")]
+
+
+@pytest.mark.parametrize("count", [0, 1, 16, 17, 255])
+def test_any_number_of_bytes_follows(count: int) -> None:
+    data = Data(5, bytes(range(count)))
+    encoded = data.encode()
+    assert encoded == b"\5\0" + bytes([count]) + data.data
+    assert Data.decode(encoded) == Data.decode_head(encoded + b"more") == data
+    for wrong in (encoded + b"\0", encoded[:2] + bytes([count ^ 1]) + encoded[3:]):
+        with pytest.raises(WireError):
+            Data.decode(wrong)
