@@ -8,10 +8,9 @@ interrupts are those of the `VFIO_` structures that it refers to."""
 
 import struct
 from enum import IntEnum, IntFlag
-from typing import Annotated
 
 from potash_wire.packed import Packed
-from potash_wire.records import U16, U32, Range
+from potash_wire.records import U16, U32
 
 Buffer = bytes | bytearray | memoryview
 
@@ -183,11 +182,13 @@ class Header(Structure):
 
     message_id: U16
     command: U16
-    size: Annotated[U32, Range(HEADER.size, (1 << 32) - 1)]
+    size: U32
     flags: U32 = 0
     error: U32 = 0
 
     def validate(self) -> None:
+        if self.size < HEADER.size:
+            raise ProtocolError(f"a message of {self.size} bytes is shorter than its header")
         if self.flags & TYPE_MASK not in (MessageType.COMMAND, MessageType.REPLY):
             raise ProtocolError(f"{self.flags & TYPE_MASK} is not a type of message")
 
