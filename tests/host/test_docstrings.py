@@ -49,3 +49,11 @@ def test_no_docstring_is_a_fragment(package: str) -> None:
         for line, text in docstrings(path)
         if FRAGMENT.match(text)
     ] == []
+
+
+@pytest.mark.parametrize("name", ["Engine", "Run", "Source", "State"])
+def test_a_short_name_means_one_thing(name: str) -> None:
+    folders = (ROOT / folder for folder in ("device", "firmware", "host"))
+    texts = [path.read_text() for folder in folders for path in folder.rglob("*.py")]
+    found = [text for text in texts if re.search(rf"^\s*class {name}\b", text, re.MULTILINE)]
+    assert len(found) <= 1
