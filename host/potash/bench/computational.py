@@ -3,8 +3,9 @@
 import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from nvme_spec import computational
 from nvme_spec.queues import SubmissionEntry
@@ -23,8 +24,7 @@ INDEX = 15
 RANGES = (Bytes(MEMORY, 0, PAGE), Bytes(MEMORY, PAGE, PAGE))
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(NamedTuple):
     """`depth` executions at a time, with `ranges` by a memory range set or with none."""
 
     name: str

@@ -4,8 +4,8 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from potash.sdk.errors import PotashError
 
@@ -34,8 +34,7 @@ def filled(*names: str) -> Iterator[Path]:
         yield folder
 
 
-@dataclass(frozen=True)
-class Workload:
+class Workload(NamedTuple):
     """What each processor does to the drive: `mode` is fio's `rw`, `depth` commands at a time."""
 
     name: str

@@ -12,7 +12,8 @@ import random
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -59,15 +60,14 @@ Command = Callable[[int], tuple[SubmissionEntry, bytes]]
 identifier and its data pointer."""
 
 
-@dataclass(frozen=True)
-class LoadResult:
+class LoadResult(NamedTuple):
     """The measured results of a load."""
 
     rate: float
     """Commands a second."""
     cost: float
     """Processor seconds of all the device's processes for each command."""
-    latencies: list[float] = field(default_factory=list)
+    latencies: Sequence[float] = ()
     """Seconds from the doorbell to the completion of each, where they were measured."""
 
 
@@ -300,8 +300,7 @@ def _copy(_: int) -> tuple[SubmissionEntry, bytes]:
     return SubmissionEntry(MemoryOpcode.MEMORY_COPY, nsid=MEMORY, **fields), source
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(NamedTuple):
     """The same command at random places: `depth` at a time in each of `queues`.
 
     The baseline copies as many bytes as each of them from memory to memory, within `target` bytes;

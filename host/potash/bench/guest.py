@@ -8,8 +8,7 @@ second in the next one.
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from potash.bench.drives import WORKLOADS, Workload, filled
 from potash.bench.processors import Followed, Meter, process_time, thread_time
@@ -30,8 +29,7 @@ LIMIT = 60.0
 """Seconds that a window may take beyond its length before the guest counts as hung."""
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """What one drive did in one window; processor times are seconds for each command."""
 
     commands: float

@@ -9,8 +9,8 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from potash.bench.report import Result, alone, median, once, paired
 from potash.sdk.errors import PotashError
@@ -23,6 +23,7 @@ from potash_device.vta.isa import Alu, Gemm
 
 START = """
 import time
+from typing import NamedTuple
 started = time.perf_counter()
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
@@ -33,8 +34,7 @@ print(time.perf_counter() - started)
 """A process of its own: from nothing to the end of an empty stream."""
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(NamedTuple):
     """A stream, and the path that is forced on the simulator."""
 
     make: Callable[[], streams.Stream]

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from potash.fleet.directory import File
 from potash.schema import Amount, Count, Key, Signed64
 from potash.sdk.errors import PotashError
 
 
-@dataclass(frozen=True)
-class Dataset:
+class Dataset(NamedTuple):
     """A data set: files that are spread over drives."""
 
     name: Annotated[str, "The data set's name."]
@@ -31,8 +30,7 @@ class Dataset:
         return sum(file.size for _, file in self.shards)
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """The result of a program on one file of a data set."""
 
     name: Annotated[str, "The file's name; ends in ? if it was missing from the start."]

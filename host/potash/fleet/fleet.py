@@ -13,7 +13,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -383,4 +382,4 @@ class Fleet:
         except PotashError as error:
             lost = self.placement.missing(drive)
             one = Result(file.name, file.shard, drive, held=file.size, error=lost or str(error))
-            return replace(one, missing=bool(lost))
+            return one._replace(missing=bool(lost))

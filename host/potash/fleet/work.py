@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from distributed import get_worker
@@ -84,11 +83,10 @@ def run_job(drive: str, file: File, image: bytes, job: Job) -> Result:
         raise
     except PotashError as error:
         printed = error.printed if isinstance(error, JobFailed) else ()
-        return replace(found, error=str(error), printed=printed)
+        return found._replace(error=str(error), printed=printed)
     values = [file.size if one is INPUT_LENGTH else one for one in job.args]
     given = len(image) + sum(len(argument_bytes(one)) for one in values)
-    return replace(
-        found,
+    return found._replace(
         output=result.output,
         produced=result.status.produced,
         return_value=result.status.return_value,

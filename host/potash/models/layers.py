@@ -11,8 +11,7 @@ whole numbers, exact in any order, and what is not whole comes of single IEEE op
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -75,8 +74,7 @@ class Random:
         return (total * HIGH // spread).astype(np.int8)
 
 
-@dataclass(frozen=True)
-class Activations:
+class Activations(NamedTuple):
     """A tensor of the network, and its values for the pictures, which may be several."""
 
     tensor: Tensor

@@ -10,9 +10,9 @@ much as the trained ones, and classify nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from typing import NamedTuple
 
 from potash.models import resnet
 from potash.models.builder import FusedActivation, GraphBuilder
@@ -53,8 +53,7 @@ MOBILENET_STAGES = (
 )
 
 
-@dataclass(frozen=True)
-class Network:
+class Network(NamedTuple):
     """A model that can be made: what it is, and how."""
 
     summary: str
@@ -62,8 +61,7 @@ class Network:
     """From a seed."""
 
 
-@dataclass(frozen=True)
-class Conv:
+class Conv(NamedTuple):
     """One convolution of a square image, with `padding` zeroes around it by a PAD; with None the
     padding is SAME.
     """

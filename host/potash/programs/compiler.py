@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -199,16 +198,14 @@ class BuildError(PotashError):
         self.advice = advice
 
 
-@dataclass(frozen=True)
-class Compiler:
+class Compiler(NamedTuple):
     """A C compiler for BPF: its name, and the command to which flags and files are added."""
 
     name: str
     command: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Built:
+class Built(NamedTuple):
     """A finished object file, and what the drive sees in it."""
 
     compiler: Compiler

@@ -5,7 +5,6 @@ no lines, a line is an instruction.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -21,8 +20,7 @@ class DebuggerError(PotashError):
     """The debugger was asked for something that there is not."""
 
 
-@dataclass(frozen=True)
-class Breakpoint:
+class Breakpoint(NamedTuple):
     """A place where the program stops before it executes the instruction at `pc`."""
 
     number: int

@@ -7,7 +7,6 @@ that says in plain Python what the program is to find.
 import runpy
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -30,8 +29,7 @@ class Inferences(NamedTuple):
     runs: int
 
 
-@dataclass(frozen=True)
-class Example:
+class Example(NamedTuple):
     """A program, what to run it on, and what must come of it."""
 
     name: str

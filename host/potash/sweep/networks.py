@@ -8,9 +8,8 @@ import math
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from ai_edge_litert import schema_py_generated as schema
 
@@ -27,8 +26,7 @@ MOST_PRODUCTS = 1 << 40
 """Multiplications of a layer: its stream has to fit into memory."""
 
 
-@dataclass(frozen=True)
-class Network:
+class Network(NamedTuple):
     """A network of a sweep."""
 
     name: Annotated[str, "The network's name."]

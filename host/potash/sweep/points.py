@@ -1,8 +1,7 @@
 """What becomes of each core on each network, and which cores are worth what they cost."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Self
+from typing import Annotated, NamedTuple, Self
 
 from potash.schema import Count
 from potash.sdk.progress import Progress
@@ -34,8 +33,7 @@ COSTS: Mapping[str, Callable[[Config, Parameters], int]] = {
 """What a core may cost: bytes of buffers, multipliers, bytes of a channel in a cycle."""
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """A configuration on a network."""
 
     core: Core
@@ -144,7 +142,7 @@ def marked(points: Sequence[Point], against: Sequence[str]) -> list[Point]:
         )
 
     best = {name for name, one in costs.items() if not dominated(one)}
-    return [replace(one, front=id(one) in best) for one in points]
+    return [one._replace(front=id(one) in best) for one in points]
 
 
 def _point(network: Network, core: Core, outcomes: Mapping[Task, Outcome]) -> Point:

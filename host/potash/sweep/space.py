@@ -7,8 +7,9 @@ template and its parameters).
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from fractions import Fraction
+from typing import NamedTuple
 
 from potash.units import parse_size
 from potash_device.vta.config import Config, ConfigError
@@ -22,8 +23,7 @@ class SpaceError(ValueError):
     """What cannot be varied so; the sentence says why."""
 
 
-@dataclass(frozen=True)
-class Core:
+class Core(NamedTuple):
     """A core that is tried: what was varied of it, and what came of that.
 
     `reason` says why there is no such core; there is one where it is empty.
@@ -35,8 +35,7 @@ class Core:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class Knob:
+class Knob(NamedTuple):
     """Something that can be varied: how a value is read, and the fields of `Config` that it
     sets."""
 

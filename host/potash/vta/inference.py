@@ -5,8 +5,8 @@ The delegate is the drive's own, and keeps a model's streams; what is timed is w
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,8 +27,7 @@ OUTPUT_BYTES = 1 << 24
 ENDS = Moments._fields.index("end")
 
 
-@dataclass(frozen=True)
-class Modelled:
+class Modelled(NamedTuple):
     """What the tensor accelerator does for one inference, or for several."""
 
     cycles: int
@@ -46,8 +45,7 @@ class Modelled:
         return Modelled(self.cycles * runs, self.instructions * runs, self.clock)
 
 
-@dataclass(frozen=True)
-class Clocked:
+class Clocked(NamedTuple):
     """A stream on the clock, and whose instructions are where in it."""
 
     timing: Timing
@@ -69,8 +67,7 @@ class Clocked:
         ]
 
 
-@dataclass(frozen=True)
-class Inference:
+class Inference(NamedTuple):
     """One inference: its output, and its streams on the clock."""
 
     output: bytes

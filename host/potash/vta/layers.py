@@ -4,9 +4,9 @@ Source: "VTA: An Open Hardware-Software Stack for Deep Learning", table 1.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from potash.schema import INLINE, OPTIONAL, Key, Positive
 from potash.vta import scheduled, streams
@@ -33,8 +33,7 @@ class Tiles(StrEnum):
     """Nobody: the same tiles for any number of virtual threads, which four layers have."""
 
 
-@dataclass(frozen=True)
-class Timed:
+class Timed(NamedTuple):
     """The timing of a stream."""
 
     name: Annotated[str, "The layer, or the stream's file."]

@@ -7,9 +7,8 @@ numpy's own result.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +31,7 @@ DRAM = 32 << 20
 LOAD, COMPUTE, STORE = Stage
 
 
-@dataclass(frozen=True)
-class Stream:
+class Stream(NamedTuple):
     """A stream as bytes, the DRAM that it runs on, and what has to lie where in it afterwards."""
 
     code: bytes

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 from xml.etree import ElementTree as xml
 
@@ -115,8 +114,7 @@ class Linear(NamedTuple):
         return [self.step * n for n in range(round(self.high / self.step) + 1)]
 
 
-@dataclass(frozen=True)
-class Axes:
+class Axes(NamedTuple):
     """Two axes in a frame of pixels."""
 
     left: float
