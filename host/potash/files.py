@@ -67,7 +67,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         if path == STREAM:
             yield sys.stdout.buffer
             sys.stdout.buffer.flush()
-        elif path.exists() and not _replaceable(path):
+        elif path.exists() and not (
+            path.is_file() and os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)
+        ):
             with path.open("wb") as file:
                 yield file
         else:
@@ -77,10 +79,6 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         raise
     except OSError as error:
         raise unwritable(path, error) from None
-
-
-def _replaceable(path: Path) -> bool:
-    return path.is_file() and os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)
 
 
 def require_writable(path: Path) -> None:

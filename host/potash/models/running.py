@@ -148,8 +148,3 @@ def _difference(
 
 def _delegate(config: Config, rounding: Rounding) -> VtaDelegate:
     return VtaDelegate(Runtime(Core.create(config, DRAM_BYTES)), rounding)
-
-
-def targets(on: Target, *, all_of_them: bool) -> Sequence[Target]:
-    """The targets to run on, the one that was asked for first."""
-    return [on, *(target for target in Target if target is not on)] if all_of_them else [on]

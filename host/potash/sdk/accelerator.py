@@ -69,10 +69,6 @@ class JobResult(NamedTuple):
         return printed(self.log)
 
 
-def _no_report(step: str) -> None:
-    pass
-
-
 class Accelerator(AcceleratorCommands):
     """One accelerator of a device: its commands, and `run` for a whole job."""
 
@@ -99,7 +95,7 @@ class Accelerator(AcceleratorCommands):
         timeout: float | None = None,
         firmware_id: int = 0,
         progress: Progress = silent,
-        report: Callable[[str], None] = _no_report,
+        report: Callable[[str], None] = lambda step: None,
     ) -> JobResult:
         """Run a program on an input: everything from enabling the subsystem to its output.
 

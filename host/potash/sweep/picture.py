@@ -34,8 +34,11 @@ def draw(points: Sequence[Point], against: Sequence[str]) -> bytes:
     def place(point: Point) -> tuple[float, float]:
         return axes.at(cost(point), point.latency)
 
-    costs, times = map(cost, feasible), (point.latency for point in feasible)
-    axes = Axes(LEFT, TOP, RIGHT, BOTTOM, _span(list(costs)), Decades.around(list(times)))
+    costs, times = list(map(cost, feasible)), [point.latency for point in feasible]
+    # Powers of two around all costs, which are not the same.
+    low = 2.0 ** math.floor(math.log2(min(costs)) - 0.1)
+    span = Powers(low, max(2.0 ** math.ceil(math.log2(max(costs)) + 0.1), 2 * low))
+    axes = Axes(LEFT, TOP, RIGHT, BOTTOM, span, Decades.around(times))
     say = (lambda value: human(int(value))) if across == "sram" else "{:g}".format
     axes.draw(picture, (LABELS[across], "latency in ms"), say, lambda value: f"{value * 1e3:.3g}")
     names = list(dict.fromkeys(point.network for point in points))
@@ -64,9 +67,3 @@ def _hint(point: Point) -> str:
         f"{point.network}: {varied or 'as it is'}\n{point.latency * 1e3:.3g} ms, "
         f"{point.gops or 0:.3g} GOP/s{', on the front' if point.front else ''}"
     )
-
-
-def _span(values: Sequence[float]) -> Powers:
-    """The powers of two around all values, which are not the same."""
-    low = 2.0 ** math.floor(math.log2(min(values)) - 0.1)
-    return Powers(low, max(2.0 ** math.ceil(math.log2(max(values)) + 0.1), 2 * low))

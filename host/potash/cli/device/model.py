@@ -216,7 +216,7 @@ def run(
         raise click.UsageError("give --output, or --compare")
     if file == given == STREAM:
         raise click.UsageError("MODEL and --input cannot both be standard input")
-    targets = running.targets(Target(on), all_of_them=compare)
+    targets = dict.fromkeys([Target(on), *(Target if compare else ())])
     results = {}
     with showing() as progress:
         data, inputs = _read(file, shapes, progress), bytes(read_whole(given, progress))
