@@ -23,7 +23,7 @@ from potash.sweep import networks, picture, points, space, workers
 from potash.sweep.networks import Network
 from potash.sweep.points import Point
 from potash.sweep.space import Core, SpaceError
-from potash.sweep.work import Outcome, Task, carry_out
+from potash.sweep.workers import Outcome, Task, carry_out
 from potash.vta.scheduled import SHAPES
 from potash_device.vta.config import Config
 from potash_device.vta.timing.parameters import PYNQ, PYNQ_CORE

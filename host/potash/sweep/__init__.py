@@ -2,8 +2,7 @@
 
 - `space`: what is varied, and the cores that this makes;
 - `networks`: what they are tried on, as shapes of convolutions and matrix products;
-- `work`: a shape on a core, which is what workers do;
-- `workers`: this machine's processors, or a Dask cluster;
+- `workers`: a shape on a core, by this machine's processors or a Dask cluster;
 - `points`: what becomes of a core on a network, and which cores are worth what they cost;
 - `picture`: the same drawn.
 """

@@ -1,7 +1,7 @@
-"""Who carries out the tasks: processes of this machine, or the workers of a Dask cluster.
+"""Tasks, and who carries them out: processes of this machine, or a Dask cluster's workers.
 
-Both give each task's number with its outcome as it comes, and leave nothing running when the block
-ends, whatever ends it.
+Nothing in a task may depend on which process it runs in. Both give each task's number with its
+outcome as it comes, and leave nothing running when the block ends, whatever ends it.
 """
 
 import ctypes
@@ -13,16 +13,48 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from potash.fleet.cluster import completed, connected
 from potash.sdk.errors import PotashError
 from potash.signals import handling
-from potash.sweep.work import Outcome, Task, carry_out
+from potash.vta.scheduled import STEPS
+from potash_device.vta import timing
+from potash_device.vta.config import Config
+from potash_device.vta.timing.parameters import Parameters
+from potash_firmware.vta_runtime.schedules import Conv2d, ScheduleError, conv2d
+from potash_firmware.vta_runtime.schedules.search import stream_of
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Task(NamedTuple):
+    """A shape to be cut into tiles for a core, and timed on its clock."""
+
+    shape: Conv2d
+    config: Config
+    parameters: Parameters
+
+
+class Outcome(NamedTuple):
+    """Cycles that it takes, or why there is no schedule."""
+
+    cycles: int | None
+    reason: str = ""
+
+
+def carry_out(task: Task) -> Outcome:
+    """Find the best schedule and its cycles; with the shift and the clamps of a quantised layer."""
+    shape, config, parameters = task
+    try:
+        plan = conv2d(shape, config, STEPS, parameters=parameters)
+        return Outcome(timing.run(config, parameters, stream_of(plan)).cycles)
+    except ScheduleError as error:
+        return Outcome(None, str(error))
+
 
 Outcomes = Iterator[tuple[int, Outcome]]
 Workers = Callable[[Sequence[Task]], Outcomes]
-
-_PR_SET_PDEATHSIG = 1
 
 
 def processors() -> int:

@@ -5,18 +5,19 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Annotated, NamedTuple
 
 import click
 
 from csd_spec.text import plain
-from potash.cli.device import fleet_reports as reports
 from potash.cli.drive import common
 from potash.cli.drive.query import QueryAnswered, question_options, request_of, show
 from potash.cli.drive.run import program_argument_option
 from potash.cli.progress import showing, ticking
-from potash.fleet import Fleet, FleetFile, Result, Totals, read_fleet
+from potash.fleet import Dataset, Fleet, FleetFile, Result, Totals, read_fleet
 from potash.fleet.datasets import numbered
 from potash.fleet.fleet import PATIENCE
+from potash.schema import INLINE, Amount, Count, Form
 from potash.sdk.accelerator import Argument
 from potash.sdk.errors import PotashError
 from potash.tables import columns
@@ -31,6 +32,48 @@ def _read(text: str) -> FleetFile:
         return read_fleet(Path(text))
     except PotashError as error:
         raise ValueError(str(error)) from None
+
+
+class FleetDrive(NamedTuple):
+    """A drive of a fleet."""
+
+    name: Annotated[str, "The drive's name."]
+    worker: Annotated[str | None, "Address of the worker that serves it; null if none does."]
+    reason: Annotated[str, "Why it is not served; empty if it is."]
+    files: Annotated[Count | None, "Number of files on it; null if it is not served."]
+    held: Annotated[Count | None, "Size of these files in bytes."]
+    room: Annotated[Count | None, "Size of the largest file that it has room for, in bytes."]
+
+
+class FleetStatus(NamedTuple):
+    """The drives and data sets of a fleet."""
+
+    scheduler: Annotated[str | None, "Address of the Dask scheduler; null without one."]
+    drives: Annotated[Sequence[FleetDrive], "All drives."]
+    datasets: Annotated[
+        Sequence[Annotated[Dataset, Form(title="FleetDataset")]], "All data sets, by name."
+    ]
+
+
+class FleetMapped(NamedTuple):
+    """The results of a program on a data set."""
+
+    dataset: Annotated[str, "The data set."]
+    totals: Annotated[Totals, INLINE]
+    moves: Annotated[Count, "How often a drive has come back on another worker meanwhile."]
+    seconds: Annotated[Amount, "Duration in seconds, without the start of the drives."]
+    shards: Annotated[
+        Sequence[Annotated[Result, Form(title="FleetShard")]],
+        "One for each shard, in the order of shards.",
+    ]
+
+
+class FleetCopied(NamedTuple):
+    """Files that were copied to the drives of a fleet, from them, or were removed."""
+
+    dataset: Annotated[str, "The data set."]
+    files: Annotated[Count, "Number of files."]
+    size: Annotated[Count | None, "Their size in bytes; null for files that were removed."]
 
 
 _fleet: common.Decorator = common.together(
@@ -72,7 +115,7 @@ def _opened(fleet: FleetFile, scheduler: str | None, patience: float) -> Iterato
 
 @fleet.command()
 @_fleet
-@common.json_option(reports.FleetStatus)
+@common.json_option(FleetStatus)
 def status(fleet: FleetFile, scheduler: str | None, patience: float) -> None:
     """Show the drives and the data sets of FLEET."""
     with _opened(fleet, scheduler, patience) as opened:
@@ -112,7 +155,7 @@ def serve(fleet: FleetFile, scheduler: str | None, patience: float) -> None:
     metavar="FILE...",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
 )
-@common.json_option(reports.FleetCopied)
+@common.json_option(FleetCopied)
 def put(
     fleet: FleetFile, scheduler: str | None, patience: float, dataset: str, files: Sequence[Path]
 ) -> None:
@@ -122,7 +165,7 @@ def put(
     """
     with _opened(fleet, scheduler, patience) as opened, showing() as progress:
         made = opened.put(dataset, files, progress=progress)
-    report = reports.FleetCopied(dataset, made.files, made.held)
+    report = FleetCopied(dataset, made.files, made.held)
     common.say(report, [f"{made.files} files, {made.held} bytes, are {dataset} now"])
 
 
@@ -130,26 +173,26 @@ def put(
 @_fleet
 @_dataset
 @click.argument("folder", type=_folder)
-@common.json_option(reports.FleetCopied)
+@common.json_option(FleetCopied)
 def get(
     fleet: FleetFile, scheduler: str | None, patience: float, dataset: str, folder: Path
 ) -> None:
     """Copy the files of DATASET from the drives to FOLDER."""
     with _opened(fleet, scheduler, patience) as opened, showing() as progress:
         found = opened.get(dataset, folder, progress=progress)
-    report = reports.FleetCopied(dataset, found.files, found.held)
+    report = FleetCopied(dataset, found.files, found.held)
     common.say(report, [f"{found.files} files, {found.held} bytes, are in {folder}"])
 
 
 @fleet.command()
 @_fleet
 @_dataset
-@common.json_option(reports.FleetCopied)
+@common.json_option(FleetCopied)
 def remove(fleet: FleetFile, scheduler: str | None, patience: float, dataset: str) -> None:
     """Remove DATASET from the drives."""
     with _opened(fleet, scheduler, patience) as opened:
         count = opened.remove(dataset)
-    common.say(reports.FleetCopied(dataset, count, None), [f"{count} files removed"])
+    common.say(FleetCopied(dataset, count, None), [f"{count} files removed"])
 
 
 @fleet.command("map")
@@ -168,7 +211,7 @@ def remove(fleet: FleetFile, scheduler: str | None, patience: float, dataset: st
     "--keep", metavar="NAME", help="Leave the outputs on the drives, as the data set NAME."
 )
 @click.option("--timeout", type=common.SECONDS, help="Stop a job after this time (default: never).")
-@common.json_option(reports.FleetMapped)
+@common.json_option(FleetMapped)
 def map_(
     fleet: FleetFile,
     scheduler: str | None,
@@ -202,7 +245,7 @@ def map_(
         took = time.monotonic() - began
         moves = opened.placement.moves
     results.sort(key=lambda one: one.shard)
-    report = reports.FleetMapped(dataset, totals, moves, took, results)
+    report = FleetMapped(dataset, totals, moves, took, results)
     common.say(report, _shown(report))
     if totals.done < totals.shards:
         sys.exit(1)
@@ -237,7 +280,7 @@ def query(
     show(result, output)
 
 
-def _shown(report: reports.FleetMapped) -> list[str]:
+def _shown(report: FleetMapped) -> list[str]:
     rows: list[Sequence[str]] = [("shard", "drive", "bytes", "output", "returned", "ms")]
     for one in report.shards[:SHOWN]:
         value = "" if one.return_value is None else common.returned(one.return_value)
@@ -261,7 +304,7 @@ def _shown(report: reports.FleetMapped) -> list[str]:
     return lines
 
 
-def _status(opened: Fleet, scheduler: str | None) -> reports.FleetStatus:
+def _status(opened: Fleet, scheduler: str | None) -> FleetStatus:
     seen = opened.seen()
     drives = []
     for name, place in opened.placement.places.items():
@@ -269,11 +312,11 @@ def _status(opened: Fleet, scheduler: str | None) -> reports.FleetStatus:
         sizes: tuple[int | None, ...] = (None, None, None)
         if one is not None:
             sizes = len(one.files), sum(file.size for file in one.files), one.room
-        drives.append(reports.FleetDrive(name, place.worker, place.reason, *sizes))
-    return reports.FleetStatus(scheduler, drives, opened.datasets())
+        drives.append(FleetDrive(name, place.worker, place.reason, *sizes))
+    return FleetStatus(scheduler, drives, opened.datasets())
 
 
-def _described(report: reports.FleetStatus) -> list[str]:
+def _described(report: FleetStatus) -> list[str]:
     rows: list[Sequence[str]] = [("drive", "files", "bytes", "room", "worker")]
     for drive in report.drives:
         numbers = ("" if one is None else str(one) for one in (drive.files, drive.held, drive.room))

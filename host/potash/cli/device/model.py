@@ -3,11 +3,10 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Annotated, NamedTuple, ParamSpec, TypeVar
 
 import click
 
-from potash.cli.device import model_reports as reports
 from potash.cli.device import vta_options
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
@@ -16,7 +15,10 @@ from potash.models import public, quantizing, running, shapes
 from potash.models.networks import NETWORKS
 from potash.models.networks import make as make_network
 from potash.models.process import isolated
-from potash.models.running import ModelInfo, Ran, Target
+from potash.models.public import Public
+from potash.models.quantizing import Quantized
+from potash.models.running import ComparedTensor, ModelInfo, Node, Ran, Target
+from potash.schema import INLINE, OPTIONAL, Amount, Count, Form
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 from potash.tables import columns
@@ -27,6 +29,88 @@ from potash_firmware.tflite.runtime import NodeReport
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
+
+
+class ModelMade(NamedTuple):
+    """A generated network."""
+
+    network: Annotated[str, "Name of the network."]
+    seed: Annotated[Count, "Seed of its random weights."]
+    output: Annotated[str, "The model's file; - for standard output."]
+    bytes: Annotated[Count, "Size of the model in bytes."]
+
+
+class NetworkEntry(NamedTuple):
+    """A built-in network."""
+
+    name: Annotated[str, "The network's name."]
+    summary: Annotated[str, "A description."]
+
+
+class PublicNetwork(NamedTuple):
+    """A network in a public package."""
+
+    name: Annotated[str, "The network's name."]
+    network: Annotated[Public, INLINE]
+
+
+class Networks(NamedTuple):
+    """The built-in networks, and public ones."""
+
+    networks: Annotated[Sequence[NetworkEntry], "All built-in networks."]
+    public: Annotated[Sequence[PublicNetwork], "Networks that are downloaded."]
+
+
+class ModelFetched(NamedTuple):
+    """A network from a public package."""
+
+    network: Annotated[str, "Name of the network."]
+    package: Annotated[str, "The package on the Python Package Index."]
+    version: Annotated[str, "The package's version."]
+    licence: Annotated[str, "The network's licence."]
+    output: Annotated[str, "The model's file; - for standard output."]
+    bytes: Annotated[Count, "Size of the model in bytes."]
+
+
+class ModelRun(NamedTuple):
+    """The result of running a model."""
+
+    model: Annotated[str, "The model's file."]
+    on: Annotated[
+        str,
+        Form(enum=["vta", "cpu", "reference"]),
+        "The target: the VTA, TensorFlow Lite's fast kernels, or its reference kernels.",
+    ]
+    rounding: Annotated[str, Form(enum=["exact", "single", "alkali"]), "How the VTA rounds."]
+    input_bytes: Annotated[Count, "Number of input bytes."]
+    output_bytes: Annotated[Count, "Number of output bytes."]
+    nodes_on_vta: Annotated[Count, "Number of nodes that the VTA ran."]
+    seconds: Annotated[Amount, "Duration in seconds, without loading the model."]
+    output: Annotated[str | None, OPTIONAL, "The output file; - for standard output."] = None
+    outputs: Annotated[
+        Sequence[ComparedTensor] | None,
+        OPTIONAL,
+        "With --compare: the differences between targets.",
+    ] = None
+    nodes: Annotated[
+        Sequence[Node] | None,
+        OPTIONAL,
+        "With --compare: where each node runs if the target is the VTA.",
+    ] = None
+    without_reference: Annotated[
+        Sequence[str] | None,
+        OPTIONAL,
+        "With --compare: operators that have no reference kernel; others run them there.",
+    ] = None
+
+
+class ModelQuantized(NamedTuple):
+    """A quantised model."""
+
+    output: Annotated[str, "The model's file; - for standard output."]
+    bytes: Annotated[Count, "Size of the model in bytes."]
+    quantized: Annotated[Quantized, INLINE]
+
 
 _rounding = click.option(
     "--rounding",
@@ -51,24 +135,24 @@ def model() -> None:
 
 
 @model.command("list")
-@json_option(reports.Networks)
+@json_option(Networks)
 def list_() -> None:
     """List the built-in and the public networks.
 
     `potash model make` writes the former, `potash model fetch` downloads the latter.
     """
-    networks = [reports.NetworkEntry(name, one.summary) for name, one in NETWORKS.items()]
-    known = [reports.PublicNetwork(name, one) for name, one in public.PUBLIC.items()]
+    networks = [NetworkEntry(name, one.summary) for name, one in NETWORKS.items()]
+    known = [PublicNetwork(name, one) for name, one in public.PUBLIC.items()]
     rows = [(one.name, one.summary) for one in networks]
     rows += [(name, f"{one.summary}; in {one.package} {one.version}") for name, one in known]
-    say(reports.Networks(networks, known), columns(rows, "<"))
+    say(Networks(networks, known), columns(rows, "<"))
 
 
 @model.command()
 @click.argument("name")
 @click.option("--seed", type=_SEED, default=0, help="Seed of the random weights.")
 @vta_options.output_option
-@json_option(reports.ModelMade)
+@json_option(ModelMade)
 def make(name: str, seed: int, output: Path) -> None:
     """Write the built-in network NAME as an int8 model.
 
@@ -78,7 +162,7 @@ def make(name: str, seed: int, output: Path) -> None:
     with showing() as progress:
         data = make_network(name, seed, progress)
         _write(output, data, progress)
-    report = reports.ModelMade(name, seed, str(output), len(data))
+    report = ModelMade(name, seed, str(output), len(data))
     say(report, [f"{name} is in {output}: {len(data)} bytes"], aside=output == STREAM)
 
 
@@ -94,7 +178,7 @@ def make(name: str, seed: int, output: Path) -> None:
     help="Sample inputs as raw float32 values; random ones if not given. May be repeated.",
 )
 @vta_options.output_option
-@json_option(reports.ModelFetched)
+@json_option(ModelFetched)
 def fetch(name: str, plain: bool, samples: tuple[Path, ...], output: Path) -> None:
     """Download the public network NAME, and convert it to int8.
 
@@ -108,9 +192,7 @@ def fetch(name: str, plain: bool, samples: tuple[Path, ...], output: Path) -> No
         data = public.fetch(name) if plain else public.in_int8(name, pieces)
         _write(output, data, progress)
     its = public.PUBLIC[name]
-    report = reports.ModelFetched(
-        name, its.package, its.version, its.licence, str(output), len(data)
-    )
+    report = ModelFetched(name, its.package, its.version, its.licence, str(output), len(data))
     line = f"{name} of {its.package} {its.version} ({its.licence}) is in {output}"
     say(report, [f"{line}: {len(data)} bytes"], aside=output == STREAM)
 
@@ -128,7 +210,7 @@ def fetch(name: str, plain: bool, samples: tuple[Path, ...], output: Path) -> No
 )
 @_shapes
 @vta_options.output_option
-@json_option(reports.ModelQuantized)
+@json_option(ModelQuantized)
 def quantize(
     file: Path, samples: tuple[Path, ...], shapes: Sequence[tuple[int, ...]], output: Path
 ) -> None:
@@ -143,7 +225,7 @@ def quantize(
         progress(f"quantising {file.name}", None)
         made = _isolated(file, quantizing.quantize, data, pieces)
         _write(output, made.model, progress)
-    report = reports.ModelQuantized(str(output), len(made.model), made)
+    report = ModelQuantized(str(output), len(made.model), made)
     lines = [f"{output}: {len(made.model)} bytes, with scales of {made.samples} samples"]
     if made.float_operators:
         lines.append(
@@ -196,7 +278,7 @@ def info(file: Path, shapes: Sequence[tuple[int, ...]], config: Config, rounding
 @_shapes
 @vta_options.vta_config_option
 @_rounding
-@json_option(reports.ModelRun)
+@json_option(ModelRun)
 def run(
     file: Path,
     given: Path,
@@ -260,9 +342,9 @@ def _shown(file: Path, described: ModelInfo) -> list[str]:
 
 def _outcome(
     file: Path, on: Target, rounding: str, results: Mapping[Target, Ran], output: Path | None
-) -> tuple[reports.ModelRun, Sequence[str]]:
+) -> tuple[ModelRun, Sequence[str]]:
     ran = results[on]
-    report = reports.ModelRun(
+    report = ModelRun(
         model=str(file),
         on=on.value,
         rounding=rounding,
