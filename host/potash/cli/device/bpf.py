@@ -136,12 +136,7 @@ def helpers() -> None:
 @bpf.command("exec")
 @click.argument("file", type=_FILE)
 @_input
-@click.option(
-    "-o",
-    "--output",
-    type=common.WritableFile(),
-    help="File for the program's output (- for standard output; default: discarded).",
-)
+@common.output_option("File for the program's output (- for standard output; default: discarded).")
 @click.option(
     "--output-size",
     type=Size(),

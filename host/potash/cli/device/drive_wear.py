@@ -11,8 +11,7 @@ import click
 
 from potash.cli.device import drive_reports as reports
 from potash.cli.device.drive_options import drive_options, modelling, prepared
-from potash.cli.device.vta_options import writable_file
-from potash.cli.drive.common import json_option, say
+from potash.cli.drive.common import json_option, output_option, say
 from potash.cli.progress import showing, ticking
 from potash.files import STREAM, replacing
 from potash.tables import columns
@@ -79,7 +78,7 @@ def _wear_lines(report: reports.DriveWorn) -> list[str]:
 
 
 @click.command()
-@click.option("-o", "--output", type=writable_file, help="SVG file (- for standard output).")
+@output_option("SVG file (- for standard output).")
 @drive_options
 @click.option(
     "--writes",

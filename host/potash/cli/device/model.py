@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple, ParamSpec, TypeVar
 import click
 
 from potash.cli.device import vta_options
-from potash.cli.drive.common import json_option, say
+from potash.cli.drive.common import json_option, output_option, say
 from potash.cli.progress import showing
 from potash.files import STREAM, read_whole, replacing, write_whole
 from potash.models import public, quantizing, running, shapes
@@ -262,12 +262,7 @@ def info(file: Path, shapes: Sequence[tuple[int, ...]], config: Config, rounding
     type=vta_options.readable_file,
     help="File with the bytes of all inputs, one after another (- for standard input).",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=vta_options.writable_file,
-    help="File for the bytes of all outputs (- for standard output).",
-)
+@output_option("File for the bytes of all outputs (- for standard output).")
 @click.option(
     "--on",
     type=click.Choice([target.value for target in Target]),

@@ -10,8 +10,8 @@ import click
 
 from potash.cli.app import COMMANDS
 from potash.cli.device import reports
-from potash.cli.device.vta_options import readable_file, writable_file
-from potash.cli.drive.common import as_json, json_option, say
+from potash.cli.device.vta_options import readable_file
+from potash.cli.drive.common import as_json, json_option, output_option, say
 from potash.cli.progress import showing
 from potash.files import STREAM
 from potash.sdk.errors import PotashError
@@ -24,13 +24,7 @@ SIGNALLED = 128
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option(
-    "-o",
-    "--output",
-    type=writable_file,
-    default="trace.json",
-    help="File for the trace; compressed if the name ends in .gz.",
-)
+@output_option("File for the trace; compressed if the name ends in .gz.", default="trace.json")
 @click.option(
     "--read",
     "sources",

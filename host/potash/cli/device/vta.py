@@ -7,7 +7,7 @@ import click
 from potash.cli.device import vta_options
 from potash.cli.device import vta_reports as reports
 from potash.cli.device.vta_clock import roofline, time, trace
-from potash.cli.drive.common import as_json, json_option, positive, say
+from potash.cli.drive.common import as_json, json_option, output_option, positive, say
 from potash.cli.progress import showing
 from potash.files import STREAM, read_whole, replacing, write_whole
 from potash.schema import encode
@@ -37,13 +37,7 @@ for command in (time, roofline, trace):
 @click.option(
     "--dram", required=True, type=vta_options.readable_file, help="File with the contents of DRAM."
 )
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=vta_options.writable_file,
-    help="File for the contents of DRAM afterwards; may be the same file.",
-)
+@output_option("File for the contents of DRAM afterwards; may be the same file.", required=True)
 @click.option(
     "--engine",
     type=click.Choice(list(ENGINES)),
@@ -108,13 +102,7 @@ def run(
 
 @vta.command()
 @click.argument("insns", type=vta_options.readable_file)
-@click.option(
-    "-o",
-    "--output",
-    type=vta_options.writable_file,
-    default=STREAM,
-    help="File for the text (- for standard output).",
-)
+@output_option("File for the text (- for standard output).", default=STREAM)
 @click.option(
     "--dram",
     type=vta_options.readable_file,

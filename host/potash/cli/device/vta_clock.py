@@ -11,7 +11,7 @@ import click
 
 from potash.cli.device import vta_options
 from potash.cli.device import vta_reports as reports
-from potash.cli.drive.common import json_option, say, together
+from potash.cli.drive.common import json_option, output_option, say, together
 from potash.cli.progress import showing
 from potash.files import STREAM, replacing
 from potash.sdk.errors import PotashError
@@ -167,12 +167,8 @@ def roofline(
 
 @click.command()
 @vta_options.insns_option
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=vta_options.writable_file,
-    help="File for the trace (- for standard output); a picture if the name ends in .svg.",
+@output_option(
+    "File for the trace (- for standard output); a picture if the name ends in .svg.", required=True
 )
 @clock_options
 @vta_options.vta_config_option

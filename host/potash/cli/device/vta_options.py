@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from potash.cli.drive import common
 from potash.cli.drive.common import WritableFile
 from potash.files import read_whole
 from potash.sdk.errors import PotashError
@@ -28,9 +29,7 @@ CONFIG_FILE = Parsed("FILE", _config)
 readable_file = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 writable_file = WritableFile()
 
-output_option = click.option(
-    "-o", "--output", required=True, type=writable_file, help="Output file (- for standard output)."
-)
+output_option = common.output_option("Output file (- for standard output).", required=True)
 insns_option = click.option(
     "--insns",
     required=True,

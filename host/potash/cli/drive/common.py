@@ -161,6 +161,11 @@ input_file: Decorator = click.argument(
 output_file: Decorator = click.argument("output", type=WritableFile())
 
 
+def output_option(help: str, **settings: Any) -> Decorator:
+    """`--output`, a file that a command writes at its end."""
+    return click.option("-o", "--output", type=WritableFile(), help=help, **settings)
+
+
 class Kept:
     """A device that is kept open for several commands."""
 

@@ -37,12 +37,7 @@ question_options: common.Decorator = common.together(
     click.option(
         "--columns", metavar="NAME,…", help="Rows: show only these columns (default: all columns)."
     ),
-    click.option(
-        "-o",
-        "--output",
-        type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
-        help="Write the result as an Arrow file.",
-    ),
+    common.output_option("Write the result as an Arrow file."),
 )
 """Options of commands that ask about tables."""
 
