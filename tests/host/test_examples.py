@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -59,7 +60,8 @@ def networks_are_made_once() -> Iterator[None]:
 @pytest.fixture
 def on_the_device(socket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Demos run on the device of these tests; `test_cli.py` has one on a device of its own."""
-    monkeypatch.setattr(demos, "serving", lambda *_: nullcontext(socket))
+    served = SimpleNamespace(socket=socket)
+    monkeypatch.setattr(demos, "serving", lambda *_: nullcontext(served))
 
 
 @pytest.fixture
