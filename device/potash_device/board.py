@@ -123,11 +123,7 @@ class Board:
         self.migration: BoardMigration | None = None
         """How the device is migrated, which is the firmware's."""
         self._config_space = ConfigSpace(
-            settings.identity,
-            BAR,
-            vectors,
-            self._function_level_reset,
-            bar_sizes,
+            settings.identity, BAR, vectors, self._function_level_reset, bar_sizes
         )
         self._msix_table = _msix_table(vectors)
         eventfd = IrqFlags.EVENTFD | IrqFlags.NORESIZE

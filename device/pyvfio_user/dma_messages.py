@@ -84,10 +84,7 @@ class DmaMessages:
     """
 
     def __init__(
-        self,
-        connection: Connection,
-        handle: Callable[[Message], bool],
-        failed: Callable[[], None],
+        self, connection: Connection, handle: Callable[[Message], bool], failed: Callable[[], None]
     ) -> None:
         self._connection = connection
         self._channel = connection

@@ -33,11 +33,7 @@ class MappedRegion:
                 _require(area, info, os.fstat(fd).st_size)
                 self._mapped.append(
                     mmap.mmap(
-                        fd,
-                        area.size,
-                        mmap.MAP_SHARED,
-                        protection,
-                        offset=info.offset + area.offset,
+                        fd, area.size, mmap.MAP_SHARED, protection, offset=info.offset + area.offset
                     )
                 )
                 self._views.append(memoryview(self._mapped[-1]))

@@ -8,20 +8,7 @@ data structure, I/O command set specific structures).
 from enum import IntEnum
 
 from nvme_spec.identify.lists import IDENTIFY_SIZE
-from nvme_spec.layout import (
-    Structure,
-    bits,
-    raw,
-    table,
-    text,
-    u8,
-    u16,
-    u32,
-    u64,
-    u128,
-    uint,
-    uints,
-)
+from nvme_spec.layout import Structure, bits, raw, table, text, u8, u16, u32, u64, u128, uint, uints
 
 MAX_LBA_FORMATS = 64
 MAX_POWER_STATES = 32

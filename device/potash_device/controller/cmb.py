@@ -11,13 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nvme_spec.registers import (
-    CmbLocation,
-    CmbMemorySpaceControl,
-    CmbSize,
-    CmbStatus,
-    CmbUse,
-)
+from nvme_spec.registers import CmbLocation, CmbMemorySpaceControl, CmbSize, CmbStatus, CmbUse
 from potash_device.pcie.bar_memory import BarMemory, require_size
 from pyvfio_user.memory import ADDRESS_LIMIT, AccessFault, AddressSpace
 

@@ -9,11 +9,7 @@ from typing import TypeVar
 from nvme_spec.registers import DOORBELL_BASE, DOORBELL_WIDTH
 from potash_device.controller.dma import DmaEngine
 from potash_device.controller.doorbell_page import DoorbellPage
-from potash_device.controller.queues import (
-    CompletionQueue,
-    InvalidDoorbell,
-    SubmissionQueue,
-)
+from potash_device.controller.queues import CompletionQueue, InvalidDoorbell, SubmissionQueue
 from potash_device.controller.shadow import ShadowDoorbells
 from pyvfio_user.memory import AccessFault
 

@@ -90,12 +90,7 @@ class CompletionQueue:
         return (self.tail + 1) % self.size == self.head
 
     def post(
-        self,
-        source: SubmissionQueue,
-        cid: int,
-        status: int = 0,
-        dnr: bool = False,
-        result: int = 0,
+        self, source: SubmissionQueue, cid: int, status: int = 0, dnr: bool = False, result: int = 0
     ) -> bool:
         """Store a completion of a command from `source`; False when it has to wait for room.
 

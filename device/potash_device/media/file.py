@@ -21,12 +21,7 @@ class FileMedia(Media):
 
     @classmethod
     def open(
-        cls,
-        path: Path,
-        size: int | None = None,
-        *,
-        read_only: bool = False,
-        locked: bool = True,
+        cls, path: Path, size: int | None = None, *, read_only: bool = False, locked: bool = True
     ) -> Self:
         """Open `path`, made with `size` bytes when it is new, and keep others out if `locked`.
 

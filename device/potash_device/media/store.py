@@ -329,13 +329,7 @@ def _in_calls(
         offset += sum(map(len, part))
 
 
-def _move_whole(
-    move: Move,
-    fd: int,
-    views: Sequence[memoryview],
-    offset: int,
-    doing: str,
-) -> None:
+def _move_whole(move: Move, fd: int, views: Sequence[memoryview], offset: int, doing: str) -> None:
     """Repeat `move` until every byte has moved: the system may do less than it was asked."""
     while views:
         try:

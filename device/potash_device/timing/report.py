@@ -10,14 +10,7 @@ import numpy as np
 from csd_spec.reporting import INLINE, Amount, Count, Form, Key
 from potash_device.timing.profile import PAGE, Profile
 from potash_device.timing.requests import Counters
-from potash_device.timing.state import (
-    FREE,
-    GOOD,
-    IS_RETIRED,
-    NOW,
-    WORN_OUT,
-    DriveState,
-)
+from potash_device.timing.state import FREE, GOOD, IS_RETIRED, NOW, WORN_OUT, DriveState
 
 MOST_CLASSES = 16
 """Maximum number of classes of a histogram."""
