@@ -44,7 +44,7 @@ class Tail:
     def text(self, kind: type, count: int | None, limits: Range, name: str) -> Any:
         """The next bytes, or text."""
         found = bytes(self._take(count, 1, name))
-        return _limited(found.decode() if kind is str else found, limits, name)
+        return self._limited(found.decode() if kind is str else found, limits, name)
 
     def items(self, record: Any, count: int | None, limits: Range, name: str) -> Any:
         """The next records."""
@@ -55,8 +55,34 @@ class Tail:
             while self.at < self._end if count is None else len(found) < count:
                 item, self.at = record.take(self._data[: self._end], self.at)
                 found.append(item)
-        return _limited(tuple(found), limits, name)
+        return self._limited(tuple(found), limits, name)
 
+    def _limited(self, value: Any, limits: Range, name: str) -> Any:
+        if not limits.least <= len(value) <= limits.most:
+            raise ValueError(f"{limits.least} <= len({name}) <= {limits.most} is not so")
+        return value
+
+
+def _validated(record: Any) -> Any:
+    record.validate()
+    return record
+
+
+def _announced(count: int, name: str) -> None:
+    raise ValueError(f"{count} {name} are announced, and another number follows")
+
+
+_SCOPE: dict[str, Any] = {
+    "__name__": __name__,
+    "new": tuple.__new__,
+    "joined": lambda record, items: b"".join(map(record.encode, items)),
+    "text": lambda value: (
+        value.encode(errors="backslashreplace") if isinstance(value, str) else bytes(value)
+    ),
+    "validated": _validated,
+    "announced": _announced,
+}
+"""Names of the compiled functions."""
 
 _Item = tuple[int, str, str, str]
 """The offset of an item of the `struct`, its code, the expression of its value in a record `m`, and
@@ -94,14 +120,7 @@ class Layout:
         self._items: list[_Item] = []
         self._conditions: list[tuple[str, str, str]] = []
         """A condition of a value, which is an expression in a record `m`, and when one is made."""
-        self._scope: dict[str, Any] = {
-            "__name__": __name__,
-            "joined": _joined,
-            "text": _text,
-            "new": tuple.__new__,
-            "validated": _validated,
-            "announced": _announced,
-        }
+        self._scope = {**_SCOPE}
         self._start = self._end = 0
         """Of the record whose fields are added: its first byte, and the one behind the last."""
         if first:
@@ -306,26 +325,3 @@ def _range(code: str) -> Range:
     """What a number that is stored so can be."""
     values = 1 << 8 * _size(code)
     return Range(-values // 2, values // 2 - 1) if code.islower() else Range(0, values - 1)
-
-
-def _validated(record: Any) -> Any:
-    record.validate()
-    return record
-
-
-def _announced(count: int, name: str) -> None:
-    raise ValueError(f"{count} {name} are announced, and another number follows")
-
-
-def _limited(value: Any, limits: Range, name: str) -> Any:
-    if not limits.least <= len(value) <= limits.most:
-        raise ValueError(f"{limits.least} <= len({name}) <= {limits.most} is not so")
-    return value
-
-
-def _joined(record: Any, items: Any) -> bytes:
-    return b"".join(map(record.encode, items))
-
-
-def _text(value: str | Buffer) -> bytes:
-    return value.encode(errors="backslashreplace") if isinstance(value, str) else bytes(value)

@@ -51,6 +51,8 @@ class Value(_Tuple):
         cls.__new__ = new  # type: ignore[method-assign]  # compiled when it is first used
         return new(cls, *values, **named)  # type: ignore[no-any-return]
 
+    _make = classmethod(tuple.__new__)  # type: ignore[var-annotated]
+
     def _asdict(self) -> dict[str, Any]:
         return dict(zip(self._fields, self, strict=True))
 
