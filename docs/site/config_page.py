@@ -1,5 +1,6 @@
 """The tables of `docs/config.md`, generated from the table of settings."""
 
+import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,7 +43,8 @@ def _option(key: Key) -> str:
 
 
 def _meaning(key: Key) -> str:
-    return f"{key.help} ([more]({key.page}))" if key.page else key.help
+    meaning = re.sub(r" \(docs/\w+\.md\)", "", key.help)  # which the link replaces
+    return f"{meaning} ([more]({key.page}))" if key.page else meaning
 
 
 def _default(key: Key) -> str:

@@ -49,7 +49,7 @@ def serving(
         monitor = Path(folder, "monitor") if guest and wanted.time.mode == MODELLED else None
         device = replace(wanted.device, socket=socket)
         wanted = replace(wanted, device=device, time=replace(wanted.time, monitor=monitor))
-        file.write_text(configuration.write(wanted))
+        file.write_text(configuration.write(wanted), encoding="utf-8")
         with device_process(socket, "--config", str(file), verbose=verbose) as process:
             yield Served(socket, monitor, process)
 
