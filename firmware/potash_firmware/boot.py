@@ -28,7 +28,7 @@ from potash_device.vta.config import default_threads
 from potash_firmware.apu import config
 from potash_firmware.apu_process import ApuProcess
 from potash_firmware.mailbox import SharedBuffers, pair
-from potash_firmware.mailbox.counters import ENGINE_ROWS, Counters, Word
+from potash_firmware.mailbox.shared import ENGINE_ROWS, Counters, Word
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.deadlines import GuestClock
 from potash_firmware.rpu.loop import Rpu

@@ -21,7 +21,7 @@ from potash_device.board import Board
 from potash_firmware import snapshot as reported
 from potash_firmware.apu_process import ApuProcess
 from potash_firmware.log_components import component_of
-from potash_firmware.mailbox.counters import Counters, Row, Word
+from potash_firmware.mailbox.shared import Counters, Row, Word
 from potash_firmware.naming import command_name
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.logs.timing import timing_log

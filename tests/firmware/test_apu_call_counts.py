@@ -75,11 +75,11 @@ class InProcess:
         return bool(data)
 
     def _worker(self, end: socket.socket, kind: int) -> Worker:
-        compiler: Any = None  # which the interpreter does not need
+        compiler: Any = None  # its own thread compiles what is not cached
         if kind == channel.CHECKER:
             return Checker(end, CONFIG)
         arena = self.buffers.arenas[kind].fd
-        return JobWorker(end, CONFIG, Engine.INTERPRETER, compiler, None, kind, arena)
+        return JobWorker(end, CONFIG, Engine.NATIVE, compiler, None, kind, arena)
 
     def command(self, admin: bool, opcode: int, cdws: Any, data: bytes = b"") -> None:
         slot = self.buffers.slot(SLOT)
@@ -116,4 +116,4 @@ def test_a_job_of_a_program_that_has_run_before(
     print(f"\n{request.node.name}: {calls}")
     if request.config.getoption("verbose") > 1:
         print(calls.listed())
-    assert calls.files <= 27, calls.listed()
+    assert calls.files <= 25, calls.listed()

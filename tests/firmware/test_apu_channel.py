@@ -27,7 +27,6 @@ from potash_firmware.apu.lifecycle import Event
 from potash_firmware.apu.model import ByteRange, Grant, Subsystem, count_event, count_restart
 from potash_firmware.apu.worker import EngineWorker
 from potash_firmware.mailbox import messages
-from potash_firmware.mailbox.counters import ROW_WORDS, Counters, Word
 from potash_firmware.mailbox.messages import (
     MAX_MEMORY_RANGES,
     Execute,
@@ -37,6 +36,7 @@ from potash_firmware.mailbox.messages import (
     Ping,
     Read,
 )
+from potash_firmware.mailbox.shared import ROW_WORDS, Counters, Word
 from support.apu import CONFIG
 
 

@@ -22,7 +22,6 @@ from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import ByteRange, Subsystem
 from potash_firmware.apu.work_counter import MOST_READS, WorkCounter
 from potash_firmware.bpf.engine import Engine
-from potash_firmware.mailbox.counters import Row, Word
 from potash_firmware.mailbox.device_programs import DeviceProgram
 from potash_firmware.mailbox.messages import (
     Executed,
@@ -36,6 +35,7 @@ from potash_firmware.mailbox.messages import (
     ReadChecked,
     ToRpu,
 )
+from potash_firmware.mailbox.shared import Row, Word
 from support.apu import CONFIG, DEADLINE, MEDIA, Board, board, program
 from support.bpf import call, exit_, insn, load, mov, mov_reg, store
 from support.engines import CONFIG as ENGINE_CONFIG

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from potash_device.timing.cores import Work
 from potash_firmware.mailbox import MailboxError, messages
-from potash_firmware.mailbox.counters import ENGINE_ROWS
 from potash_firmware.mailbox.messages import (
     MAX_MEMORY_RANGES,
     MAX_READS,
@@ -44,7 +43,7 @@ from potash_firmware.mailbox.messages import (
     WriteBack,
     WriteBackDone,
 )
-from potash_firmware.mailbox.shared import SLOT_SIZE, SLOTS
+from potash_firmware.mailbox.shared import ENGINE_ROWS, SLOT_SIZE, SLOTS
 
 U16 = st.integers(0, 0xFFFF)
 U32 = st.integers(0, 0xFFFF_FFFF)

@@ -14,7 +14,6 @@ from potash_device.timing.cores import LARGEST_COUNT, Work
 from potash_device.timing.drive import Drive
 from potash_device.timing.requests import Op
 from potash_firmware.mailbox import ApuPort
-from potash_firmware.mailbox.counters import Word, unshared_row
 from potash_firmware.mailbox.messages import (
     JobBegan,
     JobCounted,
@@ -28,6 +27,7 @@ from potash_firmware.mailbox.messages import (
     WriteBack,
     WriteBackDone,
 )
+from potash_firmware.mailbox.shared import Word, unshared_row
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.timing.jobs import READS_AT_ONCE
 from support.modelled_time import LONG, PRICE, PROFILE, SECOND, WORK, job_time, with_core

@@ -28,7 +28,6 @@ from potash_firmware.apu.config import (
 )
 from potash_firmware.apu_process import environment
 from potash_firmware.mailbox import SharedBuffers, pair
-from potash_firmware.mailbox.counters import Counters
 from potash_firmware.mailbox.messages import (
     CONTROLLER_RESET,
     NO_SLOT,
@@ -48,7 +47,7 @@ from potash_firmware.mailbox.messages import (
     WriteBack,
     WriteBackDone,
 )
-from potash_firmware.mailbox.shared import SharedMemory
+from potash_firmware.mailbox.shared import Counters, SharedMemory
 from support.bpf_elf import Name, Part, elf, text
 from support.processes import children, descendants, name
 

@@ -14,9 +14,8 @@ from potash_firmware.bpf.arena import FRAME_SIZE, MAX_CALL_DEPTH
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.log_components import LogSettings
 from potash_firmware.mailbox import MailboxError
-from potash_firmware.mailbox.counters import ENGINE_ROWS
 from potash_firmware.mailbox.messages import decode, encode, message
-from potash_firmware.mailbox.shared import ArenaPlan, sealed
+from potash_firmware.mailbox.shared import ENGINE_ROWS, ArenaPlan, sealed
 from potash_wire.records import (
     BOOL,
     MAY_FOLLOW,

@@ -32,7 +32,6 @@ from potash_firmware.apu.config import Config
 from potash_firmware.apu.lifecycle import ENDING, Event, JobState, after
 from potash_firmware.apu.model import Accelerator, ByteRange, Outcome, count_event
 from potash_firmware.apu.supervisor import Supervisor, Worker
-from potash_firmware.mailbox.counters import Word, add
 from potash_firmware.mailbox.messages import (
     FIRST_SERIAL,
     Executed,
@@ -48,7 +47,7 @@ from potash_firmware.mailbox.messages import (
     WriteBack,
     WriteBackDone,
 )
-from potash_firmware.mailbox.shared import sealed
+from potash_firmware.mailbox.shared import Word, add, sealed
 
 log = logging.getLogger(__name__)
 

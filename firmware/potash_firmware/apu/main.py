@@ -8,8 +8,7 @@ namespace N and `arenaN` for the memory of accelerator N; and, where the device 
 import argparse
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 
 from potash_device.trace import COMPUTE, record
 from potash_firmware.apu import fork_server
@@ -23,8 +22,8 @@ from potash_firmware.apu.service import Service
 from potash_firmware.apu.supervisor import Supervisor
 from potash_firmware.confinement import be_undumpable
 from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers
-from potash_firmware.mailbox.counters import Counters
 from potash_firmware.mailbox.messages import NO_DESCRIPTOR
+from potash_firmware.mailbox.shared import Counters
 
 PROCESS = "potash-apu"
 
@@ -49,23 +48,16 @@ def run(descriptors: dict[str, int], config: Config) -> None:
     arenas = {item.id: (descriptors[f"arena{item.id}"], item.plan) for item in config.accelerators}
     media = {item.nsid: descriptors[f"media{item.nsid}"] for item in config.namespaces}
     with (
-        _counters(descriptors, config) as counters,
         ApuPort.adopt(descriptors["mailbox"]) as port,
         SharedBuffers.adopt(descriptors["transfer"], descriptors["state"], arenas) as buffers,
+        ExitStack() as stack,
     ):
-        try:
-            Service(config, port, buffers, supervisor, counters, media).run()
-        finally:
-            supervisor.close()
-
-
-@contextmanager
-def _counters(descriptors: dict[str, int], config: Config) -> Iterator[Counters | None]:
-    if "counters" not in descriptors:
-        yield None
-        return
-    with Counters.adopt(descriptors["counters"], config.rows) as counters:
-        yield counters
+        stack.callback(supervisor.close)
+        counters = None
+        if "counters" in descriptors:
+            adopted = Counters.adopt(descriptors["counters"], config.rows)
+            counters = stack.enter_context(adopted)
+        Service(config, port, buffers, supervisor, counters, media).run()
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ from potash_device.vta.encoding import INSTRUCTION_BYTES, InstructionError
 from potash_device.vta.stream import StreamError
 from potash_device.vta.timing import parameters
 from potash_firmware.apu.work_counter import WorkCounter
-from potash_firmware.mailbox.counters import Row, Word, unshared_row
+from potash_firmware.mailbox.shared import Row, Word, unshared_row
 
 KEPT = 256
 """Streams whose cycles are remembered: a model runs the same ones again and again."""

@@ -31,7 +31,7 @@ from potash_device.saved import LARGEST_NUMBER, decode
 from potash_firmware.apu.config import AcceleratorConfig, Config, Limits
 from potash_firmware.apu.lifecycle import STATUS, Event, JobState, is_busy
 from potash_firmware.mailbox import MailboxError
-from potash_firmware.mailbox.counters import Word, add, unshared_row
+from potash_firmware.mailbox.shared import Word, add, unshared_row
 from potash_wire.records import BOOL, U32, U64, Range, Record
 
 log = logging.getLogger(__name__)

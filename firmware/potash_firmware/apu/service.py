@@ -26,8 +26,8 @@ from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import Accelerator, StateArea, Subsystem, count_restart
 from potash_firmware.apu.supervisor import Supervisor, Worker
 from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers, messages
-from potash_firmware.mailbox.counters import Counters
 from potash_firmware.mailbox.messages import JobDue, JobOverdue
+from potash_firmware.mailbox.shared import Counters
 from potash_firmware.waiting import READ, WRITE, Waiting, earliest
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ that its core would have taken so far.
 
 from potash_device.timing.cores import LARGEST_COUNT, CoreProfile, Price, Work
 from potash_firmware.bpf.counters import InstructionCounters, Kind
-from potash_firmware.mailbox.counters import WORD, Row, Word, unshared_row
 from potash_firmware.mailbox.messages import Read
+from potash_firmware.mailbox.shared import WORD, Row, Word, unshared_row
 
 MOST_READS = 1 << 17
 """Reads of one job that are reported one by one."""

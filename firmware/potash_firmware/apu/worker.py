@@ -36,7 +36,6 @@ from potash_firmware.bpf.engine import base_of
 from potash_firmware.bpf.machine import context_length
 from potash_firmware.bpf.native import engine as native
 from potash_firmware.bpf.ranged import Extent, Placed, Window
-from potash_firmware.mailbox.counters import Counters, Row, unshared_row
 from potash_firmware.mailbox.device_programs import DeviceProgram
 from potash_firmware.mailbox.messages import (
     FIRST_SERIAL,
@@ -45,7 +44,7 @@ from potash_firmware.mailbox.messages import (
     MemoryRange,
     Outcome,
 )
-from potash_firmware.mailbox.shared import SharedMemory
+from potash_firmware.mailbox.shared import Counters, Row, SharedMemory, unshared_row
 
 if TYPE_CHECKING:
     from potash_firmware.apu.models import Models

@@ -14,8 +14,7 @@ from itertools import count
 from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform, get_args
 
 from potash_device.timing.cores import LARGEST_COUNT, Count, Work
-from potash_firmware.mailbox.counters import ENGINE_ROWS
-from potash_firmware.mailbox.shared import SLOT_SIZE, SLOTS, MailboxError
+from potash_firmware.mailbox.shared import ENGINE_ROWS, SLOT_SIZE, SLOTS, MailboxError
 from potash_wire.records import (
     BOOL,
     I32,

@@ -17,7 +17,7 @@ from nvme_spec.status import NvmeError
 from potash_device.timing.cores import Cores, Job, Price, Work
 from potash_device.timing.requests import Op
 from potash_firmware.mailbox import messages
-from potash_firmware.mailbox.counters import ENGINE_ROWS, Row, Word, unshared_row
+from potash_firmware.mailbox.shared import ENGINE_ROWS, Row, Word, unshared_row
 from potash_firmware.rpu.deadlines import Deadlines, Timer
 from potash_firmware.rpu.scheduler import Signal, Steps, Wait
 from potash_firmware.rpu.timing.holding import RunningJob
