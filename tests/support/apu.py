@@ -161,12 +161,15 @@ class Board:
         (pid,) = children(self.process.pid)
         return pid
 
+    def workers(self, accelerator: int) -> list[int]:
+        """The workers of an accelerator, by their name: none or two while one is replaced."""
+        return [p for p in children(self.fork_server()) if self._works_for(p, accelerator)]
+
     def has_worker(self, accelerator: int) -> bool:
-        return any(self._works_for(pid, accelerator) for pid in children(self.fork_server()))
+        return bool(self.workers(accelerator))
 
     def worker(self, accelerator: int) -> int:
-        """The worker of an accelerator, by its name."""
-        (pid,) = (p for p in children(self.fork_server()) if self._works_for(p, accelerator))
+        (pid,) = self.workers(accelerator)
         return pid
 
     @staticmethod
