@@ -84,7 +84,7 @@ class _Queue:
         self._memory = memory
         ring = memory[self.completion : self._data]
         self._status = np.frombuffer(ring, "<u2")[STATUS_WORD_OFFSET // 2 :: COMPLETION_ENTRY_WORDS]
-        self._head = 0
+        self.head = 0
         self._phase = 1
         self.tail = 0
 
@@ -108,24 +108,20 @@ class _Queue:
 
     def reap(self, most: int) -> int:
         """Count the completions that are there, in a batch of `most` at most."""
-        head = self._head
+        head = self.head
         end = min(head + most, ENTRIES)
         matches = self._status[head:end] == self._phase
         done = end - head if matches.all() else int(matches.argmin())
-        self._head = head + done
-        if self._head == ENTRIES:
-            self._head = 0
+        self.head = head + done
+        if self.head == ENTRIES:
+            self.head = 0
             self._phase ^= 1
         return done
 
     def failure(self) -> int:
         """The status word at the head, where it is one of a command that failed; else 0."""
-        word = int(self._status[self._head])
+        word = int(self._status[self.head])
         return word if word & 1 == self._phase and word >> 1 else 0
-
-    @property
-    def head(self) -> int:
-        return self._head
 
     def release(self) -> None:
         del self._status

@@ -168,7 +168,7 @@ class Fleet:
                 home = self.placement.places[drive].worker
                 (sent,) = self._client.scatter([data], workers=home, hash=False)
                 futures.append(self._submit(drive, work.put_file, file, sent))
-            for number, future in self._finished(futures):
+            for number, future in cluster.completed(self._client, futures):
                 self._value(future)
                 progress("copying files to drives", (start + number + 1) / len(files))
         return self.dataset(dataset)
@@ -182,7 +182,7 @@ class Fleet:
 
         found = self._complete(dataset)
         futures = [self._submit(drive, work.get_file, file) for drive, file in found.shards]
-        for done, (at, future) in enumerate(self._finished(futures), 1):
+        for done, (at, future) in enumerate(cluster.completed(self._client, futures), 1):
             file = found.shards[at][1]
             (Path(folder) / file.name.partition("/")[2]).write_bytes(self._value(future))
             progress("copying files from drives", done / len(futures))
@@ -194,7 +194,7 @@ class Fleet:
 
         having = {drive for drive, file in self._files() if file.dataset == dataset}
         futures = [self._submit(drive, work.remove_files, dataset) for drive in having]
-        return sum(self._value(future) for _, future in self._finished(futures))
+        return sum(self._value(future) for _, future in cluster.completed(self._client, futures))
 
     def map(
         self,
@@ -268,7 +268,7 @@ class Fleet:
                 ]
                 tasks += level
             part = Part(b"", 0)
-            for done, (at, future) in enumerate(self._finished(tasks), 1):
+            for done, (at, future) in enumerate(cluster.completed(self._client, tasks), 1):
                 if future.status == "cancelled":
                     lost = map(self.placement.missing, (drive for drive, _ in found.shards))
                     raise PotashError(next(filter(None, lost), "it was cancelled"))
@@ -297,7 +297,7 @@ class Fleet:
             for drive, file in found.shards
         ]
         parts: dict[int, Answer] = {}
-        with closing(self._finished(futures)) as finished:
+        with closing(cluster.completed(self._client, futures)) as finished:
             for done, (at, future) in enumerate(finished, 1):
                 answer: Answer | str = self._value(future)
                 if isinstance(answer, str):
@@ -358,9 +358,6 @@ class Fleet:
         )
         self.placement.wait_for(drive, future)
         return future
-
-    def _finished(self, futures: Sequence[Any]) -> Generator[tuple[int, Any], None, None]:
-        return cluster.completed(self._client, futures)
 
     def _value(self, future: Any) -> Any:
         """What a task gave. Raises PotashError for one that failed."""

@@ -166,13 +166,6 @@ def output_option(help: str, **settings: Any) -> Decorator:
     return click.option("-o", "--output", type=WritableFile(), help=help, **settings)
 
 
-class Kept:
-    """A device that is kept open for several commands."""
-
-    def __init__(self, device: Device) -> None:
-        self.device = device
-
-
 def device_name(text: str) -> str:
     """DEVICE as the SDK takes it: a path that is a socket stands for `vfio-user:SOCKET`."""
     is_socket = not text.startswith(VFIO_USER_SCHEME) and Path(text).is_socket()
@@ -181,10 +174,10 @@ def device_name(text: str) -> str:
 
 @contextlib.contextmanager
 def opened(name: str) -> Iterator[Device]:
-    """A device for one command: the one that is kept open, else one that is closed afterwards."""
-    kept = click.get_current_context().find_object(Kept)
-    if kept is not None:
-        yield kept.device
+    """A device for one command: the one that is open for several, else one that is closed then."""
+    shared = click.get_current_context().find_object(Device)
+    if shared is not None:
+        yield shared
         return
     with potash.sdk.open(device_name(name)) as device:
         yield device

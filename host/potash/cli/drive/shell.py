@@ -8,7 +8,8 @@ import click
 
 import potash.sdk
 from csd_spec.text import plain_lines
-from potash.cli.drive.common import Kept, device_name
+from potash.cli.drive.common import device_name
+from potash.sdk import Device
 from potash.sdk.errors import PotashError
 
 PROMPT = "acc> "
@@ -23,11 +24,10 @@ def run_lines(device: str, lines: Iterable[str], groups: Mapping[str, click.Grou
     """
     typed = lines is sys.stdin and _is_typed()
     with potash.sdk.open(device_name(device)) as opened:
-        kept = Kept(opened)
         _prompt(typed)
         for line in lines:
             try:
-                _run_line(device, line, groups, kept)
+                _run_line(device, line, groups, opened)
             except (click.ClickException, PotashError, OSError) as error:
                 if not typed:
                     raise
@@ -45,7 +45,7 @@ def _prompt(typed: bool) -> None:
         click.echo(PROMPT, nl=False, err=True)
 
 
-def _run_line(device: str, line: str, groups: Mapping[str, click.Group], kept: Kept) -> None:
+def _run_line(device: str, line: str, groups: Mapping[str, click.Group], opened: Device) -> None:
     try:
         words = shlex.split(line, comments=True)
     except ValueError as error:
@@ -63,4 +63,4 @@ def _run_line(device: str, line: str, groups: Mapping[str, click.Group], kept: K
         command = command.commands.get(name)
     if command is None or name == "shell":
         raise click.UsageError(f"there is no command {line.strip()!r} here")
-    command.main([device, *words], name, standalone_mode=False, obj=kept)
+    command.main([device, *words], name, standalone_mode=False, obj=opened)
