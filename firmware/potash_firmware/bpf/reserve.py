@@ -13,7 +13,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from potash_firmware.bpf.arena import BASE, REACH, page_aligned
 
@@ -121,14 +121,18 @@ def holds(memory: memoryview) -> bool:
     return address_of(memory) in _sizes
 
 
-@contextmanager
-def fenced(memory: memoryview, used: int) -> Iterator[int]:
+def fenced(memory: memoryview, used: int) -> AbstractContextManager[int]:
     """Gives the host address of a program's address 0, while the first `used` bytes are in use.
 
     The pages behind them are inaccessible until the context manager ends.
     """
     address = address_of(memory)
     begin, end = address + page_aligned(used), address + page_aligned(_sizes[address])
+    return nullcontext(address - BASE) if begin == end else _fenced(address, begin, end)
+
+
+@contextmanager
+def _fenced(address: int, begin: int, end: int) -> Iterator[int]:
     _protect(begin, end, _PROT_NONE)
     try:
         yield address - BASE
