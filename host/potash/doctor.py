@@ -25,7 +25,7 @@ from potash.vm import cache, snapshot
 from potash.vm import images as guest_images
 from potash.vm import packages as debian
 from potash.vm import qemu as machine
-from potash.vm.qemu import Accelerator
+from potash.vm.qemu import Accelerator, Shape
 from potash_firmware.confinement import missing as missing_confinement
 from potash_firmware.tflite import TFLITE_RUNTIME, runtime_package
 
@@ -377,7 +377,7 @@ def kvm(
     try:
         found = guest_images.prepare(progress)
         progress("booting a guest under KVM", None)
-        seconds = snapshot.boot(found, snapshot.Shape(KVM_MEMORY, 1), Accelerator.KVM)
+        seconds = snapshot.boot(found, Shape(KVM_MEMORY, 1), Accelerator.KVM)
     except PotashError as error:
         why = str(getattr(error, "reason", error)).splitlines()[0]
         return limited(f"not usable: {why}; {emulated}")

@@ -11,8 +11,7 @@ from potash.sdk.progress import silent
 from potash.vm import snapshot
 from potash.vm.errors import GuestError
 from potash.vm.images import GuestImages
-from potash.vm.qemu import CPUS, MEMORY
-from potash.vm.snapshot import Shape
+from potash.vm.qemu import CPUS, MEMORY, Shape
 from support.vm import guest_images
 
 

@@ -10,14 +10,7 @@ from csd_spec.descriptors import AcceleratorStatus, LogEntryType, LogPage
 from csd_spec.opcodes import AdminOpcode, IoOpcode, Operation
 from csd_spec.status import StatusId
 from potash.vm.guest import Guest
-from support.accelerator_flow import (
-    EXAMPLE,
-    IDENTIFY,
-    check_step,
-    commands,
-    input_bytes,
-    steps,
-)
+from support.accelerator_flow import EXAMPLE, IDENTIFY, check_step, commands, input_bytes, steps
 
 PAGE = 4096
 WORK = "/share/work"

@@ -21,7 +21,7 @@ from potash.vm.drive import serving
 from potash.vm.errors import PackagesUnavailable
 from potash.vm.images import GuestImages
 from potash.vm.packages import RELEASE, Archive, Closure, program_command
-from potash.vm.qemu import Accelerator, bare_machine
+from potash.vm.qemu import Accelerator, Shape, bare_machine
 from potash.vm.rootfs import Archive as Initrd
 
 pytestmark = pytest.mark.slow
@@ -101,7 +101,7 @@ def console(
     images: GuestImages, disk: Path, block_size: int, *options: str, until: str, typed: str = ""
 ) -> str:
     """What a machine with the drive says on its serial port, until it ends or says `until`."""
-    machine = bare_machine(512, 1, Accelerator.TCG)
+    machine = bare_machine(Accelerator.TCG, Shape(512, 1))
     if "-M" in options:
         machine = machine[2:]
     drive = ["--media", str(disk), "--namespace", f"{SIZE}:{block_size}"]

@@ -20,8 +20,7 @@ from potash.vm.errors import GuestError, GuestTimeout
 from potash.vm.guest import DRIVE, Guest
 from potash.vm.images import GuestImages
 from potash.vm.machine import Machine
-from potash.vm.qemu import CPUS, MEMORY
-from potash.vm.snapshot import Shape
+from potash.vm.qemu import CPUS, MEMORY, Shape
 
 LIMIT = 60.0
 

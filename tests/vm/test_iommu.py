@@ -24,7 +24,7 @@ from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
 from potash.vm.machine import Machine
 from potash.vm.packages import RELEASE, Archive, Closure
-from potash.vm.qemu import CLIENT, Accelerator, machine_arguments
+from potash.vm.qemu import CLIENT, Accelerator, Shape, machine_arguments
 
 IOMMU = "intel-iommu,intremap=on,caching-mode=on"
 FUNCTION = "0000:01:00.0"
@@ -65,7 +65,7 @@ class Remapped(Guest):
 
     def __init__(self, images: GuestImages, drive: Path, parameters: str, cpus: int = 1) -> None:
         super().__init__(images)
-        options = machine_arguments(images.kernel, images.initrd, 512, cpus, Accelerator.TCG)
+        options = machine_arguments(images.kernel, images.initrd, Accelerator.TCG, Shape(512, cpus))
         options.remove("-no-reboot")
         options[options.index("-append") + 1] += f" intel_iommu=on {parameters}"
         options[options.index("-M") + 1] += ",kernel-irqchip=split"

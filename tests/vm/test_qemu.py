@@ -14,7 +14,7 @@ import pytest
 
 from potash.vm import qemu
 from potash.vm.errors import GuestError, GuestTimeout
-from potash.vm.qemu import Accelerator, machine_arguments, parse_version, suitable
+from potash.vm.qemu import Accelerator, Shape, machine_arguments, parse_version, suitable
 from potash.vm.qmp import Qmp
 
 CLIENT = 'name "vfio-user-pci", bus PCI, desc "VFIO over socket PCI device assignment"\n'
@@ -73,7 +73,7 @@ def test_an_installed_qemu_that_will_not_do_is_passed_over(
 
 
 def test_the_machine_s_memory_can_be_shared_and_its_slots_are_free() -> None:
-    words = machine_arguments(Path("/k"), Path("/i"), 512, 2, Accelerator.TCG)
+    words = machine_arguments(Path("/k"), Path("/i"), Accelerator.TCG, Shape(512, 2))
     assert "memory-backend-memfd,share=on,id=ram,size=512M" in words
     assert words[words.index("-M") + 1].split(",")[:2] == ["q35", "memory-backend=ram"]
     assert words[words.index("-smp") + 1] == "2"

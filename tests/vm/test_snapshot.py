@@ -14,8 +14,8 @@ from potash.vm.cache import Cache
 from potash.vm.errors import GuestError
 from potash.vm.images import GuestImages
 from potash.vm.machine import Machine
-from potash.vm.qemu import Accelerator, Qemu
-from potash.vm.snapshot import Frozen, Shape, frozen, kvm_verdict
+from potash.vm.qemu import Accelerator, Qemu, Shape
+from potash.vm.snapshot import Frozen, frozen, kvm_verdict
 
 SHAPE = Shape(512, 1)
 

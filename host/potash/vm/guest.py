@@ -25,8 +25,7 @@ from potash.vm.channel import Channel, Command, Input, Sink, discard
 from potash.vm.errors import GuestError
 from potash.vm.images import GuestImages
 from potash.vm.machine import Machine
-from potash.vm.qemu import CLIENT, CPUS, MEMORY, Memory, monitor_arguments
-from potash.vm.snapshot import Shape
+from potash.vm.qemu import CLIENT, CPUS, MEMORY, Memory, Shape, monitor_arguments
 from potash.vm.terminal import descriptor_sink, follow, raw, size
 from potash.vm.unpacking import unpack
 

@@ -55,6 +55,15 @@ class Memory(Enum):
 
 
 @dataclass(frozen=True)
+class Shape:
+    """The machine's size: memory in MiB, processors, and the backend of its memory."""
+
+    memory: int
+    cpus: int
+    backend: Memory = Memory.MEMFD
+
+
+@dataclass(frozen=True)
 class Qemu:
     """A QEMU: the words that start it and what it calls its version."""
 
@@ -111,22 +120,14 @@ def unpacked(tree: Path) -> Qemu:
     return Qemu(command, _first_line(version))
 
 
-def bare_machine(
-    memory: int, cpus: int, accelerator: Accelerator, backend: Memory = Memory.MEMFD
-) -> list[str]:
-    """The options of an empty machine, whose clocks all stand still while it is stopped.
-
-    Args:
-        memory: in MiB.
-        cpus: number of processors.
-        backend: of its memory.
-    """
+def bare_machine(accelerator: Accelerator, shape: Shape) -> list[str]:
+    """The options of an empty machine, whose clocks all stand still while it is stopped."""
     accel, processor = accelerator.value
     return [
         *("-M", "q35,memory-backend=ram,smm=off"),
-        *("-object", f"{backend.value},id=ram,size={memory}M"),
-        *("-m", f"{memory}M"),
-        *("-smp", str(cpus)),
+        *("-object", f"{shape.backend.value},id=ram,size={shape.memory}M"),
+        *("-m", f"{shape.memory}M"),
+        *("-smp", str(shape.cpus)),
         *("-accel", accel),
         *("-cpu", processor),
         *("-rtc", "clock=vm"),
@@ -145,25 +146,14 @@ def root_ports() -> list[str]:
 
 
 def machine_arguments(
-    kernel: Path,
-    initrd: Path,
-    memory: int,
-    cpus: int,
-    accelerator: Accelerator,
-    backend: Memory = Memory.MEMFD,
+    kernel: Path, initrd: Path, accelerator: Accelerator, shape: Shape
 ) -> list[str]:
     """The options that describe the machine; equal options may exchange a frozen machine's state,
-    and so may those that differ in `backend` alone.
-
-    Args:
-        memory: in MiB.
-        cpus: number of processors.
-        backend: of its memory.
-    """
+    and so may those that differ in the memory's backend alone."""
     # Root may map a device's registers although its driver has them: `nvme show-regs` does. Memory
     # is cleared when it is freed, as zeros take no space in a snapshot and no time to resume.
     append = "console=ttyS0 quiet panic=-1 mitigations=off iomem=relaxed init_on_free=1"
-    options = bare_machine(memory, cpus, accelerator, backend)
+    options = bare_machine(accelerator, shape)
     if accelerator is Accelerator.TCG:
         # Without AVX, whose state the dynamic linker and the kernel would keep saving: Python
         # starts in 0.8 s of processor time instead of 0.95.

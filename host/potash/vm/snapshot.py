@@ -16,7 +16,8 @@ import json
 import os
 import platform
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from potash.sdk.progress import Progress
@@ -25,7 +26,7 @@ from potash.vm.channel import Channel
 from potash.vm.errors import GuestError, GuestTimeout
 from potash.vm.images import Emulator, GuestImages
 from potash.vm.machine import Machine
-from potash.vm.qemu import Accelerator, Memory, Qemu, machine_arguments
+from potash.vm.qemu import Accelerator, Memory, Qemu, Shape, machine_arguments
 
 KVM = Path("/dev/kvm")
 KVM_LIMIT = 6.0
@@ -39,15 +40,6 @@ MAPPED = {"capabilities": [{"capability": "mapped-ram", "state": True}]}
 UNLIMITED = 1 << 40
 KEPT = 4
 """Maximum number of states in the cache."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The machine's size: memory in MiB, processors, and the backend of its memory."""
-
-    memory: int
-    cpus: int
-    backend: Memory = Memory.MEMFD
 
 
 @dataclass(frozen=True)
@@ -144,13 +136,11 @@ def _accelerator(kvm: bool) -> Accelerator:
 
 
 def _entry(images: GuestImages, shape: Shape, accelerator: Accelerator) -> Frozen:
-    machine = (images.kernel, images.initrd, shape.memory, shape.cpus, accelerator)
+    machine = partial(machine_arguments, images.kernel, images.initrd, accelerator)
     # Under KVM the guest sees the host's own processor, so its state is this host's alone.
     host = _host(images) if accelerator is Accelerator.KVM else ""
-    name = key(images.key, machine_arguments(*machine), host)
-    return Frozen(
-        tuple(machine_arguments(*machine, shape.backend)), _states(images).root / "snapshots" / name
-    )
+    name = key(images.key, machine(replace(shape, backend=Memory.MEMFD)), host)
+    return Frozen(tuple(machine(shape)), _states(images).root / "snapshots" / name)
 
 
 def _states(images: GuestImages | Emulator) -> Cache:

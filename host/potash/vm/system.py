@@ -18,7 +18,15 @@ from typing import Any, NamedTuple
 
 from potash.sdk.errors import PotashError
 from potash.vm.parent_death import dies_with_parent
-from potash.vm.qemu import CLIENT, Accelerator, Qemu, bare_machine, monitor_arguments, root_ports
+from potash.vm.qemu import (
+    CLIENT,
+    Accelerator,
+    Qemu,
+    Shape,
+    bare_machine,
+    monitor_arguments,
+    root_ports,
+)
 
 APPEND = "console=ttyS0"
 """The kernel's command line when none is given: its console is the serial port."""
@@ -45,18 +53,14 @@ class System:
 
     def arguments(
         self,
-        memory: int,
-        cpus: int,
         accelerator: Accelerator,
+        shape: Shape,
         sockets: Sequence[Path],
         monitors: Sequence[Path] = (),
     ) -> list[str]:
         """QEMU's options for it.
 
         Args:
-            memory: in MiB.
-            cpus: number of processors.
-            accelerator: what executes it.
             sockets: the vfio-user sockets of its drives, in order.
             monitors: paths at which QEMU makes a monitor for each device that stops the guest while
                 its own work is behind.
@@ -64,7 +68,7 @@ class System:
         Raises:
             OSError: a disk cannot be read.
         """
-        options = bare_machine(memory, cpus, accelerator)
+        options = bare_machine(accelerator, shape)
         if self.kernel is not None:
             options += ["-kernel", str(self.kernel), "-append", self.append]
         if self.initrd is not None:

@@ -20,7 +20,7 @@ from potash.tracing.recording import recording
 from potash.units import Parsed
 from potash.vm import images, snapshot, system
 from potash.vm.guest import DRIVE, Guest
-from potash.vm.qemu import ROOT_PORTS, Accelerator
+from potash.vm.qemu import ROOT_PORTS, Accelerator, Shape
 from potash.vm.system import APPEND, Disk, System
 from potash.vm.terminal import descriptor_sink
 
@@ -276,8 +276,8 @@ def _boot(
         accelerator = Accelerator.KVM if snapshot.kvm_verdict(emulator) else Accelerator.TCG
         if sys.stdin.isatty():
             click.echo("The custom system, at this terminal; Ctrl-A X ends it.")
-        memory = guest.memory // MEBI
-        arguments = own.arguments(memory, guest.cpus, accelerator, sockets, monitors)
+        shape = Shape(guest.memory // MEBI, guest.cpus)
+        arguments = own.arguments(accelerator, shape, sockets, monitors)
         system.run(emulator.qemu, arguments)
 
 
