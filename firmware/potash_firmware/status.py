@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, Self
 
 from csd_spec.status import StatusId
@@ -163,7 +163,10 @@ def snapshot(device: Running) -> reported.Snapshot:
             received=link.received,
             requests_in_flight=link.in_flight,
         ),
-        accelerators=_accelerators(device.counters, device.accelerators),
+        accelerators=[
+            _accelerator(identifier, device.counters.row(place))
+            for identifier, place in device.accelerators.items()
+        ],
         modelled=None if core.timing is None else _modelled(core.timing),
         log=[],
     )
@@ -239,14 +242,6 @@ def _queues(rpu: Rpu) -> list[reported.Queue]:
         )
         for qid in sorted({*submissions, *commands})
         for queue in [submissions.get(qid)]
-    ]
-
-
-def _accelerators(
-    counters: Counters, accelerators: Mapping[int, int]
-) -> list[reported.AcceleratorState]:
-    return [
-        _accelerator(identifier, counters.row(place)) for identifier, place in accelerators.items()
     ]
 
 

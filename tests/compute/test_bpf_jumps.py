@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from potash_firmware.bpf.arena import CODE_BASE
 from potash_firmware.bpf.errors import Fault, FaultKind
+from potash_firmware.bpf.isa import CODE_BASE
 from support.bpf import (
     JEQ,
     JGE,

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from potash_firmware.bpf.arena import BASE, CODE_BASE
+from potash_firmware.bpf.arena import BASE
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.bpf.errors import Fault, FaultKind
 from potash_firmware.bpf.interpreter import Execution, Interpreter
+from potash_firmware.bpf.isa import CODE_BASE
 from potash_firmware.bpf.native import compiler, lowering, runtime
 from support.bpf import arena, call, exit_, insn, lddw, load, mov, mov_reg, run_on, store
 from support.bpf_native import own_cache, same

@@ -126,7 +126,7 @@ def test_counters_that_a_worker_has_spoilt_disturb_nobody() -> None:
         lambda: count_event(accelerator, Event.START),
         lambda: count_event(accelerator, Event.RETURNED),
         lambda: count_restart(accelerator),
-        lambda: status._accelerators(counters, {0: 0}),
+        lambda: status._accelerator(0, counters.row(0)),
     ]
     with Counters.create(1) as counters:
         accelerator.row = counters.row(0)

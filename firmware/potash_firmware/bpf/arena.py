@@ -20,9 +20,6 @@ BASE = 0x1000_0000
 REACH = 1 << 32
 """The end of every arena's addresses: what compiled code accesses has 32-bit addresses."""
 
-CODE_BASE = 1 << 40
-"""Where the addresses of functions begin: far above every arena, so that no data access hits."""
-
 PAGE = 4096
 
 LEAST_FRAME = 512

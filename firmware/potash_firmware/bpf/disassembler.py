@@ -77,7 +77,7 @@ def disassemble(instructions: Sequence[Instruction], index: int, label: str | No
         return f"<{problem}>"
     instruction = instructions[index]
     if instruction.opcode == isa.LDDW:
-        value = label or _wide_value(instruction, instructions[index + 1])
+        value = label or _wide_value(instructions, index)
         return f"r{instruction.dst} = {value} ll"
     match instruction.kind:
         case Class.ALU | Class.ALU64:
@@ -92,10 +92,10 @@ def disassemble(instructions: Sequence[Instruction], index: int, label: str | No
     return f"{_memory(instruction, instruction.dst)} = {value}"
 
 
-def _wide_value(first: Instruction, second: Instruction) -> str:
-    if first.src == isa.ImmediateKind.CODE_ADDRESS:
-        return f"{first.imm:+d}"
-    value = isa.wide_immediate(first, second)
+def _wide_value(instructions: Sequence[Instruction], index: int) -> str:
+    if instructions[index].src == isa.ImmediateKind.CODE_ADDRESS:
+        return f"{instructions[index].imm:+d}"
+    value = isa.wide_value(instructions, index)
     return str(value) if value < 1 << 16 else f"0x{value:x}"
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from csd_spec.program import Helper
 from potash_firmware.bpf import isa, object_file
-from potash_firmware.bpf.arena import BASE, CODE_BASE, PAGE, Layout
+from potash_firmware.bpf.arena import BASE, PAGE, Layout
 from potash_firmware.bpf.debug_info import CodePlace, DebugInfo, Function, LineTable, Reference
 from potash_firmware.bpf.errors import ElfError
 
@@ -123,7 +123,7 @@ def link(program: Program, layout: Layout, base: int = BASE) -> Image:
         Segment.RODATA: bytearray(program.rodata),
     }
     addresses = {
-        Segment.CODE: CODE_BASE,
+        Segment.CODE: isa.CODE_BASE,
         Segment.DATA: base + layout.data_offset,
         Segment.RODATA: base + layout.rodata_offset,
     }

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from potash_firmware.bpf import isa
-from potash_firmware.bpf.arena import CODE_BASE, MAX_CALL_DEPTH, Arena
+from potash_firmware.bpf.arena import MAX_CALL_DEPTH, Arena
 from potash_firmware.bpf.counters import InstructionCounters, kind_of
 from potash_firmware.bpf.errors import Fault, FaultKind
 from potash_firmware.bpf.isa import Alu, Atomic, Class, Instruction, Jump, Mode, OperandSource
@@ -297,10 +297,10 @@ def _call(cpu: Interpreter, instruction: Instruction) -> None:
 
 def _call_pointer(cpu: Interpreter, pointer: int) -> None:
     """A pointer to a function of the program, or, small as it is, the number of a helper."""
-    if pointer < CODE_BASE:
+    if pointer < isa.CODE_BASE:
         _call_helper(cpu, pointer)
         return
-    index, rest = divmod(pointer - CODE_BASE, isa.INSTRUCTION_SIZE)
+    index, rest = divmod(pointer - isa.CODE_BASE, isa.INSTRUCTION_SIZE)
     if rest or index >= len(cpu.instructions):
         reason = f"no function is at address 0x{pointer:x}"
         raise Fault(FaultKind.OUTSIDE_PROGRAM, None, pointer, reason)
@@ -334,12 +334,7 @@ def _exit(cpu: Interpreter) -> None:
 
 
 def _load_immediate(cpu: Interpreter, instruction: Instruction) -> None:
-    if instruction.src == isa.ImmediateKind.CODE_ADDRESS:
-        index = cpu.pc + instruction.imm
-        value = CODE_BASE + index * isa.INSTRUCTION_SIZE
-    else:
-        value = isa.wide_immediate(instruction, cpu.instructions[cpu.pc])
-    cpu.registers[instruction.dst] = value & MASK
+    cpu.registers[instruction.dst] = isa.wide_value(cpu.instructions, cpu.pc - 1)
     cpu.pc += 1
 
 

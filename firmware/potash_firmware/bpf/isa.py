@@ -17,6 +17,9 @@ INSTRUCTION = struct.Struct("<BBhi")
 
 FRAME_POINTER = 10
 
+CODE_BASE = 1 << 40
+"""Where the addresses of functions begin: far above every arena, so that no data access hits."""
+
 
 class Class(IntEnum):
     """Instruction classes, opcode bits 2:0 (section 3.3)."""
@@ -231,9 +234,12 @@ def decode(code: bytes) -> list[Instruction]:
     ]
 
 
-def wide_immediate(first: Instruction, second: Instruction) -> int:
-    """The unsigned 64-bit value of a wide instruction's two halves (section 3.2)."""
-    return (second.imm & 0xFFFF_FFFF) << 32 | first.imm & 0xFFFF_FFFF
+def wide_value(instructions: Sequence[Instruction], at: int) -> int:
+    """What the wide instruction at `at` loads: its two halves, or where code is (section 3.2)."""
+    first = instructions[at]
+    if first.src == ImmediateKind.CODE_ADDRESS:
+        return CODE_BASE + (at + 1 + first.imm) * INSTRUCTION_SIZE
+    return (instructions[at + 1].imm & 0xFFFF_FFFF) << 32 | first.imm & 0xFFFF_FFFF
 
 
 def target(index: int, instruction: Instruction) -> int | None:

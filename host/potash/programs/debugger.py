@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from potash.sdk.errors import PotashError
 from potash_firmware.bpf import Fault, Program, isa
-from potash_firmware.bpf.arena import BASE, CODE_BASE
+from potash_firmware.bpf.arena import BASE
 from potash_firmware.bpf.disassembler import Row, listing
 from potash_firmware.bpf.interpreter import Interpreter
 
@@ -145,8 +145,8 @@ class Debugger:
 
     def describe(self, value: int) -> str:
         """The thing at which a value points, where it is an address; else an empty text."""
-        if value >= CODE_BASE:
-            index, rest = divmod(value - CODE_BASE, isa.INSTRUCTION_SIZE)
+        if value >= isa.CODE_BASE:
+            index, rest = divmod(value - isa.CODE_BASE, isa.INSTRUCTION_SIZE)
             if not rest and index in self.rows:
                 return str(self.program.debug.place(index))
         for name, start, end in self._regions():

@@ -346,7 +346,7 @@ class Standstill:
         self._unsettled = False
         before = self._clock.offset
         latest = self._wall()
-        ahead = yield from self._compare() if self._counter_period else _no_bounds()
+        ahead = (yield from self._compare()) if self._counter_period else None
         if not self._running:
             return  # It is measured after the stop that has just begun.
         since = latest if self._since is None else self._since
@@ -388,8 +388,3 @@ class Standstill:
             if after - before <= QUICK and agree > (not self._clock_runs):
                 break
         return found
-
-
-def _no_bounds() -> Generator[_Request, Message, None]:
-    return
-    yield

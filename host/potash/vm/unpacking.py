@@ -26,12 +26,8 @@ def unpack(archive: tarfile.TarFile, place: Path) -> None:
         member.mode = member.mode & 0o755 | (0o700 if member.isdir() else 0o600)
         member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
     # Where Python has filters, it must not choose another one.
-    archive.extraction_filter = _unchanged
+    archive.extraction_filter = lambda member, _: member
     archive.extractall(place, members)
-
-
-def _unchanged(member: tarfile.TarInfo, path: str, /) -> tarfile.TarInfo:
-    return member
 
 
 def _check(member: tarfile.TarInfo, links: Collection[PurePosixPath]) -> None:

@@ -2,8 +2,8 @@
 
 from enum import IntEnum
 
-from potash_firmware.bpf.arena import CODE_BASE
 from potash_firmware.bpf.counters import Kind
+from potash_firmware.bpf.isa import CODE_BASE
 
 
 class Word(IntEnum):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from potash_device.trace import COMPUTE
 from potash_firmware.bpf import isa, reserve
-from potash_firmware.bpf.arena import BASE, CODE_BASE, LEAST_FRAME, MAX_CALL_DEPTH, REACH, Arena
+from potash_firmware.bpf.arena import BASE, LEAST_FRAME, MAX_CALL_DEPTH, REACH, Arena
 from potash_firmware.bpf.counters import InstructionCounters, Kind
 from potash_firmware.bpf.errors import EngineUnavailable, Fault, FaultKind
 from potash_firmware.bpf.interpreter import MASK, Execution, Helper, Interpreter, interpreter_of
@@ -47,7 +47,7 @@ _FUEL, _RESERVE, _SIDE_EXIT, _LOW, _HIGH = map(
     int, (Word.FUEL, Word.RESERVE, Word.SIDE_EXIT, Word.LOW, Word.HIGH)
 )
 
-_HIGH_HALF = (CODE_BASE >> 32).to_bytes(4, "little")
+_HIGH_HALF = (isa.CODE_BASE >> 32).to_bytes(4, "little")
 
 
 class Loaded(NamedTuple):

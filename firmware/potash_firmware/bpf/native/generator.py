@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from potash_firmware.bpf import isa
-from potash_firmware.bpf.arena import BASE, CODE_BASE
+from potash_firmware.bpf.arena import BASE
 from potash_firmware.bpf.counters import Kind, kind_of
 from potash_firmware.bpf.isa import CallKind, Class, Instruction, Jump, OperandSource
 from potash_firmware.bpf.native import induction, loops, lowering
@@ -350,7 +350,7 @@ class _Generator:
             case Class.ALU | Class.ALU64:
                 lowering.arithmetic(writer, instruction)
             case Class.LD:
-                lowering.load_immediate(writer, instruction, self._instructions[pc + 1], pc)
+                lowering.put(writer, instruction.dst, str(isa.wide_value(self._instructions, pc)))
             case Class.LDX | Class.ST | Class.STX:
                 at = lowering.address(writer, instruction)
                 for check in checks:
@@ -431,7 +431,7 @@ class _Generator:
         else."""
         writer = self._writer
         pointer = lowering.get(writer, instruction.dst)
-        small = writer.value(f"icmp ult i64 {pointer}, {CODE_BASE}")
+        small = writer.value(f"icmp ult i64 {pointer}, {isa.CODE_BASE}")
         helper, function, done = (
             writer.name(prefix) for prefix in ("helper", "function", "called")
         )
@@ -440,7 +440,7 @@ class _Generator:
         self._call_helper(pointer, pc)
         writer.jump(done)
         writer.label(function)
-        offset = writer.value(f"sub i64 {pointer}, {CODE_BASE}")
+        offset = writer.value(f"sub i64 {pointer}, {isa.CODE_BASE}")
         rest = writer.value(f"and i64 {offset}, {isa.INSTRUCTION_SIZE - 1}")
         self._unless(writer.value(f"icmp ne i64 {rest}, 0"), (pc,))
         index = writer.value(f"udiv i64 {offset}, {isa.INSTRUCTION_SIZE}")

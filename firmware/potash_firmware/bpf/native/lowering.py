@@ -8,7 +8,7 @@ checked elsewhere.
 from collections.abc import Mapping
 
 from potash_firmware.bpf import isa
-from potash_firmware.bpf.arena import CODE_BASE, REACH
+from potash_firmware.bpf.arena import REACH
 from potash_firmware.bpf.isa import Alu, Atomic, Class, Instruction, Jump, Mode, OperandSource
 from potash_firmware.bpf.native.writer import ARENA, Writer
 
@@ -142,14 +142,6 @@ def condition(writer: Writer, instruction: Instruction) -> str:
         both = writer.value(f"and i{bits} {left}, {right}")
         return writer.value(f"icmp ne i{bits} {both}, 0")
     return writer.value(f"icmp {_CONDITIONS[instruction.code]} i{bits} {left}, {right}")
-
-
-def load_immediate(writer: Writer, instruction: Instruction, second: Instruction, pc: int) -> None:
-    if instruction.src == isa.ImmediateKind.CODE_ADDRESS:
-        value = CODE_BASE + (pc + 1 + instruction.imm) * isa.INSTRUCTION_SIZE
-    else:
-        value = isa.wide_immediate(instruction, second)
-    put(writer, instruction.dst, str(value))
 
 
 def address(writer: Writer, instruction: Instruction) -> str:

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from potash_firmware.bpf import isa
-from potash_firmware.bpf.arena import CODE_BASE
 from potash_firmware.bpf.isa import Alu, Atomic, Class, Instruction, Jump, Mode, OperandSource
 from potash_firmware.bpf.native.blocks import Block
 from potash_firmware.bpf.native.loops import Linear, number, unknown
@@ -203,7 +202,7 @@ class Evaluator:
                     value = Value(unknown(Opaque(pc)))
                 environment[instruction.dst] = value
             case Class.LD:
-                environment[instruction.dst] = Value(self._immediate(instruction, pc))
+                environment[instruction.dst] = Value(number(isa.wide_value(self._instructions, pc)))
             case Class.LDX:
                 environment[instruction.dst] = Value(_loaded(instruction, pc))
             case Class.STX if instruction.mode == Mode.ATOMIC and instruction.imm & Atomic.FETCH:
@@ -217,11 +216,6 @@ class Evaluator:
         if instruction.source == OperandSource.X:
             return environment[instruction.src]
         return Value(number(instruction.imm))
-
-    def _immediate(self, instruction: Instruction, pc: int) -> Linear:
-        if instruction.src == isa.ImmediateKind.CODE_ADDRESS:
-            return number(CODE_BASE + (pc + 1 + instruction.imm) * isa.INSTRUCTION_SIZE)
-        return number(isa.wide_immediate(instruction, self._instructions[pc + 1]))
 
     def _arithmetic(self, environment: Environment, instruction: Instruction, pc: int) -> Value:
         narrow = instruction.kind == Class.ALU

@@ -16,8 +16,10 @@ Factors are tried; for each, the offsets that are right for all combinations are
 wrong factors already fail for the combinations that are nearly halves, which are tried first.
 """
 
+import functools
 import itertools
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -80,7 +82,8 @@ class _Targets(NamedTuple):
 
     def bounds(self, factors: Sequence[int], shift: int, clamped: bool) -> _Bounds:
         """Bounds of the offsets that are right for these factors, and of the sums."""
-        sums = sum_of(factors, self.arguments)
+        products = map(operator.mul, factors, self.arguments)
+        sums = functools.reduce(operator.add, products)
         smallest = np.minimum.reduceat(sums, self.starts)
         largest = np.maximum.reduceat(sums, self.starts)
         # Each level begins at its own multiple of 2^shift and ends before the next one. Sums below
@@ -132,14 +135,6 @@ def fit(
                     factors, offset, shift, low, high, bottom >> shift < low, top >> shift > high
                 )
     return None
-
-
-def sum_of(factors: Sequence[int], arguments: Sequence[Values]) -> Values:
-    """The sum of the products."""
-    total = factors[0] * arguments[0]
-    for factor, values in zip(factors[1:], arguments[1:], strict=True):
-        total = total + factor * values
-    return total
 
 
 def _near(slopes: Sequence[float], arguments: Sequence[Values], levels: Values) -> _Targets | None:

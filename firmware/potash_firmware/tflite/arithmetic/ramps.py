@@ -70,42 +70,25 @@ class Scale:
         high: int,
         rounding: Rounding = Rounding.EXACT,
         reach: int = FAR,
+        *,
+        checked: bool = True,
     ) -> "Scale":
         """The scale of multipliers, one for each channel or one for all.
 
         `reach` is an exclusive upper bound of the accumulators' magnitude. Raises QuantizationError
-        where the ALU cannot compute the exact result.
+        where the ALU cannot compute the exact result, if that is to be `checked`.
         """
         if rounding is Rounding.ALKALI:
             multipliers, reach = [shortened(multiplier) for multiplier in multipliers], FAR
-        scale = cls.unchecked(multipliers, zero_point, low, high, rounding, reach)
-        shifts = scale.shifts
-        if rounding is Rounding.ALKALI:
-            return scale
-        if shifts.max(initial=0) > MOST_SHIFT and reach >= CUT_REACH:
-            raise QuantizationError("a multiplier is too small for the VTA's 32 bits")
-        least = -LEAST_SHIFT if reach >= CUT_REACH else int(FAR // reach).bit_length() - 1
-        if shifts.min(initial=0) < -least:
-            raise QuantizationError("a multiplier is too large for the VTA's 32 bits")
-        return scale
-
-    @classmethod
-    def unchecked(
-        cls,
-        multipliers: Sequence[Multiplier],
-        zero_point: int,
-        low: int,
-        high: int,
-        rounding: Rounding,
-        reach: int = FAR,
-    ) -> "Scale":
-        """The same scale, which the ALU may be unable to compute exactly."""
-        significands = np.array([multiplier.significand for multiplier in multipliers], np.int64)
+        significands = np.array([one.significand for one in multipliers], np.int64)
         # A multiplier of zero has no shift that matters.
-        shifts = np.array(
-            [-multiplier.shift if multiplier.significand else 1 for multiplier in multipliers],
-            np.int64,
-        )
+        shifts = np.array([-one.shift if one.significand else 1 for one in multipliers], np.int64)
+        if checked and rounding is not Rounding.ALKALI:
+            if shifts.max(initial=0) > MOST_SHIFT and reach >= CUT_REACH:
+                raise QuantizationError("a multiplier is too small for the VTA's 32 bits")
+            least = -LEAST_SHIFT if reach >= CUT_REACH else int(FAR // reach).bit_length() - 1
+            if shifts.min(initial=0) < -least:
+                raise QuantizationError("a multiplier is too large for the VTA's 32 bits")
         return cls(significands, shifts, zero_point, low, high, rounding, reach)
 
     def part(self, channels: Values | slice) -> "Scale":

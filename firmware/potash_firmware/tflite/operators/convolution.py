@@ -168,7 +168,7 @@ class Products(NamedTuple):
             return self
         ends = self.ends(its.source.zero_point)
         reach = np.abs(ends).max(axis=0) + 1
-        scale = Scale.unchecked(self.multipliers, 0, INT8_MIN, INT8_MAX, rounding)
+        scale = Scale.of(self.multipliers, 0, INT8_MIN, INT8_MAX, rounding, checked=False)
         results = scale.scaled(ends) if real is None else rounded(ends * real).astype(np.int64)
         results = np.clip(results + its.output.zero_point, INT8_MIN, INT8_MAX)
         settled = small & (results[0] == results[1]) & (reach <= FAR)
