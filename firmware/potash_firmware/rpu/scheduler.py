@@ -17,7 +17,6 @@ in here knows NVMe or flash.
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from potash_firmware.rpu.deadlines import Deadlines
@@ -85,7 +84,7 @@ class Signal:
 class Task:
     """A generator under way. `ended` is called with it once, at its end, unless it is closed."""
 
-    __slots__ = ("_ended", "_pausable", "_scheduler", "_steps", "left", "single", "waits_for")
+    __slots__ = ("_ended", "_scheduler", "_steps", "left", "pausable", "single", "waits_for")
 
     def __init__(
         self,
@@ -102,7 +101,7 @@ class Task:
         self._scheduler = scheduler
         self._steps: Steps[Any] | None = steps
         self._ended = ended
-        self._pausable = pausable
+        self.pausable = pausable
         self.left: set[Future[Any]] = set()
         """Futures that have to end before it goes on."""
         self.single = False
@@ -141,18 +140,7 @@ class Task:
 
     def wake(self, value: object = None) -> None:
         """Queue the task to continue with the result of its wait."""
-        self._scheduler.ready.append(partial(self.take_turn, value))
-
-    def take_turn(self, value: object) -> None:
-        """Continue with `value` or the result of that future, unless the task is over; not before
-        the end of a pause."""
-        scheduler = self._scheduler
-        if self._steps is None:
-            return
-        if self._pausable and scheduler.paused():
-            scheduler.held.append(partial(self.take_turn, value))
-        else:
-            self.go_on(value)
+        self._scheduler.ready.append((self, value))
 
     def go_on(self, value: object = None) -> bool:
         """Continue with `value`, or with the result of that future. True where it waits again."""
@@ -216,10 +204,10 @@ class Scheduler:
         self, deadlines: Deadlines, submit: Callable[[Callable[[], Any]], Future[Any]]
     ) -> None:
         self.deadlines = deadlines
-        self.ready: deque[Callable[[], None]] = deque()
-        """Functions to be called, in this order: continuations of tasks, and timers."""
-        self.held: deque[Callable[[], None]] = deque()
-        """Turns of tasks that wait for the end of the pause."""
+        self.ready: deque[tuple[Task, Any]] = deque()
+        """Tasks to be continued, in this order, each with the result of its wait."""
+        self.held: deque[tuple[Task, Any]] = deque()
+        """Ready tasks that wait for the end of the pause."""
         self.waiting: dict[Future[Any], list[Task]] = {}
         self.calls: set[Future[Any]] = set()
         """Futures of callables that tasks have yielded."""
@@ -251,7 +239,7 @@ class Scheduler:
             if future in left:  # else it has been closed, or waits for something else
                 left.remove(future)
                 if not left:
-                    self.ready.append(partial(task.take_turn, future if task.single else None))
+                    self.ready.append((task, future if task.single else None))
 
     def resume(self) -> None:
         """End the pause."""
@@ -259,10 +247,14 @@ class Scheduler:
         self.held.clear()
 
     def run(self) -> None:
-        """Call all ready functions, also those that become ready meanwhile."""
+        """Continue all ready tasks, also those that become ready meanwhile."""
         ready = self.ready
         while ready:
-            ready.popleft()()
+            task, value = ready.popleft()
+            if task.pausable and self.paused():
+                self.held.append((task, value))
+            else:
+                task.go_on(value)
 
     def time_passes(self) -> bool:
         """Continue the tasks whose time has come. True where there were any."""

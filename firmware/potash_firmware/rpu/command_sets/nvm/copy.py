@@ -38,8 +38,8 @@ from potash_firmware.rpu.command_sets.nvm.blocks import (
     stream_of,
     write_error,
 )
+from potash_firmware.rpu.command_sets.nvm.content import Pairs
 from potash_firmware.rpu.command_sets.nvm.limits import copy_limits
-from potash_firmware.rpu.command_sets.nvm.paired import Buffers
 from potash_firmware.rpu.command_sets.sources import source_memory
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.namespace import Namespace
@@ -87,7 +87,7 @@ def copy(controller: Controller, command: Command) -> Steps:
         for one, asked in zip(listed, wanted, strict=True):
             asked.require_valid(one.slba)
         parts = [
-            Buffers(Target(namespace, one.slba, one.blocks, wanted=asked))
+            Pairs(Target(namespace, one.slba, one.blocks, wanted=asked))
             for one, asked in zip(listed, wanted, strict=True)
         ]
         read = _reading_pairs(parts, dulbe=namespace.dulbe)
@@ -231,7 +231,7 @@ def _reading(media: Media, sources: Sequence[tuple[int, int]], *, dulbe: bool) -
     return read
 
 
-def _reading_pairs(parts: Sequence[Buffers], *, dulbe: bool) -> Read:
+def _reading_pairs(parts: Sequence[Pairs], *, dulbe: bool) -> Read:
     def read() -> Sequence[memoryview]:
         for part in parts:
             part.fetch(dulbe=dulbe)
@@ -251,7 +251,7 @@ def _storing_pairs(command: Command, namespace: Namespace, fields: Copy, blocks:
     target = Target(namespace, fields.sdlba, blocks, wanted=wanted)
 
     def store(content: Sequence[memoryview]) -> None:
-        buffers = Buffers(target)
+        buffers = Pairs(target)
         buffers.data, buffers.metadata = content
         buffers.protect()
         buffers.store(durable=False)

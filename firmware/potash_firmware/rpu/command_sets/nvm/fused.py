@@ -19,7 +19,6 @@ from nvme_spec.opcodes import IoOpcode
 from nvme_spec.queues import Fuse
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
-from potash_device.media.store import Media
 from potash_firmware.rpu.command import Command, Result, Steps
 from potash_firmware.rpu.command_sets.nvm.blocks import (
     Target,
@@ -31,9 +30,9 @@ from potash_firmware.rpu.command_sets.nvm.blocks import (
     target,
     write_error,
 )
+from potash_firmware.rpu.command_sets.nvm.content import Content, content_of, expected_of
 from potash_firmware.rpu.command_sets.nvm.limits import COMPARE_AND_WRITE_BLOCKS
-from potash_firmware.rpu.command_sets.nvm.optional import differs, first_difference
-from potash_firmware.rpu.command_sets.nvm.paired import Buffers, expected_of
+from potash_firmware.rpu.command_sets.nvm.optional import differs
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.faults import is_lost, lost
 from potash_firmware.rpu.outstanding import FirstHalf
@@ -194,32 +193,25 @@ class _CompareAndWrite:
     def _begin(self, blocks: Target) -> Future[Outcome]:
         """Begin the work on both halves. Raises NvmeError."""
         controller, namespace = self.controller, blocks.namespace
-        expected: memoryview | Buffers
-        if blocks.wanted is None:
-            expected = controller.transfer.receive(self.first, blocks.length)
-        else:
-            expected = expected_of(controller, self.first, blocks)
+        expected = expected_of(controller, self.first, blocks)
         require_correctable(namespace, blocks.slba, blocks.blocks)
         content, durable = self._content(blocks)
         if controller.timing is not None:
             self._charge(controller.timing, blocks, writes=content is not None, durable=durable)
             content = None if self._write_refused else content
-        media, dulbe = namespace.media, namespace.dulbe
+        dulbe = namespace.dulbe
 
         def work() -> Outcome:
-            if isinstance(expected, Buffers):
-                stored = Buffers(blocks)
-                stored.fetch(dulbe=dulbe)
-                try:
-                    stored.check()
-                except NvmeError as error:
-                    return Outcome(error)
-                at = expected.unlike(stored)
-            else:
-                at = first_difference(media, blocks.offset, expected, fua=blocks.fua, dulbe=dulbe)
+            stored = content_of(blocks)
+            stored.fetch(dulbe=dulbe)
+            try:
+                stored.check()
+            except NvmeError as error:
+                return Outcome(error)
+            at = expected.unlike(stored)
             if at is not None or content is None:
                 return Outcome(at)
-            return Outcome(None, _stored(media, blocks.offset, content, durable=durable))
+            return Outcome(None, _stored(content, durable=durable))
 
         future = controller.media_work.on_blocks(
             namespace.in_flight, blocks.ranges, work, writes=True, alone=True
@@ -240,7 +232,7 @@ class _CompareAndWrite:
         except NvmeError as error:
             self._write_refused = error
 
-    def _content(self, blocks: Target) -> tuple["memoryview | Buffers | None", bool]:
+    def _content(self, blocks: Target) -> tuple[Content | None, bool]:
         """The data of the write, None where it is lost or refused, and whether it is durable."""
         controller = self.controller
         try:
@@ -251,13 +243,9 @@ class _CompareAndWrite:
             second = target(controller, self.second)
             fua = second.fua
             require_writable(controller, blocks.namespace)
-            content: memoryview | Buffers
-            if second.wanted is None:
-                content = controller.transfer.receive(self.second, blocks.length)
-            else:
-                content = Buffers(second)
-                content.receive(controller.transfer, self.second)
-                content.protect()
+            content = content_of(second)
+            content.receive(controller.transfer, self.second)
+            content.protect()
         except NvmeError as error:
             self._write_refused = error
             return None, False
@@ -301,17 +289,10 @@ class _CompareAndWrite:
         return None
 
 
-def _stored(
-    media: Media, offset: int, content: "memoryview | Buffers", *, durable: bool
-) -> MediaError | None:
+def _stored(content: Content, *, durable: bool) -> MediaError | None:
     """Write, and give the error; waits."""
     try:
-        if isinstance(content, Buffers):
-            content.store(durable=False)
-        else:
-            media.write_from([content], offset)
-        if durable:
-            media.flush()
+        content.store(durable=durable)
     except MediaError as error:
         return error
     return None

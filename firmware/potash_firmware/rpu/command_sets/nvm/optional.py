@@ -12,13 +12,12 @@ from functools import partial
 from nvme_spec.commands import DatasetManagement, DatasetRange
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
-from potash_device.media.store import Media
 from potash_firmware.rpu.command import Command, Steps
-from potash_firmware.rpu.command_sets.nvm import paired
 from potash_firmware.rpu.command_sets.nvm.blocks import (
     HOLE_STEP,
     STEP,
     Part,
+    Target,
     carry_out,
     commit,
     full,
@@ -33,51 +32,42 @@ from potash_firmware.rpu.command_sets.nvm.blocks import (
     target,
     write_error,
 )
+from potash_firmware.rpu.command_sets.nvm.content import (
+    Pairs,
+    content_of,
+    expected_of,
+    require_sound,
+)
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.namespace import Namespace
+from potash_firmware.rpu.protection.wanted import CHECKS
 
 
 def compare(controller: Controller, command: Command) -> Steps:
-    """Succeed if the blocks hold what guest memory does."""
+    """Succeed if the blocks, and their metadata but for protection information, are the host's."""
     blocks = target(controller, command)
     while before := in_the_way(blocks.namespace, blocks.ranges, writes=False):
         yield before
         blocks = target(controller, command)  # the namespace may be gone, or another
-    if blocks.wanted is not None:
-        return (yield from paired.compare(controller, command, blocks, differs))
-    expected = controller.transfer.receive(command, blocks.length)
-    namespace, offset, fua = blocks.namespace, blocks.offset, blocks.fua
+    namespace = blocks.namespace
+    expected = expected_of(controller, command, blocks)
     require_correctable(namespace, blocks.slba, blocks.blocks)
-    media, dulbe = namespace.media, namespace.dulbe
-
-    def difference() -> int | None:
-        return first_difference(media, offset, expected, fua=fua, dulbe=dulbe)
-
+    stored = content_of(blocks)
     try:
-        at = yield controller.media_work.on_blocks(
-            namespace.in_flight, blocks.ranges, difference, writes=False
+        yield controller.media_work.on_blocks(
+            namespace.in_flight,
+            blocks.ranges,
+            partial(stored.fetch, dulbe=namespace.dulbe),
+            writes=False,
         )
     except MediaError as error:
         raise read_error(controller, namespace, error) from None
+    require_sound(controller, stored)
     controller.health.count_read(blocks.length)
+    at = expected.unlike(stored)
     if at is not None:
         raise differs(namespace, at)
     return None
-
-
-def first_difference(
-    media: Media, offset: int, expected: memoryview, *, fua: bool, dulbe: bool
-) -> int | None:
-    """A byte of the media at or before which they hold something else; waits. Raises MediaError."""
-    if fua:
-        commit(media)
-    if dulbe:
-        require_allocated(media, offset, len(expected))
-    found = memoryview(bytearray(len(expected)))
-    media.read_into([found], offset)
-    if found == expected:
-        return None
-    return offset + next(at for at, one in enumerate(found) if one != expected[at])
 
 
 def differs(namespace: Namespace, at: int) -> NvmeError:
@@ -87,24 +77,35 @@ def differs(namespace: Namespace, at: int) -> NvmeError:
 
 
 def verify(controller: Controller, command: Command) -> Steps:
-    """Succeed if the blocks can be read."""
+    """Succeed if the blocks can be read, and match their protection information."""
     blocks = target(controller, command, moves_data=False)
-    if blocks.wanted is not None:
-        return (yield from paired.verify(controller, command, blocks))
-    namespace, media = blocks.namespace, blocks.namespace.media
+    namespace, media, wanted = blocks.namespace, blocks.namespace.media, blocks.wanted
+    if wanted is not None and wanted.action:
+        raise NvmeError(Status.INVALID_FIELD, "Verify moves no protection information")
     require_correctable(namespace, blocks.slba, blocks.blocks)
-    dulbe = namespace.dulbe
+    dulbe, size, wrong = namespace.dulbe, namespace.block_size, list[NvmeError]()
 
-    def check(first: int, length: int) -> None:
-        if dulbe:
-            require_allocated(media, first, length)
-        media.verify(first, length)
+    def verify_part(first: int, length: int) -> None:
+        if wanted is None:
+            if dulbe:
+                require_allocated(media, first, length)
+            media.verify(first, length)
+            return
+        part = Target(namespace, first // size, length // size, wanted=wanted)
+        content = Pairs(part)
+        content.fetch(dulbe=dulbe)
+        try:
+            content.check(part.slba - blocks.slba)
+        except NvmeError as error:
+            wrong.append(error)
 
     def parts() -> Iterator[Part]:
         if blocks.fua:
             yield Part(blocks.offset, blocks.length, lambda: commit(media))
         for first, length in pieces(blocks.offset, blocks.length, STEP):
-            yield Part(first, length, partial(check, first, length))
+            yield Part(first, length, partial(verify_part, first, length))
+            if wrong:
+                raise controller.failures.unprotected(namespace.nsid, wrong[0])
 
     yield from carry_out(controller, command, namespace, parts(), read_error, writes=False)
     controller.health.count_read(blocks.length)
@@ -112,15 +113,31 @@ def verify(controller: Controller, command: Command) -> Steps:
 
 
 def write_zeroes(controller: Controller, command: Command) -> Steps:
-    """Zeroes to media, or with DEAC (deallocate) holes that read as zeroes."""
+    """Zeroes to media, or with DEAC (deallocate) holes that read as zeroes.
+
+    Metadata is zeroes, with protection information that fits if that is asked for, and else with
+    such that is not checked.
+    """
     blocks = target(controller, command, moves_data=False)
-    if blocks.wanted is not None and not blocks.deac:
-        return (yield from paired.write_zeroes(controller, command, blocks))
     namespace, media = blocks.namespace, blocks.namespace.media
+    wanted = None if blocks.deac else blocks.wanted
+    if wanted is not None and (wanted.prinfo & CHECKS or wanted.checks_storage_tag):
+        raise NvmeError(Status.INVALID_PROTECTION_INFORMATION, "Write Zeroes checks nothing")
     require_writable(controller, namespace)
     heal = heals(controller, namespace, blocks.slba, blocks.blocks)
     durable = heal or blocks.fua or namespace.write_through
-    clear, size = (media.punch, HOLE_STEP) if blocks.deac else (media.write_zeroes, STEP)
+    block_size, size = namespace.block_size, HOLE_STEP if blocks.deac else STEP
+
+    def clear(first: int, length: int) -> None:
+        if blocks.deac:
+            media.punch(first, length)
+        elif wanted is None:
+            media.write_zeroes(first, length)
+        else:
+            part = Target(namespace, first // block_size, length // block_size, wanted=wanted)
+            content = Pairs(part)
+            content.clear(part.slba - blocks.slba)
+            content.store(durable=False)
 
     def parts() -> Iterator[Part]:
         for first, length in pieces(blocks.offset, blocks.length, size):

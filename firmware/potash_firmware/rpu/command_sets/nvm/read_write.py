@@ -6,21 +6,21 @@ memory: so a reset never has to wait for a disk.
 
 Source: NVM Command Set Specification 1.0, section 3.2."""
 
+from functools import partial
+
 from nvme_spec.queues import BROADCAST_NSID
 from potash_device.media.errors import MediaError
 from potash_firmware.rpu.command import Command, Steps
-from potash_firmware.rpu.command_sets.nvm import paired
 from potash_firmware.rpu.command_sets.nvm.blocks import (
-    commit,
     healed,
     heals,
     in_the_way,
     read_error,
-    require_allocated,
     require_correctable,
     target,
     write_error,
 )
+from potash_firmware.rpu.command_sets.nvm.content import Pairs, Plain, require_sound
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.namespace import Namespace, flushing
 from potash_firmware.rpu.scheduler import Wait
@@ -54,39 +54,26 @@ def read(controller: Controller, command: Command) -> Steps:
     while before := in_the_way(blocks.namespace, blocks.ranges, writes=False):
         yield before
         blocks = target(controller, command)  # the namespace may be gone, or another
-    if blocks.wanted is not None:
-        return (yield from paired.read(controller, command, blocks))
-    views = controller.transfer.views(command, blocks.length, write=True)
-    namespace, offset, length = blocks.namespace, blocks.offset, blocks.length
-    media = namespace.media
+    namespace = blocks.namespace
+    content = Plain(blocks) if blocks.wanted is None else Pairs(blocks)
+    content.require_host(controller.transfer, command, write=True)
     if namespace.uncorrectable.firsts:
         require_correctable(namespace, blocks.slba, blocks.blocks)
     dulbe = namespace.dulbe
     try:
-        if not (
-            not blocks.fua
-            and not dulbe
-            and controller.transfer.at_once(
-                command, media.read_at_once, views, offset, to_host=True
+        if blocks.fua or dulbe or not content.read_at_once(controller.transfer, command):
+            fetch = partial(content.fetch, dulbe=dulbe)
+            yield Wait(
+                controller.media_work.on_blocks(
+                    namespace.in_flight, blocks.ranges, fetch, writes=False
+                )
             )
-        ):
-            buffer = controller.transfer.buffer(length)
-
-            def fetch() -> None:
-                if blocks.fua:
-                    commit(media)
-                if dulbe:
-                    require_allocated(media, offset, length)
-                media.read_into([buffer], offset)
-
-            work = controller.media_work.on_blocks(
-                namespace.in_flight, blocks.ranges, fetch, writes=False
-            )
-            yield Wait(work)
-            controller.transfer.send(command, buffer)
     except MediaError as error:
         raise read_error(controller, namespace, error) from None
-    controller.health.count_read(length)
+    if blocks.wanted is not None:
+        require_sound(controller, content)
+    content.send(controller.transfer, command)
+    controller.health.count_read(blocks.length)
     return None
 
 
@@ -96,35 +83,29 @@ def write(controller: Controller, command: Command) -> Steps:
     while before := in_the_way(blocks.namespace, blocks.ranges, writes=True):
         yield before
         blocks = target(controller, command)  # the namespace may be gone, or another
-    if blocks.wanted is not None:
-        return (yield from paired.write(controller, command, blocks))
-    views = controller.transfer.views(command, blocks.length, write=False)
-    namespace, offset, length = blocks.namespace, blocks.offset, blocks.length
-    media = namespace.media
-    heal = heals(controller, namespace, blocks.slba, blocks.blocks)
+    namespace = blocks.namespace
+    content = Plain(blocks) if blocks.wanted is None else Pairs(blocks)
+    content.require_host(controller.transfer, command, write=False)
+    heal = bool(namespace.uncorrectable.firsts) and heals(
+        controller, namespace, blocks.slba, blocks.blocks
+    )
     durable = heal or blocks.fua or namespace.write_through
     if controller.placement is not None:
-        controller.placement.write(namespace.nsid, blocks.placement, length)
+        controller.placement.write(namespace.nsid, blocks.placement, blocks.length)
     try:
-        media.require_whole()
-        if durable or not controller.transfer.at_once(
-            command, media.write_at_once, views, offset, to_host=False
-        ):
-            buffer = controller.transfer.buffer(length)
-            controller.transfer.gather(command, views, buffer)
-
-            def store() -> None:
-                media.write_from([buffer], offset)
-                if durable:
-                    media.flush()
-
+        namespace.media.require_whole()
+        if durable or not content.write_at_once(controller.transfer, command):
+            content.receive(controller.transfer, command)
+            if blocks.wanted is not None:
+                content.protect()
+            store = partial(content.store, durable=durable)
             work = controller.media_work.on_blocks(
                 namespace.in_flight, blocks.ranges, store, writes=True
             )
             yield Wait(work, work.cancel)
     except MediaError as error:
         raise write_error(controller, namespace, error) from None
-    controller.health.count_write(length)
+    controller.health.count_write(blocks.length)
     if heal:
         yield from healed(controller, namespace, blocks.slba, blocks.blocks)
     return None
