@@ -11,21 +11,7 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from csd_spec.reporting import INLINE, OPTIONAL, Amount, Count, Form, Key, Positive, Share, Signed64
-
-__all__ = [
-    "INLINE",
-    "OPTIONAL",
-    "Amount",
-    "Count",
-    "Form",
-    "Key",
-    "Positive",
-    "Share",
-    "Signed64",
-    "encode",
-    "schema",
-]
+from csd_spec.reporting import INLINE, OPTIONAL, Form, Key
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -13,13 +13,14 @@ import click
 import pytest
 from jsonschema import Draft202012Validator
 
+from csd_spec.reporting import INLINE, OPTIONAL, Key
 from potash import schema as json_schema
 from potash import sdk
 from potash.bench.report import alone, document, paired
 from potash.cli.app import COMMANDS, potash, run_app
 from potash.cli.reports import reports, schema
 from potash.models.builder import GraphBuilder
-from potash.schema import INLINE, OPTIONAL, Key, encode
+from potash.schema import encode
 from potash.sdk import CommandFailed
 from potash.vm.drive import device_process
 from support.bpf_elf import Name, elf, text

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from potash.schema import Positive
+from csd_spec.reporting import Positive
 from potash.tables import columns
 
 WINDOW = 0.02

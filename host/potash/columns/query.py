@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from csd_spec.reporting import Count, Form, Key
 from potash.columns import conditions, expressions
 from potash.columns.arrow import ArrowFile, Batch
 from potash.columns.conditions import require_computable
@@ -28,7 +29,6 @@ from potash.columns.results import Groups, ResultColumn, Rows, groups_of, rows_o
 from potash.columns.schema import Column
 from potash.columns.stored import Stored
 from potash.columns.types import TypeId, Value
-from potash.schema import Count, Form, Key
 from potash.sdk.errors import DeviceMisbehaved, PotashError
 from potash.sdk.progress import Progress, silent
 

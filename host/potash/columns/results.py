@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Annotated, NamedTuple
 
-from potash import schema
+from csd_spec import reporting
 from potash.columns.conditions import Dictionary
 from potash.columns.errors import InvalidFile
 from potash.columns.expressions import Aggregate
@@ -52,12 +52,12 @@ class ResultColumn(NamedTuple):
     """The values; None is null."""
 
     @property
-    def type_name(self) -> Annotated[str, schema.Key("type")]:
+    def type_name(self) -> Annotated[str, reporting.Key("type")]:
         """Type of its values, such as int64, float64, utf8 or timestamp[us]."""
         return str(self.type)
 
     @property
-    def texts(self) -> Annotated[Sequence[str | None], schema.Key("values")]:
+    def texts(self) -> Annotated[Sequence[str | None], reporting.Key("values")]:
         """Its values as text, a row each; null for null."""
         return [None if one is None else self.type.text(one) for one in self.values]
 

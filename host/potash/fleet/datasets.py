@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
+from csd_spec.reporting import Amount, Count, Key, Signed64
 from potash.fleet.directory import File
-from potash.schema import Amount, Count, Key, Signed64
 from potash.sdk.errors import PotashError
 
 

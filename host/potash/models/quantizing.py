@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from ai_edge_litert import schema_py_generated as schema
 
+from csd_spec.reporting import Count
 from potash.models import folding
 from potash.models.rejoining import rejoin
-from potash.schema import Count
 from potash.sdk.errors import PotashError
 from potash_firmware.tflite.runtime import Model, TensorReport
 from potash_firmware.tflite.writer import SIGNATURE

@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from potash.schema import Amount, Count, Form, Key
+from csd_spec.reporting import Amount, Count, Form, Key
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_firmware.apu.models import DRAM_BYTES

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypedDict
 
-from potash.schema import Amount, Share
+from csd_spec.reporting import Amount, Share
 from potash_firmware.snapshot import Bucket, Histogram, Latencies, ModelledTime, Snapshot
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, cast
 
+from csd_spec.reporting import Count
 from nvme_spec.computational import (
     FIRST_VENDOR_PROGRAM_TYPE,
     MEMORY_RANGE_SIZE,
@@ -33,7 +34,6 @@ from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.identify.structures import Cns
 from nvme_spec.logs import LogPage as LogId
 from nvme_spec.opcodes import AdminOpcode
-from potash.schema import Count
 from potash.sdk.commands import AnyNamespace, Dwords, Layout, encoded, pieces_of
 from potash.sdk.errors import DeviceMisbehaved, DeviceNotFound, InvalidRequest, PotashError
 from potash.sdk.memory_namespace import Bytes

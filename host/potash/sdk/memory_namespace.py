@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Annotated, NamedTuple, cast
 
 from csd_spec.opcodes import PAGE_SIZE
+from csd_spec.reporting import Count, Key
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.identify.structures import Cns
 from nvme_spec.memory_commands import MEMORY_GRANULARITY, MemoryAccess, MemoryCopy, MemoryOpcode
 from nvme_spec.memory_commands import MemoryNamespace as MemoryNamespaceData
 from nvme_spec.opcodes import IoOpcode
 from nvme_spec.ranges import BlockSourceRange, CopyFormat, MemorySourceRange
-from potash.schema import Count, Key
 from potash.sdk.commands import AnyNamespace, Dwords, encoded, pieces_of
 from potash.sdk.errors import InvalidRequest
 from potash.sdk.files import FileInPlace

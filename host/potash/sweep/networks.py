@@ -13,8 +13,8 @@ from typing import Annotated, Any, NamedTuple
 
 from ai_edge_litert import schema_py_generated as schema
 
+from csd_spec.reporting import Count, Key, Positive
 from potash.models.resnet import LAYERS
-from potash.schema import Count, Key, Positive
 from potash.sdk.errors import PotashError
 from potash_firmware.tflite.capi import OPERATOR_NAMES
 from potash_firmware.tflite.validation import ModelError, validate

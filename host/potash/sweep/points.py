@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, NamedTuple, Self
 
-from potash.schema import Count
+from csd_spec.reporting import Count
 from potash.sdk.progress import Progress
 from potash.sweep.networks import Network
 from potash.sweep.space import Core

@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from potash.schema import Amount, Count
+from csd_spec.reporting import Amount, Count
 from potash.sdk.progress import Progress, silent
 from potash_device.timing.drive import Drive
 from potash_device.timing.profile import PAGE

@@ -8,7 +8,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated, NamedTuple
 
-from potash.schema import INLINE, OPTIONAL, Key, Positive
+from csd_spec.reporting import INLINE, OPTIONAL, Key, Positive
 from potash.vta import scheduled, streams
 from potash_device.vta import timing
 from potash_device.vta.config import Config

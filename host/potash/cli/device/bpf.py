@@ -9,6 +9,7 @@ from typing import Annotated, NamedTuple
 
 import click
 
+from csd_spec.reporting import Count, Form
 from csd_spec.text import plain_lines
 from potash.cli.device import reports
 from potash.cli.drive import common
@@ -16,7 +17,6 @@ from potash.files import STREAM
 from potash.programs.debugger import Debugger
 from potash.programs.execution import BUFFER_SIZE, Ran, conform, execute
 from potash.programs.shell import Shell
-from potash.schema import Count, Form
 from potash.sdk.errors import PotashError
 from potash.sections import LIBUBPF, DeviceSection, LimitsSection
 from potash.signals import handling

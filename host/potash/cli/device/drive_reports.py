@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, NamedTuple
 
-from potash.schema import INLINE, Amount, Count, Form, Positive, Share
+from csd_spec.reporting import INLINE, Amount, Count, Form, Positive, Share
 from potash.timing.steady import Percentiles, Window
 from potash_device.timing.report import DriveReport
 

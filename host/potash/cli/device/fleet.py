@@ -9,6 +9,7 @@ from typing import Annotated, NamedTuple
 
 import click
 
+from csd_spec.reporting import INLINE, Amount, Count, Form
 from csd_spec.text import plain
 from potash.cli.drive import common
 from potash.cli.drive.query import QueryAnswered, question_options, request_of, show
@@ -17,7 +18,6 @@ from potash.cli.progress import showing, ticking
 from potash.fleet import Dataset, Fleet, FleetFile, Result, Totals, read_fleet
 from potash.fleet.datasets import numbered
 from potash.fleet.fleet import PATIENCE
-from potash.schema import INLINE, Amount, Count, Form
 from potash.sdk.accelerator import Argument
 from potash.sdk.errors import PotashError
 from potash.tables import columns

@@ -7,6 +7,7 @@ from typing import Annotated, NamedTuple, ParamSpec, TypeVar
 
 import click
 
+from csd_spec.reporting import INLINE, OPTIONAL, Amount, Count, Form
 from potash.cli.device import vta_options
 from potash.cli.drive.common import json_option, output_option, say
 from potash.cli.progress import showing
@@ -18,7 +19,6 @@ from potash.models.process import isolated
 from potash.models.public import Public
 from potash.models.quantizing import Quantized
 from potash.models.running import ComparedTensor, ModelInfo, Node, Ran, Target
-from potash.schema import INLINE, OPTIONAL, Amount, Count, Form
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 from potash.tables import columns

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
+from csd_spec.reporting import OPTIONAL, Amount, Count, Form, Share
 from potash.cli.drive.reports import ReturnValue
-from potash.schema import OPTIONAL, Amount, Count, Form, Share
 
 
 class Built(NamedTuple):

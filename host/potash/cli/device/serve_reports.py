@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
+from csd_spec.reporting import Count, Form, Positive
 from potash.cli.drive.common import say
-from potash.schema import Count, Form, Positive
 from potash.units import human
 from potash_device.media.drive import Drive
 

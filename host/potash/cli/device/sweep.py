@@ -7,12 +7,12 @@ from typing import Annotated, NamedTuple
 
 import click
 
+from csd_spec.reporting import Form
 from potash.cli.device.vta_clock import clock_options, core_option, layer_names, parameters_of
 from potash.cli.device.vta_options import writable_file
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
 from potash.files import STREAM, replacing
-from potash.schema import Form
 from potash.sweep import networks as known
 from potash.sweep import picture, points, space, workers
 from potash.sweep.networks import Network

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
-from potash.schema import OPTIONAL, Count, Form, Positive
+from csd_spec.reporting import OPTIONAL, Count, Form, Positive
 from potash.vta.layers import Timed
 from potash_device.vta.config import ReportedConfig
 from potash_device.vta.timing.parameters import ReportedParameters

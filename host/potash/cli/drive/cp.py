@@ -9,11 +9,11 @@ from typing import Annotated, NamedTuple
 
 import click
 
+from csd_spec.reporting import Count, Form
 from csd_spec.timing import TimingLog
 from potash.cli.drive import common
 from potash.cli.drive.common import BYTES, NamedRange
 from potash.cli.progress import showing
-from potash.schema import Count, Form
 from potash.sdk.compute_namespace import EBPF, ComputeNamespace, Program
 from potash.sdk.errors import PotashError
 from potash.sdk.memory_namespace import Bytes

@@ -8,6 +8,7 @@ from typing import Annotated
 import click
 
 from csd_spec.opcodes import PAGE_SIZE
+from csd_spec.reporting import Form
 from potash.cli.drive import common
 from potash.cli.progress import showing
 from potash.columns.engines import InComputeNamespace, OnAccelerator, QueryEngine
@@ -16,7 +17,6 @@ from potash.columns.query import query as run_query
 from potash.columns.stored import Stored, StoredBlocks, StoredFile
 from potash.columns.writer import arrow_file
 from potash.files import STREAM
-from potash.schema import Form
 from potash.sdk import Device
 from potash.sdk.errors import InvalidRequest, PotashError
 from potash.sdk.extents import drive_of

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 from csd_spec.descriptors import AcceleratorStatus, LogPage
-from potash.schema import INLINE, Count, Form, Key, Signed64
+from csd_spec.reporting import INLINE, Count, Form, Key, Signed64
 from potash.sdk.accelerator import Accelerator
 from potash.sdk.faults import Fault, describe
 

@@ -8,12 +8,12 @@ from typing import Annotated, NamedTuple
 import click
 
 from csd_spec.opcodes import PAGE_SIZE
+from csd_spec.reporting import Count, Form
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.memory_commands import MEMORY_GRANULARITY
 from potash.cli.drive import common
 from potash.cli.drive.common import BLOCKS, BYTES, NamedRange
 from potash.cli.progress import showing
-from potash.schema import Count, Form
 from potash.sdk.memory_namespace import Blocks, Bytes, MemoryNamespace
 from potash.units import Size, human
 
