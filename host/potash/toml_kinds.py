@@ -336,12 +336,7 @@ POLICY = Kind(
     lambda name: text(_placed(name, Path.cwd())),
     'text like `"gc=fifo"` or `"wear=mine.py:Mine"`',
 )
-PATH = Kind(
-    _read_path,
-    lambda path: text(str(path.absolute())),
-    "path",
-    click.Path(path_type=Path),
-)
+PATH = Kind(_read_path, lambda path: text(str(path.absolute())), "path", click.Path(path_type=Path))
 FILE = replace(PATH, valid="path of a file", type=click.Path(dir_okay=False, path_type=Path))
 EXISTING_FILE = replace(
     PATH, valid="path of a file", type=click.Path(exists=True, dir_okay=False, path_type=Path)

@@ -50,11 +50,7 @@ class OnAccelerator:
     """The platform's commands: the pages are the local input of an accelerator."""
 
     def __init__(
-        self,
-        accelerator: Accelerator,
-        *,
-        timeout: float | None = None,
-        progress: Progress = silent,
+        self, accelerator: Accelerator, *, timeout: float | None = None, progress: Progress = silent
     ) -> None:
         self._accelerator = accelerator
         self._nsid = accelerator.device.nsid

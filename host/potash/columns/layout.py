@@ -134,12 +134,7 @@ def _rows_of(span: Span, bits: int, first: int, last: int) -> Span:
 
 
 def _add(
-    job: Job,
-    plan: Plan,
-    rows: int,
-    spans: list[Span | None],
-    locate: Locate,
-    limits: Limits,
+    job: Job, plan: Plan, rows: int, spans: list[Span | None], locate: Locate, limits: Limits
 ) -> bool:
     """Add rows of a batch to a job, if they fit."""
     read = [

@@ -15,15 +15,7 @@ from potash.columns.engines import QueryEngine
 from potash.columns.errors import InvalidFile, InvalidQuery
 from potash.columns.expressions import Aggregate
 from potash.columns.generator import program
-from potash.columns.layout import (
-    Job,
-    Limits,
-    Locate,
-    jobs_of,
-    nullable_of,
-    output_room,
-    whole_file,
-)
+from potash.columns.layout import Job, Limits, Locate, jobs_of, nullable_of, output_room, whole_file
 from potash.columns.plan import Aggregated, Plan, Selected, states_of
 from potash.columns.results import Groups, ResultColumn, Rows, groups_of, rows_of
 from potash.columns.schema import Column

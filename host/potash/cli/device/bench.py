@@ -51,10 +51,7 @@ _guest = click.option(
     "--guest", is_flag=True, help="Measure in a Linux guest, compared with QEMU's own NVMe drive."
 )
 _seconds = click.option(
-    "--seconds",
-    type=click.FloatRange(0.1, 600),
-    default=SECONDS,
-    help="Length of one measurement.",
+    "--seconds", type=click.FloatRange(0.1, 600), default=SECONDS, help="Length of one measurement."
 )
 
 

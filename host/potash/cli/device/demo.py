@@ -29,13 +29,7 @@ from potash.programs.examples import Example, example_names
 from potash.sdk import Device, LocalStorage
 from potash.sdk.errors import PotashError
 from potash.sdk.memory_namespace import LARGEST_COPY, Blocks, Bytes
-from potash.sections import (
-    MEBI,
-    ComputeSection,
-    GuestSection,
-    MemorySection,
-    NamespaceSection,
-)
+from potash.sections import MEBI, ComputeSection, GuestSection, MemorySection, NamespaceSection
 from potash.vm.guest import DRIVE
 from potash.vm.terminal import descriptor_sink
 

@@ -87,16 +87,10 @@ def _wear_lines(report: reports.DriveWorn) -> list[str]:
     help="Amount that is written, as a multiple of the drive's capacity.",
 )
 @click.option(
-    "--reads",
-    type=click.IntRange(0, 99),
-    default=0,
-    help="Percentage of reads among the requests.",
+    "--reads", type=click.IntRange(0, 99), default=0, help="Percentage of reads among the requests."
 )
 @click.option(
-    "--depth",
-    type=click.IntRange(1, 65536),
-    default=32,
-    help="Number of requests in flight.",
+    "--depth", type=click.IntRange(1, 65536), default=32, help="Number of requests in flight."
 )
 @click.option(
     "--windows",

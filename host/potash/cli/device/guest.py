@@ -263,10 +263,7 @@ def _own_drive(wanted: Configuration, number: int, media: Sequence[Path]) -> Con
 
 
 def _boot(
-    own: System,
-    devices: AbstractContextManager[Sockets],
-    guest: GuestSection,
-    refresh: bool,
+    own: System, devices: AbstractContextManager[Sockets], guest: GuestSection, refresh: bool
 ) -> None:
     """Run a system of the user's at this terminal, to its end."""
     with ExitStack() as stack:

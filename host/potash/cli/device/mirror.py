@@ -5,9 +5,5 @@ import click
 from potash.vm.packages import ENVIRONMENT, MIRROR_HELP
 
 mirror_option = click.option(
-    "--debian-mirror",
-    metavar="ADDRESS",
-    envvar=ENVIRONMENT,
-    show_envvar=True,
-    help=MIRROR_HELP,
+    "--debian-mirror", metavar="ADDRESS", envvar=ENVIRONMENT, show_envvar=True, help=MIRROR_HELP
 )

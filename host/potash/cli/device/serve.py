@@ -119,10 +119,7 @@ def device_settings(wanted: configuration.Configuration) -> DeviceSettings:
     return replace(
         profile,
         board=replace(
-            profile.board,
-            vta=wanted.vta,
-            cmb=section.cmb,
-            map_doorbells=section.map_doorbells,
+            profile.board, vta=wanted.vta, cmb=section.cmb, map_doorbells=section.map_doorbells
         ),
         rpu=replace(
             profile.rpu,

@@ -141,16 +141,10 @@ accelerator_option: Decorator = click.option(
     help="ID of the accelerator (default: the first).",
 )
 firmware_option: Decorator = click.option(
-    "--firmware",
-    type=click.IntRange(0, FIRMWARE_LIMIT),
-    default=0,
-    help="The firmware's ID.",
+    "--firmware", type=click.IntRange(0, FIRMWARE_LIMIT), default=0, help="The firmware's ID."
 )
 offset_option: Decorator = click.option(
-    "--offset",
-    type=click.IntRange(0),
-    default=0,
-    help="Offset of the first byte, a multiple of 4.",
+    "--offset", type=click.IntRange(0), default=0, help="Offset of the first byte, a multiple of 4."
 )
 timeout_option: Decorator = click.option(
     "--timeout", type=SECONDS, help="Maximum time to wait (default: no limit)."

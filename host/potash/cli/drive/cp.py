@@ -109,11 +109,7 @@ def list_(device: str, nsid: int | None) -> None:
 @index_option
 @compute_option
 @click.option(
-    "--type",
-    "kind",
-    type=click.IntRange(0, 0xFF),
-    default=EBPF,
-    help="The program type (PTYPE).",
+    "--type", "kind", type=click.IntRange(0, 0xFF), default=EBPF, help="The program type (PTYPE)."
 )
 @click.option(
     "--identifier",

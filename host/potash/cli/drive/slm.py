@@ -39,11 +39,7 @@ class Moved(NamedTuple):
 
 memory_option = common.namespace_option("the memory")
 start_option = click.option(
-    "--offset",
-    "start",
-    type=Size(0),
-    default=0,
-    help="Offset of the first byte in the namespace.",
+    "--offset", "start", type=Size(0), default=0, help="Offset of the first byte in the namespace."
 )
 length_option = click.option(
     "--data-len", "length", type=Size(0), required=True, help="Number of bytes."
