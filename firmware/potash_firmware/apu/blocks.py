@@ -22,10 +22,7 @@ Namespaces = Mapping[int, NamespaceConfig]
 
 
 def resolve(
-    fields: LocalStorage,
-    nsid: int,
-    namespaces: Namespaces,
-    counting: RangeBlocks,
+    fields: LocalStorage, nsid: int, namespaces: Namespaces, counting: RangeBlocks
 ) -> ByteRange:
     """The bytes that a command names; they may reach past the end of the namespace.
 

@@ -33,11 +33,7 @@ Views = Sequence[memoryview]
 
 
 def run(
-    program: DeviceProgram,
-    ranges: Views,
-    parameters: tuple[int, int],
-    data: bytes,
-    infer: Infer,
+    program: DeviceProgram, ranges: Views, parameters: tuple[int, int], data: bytes, infer: Infer
 ) -> int:
     """Run a program; returns its 64-bit result. Raises Refused, and what a model raises."""
     wanted = RANGES[program]
@@ -148,11 +144,7 @@ def _line_start(text: memoryview, first: int, at: int) -> int:
 
 
 def _filter(ranges: Views, parameters: tuple[int, int]) -> int:
-    size, place, count = (
-        parameters[0] & 0xFFFF,
-        parameters[0] >> 16 & 0xFFFF,
-        parameters[0] >> 32,
-    )
+    size, place, count = (parameters[0] & 0xFFFF, parameters[0] >> 16 & 0xFFFF, parameters[0] >> 32)
     least, largest = parameters[1] & 0xFFFF_FFFF, parameters[1] >> 32
     if not size or place + FIELD.itemsize > size:
         raise Refused(f"a record of {size} bytes has no 32-bit field at {place}")

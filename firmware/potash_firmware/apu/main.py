@@ -12,11 +12,7 @@ from contextlib import ExitStack
 
 from potash_device.trace import COMPUTE, record
 from potash_firmware.apu import fork_server
-from potash_firmware.apu.config import (
-    Config,
-    ConfigError,
-    parse_descriptors,
-)
+from potash_firmware.apu.config import Config, ConfigError, parse_descriptors
 from potash_firmware.apu.process import ignore_signals_to_group, set_name
 from potash_firmware.apu.service import Service
 from potash_firmware.apu.supervisor import Supervisor

@@ -395,10 +395,7 @@ def _read(half: memoryview) -> tuple[int, bytes] | None:
     return (head.sequence, data) if _head(head.sequence, data) == half[:size] else None
 
 
-RESULTS = {
-    JobState.DONE: (Word.DONE, "ended"),
-    JobState.FAILED: (Word.FAILED, "failed"),
-}
+RESULTS = {JobState.DONE: (Word.DONE, "ended"), JobState.FAILED: (Word.FAILED, "failed")}
 """The counter of jobs that end in a state, and the word for the log; others are stopped."""
 
 

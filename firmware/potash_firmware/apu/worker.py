@@ -37,13 +37,7 @@ from potash_firmware.bpf.machine import context_length
 from potash_firmware.bpf.native import engine as native
 from potash_firmware.bpf.ranged import Extent, Placed, Window
 from potash_firmware.mailbox.device_programs import DeviceProgram
-from potash_firmware.mailbox.messages import (
-    FIRST_SERIAL,
-    Execute,
-    Executed,
-    MemoryRange,
-    Outcome,
-)
+from potash_firmware.mailbox.messages import FIRST_SERIAL, Execute, Executed, MemoryRange, Outcome
 from potash_firmware.mailbox.shared import Counters, Row, SharedMemory, unshared_row
 
 if TYPE_CHECKING:
@@ -60,10 +54,7 @@ LOG_TYPES: dict[bpf.FaultKind, LogEntryType] = {
 }
 """The type of the log entry of a fault; that of others is ACCELERATOR_ERROR."""
 
-LEVELS = {
-    Level.INFO: LogEntryType.PROGRAM_OUTPUT,
-    Level.ERROR: LogEntryType.ACCELERATOR_ERROR,
-}
+LEVELS = {Level.INFO: LogEntryType.PROGRAM_OUTPUT, Level.ERROR: LogEntryType.ACCELERATOR_ERROR}
 """The type of the log entry of a text that a program logs."""
 
 CLOSED = -1

@@ -12,13 +12,7 @@ from nvme_spec.logs import CommandByte
 from nvme_spec.queues import FLAGS_PSDT_SHIFT, Psdt
 from nvme_spec.status import NvmeError, Status
 from potash_device.controller import sgl
-from potash_device.controller.dma import (
-    PAGE_SIZE,
-    DmaEngine,
-    gather_into,
-    scatter,
-    transfer_error,
-)
+from potash_device.controller.dma import PAGE_SIZE, DmaEngine, gather_into, scatter, transfer_error
 from potash_device.trace import Trace
 from potash_firmware.mailbox.shared import SLOT_SIZE
 from potash_firmware.rpu.command import Command

@@ -133,11 +133,7 @@ class WriteBacks:
             self.scheduler.start(self._write(work, message.accelerator, namespace, items))
 
     def _charge(
-        self,
-        job_time: JobTime,
-        work: _Work,
-        accelerator: int,
-        pieces: Mapping[int, list[Piece]],
+        self, job_time: JobTime, work: _Work, accelerator: int, pieces: Mapping[int, list[Piece]]
     ) -> None:
         """Find out when the modelled drive has written what it is asked to; it may refuse."""
         for nsid, items in pieces.items():

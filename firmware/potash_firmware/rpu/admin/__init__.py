@@ -73,11 +73,7 @@ ADMIN_COMMANDS = table(
         NamespaceUse.OWN,
         capability=Oacs.DEVICE_SELF_TEST,
     ),
-    Row(
-        AdminOpcode.SANITIZE,
-        operations.sanitize,
-        effects=CommandEffects.LBCC | _ALONE,
-    ),
+    Row(AdminOpcode.SANITIZE, operations.sanitize, effects=CommandEffects.LBCC | _ALONE),
     Row(
         AdminOpcode.GET_LBA_STATUS,
         lba_status.get_lba_status,

@@ -22,10 +22,7 @@ from nvme_spec.zoned import ZonedNamespaceStructure as ZonedStructure
 from potash_device.media.shapes import BLOCK_SIZES, DEFAULT_ZONE_SIZE, FORMATS, BlockFormat
 from potash_firmware.rpu.admin.identify_controller import controller_structure
 from potash_firmware.rpu.command import Command, Result
-from potash_firmware.rpu.command_sets.nvm.limits import (
-    DEALLOCATION,
-    namespace_fields,
-)
+from potash_firmware.rpu.command_sets.nvm.limits import DEALLOCATION, namespace_fields
 from potash_firmware.rpu.compute.programs import LOAD_SHIFT
 from potash_firmware.rpu.compute.ranges import RANGE_SHIFT
 from potash_firmware.rpu.controller import Controller
@@ -71,9 +68,7 @@ def _namespace(controller: Controller, command: Command, fields: Identify) -> by
         # What all namespaces have in common (section 5.17.2.1): the formats, and no size.
         return bytes(
             structures.IdentifyNamespace(
-                fpi=capabilities.FPI_SUPPORTED,
-                dlfeat=DEALLOCATION,
-                **_FORMATS,
+                fpi=capabilities.FPI_SUPPORTED, dlfeat=DEALLOCATION, **_FORMATS
             )
         )
     return _of_blocks(_found(controller, nsid, _active))

@@ -5,18 +5,13 @@ Source: NVM Express Base Specification 2.0, figure 275.
 
 from nvme_spec.features import FeatureId
 from nvme_spec.identify import capabilities
-from nvme_spec.identify.structures import (
-    IdentifyController,
-    PowerStateDescriptor,
-)
+from nvme_spec.identify.structures import IdentifyController, PowerStateDescriptor
 from nvme_spec.queues import COMPLETION_ENTRY_SHIFT, SUBMISSION_ENTRY_SHIFT
 from nvme_spec.ranges import CopyFormat
 from nvme_spec.registers import VERSION_2_0
 from potash_device.media.flash import LAST_SLOT
 from potash_firmware.rpu.admin import log_pages
-from potash_firmware.rpu.command_sets.nvm.limits import (
-    CONTROLLER_FIELDS,
-)
+from potash_firmware.rpu.command_sets.nvm.limits import CONTROLLER_FIELDS
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.features import table
 from potash_firmware.rpu.logs.alerts import OPTIONAL_EVENTS, REQUEST_LIMIT

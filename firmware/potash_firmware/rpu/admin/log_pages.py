@@ -17,11 +17,7 @@ import csd_spec.opcodes
 from nvme_spec import logs, persistent_events
 from nvme_spec.commands import GetLogPage
 from nvme_spec.identify.capabilities import CommandSet, Lpa
-from nvme_spec.memory_commands import (
-    HostAddressable,
-    MemoryAccessType,
-    encode_host_addressable,
-)
+from nvme_spec.memory_commands import HostAddressable, MemoryAccessType, encode_host_addressable
 from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status
 from nvme_spec.zoned import encode_changed_zones

@@ -176,12 +176,7 @@ def directive_send(controller: Controller, command: Command) -> Result:
 
 
 PLACEMENT_ADMIN = table(
-    Row(
-        AdminOpcode.DIRECTIVE_SEND,
-        directive_send,
-        NamespaceUse.ONE,
-        capability=Oacs.DIRECTIVES,
-    ),
+    Row(AdminOpcode.DIRECTIVE_SEND, directive_send, NamespaceUse.ONE, capability=Oacs.DIRECTIVES),
     Row(
         AdminOpcode.DIRECTIVE_RECEIVE,
         directive_receive,

@@ -245,9 +245,7 @@ FEATURES: dict[int, Feature] = {
         features.Arbitration, default=lambda dword: ARBITRATION_BURST, saveable=True
     ),
     features.FeatureId.POWER_MANAGEMENT: Feature(
-        features.PowerManagement,
-        check=_check_power,
-        values="power state 0",
+        features.PowerManagement, check=_check_power, values="power state 0"
     ),
     features.FeatureId.LBA_RANGE_TYPE: Feature(
         features.LbaRangeType,
@@ -311,9 +309,7 @@ FEATURES: dict[int, Feature] = {
         values="any; counts from that value, and from 0 after a reset",
     ),
     features.FeatureId.KEEP_ALIVE_TIMER: Feature(
-        features.KeepAliveTimer,
-        rounded=_whole_steps,
-        values="any, rounded up to 100 ms",
+        features.KeepAliveTimer, rounded=_whole_steps, values="any, rounded up to 100 ms"
     ),
     features.FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT: Feature(
         features.HostControlledThermalManagement,
@@ -343,9 +339,7 @@ FEATURES: dict[int, Feature] = {
         values="64 or 128 bits",
     ),
     features.FeatureId.FLEXIBLE_DATA_PLACEMENT: Feature(
-        placement=True,
-        persistent=True,
-        values="no other than it has: enabled, configuration 0",
+        placement=True, persistent=True, values="no other than it has: enabled, configuration 0"
     ),
     features.FeatureId.FDP_EVENTS: Feature(
         placement=True,

@@ -35,12 +35,7 @@ ZONED = frozenset({CommandSet.NVM, CommandSet.ZONED})
 class Namespaces:
     """The namespaces of one drive."""
 
-    def __init__(
-        self,
-        board: Board,
-        features: Features,
-        handles: int = 0,
-    ) -> None:
+    def __init__(self, board: Board, features: Features, handles: int = 0) -> None:
         self._drive = board.drive
         self._features = features
         self.handle_count = handles

@@ -50,8 +50,7 @@ class Reachability:
         """Raise NvmeError where namespace `other` is out of reach."""
         if not self.reaches(nsid, other):
             raise NvmeError(
-                Status.NAMESPACE_NOT_REACHABLE,
-                f"namespace {nsid} does not reach namespace {other}",
+                Status.NAMESPACE_NOT_REACHABLE, f"namespace {nsid} does not reach namespace {other}"
             )
 
     def groups(self, lsp: int) -> bytes:

@@ -251,9 +251,7 @@ class SelfTests:
             return
         self.running = None
         entry = logs.SelfTestEntry(
-            result=result,
-            code=run.code,
-            power_on_hours=self.health.power_on_hours,
+            result=result, code=run.code, power_on_hours=self.health.power_on_hours
         )
         if piece is not None:
             entry.segment = piece.segment

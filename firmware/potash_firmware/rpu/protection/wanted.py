@@ -7,12 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nvme_spec.commands import (
-    CHECK_APPLICATION_TAG,
-    CHECK_GUARD,
-    CHECK_REFERENCE_TAG,
-    PRACT,
-)
+from nvme_spec.commands import CHECK_APPLICATION_TAG, CHECK_GUARD, CHECK_REFERENCE_TAG, PRACT
 from nvme_spec.queues import SubmissionEntry
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.shapes import Metadata

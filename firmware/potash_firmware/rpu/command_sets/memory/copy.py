@@ -14,12 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from nvme_spec.memory_commands import MemoryCopy
-from nvme_spec.ranges import (
-    SOURCE_RANGE_SIZES,
-    BlockSourceRange,
-    CopyFormat,
-    MemorySourceRange,
-)
+from nvme_spec.ranges import SOURCE_RANGE_SIZES, BlockSourceRange, CopyFormat, MemorySourceRange
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_firmware.rpu.command import Command, Steps

@@ -236,11 +236,7 @@ _NOTHING: set[Future[object]] = set()
 
 
 def in_the_way(
-    namespace: Namespace,
-    ranges: Iterable[tuple[int, int]],
-    *,
-    writes: bool,
-    alone: bool = False,
+    namespace: Namespace, ranges: Iterable[tuple[int, int]], *, writes: bool, alone: bool = False
 ) -> "set[Future[object]]":
     """Work that has to end before a command may touch ranges of first byte and length.
 
