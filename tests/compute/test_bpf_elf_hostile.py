@@ -149,10 +149,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: with_relocation(0, R_64_32, call_local(-3), exit_),
         "not at an instruction",
     ),
-    "a call that is none": (
-        lambda: with_relocation(0, R_64_32, mov(0, 0), exit_),
-        "not at a call",
-    ),
+    "a call that is none": (lambda: with_relocation(0, R_64_32, mov(0, 0), exit_), "not at a call"),
     "an address that is none": (
         lambda: with_relocation(0, R_64_64, mov(0, 0), exit_),
         "not at an LDDW",
@@ -179,9 +176,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "relocations with addends": (
         lambda: elf(
-            [text(call(1), exit_, relocations=[(0, R_64_32, "prog")])],
-            NAMES,
-            relocation_type=RELA,
+            [text(call(1), exit_, relocations=[(0, R_64_32, "prog")])], NAMES, relocation_type=RELA
         ),
         "addends",
     ),

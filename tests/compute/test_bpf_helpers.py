@@ -170,11 +170,7 @@ def test_the_layout_is_what_this_file_takes_it_for(bench: Bench) -> None:
 def test_log_takes_a_text_by_its_length(bench: Bench) -> None:
     bench.put(INPUT, b"no end\xffmore")
     assert bench.call((LOG, 0, INPUT, 7), (LOG, 1, INPUT, 2), (LOG, 0, INPUT, 0)) == [0, 0, 0]
-    assert bench.said == [
-        (Level.INFO, "no end\ufffd"),
-        (Level.ERROR, "no"),
-        (Level.INFO, ""),
-    ]
+    assert bench.said == [(Level.INFO, "no end\ufffd"), (Level.ERROR, "no"), (Level.INFO, "")]
 
 
 def test_a_long_text_is_cut(bench: Bench) -> None:
@@ -297,10 +293,7 @@ def test_a_model_is_not_closed_twice(bench: Bench) -> None:
 def test_what_cannot_be_loaded_takes_no_number(bench: Bench) -> None:
     bench.put(INPUT, b"bad")
     fault = bench.fault((TFLITE_OPEN, INPUT, 3, 0))
-    assert (fault.kind, fault.reason) == (
-        FaultKind.HELPER_FAILED,
-        "tflite_open: this is no model",
-    )
+    assert (fault.kind, fault.reason) == (FaultKind.HELPER_FAILED, "tflite_open: this is no model")
 
 
 @pytest.mark.parametrize("value", [2, 2**32, MINUS_ONE])

@@ -161,11 +161,7 @@ def test_constants_cannot_be_overwritten() -> None:
     constant = Part("constant", struct.pack("<Q", 5))
     with pytest.raises(Fault) as caught:
         execute(
-            lddw(1, 0),
-            store(1, 1),
-            exit_,
-            data=[constant],
-            relocations=[(0, R_64_64, "constant")],
+            lddw(1, 0), store(1, 1), exit_, data=[constant], relocations=[(0, R_64_64, "constant")]
         )
     assert caught.value.kind is FaultKind.READ_ONLY
 

@@ -117,12 +117,7 @@ def test_ends_of_loops(narrow: bool, at_top: bool) -> None:
     jump, add = (0x0E, 0x04) if narrow else (0x0D, 0x07)
     functions = []
     for goes_on, first, bound, step in ENDS:
-        body = [
-            mov_reg(5, 2),
-            insn(0x0F, 5, 3),
-            insn(0x73, 5, 3),
-            insn(add, 3, imm=step),
-        ]
+        body = [mov_reg(5, 2), insn(0x0F, 5, 3), insn(0x73, 5, 3), insn(add, 3, imm=step)]
         if at_top:
             leaves = (opposite | signed)[goes_on]
             loop = [insn(leaves | jump, 3, 4, len(body) + 1), *body, insn(0x05, offset=-6)]

@@ -71,11 +71,7 @@ def test_nothing_is_mapped_but_the_program_s_own_and_its_ranges(memory: SharedMe
 
     window.show([Extent(memory.fd, 2 * PAGE, PAGE), Extent(memory.fd, 5 * PAGE, 3 * PAGE)])
     ranges = own + PAGE
-    assert accessible(space) == [
-        (0, own, "rw"),
-        (own, PAGE, "r-"),
-        (ranges, 4 * PAGE, "rw"),
-    ]
+    assert accessible(space) == [(0, own, "rw"), (own, PAGE, "r-"), (ranges, 4 * PAGE, "rw")]
     assert [view[0] for view in window.views] == [3, 6]
     window.show([Extent(memory.fd, 0, PAGE)])
     assert accessible(space)[2:] == [(ranges, PAGE, "rw")]

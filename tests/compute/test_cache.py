@@ -104,16 +104,7 @@ def from_another_program(file: Path) -> None:
 
 @pytest.mark.parametrize(
     "harm",
-    [
-        damage,
-        cut,
-        empty,
-        others_may_write,
-        a_link,
-        a_folder,
-        a_public_folder,
-        from_another_program,
-    ],
+    [damage, cut, empty, others_may_write, a_link, a_folder, a_public_folder, from_another_program],
 )
 def test_what_cannot_be_believed_is_compiled_again(
     harm: object, own_cache: Path, compiled: list[bytes]

@@ -76,10 +76,7 @@ class TestPadding:
 
     @pytest.mark.parametrize(
         ("shape", "pads"),
-        [
-            ((1, 2, 2, 3), ((1, 0), (0, 0), (0, 0), (0, 0))),
-            ((2, 3), ((1, 0), (0, 0))),
-        ],
+        [((1, 2, 2, 3), ((1, 0), (0, 0), (0, 0), (0, 0))), ((2, 3), ((1, 0), (0, 0)))],
     )
     def test_of_images_is_left_to_the_processor(
         self, shape: Sequence[int], pads: Sequence[tuple[int, int]]

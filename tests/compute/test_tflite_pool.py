@@ -64,11 +64,7 @@ def pools(draw: st.DrawFn) -> tuple[Any, ...]:
     st.sampled_from(CONFIGS),
 )
 def test_any_pooling_is_the_references(
-    pool: tuple[Any, ...],
-    kind: str,
-    activation: FusedActivation,
-    zero_point: int,
-    config: Config,
+    pool: tuple[Any, ...], kind: str, activation: FusedActivation, zero_point: int, config: Config
 ) -> None:
     shape, size, stride, padding = pool
     graph = GraphBuilder()

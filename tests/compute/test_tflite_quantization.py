@@ -131,8 +131,6 @@ def test_a_limit_beyond_32_bits_is_refused() -> None:
         (1.0, 1.0, 1e-6),
     ],
 )
-def test_an_addition_with_impossible_scales_is_refused(
-    scales: tuple[float, float, float],
-) -> None:
+def test_an_addition_with_impossible_scales_is_refused(scales: tuple[float, float, float]) -> None:
     with pytest.raises(QuantizationError):
         quantize_addition(*scales, left_shift=20)

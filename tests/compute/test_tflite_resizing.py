@@ -68,12 +68,7 @@ class TestBits:
         factor=st.integers(1, 4),
     )
     def test_of_whole_factors(
-        self,
-        code: int,
-        flags: Sequence[bool],
-        config: Config,
-        shape: Sequence[int],
-        factor: int,
+        self, code: int, flags: Sequence[bool], config: Config, shape: Sequence[int], factor: int
     ) -> None:
         with bench(config) as vta:
             check(vta, code, shape, (shape[1] * factor, shape[2] * factor), flags)

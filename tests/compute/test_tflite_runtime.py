@@ -224,10 +224,7 @@ def graph(shape: tuple[int, ...], inputs: tuple[int, ...], outputs: tuple[int, .
         (graph((4,), (0,), (-2,)), "the model names tensor -2 of 2"),
         (graph((-4,), (0,), (1,)), "tensor 'a' has the shape [-4]"),
         (graph((1,) * 40, (0,), (1,)), "tensor 'a' has 40 dimensions"),
-        (
-            graph((1 << 30, 4), (0,), (1,)),
-            "the model's tensors take more than 1073741824 bytes",
-        ),
+        (graph((1 << 30, 4), (0,), (1,)), "the model's tensors take more than 1073741824 bytes"),
         (ModelBuilder().build((0,), ()), "the model names tensor 0 of 0"),
     ],
     ids=["input", "output", "negative", "rank", "size", "graph input"],
@@ -301,11 +298,7 @@ assert ran and refused, (ran, refused)
 @litert_only
 def test_damaged_models_are_refused_and_end_no_process() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", CORRUPTIONS],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
+        [sys.executable, "-c", CORRUPTIONS], check=False, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr[-2000:]
 

@@ -79,11 +79,7 @@ def function(
     alpha=st.sampled_from([0.01, 0.1, 0.3, 0.5, 1.7, -0.2]),
 )
 def test_every_value_is_what_the_reference_kernel_gives(
-    vta: Bench,
-    code: int,
-    scales: tuple[float, float],
-    zero_points: tuple[int, int],
-    alpha: float,
+    vta: Bench, code: int, scales: tuple[float, float], zero_points: tuple[int, int], alpha: float
 ) -> None:
     model = function(code, scales, zero_points, alpha)
     try:
@@ -104,10 +100,7 @@ def test_every_value_is_what_the_reference_kernel_gives(
     | st.integers(0, 255).map(lambda it: (it,) * 2),
 )
 def test_bytes_with_and_without_a_sign_are_quantised_alike(
-    vta: Bench,
-    kinds: tuple[type, type],
-    scales: tuple[float, float],
-    zero_points: tuple[int, int],
+    vta: Bench, kinds: tuple[type, type], scales: tuple[float, float], zero_points: tuple[int, int]
 ) -> None:
     graph = GraphBuilder()
     points = [at - 128 * (kind is np.int8) for at, kind in zip(zero_points, kinds, strict=True)]

@@ -141,10 +141,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "output's scale": (conv(to=0.0), "needs one scale above 0 for tensor 'y'"),
     "no output's scale": (conv(to=None), "needs one scale above 0 for tensor 'y'"),
     "huge factor": (conv(to=1e-30), "scales its result by"),
-    "depthwise channels": (
-        depthwise(ones(1, 3, 3, 3), numbers([0] * 3)),
-        "makes 3 channels of 2",
-    ),
+    "depthwise channels": (depthwise(ones(1, 3, 3, 3), numbers([0] * 3)), "makes 3 channels of 2"),
     "depthwise axis": (
         depthwise(ones(1, 2, 3, 2, scale=(0.1, 0.2), axis=1)),
         "has 2 scales along axis 1",

@@ -114,11 +114,7 @@ class TestGemm:
         st.integers(0, 2**32 - 1),
     )
     def test_any_loops_do_as_the_pseudo_code_says(
-        self,
-        micro_ops: list[MicroOp],
-        turns: tuple[int, int],
-        factors: tuple[int, ...],
-        seed: int,
+        self, micro_ops: list[MicroOp], turns: tuple[int, int], factors: tuple[int, ...], seed: int
     ) -> None:
         bench = Bench()
         random = np.random.default_rng(seed)

@@ -4,13 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from potash_device.vta.assembly import (
-    AssemblyError,
-    assemble,
-    disassemble,
-    listing,
-    remark,
-)
+from potash_device.vta.assembly import AssemblyError, assemble, disassemble, listing, remark
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.isa import Gemm, Load, MicroOp, encode_stream
 from support.vta import CONFIGS, TINY

@@ -326,10 +326,7 @@ def test_other_threads_run_while_a_stream_does() -> None:
             x_size=1,
             dependencies=dependencies,
         )
-        for at, dependencies in (
-            (begun, Dependencies.PUSH_PREV),
-            (ended, Dependencies.POP_PREV),
-        )
+        for at, dependencies in ((begun, Dependencies.PUSH_PREV), (ended, Dependencies.POP_PREV))
     ]
     waits = Load(memory_type=MemoryId.UOP, dependencies=Dependencies.POP_NEXT)
     tells = Load(memory_type=MemoryId.UOP, dependencies=Dependencies.PUSH_NEXT)

@@ -169,11 +169,7 @@ class TestAlu:
     ) -> None:
         pair = Pair(DEFAULT, micro_ops=[MicroOp(dst, src)])
         alu = Alu(
-            alu_opcode=opcode,
-            uop_end=1,
-            iter_in=40,
-            dst_factor_in=steps[0],
-            src_factor_in=steps[1],
+            alu_opcode=opcode, uop_end=1, iter_in=40, dst_factor_in=steps[0], src_factor_in=steps[1]
         )
         assert pair.check(finished(alu)).refusal is None
 

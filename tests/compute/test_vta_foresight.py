@@ -136,11 +136,7 @@ class TestForeseen:
 
     def test_pads_are_known(self, board: Board) -> None:
         beside = Load(
-            memory_type=MemoryId.UOP,
-            sram_base=1,
-            dram_base=at(4, MemoryId.UOP),
-            x_pad_0=2,
-            **ONE,
+            memory_type=MemoryId.UOP, sram_base=1, dram_base=at(4, MemoryId.UOP), x_pad_0=2, **ONE
         )
         zeroes = replace(STEP, uop_end=3)
         board.run(beside, zeroes)

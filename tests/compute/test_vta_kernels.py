@@ -119,8 +119,7 @@ class TestMicroKernels:
 
     @given(
         st.lists(
-            st.lists(st.integers(0, 15), min_size=1, max_size=8).map(tuple) | st.none(),
-            max_size=24,
+            st.lists(st.integers(0, 15), min_size=1, max_size=8).map(tuple) | st.none(), max_size=24
         )
     )
     def test_a_kernel_s_micro_ops_are_there_whenever_it_executes(

@@ -120,10 +120,7 @@ class TestRefusedInstructions:
             ),
             (Gemm(uop_bgn=1, uop_end=0), "uop_bgn is above uop_end"),
             (Gemm(uop_bgn=0, uop_end=9), "uop_end 9 is past the 8 micro-ops"),
-            (
-                Alu(alu_opcode=AluOpcode.ADD, uop_end=8, iter_out=1 << 13),
-                None,
-            ),
+            (Alu(alu_opcode=AluOpcode.ADD, uop_end=8, iter_out=1 << 13), None),
             (
                 Alu(alu_opcode=AluOpcode.ADD, uop_end=8, iter_out=(1 << 13) + 1),
                 "more than 65536 micro-ops",

@@ -233,12 +233,7 @@ class TestInstructions:
             runtime.load_2d(buffer, memory, sram=7, offset=2, x_size=3)
             load = runtime.instructions[-1]
             assert load == Load(
-                memory_type=memory,
-                sram_base=7,
-                dram_base=first + 2,
-                y_size=1,
-                x_size=3,
-                x_stride=3,
+                memory_type=memory, sram_base=7, dram_base=first + 2, y_size=1, x_size=3, x_stride=3
             )
 
     @pytest.mark.parametrize(

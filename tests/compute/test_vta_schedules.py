@@ -340,8 +340,7 @@ class TestElementwiseRefusals:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"images": 0}, {"stride": (0, 1)}, {"padding": (0, -1, 0, 0)}, {"kernel": (6, 1)}],
+    "changes", [{"images": 0}, {"stride": (0, 1)}, {"padding": (0, -1, 0, 0)}, {"kernel": (6, 1)}]
 )
 def test_a_convolution_that_does_not_exist_is_refused(changes: dict[str, Any]) -> None:
     values: dict[str, Any] = {

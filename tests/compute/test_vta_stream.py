@@ -8,14 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from potash_device.vta.config import MemoryId
-from potash_device.vta.isa import (
-    Dependencies,
-    Finish,
-    Instruction,
-    Load,
-    Stage,
-    Store,
-)
+from potash_device.vta.isa import Dependencies, Finish, Instruction, Load, Stage, Store
 from potash_device.vta.stream import Order, StreamError, canonical_order, execution_order
 from support.vta import Bench, compute, load, store
 

@@ -120,9 +120,7 @@ def test_a_list_that_leads_nowhere_ends(memory: Memory) -> None:
     assert len(memory.engine.views(0, at, 1200 * PAGE, write=False)) == 1200
 
 
-def test_pages_side_by_side_up_to_the_last_address_are_refused_like_others(
-    memory: Memory,
-) -> None:
+def test_pages_side_by_side_up_to_the_last_address_are_refused_like_others(memory: Memory) -> None:
     last = (1 << 64) - PAGE
     struct.pack_into("<2Q", memory.memory.view, PAGE, last, 0)
     with pytest.raises(NvmeError, match="nothing is mapped"):

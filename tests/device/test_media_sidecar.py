@@ -94,12 +94,7 @@ def test_the_pages_take_turns_and_each_is_flushed() -> None:
     places = [line.what[0] for line in media.log if line.step is Step.WRITE_BEGUN]  # type: ignore[index]  # a place and a length
     assert places == [HALF, 0, HALF]
     steps = [line.step for line in media.log]
-    assert steps == 3 * [
-        Step.WRITE_BEGUN,
-        Step.WRITE_ENDED,
-        Step.FLUSH_BEGUN,
-        Step.FLUSH_ENDED,
-    ]
+    assert steps == 3 * [Step.WRITE_BEGUN, Step.WRITE_ENDED, Step.FLUSH_BEGUN, Step.FLUSH_ENDED]
     media.close()
 
 

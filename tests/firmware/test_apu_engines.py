@@ -31,22 +31,7 @@ from potash_firmware.mailbox.messages import (
 )
 from potash_firmware.mailbox.shared import SharedMemory
 from support.apu import program
-from support.bpf import (
-    ATOMIC,
-    DW,
-    JA,
-    JMP,
-    LDX,
-    MEM,
-    ST,
-    STX,
-    B,
-    exit_,
-    insn,
-    lddw,
-    mov,
-    mov_reg,
-)
+from support.bpf import ATOMIC, DW, JA, JMP, LDX, MEM, ST, STX, B, exit_, insn, lddw, mov, mov_reg
 from support.bpf_elf import ALLOC, OBJECT, WRITE, Name, Part, elf, text
 from support.engines import CONFIG, NSID, PAGE, EngineBoard, engine_board
 from support.processes import children, descriptors, name

@@ -36,10 +36,7 @@ from support.bpf import exit_, mov
 
 PAGES = MEDIA // 4096
 
-ALLOWED = {
-    *(0x001, 0x002, 0x00B, 0x00C, 0x080, 0x109),
-    *range(0x7C0, 0x7C6),
-}
+ALLOWED = {*(0x001, 0x002, 0x00B, 0x00C, 0x080, 0x109), *range(0x7C0, 0x7C6)}
 """Every status that `docs/commands.md` has, and Invalid Log Page."""
 
 IMAGES = [program(mov(0, 0), exit_), program(mov(0, 1), exit_, padding=100_000), b"\x7fELF", b""]

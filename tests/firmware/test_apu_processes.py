@@ -17,12 +17,7 @@ from csd_spec.descriptors import LogEntryType
 from csd_spec.opcodes import IoOpcode, Operation
 from csd_spec.status import StatusId
 from potash_firmware.apu import main
-from potash_firmware.apu.config import (
-    AcceleratorConfig,
-    ConfigError,
-    Limits,
-    parse_descriptors,
-)
+from potash_firmware.apu.config import AcceleratorConfig, ConfigError, Limits, parse_descriptors
 from potash_firmware.apu_process import ApuProcess
 from support.apu import BUFFER, CONFIG, DEADLINE, Board, await_end, board, program
 from support.bpf import call, exit_, insn, load, mov, store

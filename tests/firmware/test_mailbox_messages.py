@@ -147,8 +147,7 @@ def test_an_unknown_kind_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slot", "length"),
-    [(SLOTS, 0), (-2, 0), (0, SLOT_SIZE + 1), (NO_SLOT, 4)],
+    ("slot", "length"), [(SLOTS, 0), (-2, 0), (0, SLOT_SIZE + 1), (NO_SLOT, 4)]
 )
 def test_a_request_outside_the_transfer_area_is_refused_on_both_sides(
     slot: int, length: int

@@ -80,9 +80,7 @@ def test_a_peer_that_never_reads_is_an_error_not_endless_memory(
             rpu.send(Reset(0))
 
 
-def test_the_end_of_the_peer_is_seen_after_its_last_message(
-    ends: tuple[RpuPort, ApuPort],
-) -> None:
+def test_the_end_of_the_peer_is_seen_after_its_last_message(ends: tuple[RpuPort, ApuPort]) -> None:
     rpu, apu = ends
     apu.send(Reply(1, 0))
     apu.close()

@@ -15,11 +15,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    invariant,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
 from support.blocks_model import (
     AD,
@@ -47,16 +43,7 @@ from support.blocks_model import (
     Change,
     HostOfBlocks,
 )
-from support.namespaces import (
-    ATTACH,
-    FORMAT,
-    MANAGE,
-    SANITIZE,
-    begin,
-    finish,
-    namespace,
-    nsids,
-)
+from support.namespaces import ATTACH, FORMAT, MANAGE, SANITIZE, begin, finish, namespace, nsids
 from support.nvme_host import PAGE
 
 which = st.integers(0, MOST - 1)

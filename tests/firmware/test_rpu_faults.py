@@ -257,7 +257,7 @@ def test_a_fused_write_fails_with_its_blocks(host: Host, queue: Queue) -> None:
 def test_they_are_of_the_namespace_and_count_in_its_blocks() -> None:
     media = {nsid: MemoryMedia.create(SIZE) for nsid in (1, 2)}
     settings = RpuSettings(
-        faults=(Fault(FaultKind.MEDIA_ERROR, FaultFlags.READS, nsid=2, lba=8, blocks=1),),
+        faults=(Fault(FaultKind.MEDIA_ERROR, FaultFlags.READS, nsid=2, lba=8, blocks=1),)
     )
     with Host(media, settings, shapes={2: NamespaceShape(SIZE, 512)}) as host:
         host.enable()

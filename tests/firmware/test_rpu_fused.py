@@ -310,10 +310,7 @@ def fault(host: Host, kind: FaultKind, opcode: int, **fields: int) -> None:
 
 @pytest.mark.parametrize(
     ("opcode", "answers", "left"),
-    [
-        (COMPARE, [(1, 0x006), (2, 0x009)], OLD),
-        (WRITE, [(1, 0), (2, 0x006)], OLD),
-    ],
+    [(COMPARE, [(1, 0x006), (2, 0x009)], OLD), (WRITE, [(1, 0), (2, 0x006)], OLD)],
 )
 def test_an_injected_status_strikes_the_half_that_it_names(
     host: Host, queue: Queue, opcode: int, answers: list[tuple[int, int]], left: bytes

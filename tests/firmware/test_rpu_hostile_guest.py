@@ -132,12 +132,7 @@ class HostileGuest(RuleBasedStateMachine):
     def give_memory(self) -> None:
         if not self.mapped:
             self.host.space.map(
-                0,
-                MEMORY - HIDDEN,
-                fd=self.host.memory.fd,
-                offset=0,
-                readable=True,
-                writable=True,
+                0, MEMORY - HIDDEN, fd=self.host.memory.fd, offset=0, readable=True, writable=True
             )
             self.host.board.memory_changed()
             self.mapped = True

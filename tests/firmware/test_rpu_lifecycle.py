@@ -16,18 +16,7 @@ from potash_firmware.mailbox.messages import (
     WriteBack,
     WriteBackDone,
 )
-from support.nvme_host import (
-    ACQ,
-    AQA,
-    ASQ,
-    CC,
-    CSTS,
-    DATA,
-    MEMORY,
-    MSIX,
-    NSSR,
-    Host,
-)
+from support.nvme_host import ACQ, AQA, ASQ, CC, CSTS, DATA, MEMORY, MSIX, NSSR, Host
 
 ENABLE = 4 << 20 | 6 << 16 | 1
 

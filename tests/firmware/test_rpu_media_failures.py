@@ -138,11 +138,7 @@ def test_an_error_of_the_system_is_a_media_error_with_its_block(
 
 
 def test_many_failures_are_one_line_a_minute(
-    host: Host,
-    queue: Queue,
-    media: FailingMedia,
-    fail: Failing,
-    caplog: pytest.LogCaptureFixture,
+    host: Host, queue: Queue, media: FailingMedia, fail: Failing, caplog: pytest.LogCaptureFixture
 ) -> None:
     fail.on(media, "preadv", errno.EIO)
     for _ in range(20):
@@ -155,11 +151,7 @@ def test_many_failures_are_one_line_a_minute(
 
 
 def test_a_lost_flush_is_never_forgotten(
-    host: Host,
-    queue: Queue,
-    media: FailingMedia,
-    fail: Failing,
-    caplog: pytest.LogCaptureFixture,
+    host: Host, queue: Queue, media: FailingMedia, fail: Failing, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Linux reports it once; a second fdatasync would succeed, and the host would believe it."""
     host.place(host.admin, EVENT_REQUEST, 99)
@@ -258,11 +250,7 @@ def test_read_only_media_refuse_writes_and_are_no_media_error(tmp_path: Path, fl
 
 
 def test_a_file_system_that_turns_read_only_turns_the_namespace_so(
-    host: Host,
-    queue: Queue,
-    media: FailingMedia,
-    fail: Failing,
-    caplog: pytest.LogCaptureFixture,
+    host: Host, queue: Queue, media: FailingMedia, fail: Failing, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert attributes(host) == 0
     fail.on(media, "pwritev", errno.EROFS)

@@ -393,12 +393,7 @@ def test_writes_of_the_same_blocks_are_made_one_after_the_other() -> None:
             host.put(content * 8, BUFFER)
             cid = ord(content)
             host.place(
-                host.io[1],
-                WRITE,
-                cid,
-                nsid=1,
-                first=(0, 0, BUFFER, 0),
-                cdws=(lba, 0, 1 << 30),
+                host.io[1], WRITE, cid, nsid=1, first=(0, 0, BUFFER, 0), cdws=(lba, 0, 1 << 30)
             )
             host.ring(host.io[1])
             host.service()

@@ -47,10 +47,7 @@ def test_commands_complete_at_the_times_of_the_model(host: Host, queue: Queue) -
     host.now = 1.0
     send(host, queue, WRITE, 1, page=0, count=2)
     send(host, queue, WRITE, 2, page=2)
-    expected = {
-        1: model.submit(10**9, Op.WRITE, 0, 2),
-        2: model.submit(10**9, Op.WRITE, 2, 1),
-    }
+    expected = {1: model.submit(10**9, Op.WRITE, 0, 2), 2: model.submit(10**9, Op.WRITE, 2, 1)}
     assert completions(host, queue) == expected
     # By now the pages are programmed; two reads share a die, the third one has its own.
     host.now = 2.0

@@ -422,9 +422,7 @@ SEEN: Counter[int] = Counter()
         max_size=12,
     )
 )
-def test_no_command_breaks_the_accounts(
-    commands: list[tuple[int, int, int, int, bytes]],
-) -> None:
+def test_no_command_breaks_the_accounts(commands: list[tuple[int, int, int, int, bytes]]) -> None:
     with powered() as host:
         for opcode, nsid, dword10, dword11, data in commands:
             host.put(data.ljust(PAGE, b"\0"))

@@ -104,8 +104,7 @@ CONFIGS = {2: NamespaceConfig(2, 195 * 512, 512)}
 
 
 @pytest.mark.parametrize(
-    ("start", "pages", "bytes_"),
-    [(0, 1, (0, 4096)), (3, 2, (12288, 8192)), (24, 1, (98304, 4096))],
+    ("start", "pages", "bytes_"), [(0, 1, (0, 4096)), (3, 2, (12288, 8192)), (24, 1, (98304, 4096))]
 )
 def test_the_accelerators_count_pages_where_blocks_have_512_bytes(
     start: int, pages: int, bytes_: tuple[int, int]

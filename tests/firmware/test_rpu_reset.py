@@ -23,18 +23,7 @@ from potash_firmware.mailbox.messages import (
     WriteBackDone,
 )
 from pyvfio_user.migration import State
-from support.nvme_host import (
-    CC,
-    CONFIG,
-    DATA,
-    MEMORY,
-    MSIX,
-    NSSR,
-    PAGE,
-    Host,
-    Queue,
-    SlowMedia,
-)
+from support.nvme_host import CC, CONFIG, DATA, MEMORY, MSIX, NSSR, PAGE, Host, Queue, SlowMedia
 
 DEVICE_CONTROL = 0x88
 """Of the PCI Express capability, in configuration space; bit 15 initiates a function level
@@ -409,7 +398,4 @@ class ResetAtAnyStep(RuleBasedStateMachine):
 
 
 TestResetAtAnyStep = ResetAtAnyStep.TestCase
-TestResetAtAnyStep.settings = settings(
-    max_examples=25,
-    stateful_step_count=50,
-)
+TestResetAtAnyStep.settings = settings(max_examples=25, stateful_step_count=50)

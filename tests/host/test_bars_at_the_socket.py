@@ -79,11 +79,7 @@ def test_the_next_host_gets_other_memory(socket: Path) -> None:
         assert [bytes(one.view(0, 4)) for one in kept] == [bytes(4)] * 2, "the same, but empty"
         for one in kept:
             one.view(0, 4)[:] = b"mine"
-    with (
-        attached(socket) as client,
-        client.map_region(BAR2) as cmb,
-        client.map_region(BAR4) as bar,
-    ):
+    with attached(socket) as client, client.map_region(BAR2) as cmb, client.map_region(BAR4) as bar:
         assert bytes(cmb.view(0, CMB)) == bytes(CMB)
         assert bytes(bar.view(0, MEMORY)) == bytes(MEMORY)
         identify(client, cmb)

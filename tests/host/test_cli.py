@@ -263,20 +263,14 @@ def test_blocks_stay_in_the_media_file_and_a_second_device_is_refused(
         assert taken.returncode == 1
         assert taken.stderr.count("\n") == 1
     assert media.read_bytes()[BLOCK : 3 * BLOCK] == content
-    with (
-        device_process(socket, "--media", str(media)),
-        sdk.open(f"vfio-user:{socket}") as opened,
-    ):
+    with device_process(socket, "--media", str(media)), sdk.open(f"vfio-user:{socket}") as opened:
         assert opened.read(1, 2) == content
 
 
 def test_an_image_keeps_its_size(socket: Path, tmp_path: Path) -> None:
     media = tmp_path / "media"
     media.write_bytes(bytes(3 * BLOCK))
-    with (
-        device_process(socket, "--media", str(media)),
-        sdk.open(f"vfio-user:{socket}") as opened,
-    ):
+    with device_process(socket, "--media", str(media)), sdk.open(f"vfio-user:{socket}") as opened:
         assert opened.capacity == 3 * BLOCK
     assert media.stat().st_size == 3 * BLOCK
 

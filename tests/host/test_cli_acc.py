@@ -88,11 +88,7 @@ def test_in_words_for_people(drive: str) -> None:
     done = potash("acc", "shell", drive, stdin=script)
     assert done.returncode == 0
     lines = done.stdout.splitlines()
-    assert lines[2:5] == [
-        "accelerator 0: done",
-        "  firmware: 0",
-        "  returned: 1",
-    ]
+    assert lines[2:5] == ["accelerator 0: done", "  firmware: 0", "  returned: 1"]
     assert "  job finished: returned 1 after " in lines[-1]
 
 

@@ -137,16 +137,10 @@ class TestRun:
         one: dict[str, Any] = {"y_size": 1, "x_size": 1, "x_stride": 1}
         stream: list[Instruction] = [
             Store(
-                memory_type=MemoryId.OUT,
-                dram_base=0x118,
-                dependencies=Dependencies.POP_PREV,
-                **one,
+                memory_type=MemoryId.OUT, dram_base=0x118, dependencies=Dependencies.POP_PREV, **one
             ),
             Load(
-                memory_type=MemoryId.ACC,
-                dram_base=0x40,
-                dependencies=Dependencies.PUSH_NEXT,
-                **one,
+                memory_type=MemoryId.ACC, dram_base=0x40, dependencies=Dependencies.PUSH_NEXT, **one
             ),
             Finish(),
         ]
@@ -421,10 +415,7 @@ class TestText:
 
     @pytest.mark.parametrize(
         ("text", "reason"),
-        [
-            (b"finish\njump\n", "line 2: 'jump' is no instruction"),
-            (b"\xff", "is not text"),
-        ],
+        [(b"finish\njump\n", "line 2: 'jump' is no instruction"), (b"\xff", "is not text")],
     )
     def test_what_is_no_text_of_a_stream_is_refused(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: bytes, reason: str

@@ -170,10 +170,7 @@ def test_nothing_is_what_a_device_is_without_options() -> None:
         ("[device]\ncapacity = 1", "it must be 4 KiB to"),
         ("[device]\ncapacity = '9999999999999999999T'", "it must be 4 KiB to"),
         ("namespace = []", "[namespace.1] and on are sections, at most 64"),
-        (
-            "[namespace.0]",
-            "[namespace.0] is misnumbered: they are numbered from 1 without a gap",
-        ),
+        ("[namespace.0]", "[namespace.0] is misnumbered: they are numbered from 1 without a gap"),
         ("[namespace.1]\n[namespace.3]", "[namespace.3] is misnumbered"),
         ("[namespace.01]", "[namespace.01] is misnumbered"),
         ("[namespace]\n1 = 5", "[namespace.1] must be a section"),

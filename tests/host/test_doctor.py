@@ -62,8 +62,7 @@ def test_the_processor_is_judged_by_what_multiplies(
 
 
 @pytest.mark.parametrize(
-    ("kib", "state"),
-    [(1 << 19, Grade.MISSING), (3 << 19, Grade.LIMITED), (1 << 22, Grade.GOOD)],
+    ("kib", "state"), [(1 << 19, Grade.MISSING), (3 << 19, Grade.LIMITED), (1 << 22, Grade.GOOD)]
 )
 def test_memory_is_what_is_available(tmp_path: Path, kib: int, state: Grade) -> None:
     (tmp_path / "meminfo").write_text(f"MemTotal: 99999999 kB\nMemAvailable: {kib} kB\n")
@@ -123,11 +122,7 @@ def test_a_package_that_breaks_is_named_with_its_last_word(
             ("click", "click", "click"),
         ]
     )
-    assert (broken.state, absent.state, whole.state) == (
-        Grade.MISSING,
-        Grade.MISSING,
-        Grade.GOOD,
-    )
+    assert (broken.state, absent.state, whole.state) == (Grade.MISSING, Grade.MISSING, Grade.GOOD)
     assert "libfoo.so: cannot open" in broken.meaning
     assert broken.remedy.endswith("pip install --force-reinstall broken-thing")
     assert whole.meaning.startswith("click 8.")

@@ -75,10 +75,7 @@ def test_a_folder_is_a_drive_that_needs_no_options_again(socket: Path, folder: P
         busy = potash("serve", "--socket", socket.with_name("other"), "--media", folder)
         assert (busy.returncode, busy.stderr.count("\n")) == (1, 1)
         assert "another device has it open" in busy.stderr
-    with (
-        device_process(socket, "--media", str(folder)),
-        sdk.open(f"vfio-user:{socket}") as device,
-    ):
+    with device_process(socket, "--media", str(folder)), sdk.open(f"vfio-user:{socket}") as device:
         assert read(device, 2, 7, 1) == b"seven   " * 64
         assert read(device, 1, 7, 1) == b"SEVEN   " * 512
         smart = health(device)

@@ -87,10 +87,7 @@ def test_another_geometry_or_a_damaged_file_begins_anew(
 def test_a_device_keeps_it_when_it_ends(tmp_path: Path) -> None:
     media = tmp_path / "drive.img"
     options = ("--time", "modelled", "--media", str(media), "--size", "32M")
-    with (
-        serving(*options) as socket,
-        potash.sdk.open(f"vfio-user:{socket}") as device,
-    ):
+    with serving(*options) as socket, potash.sdk.open(f"vfio-user:{socket}") as device:
         device.namespace(1).write(3, b"x" * 4096)
     found = timing.restored(tmp_path / "drive.img.time.npz")
     assert (found.state.places >= 0).nonzero()[0].tolist() == [3]

@@ -131,9 +131,7 @@ def test_the_list_has_what_is_needed_to_find_and_trust_them(
 
 
 @pytest.mark.usefixtures("fetched")
-def test_a_network_is_measured_or_left_out_with_the_reason(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_network_is_measured_or_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ai_edge_quantizer")
     monkeypatch.setattr(models, "WINDOW", 0)
     monkeypatch.setattr(first_load, "measure", len)  # in a process of its own

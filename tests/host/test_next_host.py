@@ -115,10 +115,7 @@ def answers(device: Device) -> Iterator[tuple[object, bytes]]:
         for select in (0, 1, 2):
             with suppress(CommandFailed):
                 found = device.admin(
-                    AdminOpcode.GET_FEATURES,
-                    nsid=1,
-                    cdw10=fid | select << 8,
-                    data_in_length=PAGE,
+                    AdminOpcode.GET_FEATURES, nsid=1, cdw10=fid | select << 8, data_in_length=PAGE
                 )
                 yield f"feature {fid:#x}", found.data + struct.pack("<I", found.result)
     accelerator = device.accelerators()[0]

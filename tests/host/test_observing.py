@@ -313,10 +313,7 @@ def test_clients_that_read_nothing_are_not_waited_for(device: Served) -> None:
 def test_a_path_that_has_no_room_for_another_costs_the_drive_nothing(tmp_path: Path) -> None:
     room = 107 - len(str(tmp_path)) - 1
     path = tmp_path / ("x" * room)
-    with (
-        device_process(path, *SMALL),
-        sdk.open(f"vfio-user:{path}") as host,
-    ):
+    with device_process(path, *SMALL), sdk.open(f"vfio-user:{path}") as host:
         assert host.read(0, 1) == bytes(BLOCK)
     refused = potash("serve", "--socket", path, *SMALL, "--metrics", 0)
     assert refused.returncode == 1

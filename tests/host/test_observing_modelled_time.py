@@ -90,10 +90,7 @@ def test_the_log_page_and_smart_say_what_the_model_counts_until_the_drive_is_wor
 
 
 def test_without_modelled_time_the_page_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    with (
-        serving("--size", "16M") as socket,
-        sdk.open(f"vfio-user:{socket}") as device,
-    ):
+    with serving("--size", "16M") as socket, sdk.open(f"vfio-user:{socket}") as device:
         assert device.timing_log() == TimingLog()
         assert status.ask(status.status_socket(str(socket)))["modelled"] is None
         # And a page of another layout is refused.
@@ -147,10 +144,7 @@ def test_the_trace_has_the_modelled_drive_as_a_process(tmp_path: Path) -> None:
     slow = tmp_path / "slow.toml"
     slow.write_text('base = "tlc"\nsubmission_ns = 3_000_000\n')
     options = ("--time", "modelled", "--drive", str(slow), "--size", "64M", "--trace", str(out))
-    with (
-        serving(*options) as socket,
-        sdk.open(f"vfio-user:{socket}") as device,
-    ):
+    with serving(*options) as socket, sdk.open(f"vfio-user:{socket}") as device:
         device.namespace(1).write(0, bytes(4096))
     found = Viewed(out)
     modelled = found.one("write", "drive (modelled)", "requests (1)")

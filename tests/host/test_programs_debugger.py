@@ -230,10 +230,7 @@ def test_the_debugger_answers(
 
 
 def test_the_debugger_stops_where_a_program_faults(
-    tmp_path: Path,
-    given: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, given: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "p.o"
     path.write_bytes(object_file(PROGRAM.replace("(r1 + 0)", "(r9 + 0)")))
@@ -248,10 +245,7 @@ def test_the_debugger_stops_where_a_program_faults(
 
 
 def test_the_debugger_s_help_names_every_command(
-    program: Path,
-    given: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    program: Path, given: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers = talk(monkeypatch, capsys, program, given, ["help"])
     listed = [name for line in answers for name in line[:16].strip().split(", ")]

@@ -18,8 +18,7 @@ RUNS = 4
 
 
 @pytest.mark.parametrize(
-    ("name", "nodes"),
-    [("wake-word-alexa", 57), ("speech-embedding", 64), ("face-detection", 92)],
+    ("name", "nodes"), [("wake-word-alexa", 57), ("speech-embedding", 64), ("face-detection", 92)]
 )
 def test_a_public_network_gives_the_reference_kernels_bytes(name: str, nodes: int) -> None:
     if not name.startswith(public.INT8):

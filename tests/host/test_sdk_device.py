@@ -299,8 +299,7 @@ def test_accelerators_are_identified_in_two_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [b"", b"WDC1" + bytes(12), struct.pack("<4sI8x", b"WDC0", 4), b"WDC0" + b"\xff" * 12],
+    "answer", [b"", b"WDC1" + bytes(12), struct.pack("<4sI8x", b"WDC0", 4), b"WDC0" + b"\xff" * 12]
 )
 def test_accelerators_that_make_no_sense_are_the_devices_mistake(answer: bytes) -> None:
     opened, _ = device(data(answer), data(controller(1)), data(answer))

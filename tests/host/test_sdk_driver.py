@@ -25,15 +25,7 @@ from potash.sdk import (
 )
 from pyvfio_user.server import Server
 from support.interrupting import interrupted_at
-from support.played_controller import (
-    CDW10,
-    CDW11,
-    NSID,
-    PRP1,
-    PRP2,
-    PlayedController,
-    config_space,
-)
+from support.played_controller import CDW10, CDW11, NSID, PRP1, PRP2, PlayedController, config_space
 from support.vfio_user import open_descriptors, serving, socket_path
 
 PAGE = 4096

@@ -114,11 +114,7 @@ def test_a_hole_is_refused(extents: list[Extent], at: int) -> None:
 
 @pytest.mark.parametrize(
     ("extent", "start"),
-    [
-        (Extent(0, 1024, PAGE), 0),
-        (Extent(0, PAGE, 1024), 0),
-        (Extent(0, PAGE, PAGE), 63 * 512),
-    ],
+    [(Extent(0, 1024, PAGE), 0), (Extent(0, PAGE, 1024), 0), (Extent(0, PAGE, PAGE), 63 * 512)],
 )
 def test_what_lies_across_pages_is_refused(extent: Extent, start: int) -> None:
     with pytest.raises(InvalidRequest, match="whole pages of 4096 bytes"):

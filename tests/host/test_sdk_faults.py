@@ -13,12 +13,7 @@ from potash.sdk.errors import DeviceMisbehaved
 from potash.sdk.transport import Completion, Request
 from support.sdk import RecordingTransport
 
-READS, WRITES, ADMIN, DNR = (
-    FaultFlags.READS,
-    FaultFlags.WRITES,
-    FaultFlags.ADMIN,
-    FaultFlags.DNR,
-)
+READS, WRITES, ADMIN, DNR = (FaultFlags.READS, FaultFlags.WRITES, FaultFlags.ADMIN, FaultFlags.DNR)
 
 LINES = {
     "io read status=UNRECOVERED_READ_ERROR count=3": Fault(

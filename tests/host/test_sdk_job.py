@@ -45,12 +45,7 @@ def test_a_job_goes_through_the_buffers_and_touches_no_block(device: Device) -> 
 def test_a_job_works_on_local_storage_with_its_output_behind_its_input(device: Device) -> None:
     steps: list[str] = []
     result = device.accelerator().run(
-        PROGRAM,
-        INPUT,
-        args=ARGUMENTS,
-        local=LocalStorage(16),
-        timeout=30,
-        report=steps.append,
+        PROGRAM, INPUT, args=ARGUMENTS, local=LocalStorage(16), timeout=30, report=steps.append
     )
     assert result.output == EXPECTED
     assert device.read(16, 1)[: len(INPUT)] == INPUT

@@ -16,14 +16,7 @@ from nvme_spec.features import FeatureId
 from nvme_spec.logs import LogPage, SmartLog
 from nvme_spec.opcodes import AdminOpcode
 from nvme_spec.status import Status
-from potash.sdk import (
-    CommandFailed,
-    CommandTimeout,
-    Device,
-    DeviceGone,
-    DeviceNotFound,
-    JobFailed,
-)
+from potash.sdk import CommandFailed, CommandTimeout, Device, DeviceGone, DeviceNotFound, JobFailed
 from potash.vm.drive import device_process
 from pyvfio_user.channel import VfioUserError
 from support.vfio_user import open_descriptors

@@ -143,11 +143,7 @@ def test_a_depthwise_layer_takes_any_blocks() -> None:
     network = Network("depthwise", {shape: 1}, {})
     assert network.operations == 2 * 64 * 16 * 9
     equal, fewer, more = points.swept(
-        cores("buffers=1/4", "block_out=16,8,32"),
-        [network],
-        ["sram"],
-        serially,
-        silent,
+        cores("buffers=1/4", "block_out=16,8,32"), [network], ["sram"], serially, silent
     )
     assert equal.cycles == carry_out(Task(shape, PYNQ_CORE, PYNQ)).cycles
     for point in (equal, fewer, more):

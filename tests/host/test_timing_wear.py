@@ -121,8 +121,7 @@ def test_a_plot_has_a_curve_for_each_percentile(
 ) -> None:
     path = tmp_path / "plot.svg"
     found = report(
-        capsys,
-        *("plot", "-o", path, "--drive", small, "--windows", 12, "--reads", 50, "--seed", 3),
+        capsys, *("plot", "-o", path, "--drive", small, "--windows", 12, "--reads", 50, "--seed", 3)
     )
     assert found["output"] == str(path) and len(found["windows"]) == 12
     assert found["wear"]["erases"]["total"] > 0

@@ -170,10 +170,7 @@ WRONG = [
     "case", WRONG, ids=[case.words.replace(str(ADD.parent), "examples") for case in WRONG]
 )
 def test_a_wrong_use_is_one_sentence_and_leaves_nothing(
-    case: Wrong,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    case: Wrong, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here, temporary = tmp_path / "here", tmp_path / "t"  # short, as sockets are in it
     for folder in (here, here / "folder", temporary):

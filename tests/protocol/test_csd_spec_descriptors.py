@@ -139,19 +139,13 @@ MALFORMED: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
     "no magic": (IdentifyData.decode, bytes(16)),
     "identify shorter than its header": (IdentifyData.decode, struct.pack("<4sI8x", b"WDC0", 15)),
     "identify longer than the buffer": (IdentifyData.decode, IDENTIFY_BYTES[:-1]),
-    "accelerator of length 0": (
-        IdentifyData.decode,
-        struct.pack("<4sI8xQ", b"WDC0", 24, 0),
-    ),
+    "accelerator of length 0": (IdentifyData.decode, struct.pack("<4sI8xQ", b"WDC0", 24, 0)),
     "accelerator past the end": (
         IdentifyData.decode,
         struct.pack("<4sI8xIHxx", b"WDC0", 24, 0xFFFF_FFFF, 0),
     ),
     "half an accelerator header": (IdentifyData.decode, struct.pack("<4sI8xI", b"WDC0", 20, 4)),
-    "half a capability": (
-        IdentifyData.decode,
-        struct.pack("<4sI8xIHxxQ", b"WDC0", 32, 16, 0, 0),
-    ),
+    "half a capability": (IdentifyData.decode, struct.pack("<4sI8xIHxxQ", b"WDC0", 32, 16, 0, 0)),
     "no status": (AcceleratorStatus.decode, b"\x20\0\0"),
     "status shorter than its header": (AcceleratorStatus.decode, struct.pack("<I28x", 31)),
     "status longer than the buffer": (AcceleratorStatus.decode, STATUS_BYTES[:32]),

@@ -57,8 +57,7 @@ def test_the_list_says_how_long_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "page",
-    [b"", bytes(15), bytes(16), struct.pack("<II8x", 80, 2), struct.pack("<II8x", 80, 1)],
+    "page", [b"", bytes(15), bytes(16), struct.pack("<II8x", 80, 2), struct.pack("<II8x", 80, 1)]
 )
 def test_a_list_that_contradicts_itself_is_refused(page: bytes) -> None:
     with pytest.raises(DescriptorError):

@@ -26,14 +26,8 @@ COMMANDS: list[tuple[Any, tuple[int, ...]]] = [
     (fields.FirmwareTransfer(100, 3, 7), (100, 0, 3, 7, 0, 0)),
     (fields.FirmwareTransfer(100, 3, 7, 9), (100, 0, 3, 7, 9, 0)),
     (fields.LocalStorage(5, 4096, 2), (0, 0, 5, 0, 4096, 2)),
-    (
-        fields.LocalStorage(0x1_0000_0002, 1, 2, writable=True),
-        (0, 0, 2, 1, 1, 0x0001_0002),
-    ),
-    (
-        fields.LocalStorage(6, 1, 2, writable=True, replace=True),
-        (0, 0, 6, 0, 1, 0x0003_0002),
-    ),
+    (fields.LocalStorage(0x1_0000_0002, 1, 2, writable=True), (0, 0, 2, 1, 1, 0x0001_0002)),
+    (fields.LocalStorage(6, 1, 2, writable=True, replace=True), (0, 0, 6, 0, 1, 0x0003_0002)),
     (fields.Control(3, 1, 6), (0, 0, 1, 3, 6, 0)),
     (fields.Control(1, 0, 0xFFFF_FFFF, 12), (12, 0, 0, 1, 0xFFFF_FFFF, 0)),
 ]

@@ -376,10 +376,7 @@ def test_queue_memory_that_is_unmapped_is_fatal_when_it_is_used(
 
 
 def test_a_client_that_does_not_give_its_read_only_memory_loses_its_connection(
-    device: Device,
-    client: RawClient,
-    descriptors: Descriptors,
-    monkeypatch: pytest.MonkeyPatch,
+    device: Device, client: RawClient, descriptors: Descriptors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is left to be written by messages, and no message comes that would wake the loop."""
     monkeypatch.setattr("pyvfio_user.dma_messages.REPLY_TIME", 0.05)

@@ -29,10 +29,7 @@ LAYOUTS: dict[type[Structure], tuple[int, dict[str, tuple[int, int]]]] = {
             "reason": (384, 128),
         },
     ),
-    LbaStatusLog: (
-        16,
-        {"lslplen": (0, 4), "nlslne": (4, 4), "estulb": (8, 4), "lsgc": (14, 2)},
-    ),
+    LbaStatusLog: (16, {"lslplen": (0, 4), "nlslne": (4, 4), "estulb": (8, 4), "lsgc": (14, 2)}),
     LbaStatusElement: (16, {"neid": (0, 4), "nlrd": (4, 4), "ratype": (8, 1)}),
     LbaRangeDescriptor: (16, {"rslba": (0, 8), "rnlb_z": (8, 4)}),
     events.PersistentEventHeader: (

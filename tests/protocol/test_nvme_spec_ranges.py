@@ -4,13 +4,7 @@ import struct
 
 import pytest
 
-from nvme_spec.ranges import (
-    Copy,
-    GetLbaStatus,
-    LbaStatusCompletion,
-    SourceRange,
-    encode_lba_status,
-)
+from nvme_spec.ranges import Copy, GetLbaStatus, LbaStatusCompletion, SourceRange, encode_lba_status
 
 
 def test_the_fields_of_copy() -> None:

@@ -12,12 +12,7 @@ import pytest
 from pyvfio_user.sealed_memory import SealedMemory
 from pyvfio_user.server import Server
 from support.movable import GET, SET, MovableRecorder, feature
-from support.vfio_user import (
-    RawClient,
-    dma_map,
-    negotiated,
-    socket_path,
-)
+from support.vfio_user import RawClient, dma_map, negotiated, socket_path
 
 ADDRESS = 0x10_0000
 SIZE = 1 << 20
@@ -92,8 +87,7 @@ def test_views_are_dropped_before_a_report(
 
 
 @pytest.mark.parametrize(
-    ("page_size", "bits"),
-    [(1 << 13, 0b10), (1 << 12, 0b100), (1 << 11, 0b110000), (1 << 20, 0b1)],
+    ("page_size", "bits"), [(1 << 13, 0b10), (1 << 12, 0b100), (1 << 11, 0b110000), (1 << 20, 0b1)]
 )
 def test_a_report_has_pages_of_any_size(
     client: RawClient, device: MovableRecorder, memory: SealedMemory, page_size: int, bits: int

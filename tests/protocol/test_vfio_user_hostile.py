@@ -130,11 +130,7 @@ def test_a_large_write_arrives_whole_between_small_ones(tmp_path: Path) -> None:
             except BlockingIOError:
                 client.pump()
         client.pump()
-        assert [call[2:] for call in device.calls[1:4]] == [
-            (0, b"abcd"),
-            (0, data),
-            (0, b"efgh"),
-        ]
+        assert [call[2:] for call in device.calls[1:4]] == [(0, b"abcd"), (0, data), (0, b"efgh")]
         (reply,) = client.replies()
         assert reply.payload[16:] == b"efgh"
 

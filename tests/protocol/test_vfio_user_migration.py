@@ -307,10 +307,7 @@ def test_other_replies_wait_where_the_device_asks_for_it(
 
 @pytest.mark.parametrize("failure", [0, errno.ENOMEM])
 def test_a_map_waits_where_the_device_asks_for_it(
-    device: MovableRecorder,
-    client: RawClient,
-    monkeypatch: pytest.MonkeyPatch,
-    failure: int,
+    device: MovableRecorder, client: RawClient, monkeypatch: pytest.MonkeyPatch, failure: int
 ) -> None:
     """A window that it refuses then is closed, and no other one that has come in its place."""
     pending = Pending()

@@ -86,9 +86,7 @@ def _u32(value: int) -> bytes:
 
 
 FIELDS = st.one_of(
-    st.binary(max_size=24),
-    NUMBERS.map(_u32),
-    NUMBERS.map(lambda value: struct.pack("<Q", value)),
+    st.binary(max_size=24), NUMBERS.map(_u32), NUMBERS.map(lambda value: struct.pack("<Q", value))
 )
 MAPS = st.builds(
     lambda *fields: struct.pack("<IIQQQ", *fields),

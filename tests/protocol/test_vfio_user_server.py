@@ -308,9 +308,7 @@ def test_one_step_is_one_message(server: Server, device: Recorder) -> None:
         assert server.drain(9) == 1
 
 
-def test_the_descriptor_to_wait_for_is_the_listener_s_and_then_the_client_s(
-    server: Server,
-) -> None:
+def test_the_descriptor_to_wait_for_is_the_listener_s_and_then_the_client_s(server: Server) -> None:
     def readable() -> bool:
         return bool(select.select([server], [], [], 0)[0])
 

@@ -20,12 +20,7 @@ from csd_spec.opcodes import LOG_PAGE, AdminOpcode, GlobalOperation, IoOpcode, O
 from csd_spec.status import StatusId
 from nvme_spec import opcodes as nvme
 from nvme_spec.commands import GetLogPage
-from potash_firmware.apu.config import (
-    AcceleratorConfig,
-    Config,
-    Limits,
-    NamespaceConfig,
-)
+from potash_firmware.apu.config import AcceleratorConfig, Config, Limits, NamespaceConfig
 from potash_firmware.apu_process import environment
 from potash_firmware.mailbox import SharedBuffers, pair
 from potash_firmware.mailbox.messages import (
@@ -311,11 +306,7 @@ class Board:
         return self.command(False, IoOpcode.GRANT_LOCAL_STORAGE, cdws)[0]
 
     def control(
-        self,
-        operation: int,
-        accelerator: int = 0,
-        firmware: int = 0,
-        arguments: bytes = b"",
+        self, operation: int, accelerator: int = 0, firmware: int = 0, arguments: bytes = b""
     ) -> int:
         cdws = fields.Control(operation, accelerator, firmware, len(arguments) // 4).encode()
         return self.command(False, IoOpcode.CONTROL, cdws, data=arguments)[0]

@@ -8,16 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize
 
 from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
-from support.namespaces import (
-    ATTACH,
-)
+from support.namespaces import ATTACH
 from support.nvme_host import DATA, PAGE, Cqe, Host
 
 FLUSH, WRITE, READ, UNCORRECTABLE, COMPARE, ZEROES, DSM, VERIFY, COPY = 0, 1, 2, 4, 5, 8, 9, 12, 25

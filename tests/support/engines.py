@@ -29,8 +29,7 @@ from support.apu import Board
 NSID = 7
 PAGE = 4096
 CONFIG = Config(
-    accelerators=(),
-    limits=Limits(instructions=10**12, seconds=25.0, log_entries=64, patience=2.0),
+    accelerators=(), limits=Limits(instructions=10**12, seconds=25.0, log_entries=64, patience=2.0)
 )
 
 

@@ -6,14 +6,7 @@ import struct
 from nvme_spec.identify.capabilities import CommandSet
 from potash_firmware.rpu.admin import ADMIN_COMMANDS
 from potash_firmware.rpu.command_sets import COMMANDS
-from support.nvme_host import (
-    ADMIN_CQ,
-    ADMIN_SQ,
-    DATA,
-    IO_QUEUES,
-    MEMORY,
-    PAGE,
-)
+from support.nvme_host import ADMIN_CQ, ADMIN_SQ, DATA, IO_QUEUES, MEMORY, PAGE
 
 READ_ONLY, WRITE_ONLY, HOLE = 0x80_0000, 0x90_0000, 0xA0_0000
 """A window that may only be read, one that may only be written, one without memory."""

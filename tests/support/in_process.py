@@ -16,11 +16,7 @@ from potash.cli.app import run_app
 def potash(*words: object, stdin: str = "") -> CompletedProcess[str]:
     """Carry out a command line."""
     out, err = io.StringIO(), io.StringIO()
-    with (
-        redirect_stdout(out),
-        redirect_stderr(err),
-        mock.patch("sys.stdin", io.StringIO(stdin)),
-    ):
+    with redirect_stdout(out), redirect_stderr(err), mock.patch("sys.stdin", io.StringIO(stdin)):
         code = run_app([*map(str, words)])
     return CompletedProcess([*map(str, words)], code, out.getvalue(), err.getvalue())
 

@@ -15,10 +15,7 @@ Make = Callable[[GraphBuilder, Tensor], Tensor]
 
 
 def run(
-    make: Make,
-    shape: Sequence[int],
-    config: Config = CONFIGS[0],
-    zero_point: int = -7,
+    make: Make, shape: Sequence[int], config: Config = CONFIGS[0], zero_point: int = -7
 ) -> tuple[Bench, list[str]]:
     """Run what `make` adds to an input of that shape: all on the VTA, in one partition, with the
     reference's bytes. Gives the VTA, and the partition's steps."""

@@ -76,9 +76,7 @@ class Recorder:
     pci = True
 
     def __init__(
-        self,
-        regions: Mapping[int, Region] | None = None,
-        irqs: Mapping[int, Irq] | None = None,
+        self, regions: Mapping[int, Region] | None = None, irqs: Mapping[int, Irq] | None = None
     ) -> None:
         self.regions: Mapping[int, Region] = regions or {
             PciRegion.BAR0: Region(0x4000),

@@ -252,9 +252,7 @@ def test_a_file_on_a_partition_is_found_and_neighbours_stay(linux: Guest) -> Non
     sh(linux, f"python3 -c 'import fcntl, os; fcntl.ioctl(os.open(\"{DISK}\", 0), 0x125F)'")
 
 
-def test_an_output_takes_the_old_ones_place_and_what_is_elsewhere_is_copied(
-    mounted: Guest,
-) -> None:
+def test_an_output_takes_the_old_ones_place_and_what_is_elsewhere_is_copied(mounted: Guest) -> None:
     data = os.urandom(PAGE + 1)
     put(mounted, f"{MOUNT}/input", data)
     put(mounted, f"{MOUNT}/output", b"what was there before " * 1000)

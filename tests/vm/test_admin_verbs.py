@@ -78,11 +78,7 @@ def test_a_verb_answers_programs_too(linux: Guest, arguments: tuple[str, ...]) -
 
 
 def test_a_structure_that_is_not_there_says_so(linux: Guest) -> None:
-    for arguments in (
-        ("id-nvmset", DRIVE),
-        ("id-uuid", DRIVE),
-        ("id-domain", DRIVE),
-    ):
+    for arguments in (("id-nvmset", DRIVE), ("id-uuid", DRIVE), ("id-domain", DRIVE)):
         assert "Invalid" in refused(linux, *arguments)
 
 

@@ -43,8 +43,7 @@ def test_a_host_in_c_runs_a_program(linux: Guest, tmp_path: Path) -> None:
     execute = "./execute /dev/nvme0 /dev/ng0n2 /dev/ng0n3 program.o"
     assert execute in blocks("examples.md", "sh")[-1]
     said = shell(
-        linux,
-        f"cd /tmp/c; {execute} input output {len(example.expected)} {second << 32 | first}",
+        linux, f"cd /tmp/c; {execute} input output {len(example.expected)} {second << 32 | first}"
     )
     assert said == "returned 0\n"
     linux.copy_out("/tmp/c/output", tmp_path / "output")

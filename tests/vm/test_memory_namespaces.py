@@ -21,9 +21,7 @@ def sh(guest: Guest, script: str, given: bytes | None = None) -> str:
 def io(guest: Guest, nsid: int, opcode: int, fields: str, data: bytes | None = None) -> str:
     given = f"-w -i /dev/stdin -l {len(data)}" if data else ""
     return sh(
-        guest,
-        f"nvme io-passthru /dev/ng0n{nsid} -O {opcode} -n {nsid} {fields} {given} 2>&1",
-        data,
+        guest, f"nvme io-passthru /dev/ng0n{nsid} -O {opcode} -n {nsid} {fields} {given} 2>&1", data
     )
 
 

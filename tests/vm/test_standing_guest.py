@@ -38,9 +38,7 @@ class Told:
         self._said = bytearray()
         self._asking, theirs = socket.socketpair()
         self.command = guest.start(
-            ["python3", "-s", "-u", "-c", TELL],
-            stdin=theirs,
-            stdout=self._said.extend,
+            ["python3", "-s", "-u", "-c", TELL], stdin=theirs, stdout=self._said.extend
         )
 
     def ahead(self) -> tuple[list[int], int]:

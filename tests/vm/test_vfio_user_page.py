@@ -36,10 +36,7 @@ print(registers[2], len(numbers))
 def test_linux_finds_the_device_and_shares_its_memory(images: GuestImages, tmp_path: Path) -> None:
     device = blocks("vfio-user.md", "python")[2]
     path = socket_path(tmp_path)
-    with (
-        running(device.replace("/tmp/adder.sock", str(path)), str(path)),
-        Guest(images) as guest,
-    ):
+    with running(device.replace("/tmp/adder.sock", str(path)), str(path)), Guest(images) as guest:
         guest.plug_socket(path)
         done = guest.capture(["python3", "-c", DRIVER], timeout=60)
         assert "vfio-user memory" in Path(f"/proc/{guest.machine.pid}/maps").read_text()

@@ -75,10 +75,7 @@ def test_btrfs_on_zones_outlives_a_kill(images: GuestImages, tmp_path: Path) -> 
         process.wait()
     assert len(sums.splitlines()) == 3
 
-    with (
-        device_process(socket, "--media", str(media), *DRIVE),
-        Guest(images, socket) as guest,
-    ):
+    with device_process(socket, "--media", str(media), *DRIVE), Guest(images, socket) as guest:
         sh(guest, SETUP)
         sh(guest, "btrfs check --readonly /dev/nvme0n1")
         sh(guest, "mkdir /mnt/zoned && mount -t btrfs /dev/nvme0n1 /mnt/zoned")
