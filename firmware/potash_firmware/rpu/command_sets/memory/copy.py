@@ -1,7 +1,10 @@
 """Memory Copy: blocks, or bytes of memory, to a memory namespace.
 
-A small copy that no disk delays is done immediately. The media executor does a larger one in
-parts, between which other commands are served.
+A program of a compute namespace works on memory namespaces, so its input is copied there first. The
+source ranges are copied one after the other, which may take long. A copy of at most 1 MiB that no
+disk delays is done immediately. A larger one is divided into parts of at most 4 MiB, which the
+media executor copies, and between which other commands are served. For example, two ranges of 6 MiB
+and 1 MiB are copied in parts of 4 MiB, 2 MiB and 1 MiB.
 
 Source: NVM Express Subsystem Local Memory Command Set Specification 1.0
 (`nvme_spec.memory_commands` gives the basis of its layouts); NVM Command Set Specification 1.2,
