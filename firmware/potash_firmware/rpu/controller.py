@@ -185,6 +185,7 @@ class Controller:
             settings.compute,
             engine,
             self.transfer,
+            self.scheduler,
             self._memory,
             self.job_time,
         )

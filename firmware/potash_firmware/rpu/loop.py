@@ -91,7 +91,6 @@ class Rpu:
             commands = {**COMMANDS, CommandSet.NVM: COMMANDS[CommandSet.NVM] | PLACEMENT_IO}
         self.controller = Controller(board, settings, apu, engine, support(admin, commands), clock)
         self._engine = engine
-        self._compute = self.controller.compute
         self.lifecycle = Lifecycle(self.controller, on_reset=self._session_ended, clock=clock)
         self._keep_alive = self.controller.keep_alive
         self._media_work = self.controller.media_work
@@ -302,9 +301,7 @@ class Rpu:
             for message in self._apu.messages():
                 self._heed(message)
         while self._engine.ended:
-            ended = self._engine.ended.popleft()
-            self._scheduler.ended(ended)
-            self._compute.finished(ended)
+            self._scheduler.ended(self._engine.ended.popleft())
         if self._scheduler.ready:
             self._scheduler.run()
         if self._deadlines.heap and self._scheduler.time_passes():

@@ -7,13 +7,11 @@ from nvme_spec import computational
 from nvme_spec.commands import GetLogPage
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.status import NvmeError, Status
-from potash_firmware.mailbox.messages import Outcome
 from potash_firmware.rpu.command import Command, Result, Steps, steps_of
 from potash_firmware.rpu.compute.programs import PROGRAM_TYPES
 from potash_firmware.rpu.compute.state import ComputeState
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.memory import ComputeNamespace
-from potash_firmware.rpu.scheduler import Wait
 
 
 def load_program(controller: Controller, command: Command) -> Steps:
@@ -41,15 +39,7 @@ def program_activation(controller: Controller, command: Command) -> Steps:
         return None
     if fields.sel != computational.ActivationSelect.ACTIVATE:
         raise NvmeError(Status.INVALID_FIELD, detail=f"SEL {fields.sel} is reserved")
-    check = programs.activate(fields.pind)
-    if check is None:
-        return None
-    outcome = yield Wait(check)
-    if outcome in (Outcome.LOST, Outcome.CANCELLED):
-        raise NvmeError(Status.INTERNAL_ERROR, dnr=False, detail="the engine was lost")
-    if outcome is not Outcome.RETURNED:
-        raise NvmeError(Status.INVALID_PROGRAM_DATA, detail=f"program {fields.pind} cannot run")
-    programs.activate(fields.pind)
+    yield from programs.activate(fields.pind)
     return None
 
 

@@ -18,6 +18,7 @@ from nvme_spec import computational
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.mailbox.messages import Outcome, next_serial
 from potash_firmware.rpu.compute.engine import ProgramEngine, Shared
+from potash_firmware.rpu.scheduler import Scheduler, Steps, Wait
 from potash_firmware.rpu.settings import ComputeSettings
 from potash_wire.records import U8, U16, Range
 
@@ -92,10 +93,10 @@ class Programs:
     nsid: int
     limits: ComputeSettings
     engine: ProgramEngine
+    scheduler: Scheduler
     in_use: Callable[[Program], bool]
     has_room: Callable[[], bool]
     _programs: dict[int, Program] = field(default_factory=dict)
-    _checks: dict[Future[Outcome], Program] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.clear()
@@ -195,14 +196,11 @@ class Programs:
 
     # Activation.
 
-    def activate(self, index: int) -> Future[Outcome] | None:
-        """Activate a program, if its check, whose future this returns, has been made or need not.
-
-        Call it again when that has come. Raises NvmeError.
-        """
+    def activate(self, index: int) -> Steps[None]:
+        """Activate a program, once it is known to be sound. Raises NvmeError."""
         program = self._occupied(index)
         if program.active:
-            return None
+            return
         _require(not program.missing, Status.INVALID_PROGRAM_DATA, f"program {index} is not whole")
         active = sum(one.active for one in self._programs.values())
         _require(
@@ -212,27 +210,29 @@ class Programs:
         )
         if program.sound:
             program.active = True
-            return None
+            return
         self._require_idle(program, index)
+        self.scheduler.start(self._check(program))
+        outcome = yield Wait(program.check)
+        if outcome in (Outcome.LOST, Outcome.CANCELLED):
+            raise NvmeError(Status.INTERNAL_ERROR, dnr=False, detail="the engine was lost")
+        if outcome is not Outcome.RETURNED:
+            raise NvmeError(Status.INVALID_PROGRAM_DATA, detail=f"program {index} cannot run")
+        yield from self.activate(index)  # the program may be another one by now
+
+    def _check(self, program: Program) -> Steps[None]:
+        """Have the engine check a program, also for a command that is gone by then."""
         assert isinstance(program.image, Shared)
         program.check = self.engine.check(self.nsid, program.image)
-        self._checks[program.check] = program
-        return program.check
+        outcome = yield program.check
+        program.check = None
+        program.sound = outcome is Outcome.RETURNED
 
     def deactivate(self, index: int) -> None:
         """Deactivate a program. Raises NvmeError."""
         program = self._occupied(index)
         self._require_idle(program, index)
         program.active = False
-
-    def finished(self, future: Future[Outcome]) -> bool:
-        """True where `future` was a check of a program, which has ended."""
-        program = self._checks.pop(future, None)
-        if program is None:
-            return False
-        program.check = None
-        program.sound = future.result() is Outcome.RETURNED
-        return True
 
     # Use.
 

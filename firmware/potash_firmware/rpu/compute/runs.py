@@ -22,7 +22,7 @@ from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.compute.engine import Execution, ProgramEngine, SharedRange
 from potash_firmware.rpu.compute.programs import Program, Programs
 from potash_firmware.rpu.compute.ranges import RangeSet, RangeSets
-from potash_firmware.rpu.scheduler import Signal, Wait, never
+from potash_firmware.rpu.scheduler import Scheduler, Signal, Wait, never
 from potash_firmware.rpu.transfer import Transfer, check_size
 
 if TYPE_CHECKING:  # it takes NumPy, as in the controller
@@ -70,6 +70,7 @@ class Runs:
     nsid: int
     engine: ProgramEngine
     transfer: Transfer
+    scheduler: Scheduler
     job_time: JobTime | None = None
     """The time of executions, where that is modelled."""
     running: set[ExecuteCommand] = field(default_factory=set)
@@ -106,6 +107,7 @@ class Runs:
             row = self.job_time.row(run.timed)
         image = run.program.image
         run.execution = self.engine.execute(self.nsid, image, ranges, run.parameters, data, row)
+        self.scheduler.start(self._follow(run, run.execution))
         execution = yield Wait(run.execution, never, stop=partial(self.stop, run))
         if self.job_time is not None and run.timed is not None:
             yield from self.job_time.until_due(run.timed)
@@ -151,6 +153,12 @@ class Runs:
         failure = _FAILURES[execution.outcome]
         raise NvmeError(failure.status, dnr=failure.dnr, detail=failure.detail)
 
+    def _follow(self, run: ExecuteCommand, execution: Future[Execution]) -> Steps:
+        """Let others run when the engine has released a run's memory, be its command gone."""
+        yield execution
+        self.release(run)
+        return None
+
     # Stopping.
 
     def stop(self, run: ExecuteCommand, error: Exception) -> None:
@@ -195,14 +203,6 @@ class Runs:
             following = self._waiting.popleft()
             self.running.add(following)
             following.turn.send()
-
-    def finished(self, future: Future[Execution]) -> bool:
-        """True where `future` was of a command of this namespace, which no longer runs."""
-        for run in self.running:
-            if run.execution is future:
-                self.release(run)
-                return True
-        return False
 
     @property
     def executions(self) -> set[Future[Execution]]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nvme_spec.status import NvmeError
 from potash_firmware.rpu.compute.engine import Execution, ProgramEngine
 from potash_firmware.rpu.compute.programs import Programs
 from potash_firmware.rpu.compute.ranges import Memory, RangeSets
 from potash_firmware.rpu.compute.runs import Runs
+from potash_firmware.rpu.scheduler import Scheduler
 from potash_firmware.rpu.settings import ComputeSettings
 from potash_firmware.rpu.transfer import Transfer
 
@@ -42,6 +43,7 @@ class Compute:
     settings: ComputeSettings
     engine: ProgramEngine
     transfer: Transfer
+    scheduler: Scheduler
     memory: Memory
     job_time: JobTime | None = None
     _states: dict[int, ComputeState] = field(default_factory=dict)
@@ -51,8 +53,10 @@ class Compute:
         state = self._states.get(nsid)
         if state is None:
             self.engine.open(nsid)
-            runs = Runs(nsid, self.engine, self.transfer, self.job_time)
-            programs = Programs(nsid, self.settings, self.engine, runs.uses, self._has_room)
+            runs = Runs(nsid, self.engine, self.transfer, self.scheduler, self.job_time)
+            programs = Programs(
+                nsid, self.settings, self.engine, self.scheduler, runs.uses, self._has_room
+            )
             sets = RangeSets(self.settings, self.memory, runs.uses)
             state = self._states[nsid] = ComputeState(programs, sets, runs)
         return state
@@ -64,14 +68,6 @@ class Compute:
     def states(self) -> dict[int, ComputeState]:
         """The states that exist, by namespace identifier."""
         return dict(self._states)
-
-    # The engine's answers.
-
-    def finished(self, future: Future[Any]) -> None:
-        """A check or an execution of the engine has ended."""
-        for state in self._states.values():
-            if state.programs.finished(future) or state.runs.finished(future):
-                return
 
     @property
     def executions(self) -> set[Future[Execution]]:
