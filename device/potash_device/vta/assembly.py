@@ -7,7 +7,6 @@ names as `reserved=MASK`, an unknown opcode as `word BITS`. Names and widths are
 `encoding`."""
 
 import re
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import NamedTuple
@@ -256,7 +255,7 @@ def _micro_ops(word: int, config: Config, dram: memoryview, base: int) -> Iterat
             offset = element * MICRO_OP_BYTES - base
             if not 0 <= offset <= len(dram) - MICRO_OP_BYTES:
                 return
-            (bits,) = struct.unpack_from("<I", dram, offset)
+            bits = int.from_bytes(dram[offset : offset + MICRO_OP_BYTES], "little")
             place = load.sram_base + (load.y_pad_0 + row) * width + load.x_pad_0 + column
             yield place, _micro_op(bits, config)
 

@@ -5,7 +5,6 @@ PCI Local Bus Specification 3.0, sections 6.1 (header), 6.2.5 (BARs), 6.7 (capab
 """
 
 import errno
-import struct
 from enum import IntEnum
 
 from potash.sdk.errors import DeviceGone, DeviceMisbehaved, PotashError
@@ -99,22 +98,23 @@ class PciFunction:
 
     def _place_bar0(self) -> None:
         """Size BAR 0 as firmware does, by what stays of all ones, and give it an address."""
-        (kind,) = struct.unpack("<I", self.client.region_read(PciRegion.CONFIG, Header.BAR0, 4))
+        kind = self._read(Header.BAR0, 4)
         if kind & BAR_IO_SPACE or kind & BAR_TYPE_MASK != BAR_64_BIT:
             raise DeviceMisbehaved("BAR 0 is not a 64-bit memory BAR")
-        self.client.region_write(PciRegion.CONFIG, Header.BAR0, b"\xff" * 8)
-        (mask,) = struct.unpack("<Q", self.client.region_read(PciRegion.CONFIG, Header.BAR0, 8))
-        size = (1 << 64) - (mask & BAR_ADDRESS_MASK)
+        self._write(Header.BAR0, (1 << 64) - 1, 8)
+        size = (1 << 64) - (self._read(Header.BAR0, 8) & BAR_ADDRESS_MASK)
         if size != self.bar0_size:
             raise DeviceMisbehaved(
                 f"BAR 0 says {size} bytes in configuration space, but the region has "
                 f"{self.bar0_size}"
             )
-        address = struct.pack("<Q", BAR0_ADDRESS)
-        self.client.region_write(PciRegion.CONFIG, Header.BAR0, address)
+        self._write(Header.BAR0, BAR0_ADDRESS, 8)
 
-    def _write(self, offset: int, value: int) -> None:
-        self.client.region_write(PciRegion.CONFIG, offset, struct.pack("<H", value))
+    def _read(self, offset: int, size: int) -> int:
+        return int.from_bytes(self.client.region_read(PciRegion.CONFIG, offset, size), "little")
+
+    def _write(self, offset: int, value: int, size: int = 2) -> None:
+        self.client.region_write(PciRegion.CONFIG, offset, value.to_bytes(size, "little"))
 
 
 def translated(error: VfioUserError) -> PotashError:
