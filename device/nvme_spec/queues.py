@@ -6,9 +6,8 @@ NVM Express Base Specification 2.0, sections 3.3.3.1 (submission queue entry) an
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import IntEnum
-from functools import cache
 from typing import Any, NamedTuple, Self
 
 from nvme_spec.layout import Buffer
@@ -131,21 +130,21 @@ class EntryDwords(Dwords):
     def fields(self) -> dict[str, int]:
         """Those fields of a `SubmissionEntry` that carry it. Raises ValueError for what does not
         fit."""
-        names, encode, _ = self._compiled()
-        return dict(zip(names, encode(*self), strict=True))
+        fields: dict[str, int] = (self._functions or self._compile())[0](*self)
+        return fields
 
     @classmethod
     def decode(cls, entry: SubmissionEntry) -> Self:
-        return cls._compiled()[2](entry)  # type: ignore[no-any-return]
+        return (cls._functions or cls._compile())[1](entry)  # type: ignore[no-any-return]
 
     @classmethod
-    @cache
-    def _compiled(cls) -> tuple[Sequence[str], Callable[..., Any], Callable[..., Any]]:
-        """The names of the fields that carry it, a function that makes them, and its inverse."""
-        found = sorted({dword for one in cls._bits.values() for dword in one.dwords})
-        names = {dword: "mptr" if dword == 4 else f"cdw{dword}" for dword in found}
-        values = {dword: f"(d.{name} & 0xFFFFFFFF)" for dword, name in names.items()}
-        return (*names.values(),), cls._encoder((*names,)), cls._decoder(values)
+    def _compile(cls) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        carrying = {2: "cdw2", 3: "cdw3", 4: "mptr"} | {at: f"cdw{at}" for at in range(10, 16)}
+        stored = (f"{carrying[dword]!r}: {value}" for dword, value in cls._stored().items())
+        values = {dword: f"d.{name}" for dword, name in carrying.items()}
+        values[4] = "(d.mptr & 0xFFFFFFFF)"
+        cls._functions = cls._encoder(f"{{{', '.join(stored)}}}"), cls._decoder(values)
+        return cls._functions
 
 
 class CompletionEntry(NamedTuple):

@@ -7,8 +7,7 @@ class GetFeatures(CommandDwords):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -16,7 +15,6 @@ from typing import (
     NamedTuple,
     NoReturn,
     Self,
-    cast,
     dataclass_transform,
 )
 
@@ -63,6 +61,8 @@ class Dwords(Value):
 
     if TYPE_CHECKING:
         _bits: ClassVar[dict[str, _Bits]]
+        _functions: ClassVar[tuple[Callable[..., Any], Callable[..., Any]] | None]
+        """Encodes and decodes, once it is compiled."""
 
     def __init_subclass__(cls) -> None:
         cls._bits = {name: one for name, one in vars(cls).items() if isinstance(one, _Bits)}
@@ -72,21 +72,26 @@ class Dwords(Value):
             else:
                 setattr(cls, name, one.default)
         super().__init_subclass__()
+        cls._functions = None
 
     @classmethod
-    @cache
-    def _encoder(cls, dwords: Iterable[int]) -> Callable[..., tuple[int, ...]]:
-        """A function of the fields that makes these dwords; ValueError for what does not fit."""
-        made = {dword: "0" for dword in dwords}
+    def _stored(cls) -> dict[int, str]:
+        """The expressions of the dwords that have fields, given these."""
+        made: dict[int, str] = {}
         for name, one in cls._bits.items():
             for dword in one.dwords:
                 shift = one.start - 32 * dword
-                made[dword] += f" | ({name} {'<<' if shift >= 0 else '>>'} {abs(shift)})"
-                made[dword] += f" & {_DWORD}" if len(one.dwords) > 1 else ""
+                part = f"({name} {'<<' if shift >= 0 else '>>'} {abs(shift)})"
+                part += f" & {_DWORD}" if len(one.dwords) > 1 else ""
+                made[dword] = f"{made[dword]} | {part}" if dword in made else part
+        return made
+
+    @classmethod
+    def _encoder(cls, made: str) -> Callable[..., Any]:
+        """A function of the fields that gives an expression; ValueError for what does not fit."""
         fits = " and ".join(f"0 <= {name} < {1 << one.width}" for name, one in cls._bits.items())
         fields = ", ".join(cls._bits)
-        checked = f"({', '.join(made.values())}) if {fits} else refuse({fields})"
-        return compiled(fields, checked, refuse=cls._refuse)
+        return compiled(fields, f"{made} if {fits} else refuse({fields})", refuse=cls._refuse)
 
     @classmethod
     def _decoder(cls, dwords: Mapping[int, str]) -> Callable[[Sequence[int]], Self]:
@@ -128,14 +133,20 @@ class CommandDwords(Dwords):
 
     def encode(self) -> Cdws:
         """The six dwords. Raises ValueError for what does not fit."""
-        encode = cast(Callable[..., Cdws], self._encoder(range(10, 16)))
-        if "encode" not in vars(type(self)):
-            type(self).encode = lambda self: encode(*self)  # type: ignore[method-assign]
-        return encode(*self)
+        cdws: Cdws = (self._functions or self._compile())[0](*self)
+        return cdws
 
     @classmethod
     def decode(cls, cdws: Sequence[int]) -> Self:
         """The fields of six dwords; reserved bits are ignored."""
-        decode = cls._decoder({10 + i: f"d[{i}]" for i in range(6)})
-        cls.decode = decode  # type: ignore[assignment, method-assign]
-        return decode(cdws)
+        return (cls._functions or cls._compile())[1](cdws)  # type: ignore[no-any-return]
+
+    @classmethod
+    def _compile(cls) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        stored = cls._stored()
+        made = ", ".join(stored.get(dword, "0") for dword in range(10, 16))
+        cls._functions = (
+            cls._encoder(f"({made})"),
+            cls._decoder({10 + i: f"d[{i}]" for i in range(6)}),
+        )
+        return cls._functions

@@ -331,6 +331,12 @@ class _Writes(Structure):
     writes: Annotated[tuple[_Write, ...], Number("Q"), Range(0, MAX_MULTI_WRITES)]
 
 
+def region_writes(payload: Buffer) -> list[tuple[int, int, bytes]]:
+    """Offset, region and data of each write of a REGION_WRITE_MULTI. Raises ProtocolError."""
+    (writes,) = _Writes.decode(payload)
+    return [(offset, region, data[:size]) for offset, region, size, data in writes]
+
+
 class RegionWriteMulti(NamedTuple):
     """REGION_WRITE_MULTI's request: several writes of at most 8 bytes, in order."""
 
@@ -338,8 +344,7 @@ class RegionWriteMulti(NamedTuple):
 
     @classmethod
     def decode(cls, payload: Buffer) -> Self:
-        (writes,) = _Writes.decode(payload)
-        return cls(tuple([RegionData(at, region, data[:n]) for at, region, n, data in writes]))
+        return cls(tuple(map(RegionData._make, region_writes(payload))))
 
     def encode(self) -> bytes:
         writes = [(offset, region, len(data), data) for offset, region, data in self.writes]

@@ -140,7 +140,7 @@ class Session:
                     region, offset, bytes(payload[payloads.REGION_ACCESS.size :])
                 )
             if command == protocol.Command.REGION_WRITE_MULTI:
-                writes = payloads.RegionWriteMulti.decode(payload).writes
+                writes = payloads.region_writes(payload)
                 return not any(self._stops(region, at, data) for at, region, data in writes)
             if command == protocol.Command.DMA_UNMAP:
                 request = payloads.DmaUnmap.decode_head(payload)
@@ -375,13 +375,13 @@ class Session:
         return payloads.REGION_ACCESS.pack(offset, region, count)
 
     def _region_write_multi(self, message: Message) -> bytes:
-        request = payloads.RegionWriteMulti.decode(message.payload)
-        for offset, region, data in request.writes:
+        writes = payloads.region_writes(message.payload)
+        for offset, region, data in writes:
             self._require(offset, region, len(data), write=True)
-        for offset, region, data in request.writes:
+        for offset, region, data in writes:
             if data:
                 self._device.region_write(region, offset, data)
-        return payloads.RegionWriteMultiReply(len(request.writes)).encode()
+        return payloads.RegionWriteMultiReply(len(writes)).encode()
 
     def _require(self, offset: int, index: int, count: int, *, write: bool) -> None:
         """Refuse an access that does not lie in a region, or that the region does not allow."""
