@@ -41,13 +41,6 @@ _entry = click.option(
 _input = click.option(
     "--input", "given", type=_STREAM, help="Input of the program (- for standard input)."
 )
-_argument = click.option(
-    "--arg",
-    "arguments",
-    type=common.ARGUMENT,
-    multiple=True,
-    help="An argument of the program: a 32-bit number, or hex:BYTES; may be repeated.",
-)
 _FRAME = keys(LimitsSection)["frame_size"]
 _FRAME_HELP = "Size of a stack frame, as [limits] of the drive's configuration sets it."
 _frame_size = click.option("--frame-size", **{**_FRAME.option, "help": _FRAME_HELP})
@@ -143,7 +136,7 @@ def helpers() -> None:
     default=short(BUFFER_SIZE),
     help="Size of the output buffer, as on the drive.",
 )
-@_argument
+@common.arguments_option
 @_entry
 @click.option(
     "--limit",
@@ -220,7 +213,7 @@ def _report(ran: Ran, printed: Sequence[str], output: Path | None) -> None:
 @bpf.command()
 @click.argument("file", type=_FILE)
 @_input
-@_argument
+@common.arguments_option
 @_entry
 @_frame_size
 def debug(

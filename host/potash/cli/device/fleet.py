@@ -210,7 +210,7 @@ def remove(fleet: FleetFile, scheduler: str | None, patience: float, dataset: st
 @click.option(
     "--keep", metavar="NAME", help="Leave the outputs on the drives, as the data set NAME."
 )
-@click.option("--timeout", type=common.SECONDS, help="Stop a job after this time (default: never).")
+@common.job_timeout_option
 @common.json_option(FleetMapped)
 def map_(
     fleet: FleetFile,
@@ -256,7 +256,7 @@ def map_(
 @_dataset
 @click.argument("expression")
 @question_options
-@click.option("--timeout", type=common.SECONDS, help="Stop a job after this time (default: never).")
+@common.job_timeout_option
 @common.json_option(QueryAnswered)
 def query(
     fleet: FleetFile,

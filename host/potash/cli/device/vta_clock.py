@@ -59,14 +59,7 @@ clock_options = together(
     ),
 )
 
-core_option = click.option(
-    "--vta-config",
-    "config",
-    type=vta_options.CONFIG_FILE,
-    default=None,
-    show_default="the paper's core",
-    help="Configuration of the core: a vta_config.json with LOG_* keys.",
-)
+core_option = vta_options.config_option(None, "the paper's core")
 
 
 def layer_names() -> Sequence[str]:

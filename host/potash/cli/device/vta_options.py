@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from potash.cli.drive import common
-from potash.cli.drive.common import WritableFile
+from potash.cli.drive.common import Decorator, WritableFile
 from potash.files import read_whole
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
@@ -36,14 +36,21 @@ insns_option = click.option(
     type=readable_file,
     help="Instruction stream, 16 bytes for each instruction (- for standard input).",
 )
-vta_config_option = click.option(
-    "--vta-config",
-    "config",
-    type=CONFIG_FILE,
-    default=Config.default(),
-    show_default="the platform's core",
-    help="Configuration of the core: a vta_config.json with LOG_* keys.",
-)
+
+
+def config_option(default: Config | None, shown: str) -> Decorator:
+    """`--vta-config`, the configuration of a core."""
+    return click.option(
+        "--vta-config",
+        "config",
+        type=CONFIG_FILE,
+        default=default,
+        show_default=shown,
+        help="Configuration of the core: a vta_config.json with LOG_* keys.",
+    )
+
+
+vta_config_option = config_option(Config.default(), "the platform's core")
 base_option = click.option(
     "--base",
     type=Parsed("ADDRESS", quadword),

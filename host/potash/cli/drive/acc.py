@@ -200,13 +200,7 @@ def select(device: str, firmware: int, accelerator: int | None) -> None:
     type=click.IntRange(0, common.FIRMWARE_LIMIT),
     help="Make this firmware the active one first.",
 )
-@click.option(
-    "--arg",
-    "arguments",
-    type=common.ARGUMENT,
-    multiple=True,
-    help="An argument of the program: a 32-bit number, or hex:BYTES; may be repeated.",
-)
+@common.arguments_option
 @click.option("--wait", is_flag=True, help="Wait for the end of the job, and show its result.")
 @common.timeout_option
 @common.json_option(reports.Status)

@@ -146,6 +146,16 @@ firmware_option: Decorator = click.option(
 offset_option: Decorator = click.option(
     "--offset", type=click.IntRange(0), default=0, help="Offset of the first byte, a multiple of 4."
 )
+arguments_option: Decorator = click.option(
+    "--arg",
+    "arguments",
+    type=ARGUMENT,
+    multiple=True,
+    help="An argument of the program: a 32-bit number, or hex:BYTES; may be repeated.",
+)
+job_timeout_option: Decorator = click.option(
+    "--timeout", type=SECONDS, help="Stop a job after this time (default: never)."
+)
 timeout_option: Decorator = click.option(
     "--timeout", type=SECONDS, help="Maximum time to wait (default: no limit)."
 )

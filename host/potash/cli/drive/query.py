@@ -64,7 +64,7 @@ def request_of(expression: str, where: str | None, by: str | None, columns: str 
     help="Use the standard's commands, on a memory and a compute namespace.",
 )
 @common.accelerator_option
-@click.option("--timeout", type=common.SECONDS, help="Stop a job after this time (default: never).")
+@common.job_timeout_option
 @common.json_option(QueryAnswered)
 def query(
     file: str,

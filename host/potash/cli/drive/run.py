@@ -76,9 +76,7 @@ def program_argument_option(input: str) -> common.Decorator:
     default=0,
     help="Firmware ID under which the program is stored.",
 )
-@click.option(
-    "--timeout", type=common.SECONDS, help="Stop the job after this time (default: never)."
-)
+@common.job_timeout_option
 @common.json_option(reports.JobEnded)
 @click.option("-v", "--verbose", is_flag=True, help="Report each step.")
 def run(
