@@ -255,12 +255,12 @@ def encode_arguments(values: Iterable[Buffer]) -> bytes:
 
 def decode_arguments(buffer: Buffer) -> tuple[bytes, ...]:
     """The values of an argument list that fills `buffer` but for the padding to a dword."""
-    values, at = [], 0
-    while len(buffer) - at >= DWORD_SIZE:
-        argument = _Argument.decode(buffer[at:])
-        values.append(argument.value)
-        at += ARGUMENT_HEADER_SIZE + len(argument.value)
-    if any(buffer[at:]):
+    values, left = [], memoryview(buffer)
+    while len(left) >= DWORD_SIZE:
+        (value,) = _Argument.decode(left)
+        values.append(value)
+        left = left[ARGUMENT_HEADER_SIZE + len(value) :]
+    if any(left):
         raise DescriptorError("bytes other than zero follow the last argument")
     return tuple(values)
 

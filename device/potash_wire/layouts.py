@@ -51,9 +51,9 @@ class Tail:
         if record.is_fixed:
             found = [*record.decode_all(self._take(count, record.size, name))]
         else:
-            found = []
+            found, data = [], memoryview(self._data)[: self._end]
             while self.at < self._end if count is None else len(found) < count:
-                item, self.at = record.take(self._data[: self._end], self.at)
+                item, self.at = record.take(data, self.at)
                 found.append(item)
         return self._limited(tuple(found), limits, name)
 

@@ -176,7 +176,7 @@ class RegionCapabilities(NamedTuple):
         Raises ProtocolError for a list of capabilities that leaves the reply or does not go
         forward.
         """
-        found = cls()
+        found, reply = cls(), memoryview(reply)
         at, before = RegionInfo.decode_head(reply).cap_offset, RegionInfo.RECORD.size - 1
         while at:
             if at <= before:
