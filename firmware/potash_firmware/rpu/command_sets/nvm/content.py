@@ -24,10 +24,12 @@ from potash_firmware.rpu.transfer import Transfer
 class Plain:
     """The bytes of a command's blocks, which have no metadata."""
 
+    metadata = b""
+
     def __init__(self, blocks: Target) -> None:
         self.blocks = blocks
-        self._data: memoryview | None = None
-        """The private buffer, if one is needed."""
+        self.pieces: list[memoryview] = []
+        """The private buffer in pieces, if one is needed."""
         self._views: list[memoryview] = []
         """Guest memory, which is used before the command waits."""
 
@@ -51,13 +53,14 @@ class Plain:
         """Fill the buffer from the host. Raises NvmeError."""
         if not self._views:
             self.require_host(transfer, command, write=False)
-        self._data = transfer.buffer(self.blocks.length)
-        transfer.gather(command, self._views, self._data)
+        buffer = transfer.buffer(self.blocks.length)
+        transfer.gather(command, self._views, buffer)
+        self.pieces = [buffer]
 
     def send(self, transfer: Transfer, command: Command) -> None:
         """Give the host what is in the buffer, if it does not have the blocks. Raises NvmeError."""
-        if self._data is not None:
-            transfer.send(command, self._data)
+        if self.pieces:
+            transfer.send(command, self.pieces[0])
 
     def check(self) -> None:
         """Accept the content: nothing protects it."""
@@ -72,22 +75,24 @@ class Plain:
             commit(media)
         if dulbe:
             require_allocated(media, blocks.offset, blocks.length)
-        self._data = memoryview(bytearray(blocks.length))
-        media.read_into([self._data], blocks.offset)
+        self.pieces = [memoryview(bytearray(blocks.length))]
+        media.read_into(self.pieces, blocks.offset)
+
+    def put(self, pieces: list[memoryview], metadata: bytes) -> None:
+        """Have the bytes of other content."""
+        self.pieces = pieces
 
     def store(self, *, durable: bool) -> None:
         """Write what is in the buffer; waits. Raises MediaError."""
         media = self.blocks.namespace.media
-        assert self._data is not None
-        media.write_from([self._data], self.blocks.offset)
+        media.write_from(self.pieces, self.blocks.offset)
         if durable:
             media.flush()
 
     def unlike(self, stored: "Content") -> int | None:
         """The first byte of the media that differs from what is `stored`."""
         assert isinstance(stored, Plain)
-        mine, other = self._data, stored._data
-        assert mine is not None and other is not None
+        mine, other = self.pieces[0], stored.pieces[0]
         if mine == other:
             return None
         return self.blocks.offset + next(at for at, one in enumerate(other) if one != mine[at])
@@ -199,6 +204,17 @@ class Pairs:
         if dulbe:
             require_allocated(self.namespace.media, self.blocks.offset, self.blocks.length)
         self.namespace.pairs.read(self.blocks.slba, self.data, self.metadata)
+
+    @property
+    def pieces(self) -> list[memoryview]:
+        """The bytes of the blocks without their metadata."""
+        return [self.data]
+
+    def put(self, pieces: list[memoryview], metadata: bytes) -> None:
+        """Have the bytes of other content, with its metadata if it has some, and else zeroes."""
+        self.data = memoryview(b"".join(pieces))
+        if metadata:
+            self.metadata = memoryview(bytearray(metadata))
 
     def store(self, *, durable: bool) -> None:
         """Write what is in the buffers; waits. Raises MediaError."""

@@ -5,7 +5,7 @@ It is one piece of work, so that all sources are read before the first block is 
 Source: NVM Command Set Specification 1.0, section 3.2.2 (Copy); 1.2, figure 41 (format 4h).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from nvme_spec.commands import PRACT
@@ -22,7 +22,6 @@ from nvme_spec.ranges import (
 )
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
-from potash_device.media.store import Media
 from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.command_sets.nvm.blocks import (
     Target,
@@ -31,14 +30,13 @@ from potash_firmware.rpu.command_sets.nvm.blocks import (
     in_the_way,
     placement_of,
     read_error,
-    require_allocated,
     require_correctable,
     require_known_format,
     require_writable,
     stream_of,
     write_error,
 )
-from potash_firmware.rpu.command_sets.nvm.content import Pairs
+from potash_firmware.rpu.command_sets.nvm.content import content_of
 from potash_firmware.rpu.command_sets.nvm.limits import copy_limits
 from potash_firmware.rpu.command_sets.sources import source_memory
 from potash_firmware.rpu.controller import Controller
@@ -69,30 +67,32 @@ def copy(controller: Controller, command: Command) -> Steps:
     total = sum(one.blocks for one in listed)
     if max(one.blocks for one in listed) > limits.mssrl or total > limits.mcl:
         raise _too_much(f"{total} blocks in {len(listed)} ranges")
-    sources = [namespace.byte_range(one.slba, one.blocks) for one in listed]
+    for one in listed:
+        namespace.byte_range(one.slba, one.blocks)
+    sources = [_source(namespace, fields, one) for one in listed]
+    destination = _destination(command, namespace, fields, total)
+    return (yield from _write(controller, fields, destination, sources))
 
-    def readable() -> None:
-        for one in listed:
-            namespace.require_readable(one.slba, one.blocks)
-            require_correctable(namespace, one.slba, one.blocks)
 
-    read = _reading(namespace.media, sources, dulbe=namespace.dulbe)
-    store = None
+def _source(namespace: Namespace, fields: Copy, listed: SourceRange) -> Target:
+    """The blocks of a source range. Raises NvmeError."""
+    wanted = None
     if namespace.metadata.size:
-        kept = namespace.metadata
-        wanted = [
-            Wanted.of(kept, fields.prinfor, False, Tags(one.elbt, one.elbat, one.elbatm))
-            for one in listed
-        ]
-        for one, asked in zip(listed, wanted, strict=True):
-            asked.require_valid(one.slba)
-        parts = [
-            Pairs(Target(namespace, one.slba, one.blocks, wanted=asked))
-            for one, asked in zip(listed, wanted, strict=True)
-        ]
-        read = _reading_pairs(parts, dulbe=namespace.dulbe)
-        store = _storing_pairs(command, namespace, fields, total)
-    return (yield from _write(controller, namespace, fields, total, sources, readable, read, store))
+        tags = Tags(listed.elbt, listed.elbat, listed.elbatm)
+        wanted = Wanted.of(namespace.metadata, fields.prinfor, False, tags)
+        wanted.require_valid(listed.slba)
+    return Target(namespace, listed.slba, listed.blocks, wanted=wanted)
+
+
+def _destination(command: Command, namespace: Namespace, fields: Copy, blocks: int) -> Target:
+    """The blocks that are written. Raises NvmeError."""
+    wanted = None
+    if namespace.metadata.size:
+        tags = Tags.of(command.entry)
+        wanted = Wanted.of(namespace.metadata, fields.prinfow, fields.stcw, tags)
+        wanted.require_valid(fields.sdlba)
+    namespace.byte_range(fields.sdlba, blocks, location=CommandByte.CDW10)
+    return Target(namespace, fields.sdlba, blocks, wanted=wanted)
 
 
 def _require_copyable(controller: Controller, namespace: Namespace, fields: Copy) -> None:
@@ -131,16 +131,8 @@ def _from_memory(
         memory = source_memory(controller, namespace.nsid, one.snsid, one.sopt)
         memory.require_range(one.saddr, one.nbyte)
         sources.append(memory.memory.bytes[one.saddr : one.saddr + one.nbyte])
-    blocks = total // block_size
-    store = _storing_pairs(command, namespace, fields, blocks) if namespace.metadata.size else None
-
-    def read() -> Sequence[memoryview]:
-        if store is None:
-            return sources
-        metadata = bytearray(blocks * namespace.metadata.size)
-        return [memoryview(b"".join(sources)), memoryview(metadata)]
-
-    return _write(controller, namespace, fields, blocks, (), lambda: None, read, store)
+    destination = _destination(command, namespace, fields, total // block_size)
+    return _write(controller, fields, destination, (), sources)
 
 
 def _memory_enabled(controller: Controller) -> bool:
@@ -152,47 +144,38 @@ def _memory_enabled(controller: Controller) -> bool:
     return controller.settings.copy_formats_enabled or bool(enabled)
 
 
-Read = Callable[[], Sequence[memoryview]]
-"""Gives what is to be written, where it may wait: bytes in pieces, or blocks and their metadata.
-Raises MediaError, and NvmeError for protection information that is wrong."""
-Store = Callable[[Sequence[memoryview]], None]
-"""Writes that, where it may wait. Raises as `Read`."""
-
-
 def _write(
     controller: Controller,
-    namespace: Namespace,
     fields: Copy,
-    blocks: int,
-    sources: Sequence[tuple[int, int]],
-    readable: Callable[[], None],
-    read: Read,
-    store: Store | None = None,
+    destination: Target,
+    sources: Sequence[Target],
+    memory: list[memoryview] | None = None,
 ) -> Steps:
-    """Write what `read` gives over `blocks` blocks, while nobody else touches `sources`.
+    """Write `sources`, or pieces of memory, to `destination`, while nobody else touches either.
 
-    Raises NvmeError, as `readable` may.
+    Raises NvmeError.
     """
-    offset, length = namespace.byte_range(fields.sdlba, blocks, location=CommandByte.CDW10)
+    namespace, length = destination.namespace, destination.length
     require_writable(controller, namespace)
-    ranges = ((offset, length), *sources)
+    ranges = [one.ranges[0] for one in (destination, *sources)]
     placement = placement_of(controller, fields.dtype, fields.dspec)
 
     def written() -> Steps:
         while before := in_the_way(namespace, ranges, writes=True, alone=True):
             yield before
-        readable()
-        heal = heals(controller, namespace, fields.sdlba, blocks)
+        for one in sources:
+            namespace.require_readable(one.slba, one.blocks)
+            require_correctable(namespace, one.slba, one.blocks)
+        heal = heals(controller, namespace, destination.slba, destination.blocks)
         durable = heal or fields.fua or namespace.write_through
         if controller.placement is not None:
             controller.placement.write(namespace.nsid, placement, length)
-        write = store or partial(namespace.media.write_from, offset=offset)
-        namespace.claim(fields.sdlba, blocks)
+        namespace.claim(destination.slba, destination.blocks)
         try:
             unread = yield controller.media_work.on_blocks(
                 namespace.in_flight,
                 ranges,
-                _copying(namespace, read, write, durable=durable),
+                partial(_move, destination, sources, memory, namespace.dulbe, durable),
                 writes=True,
                 alone=True,
             )
@@ -204,7 +187,7 @@ def _write(
             raise read_error(controller, namespace, unread)
         controller.health.count_write(length)
         if heal:
-            yield from healed(controller, namespace, fields.sdlba, blocks)
+            yield from healed(controller, namespace, destination.slba, destination.blocks)
         return None
 
     due = None
@@ -212,74 +195,39 @@ def _write(
         fua = fields.fua or namespace.write_through
         stream = stream_of(controller, namespace.nsid, placement)
         due = controller.timing.copy(
-            namespace.nsid, sources, offset, length, fua=fua, stream=stream
+            namespace.nsid, ranges[1:], destination.offset, length, fua=fua, stream=stream
         )
     return (yield from controller.deadlines.not_before(due, written()))
 
 
-def _reading(media: Media, sources: Sequence[tuple[int, int]], *, dulbe: bool) -> Read:
-    def read() -> Sequence[memoryview]:
-        buffer = memoryview(bytearray(sum(size for _, size in sources)))
-        at = 0
-        for first, size in sources:
-            if dulbe:
-                require_allocated(media, first, size)
-            media.read_into([buffer[at : at + size]], first)
-            at += size
-        return [buffer]
+def _move(
+    destination: Target,
+    sources: Sequence[Target],
+    memory: list[memoryview] | None,
+    dulbe: bool,
+    durable: bool,
+) -> MediaError | NvmeError | None:
+    """Read all, then write; waits. The error of a source, or of protection information.
 
-    return read
-
-
-def _reading_pairs(parts: Sequence[Pairs], *, dulbe: bool) -> Read:
-    def read() -> Sequence[memoryview]:
+    Raises MediaError where the blocks cannot be written.
+    """
+    parts = [content_of(one) for one in sources]
+    try:
         for part in parts:
             part.fetch(dulbe=dulbe)
             part.check()
-        return [
-            memoryview(b"".join(part.data for part in parts)),
-            memoryview(bytearray(b"".join(part.metadata for part in parts))),
-        ]
-
-    return read
-
-
-def _storing_pairs(command: Command, namespace: Namespace, fields: Copy, blocks: int) -> Store:
-    kept = namespace.metadata
-    wanted = Wanted.of(kept, fields.prinfow, fields.stcw, Tags.of(command.entry))
-    wanted.require_valid(fields.sdlba)
-    target = Target(namespace, fields.sdlba, blocks, wanted=wanted)
-
-    def store(content: Sequence[memoryview]) -> None:
-        buffers = Pairs(target)
-        buffers.data, buffers.metadata = content
-        buffers.protect()
-        buffers.store(durable=False)
-
-    return store
-
-
-def _copying(
-    namespace: Namespace, read: Read, write: Store, *, durable: bool
-) -> Callable[[], MediaError | NvmeError | None]:
-    """The work of Copy; it gives the error of a source, or of protection information, and raises
-    MediaError for the rest."""
-
-    def move() -> MediaError | NvmeError | None:
-        try:
-            content = read()
-        except (MediaError, NvmeError) as error:
-            return error
-        namespace.store_claims()
-        try:
-            write(content)
-        except NvmeError as error:
-            return error
-        if durable:
-            namespace.media.flush()
-        return None
-
-    return move
+    except (MediaError, NvmeError) as error:
+        return error
+    destination.namespace.store_claims()
+    pieces = [piece for part in parts for piece in part.pieces] if memory is None else memory
+    content = content_of(destination)
+    content.put(pieces, b"".join(part.metadata for part in parts))
+    try:
+        content.protect()
+    except NvmeError as error:
+        return error
+    content.store(durable=durable)
+    return None
 
 
 def _too_much(what: str) -> NvmeError:
