@@ -114,15 +114,13 @@ class FastPath:
                     if path is None or (csi is not None and path.csi != csi):
                         break
                     csi, read, write, unit, zero_based, most, units, media = path
-                    known, counted = nsid, None
+                    known, counted, bound = nsid, None, units - zero_based
                 if count != counted:
                     length = (count + zero_based) * unit
                     if count > most or not 0 < length <= MAX_TRANSFER:
                         break
                     counted = count
-                if first + count + zero_based > units or (
-                    flags and (flags != SGL_FLAGS or prp2 != length)
-                ):
+                if first + count > bound or (flags and (flags != SGL_FLAGS or prp2 != length)):
                     break
                 if opcode == read:
                     if flags:

@@ -82,6 +82,10 @@ class Namespace:
         self.block_size, self.metadata = shape.block_size, shape.metadata
         self.blocks = self.media.size // shape.block_size
         self.in_flight.writes_alone = shape.metadata.size > 0
+        self._reads_and_writes = FastAccess(
+            _CSI, _READ, _WRITE, shape.block_size, 1, NLB_MASK, self.blocks, self.media
+        )
+        self._reads = self._reads_and_writes._replace(write=None)
 
     @property
     def pairs(self) -> Pairs:
@@ -159,8 +163,7 @@ class Namespace:
             or (features.dulbe and self.dulbe)
         ):
             return None
-        write = None if features.write_through or self.placed else _WRITE
-        return FastAccess(_CSI, _READ, write, self.block_size, 1, NLB_MASK, self.blocks, self.media)
+        return self._reads if features.write_through or self.placed else self._reads_and_writes
 
     def require_readable(self, lba: int, count: int) -> None:
         """Raise NvmeError where some of these blocks have no data to give."""

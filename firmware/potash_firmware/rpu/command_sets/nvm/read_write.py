@@ -59,7 +59,7 @@ def read(controller: Controller, command: Command) -> Steps:
     content.require_host(controller.transfer, command, write=True)
     if namespace.uncorrectable.firsts:
         require_correctable(namespace, blocks.slba, blocks.blocks)
-    dulbe = namespace.dulbe
+    dulbe = bool(controller.features.dulbe) and namespace.dulbe
     try:
         if blocks.fua or dulbe or not content.read_at_once(controller.transfer, command):
             fetch = partial(content.fetch, dulbe=dulbe)
