@@ -197,10 +197,6 @@ def _read_text(value: object, _folder: Path) -> str:
     return value
 
 
-def _read_path(value: object, folder: Path) -> Path:
-    return folder / _read_text(value, folder)
-
-
 def text(value: str) -> str:
     """A basic string of TOML. Raises ConfigurationError where Unicode has no such characters."""
     try:
@@ -291,28 +287,27 @@ def _described(
     )
 
 
-def _read_drive(value: object, folder: Path) -> str:
-    """A profile's name, or the path of a file."""
-    name = _read_text(value, folder)
-    return name if name in PROFILES else str(folder / name)
+def _placed(
+    place: Callable[[str, Path], T], valid: str, type: click.ParamType[Any] | None = None
+) -> Kind:
+    """A text that may name a file, which `place` places in the folder where relative paths begin;
+    it is written with its whole path."""
+    return Kind(
+        lambda value, folder: place(_read_text(value, folder), folder),
+        lambda value: text(str(place(str(value), Path.cwd()))),
+        valid,
+        type,
+    )
 
 
-def _read_policy(value: object, folder: Path) -> str:
-    return _placed(_read_text(value, folder), folder)
-
-
-def _placed(policy: str, folder: Path) -> str:
-    """KIND=FILE:CLASS with the file's whole path."""
+def _policy(policy: str, folder: Path) -> str:
+    """KIND=NAME, or KIND=FILE:CLASS."""
     kind, _, name = policy.partition("=")
     return f"{kind}={folder / name}" if ":" in name else policy
 
 
-def _written_drive(name: str) -> str:
-    return name if name in PROFILES else str(Path(name).absolute())
-
-
 FLAG = Kind(_read_flag, lambda value: "true" if value else "false", "`true` or `false`")
-TEXT = Kind(_read_text, text, "text")
+TEXT = _placed(lambda value, _folder: value, "text")
 CMB = _described("SIZE[:USE,…]", parse_cmb, describe_cmb, "64M", "64M:sqs,rds,wds")
 PLACEMENT = _described("HANDLES[:SIZE]", parse_placement, describe_placement, "8", "8:64M")
 SERIAL = _described("TEXT", parse_serial, str, "POTASH0002")
@@ -326,18 +321,11 @@ LEVELS = _described(
 FAULT = _described(
     "FAULT", faults.parse, faults.describe, "io read status=INTERNAL_ERROR count=3", "io write lost"
 )
-DRIVE = Kind(
-    _read_drive,
-    lambda name: text(_written_drive(name)),
+DRIVE = _placed(
+    lambda name, folder: name if name in PROFILES else str(folder / name),
     f"{', '.join(f'`{text(name)}`' for name in PROFILES)}, or the path of a file",
 )
-POLICY = Kind(
-    _read_policy,
-    lambda name: text(_placed(name, Path.cwd())),
-    'text like `"gc=fifo"` or `"wear=mine.py:Mine"`',
-)
-PATH = Kind(_read_path, lambda path: text(str(path.absolute())), "path", click.Path(path_type=Path))
+POLICY = _placed(_policy, 'text like `"gc=fifo"` or `"wear=mine.py:Mine"`')
+PATH = _placed(lambda name, folder: folder / name, "path", click.Path(path_type=Path))
 FILE = replace(PATH, valid="path of a file", type=click.Path(dir_okay=False, path_type=Path))
-EXISTING_FILE = replace(
-    PATH, valid="path of a file", type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
+EXISTING_FILE = replace(FILE, type=click.Path(exists=True, dir_okay=False, path_type=Path))
