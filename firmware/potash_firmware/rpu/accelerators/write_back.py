@@ -28,7 +28,7 @@ from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
 from potash_firmware.rpu.operations.sanitize import Sanitizing
 from potash_firmware.rpu.protection.deferred import insert
-from potash_firmware.rpu.protection.wanted import Wanted
+from potash_firmware.rpu.protection.request import ProtectionRequest
 from potash_firmware.rpu.scheduler import Scheduler, Steps
 
 if TYPE_CHECKING:  # it takes NumPy, as in the controller
@@ -50,9 +50,9 @@ def write_bytes(namespace: Namespace, first: int, content: memoryview) -> None:
         namespace.pairs.read(slba, blocks, metadata)
     blocks[at : at + len(content)] = content
     if kept.protection:
-        wanted = Wanted(kept, PRACT)
-        tags = slba & (1 << wanted.reference_bits) - 1
-        insert(replace(wanted, tags=tags), blocks, metadata, end - slba)
+        protection = ProtectionRequest(kept, PRACT)
+        tags = slba & (1 << protection.reference_bits) - 1
+        insert(replace(protection, tags=tags), blocks, metadata, end - slba)
     namespace.pairs.write(slba, blocks, metadata)
 
 

@@ -246,14 +246,14 @@ def zone_management_receive(controller: Controller, command: Command) -> Result:
             lba=fields.slba,
         )
     check_size(fields.length)
-    wanted = _wanted(zones, fields.options)
+    selects = _selects(zones, fields.options)
     extended = fields.zra == zoned.ZoneReceiveAction.EXTENDED_REPORT
     step = zoned.DESCRIPTOR_SIZE + (zoned.EXTENSION_UNIT if extended else 0)
     room = max(0, fields.length - zoned.REPORT_HEADER_SIZE) // step
     matching = 0
     listed: list[bytes] = []
     for zone in zones.every[fields.slba // zones.size :]:
-        if not wanted(zone):
+        if not selects(zone):
             continue
         matching += 1
         if len(listed) < room:
@@ -266,7 +266,7 @@ def zone_management_receive(controller: Controller, command: Command) -> Result:
     return None
 
 
-def _wanted(zones: Zones, options: int) -> Callable[[Zone], bool]:
+def _selects(zones: Zones, options: int) -> Callable[[Zone], bool]:
     """True where reporting options select a zone. Raises NvmeError for reserved options."""
     if options == zoned.REPORT_ALL:
         return lambda zone: True

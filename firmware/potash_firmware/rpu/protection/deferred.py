@@ -1,21 +1,30 @@
 """`insert` and `check` of `information`, imported at first use: NumPy delays a start."""
 
-from potash_firmware.rpu.protection.wanted import Wanted
+from potash_firmware.rpu.protection.request import ProtectionRequest
 
 
 def insert(
-    wanted: Wanted, blocks: memoryview, metadata: memoryview, count: int, first: int = 0
+    protection: ProtectionRequest,
+    blocks: memoryview,
+    metadata: memoryview,
+    count: int,
+    first: int = 0,
 ) -> None:
     """The same as `information.insert`."""
     from potash_firmware.rpu.protection import information
 
-    information.insert(wanted, blocks, metadata, count, first)
+    information.insert(protection, blocks, metadata, count, first)
 
 
 def check(
-    wanted: Wanted, blocks: memoryview, metadata: memoryview, slba: int, count: int, first: int = 0
+    protection: ProtectionRequest,
+    blocks: memoryview,
+    metadata: memoryview,
+    slba: int,
+    count: int,
+    first: int = 0,
 ) -> None:
     """The same as `information.check`. Raises NvmeError."""
     from potash_firmware.rpu.protection import information
 
-    information.check(wanted, blocks, metadata, slba, count, first)
+    information.check(protection, blocks, metadata, slba, count, first)

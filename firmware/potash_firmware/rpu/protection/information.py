@@ -16,44 +16,53 @@ from nvme_spec.commands import CHECK_APPLICATION_TAG, CHECK_GUARD, CHECK_REFEREN
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.shapes import Metadata
 from potash_firmware.rpu.protection.guards import Bytes, guards
-from potash_firmware.rpu.protection.wanted import CHECKS, SPACE_BITS, Wanted
+from potash_firmware.rpu.protection.request import CHECKS, SPACE_BITS, ProtectionRequest
 
 
 def insert(
-    wanted: Wanted, blocks: memoryview, metadata: memoryview, count: int, first: int = 0
+    protection: ProtectionRequest,
+    blocks: memoryview,
+    metadata: memoryview,
+    count: int,
+    first: int = 0,
 ) -> None:
     """Put protection information into metadata, of `count` blocks of the command from `first`."""
-    kept = wanted.metadata
+    kept = protection.metadata
     data, rows = _rows(blocks, count), _rows(metadata, count)
     found = guards(kept.guard, data, _covered(kept, rows))
     fields = _fields(kept, rows)
     size = kept.guard // 8
     fields[:, :size] = found.astype(found.dtype.newbyteorder(">")).view(np.uint8).reshape(-1, size)
-    fields[:, size] = wanted.application_tag >> 8
-    fields[:, size + 1] = wanted.application_tag & 0xFF
-    fields[:, size + 2 :] = _spaces(wanted, first, count)
+    fields[:, size] = protection.application_tag >> 8
+    fields[:, size + 1] = protection.application_tag & 0xFF
+    fields[:, size + 2 :] = _spaces(protection, first, count)
 
 
 def check(
-    wanted: Wanted, blocks: memoryview, metadata: memoryview, slba: int, count: int, first: int = 0
+    protection: ProtectionRequest,
+    blocks: memoryview,
+    metadata: memoryview,
+    slba: int,
+    count: int,
+    first: int = 0,
 ) -> None:
     """Check what is to be checked of `count` blocks from `slba`, where block `first` of the
     command is. Raises NvmeError for the first of them that is wrong.
     """
-    kept = wanted.metadata
-    asked = wanted.prinfo & CHECKS
-    if not kept.protection or not (asked or wanted.checks_storage_tag):
+    kept = protection.metadata
+    asked = protection.prinfo & CHECKS
+    if not kept.protection or not (asked or protection.checks_storage_tag):
         return
     data, rows = _rows(blocks, count), _rows(metadata, count)
     fields = _fields(kept, rows)
     size = kept.guard // 8
     tag = fields[:, size].astype(np.uint16) << 8 | fields[:, size + 1]
-    reference_mask = (1 << wanted.reference_bits) - 1
+    reference_mask = (1 << protection.reference_bits) - 1
     checked = tag != 0xFFFF
     if kept.protection == 3:
-        masked = fields[:, size + 2 :] | _mask(wanted, ~reference_mask)
+        masked = fields[:, size + 2 :] | _mask(protection, ~reference_mask)
         checked |= (masked != 0xFF).any(axis=1)
-    different = fields[:, size + 2 :] ^ _spaces(wanted, first, count)
+    different = fields[:, size + 2 :] ^ _spaces(protection, first, count)
     wrong: list[tuple[Status, npt.NDArray[np.bool_]]] = []
 
     def expect(status: Status, differing: Any) -> None:
@@ -63,14 +72,14 @@ def check(
         guard = fields[:, :size].copy().view(f">u{size}")[:, 0]
         computed = guards(kept.guard, data, _covered(kept, rows))
         expect(Status.GUARD_CHECK_ERROR, computed ^ guard)
-    if wanted.checks_storage_tag:
-        mask = _mask(wanted, ~reference_mask)
+    if protection.checks_storage_tag:
+        mask = _mask(protection, ~reference_mask)
         expect(Status.STORAGE_TAG_CHECK_ERROR, (different & mask).any(axis=1))
     if asked & CHECK_APPLICATION_TAG:
-        differing = (tag ^ wanted.application_tag) & wanted.application_mask
+        differing = (tag ^ protection.application_tag) & protection.application_mask
         expect(Status.APPLICATION_TAG_CHECK_ERROR, differing)
     if asked & CHECK_REFERENCE_TAG and kept.protection != 3:
-        mask = _mask(wanted, reference_mask)
+        mask = _mask(protection, reference_mask)
         expect(Status.REFERENCE_TAG_CHECK_ERROR, (different & mask).any(axis=1))
     bad = [(int(one.argmax()), status) for status, one in wrong if one.any()]
     if bad:
@@ -79,8 +88,8 @@ def check(
         raise NvmeError(status, f"the {name} of block {slba + at} is wrong", lba=slba + at)
 
 
-def _spaces(wanted: Wanted, first: int, count: int) -> Bytes:
-    return np.frombuffer(wanted.spaces(first, count), np.uint8).reshape(count, -1)
+def _spaces(protection: ProtectionRequest, first: int, count: int) -> Bytes:
+    return np.frombuffer(protection.spaces(first, count), np.uint8).reshape(count, -1)
 
 
 def _rows(data: memoryview, count: int) -> Bytes:
@@ -96,7 +105,7 @@ def _fields(kept: Metadata, rows: Bytes) -> Bytes:
     return rows[:, kept.protection_at : kept.protection_at + kept.protection_size]
 
 
-def _mask(wanted: Wanted, bits: int) -> Bytes:
+def _mask(protection: ProtectionRequest, bits: int) -> Bytes:
     """The bits of storage and reference tag, as bytes."""
-    size = SPACE_BITS[wanted.metadata.guard]
+    size = SPACE_BITS[protection.metadata.guard]
     return np.frombuffer((bits & (1 << size) - 1).to_bytes(size // 8, "big"), np.uint8)

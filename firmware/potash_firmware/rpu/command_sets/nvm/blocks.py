@@ -21,7 +21,7 @@ from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.inventory import require_open
 from potash_firmware.rpu.namespaces.namespace import Namespace
-from potash_firmware.rpu.protection.wanted import Tags, Wanted
+from potash_firmware.rpu.protection.request import ProtectionRequest, Tags
 from potash_firmware.rpu.transfer import MAX_TRANSFER, check_size
 
 STEP = 4 << 20
@@ -38,13 +38,21 @@ class DeallocatedError(MediaError):
 class Target:
     """The blocks of a command.
 
-    `wanted` says how metadata is treated, None for blocks without; `placement` is the placement
+    `protection` says how metadata is treated, None for blocks without; `placement` is the placement
     identifier on a drive with data placement.
     """
 
     __slots__ = (
-        "blocks", "deac", "fua", "length", "namespace", "offset", "placement", "ranges", "slba",
-        "wanted",
+        "blocks",
+        "deac",
+        "fua",
+        "length",
+        "namespace",
+        "offset",
+        "placement",
+        "protection",
+        "ranges",
+        "slba",
     )  # fmt: skip
 
     def __init__(
@@ -55,11 +63,11 @@ class Target:
         *,
         fua: bool = False,
         deac: bool = False,
-        wanted: Wanted | None = None,
+        protection: ProtectionRequest | None = None,
         placement: int = 0,
     ) -> None:
         self.namespace, self.slba, self.blocks = namespace, slba, blocks
-        self.fua, self.deac, self.wanted, self.placement = fua, deac, wanted, placement
+        self.fua, self.deac, self.protection, self.placement = fua, deac, protection, placement
         self.offset = slba * namespace.block_size
         self.length = blocks * namespace.block_size
         """Bytes, as the offset is."""
@@ -81,18 +89,20 @@ def target(controller: Controller, command: Command, *, moves_data: bool = True)
         check_size(count * namespace.block_size)
     if fields.slba + count > namespace.blocks:
         namespace.byte_range(fields.slba, count, location=CommandByte.CDW10)
-    wanted = None
+    protection = None
     if namespace.metadata.size:
         require_known_format(controller, namespace)
-        wanted = Wanted.of(namespace.metadata, fields.prinfo, fields.stc, Tags.of(command.entry))
-        wanted.require_valid(fields.slba)
+        protection = ProtectionRequest.of(
+            namespace.metadata, fields.prinfo, fields.stc, Tags.of(command.entry)
+        )
+        protection.require_valid(fields.slba)
     return Target(
         namespace,
         fields.slba,
         count,
         fua=fields.fua,
         deac=fields.deac,
-        wanted=wanted,
+        protection=protection,
         placement=placement,
     )
 

@@ -102,15 +102,15 @@ class Pairs:
     """The blocks of a command and their metadata, in private buffers."""
 
     def __init__(self, blocks: Target) -> None:
-        assert blocks.wanted is not None
-        self.blocks, self.wanted = blocks, blocks.wanted
+        assert blocks.protection is not None
+        self.blocks, self.protection = blocks, blocks.protection
         self.namespace = blocks.namespace
         self.data = memoryview(bytearray(blocks.length))
-        self.metadata = memoryview(bytearray(blocks.blocks * self.wanted.metadata.size))
+        self.metadata = memoryview(bytearray(blocks.blocks * self.protection.metadata.size))
 
     @property
     def _interleaved(self) -> bool:
-        return self.wanted.metadata.extended and not self.wanted.stripped
+        return self.protection.metadata.extended and not self.protection.stripped
 
     def require_host(self, transfer: Transfer, command: Command, *, write: bool) -> None:
         """Raise NvmeError for guest memory that the command cannot use."""
@@ -122,13 +122,13 @@ class Pairs:
         """Guest memory of the blocks, and that of separate metadata."""
         length = len(self.data) + (len(self.metadata) if self._interleaved else 0)
         data = transfer.views(command, length, write=write)
-        if self._interleaved or self.wanted.stripped:
+        if self._interleaved or self.protection.stripped:
             return data, []
         return data, transfer.metadata_views(command, len(self.metadata), write=write)
 
     def _places(self) -> Iterator[tuple[memoryview, memoryview, slice, slice]]:
         """Each block and its metadata, and where they are where the host has them together."""
-        size, kept = self.namespace.block_size, self.wanted.metadata.size
+        size, kept = self.namespace.block_size, self.protection.metadata.size
         for number in range(self.blocks.blocks):
             at = number * (size + kept)
             yield (
@@ -181,19 +181,19 @@ class Pairs:
         """Raise NvmeError for protection information that is not what the command wants, of which
         `done` blocks were checked before these."""
         blocks = self.blocks
-        check(self.wanted, self.data, self.metadata, blocks.slba, blocks.blocks, done)
+        check(self.protection, self.data, self.metadata, blocks.slba, blocks.blocks, done)
 
     def clear(self, done: int) -> None:
         """Have zeroes, of a command of which `done` blocks were cleared before these."""
-        if self.wanted.prinfo & PRACT:
-            insert(self.wanted, self.data, self.metadata, self.blocks.blocks, done)
+        if self.protection.prinfo & PRACT:
+            insert(self.protection, self.data, self.metadata, self.blocks.blocks, done)
         else:
-            self.metadata[:] = self.wanted.metadata.unwritten * self.blocks.blocks
+            self.metadata[:] = self.protection.metadata.unwritten * self.blocks.blocks
 
     def protect(self) -> None:
         """Make or check the protection information of what the host has sent. Raises NvmeError."""
-        if self.wanted.action:
-            insert(self.wanted, self.data, self.metadata, self.blocks.blocks)
+        if self.protection.action:
+            insert(self.protection, self.data, self.metadata, self.blocks.blocks)
         else:
             self.check()
 
@@ -225,7 +225,7 @@ class Pairs:
     def unlike(self, stored: "Content") -> int | None:
         """The first byte of the first block that differs but for its protection information."""
         assert isinstance(stored, Pairs)
-        kept = self.wanted.metadata
+        kept = self.protection.metadata
         end = kept.protection_at + kept.protection_size
         for number, (mine, other) in enumerate(zip(self._places(), stored._places(), strict=True)):
             block, metadata = mine[:2]
@@ -243,12 +243,12 @@ Content: TypeAlias = Plain | Pairs
 
 def content_of(blocks: Target) -> Content:
     """The content of a command's blocks, which has yet to be fetched or received."""
-    return Plain(blocks) if blocks.wanted is None else Pairs(blocks)
+    return Plain(blocks) if blocks.protection is None else Pairs(blocks)
 
 
 def expected_of(controller: Controller, command: Command, blocks: Target) -> Content:
     """The host's data for a comparison, checked as the command asks. Raises NvmeError."""
-    if blocks.wanted is not None and blocks.wanted.action:
+    if blocks.protection is not None and blocks.protection.action:
         raise NvmeError(
             Status.INVALID_PROTECTION_INFORMATION, "a comparison makes no protection information"
         )

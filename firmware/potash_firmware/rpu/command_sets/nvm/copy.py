@@ -41,7 +41,7 @@ from potash_firmware.rpu.command_sets.nvm.limits import copy_limits
 from potash_firmware.rpu.command_sets.sources import source_memory
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.namespace import Namespace
-from potash_firmware.rpu.protection.wanted import Tags, Wanted
+from potash_firmware.rpu.protection.request import ProtectionRequest, Tags
 
 
 def copy(controller: Controller, command: Command) -> Steps:
@@ -76,23 +76,23 @@ def copy(controller: Controller, command: Command) -> Steps:
 
 def _source(namespace: Namespace, fields: Copy, listed: SourceRange) -> Target:
     """The blocks of a source range. Raises NvmeError."""
-    wanted = None
+    protection = None
     if namespace.metadata.size:
         tags = Tags(listed.elbt, listed.elbat, listed.elbatm)
-        wanted = Wanted.of(namespace.metadata, fields.prinfor, False, tags)
-        wanted.require_valid(listed.slba)
-    return Target(namespace, listed.slba, listed.blocks, wanted=wanted)
+        protection = ProtectionRequest.of(namespace.metadata, fields.prinfor, False, tags)
+        protection.require_valid(listed.slba)
+    return Target(namespace, listed.slba, listed.blocks, protection=protection)
 
 
 def _destination(command: Command, namespace: Namespace, fields: Copy, blocks: int) -> Target:
     """The blocks that are written. Raises NvmeError."""
-    wanted = None
+    protection = None
     if namespace.metadata.size:
         tags = Tags.of(command.entry)
-        wanted = Wanted.of(namespace.metadata, fields.prinfow, fields.stcw, tags)
-        wanted.require_valid(fields.sdlba)
+        protection = ProtectionRequest.of(namespace.metadata, fields.prinfow, fields.stcw, tags)
+        protection.require_valid(fields.sdlba)
     namespace.byte_range(fields.sdlba, blocks, location=CommandByte.CDW10)
-    return Target(namespace, fields.sdlba, blocks, wanted=wanted)
+    return Target(namespace, fields.sdlba, blocks, protection=protection)
 
 
 def _require_copyable(controller: Controller, namespace: Namespace, fields: Copy) -> None:

@@ -40,7 +40,7 @@ from potash_firmware.rpu.command_sets.nvm.content import (
 )
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.namespace import Namespace
-from potash_firmware.rpu.protection.wanted import CHECKS
+from potash_firmware.rpu.protection.request import CHECKS
 
 
 def compare(controller: Controller, command: Command) -> Steps:
@@ -79,19 +79,19 @@ def differs(namespace: Namespace, at: int) -> NvmeError:
 def verify(controller: Controller, command: Command) -> Steps:
     """Succeed if the blocks can be read, and match their protection information."""
     blocks = target(controller, command, moves_data=False)
-    namespace, media, wanted = blocks.namespace, blocks.namespace.media, blocks.wanted
-    if wanted is not None and wanted.action:
+    namespace, media, protection = blocks.namespace, blocks.namespace.media, blocks.protection
+    if protection is not None and protection.action:
         raise NvmeError(Status.INVALID_FIELD, "Verify moves no protection information")
     require_correctable(namespace, blocks.slba, blocks.blocks)
     dulbe, size, wrong = namespace.dulbe, namespace.block_size, list[NvmeError]()
 
     def verify_part(first: int, length: int) -> None:
-        if wanted is None:
+        if protection is None:
             if dulbe:
                 require_allocated(media, first, length)
             media.verify(first, length)
             return
-        part = Target(namespace, first // size, length // size, wanted=wanted)
+        part = Target(namespace, first // size, length // size, protection=protection)
         content = Pairs(part)
         content.fetch(dulbe=dulbe)
         try:
@@ -120,8 +120,8 @@ def write_zeroes(controller: Controller, command: Command) -> Steps:
     """
     blocks = target(controller, command, moves_data=False)
     namespace, media = blocks.namespace, blocks.namespace.media
-    wanted = None if blocks.deac else blocks.wanted
-    if wanted is not None and (wanted.prinfo & CHECKS or wanted.checks_storage_tag):
+    protection = None if blocks.deac else blocks.protection
+    if protection is not None and (protection.prinfo & CHECKS or protection.checks_storage_tag):
         raise NvmeError(Status.INVALID_PROTECTION_INFORMATION, "Write Zeroes checks nothing")
     require_writable(controller, namespace)
     heal = heals(controller, namespace, blocks.slba, blocks.blocks)
@@ -131,10 +131,12 @@ def write_zeroes(controller: Controller, command: Command) -> Steps:
     def clear(first: int, length: int) -> None:
         if blocks.deac:
             media.punch(first, length)
-        elif wanted is None:
+        elif protection is None:
             media.write_zeroes(first, length)
         else:
-            part = Target(namespace, first // block_size, length // block_size, wanted=wanted)
+            part = Target(
+                namespace, first // block_size, length // block_size, protection=protection
+            )
             content = Pairs(part)
             content.clear(part.slba - blocks.slba)
             content.store(durable=False)

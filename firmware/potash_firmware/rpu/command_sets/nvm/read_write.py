@@ -55,7 +55,7 @@ def read(controller: Controller, command: Command) -> Steps:
         yield before
         blocks = target(controller, command)  # the namespace may be gone, or another
     namespace = blocks.namespace
-    content = Plain(blocks) if blocks.wanted is None else Pairs(blocks)
+    content = Plain(blocks) if blocks.protection is None else Pairs(blocks)
     content.require_host(controller.transfer, command, write=True)
     if namespace.uncorrectable.firsts:
         require_correctable(namespace, blocks.slba, blocks.blocks)
@@ -70,7 +70,7 @@ def read(controller: Controller, command: Command) -> Steps:
             )
     except MediaError as error:
         raise read_error(controller, namespace, error) from None
-    if blocks.wanted is not None:
+    if blocks.protection is not None:
         require_sound(controller, content)
     content.send(controller.transfer, command)
     controller.health.count_read(blocks.length)
@@ -84,7 +84,7 @@ def write(controller: Controller, command: Command) -> Steps:
         yield before
         blocks = target(controller, command)  # the namespace may be gone, or another
     namespace = blocks.namespace
-    content = Plain(blocks) if blocks.wanted is None else Pairs(blocks)
+    content = Plain(blocks) if blocks.protection is None else Pairs(blocks)
     content.require_host(controller.transfer, command, write=False)
     heal = bool(namespace.uncorrectable.firsts) and heals(
         controller, namespace, blocks.slba, blocks.blocks
@@ -96,7 +96,7 @@ def write(controller: Controller, command: Command) -> Steps:
         namespace.media.require_whole()
         if durable or not content.write_at_once(controller.transfer, command):
             content.receive(controller.transfer, command)
-            if blocks.wanted is not None:
+            if blocks.protection is not None:
                 content.protect()
             store = partial(content.store, durable=durable)
             work = controller.media_work.on_blocks(

@@ -20,7 +20,7 @@ SPACE_BITS = {16: 32, 32: 80, 64: 48}
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ProtectionRequest:
     """The request of a command concerning the protection information of its blocks.
 
     `tags` is the storage tag, and below it the reference tag of the first block.
@@ -34,7 +34,9 @@ class Wanted:
     application_mask: int = 0
 
     @classmethod
-    def of(cls, metadata: Metadata, prinfo: int, checks_storage_tag: bool, fields: Tags) -> Wanted:
+    def of(
+        cls, metadata: Metadata, prinfo: int, checks_storage_tag: bool, fields: Tags
+    ) -> ProtectionRequest:
         """The request in the fields of a command or of a source range; unused fields are
         ignored."""
         if not metadata.protection:
