@@ -1,17 +1,17 @@
-"""The scheduler: tasks that wait in the loop's thread, and the order in which they continue.
+"""A cooperative scheduler: tasks run in the firmware loop's thread, and continue in turn.
 
 A task is a generator. It yields what it waits for, and continues with the result:
 
 - a future: its result is the value of the `yield`, and its exception is raised there
-- a set of futures, of which all have to end
-- a `Signal`, which is sent with a value
-- an `int`: a time at which it continues, in nanoseconds of guest time
-- a callable, which another thread calls; otherwise as a future
+- a set of futures: continues with None when all have ended; their exceptions are not raised
+- a `Signal`: continues with the value with which it is sent
+- an `int`: a guest time in nanoseconds (see `deadlines`); continues with None then
+- a callable: another thread calls it, and its result or exception comes as from a future
 
-Closing a task's generator ends it, so that a `finally` releases what it holds. Whether a task may
-be closed while it waits is its own decision: for what works for it (a future, a signal) it stays,
-and for what only makes it wait (a set, a time) it need not, unless a `Wait` says otherwise. Nothing
-in here knows NVMe or flash.
+Closing a task's generator ends it, so that a `finally` releases what it holds. `Task.cancel` closes
+a waiting task only if its wait can be abandoned. By default that is so for a set or a time, which
+only delay the task, and not for a future, a callable or a signal, which work on its behalf; a
+`Wait` overrides the default. This module knows nothing of NVMe or flash.
 """
 
 from collections import deque
@@ -28,21 +28,21 @@ Steps: TypeAlias = Generator[Any, Any, T]
 
 
 def always() -> bool:
-    """The `cancel` of a wait that can be given up without a trace."""
+    """The `cancel` of a wait that can be abandoned, with nothing to undo."""
     return True
 
 
 def never() -> bool:
-    """The `cancel` of a wait that has to take its course."""
+    """The `cancel` of a wait that must not be abandoned."""
     return False
 
 
 class Wait(NamedTuple):
-    """A task's wait, and the ways to cut it short.
+    """What a task waits for (no callable), and how to end the wait early.
 
-    `cancel` abandons it, if that is possible, and returns True then. `stop` only hastens the end of
-    the future `what`, and with it the task, which then ends with the given error unless it was over
-    before.
+    `cancel` undoes what was registered for the wait, and returns True, if the wait can be
+    abandoned. `stop` asks the work behind the future `what` to end soon; the task then fails with
+    the given error unless the work was complete already.
     """
 
     what: object
@@ -51,7 +51,7 @@ class Wait(NamedTuple):
 
 
 class Signal:
-    """An event that happens once, with a value; one task may wait for it."""
+    """An event that happens once, with a value; at most one task may wait for it."""
 
     __slots__ = ("_task", "sent", "value")
 
@@ -82,7 +82,11 @@ class Signal:
 
 
 class Task:
-    """A generator under way. `ended` is called with it once, at its end, unless it is closed."""
+    """A running generator.
+
+    `ended` is called once, with the task, when the generator returns or raises, and never if it is
+    closed.
+    """
 
     __slots__ = ("_ended", "_scheduler", "_steps", "left", "pausable", "single", "waits_for")
 
@@ -94,7 +98,7 @@ class Task:
         *,
         pausable: bool = False,
     ) -> None:
-        """A task that has not begun; `ended` gets its result, or the exception that ended it.
+        """Create a task; `ended` gets its result, or the exception that ended it.
 
         One that is `pausable` does not go on while the scheduler is paused.
         """
@@ -105,9 +109,9 @@ class Task:
         self.left: set[Future[Any]] = set()
         """Futures that have to end before it goes on."""
         self.single = False
-        """The task waits for a single future, whose result it gets."""
+        """True if the task waits for one future, whose result is the value of its `yield`."""
         self.waits_for: object = None
-        """The value that it has yielded last."""
+        """What it yielded last; for a callable, the future of the call."""
 
     @property
     def over(self) -> bool:
@@ -122,7 +126,7 @@ class Task:
         return what if isinstance(what, Future) else None
 
     def cancel(self) -> bool:
-        """Close the task if its wait can be abandoned. True where it is closed."""
+        """Close the task if its wait can be abandoned. Returns True if it was closed."""
         wait = self.waits_for
         if isinstance(wait, Wait):
             may_close = wait.cancel()
@@ -133,7 +137,7 @@ class Task:
         return may_close
 
     def close(self) -> None:
-        """End the task where it waits; the result of its wait is ignored."""
+        """End the task at its current `yield`; the result of its wait is ignored."""
         steps, self._steps = self._steps, None
         if steps is not None:
             steps.close()
@@ -143,7 +147,7 @@ class Task:
         self._scheduler.ready.append((self, value))
 
     def go_on(self, value: object = None) -> bool:
-        """Continue with `value`, or with the result of that future. True where it waits again."""
+        """Continue with `value`, or with its result if it is a future. True if it waits again."""
         steps, error = self._steps, None
         if steps is None:
             return False
@@ -186,7 +190,7 @@ class Task:
         except StopIteration as end:
             self._steps = None
             self._ended(self, end.value, None)
-        except Exception as failure:  # noqa: BLE001 - who has begun the task gets it
+        except Exception as failure:  # noqa: BLE001 - for `ended`
             self._steps = None
             self._ended(self, None, failure)
         return False
@@ -198,7 +202,7 @@ def _must_succeed(_: Task, result: object, error: Exception | None) -> None:
 
 
 class Scheduler:
-    """The tasks of one controller. `submit` has something called by another thread."""
+    """The tasks of one controller. `submit` hands a callable to another thread."""
 
     def __init__(
         self, deadlines: Deadlines, submit: Callable[[Callable[[], Any]], Future[Any]]
@@ -212,7 +216,7 @@ class Scheduler:
         self.calls: set[Future[Any]] = set()
         """Futures of callables that tasks have yielded."""
         self.paused: Callable[[], bool] = never
-        """Says that no pausable task is to go on."""
+        """True while no pausable task may continue."""
         self._submit = submit
 
     def start(
@@ -231,23 +235,23 @@ class Scheduler:
         return future
 
     def ended(self, future: Future[Any]) -> None:
-        """Continue the tasks that have waited for a future that has ended, in the order in which
-        they began to wait."""
+        """Queue the tasks that wait for a future that has ended, in the order in which they began
+        to wait. The loop calls it in its thread, once for each future of the media executor."""
         self.calls.discard(future)
         for task in self.waiting.pop(future, ()):
             left = task.left
-            if future in left:  # else it has been closed, or waits for something else
+            if future in left:  # else another wait of the task has come in between
                 left.remove(future)
                 if not left:
                     self.ready.append((task, future if task.single else None))
 
     def resume(self) -> None:
-        """End the pause."""
+        """Queue what was held during a pause; to be called once `paused` is False again."""
         self.ready.extend(self.held)
         self.held.clear()
 
     def run(self) -> None:
-        """Continue all ready tasks, also those that become ready meanwhile."""
+        """Continue all ready tasks, including those that become ready meanwhile."""
         ready = self.ready
         while ready:
             task, value = ready.popleft()
@@ -257,7 +261,7 @@ class Scheduler:
                 task.go_on(value)
 
     def time_passes(self) -> bool:
-        """Continue the tasks whose time has come. True where there were any."""
+        """Continue the tasks whose time has come. True if there were any."""
         any_due = False
         for waiter in self.deadlines.passed():
             waiter.wake()

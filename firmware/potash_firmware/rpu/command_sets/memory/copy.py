@@ -29,7 +29,7 @@ from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace
 
-if TYPE_CHECKING:  # it takes NumPy, as in the controller
+if TYPE_CHECKING:  # importing it loads NumPy, which only modelled time needs
     from potash_firmware.rpu.timing.modelled import ModelledTime
 
 
@@ -42,7 +42,7 @@ class CopySource(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A part of a copy that is done in one go."""
+    """What one step of a copy moves."""
 
     source: CopySource
     target: memoryview
@@ -54,7 +54,7 @@ def copy(controller: Controller, command: Command) -> Steps:
     namespace = controller.namespaces.of_kind(MemoryNamespace, entry.nsid)
     fields = MemoryCopy.decode(entry)
     if fields.desfmt not in SOURCE_RANGE_SIZES:
-        raise NvmeError(Status.INVALID_FIELD, f"there is no format {fields.desfmt} here")
+        raise NvmeError(Status.INVALID_FIELD, f"descriptor format {fields.desfmt} is not supported")
     require_granularity(fields.sdaddr, fields.length)
     namespace.require_range(fields.sdaddr, fields.length)
     if fields.nr_z >= MOST_SOURCE_RANGES:
@@ -73,28 +73,31 @@ def copy(controller: Controller, command: Command) -> Steps:
             _blocks(controller, namespace, one)
             for one in BlockSourceRange.decode_list(listed, kind)
         ]
-    total = sum(one.length for one in sources)
+    total = sum(source.length for source in sources)
     if total != fields.length:
         raise NvmeError(Status.INVALID_FIELD, f"the ranges have {total} bytes, not {fields.length}")
-    for one in sources:
-        if one.namespace is namespace and (
-            one.first < fields.sdaddr + total and fields.sdaddr < one.first + one.length
+    for source in sources:
+        if source.namespace is namespace and (
+            source.first < fields.sdaddr + total and fields.sdaddr < source.first + source.length
         ):
-            raise NvmeError(Status.OVERLAPPING_IO_RANGE, "a range is copied over itself")
+            raise NvmeError(
+                Status.OVERLAPPING_IO_RANGE, "a source range overlaps the destination range"
+            )
     target = namespace.memory.bytes[fields.sdaddr : fields.sdaddr + total]
     due = None
     if controller.timing is not None:
         due = _modelled(controller.timing, sources, total)
-    steps = _copied(controller, command, _parts(sources, target), at_once=total <= AT_ONCE)
+    steps = _copy_parts(controller, command, _parts(sources, target), at_once=total <= AT_ONCE)
     return (yield from controller.deadlines.not_before(due, steps))
 
 
 def _modelled(timing: ModelledTime, sources: Sequence[CopySource], total: int) -> int:
-    """The time at which a modelled drive has copied so many bytes. Raises NvmeError."""
-    reads = [one for one in sources if isinstance(one.namespace, Namespace)]
-    read = [timing.read(one.namespace.nsid, one.first, one.length) for one in reads]
-    memory = total - sum(one.length for one in reads)
-    return timing.memory(total + memory, after=max(read, default=None))
+    """The time at which the modelled drive would finish the copy. Raises NvmeError."""
+    reads = [source for source in sources if isinstance(source.namespace, Namespace)]
+    read = [timing.read(source.namespace.nsid, source.first, source.length) for source in reads]
+    # Each byte is written to memory, and what comes from memory is also read there.
+    from_memory = total - sum(source.length for source in reads)
+    return timing.memory(total + from_memory, after=max(read, default=None))
 
 
 def _bytes(controller: Controller, target: MemoryNamespace, one: MemorySourceRange) -> CopySource:
@@ -107,11 +110,13 @@ def _bytes(controller: Controller, target: MemoryNamespace, one: MemorySourceRan
 def _blocks(controller: Controller, target: MemoryNamespace, one: BlockSourceRange) -> CopySource:
     if one.snsid == target.nsid:
         raise NvmeError(
-            Status.INCOMPATIBLE_NAMESPACE, "blocks are of another namespace than the target"
+            Status.INCOMPATIBLE_NAMESPACE, "a range of blocks is of the memory namespace itself"
         )
     namespace = controller.namespaces.attached.get(one.snsid)
     if not isinstance(namespace, Namespace):
-        raise NvmeError(Status.INVALID_NAMESPACE, f"namespace {one.snsid:#x} has no blocks")
+        raise NvmeError(
+            Status.INVALID_NAMESPACE, f"no namespace {one.snsid:#x} of blocks is attached"
+        )
     controller.namespaces.require_usable(one.snsid)
     require_copyable(controller, target.nsid, one.snsid, one.sopt)
     first, length = namespace.byte_range(one.slba, one.blocks)
@@ -127,10 +132,13 @@ def _parts(sources: Sequence[CopySource], target: memoryview) -> Iterator[Part]:
             at += length
 
 
-def _copied(
+def _copy_parts(
     controller: Controller, command: Command, parts: Iterator[Part], *, at_once: bool
 ) -> Steps:
-    """Copy one part after the other. Raises NvmeError."""
+    """Copy one part after the other; part of the destination may be written when it fails.
+
+    Raises NvmeError.
+    """
     for source, target in parts:
         namespace, ranges = source.namespace, ((source.first, source.length),)
         _require_there(controller, namespace)
@@ -139,29 +147,29 @@ def _copied(
                 yield before
                 _require_there(controller, namespace)
         try:
-            if at_once and _moved(source, target):
+            if at_once and _copy_inline(source, target):
                 continue
             yield controller.media_work.on_blocks(
-                namespace.in_flight, ranges, _moving(source, target), writes=False
+                namespace.in_flight, ranges, _copy_job(source, target), writes=False
             )
         except MediaError as error:
-            raise _failed(controller, namespace, error) from None
+            raise _nvme_error(controller, namespace, error) from None
         if command.queue.closed:
             raise NvmeError(
                 Status.SQ_DELETION_ABORTED, dnr=False, detail="the queue is being deleted"
             )
-        controller.namespaces.of_kind(MemoryNamespace, command.entry.nsid)  # it may have gone
+        controller.namespaces.of_kind(MemoryNamespace, command.entry.nsid)  # deleted?
     return None
 
 
 def _require_there(controller: Controller, namespace: Namespace | MemoryNamespace) -> None:
-    """Raise NvmeError for a source that has gone meanwhile."""
+    """Raise NvmeError for a source that was detached or replaced since the command began."""
     if controller.namespaces.attached.get(namespace.nsid) is not namespace:
         raise controller.namespaces.absent(namespace.nsid)
 
 
-def _moved(source: CopySource, target: memoryview) -> bool:
-    """Copy what needs no waiting; whether it did. Raises MediaError."""
+def _copy_inline(source: CopySource, target: memoryview) -> bool:
+    """Copy if that takes no access to a disk, and return True if so. Raises MediaError."""
     namespace, first, length = source
     if isinstance(namespace, MemoryNamespace):
         target[:] = namespace.memory.bytes[first : first + length]
@@ -169,7 +177,7 @@ def _moved(source: CopySource, target: memoryview) -> bool:
     return not namespace.dulbe and namespace.media.read_at_once([target], first)
 
 
-def _moving(source: CopySource, target: memoryview) -> Callable[[], None]:
+def _copy_job(source: CopySource, target: memoryview) -> Callable[[], None]:
     namespace, first, length = source
     dulbe = isinstance(namespace, Namespace) and namespace.dulbe
     media = namespace.media
@@ -182,7 +190,7 @@ def _moving(source: CopySource, target: memoryview) -> Callable[[], None]:
     return move
 
 
-def _failed(
+def _nvme_error(
     controller: Controller, namespace: Namespace | MemoryNamespace, error: MediaError
 ) -> NvmeError:
     if isinstance(namespace, MemoryNamespace):

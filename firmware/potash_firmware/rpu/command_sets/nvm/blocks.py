@@ -1,6 +1,6 @@
-"""Fields, ordering and errors that all commands on blocks share.
+"""Decoding, ordering and mapping of errors for all commands that address logical blocks.
 
-Source: NVM Command Set Specification 1.0, section 3.2 (commands), 2.1 (media and data integrity
+Source: NVM Command Set Specification 1.0, sections 3.2 (commands), 2.1 (media and data integrity
 errors), 3.2.3.2.1 (deallocated logical blocks).
 """
 
@@ -25,21 +25,21 @@ from potash_firmware.rpu.protection.request import ProtectionRequest, Tags
 from potash_firmware.rpu.transfer import MAX_TRANSFER, check_size
 
 STEP = 4 << 20
-"""Bytes that a long command reads or writes before other commands, and resets, are served."""
+"""The most bytes of one step of a long command; others, and resets, are served between steps."""
 
 HOLE_STEP = 256 << 20
 """The same limit for deallocation, which moves no data."""
 
 
 class DeallocatedError(MediaError):
-    """A block was to be read that is deallocated or was never written."""
+    """A read met a block that is deallocated or was never written, and DULBE is enabled."""
 
 
 class Target:
     """The blocks of a command.
 
-    `protection` says how metadata is treated, None for blocks without; `placement` is the placement
-    identifier on a drive with data placement.
+    `protection` says what is checked and transferred of metadata, None for a format without;
+    `placement` is the placement identifier, 0 on a drive without data placement.
     """
 
     __slots__ = (
@@ -70,14 +70,14 @@ class Target:
         self.fua, self.deac, self.protection, self.placement = fua, deac, protection, placement
         self.offset = slba * namespace.block_size
         self.length = blocks * namespace.block_size
-        """Bytes, as the offset is."""
+        """In bytes, as `offset` is."""
         self.ranges = ((self.offset, self.length),)
 
 
 def target(controller: Controller, command: Command, *, moves_data: bool = True) -> Target:
-    """The blocks of a command with the fields of Read and Write; MDTS applies where it moves data.
+    """Decode the blocks of a command with the fields of Read and Write.
 
-    Raises NvmeError.
+    MDTS applies if it `moves_data`. Raises NvmeError.
     """
     namespace = controller.namespaces.usable(command.entry.nsid)
     fields = ReadWrite.decode(command.entry.cdws)
@@ -108,24 +108,24 @@ def target(controller: Controller, command: Command, *, moves_data: bool = True)
 
 
 _WITH_DIRECTIVE = frozenset({IoOpcode.WRITE, IoOpcode.ZONE_APPEND})
-"""Commands with a directive beside Copy; the bits are reserved in the others, and ignored: fio
-leaves them set when it reads what it has written."""
+"""Commands of these fields whose directive counts. The bits are reserved in Read, and ignored: fio
+leaves them set when it reads back what it has written."""
 
 
 def placement_of(controller: Controller, dtype: int, dspec: int) -> int:
-    """The placement identifier of a directive. Raises NvmeError for another directive."""
+    """The placement identifier of a directive. Raises NvmeError unless it is Data Placement."""
     if dtype and (dtype != DATA_PLACEMENT or controller.placement is None):
         raise NvmeError(Status.INVALID_FIELD, f"the drive does not have directive type {dtype}")
     return dspec if dtype else 0
 
 
 def stream_of(controller: Controller, nsid: int, placement: int) -> int:
-    """The stream of the modelled drive to which a write with that placement identifier goes."""
+    """The modelled drive's write stream for a placement identifier; no stream of a directive."""
     return 0 if controller.placement is None else controller.placement.stream(nsid, placement)
 
 
 def require_known_format(controller: Controller, namespace: Namespace) -> None:
-    """Raise NvmeError for protection information that the host does not know of (LBAFEE)."""
+    """Raise NvmeError for an extended LBA format unless the host has enabled those (LBAFEE)."""
     if (
         namespace.metadata.protection
         and namespace.format.extended
@@ -137,7 +137,7 @@ def require_known_format(controller: Controller, namespace: Namespace) -> None:
 
 
 def require_pointer(command: Command) -> None:
-    """Raise NvmeError for a data pointer of a kind that the command cannot have."""
+    """Raise NvmeError for a reserved kind of data pointer, or an SGL in an admin command."""
     psdt = command.entry.psdt
     if psdt is not Psdt.PRP and (psdt is Psdt.RESERVED or not command.queue.qid):
         raise NvmeError(
@@ -151,7 +151,7 @@ def require_pointer(command: Command) -> None:
 
 
 def require_correctable(namespace: Namespace, slba: int, blocks: int) -> None:
-    """Raise NvmeError for blocks that were made uncorrectable."""
+    """Raise NvmeError for blocks that Write Uncorrectable has marked."""
     lba = namespace.uncorrectable.first_in(slba, blocks)
     if lba is not None:
         raise NvmeError(
@@ -160,7 +160,7 @@ def require_correctable(namespace: Namespace, slba: int, blocks: int) -> None:
 
 
 def require_allocated(media: Media, offset: int, length: int) -> None:
-    """Raise DeallocatedError for bytes of which one is in a hole; waits."""
+    """Raise DeallocatedError if any byte is deallocated: in a hole of the file. Blocks."""
     at = offset
     for first, size in media.data_ranges(offset, length):
         if first > at:
@@ -173,16 +173,16 @@ def require_allocated(media: Media, offset: int, length: int) -> None:
 
 
 def commit(media: Media) -> None:
-    """Have blocks on stable storage before they are read; waits. Raises MediaError.
+    """Flush, so that a read with FUA returns durable data only. Blocks. Raises MediaError.
 
-    Media that have lost a flush once are still read, for what is left there.
+    After a flush has failed nothing more becomes durable, and what is left there is still read.
     """
     if media.lost is None:
         media.flush()
 
 
 def read_error(controller: Controller, namespace: Namespace, error: MediaError) -> NvmeError:
-    """The error of a command that could not read."""
+    """The NVMe error for a read that failed on the media, or for the flush before it (`commit`)."""
     if isinstance(error, DeallocatedError):
         return NvmeError(
             Status.DEALLOCATED_OR_UNWRITTEN_BLOCK,
@@ -199,7 +199,7 @@ def read_error(controller: Controller, namespace: Namespace, error: MediaError) 
 
 
 def write_error(controller: Controller, namespace: Namespace, error: MediaError) -> NvmeError:
-    """The error of a command that could not write."""
+    """The NVMe error for a write that failed on the media."""
     return controller.failures.writing(
         namespace.nsid, namespace.media, error, namespace.lba_of(error)
     )
@@ -214,11 +214,10 @@ def require_writable(controller: Controller, namespace: Namespace) -> None:
 
 
 def heals(controller: Controller, namespace: Namespace, slba: int, blocks: int) -> bool:
-    """Return True if a write of these blocks makes uncorrectable ones good.
+    """Return True if a write of these blocks has to remove marks of Write Uncorrectable.
 
-    Such a write is made durable before the blocks count as good: else a loss of power could bring
-    back what was there before they were uncorrectable. Raises NvmeError where a range would be cut
-    in two and the drive can keep no more ranges.
+    Such a write must be durable before the marks are removed: otherwise a power loss could bring
+    back the older data. Raises NvmeError if a marked range would be split while the table is full.
     """
     uncorrectable = namespace.uncorrectable
     if uncorrectable.first_in(slba, blocks) is None:
@@ -229,17 +228,17 @@ def heals(controller: Controller, namespace: Namespace, slba: int, blocks: int) 
 
 
 def healed(controller: Controller, namespace: Namespace, slba: int, blocks: int) -> Steps:
-    """The blocks have been written: they are good, and the command ends when that is saved."""
+    """Remove the marks of blocks that were written, and save that before the command ends."""
     namespace.uncorrectable.remove(slba, blocks)
     return controller.uncorrectable.save()
 
 
 def full() -> NvmeError:
-    """No further range of uncorrectable blocks can be recorded."""
+    """The error for a full table of uncorrectable ranges."""
     return NvmeError(Status.WRITE_FAULT, "the drive's list of uncorrectable blocks has no room")
 
 
-# The order of things.
+# Ordering, and long commands.
 
 
 _NOTHING: set[Future[object]] = set()
@@ -248,14 +247,15 @@ _NOTHING: set[Future[object]] = set()
 def in_the_way(
     namespace: Namespace, ranges: Iterable[tuple[int, int]], *, writes: bool, alone: bool = False
 ) -> "set[Future[object]]":
-    """Work that has to end before a command may touch ranges of first byte and length.
+    """Work that has to end before a command may touch `ranges` of first byte and length.
 
-    While there is some, yield it and ask again. Raises NvmeError where the namespace was closed
-    since the command began: what waited, or was held while Bus Master Enable was off, must not
-    touch blocks that are being formatted.
+    The command excludes reads if it `writes`, and all others if `alone`. Yield the set and call
+    again until it is empty, as other work may have begun meanwhile. Raises NvmeError if the
+    namespace was closed since the command began: one that waited, or was held while Bus Master
+    Enable was 0, must not touch blocks that are being formatted.
     """
     in_flight = namespace.in_flight
-    if not in_flight.busy:
+    if not in_flight.busy:  # a closed namespace is busy, too
         return _NOTHING
     require_open(namespace)
     return _NOTHING.union(
@@ -289,10 +289,9 @@ def carry_out(
     *,
     writes: bool,
 ) -> Steps:
-    """Have the media executor do the parts of a long command one after the other.
+    """Do the parts of a long command one after the other on the media executor.
 
-    Between two of them other commands are served, and a reset or the deletion of the queue is
-    the end of it.
+    Other commands are served between two of them; a reset or the deletion of the queue ends it.
     """
     for part in parts:
         ranges = ((part.first, part.length),)

@@ -1,12 +1,13 @@
-"""Compare and Write as one: the fused operation, atomic to every other command.
+"""The fused operation Compare and Write, atomic with respect to all other commands.
 
-A host asks "if block 7 still holds what I read, write this to it" by two entries in a row of one
-queue: Compare, whose flags say that it is the first half, and Write, the second. The first half
-waits until the next entry of its queue is fetched. Then one piece of work, which has the blocks for
-itself, compares and perhaps writes; the halves wait for it and end one after the other. A half
-without the other is aborted.
+A host asks "if block 7 still holds what I read, write this to it" by two consecutive entries of one
+submission queue: Compare, whose FUSE field says first command (01b), and Write, the second (10b).
+The first command waits until the next entry of its queue is fetched. Then one job of the media
+executor, with exclusive access to the blocks, compares and perhaps writes; both commands wait for
+it, and complete in their order. Either without the other is aborted.
 
-Source: NVM Express Base Specification 2.0, section 3.4.2; NVM Command Set Specification 1.0, 3.1.1.
+Source: NVM Express Base Specification 2.0, section 3.4.2 (fused operations); NVM Command Set
+Specification 1.0, section 3.1.1.
 """
 
 from collections.abc import Callable, Generator
@@ -42,21 +43,23 @@ if TYPE_CHECKING:
     from potash_firmware.rpu.timing.modelled import ModelledTime
 
 StartCommand = Callable[[Command, Callable[[Command], Result]], None]
-"""Takes the first steps of a command and does what comes of them."""
+"""Starts a command by the given function; completes it or lets it wait, as the result says."""
 
 
 class Outcome(NamedTuple):
-    """The outcome of a pair's work."""
+    """What the executor found: the comparison, then the write."""
 
     difference: int | NvmeError | None
-    """The byte of the media that differs, or what is wrong with protection information."""
+    """The offset on the media of the first byte that differs, None if all are equal; or the error
+    of protection information."""
     write_error: MediaError | None = None
 
 
 def begin(controller: Controller, command: Command, run: StartCommand) -> bool:
-    """Deal with a command that is half of a fused operation, or follows one.
+    """Begin a command that is part of a fused operation, or follows a first command that waits.
 
-    False where it is to be executed by itself.
+    Returns False if the caller has to deal with the command: it is not fused, its identifier is
+    outstanding, or its FUSE field is reserved.
     """
     queue, fuse = command.queue, command.entry.fuse
     first = controller.outstanding.fused.pop(queue.qid, None)
@@ -95,27 +98,31 @@ def _missing(_: Command) -> Steps:
     raise NvmeError(
         Status.MISSING_FUSED_COMMAND, "the other half of the fused operation is not there"
     )
-    yield
+    yield  # makes this a generator
 
 
 @dataclass(eq=False, repr=False)
 class _CompareAndWrite:
-    """A pair; `compare` and `write` are the work of its halves, which begin in this order."""
+    """A pair; `compare` is the first command's task and `write` the second's.
+
+    Both wait for one future, and tasks continue in the order in which they began to wait, so that
+    the first command completes first.
+    """
 
     controller: Controller
     first: Command
     second: Command
     _before: set[Future[object]] = field(default_factory=set)
-    """Work in the way of both."""
+    """Work in flight on the same blocks, which has to end first."""
     _work: tuple[Target, Future[Outcome]] | None = None
-    """The blocks, and what is done with them."""
+    """The blocks, and the job on them once it is submitted."""
     _second_error: NvmeError | None = None
-    """The error with which the second half ends because of the first."""
+    """The error with which the second command ends because of the first."""
     _write_refused: NvmeError | None = None
     _write_lost: bool = False
     _compare_due: int | None = None
     _write_due: int | None = None
-    """The times at which the halves complete, where the drive's time is modelled."""
+    """The times at which the commands complete, if the drive's time is modelled."""
 
     def __post_init__(self) -> None:
         self._conflict = self.first.key == self.second.key or self.controller.outstanding.conflicts(
@@ -124,11 +131,11 @@ class _CompareAndWrite:
         trigger = self.controller.faults.triggered
         self._first_faults = [] if self._conflict else trigger(self.first)
         self._second_faults = [] if self._conflict else trigger(self.second)
-        # An injected delay of either half delays both.
+        # An injected delay of either command delays both.
         self._delay = self.controller.faults.delay((*self._first_faults, *self._second_faults))
 
     def compare(self) -> Steps:
-        """Check both halves, have the work done when nothing is in its way, and compare."""
+        """Check both commands, submit the job once nothing is in its way, and report the result."""
         try:
             if self._delay is not None:
                 yield self._delay
@@ -137,8 +144,8 @@ class _CompareAndWrite:
             blocks = yield from self._free_blocks()
             work = self._begin(blocks)
         except (NvmeError, GeneratorExit) as error:
-            # Where the pair makes no sense both halves say why; else the second says that it
-            # failed with the first, which may have been aborted.
+            # The second command has its error already if the pair is invalid; otherwise it fails
+            # because the first did, which may have been aborted.
             if self._second_error is None:
                 why = error.detail if isinstance(error, NvmeError) else "it was aborted"
                 self._first_failed(why)
@@ -147,14 +154,19 @@ class _CompareAndWrite:
         return (yield from self.controller.deadlines.not_before(self._compare_due, steps))
 
     def write(self) -> Steps:
-        """Wait for the same work, and say what it means for the second half."""
+        """Wait for the same job, and report the write.
+
+        These waits cannot be abandoned: the job of the first command may be writing already.
+        """
         if self._delay is not None:
             yield Wait(self._delay, never)
         while self._work is None:
             if self._second_error is not None:
                 raise self._second_error
             if not self._before:
-                yield from lost()  # an injected fault has lost the first half
+                # The first command ran before this one: without an error, a job or work in its way
+                # it was lost by an injected fault.
+                yield from lost()
             yield Wait(set(self._before), never)
         blocks, work = self._work
         yield Wait({work}, never)
@@ -162,7 +174,7 @@ class _CompareAndWrite:
         return (yield from self.controller.deadlines.not_before(self._write_due, steps))
 
     def _free_blocks(self) -> Generator[Any, Any, Target]:
-        """The blocks of both halves, once nothing is in the way. Raises NvmeError."""
+        """The blocks of both commands, once nothing is in the way. Raises NvmeError."""
         controller, first = self.controller, self.first
         if self._conflict:
             self._second_error = NvmeError(
@@ -174,7 +186,7 @@ class _CompareAndWrite:
             other.nsid, other.cdw10, other.cdw11, other.cdw12 & 0xFFFF
         ):  # fmt: skip
             self._second_error = NvmeError(
-                Status.INVALID_FIELD, "the halves of a fused operation name other blocks"
+                Status.INVALID_FIELD, "the commands of a fused operation name different blocks"
             )
             raise self._second_error
         require_pointer(first)
@@ -191,7 +203,7 @@ class _CompareAndWrite:
             yield self._before
 
     def _begin(self, blocks: Target) -> Future[Outcome]:
-        """Begin the work on both halves. Raises NvmeError."""
+        """Submit the job of both commands. Raises NvmeError."""
         controller, namespace = self.controller, blocks.namespace
         expected = expected_of(controller, self.first, blocks)
         require_correctable(namespace, blocks.slba, blocks.blocks)
@@ -233,7 +245,9 @@ class _CompareAndWrite:
             self._write_refused = error
 
     def _content(self, blocks: Target) -> tuple[Content | None, bool]:
-        """The data of the write, None where it is lost or refused, and whether it is durable."""
+        """The data to write, None if the command is lost by a fault or refused, and whether they
+        have to be on stable storage when the command completes.
+        """
         controller = self.controller
         try:
             if is_lost(self._second_faults, self.second):
@@ -252,7 +266,7 @@ class _CompareAndWrite:
         return content, fua or blocks.namespace.write_through
 
     def _compared(self, blocks: Target, work: Future[Outcome]) -> Steps:
-        """The end of the first half."""
+        """Report the comparison to the first command."""
         controller, namespace = self.controller, blocks.namespace
         failed = None
         try:
@@ -271,11 +285,11 @@ class _CompareAndWrite:
         return None
 
     def _first_failed(self, why: str) -> None:
-        """The second half fails with the first."""
+        """Make the second command fail because the first did."""
         self._second_error = NvmeError(Status.FAILED_FUSED_COMMAND, f"its first half failed: {why}")
 
     def _written(self, blocks: Target, work: Future[Outcome]) -> Steps:
-        """The end of the second half, after the first."""
+        """Report the write to the second command, after the first has completed."""
         if self._second_error is not None:
             raise self._second_error
         if self._write_refused is not None:
@@ -290,7 +304,7 @@ class _CompareAndWrite:
 
 
 def _stored(content: Content, *, durable: bool) -> MediaError | None:
-    """Write, and give the error; waits."""
+    """Write, and return the error, if any. Blocks: for the executor's threads only."""
     try:
         content.store(durable=durable)
     except MediaError as error:
