@@ -1,7 +1,8 @@
 """The supervisor of all worker processes, from the request to fork one until its exit is certain.
 
-A separate process, the fork server, forks and reaps workers; the supervisor starts one when it
-needs one. What a worker sends goes to its client in order. A worker that breaks the rules of its
+A separate process, the fork server, forks and reaps workers; the supervisor starts a fork server
+when it needs one. What a worker sends goes in order to its client, the part of the APU that uses
+it. A worker that breaks the rules of its
 channel, or closes it, is killed. When it has certainly exited, its client is notified once, after
 the worker's last messages.
 """
@@ -29,23 +30,22 @@ log = logging.getLogger(__name__)
 FORK_SERVER = "potash_firmware.apu.fork_server"
 
 START_PATIENCE = 60.0
-"""Seconds in which a worker has to be ready: its fork server has to import, on however busy a
-machine."""
+"""Seconds in which a new worker has to be ready. Long, as the fork server may still be importing on
+a busy machine."""
 
 LAST_MESSAGES = 4096
-"""Messages of a worker that are read when it has exited: more than its channel holds.
-
-A process that it has made may hold its channel open, and may even send."""
+"""The most messages of a worker that are read once it has exited: more than its channel holds, but
+not without end, should anything else hold the channel open and send."""
 
 MEANINGS: Mapping[int, str] = {
     signal.SIGSYS: ", as it made a system call that workers may not make",
     signal.SIGXCPU: ", as it took more processor time than workers may take",
 }
-"""The reasons for signals that end a worker."""
+"""The reasons for which signals end a worker."""
 
 
 RunForkServer = Callable[[socket.socket, Config, dict[str, int]], None]
-"""The fork server's part: its end of the connection, the configuration, and descriptors."""
+"""The fork server's main function; it gets its connection, the configuration and descriptors."""
 
 
 class Client(Protocol):
@@ -72,7 +72,7 @@ class Worker:
         self.kind = kind
         self.client = client
         self.ready = False
-        """It has reported so at least once: what it needs can be imported."""
+        """It has reported that it has imported what it needs."""
         self.used = False
         """It has been given an execution, so what it has kept may be somebody's data."""
         self.ending = False
@@ -88,7 +88,7 @@ class Worker:
         self.deadline = math.inf
         """The time when that exceeds its limit."""
         self.named: frozenset[int] = frozenset()
-        """The serial numbers of what it has descriptors of."""
+        """Serial numbers of the programs and memory of which it has descriptors."""
         self.seconds = 0.0
         """The seconds of all executions that have ended."""
         self._socket = end
@@ -103,7 +103,7 @@ class Worker:
         return self._socket.fileno()
 
     def send(self, message: Execute, descriptors: Sequence[int]) -> None:
-        """Send an execution. Whether it arrives shows in the process's exit."""
+        """Send an execution. A failure is only logged: the worker is gone then, and has exited."""
         try:
             socket.send_fds(self._socket, [channel.encode(message)], descriptors)
         except OSError as error:
@@ -141,7 +141,7 @@ class _Forked(NamedTuple):
 
 
 class Supervisor:
-    """Has workers forked and killed, distributes what they send, and enforces their limits."""
+    """Asks the fork server for workers, distributes what they send, and enforces their limits."""
 
     def __init__(
         self,
@@ -157,11 +157,12 @@ class Supervisor:
         self._serials = itertools.count(1)
         self._workers: dict[int, Worker] = {}
         self._due: dict[int, float] = {}
-        """The times when workers must be ready, or their exit be reported, by serial number."""
+        """The time when each worker must be ready or its exit be reported, by serial number;
+        infinite while there is no limit."""
         self._settled = False
-        """The fork server has made a worker that is ready."""
+        """A worker of this fork server has become ready, so shorter limits apply."""
         self.changed = False
-        """There are other workers, or one has closed its channel, since this was last cleared."""
+        """The list of workers to poll has changed since the service cleared this."""
 
     @property
     def control(self) -> socket.socket | None:
@@ -170,7 +171,7 @@ class Supervisor:
 
     @property
     def workers(self) -> list[Worker]:
-        """The workers that may send something."""
+        """The workers whose channel is open."""
         return [worker for worker in self._workers.values() if not worker.silent]
 
     def start(self) -> None:
@@ -190,10 +191,10 @@ class Supervisor:
         self._started(process, mine)
 
     def fork(self, run: RunForkServer) -> None:
-        """Start a fork server, whose `run` this is, that shares what this process has imported.
+        """Start a fork server as a fork of this process, to save its imports; `run` is its main.
 
-        It shares this process's memory, too, and its workers do. So this is only for a process that
-        has not received anything of a host yet.
+        It and its workers share this process's memory. So this is only for a process that has not
+        received anything of a host yet.
         """
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
@@ -211,7 +212,7 @@ class Supervisor:
         self._settled = False
 
     def spawn(self, kind: int, client: Client) -> Worker:
-        """Have a worker forked; executions can be sent to it immediately."""
+        """Request a worker; an execution that is sent before it is ready waits in the channel."""
         self.start()
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
@@ -222,7 +223,7 @@ class Supervisor:
         # The client of a check limits its time.
         self._due[worker.serial] = math.inf
         if kind != channel.CHECKER:
-            self._wait_for(worker, START_PATIENCE)
+            self._expect_within(worker, START_PATIENCE)
         return worker
 
     def execute(
@@ -233,10 +234,10 @@ class Supervisor:
         others: Sequence[int],
         seconds: float,
     ) -> None:
-        """Give a worker an execution, which may take so many seconds.
+        """Give a worker an execution, which may take at most `seconds`.
 
         `shared` has descriptors by serial number, of which the worker gets those that the execution
-        names and its last one did not; `others` are those of data and media.
+        names and its last one did not; `others` are descriptors of this execution alone.
         """
         descriptors = [shared[serial] for serial in sorted(message.named - worker.named)]
         descriptors += others
@@ -247,10 +248,10 @@ class Supervisor:
         worker.send(message, descriptors)
 
     def finish(self, worker: Worker) -> None:
-        """Its execution has ended. A worker that is not to be used again is killed.
+        """Note that a worker's execution has ended. Kill the worker if it is retired.
 
-        Nor is one whose executions have taken more than the longest one may: the kernel gives it
-        the processor for twice as long (`confined.CPU_FACTOR`).
+        It is also killed if its executions have together taken longer than one may: the kernel ends
+        it at `confined.CPU_FACTOR` times that limit, which must not happen in the next one.
         """
         if worker.began is not None:
             worker.seconds += self._monotonic() - worker.began
@@ -259,23 +260,25 @@ class Supervisor:
             self.kill(worker)
 
     def retire(self, worker: Worker) -> None:
-        """Have a worker killed as soon as it has no execution."""
+        """Kill a worker as soon as it has no execution."""
         worker.retired = True
         if worker.began is None:
             self.kill(worker)
 
     def kill(self, worker: Worker) -> None:
-        """Have a worker killed, once; its client is notified when it has exited."""
+        """Request a worker's end, once; its client is notified when it has exited."""
         if worker.ending:
             return
         worker.ending = True
         worker.deadline = math.inf
-        # The fork server has to report its exit soon, unless it has.
-        self._wait_for(worker, self._config.limits.patience if self._settled else START_PATIENCE)
+        # The fork server has to report its exit soon, unless that report has already come.
+        self._expect_within(
+            worker, self._config.limits.patience if self._settled else START_PATIENCE
+        )
         self._request(channel.Kill(worker.serial), [])
 
     def listen(self, worker: Worker) -> bool:
-        """Handle a worker's messages; True if there were any, and nothing else to do."""
+        """Handle a worker's messages; True if there were any and it is not being killed."""
         return self._listen(worker, worker.client.messages_at_once)
 
     def reap(self) -> None:
@@ -304,10 +307,10 @@ class Supervisor:
         return max(0.0, first - self._monotonic()) if first < math.inf else None
 
     def expire(self) -> None:
-        """End what has exceeded its time: executions, and a fork server that does not answer.
+        """End executions that have exceeded their time, and a fork server that does not answer.
 
-        Its workers end with it, as only another one can make new ones. (A worker that waits for a
-        disk ends when the disk answers, under any fork server.)
+        A fork server that is late with a worker or an exit is assumed to hang; its workers die with
+        it. (One that waits for a disk dies when the disk answers, under any fork server.)
         """
         now = self._monotonic()
         if min(self._due.values(), default=math.inf) <= now:
@@ -315,7 +318,7 @@ class Supervisor:
             if self._process is not None:
                 log.error("the fork server does not answer any more, and is ended")
                 self._process.send_signal(signal.SIGKILL)
-        for worker in [one for one in self._workers.values() if one.deadline <= now]:
+        for worker in [worker for worker in self._workers.values() if worker.deadline <= now]:
             worker.deadline = math.inf
             worker.client.expired(worker)
 
@@ -375,7 +378,7 @@ class Supervisor:
             self._process.wait()
             self._process = None
 
-    def _wait_for(self, worker: Worker, seconds: float) -> None:
+    def _expect_within(self, worker: Worker, seconds: float) -> None:
         before = self._due.get(worker.serial)
         if before is not None:
             self._due[worker.serial] = min(self._monotonic() + seconds, before)
@@ -386,14 +389,14 @@ class Supervisor:
         try:
             socket.send_fds(self._control, [channel.encode(request)], descriptors)
         except OSError as error:
-            # It has exited (or hangs, which only its end can mend): `reap` finds that.
+            # It has exited, or hangs and is killed: `reap` sees the closed connection.
             log.warning("a request does not reach the fork server: %s", error)
             if self._process is not None:
                 self._process.send_signal(signal.SIGKILL)
 
 
 def cause(code: int) -> str:
-    """The reason of a worker's exit, from its exit code or a signal's number negated."""
+    """The reason for a worker's exit, from its exit code or a negated signal number."""
     if code >= 0:
         return f"it exited with status {code}"
     try:

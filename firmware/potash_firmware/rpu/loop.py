@@ -2,7 +2,8 @@
 
 One pass takes the host's writes, then what the media and the APU have finished, then new commands,
 and ends with one interrupt for each vector. It never waits, and it is bounded, so that a host that
-floods one queue does not delay register accesses for long. Every timer of the firmware is here.
+floods one queue does not delay register accesses for long. `Rpu.timeout` has the next of all timers
+of the firmware.
 """
 
 import logging
@@ -58,18 +59,19 @@ from pyvfio_user.memory import AccessFault
 log = logging.getLogger(__name__)
 
 SPINS = 10
-"""Reads of doorbells in memory, a microsecond each, between two passes that nothing calls for."""
+"""Reads of the doorbells in vain, about a microsecond each, after which `Rpu.spin` gives up."""
 
 HOST_WRITES_PER_PASS = 1024
+"""Register writes of one pass, so that a host that floods registers does not delay commands."""
 
 FAULT_LOG_INTERVAL = 60.0
-"""Seconds before another failed pass is worth a line."""
+"""Seconds between two log lines about passes that failed."""
 
 _DOORBELL_ERRORS = {
     UnknownDoorbell: (ErrorEvent.INVALID_DOORBELL_REGISTER, Status.INVALID_QUEUE_IDENTIFIER),
     InvalidDoorbell: (ErrorEvent.INVALID_DOORBELL_VALUE, Status.INVALID_FIELD),
 }
-"""Each with the most applicable status, which the log wants of an error that no command had."""
+"""Each with the closest status: the error log requires one even outside a command."""
 
 
 class Rpu:
@@ -104,7 +106,7 @@ class Rpu:
         self._polling = Polling(clock, rest=None if board.queues.page is None else IDLE_POLL)
         self._interrupts = Interrupts(board, self.controller.faults, clock)
         if settings.time is not None:
-            from potash_firmware.rpu.command_sets.timed import timed  # NumPy, as in the controller
+            from potash_firmware.rpu.command_sets.timed import timed  # NumPy
 
             commands = timed(commands)
         self._commands = Commands(
@@ -113,7 +115,7 @@ class Rpu:
             self._interrupts,
             admin,
             commands,
-            # Polls for room soon: the host may never ring for it.
+            # Poll for room soon: a host may free entries without ringing a doorbell.
             blocked=lambda: self._polling.worked(0),
             clock=clock,
         )
@@ -130,7 +132,7 @@ class Rpu:
         )
         board.migration = self.migration
         self.holding: Holding | None = None
-        """Stops the guest for jobs that are behind, where that is possible."""
+        """Stops the guest while emulated jobs are behind the model, if there is a QEMU monitor."""
         self._features_version = -1
         self._cut_short = False
         self._logged_until = clock()
@@ -174,12 +176,11 @@ class Rpu:
         return earliest(*limits)
 
     def spin(self) -> None:
-        """Instead of a tick of no time at all: wait for the host to store something, for a moment,
-        and execute what it has, for as long as a pass may take.
+        """Poll the doorbells for a moment, and execute new commands for up to PASS_TIME.
 
-        The loop around takes as long as a pass does, which is half of what a host that has one
-        command at a time waits for. Others who want this processor get it: a guest may have as many
-        of its own.
+        The device's loop calls this instead of sleeping when `timeout` is 0: one of its rounds
+        takes as long as a pass, so it would double the latency at queue depth 1. `sched_yield` lets
+        other processes, such as the guest's virtual processors, use this processor.
         """
         queues = self._board.queues
         now = self._clock()
@@ -200,17 +201,17 @@ class Rpu:
                     before, now = now, self._clock()
                     self._polling.yielded(now - before)
         except AccessFault:
-            pass  # The pass that follows finds that too.
+            pass  # The next pass meets the same fault, and handles it.
 
     def _execute_at_once(self) -> bool:
-        """The part of a pass that plain commands need; False where the rest of one is to follow."""
+        """Poll the queues and send interrupts only. Returns False if a whole pass has to follow."""
         if self._board.dma.remote:
-            return False  # what waits for messages is a whole pass's
+            return False  # memory that is reached by messages: only a whole pass waits for them
         try:
             self._poll_and_execute()
             self._interrupts.send()
         except AccessFault as fault:
-            self._memory_is_gone(fault)
+            self._queue_memory_failed(fault)
             return False
         except Exception as error:
             log.debug("commands were cut short", exc_info=True)
@@ -224,12 +225,13 @@ class Rpu:
         )
 
     def power_on(self) -> None:
-        """Remember the time before; waits for the sidecar."""
+        """Load the state of the last power cycle. Blocks until the sidecar is read."""
         self.controller.power_on()
 
     def power_off(self, *, clean: bool) -> None:
-        """Flush everything to stable storage; `clean` unless something has failed. Waits."""
-        ended = flushing(self.controller.namespaces.blocks.values())()
+        """Flush everything to stable storage; `clean` unless something has failed. Blocks."""
+        flush = flushing(self.controller.namespaces.blocks.values())
+        ended = flush()
         for namespace, error in ended:
             if error is not None:
                 log.error("namespace %d: %s", namespace.nsid, error.strerror)
@@ -238,21 +240,22 @@ class Rpu:
 
     @property
     def apu_may_start(self) -> bool:
-        """Nothing reads the arenas any more on behalf of an APU that is gone."""
+        """True if there is no APU, and no write-back of the last one still reads the arenas."""
         return self._apu.port is None and not self._write_backs
 
     def apu_started(self, port: RpuPort) -> None:
         """An APU runs and listens at the other end of `port`."""
+        # The APU before will never report what it left unfinished.
         self._write_backs.apu_lost()
         if self.controller.job_time is not None:
             self.controller.job_time.apu_lost()
         self._apu.connect(port)
 
     def service(self, *, media: bool = True, apu: bool = True) -> bool:
-        """Do what there is to do; True when more is waiting already.
+        """Do what there is to do; True if more is waiting already.
 
-        Whatever the firmware does wrong here ends the session, with controller fatal status, and
-        not the drive.
+        An exception here is a bug of the firmware: it sets controller fatal status, and the drive
+        goes on.
 
         Args:
             media: the media executor may have finished something.
@@ -267,6 +270,7 @@ class Rpu:
         except Exception as error:
             log.debug("a pass of the firmware was cut short", exc_info=True)
             self._fault(error)
+            # Tried again soon after the first failure only: a bug may be there in each pass.
             more = not self._cut_short or bool(self._board.registers.host_writes)
             self._cut_short = True
         else:
@@ -276,14 +280,14 @@ class Rpu:
         return more and not self.migration.stopped
 
     def _fault(self, error: Exception) -> None:
-        """A pass has met a mistake of the firmware: a host that is there has to reset."""
+        """Deal with a bug of the firmware: an enabled controller fails until the host resets it."""
         reason = f"a mistake of the firmware: {error!r}"
         if self.lifecycle.state in (ControllerState.ENABLING, ControllerState.READY):
             try:
                 self.lifecycle.fail(reason)
-            except Exception:  # perhaps the same, in what is recorded of a fault
+            except Exception:  # recording the failure may meet the same bug
                 log.debug("the fault is not recorded whole", exc_info=True)
-        elif self._clock() >= self._logged_until:  # no line for each pass of a mistake that stays
+        elif self._clock() >= self._logged_until:  # no line for each pass of a bug that stays
             self._logged_until = self._clock() + FAULT_LOG_INTERVAL
             log.error("%s", reason)
 
@@ -299,13 +303,13 @@ class Rpu:
             self._poll_media()
         if apu and self._apu.port is not None:
             for message in self._apu.messages():
-                self._heed(message)
+                self._handle_message(message)
         while self._engine.ended:
             self._scheduler.ended(self._engine.ended.popleft())
         if self._scheduler.ready:
             self._scheduler.run()
         if self._deadlines.heap and self._scheduler.time_passes():
-            self._polling.worked(0)  # who is answered may have another command
+            self._polling.worked(0)  # a host that gets a completion may send its next command
         if self.lifecycle.state is ControllerState.ENABLING or self.lifecycle.flush_is_due:
             self.lifecycle.service()
         try:
@@ -316,13 +320,13 @@ class Rpu:
                 if self._scheduler.ready:
                     self._scheduler.run()
         except AccessFault as fault:
-            self._memory_is_gone(fault)
+            self._queue_memory_failed(fault)
         if self._keep_alive.due is not None and self._keep_alive.expired:
             self._host_is_dead()
         try:
             self._interrupts.send()
         except AccessFault as fault:
-            self._memory_is_gone(fault)
+            self._queue_memory_failed(fault)
         self._persistence.service()
         return (
             bool(self._board.registers.host_writes)
@@ -338,9 +342,9 @@ class Rpu:
             )
         )
 
-    def _memory_is_gone(self, fault: AccessFault) -> None:
-        """A queue's memory cannot be used; if only because of what the host wants first, it will
-        be."""
+    def _queue_memory_failed(self, fault: AccessFault) -> None:
+        """Fail the controller as a queue's memory cannot be accessed, unless the access was only
+        interrupted by a message of the client, after which it is tried again."""
         if not self._board.dma.interrupted:
             self.lifecycle.fail(f"queue memory is gone: {fault}")
 
@@ -348,11 +352,11 @@ class Rpu:
         self._scheduler.resume()
         self._scheduler.run()
         for qid, completions in self._board.queues.completions.items():
-            if completions.blocked:  # it may have been given room meanwhile
+            if completions.blocked:  # the host may have made room during the pause
                 self._doorbell(doorbell_offset(qid, completion=True), completions.head)
 
     def _session_ended(self) -> None:
-        """Nobody waits any more for interrupts of the session."""
+        """Drop pending interrupts: the session that they belong to has ended."""
         self._interrupts.clear()
 
     def _host_is_dead(self) -> None:
@@ -390,7 +394,7 @@ class Rpu:
                 self._interrupts.announce(queue)
 
     def _doorbell_error(self, error: InvalidDoorbell | UnknownDoorbell) -> None:
-        # No line for each ring: a host could make its reader slow.
+        # No line for each write: a host could flood whoever reads the log.
         if self.controller.alerts.error(*_DOORBELL_ERRORS[type(error)]):
             log.warning("%s", error)
 
@@ -399,7 +403,7 @@ class Rpu:
             self._media_work.finished(future)
             self._scheduler.ended(future)
 
-    def _heed(self, message: ToRpu) -> None:
+    def _handle_message(self, message: ToRpu) -> None:
         """Do what a message of the APU asks for."""
         job_time = self.controller.job_time
         match message:
@@ -423,7 +427,7 @@ class Rpu:
     def _poll_and_execute(self) -> None:
         if self.lifecycle.state is not ControllerState.READY:
             return
-        # Also during a shutdown: what waits for room is still owed.
+        # Also while a shutdown is in progress: completions that wait for room must still be posted.
         freed, errors = self._board.queues.poll()
         for completions in freed:
             self._interrupts.announce(completions)

@@ -38,7 +38,7 @@ def never() -> bool:
 
 
 class Wait(NamedTuple):
-    """What a task waits for (no callable), and how to end the wait early.
+    """The object that a task waits for (no callable), and the ways to end the wait early.
 
     `cancel` undoes what was registered for the wait, and returns True, if the wait can be
     abandoned. `stop` asks the work behind the future `what` to end soon; the task then fails with
@@ -111,7 +111,7 @@ class Task:
         self.single = False
         """True if the task waits for one future, whose result is the value of its `yield`."""
         self.waits_for: object = None
-        """What it yielded last; for a callable, the future of the call."""
+        """The value that it yielded last; for a callable, the future of the call."""
 
     @property
     def over(self) -> bool:

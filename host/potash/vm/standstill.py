@@ -1,19 +1,21 @@
 """Stops a guest for a device whose emulation takes longer than the modelled hardware would.
 
 When a job is emulated more slowly than the modelled hardware would execute it, the guest would
-measure the emulation. So the guest's clocks are stopped until the emulation is no longer behind:
-QEMU's `stop` and `cont` stop all clocks of a guest but the RTC. Guest time is the host's monotonic
+measure the emulation. So the guest is stopped until the emulation is no longer behind: QEMU's
+`stop` halts the processors and the virtual clock, to which all clocks of the guest but the RTC
+belong, and `cont` lets them go on. Guest time is the host's monotonic
 clock less an offset, to which each stop adds its duration. For example, with an offset of 0, a stop
 from 100 ms to 130 ms leaves an offset of 30 ms: when the host's clock shows 150 ms, it is 120 ms in
 the guest.
 
 Several holders may request a stop: it begins with the first one and ends when the last has released
 it. A stop that was requested elsewhere (by a user at another monitor, or by another device of the
-same guest) is not ended here; a stop that is ended elsewhere too early is begun again.
+same guest) is not ended here, unless it was requested during a stop of ours, which cannot be
+noticed; if someone else ends ours early, it is requested again.
 
-The offset is measured with the HPET, whose main counter counts the time in which the machine runs
-(IA-PC HPET specification 1.0a, 2.3). The times of QEMU's events, which are used where there is no
-HPET, are up to 0.2 ms wrong each time, always in the same direction.
+The offset is measured with QEMU's HPET, whose main counter follows the virtual clock (registers:
+IA-PC HPET specification 1.0a, section 2.3). The times of QEMU's events, which are used where there
+is no HPET, are up to 0.2 ms wrong each time, always in the same direction.
 """
 
 import logging
@@ -30,26 +32,30 @@ from potash.vm.qmp import Message, Monitor, event_time
 log = logging.getLogger(__name__)
 
 DEFAULT_LIMIT = 300
-"""Seconds of a stop after which the guest continues, even if it is still held."""
+"""Seconds that a stop may last; then the guest continues, even if it is still held."""
 
 HPET_CAPABILITIES = 0xFED00000
-"""Revision and vendor in the lower 32 bits, the counter's period in femtoseconds in the upper."""
+"""Guest-physical address of the register with the revision and vendor in the lower 32 bits, and the
+counter's period in femtoseconds in the upper."""
 HPET_COUNTER = 0xFED000F0
+"""Guest-physical address of the main counter."""
 INTEL = 0x8086
 LONGEST_PERIOD = 0x05F5E100
 """Femtoseconds: the specification's maximum."""
 
 READS = 4
+"""Reads of the counter for one measurement, at most."""
 QUICK = 300_000
 """Nanoseconds within which a read of the counter is exact enough not to be repeated."""
 TOLERANCE = 1_000_000
-"""Nanoseconds by which a stop may be negative, as measured with the counter."""
+"""Nanoseconds that a stop may last less than none by the counter: the error of a measurement."""
 LATE = 1_000_000_000
-"""Nanoseconds by which a stop may be longer by the counter than by the events: the clock stops
-before the processors do, which the event reports, and another device may have stopped the guest."""
+"""Nanoseconds that a stop may be longer by the counter than by the events. The clock stops before
+the event STOP, which is sent when the processors have stopped; and a stop by another device of the
+guest may not be in our events."""
 
 END_LIMIT = 2.0
-"""Seconds that a device waits at its end for its guest to continue."""
+"""Seconds that `close` waits, at most, for the guest to continue."""
 
 _WORDS = re.compile(r":\s*0x([0-9a-fA-F]{8})\s+0x([0-9a-fA-F]{8})")
 
@@ -86,10 +92,11 @@ class Standstill:
 
     Args:
         path: socket of a monitor that has no other client. QEMU need not listen yet.
-        clock: guest time. It is frozen from before a stop until after its end, so that it is never
-            ahead of the guest's own.
+        clock: guest time. It is frozen from before a stop until after its end, so that it is not
+            ahead of the guest's own; for a stop requested elsewhere it may be, until QEMU reports
+            the stop.
         limit: seconds that a stop may last.
-        wall: nanoseconds of the clock that guest time is derived from.
+        wall: nanoseconds of the host's monotonic clock, from which guest time is derived.
         realtime: seconds of the clock that QEMU uses for the times of events.
     """
 
@@ -119,7 +126,7 @@ class Standstill:
         self._idle = False
         self._running = False
         self._clock_runs = False
-        """The guest's clock certainly runs: it starts some time after the event RESUME."""
+        """The guest's clock is known to run: it starts some time after the event RESUME."""
         self._stopped_here = False
         self._began = 0
         """The time at which the current stop was requested."""
@@ -130,6 +137,7 @@ class Standstill:
         self._since: int | None = None
         """The earliest time at which the first of these stops can have begun."""
         self._unsettled = False
+        """The guest has continued since its clock's offset was measured last."""
         self._counter_period: int | None = None
         self._origin: int | None = None
         """Guest time at which the counter was 0."""
@@ -137,7 +145,7 @@ class Standstill:
     # Requests of the device.
 
     def hold(self, holder: object) -> None:
-        """Stop the guest soon; does not wait. Has no effect if `holder` holds it already."""
+        """Request a stop, and return at once. Has no effect if `holder` holds the guest already."""
         self._holders.add(holder)
         self._proceed()
 
@@ -150,7 +158,7 @@ class Standstill:
 
     @property
     def stands(self) -> bool:
-        """True while the guest is stopped, here or elsewhere."""
+        """True once the guest is stopped, here or elsewhere, and no request is in progress."""
         return self._idle and not self._running
 
     def attach(self) -> None:
@@ -201,7 +209,7 @@ class Standstill:
         self._proceed()
 
     def close(self) -> None:
-        """Let the guest continue, and disconnect; waits for that, for at most two seconds."""
+        """Let the guest continue, for which this waits at most END_LIMIT, and disconnect."""
         self._holders.clear()
         deadline = time.monotonic() + END_LIMIT
         self._proceed()
@@ -223,7 +231,7 @@ class Standstill:
         return bool(self._holders) and not self.over
 
     def _proceed(self) -> None:
-        """Continue the conversation where it waits for a request of the device."""
+        """Continue the conversation if it waits for a request of the device."""
         if self._idle and self._monitor is not None:
             self._send(_NO_MESSAGE)
 
@@ -245,7 +253,7 @@ class Standstill:
             self._lose(error)
 
     def _lose(self, error: GuestError) -> None:
-        """Disconnect from a monitor that is gone or unusable; guest time continues as it is."""
+        """Disconnect from a monitor that is gone or unusable; guest time continues from there."""
         if self._monitor is None:
             return
         idle = self._idle and not self._holders and self._since is None
@@ -342,32 +350,33 @@ class Standstill:
         self.stops += 1
 
     def _settle(self) -> Generator[_Request, Message, None]:
-        """Measure the offset of the clock of the guest, which runs again."""
+        """Measure the offset of the guest's clock after the guest has continued."""
         self._unsettled = False
         before = self._clock.offset
         latest = self._wall()
         ahead = (yield from self._compare()) if self._counter_period else None
         if not self._running:
-            return  # It is measured after the stop that has just begun.
+            return  # It has been stopped again, and is measured after that stop.
         since = latest if self._since is None else self._since
         offset = before + min(self._stopped_for, latest - since)
         if ahead is not None:
             middle, slack = sum(ahead) // 2, TOLERANCE + ahead.high - ahead.low
             found = None if self._origin is None else middle - self._origin
+            # A plausible stop is not negative, and no longer than the time since it began.
             if found is not None and -slack <= found - before <= latest - since + LATE:
                 offset = found
             else:  # the first measurement, or the counter was reset or halted
                 self._origin = middle - offset
         if self._unsettled:
-            return  # It has been stopped again.
+            return  # It was stopped and has continued meanwhile: measure again.
         self._since, self._stopped_for = None, 0
         self._clock.thaw(offset)
 
     def _compare(self) -> Generator[_Request, Message, Bounds | None]:
-        """Compare the host's clock with the counter, by one quick read of it or several slow ones.
+        """Read the counter until a read is quick enough, READS times at most; combine the bounds.
 
-        After a RESUME that was requested elsewhere, the clock may not run yet, so two reads have to
-        agree.
+        After a RESUME that was requested elsewhere, the clock may not run yet, so a quick read
+        counts only if it agrees with the one before.
         """
         found: Bounds | None = None
         agree = 0

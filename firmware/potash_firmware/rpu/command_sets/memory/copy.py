@@ -42,7 +42,7 @@ class CopySource(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What one step of a copy moves."""
+    """The bytes that one step of a copy moves."""
 
     source: CopySource
     target: memoryview

@@ -43,16 +43,8 @@ class Target:
     """
 
     __slots__ = (
-        "blocks",
-        "deac",
-        "fua",
-        "length",
-        "namespace",
-        "offset",
-        "placement",
-        "protection",
-        "ranges",
-        "slba",
+        "blocks", "deac", "fua", "length", "namespace", "offset", "placement", "protection",
+        "ranges", "slba",
     )  # fmt: skip
 
     def __init__(

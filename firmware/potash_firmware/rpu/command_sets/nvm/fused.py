@@ -47,7 +47,7 @@ StartCommand = Callable[[Command, Callable[[Command], Result]], None]
 
 
 class Outcome(NamedTuple):
-    """What the executor found: the comparison, then the write."""
+    """The executor's result: of the comparison, then of the write."""
 
     difference: int | NvmeError | None
     """The offset on the media of the first byte that differs, None if all are equal; or the error
