@@ -1,14 +1,16 @@
 """A worker: the confined process in which programs run, one execution after another.
 
 For an accelerator, programs run in the memory of its buffers: the worker reads the input from the
-media and leaves the output in that memory; it never writes media. For a compute namespace, they run
-on memory ranges that are mapped. It may be killed, or crash, at any moment: nothing outside depends
-on its coming to an end.
+media and leaves the output in that memory. It never writes media: a program's writes are gathered
+there, and the RPU performs them after the job. For a compute namespace, programs run on memory
+ranges that are mapped. A worker may be killed, or crash, at any moment: nothing outside relies on
+it to finish.
 
 What the next execution of the same program needs is kept: the linked program, the table of its
-helpers and its machine. What the next execution does not name is closed and unmapped before that.
+helpers and its machine. What the next execution does not name is closed and unmapped before it
+starts.
 
-Alkali CSD platform documentation, section 3.4 (APU Software).
+The board's worker: Alkali CSD platform documentation, section 3.4 (APU Software).
 """
 
 import logging
@@ -52,13 +54,13 @@ LOG_TYPES: dict[bpf.FaultKind, LogEntryType] = {
     bpf.FaultKind.INSTRUCTION_LIMIT: LogEntryType.LIMIT_EXCEEDED,
     bpf.FaultKind.CALL_DEPTH: LogEntryType.LIMIT_EXCEEDED,
 }
-"""The type of the log entry of a fault; that of others is ACCELERATOR_ERROR."""
+"""The type of the log entry of a fault; other faults are logged as ACCELERATOR_ERROR."""
 
 LEVELS = {Level.INFO: LogEntryType.PROGRAM_OUTPUT, Level.ERROR: LogEntryType.ACCELERATOR_ERROR}
 """The type of the log entry of a text that a program logs."""
 
 CLOSED = -1
-"""In a descriptor's place: what it is of has been read."""
+"""In place of a descriptor whose contents have been read."""
 
 FAILURES = (bpf.Fault, bpf.ProgramError, ValueError, MediaReadError, MemoryError)
 """The failures of programs; any other exception is an error of the firmware."""
@@ -80,7 +82,7 @@ def run(
         return
     name = channel.process_name(kind)
     config.log.apply(name)
-    log.debug("%s is there", name)
+    log.debug("%s started", name)
     if "trace" in descriptors:
         record(COMPUTE, descriptors["trace"], name, level=logging.DEBUG)
     kept = {"trace"} if kind == channel.ENGINE else {f"arena{kind}", "counters", "trace"}
@@ -103,7 +105,7 @@ class Worker:
     """A worker of any kind: it receives executions, runs them, and reports."""
 
     largest: ClassVar[int] = channel.MAX_MESSAGE
-    """Bytes of a message that it receives."""
+    """Size of the largest message that it receives, in bytes."""
 
     def __init__(self, end: socket.socket, config: Config) -> None:
         self._end = end
@@ -170,7 +172,7 @@ class Worker:
         """Clear the memory of an execution, when it has been answered."""
 
     def _choose_row(self, message: Execute) -> None:
-        """Have an execution report its modelled time in the row that it names."""
+        """Select the row of counters in which an execution reports its modelled time."""
 
     def _send(self, message: FromWorker) -> None:
         self._end.send(channel.encode(message), socket.MSG_NOSIGNAL)
@@ -208,7 +210,7 @@ class Checker(Worker):
 
 
 class _ProgramWorker(Worker):
-    """A worker that runs programs on `engine`; their models and their work count in `row`."""
+    """A worker that runs programs on `engine`; models and modelled work are counted in `row`."""
 
     def __init__(
         self,

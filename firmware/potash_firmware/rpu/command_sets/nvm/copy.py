@@ -1,6 +1,7 @@
-"""Copy: blocks of the same namespace, or bytes of memory namespaces, to blocks.
+"""Copy, from blocks of the same namespace or from bytes of memory namespaces, to blocks.
 
-It is one piece of work, so that all sources are read before the first block is written.
+One job of the media executor reads all sources and then writes, so that overlapping ranges are
+copied correctly.
 
 Source: NVM Command Set Specification 1.0, section 3.2.2 (Copy); 1.2, figure 41 (format 4h).
 """
@@ -45,7 +46,7 @@ from potash_firmware.rpu.protection.request import ProtectionRequest, Tags
 
 
 def copy(controller: Controller, command: Command) -> Steps:
-    """Blocks or bytes to blocks: as if all were read before the first is written."""
+    """Check a Copy command and its source ranges, and copy."""
     fields = Copy.decode(command.entry.cdws)
     namespace = controller.namespaces.usable(command.entry.nsid)
     if fields.desfmt not in (COPY_FORMAT_0, COPY_FORMAT_1, CopyFormat.MEMORY) or (
@@ -105,23 +106,22 @@ def _require_copyable(controller: Controller, namespace: Namespace, fields: Copy
     if fields.desfmt != (COPY_FORMAT_0 if kept.guard == 16 else COPY_FORMAT_1):
         raise NvmeError(
             Status.INVALID_NAMESPACE,
-            f"source ranges of format {fields.desfmt} are for other protection information",
+            f"source ranges of format {fields.desfmt} do not fit the protection information",
         )
+    # Both strip and regenerate protection information, or both pass it on.
     if (fields.prinfor ^ fields.prinfow) & PRACT:
-        raise NvmeError(
-            Status.INVALID_FIELD, "protection information is replaced, or it is passed on"
-        )
+        raise NvmeError(Status.INVALID_FIELD, "PRACT has to be equal for reading and for writing")
 
 
 def _from_memory(
     controller: Controller, command: Command, namespace: Namespace, fields: Copy, data: memoryview
 ) -> Steps:
-    """Format 4h. Raises NvmeError."""
+    """Copy from memory namespaces (format 4h). Raises NvmeError."""
     limits, block_size = copy_limits(namespace.block_size), namespace.block_size
     listed = list(MemorySourceRange.decode_list(data))
     total = sum(one.nbyte for one in listed)
     if total % block_size or not total:
-        raise NvmeError(Status.INVALID_FIELD, f"{total} bytes are no whole blocks")
+        raise NvmeError(Status.INVALID_FIELD, f"{total} bytes are not a whole number of blocks")
     largest = max(one.nbyte for one in listed)
     if largest > limits.mssrl * block_size or total > limits.mcl * block_size:
         raise _too_much(f"{total} bytes in {len(listed)} ranges")
@@ -136,7 +136,7 @@ def _from_memory(
 
 
 def _memory_enabled(controller: Controller) -> bool:
-    """Format 4h can be used: there is memory, and the host has enabled the format if it has to."""
+    """True if format 4h can be used: there is memory, and the host has enabled it if it has to."""
     if CommandSet.MEMORY not in controller.namespaces.enabled:
         return False
     value = controller.features.read(Select.CURRENT, FeatureId.HOST_BEHAVIOR_SUPPORT)
@@ -151,7 +151,7 @@ def _write(
     sources: Sequence[Target],
     memory: list[memoryview] | None = None,
 ) -> Steps:
-    """Write `sources`, or pieces of memory, to `destination`, while nobody else touches either.
+    """Write `sources`, or pieces of memory, to `destination`, with exclusive access to both.
 
     Raises NvmeError.
     """
@@ -160,9 +160,10 @@ def _write(
     ranges = [one.ranges[0] for one in (destination, *sources)]
     placement = placement_of(controller, fields.dtype, fields.dspec)
 
-    def written() -> Steps:
+    def steps() -> Steps:
         while before := in_the_way(namespace, ranges, writes=True, alone=True):
             yield before
+        # Only now: the commands that were waited for may have changed the sources.
         for one in sources:
             namespace.require_readable(one.slba, one.blocks)
             require_correctable(namespace, one.slba, one.blocks)
@@ -172,19 +173,19 @@ def _write(
             controller.placement.write(namespace.nsid, placement, length)
         namespace.claim(destination.slba, destination.blocks)
         try:
-            unread = yield controller.media_work.on_blocks(
+            error = yield controller.media_work.on_blocks(
                 namespace.in_flight,
                 ranges,
                 partial(_move, destination, sources, memory, namespace.dulbe, durable),
                 writes=True,
                 alone=True,
             )
-        except MediaError as error:
-            raise write_error(controller, namespace, error) from None
-        if isinstance(unread, NvmeError):
-            raise controller.failures.unprotected(namespace.nsid, unread)
-        if unread is not None:
-            raise read_error(controller, namespace, unread)
+        except MediaError as failure:
+            raise write_error(controller, namespace, failure) from None
+        if isinstance(error, NvmeError):
+            raise controller.failures.unprotected(namespace.nsid, error)
+        if error is not None:
+            raise read_error(controller, namespace, error)
         controller.health.count_write(length)
         if heal:
             yield from healed(controller, namespace, destination.slba, destination.blocks)
@@ -197,7 +198,7 @@ def _write(
         due = controller.timing.copy(
             namespace.nsid, ranges[1:], destination.offset, length, fua=fua, stream=stream
         )
-    return (yield from controller.deadlines.not_before(due, written()))
+    return (yield from controller.deadlines.not_before(due, steps()))
 
 
 def _move(
@@ -207,9 +208,10 @@ def _move(
     dulbe: bool,
     durable: bool,
 ) -> MediaError | NvmeError | None:
-    """Read all, then write; waits. The error of a source, or of protection information.
+    """Read all, then write. Blocks: for the executor's threads only.
 
-    Raises MediaError where the blocks cannot be written.
+    Returns the error of a source or of protection information, so that the caller can tell it from
+    that of the destination, which is raised as MediaError.
     """
     parts = [content_of(one) for one in sources]
     try:
@@ -231,4 +233,6 @@ def _move(
 
 
 def _too_much(what: str) -> NvmeError:
-    return NvmeError(Status.COMMAND_SIZE_LIMIT_EXCEEDED, f"{what} are more than one Copy takes")
+    return NvmeError(
+        Status.COMMAND_SIZE_LIMIT_EXCEEDED, f"{what} exceed the limits of a Copy command"
+    )
