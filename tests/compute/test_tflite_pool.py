@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from potash.models.builder import FusedActivation, GraphBuilder, Padding, Tensor
 from potash_device.vta.config import Config
 from potash_device.vta.isa import Alu, AluOpcode
-from potash_firmware.tflite.arithmetic.division import divide
-from potash_firmware.tflite.arithmetic.requantization import Steps
+from potash_firmware.tflite.arithmetic.requantization import Steps, divide
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.lowering import Rounding
 from potash_firmware.tflite.runtime import infer, inspect

@@ -11,8 +11,8 @@ from potash.models.builder import GraphBuilder
 from potash_firmware.apu import models as apu_models
 from potash_firmware.apu.models import Models
 from potash_firmware.tflite import runtime
-from potash_firmware.tflite.state import keeps_state
 from potash_firmware.tflite.validation import ModelError
+from potash_firmware.tflite.variables.accesses import keeps_state
 from potash_firmware.tflite.writer import ModelBuilder
 from support.tflite import reference
 

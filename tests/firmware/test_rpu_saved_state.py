@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from potash_device.media.memory import MemoryMedia
-from potash_firmware.rpu.migration import form
+from potash_firmware.rpu.migration.saved import join, split
 from pyvfio_user.migration import State
 from support.migration import finish, load, save, stop, write
 from support.nvme_host import DATA, Host
@@ -57,11 +57,11 @@ def test_every_truncated_state_is_refused(host: Host) -> None:
 
 
 def parts(state: bytes) -> dict[str, bytes]:
-    return {name: bytes(content) for name, content in form.split(state).items()}
+    return {name: bytes(content) for name, content in split(state).items()}
 
 
 def joined(sections: dict[str, bytes]) -> bytes:
-    return form.join({name: [content] for name, content in sections.items()})
+    return join({name: [content] for name, content in sections.items()})
 
 
 Edit = Callable[[dict[str, bytes]], None]

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from potash_device.saved import SECTIONS
-from potash_firmware.rpu.migration import form
-from potash_firmware.rpu.migration.saved import SavedDrive
+from potash_firmware.rpu.migration.saved import SavedDrive, join, split
 from potash_firmware.rpu.placement import PlacementSettings
 from potash_firmware.rpu.settings import RpuSettings
 from support.compute import BUILT_IN, MEMORY, ComputeHost
@@ -140,14 +139,14 @@ def test_no_state_ends_a_drive(
     with make() as host:
         host.enable()
         prepare(host)
-        state = {name: [bytes(one)] for name, one in form.split(save(host)).items()}
+        state = {name: [bytes(one)] for name, one in split(save(host)).items()}
     taken = refused = 0
     with make() as host:
         record = json.loads(state["drive"][0])
         for changed in (record, *islice(changes(SavedDrive, record), 0, None, every)):
             before = kept(host)
             try:
-                load(host, form.join({**state, "drive": [json.dumps(changed).encode()]}))
+                load(host, join({**state, "drive": [json.dumps(changed).encode()]}))
             except OSError as error:
                 assert error.errno == EINVAL
                 assert changed is not record

@@ -11,7 +11,7 @@ from potash.sdk.errors import PotashError
 from potash_firmware.apu.models import DRAM_BYTES
 from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.runtime import Model
-from potash_firmware.tflite.state import keeps_state
+from potash_firmware.tflite.variables.accesses import keeps_state
 from support.tflite import bench
 
 RUNS = 4

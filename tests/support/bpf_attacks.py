@@ -6,7 +6,7 @@ interpreter says what is right of them: they fault, or end at the limit.
 
 import pytest
 
-from potash_firmware.bpf.native import checks, induction, joins, ranges
+from potash_firmware.bpf.native import checks, induction, ranges, values
 from support.bpf_assembler import assemble
 
 WIDE = (1 << 62) + 1
@@ -196,7 +196,7 @@ def _spans(patch: pytest.MonkeyPatch) -> None:
 
 def _limits(patch: pytest.MonkeyPatch) -> None:
     """The limits of merged values, and of what an iteration adds, have any size."""
-    patch.setattr(joins, "near", lambda low, high: True)
+    patch.setattr(values, "near", lambda low, high: True)
 
 
 def _overflow(patch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Fault injection, for tests of drivers.
 
-A fault is armed from the start or by a command (`admin/faults.py`), belongs to the device, and
+A fault is armed from the start or by a command (`admin/others.py`), belongs to the device, and
 survives resets. The loop consults command and interrupt faults, and media consult theirs, only
 while there are some, so that a drive without faults has no cost.
 """

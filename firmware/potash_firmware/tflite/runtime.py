@@ -23,9 +23,9 @@ from potash_firmware.tflite.delegate import NodeReport, SplitError, VtaDelegate
 from potash_firmware.tflite.interpreter import Interpreter
 from potash_firmware.tflite.operators.added import OperatorError
 from potash_firmware.tflite.partition import ShapeError
-from potash_firmware.tflite.state import keeps_state
 from potash_firmware.tflite.validation import ModelError, validate
-from potash_firmware.tflite.variables import sizes
+from potash_firmware.tflite.variables import accesses
+from potash_firmware.tflite.variables.accesses import keeps_state
 from potash_firmware.tflite.variables.plan import plan
 from potash_firmware.vta_runtime import VtaMemoryError
 
@@ -163,9 +163,9 @@ class Model:
                 return True
         return False
 
-    def _checked(self) -> tuple[sizes.Assigned, ...]:
+    def _checked(self) -> tuple[accesses.Assigned, ...]:
         """What has to be checked after each run, as the delegate has not made sure of it."""
-        assigned = sizes.assigned(self._contents)
+        assigned = accesses.assigned(self._contents)
         graphs = () if self._delegate is None else self._delegate.decisions
         claimed = {one.node for one in graphs[0] if one.claimed} if graphs else set()
         return tuple(one for one in assigned if one.node not in claimed)
@@ -187,7 +187,7 @@ class Model:
             ]
 
         results = _native(work, self._delegate)
-        sizes.check(interpreter, self._assigned)
+        accesses.check(interpreter, self._assigned)
         self._has_run = True
         total = _check_output(interpreter.get_output_details(), len(output))
         offset = 0

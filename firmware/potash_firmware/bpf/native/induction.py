@@ -26,7 +26,6 @@ from potash_firmware.bpf.isa import MIRRORED, OPPOSITE, Class, Instruction, Jump
 from potash_firmware.bpf.native import values
 from potash_firmware.bpf.native.blocks import Block, Function
 from potash_firmware.bpf.native.checks import in_frame, is_access, is_atomic, writes
-from potash_firmware.bpf.native.joins import merged, static, unwidened, widened
 from potash_firmware.bpf.native.loops import (
     FALLING,
     RISING,
@@ -47,6 +46,7 @@ from potash_firmware.bpf.native.loops import (
     number,
     unknown,
 )
+from potash_firmware.bpf.native.values import merged, static, unwidened, widened
 
 MOST_FACTOR = 1 << 31
 """Larger factors are of hashes, not of addresses."""

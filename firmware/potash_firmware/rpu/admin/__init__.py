@@ -6,14 +6,12 @@ from nvme_spec.identify.capabilities import CommandSet, Oacs
 from nvme_spec.logs import CSE_SHIFT, CommandEffects, SubmissionRestriction
 from nvme_spec.opcodes import AdminOpcode
 from potash_firmware.rpu.admin import (
-    events,
-    faults,
     features,
     firmware,
     identify,
-    lba_status,
     log_pages,
     operations,
+    others,
     queues,
 )
 from potash_firmware.rpu.command_sets import compute
@@ -29,11 +27,11 @@ ADMIN_COMMANDS = table(
     Row(AdminOpcode.DELETE_IO_COMPLETION_QUEUE, queues.delete_completion),
     Row(AdminOpcode.CREATE_IO_COMPLETION_QUEUE, queues.create_completion),
     Row(AdminOpcode.IDENTIFY, identify.identify, NamespaceUse.OWN),
-    Row(AdminOpcode.ABORT, events.abort),
+    Row(AdminOpcode.ABORT, others.abort),
     Row(AdminOpcode.SET_FEATURES, features.set_features, NamespaceUse.OWN),
     Row(AdminOpcode.GET_FEATURES, features.get_features, NamespaceUse.OWN),
-    Row(AdminOpcode.ASYNCHRONOUS_EVENT_REQUEST, events.asynchronous_event_request),
-    Row(AdminOpcode.KEEP_ALIVE, events.keep_alive),
+    Row(AdminOpcode.ASYNCHRONOUS_EVENT_REQUEST, others.asynchronous_event_request),
+    Row(AdminOpcode.KEEP_ALIVE, others.keep_alive),
     Row(
         AdminOpcode.DOORBELL_BUFFER_CONFIG,
         queues.doorbell_buffer_config,
@@ -76,7 +74,7 @@ ADMIN_COMMANDS = table(
     Row(AdminOpcode.SANITIZE, operations.sanitize, effects=CommandEffects.LBCC | _ALONE),
     Row(
         AdminOpcode.GET_LBA_STATUS,
-        lba_status.get_lba_status,
+        others.get_lba_status,
         NamespaceUse.ONE,
         capability=Oacs.GET_LBA_STATUS,
     ),
@@ -105,7 +103,7 @@ ADMIN_COMMANDS = table(
 """Every Admin command that the device supports."""
 
 FAULT_COMMANDS = table(
-    Row(FaultOpcode.FAULT_SEND, faults.fault_send),
-    Row(FaultOpcode.FAULT_RECEIVE, faults.fault_receive),
+    Row(FaultOpcode.FAULT_SEND, others.fault_send),
+    Row(FaultOpcode.FAULT_RECEIVE, others.fault_receive),
 )
-"""Further commands of a device that accepts faults."""
+"""Further commands of a device that accepts others."""

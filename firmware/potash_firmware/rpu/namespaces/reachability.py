@@ -6,6 +6,7 @@ other. A namespace that is not attached is in no group.
 Source: NVM Express Base Specification 2.1, section 8.1.19.
 """
 
+from nvme_spec.ranges import FAST_COPY_ONLY
 from nvme_spec.reachability import (
     ONLY_IDENTIFIERS,
     Association,
@@ -52,6 +53,12 @@ class Reachability:
             raise NvmeError(
                 Status.NAMESPACE_NOT_REACHABLE, f"namespace {nsid} does not reach namespace {other}"
             )
+
+    def require_copyable(self, nsid: int, snsid: int, options: int) -> None:
+        """Refuse a copy between namespaces that do not reach each other, and fast copies only."""
+        self.require(nsid, snsid)
+        if options & FAST_COPY_ONLY:
+            raise NvmeError(Status.FAST_COPY_NOT_POSSIBLE, "no copy is a fast one here")
 
     def groups(self, lsp: int) -> bytes:
         """Reachability Groups log (1Ah)."""

@@ -1,7 +1,7 @@
 """Quantised arithmetic in the 32 bits of the VTA's ALU: the steps that operators append to their
 tiles.
 
-`requantization` scales accumulators down, with the significands that `ramps` finds; `lines` does it
-for arguments that have few possible values, `scaling` chooses between both, `pieces` computes any
-function of int8, and `division` divides by a count.
+`requantization` scales accumulators down, with the significands that `ramps` finds, and divides by
+a count; `lines` does it for arguments that have few possible values, and `pieces` computes any
+function of int8.
 """

@@ -19,9 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from potash_device.vta.isa import AluOpcode
-from potash_firmware.tflite.arithmetic.division import MOST_VALUES, divide
 from potash_firmware.tflite.arithmetic.ramps import Scale
-from potash_firmware.tflite.arithmetic.requantization import Steps, requantize
+from potash_firmware.tflite.arithmetic.requantization import MOST_VALUES, Steps, divide, requantize
 from potash_firmware.tflite.capi import Array, BuiltinOperator, Node, Tensor
 from potash_firmware.tflite.lowering import Builder, Compute, Lowering, Refusal, Settings
 from potash_firmware.tflite.operators import checks, convolution

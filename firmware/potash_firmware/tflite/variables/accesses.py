@@ -1,11 +1,18 @@
-"""The operators of a model that make the handles of variables, read variables and set them.
+"""The operators of a model that make the handles of variables, read variables and set them, and
+whether a model keeps something from one run to the next.
 
 A handle is a tensor, which a model could compute. Here it has to be what one VAR_HANDLE gives, so
 that it is known which variable is meant.
 
-Sources: `tflite/kernels/var_handle.cc`, `read_variable.cc`, `assign_variable.cc`.
+READ_VARIABLE copies as many bytes as the variable has into an output of the size that the file
+gives. Were that larger, the model would give what happens to be in the memory behind.
+
+Sources: `tflite/kernels/var_handle.cc`, `read_variable.cc`, `assign_variable.cc`;
+`tflite/schema/schema.fbs`.
 """
 
+import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -141,3 +148,96 @@ def _name(operator: Table) -> Name:
         (one or b"").partition(b"\0")[0] for one in (options.Container(), options.SharedName())
     )
     return container, own
+
+
+_OTHER_SIZE = "the model reads a variable as a tensor of another size"
+
+
+class Assigned(NamedTuple):
+    """A tensor of the first graph that a variable is set to, and the elements that it must have."""
+
+    tensor: int
+    elements: int
+    node: int
+    """The one that sets the variable."""
+
+
+def assigned(model: bytes) -> tuple[Assigned, ...]:
+    """What a valid model sets the variables to that it reads.
+
+    Raises ModelError where it is known that a variable is read as a tensor of another size, and
+    where it is not known which variable is read.
+    """
+    its = schema.Model.GetRootAs(model, 0)
+    variables = read(its)
+    if variables is None:
+        return ()
+    sizes: defaultdict[Name, set[int]] = defaultdict(set)
+    for one in variables.accesses:
+        tensor = its.Subgraphs(one.place[0]).Tensors(one.tensor)
+        if one.reads and not _is_open(tensor):
+            sizes[one.variable].add(_elements(tensor))
+    found = []
+    for one in variables.accesses:
+        graph, node = one.place
+        tensor = its.Subgraphs(graph).Tensors(one.tensor)
+        for elements in () if one.reads else sizes[one.variable]:
+            if graph == 0:
+                found.append(Assigned(one.tensor, elements, node))
+            elif not tensor.Buffer() or _elements(tensor) != elements:
+                # Of what another graph computes, it cannot be seen how large it is.
+                raise ModelError(_OTHER_SIZE)
+    return tuple(found)
+
+
+def check(interpreter: Any, every: tuple[Assigned, ...]) -> None:
+    """Raises ModelError where a run has set a variable to a tensor of another size than it must
+    have."""
+    for index, elements, _ in every:
+        shape = interpreter._get_tensor_details(index, 0)["shape"]
+        if math.prod(int(extent) for extent in shape) != elements:
+            raise ModelError(_OTHER_SIZE)
+
+
+def _elements(tensor: Any) -> int:
+    return math.prod(tensor.Shape(at) for at in range(tensor.ShapeLength()))
+
+
+def _is_open(tensor: Any) -> bool:
+    """Whether TensorFlow Lite gives it the size of the variable."""
+    return any(tensor.ShapeSignature(at) < 0 for at in range(tensor.ShapeSignatureLength()))
+
+
+_STATEFUL = frozenset(
+    {
+        schema.BuiltinOperator.ASSIGN_VARIABLE,
+        schema.BuiltinOperator.CALL,
+        schema.BuiltinOperator.CALL_ONCE,
+        schema.BuiltinOperator.CUSTOM,
+        schema.BuiltinOperator.DELEGATE,
+        schema.BuiltinOperator.HASHTABLE,
+        schema.BuiltinOperator.HASHTABLE_FIND,
+        schema.BuiltinOperator.HASHTABLE_IMPORT,
+        schema.BuiltinOperator.HASHTABLE_SIZE,
+        schema.BuiltinOperator.MULTINOMIAL,
+        schema.BuiltinOperator.RANDOM_STANDARD_NORMAL,
+        schema.BuiltinOperator.RANDOM_UNIFORM,
+        schema.BuiltinOperator.READ_VARIABLE,
+        schema.BuiltinOperator.STABLEHLO_CUSTOM_CALL,
+        schema.BuiltinOperator.STABLEHLO_RNG_BIT_GENERATOR,
+        schema.BuiltinOperator.VAR_HANDLE,
+    }
+)
+"""Operators with resources, with random numbers, and of which nothing is known."""
+
+
+def keeps_state(model: bytes) -> bool:
+    """Whether a valid model keeps something from one run to the next, or may do so."""
+    its = schema.Model.GetRootAs(model, 0)
+    codes = (its.OperatorCodes(at) for at in range(its.OperatorCodesLength()))
+    if any(max(one.BuiltinCode(), one.DeprecatedBuiltinCode()) in _STATEFUL for one in codes):
+        return True
+    graphs = (its.Subgraphs(at) for at in range(its.SubgraphsLength()))
+    return any(
+        graph.Tensors(at).IsVariable() for graph in graphs for at in range(graph.TensorsLength())
+    )

@@ -23,8 +23,8 @@ from potash_device.media.errors import MediaError
 from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.command_sets.memory.access import AT_ONCE, require_granularity
 from potash_firmware.rpu.command_sets.nvm import blocks
+from potash_firmware.rpu.command_sets.nvm.copy import source_memory
 from potash_firmware.rpu.command_sets.nvm.limits import MOST_SOURCE_RANGES
-from potash_firmware.rpu.command_sets.sources import require_copyable, source_memory
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace
@@ -118,7 +118,7 @@ def _blocks(controller: Controller, target: MemoryNamespace, one: BlockSourceRan
             Status.INVALID_NAMESPACE, f"no namespace {one.snsid:#x} of blocks is attached"
         )
     controller.namespaces.require_usable(one.snsid)
-    require_copyable(controller, target.nsid, one.snsid, one.sopt)
+    controller.reachability.require_copyable(target.nsid, one.snsid, one.sopt)
     first, length = namespace.byte_range(one.slba, one.blocks)
     blocks.require_correctable(namespace, one.slba, one.blocks)
     return CopySource(namespace, first, length)

@@ -39,8 +39,8 @@ from potash_firmware.rpu.command_sets.nvm.blocks import (
 )
 from potash_firmware.rpu.command_sets.nvm.content import content_of
 from potash_firmware.rpu.command_sets.nvm.limits import copy_limits
-from potash_firmware.rpu.command_sets.sources import source_memory
 from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.protection.request import ProtectionRequest, Tags
 
@@ -236,3 +236,12 @@ def _too_much(what: str) -> NvmeError:
     return NvmeError(
         Status.COMMAND_SIZE_LIMIT_EXCEEDED, f"{what} exceed the limits of a Copy command"
     )
+
+
+def source_memory(controller: Controller, nsid: int, snsid: int, options: int) -> MemoryNamespace:
+    """The memory namespace that a source range of a copy to `nsid` names. Raises NvmeError."""
+    namespace = controller.namespaces.attached.get(snsid)
+    if not isinstance(namespace, MemoryNamespace):
+        raise NvmeError(Status.INVALID_NAMESPACE, f"namespace {snsid:#x} is no memory")
+    controller.reachability.require_copyable(nsid, snsid, options)
+    return namespace
