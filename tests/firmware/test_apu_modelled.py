@@ -16,7 +16,7 @@ from csd_spec.opcodes import IoOpcode, Operation
 from csd_spec.program import Helper
 from csd_spec.status import StatusId
 from potash_device.timing.cores import CoreProfile, Price, Work
-from potash_firmware.apu.channel import BlocksRead, FromWorker, JobExecuted
+from potash_firmware.apu.channel import RANGES_AT_ONCE, BlocksRead, FromWorker, JobExecuted
 from potash_firmware.apu.config import NamespaceConfig
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import ByteRange, Subsystem
@@ -267,7 +267,8 @@ def told(*said: FromWorker, modelled: bool = True) -> list[ToRpu] | None:
         jobs.start(accelerator, b"image", b"")
         (check,) = (one for one in sent if isinstance(one, ReadCheck))
         jobs.checked(ReadChecked(check.tag))
-        supervisor.say(*said)
+        for one in said:
+            supervisor.say(one)
         if supervisor.killed:
             return None
     return [one for one in sent if not isinstance(one, ReadCheck)]
@@ -289,6 +290,8 @@ def test_what_a_worker_has_counted_is_passed_on_in_its_order() -> None:
         (Executed(1, Outcome.FAULTED),),
         (RETURNED, RETURNED),
         (RETURNED, FAULTED),
+        (replace(RETURNED, output_length=CONFIG.accelerators[0].output_size + 1),),
+        (BlocksRead(()),) * (MOST_READS // RANGES_AT_ONCE + 1),
         (RETURNED, BlocksRead((Read(0, 1, 0, PAGE),))),
         (BlocksRead((Read(0, 1, MEDIA - PAGE, PAGE + 1),)), RETURNED),
         (BlocksRead((Read(0, 2, 0, PAGE),)), RETURNED),

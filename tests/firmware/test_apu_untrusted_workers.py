@@ -7,6 +7,7 @@ from potash_device.timing.cores import Work
 from potash_firmware.apu import channel
 from potash_firmware.apu.channel import JobExecuted
 from potash_firmware.apu.jobs import Jobs
+from potash_firmware.apu.lifecycle import JobState
 from potash_firmware.apu.model import Buffers, ByteRange, Subsystem
 from potash_firmware.mailbox.messages import Executed, Outcome, ReadCheck, ToRpu
 from support.apu import CONFIG
@@ -92,3 +93,37 @@ def test_no_worker_outlives_a_fork_server_that_has_exited() -> None:
         supervisor.ends.pop(1).close()
         supervisor.listen(supervisor.workers[0])
         assert not supervisor.workers and len(sent) == 1
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_job_does_not_exceed_its_time_when_its_program_has_returned(reset: bool) -> None:
+    """Its output is written for as long as that takes, and a reset may come meanwhile."""
+    accelerator = Subsystem.create(CONFIG, lambda: 0.0).accelerators[0]
+    clock = [0.0]
+    with PlayedSupervisor(CONFIG, lambda: clock[0]) as supervisor:
+        jobs = Jobs(CONFIG, {0: accelerator}, supervisor, lambda _: None)
+        accelerator.buffers = Buffers(output_ranges=(ByteRange(1, 0, 4096),))
+        jobs.start(accelerator, b"image", b"")
+        supervisor.say(channel.Ready(), JobExecuted(1, RETURNED, output_length=1))
+        assert accelerator.state is JobState.WRITING
+        if reset:
+            jobs.reset(accelerator)
+        clock[0] = 2 * CONFIG.limits.seconds
+        supervisor.expire()
+        assert accelerator.state is (JobState.IDLE if reset else JobState.WRITING)
+        assert not supervisor.killed
+
+
+def test_an_execution_that_cannot_be_sent_ends_with_its_worker() -> None:
+    """A worker that takes nothing out of its channel fills it."""
+    accelerator = Subsystem.create(CONFIG, lambda: 0.0).accelerators[0]
+    with PlayedSupervisor(CONFIG) as supervisor:
+        jobs = Jobs(CONFIG, {0: accelerator}, supervisor, lambda _: None)
+        for tag in range(1, 10_000):
+            jobs.start(accelerator, b"image", bytes(1))
+            if supervisor.killed:
+                break
+            supervisor.say(JobExecuted(tag, RETURNED))
+        assert supervisor.killed == [1]
+        supervisor.exit()
+        assert accelerator.state is JobState.FAILED

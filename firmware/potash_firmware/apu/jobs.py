@@ -19,6 +19,7 @@ from potash_device.trace import COMPUTE
 from potash_firmware.apu import blocks
 from potash_firmware.apu.channel import (
     ANSWERS,
+    RANGES_AT_ONCE,
     BlocksRead,
     ChannelError,
     ExecuteJob,
@@ -32,6 +33,7 @@ from potash_firmware.apu.config import Config
 from potash_firmware.apu.lifecycle import ENDING, Event, JobState, after
 from potash_firmware.apu.model import Accelerator, ByteRange, Outcome, count_event
 from potash_firmware.apu.supervisor import Supervisor, Worker
+from potash_firmware.apu.work_counter import MOST_READS
 from potash_firmware.mailbox.messages import (
     FIRST_SERIAL,
     Executed,
@@ -55,6 +57,9 @@ LOST_AT_MOST = 64
 """Unreadable blocks of a job's grants that are found one by one."""
 
 TAG_LIMIT = 1 << 32
+
+MOST_OF_READS = MOST_READS // RANGES_AT_ONCE
+"""Messages about the blocks that a job has read: all that an honest worker sends."""
 
 ENDED_BY_HOST = {JobState.STOPPING: "stopped by the host", JobState.RESETTING: "ended by a reset"}
 """The text of the log entry of a job whose worker has been killed for the host."""
@@ -189,6 +194,8 @@ class Jobs:
 
     def expired(self, worker: Worker) -> None:
         accelerator = self._accelerators[worker.kind]
+        if accelerator.state is not JobState.RUNNING:
+            return
         accelerator.log.add(
             LogEntryType.LIMIT_EXCEEDED, f"the job took more than {self._config.limits.seconds:g} s"
         )
@@ -329,7 +336,7 @@ class Jobs:
     def _blocks_read(self, job: _Job, message: BlocksRead) -> None:
         """Keep the blocks that a job has read, which are those that it may read."""
         sizes = {nsid: self._namespaces[nsid].size for nsid in job.message.namespaces}
-        if job.ending is not None or not job.number:
+        if job.ending is not None or not job.number or len(job.reads) >= MOST_OF_READS:
             raise ChannelError("a worker has sent reads that were not requested")
         if any(one.first + one.length > sizes.get(one.nsid, 0) for one in message.reads):
             raise ChannelError("a worker has sent reads of blocks that its job may not read")
@@ -337,20 +344,23 @@ class Jobs:
 
     def _program_ended(self, accelerator: Accelerator, job: _Job, ending: Executed) -> None:
         """A program has ended, or will have when its modelled time has passed."""
-        key = accelerator.config.id
+        key, most = accelerator.config.id, job.message.output_length
         if (
             job.ending is not None
             or ending.tag != job.message.tag
             or (ending.work is not None) != bool(job.number)
             or ending.outcome not in ANSWERS
             or type(ending) is not (Executed if ending.outcome else JobExecuted)
+            or (isinstance(ending, JobExecuted) and ending.output_length > most)
         ):
             raise ChannelError(f"a worker has ended its job with {ending}")
+        worker = self._workers.get(key)
+        if worker is not None:
+            self._supervisor.finish(worker)
         if ending.work is None:
             self._end_program(accelerator, ending)
             return
         job.ending = ending
-        self._finish(accelerator)
         parts = [one.reads for one in job.reads] or [()]
         for left, reads in zip(reversed(range(len(parts))), parts, strict=True):
             self._send(JobCounted(key, job.number, ending.work, reads, more=left > 0))
@@ -403,8 +413,6 @@ class Jobs:
     def _returned(self, accelerator: Accelerator, ended: JobExecuted) -> None:
         key = accelerator.config.id
         job = self._jobs[key]
-        if ended.output_length > job.message.output_length:
-            raise ChannelError(f"a worker claims {ended.output_length} bytes of output")
         accelerator.outcome = Outcome(
             job.message.input_length, ended.output_length, ended.value, accelerator.outcome.modelled
         )
@@ -442,14 +450,7 @@ class Jobs:
         self._ended(accelerator)
 
     def _ended(self, accelerator: Accelerator) -> None:
-        self._finish(accelerator)
         self._send(JobEnded(accelerator.config.id, LOG_PAGE))
-
-    def _finish(self, accelerator: Accelerator) -> None:
-        """The worker has ended its job; one that has worked long enough is replaced."""
-        worker = self._workers.get(accelerator.config.id)
-        if worker is not None:
-            self._supervisor.finish(worker)
 
     def exited(self, worker: Worker, why: str) -> None:
         key = worker.kind

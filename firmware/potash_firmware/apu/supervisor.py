@@ -103,11 +103,8 @@ class Worker:
         return self._socket.fileno()
 
     def send(self, message: Execute, descriptors: Sequence[int]) -> None:
-        """Send an execution. A failure is only logged: the worker is gone then, and has exited."""
-        try:
-            socket.send_fds(self._socket, [channel.encode(message)], descriptors)
-        except OSError as error:
-            log.warning("an execution did not reach its worker: %s", error)
+        """Send an execution. Raises OSError."""
+        socket.send_fds(self._socket, [channel.encode(message)], descriptors)
 
     def messages(self, limit: int) -> Iterator[channel.FromWorker]:
         """The messages that have arrived, at most `limit`. Raises ChannelError."""
@@ -245,7 +242,12 @@ class Supervisor:
         worker.used = True
         worker.began = self._monotonic()
         worker.deadline = worker.began + seconds
-        worker.send(message, descriptors)
+        try:
+            worker.send(message, descriptors)
+        except OSError as error:
+            # It has exited, or has left so much in its channel that no more can be sent.
+            log.warning("an execution did not reach its worker: %s", error)
+            self.kill(worker)
 
     def finish(self, worker: Worker) -> None:
         """Note that a worker's execution has ended. Kill the worker if it is retired.
