@@ -104,6 +104,30 @@ def test_tasks_go_on_in_the_order_of_waiting(loop: Loop) -> None:
     assert loop.log == [2, None, 3, None, 0, None, 1, None]
 
 
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_future_that_has_ended_is_not_waited_for_in_vain(loop: Loop, paused: bool) -> None:
+    """The task that it belongs to is ready, but behind those that wait for it only now."""
+    first, second = Future[None](), Future[None]()
+
+    def steps(what: object) -> Steps[None]:
+        yield first
+        yield what
+
+    for what in (second, {second}):
+        loop.start(steps(what), pausable=True)
+    loop.start(loop.waits(second, "owner"), pausable=True)
+    for future in (first, second):
+        future.set_result(None)
+        loop.scheduler.ended(future)
+    loop.paused = paused
+    loop.scheduler.run()
+    loop.paused = False
+    loop.scheduler.resume()
+    loop.scheduler.run()
+    assert loop.log == ["owner", None, None, None]
+    assert not loop.scheduler.waiting
+
+
 @pytest.mark.parametrize(
     ("what", "cancelled"),
     [

@@ -106,3 +106,21 @@ def test_a_zone_whose_reset_fails_is_full_until_it_is_reset_again(
     assert send(host, RESET) == 0
     assert zone(host, 0) == Zone(EMPTY, CAPACITY, 0, 0, 0)
     assert read(host, 0) == bytes(BLOCK)
+
+
+@pytest.mark.usefixtures("slow")
+def test_the_deletion_of_a_queue_sees_the_next_step_of_a_write_that_has_just_ended(
+    host: Host,
+) -> None:
+    begin(host, 1, WRITE, 0, 0, 0)
+    begin(host, 2, READ, CAPACITY, 0, 0)
+    host.place(host.admin, 0, 3, cdws=(1,))  # Delete I/O Submission Queue
+    host.ring(host.admin)
+    host.service()
+    host.executor.run_next()  # the record of the zone; the write itself is the next step
+    host.service()
+    host.executor.run_next()
+    host.executor.run_next()
+    host.service()
+    assert [(one.cid, one.status) for one in host.reap(host.io[1])] == [(2, 0), (1, 0)]
+    assert [(one.cid, one.status) for one in host.reap(host.admin)] == [(3, 0)]

@@ -146,6 +146,14 @@ class Task:
         """Queue the task to continue with the result of its wait."""
         self._scheduler.ready.append((self, value))
 
+    def _wait(self, futures: set[Future[Any]], single: Future[Any] | None) -> None:
+        scheduler, self.single = self._scheduler, single is not None
+        self.left = futures - scheduler.over
+        for future in self.left:
+            scheduler.waiting.setdefault(future, []).append(self)
+        if not self.left:  # but the tasks that they belong to continue first
+            self.wake(single)
+
     def go_on(self, value: object = None) -> bool:
         """Continue with `value`, or with its result if it is a future. True if it waits again."""
         steps, error = self._steps, None
@@ -167,8 +175,12 @@ class Task:
                 if callable(what):
                     what = self.waits_for = self._scheduler.submit(what)
                 if isinstance(what, Future):
-                    self.left, self.single = {what}, True
-                    self._scheduler.waiting.setdefault(what, []).append(self)
+                    self._wait({what}, what)
+                elif isinstance(what, set):
+                    if not what:
+                        value = None
+                        continue
+                    self._wait(what, None)
                 elif isinstance(what, Signal):
                     if what.sent:
                         value = what.value
@@ -176,13 +188,6 @@ class Task:
                     what.wait(self)
                 elif isinstance(what, int):
                     self._scheduler.deadlines.put(what, self)
-                elif isinstance(what, set):
-                    if not what:
-                        value = None
-                        continue
-                    self.left, self.single = set(what), False
-                    for future in what:
-                        self._scheduler.waiting.setdefault(future, []).append(self)
                 else:
                     error = TypeError(f"a task cannot wait for {what!r}")
                     continue
@@ -215,6 +220,9 @@ class Scheduler:
         self.waiting: dict[Future[Any], list[Task]] = {}
         self.calls: set[Future[Any]] = set()
         """Futures of callables that tasks have yielded."""
+        self.over: set[Future[Any]] = set()
+        """Futures that have ended, while tasks that have waited for them are yet to continue:
+        `ended` is not called again for a task that begins to wait for one only now."""
         self.paused: Callable[[], bool] = never
         """True while no pausable task may continue."""
         self._submit = submit
@@ -243,6 +251,7 @@ class Scheduler:
             if future in left:  # else another wait of the task has come in between
                 left.remove(future)
                 if not left:
+                    self.over.add(future)
                     self.ready.append((task, future if task.single else None))
 
     def resume(self) -> None:
@@ -259,6 +268,8 @@ class Scheduler:
                 self.held.append((task, value))
             else:
                 task.go_on(value)
+        if not self.held:
+            self.over.clear()
 
     def time_passes(self) -> bool:
         """Continue the tasks whose time has come. True if there were any."""
