@@ -15,8 +15,7 @@ from potash.cli.app import run_app
 from potash.models import networks, public, running
 from potash.models.builder import GraphBuilder
 from potash.models.process import isolated
-from potash.models.running import Ran, Target
-from potash.models.shapes import with_shapes
+from potash.models.running import Ran, Target, with_shapes
 from potash.sdk.errors import PotashError
 from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.runtime import TensorReport

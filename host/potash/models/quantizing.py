@@ -5,6 +5,11 @@ weights one scale for each channel (`static_wi8_ai8`, ai-edge-quantizer's recipe
 throughout). Where a channel's weights are so small that its bias, which has the scale of input
 times weights, would not fit into 32 bits, the weights get a larger scale: the quantizer limits such
 a bias without a warning.
+
+The quantizer leaves some operators in float32 between a DEQUANTIZE and a QUANTIZE, though
+TensorFlow Lite has them for int8: PRELU, LEAKY_RELU, and some whose values are their input's. NEG
+and SQUARE become products: the kernel of NEG for int8 leaves zero points out, and there is none of
+SQUARE.
 """
 
 import re
@@ -18,7 +23,6 @@ from ai_edge_litert import schema_py_generated as schema
 
 from csd_spec.reporting import Count
 from potash.models import folding
-from potash.models.rejoining import rejoin
 from potash.sdk.errors import PotashError
 from potash_firmware.tflite.runtime import Model, TensorReport
 from potash_firmware.tflite.writer import SIGNATURE
@@ -29,12 +33,21 @@ _MOST_BIAS = 1 << 28
 """Leaves 2^30 for products, which is 2^15 of them. With it, rounding the weights of a channel of
 1152 products, whose bias is as large as all 255 steps of the output, changes this by 0.14 steps at
 most."""
-_CODE = schema.BuiltinOperator
-_BIASED = {_CODE.CONV_2D: 2, _CODE.DEPTHWISE_CONV_2D: 2, _CODE.FULLY_CONNECTED: 2}
-_BIASED[_CODE.TRANSPOSE_CONV] = 3
+_Code = schema.BuiltinOperator
+_BIASED = {_Code.CONV_2D: 2, _Code.DEPTHWISE_CONV_2D: 2, _Code.FULLY_CONNECTED: 2}
+_BIASED[_Code.TRANSPOSE_CONV] = 3
 """The place of the bias among the inputs; the weights are the second."""
 _DUPLICATE = re.compile(r"_duplicated_\d+$")
 """What the quantizer appends to the name of a constant that several operators read."""
+_MOVES = frozenset(
+    {
+        *(_Code.DEPTH_TO_SPACE, _Code.SPACE_TO_DEPTH, _Code.EXPAND_DIMS, _Code.SQUEEZE),
+        *(_Code.REDUCE_MAX, _Code.REDUCE_MIN),
+    }
+)
+_PRODUCTS = frozenset({_Code.NEG, _Code.SQUARE})
+_RESCALES = _PRODUCTS | {_Code.PRELU, _Code.LEAKY_RELU}
+"""Those whose output has a scale of its own."""
 
 
 class Quantized(NamedTuple):
@@ -202,3 +215,112 @@ def _count(model: bytes) -> tuple[int, int]:
         if graph.Tensors(operator.Outputs(0)).Type() == schema.TensorType.FLOAT32
     ]
     return len(operators), len(floats)
+
+
+def rejoin(tables: Any) -> None:
+    """Have operators of the first graph that the quantizer left in float32 take and give int8."""
+    graph = tables.subgraphs[0]
+    codes = [max(one.builtinCode, one.deprecatedBuiltinCode) for one in tables.operatorCodes]
+    makers = {int(output): one for one in graph.operators for output in one.outputs}
+    for operator in graph.operators:
+        code = codes[operator.opcodeIndex]
+        if code not in _MOVES | _RESCALES:
+            continue
+        maker, output = makers.get(int(operator.inputs[0])), int(operator.outputs[0])
+        readers = [one for one in graph.operators if output in one.inputs]
+        if (
+            maker is None
+            or codes[maker.opcodeIndex] != _Code.DEQUANTIZE
+            or output in graph.outputs
+            or any(codes[one.opcodeIndex] != _Code.QUANTIZE for one in readers)
+        ):
+            continue
+        source, target = graph.tensors[maker.inputs[0]], graph.tensors[output]
+        results = [graph.tensors[one.outputs[0]] for one in readers]
+        if any(one.type != schema.TensorType.INT8 for one in (source, *results)):
+            continue
+        if code in _RESCALES and not results:
+            continue
+        if code == _Code.PRELU and not _make_int8(tables, graph, operator):
+            continue
+        if code in _PRODUCTS:
+            other = maker.inputs[0]
+            if code == _Code.NEG:
+                minus_one = np.array([-1], np.int8)
+                other = _constant(tables, graph, b"minus one", minus_one, 1.0)
+            operator.inputs = [operator.inputs[0], other]
+            _multiply(tables, operator)
+            codes.append(_Code.MUL)
+        operator.inputs = [maker.inputs[0], *operator.inputs[1:]]
+        target.type = schema.TensorType.INT8
+        target.quantization = (source if code in _MOVES else results[0]).quantization
+    _drop_idle(graph, codes)
+
+
+def _make_int8(tables: Any, graph: Any, operator: Any) -> bool:
+    """Give a PRELU factors in int8, with one scale; whether it could be done."""
+    factors = graph.tensors[operator.inputs[1]]
+    data = tables.buffers[factors.buffer].data
+    if data is None or factors.type != schema.TensorType.FLOAT32:
+        return False
+    values = np.frombuffer(bytes(data), np.float32)
+    scale = float(np.abs(values).max(initial=0)) / 127 or 1.0
+    whole = np.rint(values / scale).astype(np.int8).reshape(factors.shape)
+    made = _constant(tables, graph, factors.name + b"_int8", whole, scale)
+    operator.inputs = [operator.inputs[0], made]
+    return True
+
+
+def _constant(tables: Any, graph: Any, name: bytes, values: npt.NDArray[Any], scale: float) -> int:
+    """A tensor with a scale; its number."""
+    made, buffer = schema.TensorT(), schema.BufferT()
+    buffer.data = values.reshape(-1).view(np.uint8)
+    tables.buffers.append(buffer)
+    made.name, made.shape, made.type = name, list(values.shape), schema.TensorType.INT8
+    made.buffer = len(tables.buffers) - 1
+    made.quantization = schema.QuantizationParametersT()
+    made.quantization.scale = np.array([scale], np.float32)
+    made.quantization.zeroPoint = np.zeros(1, np.int64)
+    graph.tensors.append(made)
+    return len(graph.tensors) - 1
+
+
+def _multiply(tables: Any, operator: Any) -> None:
+    """Make a product of an operator of one input."""
+    code = schema.OperatorCodeT()
+    code.builtinCode = code.deprecatedBuiltinCode = _Code.MUL
+    code.version = 2
+    tables.operatorCodes.append(code)
+    operator.opcodeIndex = len(tables.operatorCodes) - 1
+    operator.builtinOptionsType = schema.BuiltinOptions.MulOptions
+    operator.builtinOptions = schema.MulOptionsT()
+
+
+def _drop_idle(graph: Any, codes: list[int]) -> None:
+    """Leave out a QUANTIZE to the same numbers, and a DEQUANTIZE that nothing reads."""
+    same = {}
+    for operator in graph.operators:
+        if codes[operator.opcodeIndex] == _Code.QUANTIZE:
+            before, after = int(operator.inputs[0]), int(operator.outputs[0])
+            if after not in graph.outputs and _alike(graph.tensors[before], graph.tensors[after]):
+                same[after] = before
+    for operator in graph.operators:
+        operator.inputs = [same.get(int(index), int(index)) for index in operator.inputs]
+    read = {index for operator in graph.operators for index in operator.inputs}
+    read |= {int(index) for index in graph.outputs}
+    graph.operators = [
+        one
+        for one in graph.operators
+        if int(one.outputs[0]) in read
+        or codes[one.opcodeIndex] not in (_Code.DEQUANTIZE, _Code.QUANTIZE)
+    ]
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two tensors of int8 have the same scale and zero point."""
+    if one.type != schema.TensorType.INT8 or other.type != schema.TensorType.INT8:
+        return False
+    its, others = one.quantization, other.quantization
+    return bool(
+        np.array_equal(its.scale, others.scale) and np.array_equal(its.zeroPoint, others.zeroPoint)
+    )

@@ -12,7 +12,7 @@ from potash.cli.device import vta_options
 from potash.cli.drive.common import json_option, output_option, say
 from potash.cli.progress import showing
 from potash.files import STREAM, read_whole, replacing, write_whole
-from potash.models import public, quantizing, running, shapes
+from potash.models import public, quantizing, running
 from potash.models.networks import NETWORKS
 from potash.models.networks import make as make_network
 from potash.models.process import isolated
@@ -123,7 +123,7 @@ _shapes = click.option(
     "--shape",
     "shapes",
     multiple=True,
-    type=Parsed("SHAPE", shapes.parse),
+    type=Parsed("SHAPE", running.parse_shape),
     help="Shape of an input that the file leaves open, such as 1x224x224x3; once for each input.",
 )
 _SEED = click.IntRange(0, (1 << 64) - 1)
@@ -311,7 +311,7 @@ def run(
 def _read(file: Path, given: Sequence[tuple[int, ...]], progress: Progress) -> bytes:
     """A model, with the shapes that are given for its inputs, if any are."""
     data = bytes(read_whole(file, progress))
-    return _isolated(file, shapes.with_shapes, data, given) if given else data
+    return _isolated(file, running.with_shapes, data, given) if given else data
 
 
 def _shown(file: Path, described: ModelInfo) -> list[str]:
