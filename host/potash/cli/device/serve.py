@@ -1,27 +1,33 @@
 """`potash serve`: a device by itself, for whatever client comes."""
 
 import errno
+import json
 import os
-from collections.abc import Iterator
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated, NamedTuple
 
 import click
 
+from csd_spec.reporting import Count, Form, Positive
 from nvme_spec.identify.capabilities import CommandSet
 from potash import configuration, options
-from potash.cli.device import serve_reports
 from potash.cli.device.modelled_time import keep, modelled, standing
-from potash.cli.device.serve_reports import announce
-from potash.cli.drive.common import json_option
+from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
 from potash.files import unwritable
-from potash.observing.exporter import exporting
 from potash.observing.status import status_socket
 from potash.sdk.errors import PotashError
 from potash.sections import LIBUBPF
 from potash.tracing.recording import LINES, TRACES, VARIABLE, recording
+from potash.units import human
+from potash.vm.parent_death import dies_with_parent
 from potash_device.media import shapes
 from potash_device.media.drive import Drive
 from potash_device.media.errors import MediaError
@@ -36,10 +42,72 @@ PROCESS = "potash"
 
 LONGEST_SOCKET = 107
 """Bytes of a UNIX socket's path (unix(7))."""
+LOOPBACK = "127.0.0.1"
+BACKLOG = 16
+METRICS = "potash.observing.metrics"
+"""The module of the process that answers with the metrics."""
+
+
+class Namespace(NamedTuple):
+    """A namespace of the drive."""
+
+    nsid: Annotated[Positive, "The namespace's identifier."]
+    size: Annotated[Count, "Size in bytes."]
+    block_size: Annotated[int, Form(enum=[512, 4096]), "Size of a block in bytes."]
+    read_only: Annotated[bool, "Whether it is read-only."]
+
+
+class Serving(NamedTuple):
+    """A running device; printed as soon as clients can connect."""
+
+    socket: Annotated[str, "Absolute path of the UNIX socket."]
+    media: Annotated[
+        str | None, "The directory or file that stores the drive; null if it is in memory."
+    ]
+    size: Annotated[Count, "Total size of all namespaces in bytes."]
+    capacity: Annotated[Count, "Maximum total size of all namespaces in bytes."]
+    namespaces: Annotated[Sequence[Namespace], "All namespaces."]
+    qemu_device: Annotated[str, "Value of QEMU's -device option that attaches the drive."]
+    metrics: Annotated[str | None, "URL of the metrics for Prometheus; null without --metrics."]
+
+
+def announce(path: Path, media: Path | None, drive: Drive, metrics: str | None) -> None:
+    """Say where the drive is that listens now, and how it is used."""
+    device = json.dumps(
+        {"driver": "vfio-user-pci", "socket": {"type": "unix", "path": str(path)}},
+        separators=(",", ":"),
+    )
+    namespaces = [
+        Namespace(nsid, drive.shapes[nsid].data_size, drive.block_sizes[nsid], one.read_only)
+        for nsid, one in drive.namespaces.items()
+    ]
+    report = Serving(
+        socket=str(path),
+        media=str(media) if media else None,
+        size=sum(one.size for one in namespaces),
+        capacity=drive.capacity,
+        namespaces=namespaces,
+        qemu_device=device,
+        metrics=metrics,
+    )
+    where = f"in {media}" if media else "in memory until this command ends"
+    what = " and ".join(human(one.size) for one in namespaces) or "no namespace yet"
+    if drive.memory_allocated:
+        what += f", with {human(drive.memory_allocated)} of memory"
+    lines = [
+        f"A drive of {what}, {where}, listens at {path}",
+        "Options for QEMU (10.1.1 or later):",
+        f"  -device {shlex.quote(device)}",
+        "and, for guest memory that can be mapped:",
+        "  -object memory-backend-memfd,id=m0,size=1G,share=on -M q35,memory-backend=m0",
+    ]
+    if metrics is not None:
+        lines.append(f"Metrics for Prometheus: {metrics}")
+    say(report, [*lines, f"Without QEMU: potash run vfio-user:{path} PROGRAM INPUT OUTPUT"])
 
 
 @click.command(params=options.device_options(guest=False))
-@json_option(serve_reports.Serving, "Report the device's address as JSON.")
+@json_option(Serving, "Report the device's address as JSON.")
 @click.pass_context
 def serve(ctx: click.Context, config_file: Path | None, print_config: bool) -> None:
     """Run a device until it is interrupted. It serves one client at a time.
@@ -228,3 +296,35 @@ def save_state(device: Device, path: Path) -> None:
         new.rename(path)
     except OSError as error:
         raise PotashError(f"the state cannot be saved in {path}: {error.strerror}") from None
+
+
+@contextmanager
+def exporting(status: Path, port: int) -> Iterator[str]:
+    """Answer with the metrics at a port of this machine's loopback while the block lasts.
+
+    Gives the address. Port 0 is any that is free. Raises PotashError where the port is taken.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((LOOPBACK, port))
+            listener.listen(BACKLOG)
+        except OSError as error:
+            raise PotashError(
+                f"the metrics cannot be at port {port}: {error.strerror}; choose another port"
+            ) from None
+        port = listener.getsockname()[1]
+        descriptor = listener.fileno()
+        command = [sys.executable, "-m", METRICS, "--listener", str(descriptor)]
+        process = subprocess.Popen(
+            dies_with_parent([*command, "--status", str(status)]),
+            stdin=subprocess.DEVNULL,
+            pass_fds=(descriptor,),
+            # A key at the terminal is for the device, which ends this process.
+            process_group=0,
+        )
+    try:
+        yield f"http://{LOOPBACK}:{port}/metrics"
+    finally:
+        process.kill()
+        process.wait()
