@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from potash.cli.app import run_app
+from potash.cli.device.sweep import draw
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import silent
-from potash.sweep import networks, picture, points, space, workers
+from potash.sweep import networks, points, space, workers
 from potash.sweep.networks import Network
 from potash.sweep.points import Point
 from potash.sweep.space import Core, SpaceError
@@ -202,7 +203,7 @@ def test_the_picture_shows_every_point_and_joins_the_front() -> None:
         ["sram"],
     )
     assert [point.front for point in found] == [True, True, False, False]
-    root = xml.fromstring(picture.draw(found, ["sram"]))
+    root = xml.fromstring(draw(found, ["sram"]))
     circles = root.findall("{*}circle")
     assert len(circles) == 3
     assert sum(one.get("fill") != "white" for one in circles) == 2
@@ -210,7 +211,7 @@ def test_the_picture_shows_every_point_and_joins_the_front() -> None:
     assert "small: buffers 0.25, bus_bytes 8\n0.004 ms, 221 GOP/s, on the front" in hints
     left, right = sorted(float(one.get("cx", "0")) for one in circles if one.get("fill") != "white")
     assert left < right, "more bytes are to the right"
-    none = picture.draw([found[-1]], ["sram"])
+    none = draw([found[-1]], ["sram"])
     assert b"no configuration is feasible" in none
 
 
