@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from potash.bench import first_load, models, report, xnnpack
+from potash.bench import first_load, models, report
 from potash.bench.report import Result
 from potash.cli.device.bench import bench
 from potash.models import networks
@@ -208,6 +208,6 @@ def test_nodes_that_xnnpack_leaves_are_not_counted_as_its_own() -> None:
     weights = graph.constant(np.ones((8, 1, 1, 8), np.int8), scale=[0.1] * 8)
     bias = graph.bias([0] * 8, x, weights)
     convolved = graph.conv2d(x, weights, bias, scale=0.5)
-    assert xnnpack.nodes(graph.finish([x], [convolved])) == 1
+    assert models.nodes_on_xnnpack(graph.finish([x], [convolved])) == 1
     y = graph.conv2d(graph.relu(convolved, scale=0.5), weights, bias, scale=0.5)
-    assert xnnpack.nodes(graph.finish([x], [y])) == 2
+    assert models.nodes_on_xnnpack(graph.finish([x], [y])) == 2

@@ -3,24 +3,29 @@
 Alkali CSD platform documentation, section 4.3.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
+import potash.sdk
 from csd_spec.descriptors import AcceleratorStatus, LogEntry
 from csd_spec.opcodes import KEEP_ACTIVE_FIRMWARE
+from csd_spec.text import plain_lines
 from potash.cli.drive import common, reports
 from potash.cli.progress import showing
 from potash.files import STREAM
-from potash.sdk import Accelerator, CommandFailed
-from potash.sdk.errors import DeviceNotFound
+from potash.sdk import Accelerator, CommandFailed, Device
+from potash.sdk.errors import DeviceNotFound, PotashError
 from potash.sdk.targets import Range
 from potash.units import Size, human
 
+PROMPT = "acc> "
 rae_option = click.option(
     "--rae", is_flag=True, help="Retain the snapshot and its event for the next read."
 )
@@ -268,11 +273,10 @@ def shell(device: str, script: Any) -> None:
     from potash.cli.drive.cp import cp
     from potash.cli.drive.fault import fault
     from potash.cli.drive.fw import fw
-    from potash.cli.drive.shell import run_lines
     from potash.cli.drive.slm import slm
 
     groups = {"acc": acc, "fw": fw, "slm": slm, "cp": cp, "fault": fault}
-    run_lines(device, script, groups)
+    _run_lines(device, script, groups)
 
 
 def _wait(one: Accelerator, timeout: float | None) -> None:
@@ -300,3 +304,50 @@ def _time(entry: LogEntry) -> str:
         return datetime.fromtimestamp(entry.timestamp / 1000).isoformat(" ", "milliseconds")
     except (ValueError, OverflowError, OSError):
         return f"{entry.timestamp} ms"
+
+
+def _run_lines(device: str, lines: TextIO, groups: Mapping[str, click.Group]) -> None:
+    """Carry them out, one after the other.
+
+    A line may begin with the name of its group, the first of `groups` being meant by the others.
+
+    Raises click's errors and PotashError for a line that fails, unless somebody types them.
+    """
+    typed = lines is sys.stdin and lines.isatty()
+    with potash.sdk.open(common.device_name(device)) as opened:
+        _prompt(typed)
+        for line in lines:
+            try:
+                _run_line(device, line, groups, opened)
+            except (click.ClickException, PotashError, OSError) as error:
+                if not typed:
+                    raise
+                said = error.format_message() if isinstance(error, click.ClickException) else error
+                click.echo(f"potash: {plain_lines(str(said))}", err=True)
+            _prompt(typed)
+
+
+def _prompt(typed: bool) -> None:
+    if typed:
+        click.echo(PROMPT, nl=False, err=True)
+
+
+def _run_line(device: str, line: str, groups: Mapping[str, click.Group], opened: Device) -> None:
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError as error:
+        raise click.UsageError(f"{line.strip()}: {str(error).lower()}") from None
+    if not words:
+        return
+    group = groups.get(words[0])
+    if group is not None:
+        words = words[1:]
+    else:
+        group = next(iter(groups.values()))
+    command: click.Command | None = group
+    while isinstance(command, click.Group):
+        name, words = words[0] if words else "", words[1:]
+        command = command.commands.get(name)
+    if command is None or name == "shell":
+        raise click.UsageError(f"there is no command {line.strip()!r} here")
+    command.main([device, *words], name, standalone_mode=False, obj=opened)
