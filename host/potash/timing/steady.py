@@ -1,6 +1,6 @@
 """How a drive changes from empty to its steady state, while a host writes random pages of it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from csd_spec.reporting import Amount, Count
 from potash.sdk.progress import Progress, silent
+from potash.vta.svg import Axes, Decades, Linear, Picture
 from potash_device.timing.drive import Drive
 from potash_device.timing.profile import PAGE
 from potash_device.timing.requests import FAILED, REQUEST, WORN, Op
@@ -15,6 +16,11 @@ from potash_device.timing.requests import FAILED, REQUEST, WORN, Op
 _AT_ONCE = 1 << 18
 """Requests, of 48 bytes each."""
 PERCENTAGES = (50.0, 99.0, 99.9)
+WIDTH, HEIGHT = 760, 640
+LEFT, RIGHT = 80, 730
+LATENCIES, AMPLIFICATION = (60, 380), (440, 580)
+"""Tops and bottoms of the two diagrams in the picture."""
+COLOURS = {"p50": "#1f6fb2", "p99": "#e08a1e", "p99.9": "#c0392b"}
 
 
 class Percentiles(NamedTuple):
@@ -89,3 +95,47 @@ def percentiles(latencies: NDArray[np.int64]) -> Percentiles:
     """The percentiles of latencies in nanoseconds, of which there is at least one."""
     found = np.percentile(latencies, PERCENTAGES, method="higher") / 1000
     return Percentiles(*map(float, found))
+
+
+def draw(windows: Sequence[Window], title: str) -> bytes:
+    """A picture of the windows as SVG: latencies above write amplification. Reads are dashed."""
+    picture = Picture(WIDTH, HEIGHT, title)
+    picture.text((LEFT + RIGHT) / 2, 26, title, text_anchor="middle", font_size=14)
+    across = Linear.around(max((one.seconds for one in windows), default=0.0) or 1.0)
+    every = [one for window in windows for one in (window.writes, window.reads) if one]
+    times = [time for one in every for time in one if time > 0]
+    up = Decades.around(times or [1.0])
+    _latencies(picture, Axes(LEFT, LATENCIES[0], RIGHT, LATENCIES[1], across, up), windows)
+    highest = max((one.write_amplification for one in windows), default=1.0)
+    up_to = Linear.around(max(1.0, highest))
+    axes = Axes(LEFT, AMPLIFICATION[0], RIGHT, AMPLIFICATION[1], across, up_to)
+    axes.draw(picture, ("modelled time in s", "write amplification"))
+    points = [(one.seconds, one.write_amplification) for one in windows if one.writes]
+    _curve(picture, axes, points, COLOURS["p50"])
+    return bytes(picture)
+
+
+def _latencies(picture: Picture, axes: Axes, windows: Sequence[Window]) -> None:
+    axes.draw(picture, ("", "latency in µs"))
+    for number, (name, colour) in enumerate(COLOURS.items()):
+        for kind, dashes in (("writes", "none"), ("reads", "4 3")):
+            pairs = ((one.seconds, getattr(one, kind)) for one in windows)
+            points = [(seconds, max(axes.up.low, some[number])) for seconds, some in pairs if some]
+            _curve(picture, axes, points, colour, dashes)
+        x = LEFT + 90 * number
+        picture.add("rect", x=x, y=40, width=12, height=12, fill=colour)
+        picture.text(x + 18, 50, name)
+    if any(one.reads for one in windows):
+        picture.text(LEFT + 90 * len(COLOURS), 50, "solid: writes, dashed: reads")
+
+
+def _curve(
+    picture: Picture,
+    axes: Axes,
+    points: Iterable[tuple[float, float]],
+    colour: str,
+    dashes: str = "none",
+) -> None:
+    places = " ".join(f"{x:.1f},{y:.1f}" for x, y in (axes.at(*one) for one in points))
+    style = {"fill": "none", "stroke": colour, "stroke_dasharray": dashes}
+    picture.add("polyline", points=places, stroke_width=1.5, **style)

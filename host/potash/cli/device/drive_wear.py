@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,6 @@ from potash.cli.progress import showing, ticking
 from potash.files import STREAM, replacing
 from potash.tables import columns
 from potash.units import human
-from potash.vta.svg import Axes, Decades, Linear, Picture
 from potash_device.timing.profile import PAGE
 
 if TYPE_CHECKING:
@@ -26,11 +25,6 @@ BAR = 40
 """Characters of the longest bar."""
 SHOWN = 10
 """Windows in the table."""
-WIDTH, HEIGHT = 760, 640
-LEFT, RIGHT = 80, 730
-LATENCIES, AMPLIFICATION = (60, 380), (440, 580)
-"""Tops and bottoms of the picture's two diagrams."""
-COLOURS = {"p50": "#1f6fb2", "p99": "#e08a1e", "p99.9": "#c0392b"}
 
 
 @click.command()
@@ -123,6 +117,7 @@ def plot(
     the modelled time. The drive is empty at first, unless there is --fill.
     """
     from potash import timing
+    from potash.timing.steady import draw
 
     # A file that cannot be written is refused at once.
     sink = contextlib.nullcontext() if output is None else replacing(output)
@@ -154,47 +149,3 @@ def _plot_lines(found: Sequence[Window]) -> list[str]:
             )
         )
     return columns(rows, ">")
-
-
-def draw(windows: Sequence[Window], title: str) -> bytes:
-    """The picture as SVG. Reads are dashed."""
-    picture = Picture(WIDTH, HEIGHT, title)
-    picture.text((LEFT + RIGHT) / 2, 26, title, text_anchor="middle", font_size=14)
-    across = Linear.around(max((one.seconds for one in windows), default=0.0) or 1.0)
-    every = [one for window in windows for one in (window.writes, window.reads) if one]
-    times = [time for one in every for time in one if time > 0]
-    up = Decades.around(times or [1.0])
-    _latencies(picture, Axes(LEFT, LATENCIES[0], RIGHT, LATENCIES[1], across, up), windows)
-    highest = max((one.write_amplification for one in windows), default=1.0)
-    up_to = Linear.around(max(1.0, highest))
-    axes = Axes(LEFT, AMPLIFICATION[0], RIGHT, AMPLIFICATION[1], across, up_to)
-    axes.draw(picture, ("modelled time in s", "write amplification"))
-    points = [(one.seconds, one.write_amplification) for one in windows if one.writes]
-    _curve(picture, axes, points, COLOURS["p50"])
-    return bytes(picture)
-
-
-def _latencies(picture: Picture, axes: Axes, windows: Sequence[Window]) -> None:
-    axes.draw(picture, ("", "latency in µs"))
-    for number, (name, colour) in enumerate(COLOURS.items()):
-        for kind, dashes in (("writes", "none"), ("reads", "4 3")):
-            pairs = ((one.seconds, getattr(one, kind)) for one in windows)
-            points = [(seconds, max(axes.up.low, some[number])) for seconds, some in pairs if some]
-            _curve(picture, axes, points, colour, dashes)
-        x = LEFT + 90 * number
-        picture.add("rect", x=x, y=40, width=12, height=12, fill=colour)
-        picture.text(x + 18, 50, name)
-    if any(one.reads for one in windows):
-        picture.text(LEFT + 90 * len(COLOURS), 50, "solid: writes, dashed: reads")
-
-
-def _curve(
-    picture: Picture,
-    axes: Axes,
-    points: Iterable[tuple[float, float]],
-    colour: str,
-    dashes: str = "none",
-) -> None:
-    places = " ".join(f"{x:.1f},{y:.1f}" for x, y in (axes.at(*one) for one in points))
-    style = {"fill": "none", "stroke": colour, "stroke_dasharray": dashes}
-    picture.add("polyline", points=places, stroke_width=1.5, **style)
