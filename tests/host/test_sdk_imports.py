@@ -48,7 +48,7 @@ def test_the_sdk_brings_in_nothing_that_only_some_programs_need() -> None:
     assert not imported("potash.sdk") & (command_sets | namespaces | {"dataclasses", "inspect"})
 
 
-@pytest.mark.parametrize("name", ["acc", "cp", "fault", "fw", "run", "shell", "slm"])
+@pytest.mark.parametrize("name", ["acc", "cp", "fault", "fw", "run", "slm"])
 def test_a_light_command_brings_in_click_and_no_more(name: str) -> None:
     modules = imported(f"potash.cli.drive.{name}")
     packages = {module.partition(".")[0] for module in modules}
