@@ -20,9 +20,8 @@ from potash_device.media.drive import Drive
 from potash_device.media.errors import MediaError
 from potash_device.media.executor import MediaExecutor
 from potash_device.media.flash import Flash
-from potash_device.media.memory import MemoryMedia
 from potash_device.media.sidecar import SIDECAR_SIZE, Sidecar
-from potash_device.media.store import Media
+from potash_device.media.store import Media, MemoryMedia
 from potash_device.trace import record
 from potash_device.vta.config import default_threads
 from potash_firmware.apu import config

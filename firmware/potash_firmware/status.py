@@ -24,7 +24,6 @@ from potash_firmware.log_components import component_of
 from potash_firmware.mailbox.shared import Counters, Row, Word
 from potash_firmware.naming import command_name
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
-from potash_firmware.rpu.logs.timing import timing_log
 from potash_firmware.rpu.loop import Rpu
 from potash_firmware.rpu.statistics import BOUNDS, Histogram
 from pyvfio_user.server import Server
@@ -173,7 +172,7 @@ def snapshot(device: Running) -> reported.Snapshot:
 
 
 def _modelled(timing: ModelledTime) -> reported.ModelledTime:
-    log = timing_log(timing)
+    log = timing.log()
     scale = timing.factor / NANOSECONDS
     return reported.ModelledTime(
         factor=log.factor,

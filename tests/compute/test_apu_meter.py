@@ -13,7 +13,7 @@ from potash_device.vta.core import Core
 from potash_device.vta.isa import encode_stream
 from potash_device.vta.stream import StreamError
 from potash_device.vta.timing import parameters
-from potash_firmware.apu.meter import Meter
+from potash_firmware.apu.models import Meter
 from potash_firmware.mailbox.shared import Counters, Word, unshared_row
 from potash_firmware.vta_runtime import Runtime
 

@@ -13,8 +13,8 @@ from potash_device.vta.isa import Alu, Finish, Gemm, Instruction, decode
 from potash_device.vta.stream import POPS, PUSHES, TOKEN_QUEUES, StreamError, TokenQueue
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.runtime import Model
+from potash_firmware.tflite.streams import split
 from potash_firmware.vta_runtime import Runtime
-from potash_firmware.vta_runtime.splitting import split
 from support.tflite import reference
 
 SHAPE = (1, 12, 12, 20)

@@ -13,7 +13,7 @@ import pytest
 from potash_device.media.errors import MediaError
 from potash_device.media.executor import MediaExecutor
 from potash_device.media.file import FileMedia
-from potash_device.media.memory import MemoryMedia
+from potash_device.media.store import MemoryMedia
 
 
 def test_a_new_file_is_sparse_and_keeps_what_is_written(tmp_path: Path) -> None:

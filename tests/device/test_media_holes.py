@@ -10,8 +10,7 @@ import pytest
 from potash_device.media import store
 from potash_device.media.errors import MediaError
 from potash_device.media.file import FileMedia
-from potash_device.media.memory import MemoryMedia
-from potash_device.media.store import Media
+from potash_device.media.store import Media, MemoryMedia
 
 UNIT = 4096
 SIZE = 64 * UNIT

@@ -15,9 +15,8 @@ import pytest
 
 from potash_device.media.errors import MediaError
 from potash_device.media.file import FileMedia
-from potash_device.media.memory import MemoryMedia
 from potash_device.media.sidecar import SIDECAR_SIZE, Sidecar
-from potash_device.media.store import Media
+from potash_device.media.store import Media, MemoryMedia
 from potash_device.saved import Section
 from support.recording import RecordingMedia, Step
 

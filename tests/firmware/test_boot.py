@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from potash_device.media.memory import MemoryMedia
 from potash_device.media.sidecar import SIDECAR_SIZE, Sidecar
-from potash_device.media.store import Media
+from potash_device.media.store import Media, MemoryMedia
 from potash_firmware import boot
 from potash_firmware.mailbox import ApuPort
 from potash_firmware.mailbox.messages import Alive, Ping, Request, WriteBack

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from potash_device.media.memory import MemoryMedia
 from potash_device.media.shapes import NamespaceShape
+from potash_device.media.store import MemoryMedia
 from support.nvme_host import DATA, PAGE, Host, Queue
 
 WRITE, READ, COMPARE, WRITE_ZEROES, DSM, VERIFY, COPY = 1, 2, 5, 8, 9, 0xC, 0x19

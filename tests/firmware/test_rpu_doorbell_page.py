@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from potash_device.media.memory import MemoryMedia
+from potash_device.media.store import MemoryMedia
 from support.migration import moved
 from support.nvme_host import CC, CSTS, DOORBELLS, PAGE, Host, Queue
 

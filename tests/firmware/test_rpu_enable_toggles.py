@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from potash_device.media.memory import MemoryMedia
+from potash_device.media.store import MemoryMedia
 from support.nvme_host import (
     ACQ,
     ADMIN_CQ,

@@ -8,7 +8,7 @@ import pytest
 
 from nvme_spec.logs import ErrorEvent, NoticeEvent
 from potash_device.media.errors import MediaError
-from potash_device.media.memory import MemoryMedia
+from potash_device.media.store import MemoryMedia
 from support.nvme_host import DATA, Cqe, Host
 
 GET_LOG, IDENTIFY, SET_FEATURES, EVENT_REQUEST, COMMIT, DOWNLOAD = 2, 6, 9, 0xC, 0x10, 0x11

@@ -6,8 +6,8 @@ import struct
 import pytest
 
 from csd_spec.faults import Fault, FaultFlags, FaultKind
-from potash_device.media.memory import MemoryMedia
 from potash_device.media.shapes import NamespaceShape
+from potash_device.media.store import MemoryMedia
 from potash_firmware.mailbox.messages import (
     ReadCheck,
     ReadChecked,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_spec.faults import ANY, Fault, FaultFlags, FaultKind
-from potash_device.media.memory import MemoryMedia
+from potash_device.media.store import MemoryMedia
 from support.nvme_host import DATA, PAGE, Host
 
 WRITE, READ = 1, 2

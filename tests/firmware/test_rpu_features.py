@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.file import FileMedia
-from potash_device.media.memory import MemoryMedia
 from potash_device.media.shapes import NamespaceShape
 from potash_device.media.sidecar import SIDECAR_SIZE
+from potash_device.media.store import MemoryMedia
 from potash_firmware.rpu.features.table import Limits
 from potash_firmware.rpu.features.values import Features
 from support.nvme_host import DATA, PAGE, Cqe, Host

@@ -11,8 +11,8 @@ import pytest
 from nvme_spec.status import NvmeError
 from potash_device.media.errors import MediaError
 from potash_device.media.flash import Flash
-from potash_device.media.memory import MemoryMedia
 from potash_device.media.sidecar import SIDECAR_SIZE, Sidecar
+from potash_device.media.store import MemoryMedia
 from potash_firmware import __version__
 from potash_firmware.rpu.operations.firmware_slots import Download
 from support.nvme_host import DATA, PAGE, Host

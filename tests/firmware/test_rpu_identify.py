@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from potash_device.media.memory import MemoryMedia
 from potash_device.media.shapes import NamespaceShape
+from potash_device.media.store import MemoryMedia
 from support.nvme_host import DATA, PAGE, Host
 
 GET_LOG, IDENTIFY, SET_FEATURES, GET_FEATURES, KEEP_ALIVE = 2, 6, 9, 0xA, 0x18

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from potash_device.media.file import FileMedia
-from potash_device.media.memory import MemoryMedia
 from potash_device.media.shapes import NamespaceShape
-from potash_device.media.store import Media
+from potash_device.media.store import Media, MemoryMedia
 from support.nvme_host import DATA, PAGE, Cqe, Host, Queue
 
 WRITE, READ, COMPARE, WRITE_ZEROES, DSM, VERIFY, COPY = 1, 2, 5, 8, 9, 0xC, 0x19

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potash_device.media.memory import MemoryMedia
 from potash_device.media.shapes import NamespaceShape
+from potash_device.media.store import MemoryMedia
 from potash_firmware.mailbox.messages import Reply, Request
 from support.nvme_host import DATA, PAGE, Host
 

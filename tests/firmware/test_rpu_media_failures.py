@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from potash_device.media.file import FileMedia
-from potash_device.media.memory import MemoryMedia
-from potash_device.media.store import Media
+from potash_device.media.store import Media, MemoryMedia
 from potash_firmware.mailbox.messages import WriteBack, WriteBackDone
 from potash_firmware.rpu.features.persistence import SHUTDOWN
 from support.nvme_host import DATA, PAGE, Cqe, Host, Queue

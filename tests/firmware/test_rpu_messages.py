@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from potash_device.media.memory import MemoryMedia
+from potash_device.media.store import MemoryMedia
 from pyvfio_user.dma_messages import DmaMessages
 from support.messages import LocalMessages
 from support.nvme_host import DATA, PAGE, Cqe, Host, Queue, SlowMedia

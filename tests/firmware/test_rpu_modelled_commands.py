@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from potash_device.media.drive import Drive as MediaDrive
-from potash_device.media.memory import MemoryMedia
 from potash_device.media.shapes import NamespaceShape
+from potash_device.media.store import MemoryMedia
 from potash_device.timing.policies import Greedy, Policies, Superblocks
 from potash_device.timing.requests import Op
 from support.modelled_time import PROFILE, completions, model, modelled, timing_of

@@ -8,8 +8,8 @@ import pytest
 
 from csd_spec.fields import LocalStorage
 from nvme_spec.status import NvmeError
-from potash_device.media.memory import MemoryMedia
 from potash_device.media.shapes import NamespaceShape
+from potash_device.media.store import MemoryMedia
 from potash_firmware.apu.blocks import first_bytes, overhang, resolve
 from potash_firmware.apu.config import NamespaceConfig, RangeBlocks
 from potash_firmware.apu.model import ByteRange

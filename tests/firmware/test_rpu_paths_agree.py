@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from potash_device.media.drive import Drive as MediaDrive
-from potash_device.media.memory import MemoryMedia
 from potash_device.media.shapes import Metadata, NamespaceShape
-from potash_device.media.store import Media
+from potash_device.media.store import Media, MemoryMedia
 from support.nvme_host import DATA, MEMORY, PAGE, Cqe, Host, Queue
 
 FLUSH, WRITE, READ, WRITE_UNCORRECTABLE, COMPARE, WRITE_ZEROES, DATASET = 0, 1, 2, 4, 5, 8, 9

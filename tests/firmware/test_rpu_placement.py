@@ -9,9 +9,9 @@ import pytest
 
 from potash_device.media.drive import Drive
 from potash_device.media.file import FileMedia
-from potash_device.media.memory import MemoryMedia
 from potash_device.media.shapes import NamespaceShape
 from potash_device.media.sidecar import SIDECAR_SIZE
+from potash_device.media.store import MemoryMedia
 from potash_device.timing.drive import Drive as ModelledDrive
 from potash_device.timing.requests import Op
 from potash_firmware.rpu.placement import SECTION, PlacementSettings

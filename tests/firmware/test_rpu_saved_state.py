@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from potash_device.media.memory import MemoryMedia
+from potash_device.media.store import MemoryMedia
 from potash_firmware.rpu.migration.saved import join, split
 from pyvfio_user.migration import State
 from support.migration import finish, load, save, stop, write

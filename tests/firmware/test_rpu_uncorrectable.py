@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from nvme_spec.status import Status
 from potash_device.media.errors import MediaError
 from potash_device.media.file import FileMedia
-from potash_device.media.memory import MemoryMedia
 from potash_device.media.shapes import NamespaceShape
 from potash_device.media.sidecar import SIDECAR_SIZE
+from potash_device.media.store import MemoryMedia
 from potash_firmware.mailbox.messages import ReadCheck, ReadChecked, WriteBack
 from potash_firmware.rpu.namespaces.uncorrectable import MOST_RANGES, UncorrectableBlocks
 from potash_firmware.rpu.namespaces.uncorrectable_record import SECTION

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from potash_device.media.file import FileMedia
-from potash_device.media.memory import MemoryMedia
 from potash_device.media.sidecar import SIDECAR_SIZE
+from potash_device.media.store import MemoryMedia
 from support.nvme_host import PAGE, Host, Queue, SlowMedia
 
 FLUSH, WRITE, READ, WRITE_UNCORRECTABLE, COMPARE, WRITE_ZEROES, DSM = 0, 1, 2, 4, 5, 8, 9

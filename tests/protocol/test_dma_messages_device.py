@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from potash_device.media.flash import FLASH_SIZE
-from potash_device.media.memory import MemoryMedia
+from potash_device.media.store import MemoryMedia
 from potash_firmware.boot import Device
 from pyvfio_user.client import Client
 from support.vfio_user import leaked, open_descriptors, socket_path

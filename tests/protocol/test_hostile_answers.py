@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pytest
 
 from potash_device.media.flash import FLASH_SIZE
-from potash_device.media.memory import MemoryMedia
+from potash_device.media.store import MemoryMedia
 from potash_firmware.boot import Device
 from support import vfio_user as wire
 from support.hostile import (

@@ -23,8 +23,8 @@ import pytest
 from potash_device.controller.cmb import CmbSettings
 from potash_device.media.drive import Drive
 from potash_device.media.flash import FLASH_SIZE
-from potash_device.media.memory import MemoryMedia
 from potash_device.media.shapes import NamespaceShape
+from potash_device.media.store import MemoryMedia
 from potash_device.settings import BoardSettings
 from potash_firmware.boot import Device
 from potash_firmware.settings import DeviceSettings

@@ -17,10 +17,9 @@ from potash_device.controller.cmb import CmbSettings
 from potash_device.media.drive import Drive
 from potash_device.media.executor import MediaExecutor
 from potash_device.media.flash import FLASH_SIZE, Flash
-from potash_device.media.memory import MemoryMedia
 from potash_device.media.shapes import NamespaceShape
 from potash_device.media.sidecar import SIDECAR_SIZE, Sidecar
-from potash_device.media.store import Media
+from potash_device.media.store import Media, MemoryMedia
 from potash_device.pcie.config_space import PciIdentity
 from potash_device.settings import BoardSettings
 from potash_firmware.mailbox import ApuPort, ArenaPlan, SharedBuffers, pair

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Self
 
-from potash_device.media.memory import MemoryMedia
+from potash_device.media.store import MemoryMedia
 
 
 class Step(Enum):

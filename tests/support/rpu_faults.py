@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from csd_spec.faults import Fault, FaultFlags, FaultKind
-from potash_device.media.memory import MemoryMedia
+from potash_device.media.store import MemoryMedia
 from potash_firmware.rpu.settings import RpuSettings
 from support.nvme_host import PAGE, Host, Queue
 

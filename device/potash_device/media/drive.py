@@ -16,7 +16,6 @@ from nvme_spec.identify.capabilities import CommandSet
 from potash_device.media.errors import MediaError
 from potash_device.media.file import FileMedia
 from potash_device.media.flash import FLASH_SIZE
-from potash_device.media.memory import MemoryMedia
 from potash_device.media.metadata import Pairs, file_size
 from potash_device.media.paths import DrivePaths
 from potash_device.media.shapes import (
@@ -30,7 +29,7 @@ from potash_device.media.shapes import (
     write_list,
 )
 from potash_device.media.sidecar import SIDECAR_SIZE
-from potash_device.media.store import Media
+from potash_device.media.store import Media, MemoryMedia
 
 log = logging.getLogger(__name__)
 

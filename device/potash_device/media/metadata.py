@@ -16,9 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from potash_device.media.errors import MediaError
-from potash_device.media.memory import MemoryMedia
 from potash_device.media.shapes import NamespaceShape
-from potash_device.media.store import Media
+from potash_device.media.store import Media, MemoryMedia
 
 AREA = 1 << 20
 """Offset of the metadata of block 0."""

@@ -7,13 +7,16 @@ the file system is the only record of them."""
 import ctypes
 import errno
 import fcntl
+import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from os import preadv, pwritev
-from typing import Protocol
+from typing import Protocol, Self
+from weakref import finalize
 
 from potash_device.media.errors import MediaError
+from pyvfio_user.sealed_memory import sealed_memfd
 
 IOV_MAX = os.sysconf("SC_IOV_MAX")
 """Views that one system call takes (POSIX `{IOV_MAX}`)."""
@@ -282,6 +285,36 @@ class Media:
         """The file has no more than `present` bytes: nothing is written any more."""
         why = f"the media was truncated to {present} of {self.size} bytes"
         self.lost = self.lost or MediaError(errno.EIO, why)
+
+
+class MemoryMedia(Media):
+    """`size` bytes of anonymous memory, allocated page by page as they are written."""
+
+    @classmethod
+    def create(cls, size: int) -> Self:
+        """Make the memory. Raises OSError when the system has none left."""
+        return cls(sealed_memfd(size, "potash-media"), size)
+
+
+class SharedMemory:
+    """`size` bytes of zeroes, mapped here, which others may map too. Raises OSError without memory.
+
+    They last as long as anybody refers to them, or works on `bytes`: nobody closes them.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.media = MemoryMedia.create(size)
+        finalize(self.media, os.close, self.media.fd).atexit = False
+        self.bytes = memoryview(mmap.mmap(self.media.fd, size))
+
+    @property
+    def fd(self) -> int:
+        """The memfd; whoever sends it away sends a duplicate."""
+        return self.media.fd
+
+    def clear(self) -> None:
+        """Zeroes again, for everybody who has mapped them."""
+        self.media.punch(0, self.media.size)
 
 
 def _never_shrinks(fd: int) -> bool:

@@ -4,7 +4,7 @@ A host that has mapped it accesses it without the device noticing, so its conten
 between two reads. The descriptor is sealed, so that the host cannot shrink it.
 """
 
-from potash_device.media.memory import SharedMemory
+from potash_device.media.store import SharedMemory
 from pyvfio_user.device import Region
 
 MIN_SIZE = 4096

@@ -25,8 +25,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from potash_firmware.apu.config import Config
-from potash_firmware.apu.confined import close_others, confine_compiler
-from potash_firmware.apu.process import fork, yield_to_others
+from potash_firmware.apu.process import close_others, confine_compiler, fork, yield_to_others
 from potash_firmware.mailbox import MailboxError
 from potash_firmware.mailbox.messages import decode, encode, message
 from potash_firmware.mailbox.shared import SharedMemory

@@ -21,8 +21,7 @@ from typing import NamedTuple, Protocol
 
 from potash_firmware.apu import channel
 from potash_firmware.apu.config import Config, format_descriptors
-from potash_firmware.apu.confined import close_others
-from potash_firmware.apu.process import fork
+from potash_firmware.apu.process import close_others, fork
 from potash_firmware.mailbox.messages import Execute
 
 log = logging.getLogger(__name__)
@@ -253,7 +252,7 @@ class Supervisor:
         """Note that a worker's execution has ended. Kill the worker if it is retired.
 
         It is also killed if its executions have together taken longer than one may: the kernel ends
-        it at `confined.CPU_FACTOR` times that limit, which must not happen in the next one.
+        it at `process.CPU_FACTOR` times that limit, which must not happen in the next one.
         """
         if worker.began is not None:
             worker.seconds += self._monotonic() - worker.began

@@ -31,7 +31,7 @@ from potash_firmware.apu.blocks import Blocks, MediaReadError, read_media
 from potash_firmware.apu.channel import ExecuteJob, FromWorker, JobExecuted, Line, Ready
 from potash_firmware.apu.compile_service import CompileClient
 from potash_firmware.apu.config import Config
-from potash_firmware.apu.confined import confine_compiler, confine_worker
+from potash_firmware.apu.process import confine_compiler, confine_worker
 from potash_firmware.apu.work_counter import WorkCounter
 from potash_firmware.bpf import reserve
 from potash_firmware.bpf.engine import base_of
@@ -240,8 +240,7 @@ class _ProgramWorker(Worker):
     def _models(self) -> "Models":
         """The models, imported when a program first runs one."""
         from potash_device.vta import engines
-        from potash_firmware.apu.meter import Meter
-        from potash_firmware.apu.models import Models
+        from potash_firmware.apu.models import Meter, Models
 
         self._compiler.runs_models()
         engines.before_fast = self._compiler.kernels

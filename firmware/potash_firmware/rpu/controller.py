@@ -19,8 +19,7 @@ from nvme_spec.persistent_events import HardwareError, HardwareErrorCode, PowerO
 from nvme_spec.registers import CommandSetSelected, ControllerConfiguration, Register
 from potash_device.board import Board
 from potash_device.saved import limited
-from potash_firmware.rpu.accelerators.apu_link import ApuLink
-from potash_firmware.rpu.accelerators.commands import AcceleratorCommands
+from potash_firmware.rpu.accelerators.apu_link import AcceleratorCommands, ApuLink
 from potash_firmware.rpu.accelerators.write_back import WriteBacks
 from potash_firmware.rpu.compute.engine import ProgramEngine, Shared
 from potash_firmware.rpu.compute.state import Compute

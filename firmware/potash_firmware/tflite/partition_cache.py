@@ -29,7 +29,7 @@ from potash_firmware.tflite.capi import Array, Node
 from potash_firmware.tflite.lowering import Settings
 from potash_firmware.tflite.operators import added
 from potash_firmware.tflite.packing import Layout, Margin, Sizes, fit
-from potash_firmware.vta_runtime.splitting import values_of
+from potash_firmware.tflite.streams import values_of
 
 LEAST = 1 << 10
 """Bytes of instructions for which it is worth a file."""

@@ -8,7 +8,7 @@ from potash_device.vta.fast import foresight, layout
 from potash_device.vta.fast import steps as s
 from potash_device.vta.fast.alu import lower_alu
 from potash_device.vta.fast.compiling import Flag, Number, compiled, entry
-from potash_device.vta.fast.indices import stays
+from potash_device.vta.fast.foresight import stays
 from potash_device.vta.fast.positions import lower_products
 
 

@@ -27,7 +27,6 @@ from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
 from potash_firmware.rpu.operations.sanitize import Sanitizing
-from potash_firmware.rpu.protection.deferred import insert
 from potash_firmware.rpu.protection.request import ProtectionRequest
 from potash_firmware.rpu.scheduler import Scheduler, Steps
 
@@ -50,9 +49,11 @@ def write_bytes(namespace: Namespace, first: int, content: memoryview) -> None:
         namespace.pairs.read(slba, blocks, metadata)
     blocks[at : at + len(content)] = content
     if kept.protection:
+        from potash_firmware.rpu.protection import information  # NumPy delays a start
+
         protection = ProtectionRequest(kept, PRACT)
         tags = slba & (1 << protection.reference_bits) - 1
-        insert(replace(protection, tags=tags), blocks, metadata, end - slba)
+        information.insert(replace(protection, tags=tags), blocks, metadata, end - slba)
     namespace.pairs.write(slba, blocks, metadata)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 import csd_spec.opcodes
+from csd_spec.timing import TimingLog
 from nvme_spec import logs, persistent_events
 from nvme_spec.commands import GetLogPage
 from nvme_spec.identify.capabilities import CommandSet, Lpa
@@ -27,7 +28,6 @@ from potash_firmware.rpu.command_sets import compute
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.features.table import FEATURES, Feature
 from potash_firmware.rpu.logs.persistent_events import SIZE_LIMIT
-from potash_firmware.rpu.logs.timing import timing_log
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 
 DWORD = 4
@@ -348,7 +348,10 @@ PAGES: dict[int, Page] = {
         command_set=CommandSet.ZONED,
     ),
     csd_spec.opcodes.TIMING_LOG_PAGE: Page(
-        Scope.CONTROLLER, lambda controller, *_: timing_log(controller.timing).encode()
+        Scope.CONTROLLER,
+        lambda controller, *_: (
+            TimingLog() if controller.timing is None else controller.timing.log()
+        ).encode(),
     ),
     csd_spec.opcodes.LOG_PAGE: Page(
         Scope.SPECIFIC,

@@ -26,9 +26,8 @@ from nvme_spec.queues import FLAGS_FUSE_MASK, SUBMISSION_ENTRY_SIZE, Fuse, Submi
 from nvme_spec.zoned import MOST_CHANGED_ZONES
 from potash_device.board import Board, SavedBoard
 from potash_device.media.flash import Flash
-from potash_device.media.memory import MemoryMedia
 from potash_device.media.sidecar import Sidecar
-from potash_device.media.store import Media
+from potash_device.media.store import Media, MemoryMedia
 from potash_device.saved import Number, decode, encode, exactly, fits
 from potash_firmware.rpu.commands import Commands
 from potash_firmware.rpu.compute.programs import SavedProgram

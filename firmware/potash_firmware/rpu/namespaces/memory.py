@@ -13,9 +13,8 @@ from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.memory_commands import MEMORY_GRANULARITY, MemoryOpcode
 from nvme_spec.status import NvmeError, Status
 from potash_device.controller.dma import gather_into, scatter
-from potash_device.media.memory import SharedMemory
 from potash_device.media.shapes import NamespaceShape
-from potash_device.media.store import Media
+from potash_device.media.store import Media, SharedMemory
 from potash_device.pcie.bar_memory import BarMemory
 from potash_firmware.mailbox.messages import next_serial
 from potash_firmware.rpu.media_work import BlocksInFlight

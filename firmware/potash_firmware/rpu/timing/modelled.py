@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from csd_spec.timing import TimingLog
 from nvme_spec.status import NvmeError, Status
 from potash_device.timing.cores import DEFAULT, CoreProfile
 from potash_device.timing.policies import Policies, PolicyError
@@ -247,6 +248,36 @@ class ModelledTime:
             self._retired()
         self.show(op.name, at, end)
         return end
+
+    def log(self) -> TimingLog:
+        """The log page on modelled time: lateness, frozen time, and the modelled flash."""
+        drive, lateness, profile = self.drive, self.lateness, self.drive.profile
+        erases = drive.spread
+        return TimingLog(
+            modelled=1,
+            factor=self.factor,
+            guest_ns=self.clock.now(),
+            frozen_ns=self.clock.behind,
+            commands=lateness.count,
+            late_ns=lateness.total,
+            late_p50_ns=lateness.percentile(0.5),
+            late_p99_ns=lateness.percentile(0.99),
+            late_most_ns=lateness.largest,
+            **drive.counters._asdict(),
+            dies=profile.total_dies,
+            channels=profile.channels,
+            cores=profile.cores,
+            **drive.wear._asdict(),
+            superblocks=profile.blocks,
+            erases=erases.total,
+            erases_least=erases.min,
+            erases_p50=erases.p50,
+            erases_p90=erases.p90,
+            erases_p99=erases.p99,
+            erases_most=erases.max,
+            executions=self.executions,
+            execution_ns=self.execution_ns,
+        )
 
     def show(self, what: str, began: int, ends: int) -> None:
         """Put something that takes modelled time in the trace, if there is one."""

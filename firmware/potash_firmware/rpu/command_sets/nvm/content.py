@@ -17,7 +17,6 @@ from nvme_spec.status import NvmeError, Status
 from potash_firmware.rpu.command import Command
 from potash_firmware.rpu.command_sets.nvm.blocks import Target, commit, require_allocated
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.protection.deferred import check, insert
 from potash_firmware.rpu.transfer import Transfer
 
 
@@ -180,20 +179,28 @@ class Pairs:
     def check(self, done: int = 0) -> None:
         """Raise NvmeError for protection information that is not what the command wants, of which
         `done` blocks were checked before these."""
+        from potash_firmware.rpu.protection import information  # NumPy delays a start
+
         blocks = self.blocks
-        check(self.protection, self.data, self.metadata, blocks.slba, blocks.blocks, done)
+        information.check(
+            self.protection, self.data, self.metadata, blocks.slba, blocks.blocks, done
+        )
 
     def clear(self, done: int) -> None:
         """Have zeroes, of a command of which `done` blocks were cleared before these."""
         if self.protection.prinfo & PRACT:
-            insert(self.protection, self.data, self.metadata, self.blocks.blocks, done)
+            from potash_firmware.rpu.protection import information
+
+            information.insert(self.protection, self.data, self.metadata, self.blocks.blocks, done)
         else:
             self.metadata[:] = self.protection.metadata.unwritten * self.blocks.blocks
 
     def protect(self) -> None:
         """Make or check the protection information of what the host has sent. Raises NvmeError."""
         if self.protection.action:
-            insert(self.protection, self.data, self.metadata, self.blocks.blocks)
+            from potash_firmware.rpu.protection import information
+
+            information.insert(self.protection, self.data, self.metadata, self.blocks.blocks)
         else:
             self.check()
 
