@@ -65,7 +65,7 @@ class Capability(Descriptor):
     size: Annotated[U64, At(8)] = 0
 
 
-class Accelerator(Descriptor, size=8, total=Number("I", 0)):
+class Accelerator(Descriptor, least_size=8, total=Number("I", 0)):
     """One accelerator (table 4.5): its length and ID, then capabilities."""
 
     id: Annotated[U16, At(4)]
@@ -78,8 +78,8 @@ class Accelerator(Descriptor, size=8, total=Number("I", 0)):
 
 class IdentifyData(
     Packed,
-    first=IDENTIFY_MAGIC,
-    size=IDENTIFY_HEADER_SIZE,
+    prefix=IDENTIFY_MAGIC,
+    least_size=IDENTIFY_HEADER_SIZE,
     total=Number("I", 4),
     error=DescriptorError,
 ):
@@ -93,7 +93,7 @@ class IdentifyData(
         return super().decode(data)
 
 
-class StatusDescriptor(Descriptor, size=STATUS_DESCRIPTOR_SIZE):
+class StatusDescriptor(Descriptor, least_size=STATUS_DESCRIPTOR_SIZE):
     """One capability's status, 32 bytes (table 4.9).
 
     The documentation leaves bytes 4:31 to the capability. 8:15 is the `amount` of bytes consumed
@@ -111,7 +111,7 @@ class StatusDescriptor(Descriptor, size=STATUS_DESCRIPTOR_SIZE):
 _STATUS_NAMES = Form(pattern="^(idle|running|done|failed|stopped|status [0-9]+)$")
 
 
-class AcceleratorStatus(Descriptor, size=STATUS_HEADER_SIZE, total=Number("I", 0)):
+class AcceleratorStatus(Descriptor, least_size=STATUS_HEADER_SIZE, total=Number("I", 0)):
     """Get Accelerator Status (table 4.8): its length and a status ID, then descriptors."""
 
     status: Annotated[
@@ -207,7 +207,7 @@ class LogEntry(Descriptor, total=Number("I", 0)):
         return f"type {self.type:X}h"
 
 
-class LogPage(Descriptor, size=LOG_HEADER_SIZE, total=Number("I", 0)):
+class LogPage(Descriptor, least_size=LOG_HEADER_SIZE, total=Number("I", 0)):
     """The accelerator log page (table 4.1): its length, then entries.
 
     The number of lost entries is an extension.

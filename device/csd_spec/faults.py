@@ -105,7 +105,7 @@ class FaultFlags(IntFlag):
     """The APU dies when the fault is added."""
 
 
-class Fault(Descriptor, size=FAULT_SIZE):
+class Fault(Descriptor, least_size=FAULT_SIZE):
     """One fault, 64 bytes. A host that adds one sets `identifier` and `triggered` to 0."""
 
     kind: Annotated[FaultKind, Stored("B"), At(2)]
@@ -176,7 +176,7 @@ class Fault(Descriptor, size=FAULT_SIZE):
         return fault
 
 
-class _FaultList(Descriptor, size=FAULT_LIST_HEADER_SIZE, total=Number("I", 0)):
+class _FaultList(Descriptor, least_size=FAULT_LIST_HEADER_SIZE, total=Number("I", 0)):
     faults: Annotated[tuple[Fault, ...], Number("I", 4)]
 
 

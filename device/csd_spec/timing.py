@@ -20,7 +20,7 @@ class TimingLogError(ValueError):
     """Bytes that are not this log page."""
 
 
-class TimingLog(Packed, size=SIZE, error=TimingLogError):
+class TimingLog(Packed, least_size=SIZE, error=TimingLogError):
     """The fields in the order of their bytes; without modelled time all but `version` are 0."""
 
     version: U8 = VERSION

@@ -140,7 +140,7 @@ class Execute(EntryDwords):
 MEMORY_RANGE_SIZE = 32
 
 
-class MemoryRange(Packed, size=MEMORY_RANGE_SIZE):
+class MemoryRange(Packed, least_size=MEMORY_RANGE_SIZE):
     """Memory range descriptor: memory namespace, length and first byte."""
 
     nsid: U32
@@ -216,12 +216,12 @@ def encode_program_types(types: Sequence[ProgramTypeDescriptor]) -> bytes:
     return header + b"".join(map(bytes, types))
 
 
-class _RangeSet(Packed, size=RangeSetDescriptor.SIZE):
+class _RangeSet(Packed, least_size=RangeSetDescriptor.SIZE):
     rsid: U16
     ranges: Annotated[tuple[MemoryRange, ...], Number("B")]
 
 
-class _RangeSets(Packed, size=RANGE_SET_LIST_HEADER_SIZE):
+class _RangeSets(Packed, least_size=RANGE_SET_LIST_HEADER_SIZE):
     sets: Annotated[tuple[_RangeSet, ...], Number("I")]
 
 

@@ -94,7 +94,7 @@ class HostAddressable(Packed):
     offset: Annotated[U64, At(8)]
 
 
-class _HostAddressableLog(Packed, size=16):
+class _HostAddressableLog(Packed, least_size=16):
     namespaces: Annotated[tuple[HostAddressable, ...], Number("H")]
 
 

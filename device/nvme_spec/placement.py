@@ -168,11 +168,11 @@ def encode_configurations(handles: int, unit: int, namespaces: int) -> bytes:
     return struct.pack("<HBxI8x", 0, 0, 16 + size) + descriptor
 
 
-class _Use(Packed, size=8):
+class _Use(Packed, least_size=8):
     ruha: U8
 
 
-class _Usage(Packed, size=8):
+class _Usage(Packed, least_size=8):
     uses: Annotated[tuple[_Use, ...], Number("H")]
 
 
@@ -193,7 +193,7 @@ class Statistics(Structure):
 _PID_VALID, _NSID_VALID, _LOCATION_VALID = 1 << 0, 1 << 1, 1 << 2
 
 
-class Event(Packed, size=64):
+class Event(Packed, least_size=64):
     """FDP Event; `timestamp` is laid out as the feature's value."""
 
     type: U8
@@ -206,12 +206,12 @@ class Event(Packed, size=64):
         return _ListedEvent(self).encode()
 
 
-class _ListedEvent(Packed, size=64):
+class _ListedEvent(Packed, least_size=64):
     event: Event
     flags: Annotated[U8, At(1)] = _PID_VALID | _NSID_VALID | _LOCATION_VALID
 
 
-class _Events(Packed, size=64):
+class _Events(Packed, least_size=64):
     events: Annotated[tuple[_ListedEvent, ...], Number("I")]
 
 
@@ -223,7 +223,7 @@ def encode_events(events: Sequence[Event]) -> bytes:
 # I/O Management Receive.
 
 
-class HandleStatus(Packed, size=32):
+class HandleStatus(Packed, least_size=32):
     """Reclaim Unit Handle Status Descriptor: the logical blocks that the unit still takes."""
 
     pid: U16

@@ -118,12 +118,12 @@ class BlockSourceRange(Packed):
 
 
 _BLOCK_RANGES = {
-    kind: Record(BlockSourceRange, size=SOURCE_RANGE_SIZES[kind])
+    kind: Record(BlockSourceRange, least_size=SOURCE_RANGE_SIZES[kind])
     for kind in (CopyFormat.BLOCKS, CopyFormat.BLOCKS_64)
 }
 
 
-class MemorySourceRange(Packed, size=SOURCE_RANGE_SIZES[CopyFormat.MEMORY]):
+class MemorySourceRange(Packed, least_size=SOURCE_RANGE_SIZES[CopyFormat.MEMORY]):
     """Source Range Entry of format 4h: bytes (plain) of memory namespace `snsid`."""
 
     snsid: U32
@@ -165,12 +165,12 @@ LBA_STATUS_HEADER_SIZE = 8
 LBA_STATUS_DESCRIPTOR_SIZE = 16
 
 
-class _LbaStatusDescriptor(Packed, size=LBA_STATUS_DESCRIPTOR_SIZE):
+class _LbaStatusDescriptor(Packed, least_size=LBA_STATUS_DESCRIPTOR_SIZE):
     slba: U64
     blocks: U32
 
 
-class _LbaStatus(Packed, size=LBA_STATUS_HEADER_SIZE):
+class _LbaStatus(Packed, least_size=LBA_STATUS_HEADER_SIZE):
     descriptors: Annotated[tuple[_LbaStatusDescriptor, ...], Number("I")]
     completion: U8
 

@@ -24,7 +24,7 @@ class Characteristic(IntEnum):
     NO_FAST_COPY = 3
 
 
-class Group(Packed, size=32):
+class Group(Packed, least_size=32):
     """Reachability Group Descriptor: identifier, change count, the attached namespaces in it."""
 
     rgid: U32
@@ -32,7 +32,7 @@ class Group(Packed, size=32):
     nsids: Annotated[tuple[U32, ...], Number("I", 4)]
 
 
-class Association(Packed, size=32):
+class Association(Packed, least_size=32):
     """Reachability Association Descriptor: identifier, change count, what, between which groups."""
 
     rasid: U32
@@ -41,12 +41,12 @@ class Association(Packed, size=32):
     rgids: Annotated[tuple[U32, ...], Number("I", 4)]
 
 
-class _Groups(Packed, size=16):
+class _Groups(Packed, least_size=16):
     changes: U64
     groups: Annotated[tuple[Group, ...], Number("H")]
 
 
-class _Associations(Packed, size=16):
+class _Associations(Packed, least_size=16):
     changes: U64
     associations: Annotated[tuple[Association, ...], Number("H")]
 

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable
 from enum import Enum
 from functools import cache, partial
-from operator import itemgetter
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from potash_wire.fields import (
@@ -23,7 +22,7 @@ from potash_wire.structures import Buffer, LayoutError
 
 
 class Tail:
-    """What follows a record's own bytes, up to `end`. Without a `count` that is all that is left.
+    """The tail of a record, up to `end`. Without a `count`, a field of it is all that is left.
 
     Raises ValueError for what is not there, or not as often as it is to be.
     """
@@ -90,9 +89,9 @@ its name (several, for an array) when a record is made."""
 
 
 class Layout:
-    """What follows from the annotations of a type: the `struct`, and compiled functions.
+    """A type's annotations as a `struct` and compiled functions.
 
-    With `general`, the layout of any number of items that follow, that of just `count`.
+    With `general`, the layout for a tail of any length, that for a tail of `count` items.
     """
 
     tail = Tail
@@ -100,7 +99,7 @@ class Layout:
     def __init__(
         self,
         kind: Any,
-        first: bytes,
+        prefix: bytes,
         size: int,
         total: Number | None,
         record_of: Callable[[Any], Any],
@@ -108,23 +107,23 @@ class Layout:
         count: int = 0,
     ) -> None:
         self.name: str = getattr(kind, "__name__", str(kind))
-        self.following = 0
-        """Bytes that follow, at most; the expressions `_tails` give them."""
+        self.longest_tail = 0
+        """In bytes; the expressions `_tails` give them."""
         self.unit = 0
-        """The size of what follows, in a number within `limits`, where it is one field."""
+        """The size of an item, of as many as `limits` say, where one field alone is the tail."""
         self.limits = Range(0, 0)
+        self._items_of = ""
         self._general, self._count = general, count
         self._record_of = record_of
         self._tails: list[str] = []
-        self._number = ""
         self._items: list[_Item] = []
-        self._conditions: list[tuple[str, str, str]] = []
+        self.conditions: list[tuple[str, str, str]] = []
         """A condition of a value, which is an expression in a record `m`, and when one is made."""
         self._scope = {**_SCOPE}
         self._start = self._end = 0
-        """Of the record whose fields are added: its first byte, and the one behind the last."""
-        if first:
-            self._add(0, f"{len(first)}s", repr(first))
+        """Of the record whose fields are added: its first byte, and the one after the last."""
+        if prefix:
+            self._add(0, f"{len(prefix)}s", repr(prefix))
         made = self._field(kind, "m") if Stored in _marks(kind)[1] else self._record(kind, "m")
         if total:
             self._add(total.offset, total.code, "size + len(t)" if self._tails else "size")
@@ -153,29 +152,26 @@ class Layout:
             packed = f"((t := {' + '.join(self._tails)}), {packed} + t)[1]"
         self.pack = self._function("m", self._checked(packed, 1, "refuse(m)"))
         self.make = self._function(names, self._checked(made, 2, f"wrong({names})"))
-        self.number: Callable[[Any], int] | None = None
-        if self.unit and len(self._tails) == 1:
-            self.number = self._function("m", self._number)
-        else:
-            self.unit = 0
         self.plain: Callable[[Any], Any] | None = None
         """Makes a record that has just the values of the `struct`, whatever they are."""
-        if not self._conditions and self.is_fixed:
-            if made == names:
-                self.plain = itemgetter(0)
-            elif made == f"({names}, )":
-                self.plain = tuple
-            elif made.startswith("new(") and made.endswith(f", ({names},))"):
-                self.plain = partial(tuple.__new__, kind)
+        values = (f", ({names},))", f"({names}, )")
+        if self.is_fixed and not self.conditions and made.endswith(values):
+            self.plain = partial(tuple.__new__, get_origin(kind) or kind)
+        self.size_of: Callable[[Any], int] | None = None
+        """The bytes of a record, where a layout may be compiled for just these."""
+        if len(self._tails) > 1 or total:
+            self.unit = 0
+        if self.unit:
+            self.size_of = self._function("m", f"{self.size} + {self.unit} * {self._items_of}")
 
     def _checked(self, expression: str, column: int, otherwise: str) -> str:
         """An expression that has a value only where all conditions are true."""
-        found = [one[0].format(one[column]) for one in self._conditions if one[column]]
+        found = [one[0].format(one[column]) for one in self.conditions if one[column]]
         return f"{expression} if {' and '.join(found)} else {otherwise}" if found else expression
 
     def _refuse(self, parameters: str, column: int, *values: Any) -> None:
         """Raise ValueError for values that are not all in their ranges."""
-        for one in self._conditions:
+        for one in self.conditions:
             if one[column] and not self._function(parameters, one[0].format(one[column]))(*values):
                 raise ValueError(f"{one[0].format(one[1].replace('m.', ''))} is not so")
 
@@ -218,7 +214,7 @@ class Layout:
             made = f"{self._known(kind)}({', '.join(fields)})"
         if not hasattr(kind, "validate"):
             return made
-        self._conditions.append(("{}.validate() is None", path, ""))
+        self.conditions.append(("{}.validate() is None", path, ""))
         return f"validated({made})"
 
     def _field(self, hint: Any, path: str) -> str:
@@ -244,16 +240,16 @@ class Layout:
         if Range in by_kind and by_kind[Range] != _range(code):
             least, most = by_kind[Range]
             checked = "min({0}) <= max({0})" if count else "{}"
-            self._conditions.append((f"{least} <= {checked} <= {most}", path, value))
+            self.conditions.append((f"{least} <= {checked} <= {most}", path, value))
         if base is bool:
-            self._conditions.append(("{} <= 1", "", value))
+            self.conditions.append(("{} <= 1", "", value))
             return f"{value} == 1"
         return (
             f"{self._known(base)}({value})" if issubclass(get_origin(base) or base, Enum) else value
         )
 
     def _follow(self, base: Any, path: str, by_kind: dict[Any, Any]) -> str:
-        """Add a field that follows the others; the expression of its value."""
+        """Add a field of the tail; the expression of its value."""
         kind = base if base in (str, bytes) else get_args(base)[0]
         is_text, is_optional = kind is base, MAY_FOLLOW in by_kind
         limits = by_kind.get(Range, Range(0, 1 if is_optional else sys.maxsize))
@@ -265,8 +261,8 @@ class Layout:
             record = self._record_of(kind)
             followed, size = f"joined({self._known(record)}, {items})", record.size
         if kind is bytes or (not is_text and record.is_fixed):
-            self.unit, self.limits, self._number = 1 if is_text else size, limits, count
-        self.following += limits.most * size
+            self.unit, self.limits, self._items_of = size, limits, count
+        self.longest_tail += limits.most * size
         number = "None"
         if Number in by_kind:
             code, offset = by_kind[Number]
@@ -274,7 +270,7 @@ class Layout:
             number = self._add(offset, code, str(self._count) if self._general else value)
             self._end = self._end if offset is None else end
         if Range in by_kind:
-            self._conditions.append((f"{limits.least} <= {{}} <= {limits.most}", count, ""))
+            self.conditions.append((f"{limits.least} <= {{}} <= {limits.most}", count, ""))
         if self._general:
             made = self._compiled(kind, path, number, is_optional)
         else:

@@ -4,7 +4,7 @@ from collections import _tuplegetter  # type: ignore[attr-defined]  # as named t
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
-from potash_wire.records import Number, Record, WireError
+from potash_wire.records import Record, WireError
 from potash_wire.structures import Buffer
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Value(_Tuple):
 class Packed(Value):
     """A named tuple whose annotations say how it is stored; `RECORD` is what does it.
 
-    `first`, `size`, `total` and `error` are those of `Record`; subclasses inherit the error.
+    A subclass's options are those of `Record`; it inherits the error.
     """
 
     if TYPE_CHECKING:
@@ -80,17 +80,10 @@ class Packed(Value):
     else:
         _error = WireError
 
-    def __init_subclass__(
-        cls,
-        *,
-        first: int | bytes = b"",
-        size: int = 0,
-        total: Number | None = None,
-        error: type[Exception] | None = None,
-    ) -> None:
+    def __init_subclass__(cls, error: type[Exception] | None = None, **options: Any) -> None:
         super().__init_subclass__()
         cls._error = error or cls._error
-        cls.RECORD = Record(cls, first=first, size=size, total=total, error=cls._error)
+        cls.RECORD = Record(cls, error=cls._error, **options)
         if cls._fields and getattr(cls.decode, "__func__", 0) is vars(Packed)["decode"].__func__:
             cls.decode = cls.RECORD.decode  # type: ignore[method-assign]  # one call less
 
@@ -105,10 +98,10 @@ class Packed(Value):
 
     @classmethod
     def decode_head(cls, data: Buffer) -> Self:
-        """The value that bytes begin with. Raises the class's error."""
+        """The value at the beginning of the bytes. Raises the class's error."""
         return cls.RECORD.decode_from(data)  # type: ignore[no-any-return]
 
     @classmethod
     def decode_list(cls, data: Buffer) -> Iterator[Self]:
-        """Values that follow each other. Raises the class's error, perhaps after some of them."""
+        """Values one after another. Raises the class's error, perhaps after some of them."""
         return cls.RECORD.decode_all(data)

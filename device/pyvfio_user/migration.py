@@ -145,7 +145,7 @@ class MigrationStates(Structure):
     flags: U64
 
 
-class LoggingControl(Structure, size=16):
+class LoggingControl(Structure, least_size=16):
     """Data of DMA_LOGGING_START; each range is an address and a length."""
 
     page_size: U64

@@ -154,7 +154,7 @@ class _Capability(Structure):
     following: U32
 
 
-class _Areas(Structure, size=8):
+class _Areas(Structure, least_size=8):
     areas: Annotated[tuple[Area, ...], Number("I")]
 
 

@@ -56,7 +56,7 @@ class Optional(NamedTuple):
     extent: Annotated[Extent | None, MAY_FOLLOW] = None
 
 
-RECORD = Record(Everything, first=7)
+RECORD = Record(Everything, prefix=7)
 EXAMPLE = Everything(
     -2, Kind.WRITE, True, (3, 4), b"abcd", Extent(1, 2, 3), ((5, 6),), 99, "\u03bb"
 )
@@ -138,16 +138,16 @@ def test_fields_cannot_overlap() -> None:
         Record(Overlapping).encode(Overlapping(0, 0))
 
 
-class Part(Packed, size=4):
+class Part(Packed, least_size=4):
     kind: U8
     number: Annotated[U8, Range(1, 9), At(2)] = 1
 
 
-class Numbers(Packed, first=b"N", total=Number("H", 2)):
+class Numbers(Packed, prefix=b"N", total=Number("H", 2)):
     numbers: Annotated[tuple[U16, ...], REST] = ()
 
 
-class Whole(Packed, size=8, error=KeyError):
+class Whole(Packed, least_size=8, error=KeyError):
     parts: Annotated[tuple[Part, ...], Number("B", 4), Range(0, 40)]
     name: Annotated[bytes, Stored("2s")] = b"ab"
 

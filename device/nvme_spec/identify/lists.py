@@ -36,7 +36,7 @@ NAMESPACE_ID_LENGTHS = {
 }
 
 
-class NamespaceIdentificationDescriptor(Packed, size=4):
+class NamespaceIdentificationDescriptor(Packed, least_size=4):
     """One entry of CNS 03h (figure 277): type, length of the identifier, the identifier."""
 
     type: U8

@@ -117,8 +117,8 @@ class Relocation(NamedTuple):
 
 
 _HEADERS = Record(_Header)
-_SECTIONS = Record(Section, size=64)
-SYMBOLS = Record(Symbol, size=24)
+_SECTIONS = Record(Section, least_size=64)
+SYMBOLS = Record(Symbol, least_size=24)
 _RELOCATIONS = Record(Relocation)
 
 _Entry = TypeVar("_Entry", Section, Symbol, Relocation)

@@ -45,7 +45,7 @@ def message(kind: int) -> Callable[[type[T]], type[T]]:
 
     def register(fields: type[T]) -> type[T]:
         made = dataclass(frozen=True, slots=True)(fields)
-        KINDS[kind] = RECORDS[made] = Record(made, first=kind)
+        KINDS[kind] = RECORDS[made] = Record(made, prefix=kind)
         return made
 
     return register

@@ -66,8 +66,8 @@ class Extent(NamedTuple):
     flags: Annotated[U32, At(40)] = 0
 
 
-_REQUESTS = Record(_Request, size=32)
-_EXTENTS = Record(Extent, size=56)
+_REQUESTS = Record(_Request, least_size=32)
+_EXTENTS = Record(Extent, least_size=56)
 FS_IOC_FIEMAP = 3 << 30 | 32 << 16 | ord("f") << 8 | 11
 FS_IOC_GETFLAGS = 2 << 30 | struct.calcsize("l") << 16 | ord("f") << 8 | 1
 
