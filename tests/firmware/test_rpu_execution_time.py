@@ -207,3 +207,17 @@ def test_executions_that_run_for_too_long_are_cancelled(
     ((status, dnr),) = [(one.status, one.dnr) for one in computer.reap(queue)]
     assert (status, dnr) == (0x006, True)
     assert not list(found.running())
+
+
+def test_one_that_the_engine_ends_after_a_reset_is_forgotten(
+    computer: ComputeHost, queue: Queue
+) -> None:
+    computer.begin(queue, 1)
+    (execution,) = computer.engine.asked
+    computer.disable()
+    computer.engine.end(execution, outcome=Outcome.CANCELLED, work=WORK)
+    computer.enable()
+    computer.now = 3.0
+    computer.service()
+    assert computer.ready
+    assert not computer.fatal

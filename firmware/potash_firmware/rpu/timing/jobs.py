@@ -244,7 +244,8 @@ class JobTime:
     def _settle(self, timed: Timed) -> None:
         """Find out when it ends, if it is known when it has begun and what it has done."""
         start = timed.place.start
-        if timed.work is not None and start is not None:
+        dropped = timed.place not in self._timed  # the engine ends an execution after a reset, too
+        if timed.work is not None and start is not None and not dropped:
             timed.at = start
             self._go_on(timed)
 
