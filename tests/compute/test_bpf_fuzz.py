@@ -99,7 +99,7 @@ def _one_iteration_less(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_conditions(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(induction._Analysis, "_condition_of", lambda *_: set())
+    patch.setattr(induction._Analysis, "_conditions_of", lambda *_: set())
 
 
 def _an_instruction_less(patch: pytest.MonkeyPatch) -> None:

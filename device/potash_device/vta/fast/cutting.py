@@ -28,7 +28,7 @@ from potash_device.vta.fast.paths import (
     Vnni256,
     Vnni512,
 )
-from potash_device.vta.fast.tiles import Operands, tile, weights_of
+from potash_device.vta.fast.tiles import Operands, pair_weights, tile
 
 
 @by_type
@@ -384,7 +384,7 @@ def form_of(buffers: Any, two: Any, consecutive: Any, operands: Any) -> Any:
 def form_of_blocks(forms: Any, step: Number, consecutive: Flag, operands: Any) -> Number:
     """The common form of the blocks that are `step` elements from those of the pairs."""
     wgt, pairs, count = operands.weight, operands.table, operands.count
-    first = wgt + step + weights_of(pairs, 0)
+    first = wgt + step + pair_weights(pairs, 0)
     form = np.int64(forms[first])
     if form == FULL:
         return form
@@ -396,5 +396,5 @@ def form_of_blocks(forms: Any, step: Number, consecutive: Flag, operands: Any) -
             common &= same[number]
         return np.int64(common)
     for at in range(1, count):
-        form &= forms[wgt + step + weights_of(pairs, at)]
+        form &= forms[wgt + step + pair_weights(pairs, at)]
     return form

@@ -1,18 +1,19 @@
 """Lowering of a GEMM's micro-ops to products of regular shape.
 
-A micro-op adds the product of an INP and a WGT element to an ACC element. Executed one by one,
-micro-ops would take longer than their products. Accumulation commutes modulo 2^32 and GEMM reads
-nothing that it writes, so they may be executed in any order. This searches for *positions*:
-micro-ops, or iterations of a loop, that go through ACC and INP by equal steps and use the same
-weights, as a row of an image does. Micro-ops that name the same accumulators again are further
-products to add up. For example, a convolution of two weights at three positions has six micro-ops,
-(ACC, INP, WGT):
+A micro-op adds the product of an INP and a WGT element to an ACC element. Decoding the micro-ops
+one by one would take longer than multiplying. Additions modulo 2^32 commute and a GEMM reads
+nothing that it writes, so its micro-ops may be executed in any order. This module searches for
+*positions*: micro-ops, or iterations of a loop, that go through ACC and INP by equal steps and use
+the same weights, as the pixels in a row of an image do. Micro-ops that name the same accumulators
+again are further products to add up. For example, a convolution of two weights at three positions
+has six micro-ops, (ACC, INP, WGT):
 
     (0, 0, 0)  (1, 1, 0)  (2, 2, 0)
     (0, 1, 1)  (1, 2, 1)  (2, 3, 1)
 
-They become one step of three positions and the two pairs (INP, WGT) of the first column, (0, 0) and
-(1, 1). Micro-ops without such a structure become steps of one position."""
+Each line here is a *row*. Together they become one step of three positions and the two pairs
+(INP, WGT) of the first column, (0, 0) and (1, 1). *Transposed* micro-ops come in the order of the
+columns. Micro-ops without such a structure become steps of one position."""
 
 from typing import Any, NamedTuple
 
@@ -24,7 +25,8 @@ from potash_device.vta.fast.compiling import Flag, Number, compiled
 
 
 class GemmLoop(NamedTuple):
-    """One of the two loops of a GEMM: iterations, and the steps of an iteration in each buffer."""
+    """One of the two loops of a GEMM: its iterations, and by how many elements of ACC (`dst`), INP
+    (`src`) and WGT an iteration advances."""
 
     iterations: Number
     dst: Number
@@ -37,7 +39,8 @@ NO_LOOP = GemmLoop(1, 0, 0, 0)
 
 @compiled
 def lower_products(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink) -> None:
-    """Lower the products of a GEMM instruction to steps."""
+    """Lower the products of a GEMM instruction, a decoded `row` of `layout` with its micro-op
+    `words`, to steps in `sink`."""
     dst_mask = (1 << geometry.dst_bits) - 1
     src_mask = (1 << geometry.src_bits) - 1
     src_low = geometry.dst_bits
@@ -45,7 +48,7 @@ def lower_products(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink
     wgt_mask = (1 << geometry.wgt_bits) - 1
     count = words.size
 
-    length = positions_of(words, geometry)
+    length = row_length(words, geometry)
     transposed = length < 0
     length = abs(length)
     first = np.int64(words[0])
@@ -56,7 +59,7 @@ def lower_products(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink
         dst_step = (second & dst_mask) - (first & dst_mask)
         src_step = (second >> src_low & src_mask) - (first >> src_low & src_mask)
 
-    # The order in which the loops are nested is free.
+    # Any order of nesting gives the same sums, so the loops may be exchanged below.
     outer = GemmLoop(
         row[layout.ITER_OUT], row[layout.DST_OUT], row[layout.SRC_OUT], row[layout.WGT_OUT]
     )
@@ -65,9 +68,9 @@ def lower_products(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink
     )
 
     # Pairs of INP and WGT elements, one for each row of positions.
-    most = geometry.depths[layout.UOP] + s.TABLE_PAIRS
+    capacity = geometry.depths[layout.UOP] + s.TABLE_PAIRS
     pair = sink.filled[s.FILLED_PAIRS]
-    table = sink.pairs[pair : pair + most]
+    table = sink.pairs[pair : pair + capacity]
     rows = count // length
     stride = 1 if transposed else length
     for number in range(rows):
@@ -75,7 +78,7 @@ def lower_products(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink
         table[number, 0] = word >> src_low & src_mask
         table[number, 1] = word >> wgt_low & wgt_mask
 
-    # Loops that stay at their accumulators are more products of each group of rows.
+    # A loop that stays at its accumulators only adds products to them: it is unrolled into pairs.
     per_row = 1
     if outer.dst == 0 and rows * outer.iterations <= table.shape[0]:
         per_row = unroll(table, words, stride, dst_mask, rows, per_row, outer)
@@ -99,10 +102,11 @@ def lower_products(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink
         elif has_positions(inner):
             length, dst_step, src_step = inner.iterations, inner.dst, inner.src
             inner = NO_LOOP
-    # A loop over blocks of weights for the same inputs goes innermost: two of them share a tile.
-    if has_pairs(outer, length, dst_step):
+    # A loop over blocks of weights for the same inputs becomes the inner one: the fast path
+    # multiplies two blocks in one tile.
+    if shares_tile(outer, length, dst_step):
         outer, inner = inner, outer
-    together = has_pairs(inner, length, dst_step)
+    together = shares_tile(inner, length, dst_step)
 
     for iteration in range(outer.iterations):
         start, last = 0, -1
@@ -118,7 +122,7 @@ def lower_products(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink
             size = (end - start) * per_row
             if last >= 0 and last == sink.filled[s.STEPS] - 1:
                 first_pair = pair + start * per_row
-                if is_line(sink, last, dst, first_pair, size, waiting == s.ALL):
+                if continues_lines(sink, last, dst, first_pair, size, waiting == s.ALL):
                     sink.steps[last, s.LINES] += 1
                     start = end
                     continue
@@ -139,22 +143,28 @@ def lower_products(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink
 
 
 @compiled
-def is_line(sink: s.Sink, at: Number, dst: Number, pair: Number, size: Number, fresh: Flag) -> Flag:
-    """True where products with `size` pairs from number `pair` on are one more line of a step: they
-    have the same weights, and the same distance from its last line as that from the line before."""
+def continues_lines(
+    sink: s.Sink, at: Number, dst: Number, pair: Number, size: Number, fresh: Flag
+) -> Flag:
+    """True where products with `size` pairs from number `pair` on are one more line of the step
+    `at`: they have its weights, and the distance from its last line that its lines have.
+
+    A step of one line gets the distance from these products, which means nothing unless they are
+    its second line.
+    """
     step = sink.steps[at]
     first, lines = np.int64(step[s.PAIR]), np.int64(step[s.LINES])
-    down = dst - step[s.TARGET]
-    along = np.int64(sink.pairs[pair, 0] - sink.pairs[first, 0])
+    dst_distance = dst - step[s.TARGET]
+    src_distance = np.int64(sink.pairs[pair, 0] - sink.pairs[first, 0])
     if lines == 1:
-        step[s.LINE_STEP], step[s.SRC_LINE] = down, along
+        step[s.LINE_STEP], step[s.SRC_LINE] = dst_distance, src_distance
     if step[s.PAIRS] != size or step[s.FRESH] != fresh:
         return False
-    if down != lines * step[s.LINE_STEP] or along != lines * step[s.SRC_LINE]:
+    if dst_distance != lines * step[s.LINE_STEP] or src_distance != lines * step[s.SRC_LINE]:
         return False
     for number in range(size):
-        here, there = sink.pairs[pair + number], sink.pairs[first + number]
-        if here[0] - there[0] != along or here[1] != there[1]:
+        added, original = sink.pairs[pair + number], sink.pairs[first + number]
+        if added[0] - original[0] != src_distance or added[1] != original[1]:
             return False
     return True
 
@@ -166,9 +176,9 @@ def has_positions(loop: Any) -> Flag:
 
 
 @compiled
-def has_pairs(loop: Any, length: Number, dst_step: Number) -> Flag:
-    """True for a loop of which two iterations can share a tile: they have the same inputs, and no
-    accumulators in common."""
+def shares_tile(loop: Any, length: Number, dst_step: Number) -> Flag:
+    """True for a loop of which two iterations can share a tile of `length` positions: they have the
+    same inputs, and no accumulators in common."""
     if loop.iterations < 2 or loop.src != 0 or loop.dst == 0:
         return False
     return loop.dst % dst_step != 0 or loop.dst // dst_step >= length
@@ -184,9 +194,12 @@ def unroll(
     per_row: Number,
     loop: Any,
 ) -> Number:
-    """Unroll a loop: append the pairs of its iterations to each group of rows with the same
-    accumulators, beginning with the last group, as there is room behind it. A row begins at every
-    `stride`-th word, and has `per_row` pairs. Returns how many it has afterwards."""
+    """Unroll a loop in place: give each group of rows with the same accumulators the pairs of all
+    iterations. A row begins at every `stride`-th word, and has `per_row` pairs. Returns how many it
+    has afterwards.
+
+    Pairs move to higher numbers, so the last ones move first.
+    """
     iterations = loop.iterations
     end = rows
     while end:
@@ -205,9 +218,12 @@ def unroll(
 
 
 @compiled
-def positions_of(words: Any, geometry: layout.Geometry) -> Number:
-    """Number of positions in each row of micro-ops; negative where the micro-ops are transposed, so
-    that the products of one position follow each other. 1 where there is no such structure."""
+def row_length(words: Any, geometry: layout.Geometry) -> Number:
+    """Number of positions in each row of micro-ops, negated where these are transposed, so that all
+    products of one position follow each other; 1 where there is no such structure.
+
+    A packed word has its fields side by side, so one difference of words compares all three.
+    """
     dst_mask = (1 << geometry.dst_bits) - 1
     count = words.size
     if count == 1:
@@ -218,7 +234,7 @@ def positions_of(words: Any, geometry: layout.Geometry) -> Number:
     if (np.int64(words[1]) & dst_mask) != (first & dst_mask):
         while length < count and np.int64(words[length]) - first == length * step:
             length += 1
-        if count % length or not straight(first, step, length, geometry):
+        if count % length or not has_equal_steps(first, step, length, geometry):
             return 1
         for start in range(length, count, length):
             line = words[start : start + length]
@@ -226,7 +242,7 @@ def positions_of(words: Any, geometry: layout.Geometry) -> Number:
             same = True
             for number in range(length):
                 same &= np.int64(line[number]) - begin == number * step
-            if not same or not straight(begin, step, length, geometry):
+            if not same or not has_equal_steps(begin, step, length, geometry):
                 return 1
         return length
     while length < count and (np.int64(words[length]) & dst_mask) == (first & dst_mask):
@@ -242,15 +258,15 @@ def positions_of(words: Any, geometry: layout.Geometry) -> Number:
         if not same:
             return 1
     for number in range(length):
-        if not straight(np.int64(words[number]), step, count // length, geometry):
+        if not has_equal_steps(np.int64(words[number]), step, count // length, geometry):
             return 1
     return -(count // length)
 
 
 @compiled
-def straight(first: Number, step: Number, length: Number, geometry: layout.Geometry) -> Flag:
-    """True where a micro-op that grows by `step` has no carry from field to field: each field grows
-    by the same steps, that of ACC upwards, and that of WGT not at all."""
+def has_equal_steps(first: Number, step: Number, length: Number, geometry: layout.Geometry) -> Flag:
+    """True where `length` micro-ops, from the word `first` on, with packed words `step` apart are
+    positions: no field carries into the next, ACC rises, and WGT stays the same."""
     dst_mask = (1 << geometry.dst_bits) - 1
     src_mask = (1 << geometry.src_bits) - 1
     src_low = geometry.dst_bits

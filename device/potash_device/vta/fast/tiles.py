@@ -1,24 +1,27 @@
 """Tiles: accumulators of a GEMM that stay in registers while products are added to them.
 
-Products have to be added to accumulators in memory; loading and storing these for each product
-would take longer than the products do. A tile is a number of positions by a number of output
-blocks, each 16 accumulators. All its accumulators are in registers while it goes through a table of
-(INP element, WGT element) pairs, each of which multiplies a row of 16 inputs by a block of 16x16
-weights. For example, a tile of two positions by one block with the pairs (3, 5) and (4, 6), whose
-inputs are one element apart, computes
+Loading and storing accumulators for each product would take longer than the products do. A tile is
+a number of positions (`positions`) by a number of blocks of 16 outputs, and has 16 accumulators for
+each position and block. They all stay in vector registers while it goes through a table of
+(INP element, WGT element) pairs. A pair multiplies a row of 16 inputs by a block of 16x16 weights;
+each further position uses an INP element one step further. For example, a tile of two positions,
+one element apart, by one block computes for the pairs (3, 5) and (4, 6)
 
     ACC[0] += INP[3] * WGT[5] + INP[4] * WGT[6]
     ACC[1] += INP[4] * WGT[5] + INP[5] * WGT[6]
 
 and loads WGT[5] and WGT[6] once for both positions.
 
-Weights are packed in groups of 64 bytes: four bytes for each output, which one instruction
-multiplies by four inputs and adds up. VPDPBUSD multiplies unsigned by signed bytes, so 128 is added
-to the inputs. The inputs (1, -2) and the weights (3, 4) give 129 * 3 + 126 * 4 = 891; the
-correction of the block, -128 * (3 + 4) = -896, makes it 1 * 3 - 2 * 4 = -5.
+Weights are packed in groups of 64 bytes: four for each output, which one instruction multiplies by
+four inputs and adds up. VPDPBUSD multiplies unsigned by signed bytes, so 128 is added to the
+inputs. The inputs (1, -2) and the weights (3, 4) give 129 * 3 + 126 * 4 = 891; the correction of
+the block, -128 * (3 + 4) = -896, makes it 1 * 3 - 2 * 4 = -5.
 
-LLVM's scheduler hoists loads until registers run out and spills them; a few lines of assembly for
-each position prevent that.
+Many blocks are mostly zero. A block's *form* (`paths`) is FULL, FIRST (only its first four inputs
+have weights) or DIAGONAL; code that is specialised for a form leaves out the products with zeroes.
+
+LLVM's scheduler would hoist loads until registers run out, and spill them. The products of each
+position are one piece of inline assembly, inside which it moves nothing.
 
 Source: Intel 64 and IA-32 Architectures Software Developer's Manual, VPDPBUSD and VPMADDWD."""
 
@@ -73,16 +76,18 @@ class Kind:
     value_bytes: int
     """Bytes of a value of INP and of WGT."""
     halves: int
-    """Number of vectors that hold 16 accumulators."""
+    """Number of vectors that hold 16 accumulators: 1, or 2 for two halves."""
     product: str | None = None
-    """The assembly that adds products of `weights` and `inputs` to `sums`; None where LLVM finds
+    """The assembly that adds products of `weights` and `inputs` to `sums`; None where LLVM selects
     the instructions."""
     weights_in_registers: bool = False
+    """True where a block's weights are loaded into registers once, for all positions."""
     registers: str = "x"
     """LLVM's constraint for the vector registers that the instruction can use."""
     corrected: bool = False
+    """True where INP is biased, and each block has a correction."""
     form: int = FULL
-    """The form that all blocks have."""
+    """The form that all blocks of a tile have."""
 
     @property
     def element_bytes(self) -> int:
@@ -95,7 +100,7 @@ class Kind:
 
     @property
     def multiplied(self) -> int:
-        """Number of groups whose products are not zero."""
+        """Number of groups to multiply; all others are zero in a block of this form."""
         return {FULL: self.groups, FIRST: FIRST_INPUTS * self.value_bytes // 4, DIAGONAL: 1}[
             self.form
         ]
@@ -142,7 +147,7 @@ KINDS = {
 
 
 class Operands(NamedTuple):
-    """Places of a tile's accumulators, inputs and weights. Steps are in elements."""
+    """Where a tile's accumulators, inputs and weights are. Steps are in elements."""
 
     position_step: Number
     """Step from a position to the next in ACC."""
@@ -151,7 +156,7 @@ class Operands(NamedTuple):
     source_step: Number
     """Step from a position to the next in INP."""
     weight: Number
-    """A number that is added to the pairs' WGT elements."""
+    """WGT element that the pairs' WGT elements are relative to."""
     weight_step: Number
     """Step from a block to the next in WGT."""
     table: Number
@@ -159,7 +164,7 @@ class Operands(NamedTuple):
     count: Number
     """Number of pairs."""
     fresh: Number
-    """1 where the accumulators count as zero, whatever they hold."""
+    """1 where the accumulators in memory are not read but begin as zero."""
 
 
 @intrinsic
@@ -175,11 +180,12 @@ def tile(
 ) -> Any:
     """Add products to a tile of accumulators.
 
-    `form`, which all blocks have, `positions` and `blocks` are constants. `acc` is the address of
-    the first accumulators; `source` is added to the pairs' INP elements. `operands` are `Operands`.
+    `form`, which all blocks have, and the numbers of `positions` and `blocks` are compile-time
+    constants. `acc` is the address of the first accumulators; the pairs' INP elements are relative
+    to the element `source`. `operands` are `Operands`.
     """
     kind = replace(KINDS[buffers.instance_class], form=form.literal_value)
-    across, down = positions.literal_value, blocks.literal_value
+    position_count, block_count = positions.literal_value, blocks.literal_value
     signature = types.void(buffers, form, positions, blocks, types.int64, types.int64, operands)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -199,8 +205,8 @@ def tile(
                     ),
                 ),
             )
-            for y in range(down)
-            for x in range(across)
+            for y in range(block_count)
+            for x in range(position_count)
         ]
         size = kind.vector_bytes
         zero = ir.Constant(kind.vector, [0] * (BLOCK // kind.halves))
@@ -218,7 +224,7 @@ def tile(
         first = [[builder.phi(kind.vector) for _ in vectors] for vectors in read]
         _add_incoming(first, read, reading)
         _add_incoming(first, [[zero] * kind.halves] * len(targets), start)
-        corrections = [[zero] * kind.halves for _ in range(down if kind.corrected else 0)]
+        corrections = [[zero] * kind.halves for _ in range(block_count if kind.corrected else 0)]
 
         before = builder.block
         loop = builder.function.append_basic_block("products")
@@ -235,7 +241,9 @@ def tile(
         wgt = builder.add(weight, word(builder, pair, 4))
         row = builder.add(addresses.inp, builder.mul(src, integer(kind.element_bytes)))
         step = builder.mul(source_step, integer(kind.element_bytes))
-        numbers = [builder.add(wgt, builder.mul(weight_step, integer(y))) for y in range(down)]
+        numbers = [
+            builder.add(wgt, builder.mul(weight_step, integer(y))) for y in range(block_count)
+        ]
         if kind.form == DIAGONAL:
             packed, size_packed = addresses.diagonal, kind.diagonal_bytes
         else:
@@ -245,10 +253,10 @@ def tile(
             for n in numbers
         ]
         added = list(sums)
-        for x in range(across):
+        for x in range(position_count):
             if x:
                 row = builder.add(row, step)
-            chosen = [y * across + x for y in range(down)]
+            chosen = [y * position_count + x for y in range(block_count)]
             flat = [vector for number in chosen for vector in sums[number]]
             result = _products(builder, kind, flat, row, weights)
             for at, number in enumerate(chosen):
@@ -268,7 +276,9 @@ def tile(
         for number, place in enumerate(targets):
             for half, vector in enumerate(added[number]):
                 if kind.corrected:
-                    vector = builder.add(vector, added[len(targets) + number // across][half])
+                    vector = builder.add(
+                        vector, added[len(targets) + number // position_count][half]
+                    )
                 store(builder, vector, place, half * size)
         return context.get_dummy_value()
 
@@ -276,7 +286,7 @@ def tile(
 
 
 @emits(types.int64)
-def weights_of(builder: Any, pairs: Any, number: Any) -> Any:
+def pair_weights(builder: Any, pairs: Any, number: Any) -> Any:
     """The WGT element of pair `number` of the table at address `pairs`."""
     return word(builder, builder.add(pairs, scaled(builder, number, PAIR_BYTES)), 4)
 
@@ -291,7 +301,8 @@ def pack(typing: Any, buffers: Any, source: Any, number: Any) -> Any:
         addresses = Addresses(context, builder, signature.args[0], arguments[0])
         _, source, number = arguments
         target = builder.add(addresses.wgt, scaled(builder, number, kind.block_bytes))
-        # Four outputs to a vector, each with four lanes of four weights.
+        # A loaded vector has four outputs, each in four lanes of four weights. A packed group has
+        # one lane of each of the 16 outputs.
         quarters = [load(builder, source, quarter * GROUP_BYTES) for quarter in range(4)]
         groups = []
         for group in range(4):
@@ -316,9 +327,10 @@ def pack(typing: Any, buffers: Any, source: Any, number: Any) -> Any:
         if "forms" in buffers.fields:
             place = builder.inttoptr(builder.add(addresses.forms, number), I8.as_pointer())
             builder.store(ir.Constant(I8, FULL), place)
-            # Most blocks are FULL, which one quarter of their weights shows.
-            behind = ir.Constant(LANES, [-1] * 12 + [0] * 4)
-            with builder.if_then(_is_zero(builder, [narrow[3]], [behind])):
+            # Most blocks are FULL, so test a few weights first: those of the last four inputs and
+            # the first 12 outputs, which are zero in a block of any other form.
+            tested = ir.Constant(LANES, [-1] * 12 + [0] * 4)
+            with builder.if_then(_is_zero(builder, [narrow[3]], [tested])):
                 form, diagonal = _form(builder, narrow)
                 builder.store(form, place)
                 size = kind.diagonal_bytes
@@ -333,7 +345,7 @@ def pack(typing: Any, buffers: Any, source: Any, number: Any) -> Any:
 
 
 def _correction(builder: Any, kind: Kind, groups: Sequence[Value], half: int) -> Value:
-    """The negated effect of INP's bias on the products of a block in packed groups."""
+    """The correction of a block in packed groups: its negated products with inputs of the bias."""
     lanes = kind.vector.count
     zero = ir.Constant(kind.vector, [0] * lanes)
     inputs = ir.Constant(kind.vector, [BIAS] * lanes)
@@ -361,20 +373,20 @@ def _is_zero(builder: Any, vectors: Sequence[Value], masks: Sequence[Value]) -> 
 def _form(builder: Any, groups: Sequence[Value]) -> tuple[Value, Value]:
     """The form of a block in packed groups, and its diagonal, each weight in its output's lane."""
     shifts = [8 * (output % 4) for output in range(BLOCK)]
-    own = [
+    diagonal_masks = [
         [255 << shift if output // 4 == group else 0 for output, shift in enumerate(shifts)]
         for group in range(4)
     ]
-    behind = [[-1 if 4 * group >= FIRST_INPUTS else 0] * BLOCK for group in range(4)]
-    others = [[~mask for mask in masks] for masks in own]
+    later_input_masks = [[-1 if 4 * group >= FIRST_INPUTS else 0] * BLOCK for group in range(4)]
+    off_diagonal_masks = [[~mask for mask in masks] for masks in diagonal_masks]
     form = ir.Constant(I8, FULL)
-    for number, masks in ((FIRST, behind), (DIAGONAL, others)):
-        has = _is_zero(builder, groups, [ir.Constant(LANES, mask) for mask in masks])
+    for number, masks in ((FIRST, later_input_masks), (DIAGONAL, off_diagonal_masks)):
+        has_form = _is_zero(builder, groups, [ir.Constant(LANES, mask) for mask in masks])
         form = builder.or_(
-            form, builder.select(has, ir.Constant(I8, number), ir.Constant(I8, FULL))
+            form, builder.select(has_form, ir.Constant(I8, number), ir.Constant(I8, FULL))
         )
     diagonal = ir.Constant(LANES, [0] * BLOCK)
-    for vector, mask in zip(groups, own, strict=True):
+    for vector, mask in zip(groups, diagonal_masks, strict=True):
         diagonal = builder.or_(diagonal, builder.and_(vector, ir.Constant(LANES, mask)))
     return form, builder.lshr(diagonal, ir.Constant(LANES, shifts))
 
@@ -394,13 +406,14 @@ class _Weights:
 def _products(
     builder: Any, kind: Kind, sums: list[Value], row: Value, weights: Sequence[_Weights]
 ) -> list[Value]:
-    """`sums` of one position and the products of `row` and each block added to them."""
+    """The `sums` of one position, with the products of `row` and each block added to them."""
     if kind.product is None:
         return _pair_products(builder, kind, sums, row, weights)
     given = [row]
     for block in weights:
         given += block.loaded or [block.address]
-    # Operands have numbers: sums, inputs, the sums as they come in, what is given.
+    # Numbers of the assembly's operands: first the outputs, which are the sums and a scratch
+    # register for the inputs; then the incoming sums, in the same registers; then `given`.
     inputs = f"${len(sums)}"
     address, *operands = (f"${2 * len(sums) + 1 + number}" for number in range(len(given)))
     lines = []
@@ -431,8 +444,8 @@ def _products(
 def _pair_products(
     builder: Any, kind: Kind, sums: list[Value], row: Value, weights: Sequence[_Weights]
 ) -> list[Value]:
-    """The same with pairs of 16-bit products, for which LLVM selects each processor's
-    instructions."""
+    """The result of `_products`, with pairs of 16-bit products, which LLVM turns into the
+    processor's instructions (VPMADDWD)."""
     result = list(sums)
     lanes = kind.vector.count
     if kind.form == DIAGONAL:

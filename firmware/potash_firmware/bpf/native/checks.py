@@ -62,6 +62,11 @@ def in_frame(instruction: Instruction) -> bool:
     return base == isa.FRAME_POINTER and -LEAST_FRAME <= offset <= -instruction.size
 
 
+def is_provable(instruction: Instruction) -> bool:
+    """True for an access that needs a check, which a guard can make superfluous."""
+    return is_access(instruction) and not in_frame(instruction) and not is_atomic(instruction)
+
+
 def segments(
     instructions: list[Instruction], pcs: Sequence[int], proven: Collection[int]
 ) -> Iterator[Segment]:
@@ -80,7 +85,7 @@ def segments(
 def _checks(
     instructions: list[Instruction], pcs: Sequence[int], proven: Collection[int]
 ) -> dict[int, list[Check]]:
-    evaluator = values.Evaluator(instructions, values.forget)
+    evaluator = values.Evaluator(instructions, values.extended)
     environment = values.start()
     open_: dict[tuple[frozenset[tuple[Symbol, int]], bool], tuple[int, Check]] = {}
     """By the address's unknowns: the check that may be widened to further accesses, and the

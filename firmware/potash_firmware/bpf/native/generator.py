@@ -321,7 +321,7 @@ class _Generator:
             writer.store_context(Word.PC, block.pcs[-1])
             writer.line(f"ret i64 {lowering.get(writer, 0)}")
             return
-        note = SCALAR if self._nest is not None and block.start in self._nest.branching else ""
+        note = SCALAR if self._nest is not None and block.start in self._nest.not_vectorised else ""
         if len(block.successors) == 1:
             writer.jump(self._edge(block, block.successors[0]), note)
         else:

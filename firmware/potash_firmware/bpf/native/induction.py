@@ -1,31 +1,32 @@
-"""Loop nests whose accesses one guard can check in advance: induction over their iterations.
+"""Induction variables, and the loop nests whose accesses one guard can check in advance.
 
 A check before each access of a loop can take longer than the access. In many loops, all addresses
-are known before the first iteration: they are linear in the number of the iteration. So one guard
-before the loop can check all accesses of all iterations. For example,
+are known before the first iteration: they are linear in the iteration number. So one guard before
+the loop can check all accesses of all iterations. For example,
 
     1: r4 = *(u64 *)(r1 + 0)
     2: r1 += 8
     3: r3 += 1
     4: if r3 < r2 goto 1
 
-reads, in iteration i, 8 bytes at r1 + 8 * i, where r1 is the register's value before the loop. The
-loop continues while r3 + 1 + i < r2, which gives the last iteration, and so the range of all reads.
+reads, in iteration i (from 0), 8 bytes at r1 + 8 * i, and continues while r3 + 1 + i < r2, where
+the registers stand for their values before the loop. The test gives the last iteration, and so the
+range of all reads.
 
-A first pass computes the registers after each block, from their values at the beginning of the nest
-and of each iteration of its loops. The increment per iteration makes a register a function of the
-iteration number; a loop's exit test gives the number of iterations; and the address of an access
-gives its range.
+This is what compilers call scalar evolution. A first pass over the nest computes the registers
+after each block, where a register that a loop changes is a `Phi` as an iteration begins. The phi's
+initial value and its increment per iteration resolve it to a function of the iteration number; a
+loop's exit test gives the number of iterations; and the address of an access gives its range.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from potash_firmware.bpf import isa
 from potash_firmware.bpf.isa import MIRRORED, OPPOSITE, Class, Instruction, Jump
 from potash_firmware.bpf.native import values
 from potash_firmware.bpf.native.blocks import Block, Function
-from potash_firmware.bpf.native.checks import in_frame, is_access, is_atomic, writes
+from potash_firmware.bpf.native.checks import is_access, is_provable, writes
 from potash_firmware.bpf.native.loops import (
     FALLING,
     RISING,
@@ -43,26 +44,28 @@ from potash_firmware.bpf.native.loops import (
     Symbol,
     Test,
     Times,
+    headers,
     number,
     unknown,
 )
 from potash_firmware.bpf.native.values import merged, static, unwidened, widened
 
 MOST_FACTOR = 1 << 31
-"""Larger factors are of hashes, not of addresses."""
+"""Maximum coefficient in a form that a guard computes. Addresses have smaller ones."""
 
 MOST_RANGES = 24
-"""Ranges that are worth checking in front of a nest."""
+"""Maximum number of ranges that a guard checks; more would cost more than they save."""
 
 MOST_DEPTH = 8
+"""Maximum depth of nested loops in a function that is analysed."""
 MOST_BLOCKS = 256
-"""Maximum depth of loops, and blocks of a nest, that are analysed."""
+"""Maximum number of blocks in a nest that is analysed."""
 
 MOST_CONDITIONAL = 3
-"""Blocks with accesses that an iteration may skip, for a loop that is worth vectorising."""
+"""Maximum number of blocks with accesses that an iteration may skip, in a loop to vectorise."""
 
 MOST_TERMS = 16
-"""Unknowns in a form that a guard computes; with MOST_FACTOR they bound what it computes with."""
+"""Maximum number of unknowns in a form that a guard computes, in 128 bits (`ranges`)."""
 
 
 def find(instructions: Sequence[Instruction], function: Function, flow: Flow) -> list[Nest]:
@@ -94,21 +97,17 @@ def _accesses(instructions: Sequence[Instruction], function: Function, loop: Loo
         pc
         for start in loop.blocks
         for pc in function.blocks[start].pcs
-        if _to_check(instructions[pc])
+        if is_provable(instructions[pc])
     ]
 
 
-def _to_check(instruction: Instruction) -> bool:
-    return is_access(instruction) and not in_frame(instruction) and not is_atomic(instruction)
-
-
 class _Key(NamedTuple):
-    """Accesses with the same unknowns, of the same kind and in the same iterations share a
-    range."""
+    """What accesses that share a range have in common: their unknowns, reading or writing, and
+    whether the last iterations of loops execute them."""
 
     terms: frozenset[tuple[Symbol, int]]
     write: bool
-    short: frozenset[int]
+    after_exit: frozenset[int]
 
 
 class _Analysis:
@@ -124,20 +123,23 @@ class _Analysis:
         self._loops = {loop.header: loop for loop in root.nest()}
         self._order = sorted(root.blocks, key=flow.order.__getitem__)
         self._evaluator = values.Evaluator(self._instructions, widened)
-        self._first: dict[Phi, Linear] = {}
-        """Registers' values when their loop begins."""
+        self._initial: dict[Phi, Linear] = {}
+        """Registers' values before the first iteration of their loop."""
         self._steps: dict[Phi, Linear] = {}
-        """The increment of registers per iteration, if it is constant or at least has bounds."""
+        """Increments of registers per iteration: invariant ones, and others that have bounds."""
         self._extended: dict[Phi, set[bool]] = {}
-        """Registers that are truncated to 32 bits in each iteration, with the kinds of their
-        extension."""
+        """Registers that each iteration truncates to 32 bits, with their extensions: True for that
+        with the sign, False for that with zeroes."""
         self._before: dict[int, values.Environment] = {}
-        self._ends: dict[int, values.Environment] = {}
+        """Registers before each block."""
+        self._after: dict[int, values.Environment] = {}
+        """Registers after each block."""
         self._tests: dict[int, Test] = {}
+        """The exit tests of loops, by header."""
         self._conditions: dict[Symbol, frozenset[Fits]] = {}
-        """Cached results of `_condition_of_symbol`."""
+        """Cached results of `_conditions_of_symbol`."""
         self._resolutions: dict[Symbol, Linear | None] = {}
-        """Cached results of `_resolved_symbol`, after the walk."""
+        """Cached results of `_resolved_symbol`, which are final as soon as `_walk` has returned."""
 
     def nest(self) -> Nest | None:
         """The nest; None where the analysis gives nothing of use."""
@@ -155,11 +157,11 @@ class _Analysis:
         counted = len(self._tests) == len(self._loops) and not calls
         if not (proven or counted) or len(ranges) > MOST_RANGES:
             return None
-        needed = set(self._tests) if counted else self._needed(ranges, conditions)
+        needed = set(self._tests) if counted else self._needed_loops(ranges, conditions)
         tests = {header: test for header, test in self._tests.items() if header in needed}
         for test in tests.values():
             conditions |= test.conditions
-        resolved = {Fits(self._resolved(fits.form), fits.signed) for fits in conditions}
+        resolved = {Fits(self._resolve(fits.form), fits.signed) for fits in conditions}
         return Nest(
             self._root,
             tests,
@@ -167,7 +169,7 @@ class _Analysis:
             sorted(resolved, key=repr),
             proven,
             counted,
-            self._branching(),
+            self._not_vectorised(),
         )
 
     def _walk(self) -> None:
@@ -179,19 +181,20 @@ class _Analysis:
             block = self._function.blocks[start]
             for pc in block.pcs:
                 self._evaluator.step(environment, pc)
-            self._ends[start] = environment
+            self._after[start] = environment
             for successor in block.successors:
                 edges[start, successor] = environment
-        for phi in self._first:
+        for phi in self._initial:
             latches = self._loops[phi.header].latches
             last = [edges[latch, phi.header][phi.register] for latch in latches]
-            steps = {self._gain(phi, value) for value in last}
+            steps = {self._increment(phi, value) for value in last}
             if len(steps) == 1 and (step := steps.pop()) is not None:
                 self._steps[phi] = step
 
     def _begin(
         self, start: int, edges: dict[tuple[int, int], values.Environment]
     ) -> values.Environment:
+        """The registers before a block, from those at the end of its incoming `edges`."""
         if start == self._root.header:
             environment = values.start()
         else:
@@ -207,11 +210,12 @@ class _Analysis:
         if start in self._loops:
             for register in self._written(self._loops[start]):
                 phi = Phi(start, register)
-                self._first[phi] = self._evaluator.wide(environment[register])
+                self._initial[phi] = self._evaluator.wide(environment[register])
                 environment[register] = values.Value(unknown(phi))
         return environment
 
     def _written(self, loop: Loop) -> set[int]:
+        """The registers that a loop may change."""
         return {
             register
             for start in loop.blocks
@@ -219,13 +223,13 @@ class _Analysis:
             for register in values.written(self._instructions[pc])
         }
 
-    def _gain(self, phi: Phi, value: values.Value) -> Linear | None:
-        """The increment of an iteration that leaves `value` in a register; None where it is not
-        known."""
+    def _increment(self, phi: Phi, value: values.Value) -> Linear | None:
+        """The increment in an iteration that leaves `value` in a register; None if it is neither
+        invariant nor bounded. Notes in `_extended` how the register is truncated."""
         form = value.form
         extended: set[bool] = set()
         if value.narrow:
-            # Only the low half matters, which does not depend on how its parts were extended.
+            # Only the low 32 bits matter, which no extension inside the form changes.
             form = unwidened(form)
             extended.add(False)
         elif len(form.terms) == 1 and not form.constant:
@@ -233,48 +237,42 @@ class _Analysis:
             if isinstance(symbol, values.Extended) and factor == 1:
                 form = symbol.form
                 extended.add(symbol.signed)
-        gained = form - unknown(phi)
-        symbols = [symbol for symbol, _ in gained.terms]
+        increment = form - unknown(phi)
+        symbols = [symbol for symbol, _ in increment.terms]
         if (
             all(isinstance(symbol, values.Start) for symbol in symbols)
-            or static(gained) is not None
+            or static(increment) is not None
         ):
             self._extended.setdefault(phi, set()).update(extended)
-            return gained
+            return increment
         return None
 
     # Exit tests of loops
 
     def _test(self, loop: Loop) -> Test | None:
-        """A test that every iteration passes, and that some iteration must fail."""
+        """The last exit test that every iteration evaluates and that counts the iterations."""
         for start in sorted(loop.blocks, key=self._flow.order.__getitem__, reverse=True):
             block = self._function.blocks[start]
-            if len(block.successors) != 2 or self._innermost(start) is not loop:
+            if len(block.successors) != 2 or self._root.innermost(start) is not loop:
                 continue
             inside = [successor in loop.blocks for successor in block.successors]
             if inside[0] == inside[1]:
                 continue
             if all(self._flow.dominates(start, latch) for latch in loop.latches):
-                test = self._understood(loop, block, stays=inside[0])
+                test = self._test_of_block(loop, block, stays=inside[0])
                 if test is not None:
                     return test
         return None
 
-    def _innermost(self, start: int) -> Loop:
-        found = self._root
-        for loop in self._root.nest():
-            if start in loop.blocks and len(loop.blocks) <= len(found.blocks):
-                found = loop
-        return found
-
-    def _understood(self, loop: Loop, block: Block, *, stays: bool) -> Test | None:
+    def _test_of_block(self, loop: Loop, block: Block, *, stays: bool) -> Test | None:
+        """The exit test that a block ends with; its jump `stays` in the loop where it is taken."""
         instruction = self._instructions[block.pcs[-1]]
         jump: Jump | None = Jump(instruction.code)
         if not stays:
             jump = OPPOSITE.get(instruction.code)
         if jump is None or jump not in MIRRORED:
             return None
-        environment = self._ends[block.start]
+        environment = self._after[block.start]
         sides = []
         for value in (
             environment[instruction.dst],
@@ -288,16 +286,19 @@ class _Analysis:
         left, right = sides
         if self._varies(loop, right):
             left, right, jump = right, left, MIRRORED[jump]
-        return self._counted(loop, jump, left, right, block.start)
+        return self._linear_test(loop, jump, left, right, block.start)
 
     def _varies(self, loop: Loop, form: Linear) -> bool:
-        resolved = self.resolved(form)
+        """True for a form that depends on the iteration number of a loop."""
+        resolved = self._try_resolve(form)
         return resolved is not None and any(_of_loop(symbol, loop) for symbol, _ in resolved.terms)
 
-    def _counted(
-        self, loop: Loop, jump: Jump, left: Linear, right: Linear, after: int
+    def _linear_test(
+        self, loop: Loop, jump: Jump, left: Linear, right: Linear, block: int
     ) -> Test | None:
-        resolved, bound = self.resolved(left), self.resolved(right)
+        """The test of a comparison that a `block` ends with; None unless `left` grows or falls by
+        an invariant step per iteration, `right` is invariant, and a guard can compute both."""
+        resolved, bound = self._try_resolve(left), self._try_resolve(right)
         if resolved is None or bound is None:
             return None
         varying = [term for term in resolved.terms if _of_loop(term[0], loop)]
@@ -319,35 +320,36 @@ class _Analysis:
             or (jump in FALLING and step > 0)
         ):
             return None
-        conditions = self._condition_of(left) | self._condition_of(right)
-        counted = {loop.header, *self._tests}
+        conditions = self._conditions_of(left) | self._conditions_of(right)
+        countable = {loop.header, *self._tests}
         for condition in conditions:
-            form = self.resolved(condition.form)
-            if form is None or not self._computable(form, counted):
+            form = self._try_resolve(condition.form)
+            if form is None or not self._computable(form, countable):
                 return None
-        return Test(jump, rest, bound, step, register, after, frozenset(conditions))
+        return Test(jump, rest, bound, step, register, block, frozenset(conditions))
 
-    def _inside(self, symbol: Symbol, loop: Loop, headers: set[int]) -> bool:
-        """True for a symbol that may have another value in each iteration of a loop."""
+    def _symbol_varies(self, symbol: Symbol, loop: Loop, nested: set[int]) -> bool:
+        """True for a symbol that may vary with a loop's iterations, or with its `nested` loops'."""
         match symbol:
             case values.Bounded(pc=pc):
                 return any(pc in self._function.blocks[start].pcs for start in loop.blocks)
             case Merged(block=block):
                 return block in loop.blocks
             case Iteration(header=header) | Times(header=header) | Drift(header=header):
-                return header in headers
+                return header in nested
         return False
 
     # Ranges that loops reach
 
-    def _resolved(self, form: Linear) -> Linear:
-        """The same as `resolved`, for a form that is known to have one."""
-        resolved = self.resolved(form)
+    def _resolve(self, form: Linear) -> Linear:
+        """The result of `_try_resolve`, for a form that is known to have one."""
+        resolved = self._try_resolve(form)
         assert resolved is not None
         return resolved
 
-    def resolved(self, form: Linear) -> Linear | None:
-        """A form over numbers of iterations and the registers at the beginning, if there is one."""
+    def _try_resolve(self, form: Linear) -> Linear | None:
+        """The form with each phi replaced by a function of iteration numbers and of the registers
+        before the nest; None where a symbol has no such function."""
         total = number(form.constant)
         for symbol, factor in form.terms:
             part = self._resolved_symbol(symbol)
@@ -366,7 +368,7 @@ class _Analysis:
             case values.Start() | values.Bounded() | Merged():
                 return unknown(symbol)
             case values.Extended(form=form):
-                return self.resolved(form)
+                return self._try_resolve(form)
             case Phi():
                 return self._resolved_phi(symbol)
         return None
@@ -375,7 +377,7 @@ class _Analysis:
         step = self._steps.get(phi)
         if step is None:
             return None
-        first = self.resolved(self._first[phi])
+        first = self._try_resolve(self._initial[phi])
         if first is None:
             return None
         bounds = static(step)
@@ -387,82 +389,83 @@ class _Analysis:
             total += unknown(Times(phi.header, symbol.register)).scaled(factor)
         return total
 
-    def _condition_of(self, form: Linear) -> set[Fits]:
-        """Conditions under which `resolved` is right about a form."""
-        return {fits for symbol, _ in form.terms for fits in self._condition_of_symbol(symbol)}
+    def _conditions_of(self, form: Linear) -> set[Fits]:
+        """Conditions under which a form equals what it is resolved to: nothing is truncated."""
+        return {fits for symbol, _ in form.terms for fits in self._conditions_of_symbol(symbol)}
 
-    def _condition_of_symbol(self, symbol: Symbol) -> frozenset[Fits]:
+    def _conditions_of_symbol(self, symbol: Symbol) -> frozenset[Fits]:
         if symbol not in self._conditions:
             found: set[Fits] = set()
             match symbol:
                 case values.Extended(form=inner, signed=signed):
-                    found = {Fits(inner, signed), *self._condition_of(inner)}
+                    found = {Fits(inner, signed), *self._conditions_of(inner)}
                 case Phi() if symbol in self._steps:
-                    found = self._condition_of(self._first[symbol])
+                    found = self._conditions_of(self._initial[symbol])
                     for signed in self._extended.get(symbol, ()):
                         found.add(Fits(unknown(symbol), signed))
             self._conditions[symbol] = frozenset(found)
         return self._conditions[symbol]
 
     def _usable(self, form: Linear, loop: Loop) -> bool:
-        """True for a form that has a range, and one value in all iterations of a loop."""
-        inside = {nested.header for nested in loop.nest()}
+        """True for a loop-invariant form whose range a guard can compute."""
+        nested = {inner.header for inner in loop.nest()}
         return self._computable(form, set(self._tests)) and not any(
-            self._inside(symbol, loop, inside) for symbol, _ in form.terms
+            self._symbol_varies(symbol, loop, nested) for symbol, _ in form.terms
         )
 
-    def _computable(self, form: Linear, counted: set[int]) -> bool:
-        """True for a form that has a range, given the loops whose iterations can be counted."""
+    def _computable(self, form: Linear, countable: set[int]) -> bool:
+        """True for a form whose range a guard can compute if it can count the `countable` loops."""
         return len(form.terms) <= MOST_TERMS and all(
             abs(factor) <= MOST_FACTOR
-            and (not isinstance(symbol, Iteration | Times | Drift) or symbol.header in counted)
+            and (not isinstance(symbol, Iteration | Times | Drift) or symbol.header in countable)
             for symbol, factor in form.terms
         )
 
     def _ranges(self) -> tuple[list[Range], set[Fits], dict[int, int]]:
-        """Ranges of the accesses that can be proven, the conditions for that, and the index of each
-        access's range."""
+        """The ranges of all accesses that a guard can check, the conditions for that, and the index
+        of each such access's range by pc."""
         found: dict[_Key, Range] = {}
         indices: dict[_Key, int] = {}
         conditions: set[Fits] = set()
         proven: dict[int, int] = {}
         for start in self._order:
             environment = list(self._before[start])
-            short = self._short(start)
+            after_exit = self._after_exit(start)
             for pc in self._function.blocks[start].pcs:
                 instruction = self._instructions[pc]
-                if _to_check(instruction):
+                if is_provable(instruction):
                     address = self._evaluator.address(environment, pc)
-                    needed = self._condition_of(address)
-                    forms = [self.resolved(address), *(self.resolved(fits.form) for fits in needed)]
+                    needed = self._conditions_of(address)
+                    to_resolve = [address, *(fits.form for fits in needed)]
+                    forms = [self._try_resolve(each) for each in to_resolve]
                     form = forms[0]
                     if form is not None and all(
                         each is not None and self._computable(each, set(self._tests))
                         for each in forms
                     ):
                         conditions |= needed
-                        key = _Key(form.terms, writes(instruction), short)
+                        key = _Key(form.terms, writes(instruction), after_exit)
                         proven[pc] = indices.setdefault(key, len(indices))
-                        at, end = form.constant, form.constant + instruction.size
-                        old = found.get(key, Range(key.terms, at, end, key.write, short))
-                        found[key] = old._replace(low=min(old.low, at), high=max(old.high, end))
+                        low, high = form.constant, form.constant + instruction.size
+                        old = found.get(key, Range(key.terms, low, high, key.write, after_exit))
+                        found[key] = old._replace(low=min(old.low, low), high=max(old.high, high))
                 self._evaluator.step(environment, pc)
         return list(found.values()), conditions, proven
 
-    def _short(self, start: int) -> frozenset[int]:
-        """Loops whose last iteration does not execute a block, as it follows their exit test."""
+    def _after_exit(self, start: int) -> frozenset[int]:
+        """Headers of the loops whose exit test dominates a block, which their last iteration
+        therefore does not execute."""
         return frozenset(
             header
             for header, test in self._tests.items()
             if start in self._loops[header].blocks
-            and start != test.after
-            and self._flow.dominates(test.after, start)
+            and start != test.block
+            and self._flow.dominates(test.block, start)
         )
 
-    def _branching(self) -> frozenset[int]:
-        """The latches of innermost loops that have accesses in many blocks not always executed.
-
-        Vectorising such a loop means executing all of these blocks in every iteration.
+    def _not_vectorised(self) -> frozenset[int]:
+        """The latches of innermost loops with accesses in more than MOST_CONDITIONAL blocks that an
+        iteration may skip. A vectorised loop would execute all of these blocks in each iteration.
         """
         found: set[int] = set()
         for loop in self._loops.values():
@@ -478,25 +481,19 @@ class _Analysis:
                 found.update(loop.latches)
         return frozenset(found)
 
-    def _needed(self, ranges: list[Range], conditions: set[Fits]) -> set[int]:
-        """The loops on whose number of iterations a range depends."""
+    def _needed_loops(self, ranges: list[Range], conditions: set[Fits]) -> set[int]:
+        """Headers of the loops on whose number of iterations the ranges and conditions depend."""
         needed: set[int] = set()
         waiting = [reached.terms for reached in ranges]
-        waiting += [self._resolved(fits.form).terms for fits in conditions]
+        waiting += [self._resolve(fits.form).terms for fits in conditions]
         while waiting:
-            for header in _headers(waiting.pop()):
+            for header in headers(waiting.pop()):
                 if header not in needed:
                     needed.add(header)
                     test = self._tests[header]
                     waiting += [test.left.terms, test.right.terms]
-                    waiting += [self._resolved(fits.form).terms for fits in test.conditions]
+                    waiting += [self._resolve(fits.form).terms for fits in test.conditions]
         return needed
-
-
-def _headers(terms: frozenset[tuple[Symbol, int]]) -> Iterator[int]:
-    for symbol, _ in terms:
-        if isinstance(symbol, Iteration | Times | Drift):
-            yield symbol.header
 
 
 def _of_loop(symbol: Symbol, loop: Loop) -> bool:

@@ -126,6 +126,13 @@ class Loop:
         for child in self.children:
             yield from child.nest()
 
+    def innermost(self, start: int) -> Loop:
+        """The innermost loop of the nest that has a block of this one."""
+        for child in self.children:
+            if start in child.blocks:
+                return child.innermost(start)
+        return self
+
 
 @dataclass
 class Flow:
@@ -268,7 +275,7 @@ class Iteration:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The number of the current iteration times a register's value at the nest's beginning."""
+    """The number of the current iteration times a register's value before the nest."""
 
     header: int
     register: int
@@ -284,19 +291,26 @@ class Drift:
     high: int
 
 
+def headers(terms: frozenset[tuple[Symbol, int]]) -> Iterator[int]:
+    """The headers of the loops on whose iteration number terms depend."""
+    for symbol, _ in terms:
+        if isinstance(symbol, Iteration | Times | Drift):
+            yield symbol.header
+
+
 class Fits(NamedTuple):
-    """The condition that a form is a 32-bit number, signed or not, in every iteration."""
+    """The condition that a form fits 32 bits, signed or not, in every iteration."""
 
     form: Linear
     signed: bool
 
 
 class Test(NamedTuple):
-    """The exit test of a loop, which every iteration passes and some iteration must fail.
+    """The exit test of a loop, which every iteration evaluates at the end of `block`.
 
-    The loop continues while `left`, plus `step` for each iteration, compares to `right` as `jump`
-    says. If `register` is set, an iteration adds its value at the beginning of the nest. Blocks
-    that the block `after` dominates are executed only after the test was true.
+    Iteration i (from 0) continues the loop if `jump` holds for `left` + i * `step` and `right`. If
+    `register` is set, its value before the nest takes the place of `step`. Other blocks that
+    `block` dominates are executed only after the test was true.
     """
 
     jump: Jump
@@ -304,22 +318,22 @@ class Test(NamedTuple):
     right: Linear
     step: int
     register: int | None
-    after: int
+    block: int
     conditions: frozenset[Fits]
 
 
 class Range(NamedTuple):
-    """Accesses that reach from `low` to `high` around the same unknowns.
+    """Bytes that accesses reach: from `low` up to `high` (exclusive), relative to equal unknowns.
 
-    `short` names the loops whose last iteration, the one that ends them, does not execute these
-    accesses.
+    `after_exit` has the headers of the loops whose last iteration leaves them before it executes
+    these accesses.
     """
 
     terms: frozenset[tuple[Symbol, int]]
     low: int
     high: int
     write: bool
-    short: frozenset[int]
+    after_exit: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -337,5 +351,5 @@ class Nest:
     conditions: list[Fits]
     proven: dict[int, int]
     counted: bool
-    branching: frozenset[int]
-    """Latches of loops most of which an iteration may skip."""
+    not_vectorised: frozenset[int]
+    """Latches of innermost loops in which an iteration may skip too many blocks with accesses."""

@@ -96,30 +96,32 @@ class Guard:
 
     # Intervals
 
-    def _interval(self, form: loops.Linear, short: frozenset[int]) -> Interval:
+    def _interval(self, form: loops.Linear, after_exit: frozenset[int]) -> Interval:
         low = high = str(form.constant)
         for symbol, factor in sorted(form.terms, key=repr):
-            ends = self._ends(symbol, short)
+            ends = self._ends(symbol, after_exit)
             scaled = [self._do("mul", end, factor) if factor != 1 else end for end in ends]
             if factor < 0:
                 scaled.reverse()
             low, high = self._do("add", scaled[0], low), self._do("add", scaled[1], high)
         return low, high
 
-    def _ends(self, symbol: loops.Symbol, short: frozenset[int]) -> Interval:
+    def _ends(self, symbol: loops.Symbol, after_exit: frozenset[int]) -> Interval:
         match symbol:
             case Start(register=register):
                 return self._register(register), self._register(register)
             case Bounded(low=low, high=high) | loops.Merged(low=low, high=high):
                 return str(low), str(high)
             case loops.Iteration(header=header):
-                return "0", self._iteration(header, short)
+                return "0", self._iteration(header, after_exit)
             case loops.Times(header=header, register=register):
-                most = self._do("mul", self._iteration(header, short), self._register(register))
+                most = self._do(
+                    "mul", self._iteration(header, after_exit), self._register(register)
+                )
                 self._near(most, most)
                 return self._smaller(most, 0), self._larger(most, 0)
             case loops.Drift(header=header, low=low, high=high):
-                iteration = self._iteration(header, short)
+                iteration = self._iteration(header, after_exit)
                 ends = (
                     self._do("mul", iteration, min(low, 0)),
                     self._do("mul", iteration, max(high, 0)),
@@ -128,9 +130,9 @@ class Guard:
                 return ends
         raise AssertionError(f"{symbol} has no range")
 
-    def _iteration(self, header: int, short: frozenset[int]) -> str:
+    def _iteration(self, header: int, after_exit: frozenset[int]) -> str:
         last = self.last[header]
-        return self._do("add", last, -1) if header in short else last
+        return self._do("add", last, -1) if header in after_exit else last
 
     # Loops
 
@@ -195,7 +197,7 @@ class Guard:
         self._true.append(writer.value(f"icmp eq i64 {rest}, 0"))
 
     def _inside(self, reached: loops.Range, bottom: str, limit: str) -> None:
-        low, high = self._interval(loops.Linear(0, reached.terms), reached.short)
+        low, high = self._interval(loops.Linear(0, reached.terms), reached.after_exit)
         begin, behind = self._do("add", low, reached.low), self._do("add", high, reached.high)
         self._require("sge", begin, self._wide(bottom, signed=False))
         end = self._do("add", self._wide(limit, signed=False), BASE)

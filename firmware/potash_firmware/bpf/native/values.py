@@ -1,16 +1,16 @@
-"""Symbolic execution of single instructions: what is known of the registers after each.
+"""Symbolic execution of instructions, one at a time: the registers' values as linear forms.
 
-To compare addresses before a program runs, registers are followed as linear forms of unknowns. For
-example, when a function begins with some value of r1,
+To compare addresses before a program runs, each register's value is a linear form: a constant plus
+unknowns, each times a coefficient. For example, when a function begins with some value of r1,
 
     0: r2 = r1                r2 is r1
     1: r2 <<= 3               r2 is 8 * r1
     2: r2 += 5                r2 is 5 + 8 * r1
     3: r3 = *(u8 *)(r1 + 0)   r3 is a new unknown from 0 to 255
-    4: w4 = w2                r4 is the low half of 5 + 8 * r1: its form is narrow
+    4: w4 = w2                r4 is the low 32 bits of 5 + 8 * r1: its value is narrow
 
-Whatever is not followed becomes a new unknown, so a wrong guess is impossible; the results of loads
-and narrow operations have bounds at least.
+A result that is no linear form becomes a new unknown, so the analysis never assumes anything false.
+Results of short loads and 32-bit operations have bounds at least.
 
 Sources: RFC 9669, sections 4 and 5.
 """
@@ -22,13 +22,14 @@ from typing import NamedTuple
 from potash_firmware.bpf import isa
 from potash_firmware.bpf.isa import Alu, Atomic, Class, Instruction, Jump, Mode, OperandSource
 from potash_firmware.bpf.native.blocks import Block
-from potash_firmware.bpf.native.loops import Linear, Merged, Unsteady, near, number, unknown
+from potash_firmware.bpf.native.loops import FAR, Linear, Merged, Unsteady, near, number, unknown
 
 _ARGUMENTS = range(1, 6)
 
 
 def read(instruction: Instruction) -> Iterator[int]:
-    """The registers whose values an instruction uses; for some instructions one more than that."""
+    """The registers whose values an instruction uses, and for calls and atomics perhaps one more,
+    which is safe for liveness."""
     match instruction.kind:
         case Class.ALU | Class.ALU64:
             if instruction.code != Alu.MOV:
@@ -63,6 +64,7 @@ def _read_by_jump(instruction: Instruction) -> Iterator[int]:
 
 
 def written(instruction: Instruction) -> Iterator[int]:
+    """The register that an instruction changes, if there is one."""
     match instruction.kind:
         case Class.ALU | Class.ALU64 | Class.LD | Class.LDX:
             yield instruction.dst
@@ -75,13 +77,13 @@ def written(instruction: Instruction) -> Iterator[int]:
 def live(
     instructions: Sequence[Instruction], blocks: Mapping[int, Block]
 ) -> dict[int, frozenset[int]]:
-    """The registers whose values may still be used, in front of each instruction of a function."""
+    """The live registers before each instruction of a function: backward dataflow on bit masks."""
     masks = {
         pc: (_mask(read(instructions[pc])), ~_mask(written(instructions[pc])))
         for block in blocks.values()
         for pc in block.pcs
     }
-    first = dict.fromkeys(blocks, 0)
+    live_in = dict.fromkeys(blocks, 0)
     before: dict[int, int] = {}
     changed = True
     while changed:
@@ -89,33 +91,35 @@ def live(
         for start in reversed(list(blocks)):
             used = 0
             for successor in blocks[start].successors:
-                used |= first[successor]
+                used |= live_in[successor]
             for pc in reversed(blocks[start].pcs):
                 reads, keeps = masks[pc]
                 used = before[pc] = used & keeps | reads
-            if used != first[start]:
-                first[start] = used
+            if used != live_in[start]:
+                live_in[start] = used
                 changed = True
-    return {pc: _REGISTERS[used] for pc, used in before.items()}
+    return {pc: _REGISTER_SETS[used] for pc, used in before.items()}
 
 
 def _mask(registers: Iterator[int]) -> int:
     return sum(1 << register for register in set(registers))
 
 
-class _Sets(dict[int, frozenset[int]]):
+class _RegisterSets(dict[int, frozenset[int]]):
+    """The set of registers for each mask; instructions with equal masks share a set."""
+
     def __missing__(self, mask: int) -> frozenset[int]:
         found = self[mask] = frozenset(register for register in range(11) if mask >> register & 1)
         return found
 
 
-_REGISTERS = _Sets()
+_REGISTER_SETS = _RegisterSets()
 
 
 WORD = 32
 
 MOST_SUMMANDS = 32
-"""Maximum number of terms of a form: a sum of so many unknowns is not an address."""
+"""Maximum number of terms of a form, which bounds the analysis. Addresses have fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,10 @@ class Opaque:
 
 @dataclass(frozen=True, slots=True)
 class Extended:
-    """The low 32 bits of a form, extended to 64; under a condition, the form itself (`widened`)."""
+    """The low 32 bits of a form, sign- or zero-extended to 64.
+
+    Where the form is a 32-bit number, that is the form itself (`loops.Fits`).
+    """
 
     form: Linear
     signed: bool
@@ -160,16 +167,16 @@ Environment = list[Value]
 """The values of r0 to r10."""
 
 Widen = Callable[[Linear, bool], Linear]
-"""Returns the 64 bits that the low 32 bits of a form become, sign extended or not."""
+"""Extends the low 32 bits of a form to 64: with their sign if the flag is set, else with zeroes."""
 
 
 def start() -> Environment:
-    """Nothing is known but that each register holds something."""
+    """The environment where the analysis begins: each register is an unknown of its own."""
     return [Value(unknown(Start(register))) for register in range(11)]
 
 
-def forget(form: Linear, signed: bool) -> Linear:
-    """The `Widen` that assumes nothing."""
+def extended(form: Linear, signed: bool) -> Linear:
+    """The `Widen` that uses no bounds: anything but a constant becomes an `Extended`."""
     if form.known:
         value = form.constant & 0xFFFF_FFFF
         return number(value - (value >> 31 << 32) if signed else value)
@@ -177,13 +184,14 @@ def forget(form: Linear, signed: bool) -> Linear:
 
 
 class Evaluator:
-    """Steps through instructions; `widen` is asked where the low half of a value is extended."""
+    """Executes instructions symbolically; `widen` extends the low 32 bits of values."""
 
-    def __init__(self, instructions: "list[Instruction]", widen: Widen) -> None:
+    def __init__(self, instructions: list[Instruction], widen: Widen) -> None:
         self._instructions = instructions
         self._widen = widen
 
     def wide(self, value: Value) -> Linear:
+        """All 64 bits of a value."""
         return self._widen(value.form, False) if value.narrow else value.form
 
     def address(self, environment: Environment, pc: int) -> Linear:
@@ -221,20 +229,20 @@ class Evaluator:
         narrow = instruction.kind == Class.ALU
         bits = 32 if narrow else 64
         dst, src = environment[instruction.dst], self.operand(environment, instruction)
-        code, by_number = instruction.code, instruction.source == OperandSource.K
+        code, immediate = instruction.code, instruction.source == OperandSource.K
         if code == Alu.MOV:
             if instruction.offset == WORD:
                 return Value(self._widen(src.form, True))
             if instruction.offset:
                 high = (1 << instruction.offset - 1) - 1
                 return Value(unknown(Bounded(pc, -high - 1, high)), narrow)
-            if by_number or src.narrow or not narrow:
+            if immediate or src.narrow or not narrow:
                 return src._replace(narrow=src.narrow or narrow)
             return Value(src.form, True)
         if code == Alu.END:
             high = (1 << instruction.imm) - 1
             return Value(unknown(Bounded(pc, 0, high) if instruction.imm < 64 else Opaque(pc)))
-        # The low halves of sums and products depend on nothing but low halves.
+        # The low 32 bits of sums and products depend on nothing but the operands' low 32 bits.
         left = dst.form if narrow else self.wide(dst)
         right = src.form if narrow else self.wide(src)
         shift = right.constant & bits - 1
@@ -251,18 +259,20 @@ class Evaluator:
                 return Value(right.scaled(left.constant), narrow)
             case Alu.LSH if right.known:
                 return Value(left.scaled(1 << shift), narrow)
-            case Alu.RSH | Alu.ARSH if by_number and not narrow and shift == WORD:
-                halved = _halved(left)
-                if halved is not None:
+            case Alu.RSH | Alu.ARSH if immediate and not narrow and shift == WORD:
+                # Compilers extend 32-bit values by a shift to the left and back.
+                upper = _upper_half(left)
+                if upper is not None:
                     if code == Alu.RSH:
-                        return Value(halved, True)
-                    return Value(self._widen(halved, True))
+                        return Value(upper, True)
+                    return Value(self._widen(upper, True))
         low, high = _bounds(instruction, bits)
-        return Value(unknown(Bounded(pc, low, high) if high < 1 << 62 else Opaque(pc)))
+        return Value(unknown(Bounded(pc, low, high) if high < FAR else Opaque(pc)))
 
 
-def _halved(form: Linear) -> Linear | None:
-    """The form whose low half is the high half of `form`, when the latter's low half is zero."""
+def _upper_half(form: Linear) -> Linear | None:
+    """The form divided by 2^32, if its constant and all coefficients can be. The low 32 bits of
+    the result are the high 32 bits of `form`."""
     unit = 1 << WORD
     if form.constant % unit or any(factor % unit for _, factor in form.terms):
         return None
@@ -272,6 +282,7 @@ def _halved(form: Linear) -> Linear | None:
 
 
 def _loaded(instruction: Instruction, pc: int) -> Linear:
+    """What a load yields: a new unknown, with the bounds of its size."""
     bits = 8 * instruction.size
     if bits == 64:
         return unknown(Opaque(pc))
@@ -281,7 +292,8 @@ def _loaded(instruction: Instruction, pc: int) -> Linear:
 
 
 def _bounds(instruction: Instruction, bits: int) -> tuple[int, int]:
-    """Bounds of the result of an operation: those of its width, or closer for some immediates."""
+    """The lowest and highest result of an operation, unsigned: those of `bits` bits, or closer ones
+    for some immediates."""
     most = (1 << bits) - 1
     imm = instruction.imm
     if instruction.source == OperandSource.K:
@@ -301,7 +313,7 @@ def widened(form: Linear, signed: bool) -> Linear:
     """The 64 bits that a 32-bit value becomes, as a symbol that carries the condition for its
     use."""
     if form.known:
-        return forget(form, signed)
+        return extended(form, signed)
     bounds = static(form)
     if bounds is not None:
         low, high = (-(1 << 31), 1 << 31) if signed else (0, 1 << 32)

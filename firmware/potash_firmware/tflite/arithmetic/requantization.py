@@ -1,9 +1,9 @@
-"""Scaling 32-bit accumulators down to int8 on the VTA's ALU, with the reference kernels' bits.
+"""Requantisation on the VTA's ALU: 32-bit accumulators x scaled down to int8, bit-exactly.
 
-A multiplier is a significand of 31 bits and a shift. The reference kernels take the high half of
-2 * x * significand, rounded, and divide that by a power of two, with halves away from zero. The ALU
-keeps only the low 32 bits of a product, so the significand s is split into pieces that fit: with
-three,
+A multiplier is a significand of 31 bits and a shift. TensorFlow Lite's reference kernels take the
+high 32 bits of 2 * x * significand, rounded, and divide them by a power of two, with halves rounded
+away from zero. The ALU keeps only the low 32 bits of a product, so the significand s is cut into
+pieces that are small enough for that: with three,
 
     s = a * 2^20 + b * 2^10 + c,    x * s / 2^20 = x * a + (x * b + x * c / 2^10) / 2^10
 
@@ -13,13 +13,14 @@ s = 1518500250, the pieces are 1448, 158 and 410:
     (410000 >> 10) + 158000 = 158400,    (158400 >> 10) + 1448000 = 1448154
 
 which is 1000 * 1518500250 / 2^20 = 1448154.69, rounded down. No product leaves 32 bits while
-|x| < 2^20; with more and smaller pieces, larger x can be scaled. From about 2^22 on it is cheaper
-to split x as well, x = h * 2^15 + l with a signed l, and s = a * 2^16 + b:
+|x| < 2^20; with more and smaller pieces, larger x can be scaled. From |x| = 2^21 on, which takes
+five pieces, it is not slower to split x as well, x = h * 2^15 + l with a signed l and
+s = a * 2^16 + b:
 
     x * s / 2^31 = h * a + (l * a + (h * b + l * b / 2^15) / 2) / 2^15
 
-First, x is clamped to the inputs that give the smallest and the largest output, which makes it that
-small and replaces the clamp at the end. These inputs are found by bisection for each channel.
+Before that, x is clamped to the inputs that give the smallest and the largest output. That bounds
+|x|, and makes a clamp of the output unnecessary. Bisection finds these inputs for each channel.
 
 Averages (`divide`) are sums of n int8 values, divided by n with halves away from zero. For a sum x
 and h = n / 2, rounded down, the reference kernels divide x + h or, where x is not positive, x - h,
@@ -58,13 +59,14 @@ from potash_firmware.vta_runtime.schedules.steps import MOST_IMMEDIATE
 Operand: TypeAlias = Plane | Channels | Values | int
 
 WORD_BITS = 32
-SEARCHES = 64
-"""Requantisations that are cached, for models that a process loads repeatedly."""
+CACHED = 64
+"""Maximum number of cached requantisations, for models that a process loads repeatedly."""
 
-_PIECES = 5
-"""From this number of pieces of the significand on, splitting x takes no more instructions."""
+_SPLIT_FROM_PIECES = 5
+"""Number of pieces of the significand from which on splitting x takes no more instructions."""
 _CONSTANT_SHIFT = 22
-"""The largest shift up to which the shifted zero point is added together with the rounding."""
+"""Maximum shift for which one constant, added before it, holds the rounding and the zero point:
+zero_point << shift has to fit 32 bits."""
 
 
 @dataclass
@@ -75,11 +77,11 @@ class Steps:
     vectors: list[Values] = field(default_factory=list)
 
     def add(self, opcode: AluOpcode, source: Operand, target: Plane = TILE) -> None:
-        """`target = opcode(target, source)`; an array is a number for each channel."""
+        """Append `target = opcode(target, source)`. An array has a number for each channel."""
         self.steps.append(Step(opcode, self._source(source), target))
 
     def copy(self, source: Operand, target: Plane) -> None:
-        """`target = source`: the ALU copies by adding to zero."""
+        """Append `target = source`: the ALU has no move, so it adds to zero."""
         self.add(AluOpcode.MUL, 0, target)
         self.add(AluOpcode.ADD, source, target)
 
@@ -100,15 +102,23 @@ class Steps:
 def requantize(steps: Steps, scale: Scale, scratch: Sequence[Plane]) -> None:
     """Append the steps that scale the accumulators of the tile down to clamped int8 values.
 
-    With two planes of `scratch` not all scales are possible, with three they are. Raises
-    QuantizationError for one that is not.
+    Three planes of `scratch` are enough for each scale; two are enough for some. Raises
+    QuantizationError where the planes are too few.
     """
-    # Channels with the same multiplier share their numbers.
-    pairs = np.stack((scale.significands, scale.shifts))
-    distinct, channels = np.unique(pairs, axis=1, return_inverse=True)
+    # The constants are searched for once per distinct multiplier, not once per channel.
+    multipliers = np.stack((scale.significands, scale.shifts))
+    distinct, channels = np.unique(multipliers, axis=1, return_inverse=True)
     significands, shifts = map(tuple, distinct.tolist())
-    others = (scale.zero_point, scale.low, scale.high, scale.rounding, scale.reach)
-    found = _requantization(significands, shifts, *others, tuple(scratch))
+    found = _requantization(
+        significands,
+        shifts,
+        scale.zero_point,
+        scale.low,
+        scale.high,
+        scale.rounding,
+        scale.reach,
+        tuple(scratch),
+    )
     for step in found.steps:
         source: Operand = step.source
         if isinstance(source, Channels):
@@ -117,7 +127,7 @@ def requantize(steps: Steps, scale: Scale, scratch: Sequence[Plane]) -> None:
         steps.add(step.opcode, source, step.target)
 
 
-@functools.lru_cache(SEARCHES)
+@functools.lru_cache(CACHED)
 def _requantization(
     significands: tuple[int, ...],
     shifts: tuple[int, ...],
@@ -129,20 +139,22 @@ def _requantization(
     scratch: tuple[Plane, ...],
 ) -> Steps:
     """The steps for channels with these multipliers. Raises QuantizationError."""
-    numbers = np.array(significands, np.int64), np.array(shifts, np.int64)
-    scale, steps = Scale(*numbers, zero_point, low, high, rounding, reach), Steps()
+    significand_values, shift_values = np.array(significands, np.int64), np.array(shifts, np.int64)
+    scale = Scale(significand_values, shift_values, zero_point, low, high, rounding, reach)
+    steps = Steps()
     _requantize(steps, scale, scratch)
     return steps
 
 
 def _requantize(steps: Steps, scale: Scale, scratch: Sequence[Plane]) -> None:
     if scale.rounding is Rounding.ALKALI:
-        _requantize_short(steps, scale)
+        _requantize_alkali(steps, scale)
         return
     low, high = (np.clip(bound, -scale.reach, scale.reach - 1) for bound in _clamps(scale))
+    # Multipliers of 1 or more have negative shifts, which the ALU's SHR executes as left shifts.
     left = np.minimum(scale.shifts, 0)
     if scale.low >= scale.zero_point and not left.any():
-        # Where negative values do not matter, rounding is the same for both signs.
+        # All negative values give `low`, as 0 does. Without them, no rounding depends on the sign.
         low, high = np.maximum(low, 0), np.maximum(high, 0)
     if (low > -scale.reach).any():
         steps.add(AluOpcode.MAX, low)
@@ -160,23 +172,23 @@ def _requantize(steps: Steps, scale: Scale, scratch: Sequence[Plane]) -> None:
         (np.maximum(np.abs(low), np.abs(high)) << -left)[scale.significands > 0].max(initial=0)
     )
     shift = np.maximum(scale.shifts, 0)
-    once = scale.rounding is Rounding.SINGLE
-    if len(_widths(largest)) >= _PIECES and len(scratch) >= 3 and largest < CUT_REACH:
-        # A shift of zero divides by 2^31 only, so that the rounding comes before that.
-        half = np.where(shift == 0, 1 << 14, 0) if once else 1 << 14
-        _multiply_cut(steps, scale.significands, half, scratch)
-        if once:
+    single = scale.rounding is Rounding.SINGLE
+    if len(_widths(largest)) >= _SPLIT_FROM_PIECES and len(scratch) >= 3 and largest < CUT_REACH:
+        # A single rounding belongs to the last division: that by 2^31 where the shift is zero.
+        half = np.where(shift == 0, 1 << 14, 0) if single else 1 << 14
+        _multiply_split(steps, scale.significands, half, scratch)
+        if single:
             half_next = np.where(shift == 0, 0, np.int64(1) << np.maximum(shift - 1, 0))
             _end(steps, scale.zero_point, shift, half_next)
     else:
-        done = _multiply(steps, scale.significands, largest, scratch)
-        if once:
-            shift = shift + SIGNIFICAND_BITS - done
+        divided = _multiply(steps, scale.significands, largest, scratch)
+        if single:
+            shift = shift + SIGNIFICAND_BITS - divided
             _end(steps, scale.zero_point, shift, np.int64(1) << shift - 1)
         else:
-            steps.add(AluOpcode.ADD, 1 << SIGNIFICAND_BITS - done - 1)
-            steps.add(AluOpcode.SHR, SIGNIFICAND_BITS - done)
-    if not once:
+            steps.add(AluOpcode.ADD, 1 << SIGNIFICAND_BITS - divided - 1)
+            steps.add(AluOpcode.SHR, SIGNIFICAND_BITS - divided)
+    if not single:
         _divide(steps, scale.zero_point, shift, scratch[0] if low.min() < 0 else None)
     if left.any():
         steps.add(AluOpcode.MAX, scale.low)
@@ -184,10 +196,11 @@ def _requantize(steps: Steps, scale: Scale, scratch: Sequence[Plane]) -> None:
 
 
 def _multiply_short(steps: Steps, short: ramps.Short, scratch: Sequence[Plane]) -> None:
-    """Append a multiplication by a short significand, and the steps that follow it."""
+    """Append a multiplication by a short significand (`ramps`), its offset and its shift."""
     widths = (short.width,) * short.pieces
     _multiply_pieces(steps, list(_cut(short.significands, widths)), widths, scratch)
     if short.signed:
+        # -1 where the product is negative, shifted left: the ALU shifts left by negative numbers.
         sign = scratch[0]
         steps.copy(TILE, sign)
         steps.add(AluOpcode.SHR, WORD_BITS - 1, sign)
@@ -197,10 +210,11 @@ def _multiply_short(steps: Steps, short: ramps.Short, scratch: Sequence[Plane]) 
     steps.add(AluOpcode.SHR, short.shifts)
 
 
-def _requantize_short(steps: Steps, scale: Scale) -> None:
-    """Append the platform's scheme: products may leave 32 bits, and what is shifted out is lost."""
+def _requantize_alkali(steps: Steps, scale: Scale) -> None:
+    """Append the scheme of the platform's own delegate, with 15-bit significands: products wrap
+    modulo 2^32, and the shift truncates."""
     steps.add(AluOpcode.MUL, scale.significands)
-    # A shift by more than a word gives the sign alone, as one by 31 does.
+    # A shift by more than a word leaves nothing but the sign, as one by 31 does.
     steps.add(AluOpcode.SHR, np.minimum(scale.shifts + SHORT_SIGNIFICAND_BITS, WORD_BITS - 1))
     steps.add(AluOpcode.ADD, scale.zero_point)
     steps.add(AluOpcode.MAX, scale.low)
@@ -208,10 +222,13 @@ def _requantize_short(steps: Steps, scale: Scale) -> None:
 
 
 def _divide(steps: Steps, zero_point: int, shift: Values, sign: Plane | None) -> None:
-    """Append the division by a power of two, halves away from zero, and the zero point; the sign is
-    needed where there are negative values."""
+    """Append the division by 2^shift, with halves rounded away from zero, and the zero point.
+
+    `sign` is a free plane, which is needed where values may be negative.
+    """
     if not shift.all():
-        # Twice the value divided by two, halves away from zero, is the value.
+        # The steps below cannot divide by 1. Where they should, the value is doubled (a shift by -1
+        # is one to the left) and divided by 2.
         steps.add(AluOpcode.SHR, np.where(shift == 0, -1, 0))
         shift = np.maximum(shift, 1)
     if sign is not None:
@@ -223,7 +240,7 @@ def _divide(steps: Steps, zero_point: int, shift: Values, sign: Plane | None) ->
 
 
 def _end(steps: Steps, zero_point: int, shift: Values, half: Values) -> None:
-    """Append the last rounding, the shift and the zero point."""
+    """Append the addition of `half` of a unit of the result, the shift and the zero point."""
     together = shift.max() <= _CONSTANT_SHIFT
     steps.add(AluOpcode.ADD, half + (np.int64(zero_point) << shift if together else 0))
     steps.add(AluOpcode.SHR, shift)
@@ -232,26 +249,32 @@ def _end(steps: Steps, zero_point: int, shift: Values, half: Values) -> None:
 
 
 def _clamps(scale: Scale) -> tuple[Values, Values]:
-    """The limits to which x is clamped. Where a step of x is less than one of the output, the
-    thresholds give the output's limits themselves. Otherwise x may go one beyond them, and the
-    result has to be clamped again."""
+    """The lowest and highest x of each channel, to which it is clamped.
+
+    A multiplier below 1 reaches each output, so x at its thresholds gives the output's limits.
+    A larger one may skip the limits: x may then go one beyond its thresholds, and the output has to
+    be clamped as well.
+    """
     low, high = scale.thresholds()
-    beyond = (scale.shifts < 0).any()
-    nothing = scale.significands == 0
-    return (np.where(nothing, 0, low - beyond), np.where(nothing, 0, high + beyond))
+    margin = int((scale.shifts < 0).any())
+    zero = scale.significands == 0
+    return (np.where(zero, 0, low - margin), np.where(zero, 0, high + margin))
 
 
-def _multiply_cut(
+def _multiply_split(
     steps: Steps, significands: Values, half: Values | int, scratch: Sequence[Plane]
 ) -> None:
-    """Append the multiplication of the tile, cut in two, and the division by 2^31; `half` is in
-    units of 2^16."""
+    """Append the multiplication of the tile, with x split in two, and the division by 2^31.
+
+    `half`, in units of 2^16, is added for the rounding. In the module's formula, the tile is l, the
+    plane `high` is h, `upper` is a and `lower` is b.
+    """
     high, total, piece = scratch[:3]
     upper, lower = _cut(significands, (15, 16))
     steps.copy(TILE, high)
     steps.add(AluOpcode.ADD, 1 << 14, high)
     steps.add(AluOpcode.SHR, 15, high)
-    # The low 15 bits with their sign: up against the top of the word and back.
+    # Sign-extend the low 15 bits: shift them to the top of the word (left by 17) and back.
     steps.add(AluOpcode.SHR, -17)
     steps.add(AluOpcode.SHR, 17)
     steps.copy(TILE, total)
@@ -270,8 +293,8 @@ def _multiply_cut(
 
 
 def _multiply(steps: Steps, significands: Values, largest: int, scratch: Sequence[Plane]) -> int:
-    """Append the multiplication of the tile; returns by which power of two the product is divided,
-    rounded down."""
+    """Append the multiplication of the tile. Returns n where the result is the product divided by
+    2^n, rounded down."""
     widths = _widths(largest)
     _multiply_pieces(steps, list(_cut(significands, widths)), widths, scratch)
     return sum(widths[1:])
@@ -280,8 +303,9 @@ def _multiply(steps: Steps, significands: Values, largest: int, scratch: Sequenc
 def _multiply_pieces(
     steps: Steps, pieces: Sequence[Values], widths: Sequence[int], scratch: Sequence[Plane]
 ) -> None:
-    """Append the multiplication of the tile by a number in pieces of these widths, the highest
-    first. The product is divided by two to the power of all widths but the first, rounded down."""
+    """Append the multiplication of the tile by a number in pieces of these widths in bits, the
+    highest first. The result is the product divided by 2^n, rounded down, where n is the sum of all
+    widths but the first."""
     total, piece = scratch[:2]
     first, *others = pieces
     for number, factor in enumerate(reversed(others)):
@@ -297,13 +321,15 @@ def _multiply_pieces(
 
 
 def _widths(largest: int) -> tuple[int, ...]:
-    """The bits of the pieces of a significand, the highest first, as few as `largest` allows."""
+    """The widths of a significand's pieces in bits, the highest first: the fewest pieces whose
+    products with numbers of up to `largest` fit 32 bits."""
     for count in range(2, SIGNIFICAND_BITS + 1):
         width = SIGNIFICAND_BITS // count
         widths = (SIGNIFICAND_BITS - width * (count - 1), *[width] * (count - 1))
         if count == 2:
             widths = (15, 16)
-        # The carry from the smaller pieces is less than one more product.
+        # x times a piece is at most |x| * (2^width - 1), and the sum of the lower pieces' products,
+        # shifted down, adds at most |x|.
         if largest << max(widths) < 1 << 31:
             return widths
     raise QuantizationError("the accumulators are too large for the VTA's 32 bits")
