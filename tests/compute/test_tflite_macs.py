@@ -11,7 +11,7 @@ from potash.models.networks import make
 from potash_device.timing.cores import CoreProfile
 from potash_firmware.apu.models import Meter, Models
 from potash_firmware.apu.work_counter import WorkCounter
-from potash_firmware.tflite import macs
+from potash_firmware.tflite import runtime
 from potash_firmware.tflite.runtime import Model
 from support.docs import ROOT
 
@@ -47,7 +47,7 @@ Shapes = Sequence[tuple[int, ...]]
 def test_a_node_takes_the_products_of_its_shapes(
     operator: str, inputs: Shapes, outputs: Shapes, expected: int
 ) -> None:
-    assert macs.of_node(operator, inputs, outputs) == expected
+    assert runtime.macs_of_node(operator, inputs, outputs) == expected
 
 
 def test_a_network_takes_those_of_all_its_nodes() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from potash_firmware.mailbox import ApuPort, MailboxError, RpuPort, messages, pair
+from potash_firmware.mailbox import QUEUE_LIMIT, ApuPort, MailboxError, RpuPort, messages, pair
 from potash_firmware.mailbox.messages import (
     Execute,
     Forget,
@@ -16,7 +16,6 @@ from potash_firmware.mailbox.messages import (
     Reset,
     ShareMemory,
 )
-from potash_firmware.mailbox.port import QUEUE_LIMIT
 
 CDWS = (0, 1, 2, 3, 4, 5)
 

@@ -1,6 +1,205 @@
-"""The mailbox between RPU and APU: the interface that the firmware of both processors shares."""
+"""The mailbox between RPU and APU: the interface that the firmware of both processors shares.
 
-from potash_firmware.mailbox.port import ApuPort, RpuPort, pair
+Its two ends are a connected pair of sockets for datagrams, and never wait. Messages that the socket
+does not accept immediately are queued. The number of commands in flight is that of the transfer
+slots, so the queue is full only if the other end does not read any more. `messages` defines the
+contents of datagrams.
+"""
+
+import dataclasses
+import os
+import socket
+from collections import deque
+from typing import Generic, Self, TypeVar, cast, get_args
+
+from potash_device.trace import COMPUTE, Trace
+from potash_firmware.mailbox import messages
+from potash_firmware.mailbox.messages import NO_DESCRIPTOR, Execute, WithDescriptor
 from potash_firmware.mailbox.shared import ArenaPlan, MailboxError, SharedBuffers
 
 __all__ = ["ApuPort", "ArenaPlan", "MailboxError", "RpuPort", "SharedBuffers", "pair"]
+
+Sent = TypeVar("Sent", bound=messages.Message)
+Received = TypeVar("Received", bound=messages.Message)
+
+QUEUE_LIMIT = 1024
+
+
+class _Port(Generic[Sent, Received]):
+    """One end; owns its socket. A context manager."""
+
+    ACCEPTS: tuple[type[messages.Message], ...]
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._socket.setblocking(False)
+        self._unsent: deque[tuple[bytes, int]] = deque()
+        """Datagrams, each with the descriptor that is sent along, which this end owns."""
+        self._deaf = False
+        """The other end receives nothing any more; earlier messages from it may still be here."""
+        self.closed = False
+        """True once the other end is closed: nothing is received or sent any more."""
+        self.trace: Trace = COMPUTE
+        """The points that this end's messages pass."""
+
+    @classmethod
+    def adopt(cls, fd: int) -> Self:
+        """The end that another process handed over as `fd`. Raises MailboxError."""
+        try:
+            end = socket.socket(fileno=fd)
+        except OSError as error:
+            raise MailboxError(f"descriptor {fd} is no mailbox: {error.strerror}") from None
+        if (end.family, end.type) != (socket.AF_UNIX, socket.SOCK_SEQPACKET):
+            end.detach()
+            raise MailboxError(f"descriptor {fd} is a socket, but no mailbox")
+        return cls(end)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the socket; calling it again does nothing."""
+        self._socket.close()
+        self._drop_unsent()
+        self.closed = True
+
+    def fileno(self) -> int:
+        """The descriptor to wait on; -1 after `close`."""
+        return self._socket.fileno()
+
+    def wants_write(self) -> bool:
+        """True while messages wait for the socket to take them: call `flush` when it can."""
+        return bool(self._unsent)
+
+    def send(self, message: Sent) -> None:
+        """Send a message, now or as soon as the socket accepts it, in order.
+
+        Raises MailboxError for a message with a field out of range, and when the peer has left too
+        many unread. Messages to a closed end are dropped.
+        """
+        data = messages.encode(message)
+        if self.closed or self._deaf:
+            return
+        if self.trace.sink is not None:
+            self.trace.sink("mailbox.send", _described(message))
+        if len(self._unsent) >= QUEUE_LIMIT:
+            raise MailboxError(f"the other processor leaves {QUEUE_LIMIT} messages unread")
+        descriptor = NO_DESCRIPTOR
+        if isinstance(message, WithDescriptor) and message.descriptor != NO_DESCRIPTOR:
+            descriptor = os.dup(message.descriptor)
+        self._unsent.append((data, descriptor))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send as many queued messages as the socket accepts."""
+        while self._unsent and not self.closed:
+            data, descriptor = self._unsent[0]
+            try:
+                if descriptor == NO_DESCRIPTOR:
+                    self._socket.send(data, socket.MSG_NOSIGNAL)
+                else:
+                    socket.send_fds(self._socket, [data], [descriptor], socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                return
+            except OSError:
+                self._deaf = True
+                self._drop_unsent()
+                return
+            self._unsent.popleft()
+            _close(descriptor)
+
+    def _drop_unsent(self) -> None:
+        while self._unsent:
+            _close(self._unsent.popleft()[1])
+
+    def receive(self) -> Received | None:
+        """The next message, or None when there is none yet (or, when `closed`, none any more).
+
+        Raises MailboxError for a datagram that is none of this end's messages; it is dropped, and
+        the next call goes on behind it.
+        """
+        if self.closed:
+            return None
+        try:
+            data = self._receive()
+        except BlockingIOError:
+            return None
+        if not data:
+            # An empty datagram looks like the end of the connection, and is never sent.
+            self.closed = True
+            self._drop_unsent()
+            return None
+        message = self._message(data)
+        if not isinstance(message, self.ACCEPTS):
+            raise MailboxError(f"a {type(message).__name__} message came to the wrong processor")
+        if self.trace.sink is not None:
+            self.trace.sink("mailbox.receive", _described(message))
+        return cast(Received, message)
+
+    def _receive(self) -> bytes:
+        try:
+            return self._take()
+        except ConnectionResetError:
+            # The peer has closed its end with unread messages. The system reports that once, before
+            # it returns the messages that the peer has sent.
+            return self._take()
+
+    def _take(self) -> bytes:
+        """One datagram; without room for descriptors, the system closes those that come with it."""
+        return self._socket.recv(messages.MAX_DATAGRAM + 1)
+
+    def _message(self, data: bytes) -> messages.Message:
+        return cast(messages.Message, messages.decode(data))
+
+
+def _close(descriptor: int) -> None:
+    if descriptor != NO_DESCRIPTOR:
+        os.close(descriptor)
+
+
+def _described(message: messages.Message) -> dict[str, object]:
+    return {"message": type(message).__name__, **dataclasses.asdict(message)}
+
+
+class RpuPort(_Port[messages.ToApu, messages.ToRpu]):
+    """The RPU's end: sends requests, receives replies."""
+
+    ACCEPTS = get_args(messages.ToRpu)
+
+
+class ApuPort(_Port[messages.ToRpu, messages.ToApu]):
+    """The APU's end: receives requests, and the descriptors of what is shared; sends replies."""
+
+    ACCEPTS = get_args(messages.ToApu)
+    _descriptor = NO_DESCRIPTOR
+    """The descriptor that came with the datagram that is being decoded."""
+
+    def _take(self) -> bytes:
+        data, descriptors, _, _ = socket.recv_fds(self._socket, messages.MAX_DATAGRAM + 1, 1)
+        self._descriptor = descriptors[0] if descriptors else NO_DESCRIPTOR
+        return data
+
+    def _message(self, data: bytes) -> messages.Message:
+        descriptor, self._descriptor = self._descriptor, NO_DESCRIPTOR
+        try:
+            message = super()._message(data)
+            wanted = isinstance(message, WithDescriptor)
+            if isinstance(message, Execute):
+                wanted = message.data_length > 0
+            if wanted != (descriptor != NO_DESCRIPTOR):
+                found = "comes without its" if wanted else "brings a"
+                raise MailboxError(f"a {type(message).__name__} message {found} descriptor")
+        except MailboxError:
+            _close(descriptor)
+            raise
+        if descriptor == NO_DESCRIPTOR:
+            return message
+        return dataclasses.replace(cast(WithDescriptor, message), descriptor=descriptor)
+
+
+def pair() -> tuple[RpuPort, ApuPort]:
+    rpu, apu = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    return RpuPort(rpu), ApuPort(apu)

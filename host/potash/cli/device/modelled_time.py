@@ -87,7 +87,7 @@ def _kept(path: Path, new: Drive) -> tuple[Drive, tuple[tuple[int, int, int], ..
     """The drive in a file, and what namespaces have of it, or else the new one where that has
     another geometry, or the file holds none."""
     from potash_device.timing.saving import load, load_pieces
-    from potash_firmware.rpu.timing.layout import Layout
+    from potash_firmware.rpu.timing.modelled import Layout
 
     try:
         with path.open("rb") as file:
