@@ -14,11 +14,10 @@ from dataclasses import replace
 import pytest
 
 from potash.sdk.progress import silent
-from potash.vm import kernel
 from potash.vm.drive import serving
 from potash.vm.errors import PackagesUnavailable
 from potash.vm.guest import Guest
-from potash.vm.images import GuestImages, zstd
+from potash.vm.images import GuestImages, vmlinux, zstd
 from potash.vm.packages import BACKPORTS, Archive, Closure
 
 pytestmark = pytest.mark.slow
@@ -55,7 +54,7 @@ def linux(images: GuestImages, tmp_path_factory: pytest.TempPathFactory) -> Iter
     (packed,) = tree.glob("usr/lib/modules/*/vmlinuz")
     with_zstd = next(images.cache.root.glob("trees/*/usr/bin/zstd")).parents[2]
     newer = tmp_path_factory.mktemp("newer") / "vmlinux"
-    newer.write_bytes(kernel.vmlinux(packed.read_bytes(), lambda data: zstd(with_zstd, data)))
+    newer.write_bytes(vmlinux(packed.read_bytes(), lambda data: zstd(with_zstd, data)))
     options = ("--size", "64M", "--cmb", str(SIZE))
     with serving(*options) as socket, Guest(replace(images, kernel=newer), socket) as guest:
         guest.await_drive("/dev/nvme0n1")

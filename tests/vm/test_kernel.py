@@ -9,7 +9,7 @@ import struct
 import pytest
 
 from potash.sdk.errors import PotashError
-from potash.vm.kernel import vmlinux
+from potash.vm.images import vmlinux
 
 ELF = b"\x7fELF" + bytes(range(256)) * 8
 

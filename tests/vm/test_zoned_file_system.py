@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 from potash.sdk.progress import silent
-from potash.vm import kernel, rootfs
+from potash.vm import rootfs
 from potash.vm.drive import device_process
 from potash.vm.errors import GuestTimeout, PackagesUnavailable
 from potash.vm.guest import Guest
-from potash.vm.images import GuestImages, zstd
+from potash.vm.images import GuestImages, vmlinux, zstd
 from potash.vm.packages import LIBRARIES, RELEASE, Archive, Closure
 from potash.vm.rootfs import libraries
 
@@ -89,7 +89,7 @@ def with_file_system(images: GuestImages, tree: Path, folder: Path) -> GuestImag
     (packed,) = tree.glob("boot/vmlinuz-*")
     with_zstd = next(images.cache.root.glob("trees/*/usr/bin/zstd")).parents[2]
     linux = folder / "vmlinux"
-    linux.write_bytes(kernel.vmlinux(packed.read_bytes(), lambda data: zstd(with_zstd, data)))
+    linux.write_bytes(vmlinux(packed.read_bytes(), lambda data: zstd(with_zstd, data)))
     archive = rootfs.Archive()
     order = list(modules(tree, "btrfs"))
     for name, content in order:

@@ -5,22 +5,36 @@ builds it, Potash's modules in it. So a change of any of these makes a new file.
 """
 
 import contextlib
+import lzma
 import platform
 import shutil
+import struct
 import subprocess
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress, silent
-from potash.vm import kernel, packages, qemu, rootfs
+from potash.vm import packages, qemu, rootfs
 from potash.vm.cache import Cache, files_key, folder, key
 from potash.vm.qemu import Qemu
 
 # How many of each kind are kept; the last one used is always among them.
 KEPT = {"trees": 4, "kernels": 2, "bases": 2, "images": 3}
+
+# Fields of a bzImage's header, which has the place of its compressed payload: Linux x86 boot
+# protocol (Documentation/arch/x86/boot.rst).
+SETUP_SECTS = 0x1F1
+HEADER = 0x202
+PAYLOAD = 0x248
+SECTOR = 512
+DEFAULT_SETUP_SECTS = 4
+ELF_MAGIC = b"\x7fELF"
+
+Decompress = Callable[[bytes], bytes]
 
 
 class Emulator(NamedTuple):
@@ -106,9 +120,9 @@ def _kernel(cache: Cache, tree: Path) -> Path:
         images = sorted((tree / "boot").glob("vmlinuz-*"))
         if not images:
             raise PotashError("the kernel package holds no kernel")
-        place.write_bytes(kernel.vmlinux(images[-1].read_bytes(), lambda data: zstd(tree, data)))
+        place.write_bytes(vmlinux(images[-1].read_bytes(), lambda data: zstd(tree, data)))
 
-    name = key(packages.versions(tree), _recipe(kernel.__file__))
+    name = key(packages.versions(tree), _recipe(__file__))
     return cache.entry("kernels", f"{name}.vmlinux", build)
 
 
@@ -148,3 +162,46 @@ def zstd(tree: Path, data: bytes) -> bytes:
     if not done.stdout:
         raise PotashError("the guest's kernel cannot be decompressed")
     return done.stdout
+
+
+def payload(image: bytes) -> bytes:
+    """The compressed kernel inside a bzImage.
+
+    Raises:
+        PotashError: the file is no bzImage, or its payload lies outside it.
+    """
+    if len(image) < PAYLOAD + 8 or image[HEADER : HEADER + 4] != b"HdrS":
+        raise PotashError("the kernel package's vmlinuz is not a Linux x86 boot image")
+    sectors = image[SETUP_SECTS] or DEFAULT_SETUP_SECTS
+    offset, length = struct.unpack_from("<II", image, PAYLOAD)
+    start = (sectors + 1) * SECTOR + offset
+    if not length or start + length > len(image):
+        raise PotashError("the kernel package's vmlinuz is cut short")
+    return image[start : start + length]
+
+
+def vmlinux(image: bytes, zstd: Decompress) -> bytes:
+    """The uncompressed ELF kernel of a bzImage.
+
+    QEMU enters it through its PVH note, which spares an emulated processor the decompression.
+
+    Args:
+        image: the bzImage's bytes.
+        zstd: decompresses a Zstandard frame, which the standard library cannot.
+
+    Raises:
+        PotashError: the image, or its compression, is not understood.
+    """
+    packed = payload(image)
+    codecs: dict[bytes, Decompress] = {
+        b"\x28\xb5\x2f\xfd": zstd,
+        b"\xfd7zXZ\x00": lambda data: lzma.LZMADecompressor().decompress(data),
+        b"\x1f\x8b": lambda data: zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(data),
+    }
+    for magic, decompress in codecs.items():
+        if packed.startswith(magic):
+            kernel = decompress(packed)
+            if not kernel.startswith(ELF_MAGIC):
+                raise PotashError("the kernel package's vmlinuz does not hold an ELF kernel")
+            return kernel
+    raise PotashError(f"the kernel is compressed in an unknown way (magic {packed[:6].hex()})")
