@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from potash.cli.app import run_app
-from potash.cli.device.example_index import described
+from potash.cli.device.demo import described
 from potash.programs.examples import Example, example_names
 from potash.sdk.errors import PotashError
 from support.docs import ROOT

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import sys
 import tempfile
 import time
@@ -19,17 +21,18 @@ from csd_spec.descriptors import LogEntryType, encode_arguments
 from csd_spec.opcodes import PAGE_SIZE
 from nvme_spec.computational import MEMORY_RANGE_SIZE
 from potash.cli.device import reports
-from potash.cli.device.example_index import show_index, write_files
 from potash.cli.device.guest import SHARE, running_guest
 from potash.cli.device.mirror import mirror_option
 from potash.cli.drive.common import as_json, json_option, say
 from potash.configuration import Configuration
 from potash.devices import serving
-from potash.programs.examples import Example, example_names
+from potash.programs.compiler import compiled, find_compiler
+from potash.programs.examples import Example, example_names, examples_folder
 from potash.sdk import Device, LocalStorage
 from potash.sdk.errors import PotashError
 from potash.sdk.memory_namespace import LARGEST_COPY, Blocks, Bytes
 from potash.sections import MEBI, ComputeSection, GuestSection, MemorySection, NamespaceSection
+from potash.tables import columns
 from potash.vm.guest import DRIVE
 from potash.vm.terminal import descriptor_sink
 
@@ -44,6 +47,10 @@ and a minute on a busy machine."""
 DRIVE_WANTED = Configuration(namespaces=(NamespaceSection(64 * MEBI),))
 PROGRAM, INPUT, OUTPUT = "program.o", "input.bin", "output.bin"
 """What an example's files are called in the guest."""
+SOURCE, HEADER, EXPECTED = "program.c", "include/potash.h", "expected.bin"
+ARGUMENTS = "arguments"
+"""The options of `potash run` for the program's arguments, one a line."""
+TEACHES = "**Teaches:**"
 SHOWN = 12
 """Elements of a vector that are shown."""
 
@@ -86,7 +93,11 @@ def demo() -> None:
 @json_option(reports.Examples)
 def list_() -> None:
     """List the examples."""
-    show_index()
+    found, rows = examples(), []
+    for one in found:
+        other = "" if one.demo else f" (see {examples_folder() / one.name / 'README.md'})"
+        rows.append((one.name, f"{one.title}{other}"))
+    say(reports.Examples(found), columns(rows, "<"))
 
 
 @demo.command()
@@ -96,7 +107,31 @@ def write(name: str, folder: Path) -> None:
     """Write the example NAME to FOLDER.
 
     It has README, sources, program, input and expected output."""
-    write_files(name, folder)
+    example = Example.load(name)
+    place = examples_folder() / name
+    source = place / SOURCE
+    program = example.program
+    if source.exists():
+        try:
+            find_compiler()
+        except PotashError as error:
+            said = f"{name}: the program is the one that comes with Potash, as {error}"
+            click.echo(said, err=True)
+        else:
+            program = compiled(source)
+    options = "".join(f"--arg\nhex:{argument.hex()}\n" for argument in example.arguments)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [path for path in sorted(place.iterdir()) if path.is_file()]
+    if source.exists():  # which includes the header
+        files.append(place.parent / HEADER)
+    for path in files:
+        shutil.copyfile(path, folder / path.name)
+    (folder / PROGRAM).write_bytes(program)
+    (folder / INPUT).write_bytes(example.input)
+    (folder / EXPECTED).write_bytes(example.expected)
+    (folder / ARGUMENTS).write_text(options)
+    made = (PROGRAM, INPUT, EXPECTED, ARGUMENTS)
+    click.echo(f"{folder}: {', '.join(dict.fromkeys((*made, *(path.name for path in files))))}")
 
 
 @demo.command()
@@ -313,3 +348,26 @@ def _modelled(example: Example) -> Modelled | None:
 def _pages(size: int) -> int:
     """Bytes of the pages that so many bytes take on the drive."""
     return -(-size // PAGE_SIZE) * PAGE_SIZE
+
+
+def described(folder: Path) -> reports.ExampleEntry:
+    """What an example's README.md says. Raises PotashError where it says nothing.
+
+    Its heading is the title. What it teaches is the paragraph that begins with `TEACHES`, or else
+    the first one.
+    """
+    try:
+        title, *paragraphs = (folder / "README.md").read_text().strip().split("\n\n")
+    except OSError as error:
+        raise PotashError(f"the example {folder.name} has no README.md: {error.strerror}") from None
+    matching = [one for one in paragraphs if one.startswith(TEACHES)] or paragraphs[:1]
+    if not title.startswith("# ") or not matching:
+        raise PotashError(f"{folder}/README.md does not begin with a heading and a paragraph")
+    teaches = re.sub(r"\s+", " ", matching[0].removeprefix(TEACHES)).strip()
+    return reports.ExampleEntry(folder.name, title[2:], teaches, folder.name in example_names())
+
+
+def examples() -> list[reports.ExampleEntry]:
+    """Every example that comes with Potash."""
+    folders = sorted(path.parent for path in examples_folder().glob("*/README.md"))
+    return [described(folder) for folder in folders]
