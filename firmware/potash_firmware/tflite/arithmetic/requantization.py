@@ -20,7 +20,8 @@ s = a * 2^16 + b:
     x * s / 2^31 = h * a + (l * a + (h * b + l * b / 2^15) / 2) / 2^15
 
 Before that, x is clamped to the inputs that give the smallest and the largest output. That bounds
-|x|, and makes a clamp of the output unnecessary. Bisection finds these inputs for each channel.
+|x|, and only multipliers of 1 or more need a clamp of the output, too. Bisection finds these inputs
+for each channel.
 
 Averages (`divide`) are sums of n int8 values, divided by n with halves away from zero. For a sum x
 and h = n / 2, rounded down, the reference kernels divide x + h or, where x is not positive, x - h,
@@ -252,8 +253,8 @@ def _clamps(scale: Scale) -> tuple[Values, Values]:
     """The lowest and highest x of each channel, to which it is clamped.
 
     A multiplier below 1 reaches each output, so x at its thresholds gives the output's limits.
-    A larger one may skip the limits: x may then go one beyond its thresholds, and the output has to
-    be clamped as well.
+    One of 1 or more may skip the limits: x may then go one beyond its thresholds, and the output
+    has to be clamped as well.
     """
     low, high = scale.thresholds()
     margin = int((scale.shifts < 0).any())
