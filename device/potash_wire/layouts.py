@@ -1,5 +1,6 @@
 """How a record's annotations become the functions that store and make it, compiled."""
 
+import dataclasses
 import struct
 import sys
 from collections.abc import Callable
@@ -62,13 +63,8 @@ class Tail:
         return value
 
 
-def _validated(record: Any) -> Any:
-    record.validate()
-    return record
-
-
-def _announced(count: int, name: str) -> None:
-    raise ValueError(f"{count} {name} are announced, and another number follows")
+def _refuse(message: str) -> None:
+    raise ValueError(message)
 
 
 _SCOPE: dict[str, Any] = {
@@ -78,8 +74,7 @@ _SCOPE: dict[str, Any] = {
     "text": lambda value: (
         value.encode(errors="backslashreplace") if isinstance(value, str) else bytes(value)
     ),
-    "validated": _validated,
-    "announced": _announced,
+    "refuse": _refuse,
 }
 """Names of the compiled functions."""
 
@@ -118,7 +113,8 @@ class Layout:
         self._tails: list[str] = []
         self._items: list[_Item] = []
         self.conditions: list[tuple[str, str, str]] = []
-        """A condition of a value, which is an expression in a record `m`, and when one is made."""
+        """An expression that is true of a record `m`, one of the values that it is made of (either
+        may be empty), and that of the message else."""
         self._scope = {**_SCOPE}
         self._start = self._end = 0
         """Of the record whose fields are added: its first byte, and the one after the last."""
@@ -141,17 +137,12 @@ class Layout:
         self.size: int = self.form.size
         self.is_fixed = not self._tails
         names = ", ".join(([] if self.is_fixed else ["tail"]) + [names for *_, names in items])
-        self._scope |= {
-            "pack": self.form.pack,
-            "size": self.size,
-            "refuse": partial(self._refuse, "m", 1),
-            "wrong": partial(self._refuse, names, 2),
-        }
+        self._scope |= {"pack": self.form.pack, "size": self.size}
         packed = f"pack({', '.join(value for _, _, value, _ in items)})"
         if self._tails:
             packed = f"((t := {' + '.join(self._tails)}), {packed} + t)[1]"
-        self.pack = self._function("m", self._checked(packed, 1, "refuse(m)"))
-        self.make = self._function(names, self._checked(made, 2, f"wrong({names})"))
+        self.pack = self._function("m", packed, 0)
+        self.make = self._function(names, made, 1)
         self.plain: Callable[[Any], Any] | None = None
         """Makes a record that has just the values of the `struct`, whatever they are."""
         values = (f", ({names},))", f"({names}, )")
@@ -159,25 +150,26 @@ class Layout:
             self.plain = partial(tuple.__new__, get_origin(kind) or kind)
         self.size_of: Callable[[Any], int] | None = None
         """The bytes of a record, where a layout may be compiled for just these."""
-        if len(self._tails) > 1 or total:
+        if len(self._tails) != 1 or total:
             self.unit = 0
         if self.unit:
             self.size_of = self._function("m", f"{self.size} + {self.unit} * {self._items_of}")
 
-    def _checked(self, expression: str, column: int, otherwise: str) -> str:
-        """An expression that has a value only where all conditions are true."""
-        found = [one[0].format(one[column]) for one in self.conditions if one[column]]
-        return f"{expression} if {' and '.join(found)} else {otherwise}" if found else expression
+    def _function(self, parameters: str, made: str, column: int | None = None) -> Any:
+        """A function that gives the value of `made`, once all conditions of a column are true."""
+        checks = [
+            f"({one[column]} or refuse({one[2]}))"
+            for one in self.conditions
+            if column is not None and one[column]
+        ]
+        checked = f"{made} if {' and '.join(checks)} else None" if checks else made
+        return eval(f"lambda {parameters}: {checked}", self._scope)
 
-    def _refuse(self, parameters: str, column: int, *values: Any) -> None:
-        """Raise ValueError for values that are not all in their ranges."""
-        for one in self.conditions:
-            if one[column] and not self._function(parameters, one[0].format(one[column]))(*values):
-                raise ValueError(f"{one[0].format(one[1].replace('m.', ''))} is not so")
-
-    def _function(self, parameters: str, expression: str) -> Callable[..., Any]:
-        made: Callable[..., Any] = eval(f"lambda {parameters}: {expression}", self._scope)
-        return made
+    def _require(self, condition: str, path: str, value: str) -> None:
+        """Add a condition of a value: its expressions in a record `m`, and when one is made."""
+        written, read = (condition.format(one) if one else "" for one in (path, value))
+        message = f"{condition.format(path.replace('m.', ''))} is not so"
+        self.conditions.append((written, read, repr(message)))
 
     def _add(self, offset: int | None, code: str, value: str, count: int = 0) -> str:
         """Add an item; the expression of its value when a record is made."""
@@ -200,22 +192,17 @@ class Layout:
         if record := getattr(kind, "RECORD", None):
             self._end = max(self._end, start + record.least_size)
         if issubclass(kind, tuple):
-            fields = [
-                value or self._known(kind._field_defaults[name]) for name, value in values.items()
-            ]
-            made = f"new({self._known(kind)}, ({', '.join(fields)},))"
+            defaults = kind._field_defaults
         else:
-            # By position as far as possible, which is quicker.
-            fields = [
-                value if all(list(values.values())[:i]) else f"{name}={value}"
-                for i, (name, value) in enumerate(values.items())
-                if value
-            ]
-            made = f"{self._known(kind)}({', '.join(fields)})"
-        if not hasattr(kind, "validate"):
-            return made
-        self.conditions.append(("{}.validate() is None", path, ""))
-        return f"validated({made})"
+            defaults = {one.name: one.default for one in dataclasses.fields(kind)}
+        fields = ", ".join(value or self._known(defaults[name]) for name, value in values.items())
+        made = f"{self._known(kind)}({fields})"
+        if issubclass(kind, tuple):
+            made = f"new({self._known(kind)}, ({fields},))"
+        if hasattr(kind, "validate"):
+            self._require("{}.validate() is None", path, "")
+            made = f"((r := {made}).validate() or r)"
+        return made
 
     def _field(self, hint: Any, path: str) -> str:
         """Add a field; the expression of its value, empty where it is not stored."""
@@ -240,9 +227,9 @@ class Layout:
         if Range in by_kind and by_kind[Range] != _range(code):
             least, most = by_kind[Range]
             checked = "min({0}) <= max({0})" if count else "{}"
-            self.conditions.append((f"{least} <= {checked} <= {most}", path, value))
+            self._require(f"{least} <= {checked} <= {most}", path, value)
         if base is bool:
-            self.conditions.append(("{} <= 1", "", value))
+            self.conditions.append(("", f"{value} <= 1", repr(f"{path[2:]} <= 1 is not so")))
             return f"{value} == 1"
         return (
             f"{self._known(base)}({value})" if issubclass(get_origin(base) or base, Enum) else value
@@ -270,9 +257,12 @@ class Layout:
             number = self._add(offset, code, str(self._count) if self._general else value)
             self._end = self._end if offset is None else end
         if Range in by_kind:
-            self.conditions.append((f"{limits.least} <= {{}} <= {limits.most}", count, ""))
+            self._require(f"{limits.least} <= {{}} <= {limits.most}", count, "")
         if self._general:
-            made = self._compiled(kind, path, number, is_optional)
+            made = self._short(kind, path, is_optional)
+            if number != "None":
+                message = f"f'{{{number}}} {path[2:]} are announced, and another number follows'"
+                self.conditions.append(("", f"{number} == {self._count}", message))
         else:
             self._tails.append(followed)
             what = kind.__name__ if is_text else self._known(record)
@@ -280,20 +270,17 @@ class Layout:
             made = f"tail.{method}({what}, {number}, {self._known(limits)}, {path[2:]!r})"
         return f"next(iter({made}), None)" if is_optional else made
 
-    def _compiled(self, hint: Any, path: str, number: str, is_optional: bool) -> str:
-        """Add just as many items; the expression of them all."""
+    def _short(self, kind: Any, path: str, is_optional: bool) -> str:
+        """Add the items of a short tail; the expression of them all."""
         assert self._general
-        start, end, items = self._start, self._end, ""
-        for i in range(0 if hint is bytes else self._count):
+        start, end = self._start, self._end
+        self._start = self._end = self._general.size
+        made = self._add(None, f"{self._count}s", path) if kind is bytes else ""
+        for i in range(0 if kind is bytes else self._count):
             self._start = self._end = self._general.size + i * self.unit
-            items += self._field(hint, path if is_optional else f"{path}[{i}]") + ", "
-        if hint is bytes:
-            self._start = self._end = self._general.size
-            items = self._add(0, f"{self._count}s", path)
+            made += self._field(kind, path if is_optional else f"{path}[{i}]") + ", "
         self._start, self._end = start, end
-        if number == "None":
-            return f"({items})"
-        return f"(({items}) if {number} == {self._count} else announced({number}, {path[2:]!r}))"
+        return made if kind is bytes else f"({made})"
 
     def _known(self, value: Any) -> str:
         """The name of a type, a record or a default in the functions."""

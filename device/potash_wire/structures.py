@@ -18,7 +18,7 @@ no field names are kept, so what a decode does not understand an encode does not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast, overload
 
@@ -33,9 +33,10 @@ class LayoutError(TypeError):
 
 
 class Field(Generic[T]):
-    """One field: `size` bytes at `offset`; what the bytes mean is the subclass's `load`/`store`."""
+    """One field: `size` bytes at `offset`, which a subclass converts by `read` and `write`."""
 
     name = "?"
+    pad = b"\0"
 
     def __init__(self, offset: int, size: int) -> None:
         if offset < 0 or size <= 0:
@@ -63,22 +64,35 @@ class Field(Generic[T]):
         return ((1 << 8 * self.size) - 1) << 8 * self.offset
 
     def load(self, data: Any) -> T:
-        raise NotImplementedError
+        return self.read(data[self.offset : self.offset + self.size])
 
     def store(self, data: bytearray, value: T) -> None:
+        try:
+            raw = self.write(value)
+            if len(raw) > self.size:
+                raise ValueError(f"{len(raw)} bytes do not fit in {self.size}")
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from None
+        data[self.offset : self.offset + self.size] = raw.ljust(self.size, self.pad)
+
+    def read(self, data: bytearray) -> T:
+        raise NotImplementedError
+
+    def write(self, value: T) -> bytes:
+        """Its bytes, or the first of them. Raises ValueError for a value that does not fit."""
         raise NotImplementedError
 
 
 class UInt(Field[int]):
     """An unsigned little-endian integer."""
 
-    def load(self, data: bytearray) -> int:
+    def load(self, data: bytearray) -> int:  # not by `read`, which takes longer
         return int.from_bytes(data[self.offset : self.offset + self.size], "little")
 
-    def store(self, data: bytearray, value: int) -> None:
+    def write(self, value: int) -> bytes:
         if not 0 <= value < 1 << 8 * self.size:
-            raise ValueError(f"{self.name}: {value:#x} does not fit in {self.size} bytes")
-        data[self.offset : self.offset + self.size] = value.to_bytes(self.size, "little")
+            raise ValueError(f"{value:#x} does not fit in {self.size} bytes")
+        return value.to_bytes(self.size, "little")
 
 
 class WordField(Field[int]):
@@ -130,68 +144,56 @@ class Text(Field[str]):
         super().__init__(offset, size)
         self.pad = pad
 
-    def load(self, data: bytearray) -> str:
-        raw = bytes(data[self.offset : self.offset + self.size])
-        return raw.rstrip(b"\0 ").decode("ascii", "replace")
+    def read(self, data: bytearray) -> str:
+        return data.rstrip(b"\0 ").decode("ascii", "replace")
 
-    def store(self, data: bytearray, value: str) -> None:
-        try:
-            raw = value.encode("ascii")
-        except UnicodeEncodeError:
-            raise ValueError(f"{self.name}: {value!r} is not ASCII") from None
-        if len(raw) > self.size:
-            raise ValueError(f"{self.name}: {value!r} is longer than {self.size} characters")
-        data[self.offset : self.offset + self.size] = raw.ljust(self.size, self.pad)
+    def write(self, value: str) -> bytes:
+        if not value.isascii():
+            raise ValueError(f"{value!r} is not ASCII")
+        if len(value) > self.size:
+            raise ValueError(f"{value!r} is longer than {self.size} characters")
+        return value.encode()
 
 
 class Raw(Field[bytes]):
     """Bytes as they are; a shorter value is padded with zeroes."""
 
-    def load(self, data: bytearray) -> bytes:
-        return bytes(data[self.offset : self.offset + self.size])
+    def read(self, data: bytearray) -> bytes:
+        return bytes(data)
 
-    def store(self, data: bytearray, value: bytes) -> None:
-        if len(value) > self.size:
-            raise ValueError(f"{self.name}: {len(value)} bytes do not fit in {self.size}")
-        data[self.offset : self.offset + self.size] = bytes(value).ljust(self.size, b"\0")
+    def write(self, value: bytes) -> bytes:
+        return bytes(value)
 
 
 class Array(Field[tuple[T, ...]]):
-    """`count` equal items of `width` bytes in a row; fewer leave zeroes behind them."""
+    """`count` equal items of `width` bytes in a row; after fewer there are zeroes."""
 
-    def __init__(self, offset: int, width: int, count: int) -> None:
+    def __init__(
+        self,
+        offset: int,
+        width: int,
+        count: int,
+        read: Callable[[bytearray], T],
+        write: Callable[[T], bytes],
+    ) -> None:
         super().__init__(offset, width * count)
-        self.width = width
-        self.count = count
+        self.width, self.count = width, count
+        self._read, self._write = read, write
 
-    def load(self, data: bytearray) -> tuple[T, ...]:
-        starts = range(self.offset, self.offset + self.size, self.width)
-        return tuple(self.load_item(data[at : at + self.width]) for at in starts)
+    def read(self, data: bytearray) -> tuple[T, ...]:
+        width = self.width
+        return tuple(self._read(data[at : at + width]) for at in range(0, self.size, width))
 
-    def store(self, data: bytearray, value: Iterable[T]) -> None:
-        items = tuple(value)
-        if len(items) > self.count:
-            raise ValueError(f"{self.name}: {len(items)} items do not fit in {self.count}")
-        raw = b"".join(map(self.store_item, items))
-        data[self.offset : self.offset + self.size] = raw.ljust(self.size, b"\0")
-
-    def load_item(self, data: bytearray) -> T:
-        raise NotImplementedError
-
-    def store_item(self, item: T) -> bytes:
-        raise NotImplementedError
+    def write(self, value: Iterable[T]) -> bytes:
+        return b"".join(map(self._write, value))
 
 
 class UInts(Array[int]):
     """Unsigned integers."""
 
-    def load_item(self, data: bytearray) -> int:
-        return int.from_bytes(data, "little")
-
-    def store_item(self, item: int) -> bytes:
-        if not 0 <= item < 1 << 8 * self.width:
-            raise ValueError(f"{self.name}: an item does not fit in {self.width} bytes")
-        return item.to_bytes(self.width, "little")
+    def __init__(self, offset: int, width: int, count: int) -> None:
+        item = UInt(0, width)
+        super().__init__(offset, width, count, item.load, item.write)
 
 
 class Nested(Field[S]):
@@ -199,22 +201,15 @@ class Nested(Field[S]):
 
     def __init__(self, offset: int, kind: type[S]) -> None:
         super().__init__(offset, kind.SIZE)
-        self.kind = kind
-
-    def load(self, data: bytearray) -> S:
-        return self.kind(data[self.offset : self.offset + self.size])
-
-    def store(self, data: bytearray, value: S) -> None:
-        data[self.offset : self.offset + self.size] = bytes(value)
+        self.read = kind  # type: ignore[method-assign]  # it takes such bytes
+        self.write = bytes  # type: ignore[method-assign, assignment]
 
 
 class Table(Array[S]):
     """Structures."""
 
     def __init__(self, offset: int, kind: type[S], count: int) -> None:
-        super().__init__(offset, kind.SIZE, count)
-        self.load_item = kind  # type: ignore[method-assign]  # it takes such bytes
-        self.store_item = bytes  # type: ignore[method-assign, assignment]
+        super().__init__(offset, kind.SIZE, count, kind, bytes)
 
 
 class Declared:
@@ -339,13 +334,7 @@ u16 = partial(UInt, size=2)
 u32 = partial(UInt, size=4)
 u64 = partial(UInt, size=8)
 u128 = partial(UInt, size=16)
-uint = UInt
-bits = Bits
-text = Text
-raw = Raw
-uints = UInts
-nested = Nested
-table = Table
+uint, uints, bits, text, raw, nested, table = UInt, UInts, Bits, Text, Raw, Nested, Table
 
 
 def field(low: int, high: int | None = None) -> WordField:
