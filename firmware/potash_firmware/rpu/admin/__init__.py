@@ -7,7 +7,6 @@ from nvme_spec.logs import CSE_SHIFT, CommandEffects, SubmissionRestriction
 from nvme_spec.opcodes import AdminOpcode
 from potash_firmware.rpu.admin import (
     features,
-    firmware,
     identify,
     log_pages,
     operations,
@@ -39,11 +38,13 @@ ADMIN_COMMANDS = table(
     ),
     Row(
         AdminOpcode.FIRMWARE_COMMIT,
-        firmware.commit,
+        operations.firmware_commit,
         effects=CommandEffects.CCC,
         capability=Oacs.FIRMWARE,
     ),
-    Row(AdminOpcode.FIRMWARE_IMAGE_DOWNLOAD, firmware.download, capability=Oacs.FIRMWARE),
+    Row(
+        AdminOpcode.FIRMWARE_IMAGE_DOWNLOAD, operations.firmware_download, capability=Oacs.FIRMWARE
+    ),
     Row(
         AdminOpcode.FORMAT_NVM,
         operations.format_nvm,

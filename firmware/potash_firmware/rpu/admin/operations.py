@@ -1,14 +1,22 @@
-"""Commands that begin an operation: of namespaces, Device Self-test and Sanitize.
+"""Commands that begin an operation: of namespaces, of firmware, Device Self-test and Sanitize.
 
 Format NVM, Namespace Management and Namespace Attachment begin when the one before has ended, so
-two of them never see half of what the other does. The other two run in the background.
+two of them never see half of what the other does. Device Self-test and Sanitize run in the
+background.
 
-Source: NVM Express Base Specification 2.0, section 5.9 (Device Self-test), 5.14 (Format NVM), 5.19
-(Namespace Attachment), 5.20 (Namespace Management) and 5.24 (Sanitize).
+Source: NVM Express Base Specification 2.0, section 5.9 (Device Self-test), 5.12 (Firmware Commit),
+5.13 (Firmware Image Download), 5.14 (Format NVM), 5.19 (Namespace Attachment), 5.20 (Namespace
+Management) and 5.24 (Sanitize).
 """
 
+import logging
+from collections.abc import Callable
+
 from nvme_spec.commands import (
+    CommitAction,
     DeviceSelfTest,
+    FirmwareCommit,
+    FirmwareImageDownload,
     FormatNvm,
     NamespaceAttachment,
     NamespaceAttachmentOperation,
@@ -19,13 +27,27 @@ from nvme_spec.commands import (
     SelfTestCode,
 )
 from nvme_spec.identify.lists import IDENTIFY_SIZE, decode_controller_list
-from nvme_spec.logs import SelfTestResult
+from nvme_spec.logs import NoticeEvent, SelfTestResult
+from nvme_spec.persistent_events import FirmwareCommitted
 from nvme_spec.queues import BROADCAST_NSID
-from nvme_spec.status import NvmeError, Status
+from nvme_spec.status import NvmeError, Status, split
+from potash_device.media.errors import MediaError
+from potash_device.media.flash import LAST_SLOT
 from potash_firmware.rpu.command import Command, Result, Steps
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.namespaces.inventory import CONTROLLER_ID
 from potash_firmware.rpu.namespaces.namespace import wanted_format
+from potash_firmware.rpu.operations.firmware_slots import BUILT_IN_SLOT
+
+log = logging.getLogger(__name__)
+
+DWORD = 4
+
+_REPLACES = (
+    CommitAction.REPLACE,
+    CommitAction.REPLACE_AND_ACTIVATE_AT_RESET,
+    CommitAction.REPLACE_AND_ACTIVATE_NOW,
+)
 
 
 def format_nvm(controller: Controller, command: Command) -> Steps:
@@ -113,3 +135,93 @@ def sanitize(controller: Controller, command: Command) -> Result:
     """Start an operation, which goes on after the command, or leave the failure mode."""
     fields = Sanitize.decode(command.entry.cdws)
     return controller.operations.command(controller.sanitizing.command(fields, command.entry.cdw10))
+
+
+def firmware_download(controller: Controller, command: Command) -> Result:
+    fields = FirmwareImageDownload.decode(command.entry.cdws)
+    views = controller.transfer.views(command, fields.length, write=False)
+    controller.firmware.download.put(fields.offset * DWORD, views)
+    return None
+
+
+def firmware_commit(controller: Controller, command: Command) -> Steps:
+    """Put the downloaded image into a slot, or make another slot's image the active one.
+
+    However it ends, the persistent event log has it.
+    """
+    fields = FirmwareCommit.decode(command.entry.cdws)
+    slots = controller.firmware
+    before, slot = slots.revision, fields.slot or slots.choose_writable()
+
+    def note(status: int) -> None:
+        controller.persistent_events.add(
+            FirmwareCommitted(
+                old_revision=before,
+                new_revision=slots.revisions.get(slot, ""),
+                action=fields.action,
+                slot=fields.slot,
+                sct=split(status).sct,
+                sc=split(status).sc,
+            )
+        )
+
+    try:
+        yield from _commit(controller, fields)
+    except NvmeError as error:
+        note(error.status)
+        raise
+    note(Status.SUCCESS)
+    return None
+
+
+def _commit(controller: Controller, fields: FirmwareCommit) -> Steps:
+    slots = controller.firmware
+    if fields.action not in (*_REPLACES, CommitAction.ACTIVATE_AT_RESET):
+        raise NvmeError(Status.INVALID_FIELD, f"commit action {fields.action} is not there")
+    if fields.slot > LAST_SLOT:
+        raise NvmeError(Status.INVALID_FIRMWARE_SLOT, f"there are {LAST_SLOT} slots")
+    if slots.busy:
+        raise NvmeError(Status.COMMAND_SEQUENCE_ERROR, "another image is being written", dnr=False)
+    if fields.action == CommitAction.ACTIVATE_AT_RESET:
+        if fields.slot not in slots.revisions:
+            raise NvmeError(Status.INVALID_FIRMWARE_IMAGE, f"slot {fields.slot} holds no image")
+        yield from _stored(controller, lambda: slots.flash.activate(fields.slot))
+        slots.next = fields.slot
+    else:
+        yield from _replace(controller, fields)
+    return None
+
+
+def _replace(controller: Controller, fields: FirmwareCommit) -> Steps:
+    slots = controller.firmware
+    slot = fields.slot or slots.choose_writable()
+    if slot == BUILT_IN_SLOT:
+        raise NvmeError(Status.INVALID_FIRMWARE_SLOT, "slot 1 cannot be written")
+    image = slots.download.take()
+    activate = fields.action != CommitAction.REPLACE
+
+    def store() -> None:
+        try:
+            slots.flash.store(slot, image, activate=activate)
+        finally:
+            slots.busy = False  # whoever waits for it, or nobody after a reset
+
+    slots.busy = True
+    yield from _stored(controller, store)
+    if fields.action == CommitAction.REPLACE_AND_ACTIVATE_AT_RESET:
+        slots.next = slot
+    elif fields.action == CommitAction.REPLACE_AND_ACTIVATE_NOW:
+        controller.alerts.notice(NoticeEvent.FIRMWARE_ACTIVATION_STARTING)
+        slots.active, slots.next = slot, None
+    return None
+
+
+def _stored(controller: Controller, call: Callable[[], object]) -> Steps:
+    """Have the flash written. Raises NvmeError."""
+    try:
+        yield controller.media_work.submit(call)
+    except MediaError as error:
+        controller.health.media_errors += 1
+        log.error("the flash could not be written: %s", error)
+        raise NvmeError(Status.INTERNAL_ERROR, str(error), dnr=False) from None
+    return None
