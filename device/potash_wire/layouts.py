@@ -8,17 +8,7 @@ from enum import Enum
 from functools import cache, partial
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from potash_wire.fields import (
-    MAY_FOLLOW,
-    NOT_STORED,
-    REST,
-    At,
-    Converted,
-    Mark,
-    Number,
-    Range,
-    Stored,
-)
+from potash_wire.fields import MAY_FOLLOW, NOT_STORED, REST, At, Converted, Number, Range, Stored
 from potash_wire.structures import Buffer, LayoutError
 
 
@@ -44,7 +34,7 @@ class Tail:
     def text(self, kind: type, count: int | None, limits: Range, name: str) -> Any:
         """The next bytes, or text."""
         found = bytes(self._take(count, 1, name))
-        return self._limited(found.decode() if kind is str else found, limits, name)
+        return _limited(found.decode() if kind is str else found, limits, name)
 
     def items(self, record: Any, count: int | None, limits: Range, name: str) -> Any:
         """The next records."""
@@ -55,12 +45,13 @@ class Tail:
             while self.at < self._end if count is None else len(found) < count:
                 item, self.at = record.take(data, self.at)
                 found.append(item)
-        return self._limited(tuple(found), limits, name)
+        return _limited(tuple(found), limits, name)
 
-    def _limited(self, value: Any, limits: Range, name: str) -> Any:
-        if not limits.least <= len(value) <= limits.most:
-            raise ValueError(f"{limits.least} <= len({name}) <= {limits.most} is not so")
-        return value
+
+def _limited(value: Any, limits: Range, name: str) -> Any:
+    if not limits.least <= len(value) <= limits.most:
+        raise ValueError(f"{limits.least} <= len({name}) <= {limits.most} is not so")
+    return value
 
 
 def _refuse(message: str) -> None:
@@ -88,8 +79,6 @@ class Layout:
 
     With `general`, the layout for a tail of any length, that for a tail of `count` items.
     """
-
-    tail = Tail
 
     def __init__(
         self,
@@ -292,7 +281,7 @@ class Layout:
 def _marks(hint: Any) -> tuple[Any, dict[Any, Any]]:
     """What is annotated, and the annotations by their types, or a `Mark` by itself."""
     base, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    return base, {mark if isinstance(mark, Mark) else type(mark): mark for mark in marks}
+    return base, {mark if isinstance(mark, Enum) else type(mark): mark for mark in marks}
 
 
 @cache

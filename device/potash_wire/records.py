@@ -25,7 +25,7 @@ from typing import Any, Generic, TypeVar
 
 from potash_wire.fields import *  # the same names
 from potash_wire.fields import Number, WireError
-from potash_wire.layouts import Layout
+from potash_wire.layouts import Layout, Tail
 from potash_wire.structures import Buffer
 
 T = TypeVar("T")
@@ -143,7 +143,7 @@ class Record(Generic[T]):
                 bounds = f"between {layout.size} and {end - at}"
                 raise ValueError(f"a length of {length} bytes is stated, which is not {bounds}")
             end = at + length
-        tail = layout.tail(data, at + layout.size, end)
+        tail = Tail(data, at + layout.size, end)
         made: T = layout.make(tail, *values)
         if self._total and tail.at != end:
             raise ValueError(f"{end - tail.at} bytes are left")

@@ -8,15 +8,7 @@ class GetFeatures(CommandDwords):
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    NamedTuple,
-    NoReturn,
-    Self,
-    dataclass_transform,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, dataclass_transform
 
 from potash_wire.packed import Value, compiled
 from potash_wire.structures import Word, WordField, field
@@ -38,6 +30,10 @@ _REQUIRED = object()
 _DWORD = 0xFFFF_FFFF
 
 
+def _refuse(name: str, value: int, width: int) -> None:
+    raise ValueError(f"{name}: {value} does not fit in {width} bits")
+
+
 class _Bits(NamedTuple):
     start: int
     width: int
@@ -50,7 +46,7 @@ class _Bits(NamedTuple):
 
 
 def bits(dword: int, low: int, high: int | None = None, *, default: Any = _REQUIRED) -> Any:
-    """A field: bits `high`:`low` of command dword `dword` (and, beyond bit 31, of those behind it),
+    """A field: bits `high`:`low` of command dword `dword` (and, beyond bit 31, of those after it),
     or the one bit `low`. One whose default is a bool is a bool."""
     return _Bits(32 * dword + low, (high or low) - low + 1, default)
 
@@ -89,9 +85,11 @@ class Dwords(Value):
     @classmethod
     def _encoder(cls, made: str) -> Callable[..., Any]:
         """A function of the fields that gives an expression; ValueError for what does not fit."""
-        fits = " and ".join(f"0 <= {name} < {1 << one.width}" for name, one in cls._bits.items())
-        fields = ", ".join(cls._bits)
-        return compiled(fields, f"{made} if {fits} else refuse({fields})", refuse=cls._refuse)
+        fits = " and ".join(
+            f"(0 <= {name} < {1 << one.width} or refuse({name!r}, {name}, {one.width}))"
+            for name, one in cls._bits.items()
+        )
+        return compiled(", ".join(cls._bits), f"{made} if {fits} else 0", refuse=_refuse)
 
     @classmethod
     def _decoder(cls, dwords: Mapping[int, str]) -> Callable[[Sequence[int]], Self]:
@@ -110,13 +108,6 @@ class Dwords(Value):
                 value = f"({value}) >> {low}"
             values.append(value)
         return compiled("d", f"new(cls, ({', '.join(values)},))", new=tuple.__new__, cls=cls)
-
-    @classmethod
-    def _refuse(cls, *values: int) -> NoReturn:
-        for (name, one), value in zip(cls._bits.items(), values, strict=True):
-            if not 0 <= value < 1 << one.width:
-                raise ValueError(f"{name}: {value} does not fit in {one.width} bits")
-        raise AssertionError
 
 
 class CommandDwords(Dwords):
