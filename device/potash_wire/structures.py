@@ -18,7 +18,7 @@ no field names are kept, so what a decode does not understand an encode does not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast, overload
 
@@ -166,34 +166,25 @@ class Raw(Field[bytes]):
 
 
 class Array(Field[tuple[T, ...]]):
-    """`count` equal items of `width` bytes in a row; after fewer there are zeroes."""
+    """`count` items in a row, each stored as `item`; after fewer there are zeroes."""
 
-    def __init__(
-        self,
-        offset: int,
-        width: int,
-        count: int,
-        read: Callable[[bytearray], T],
-        write: Callable[[T], bytes],
-    ) -> None:
-        super().__init__(offset, width * count)
-        self.width, self.count = width, count
-        self._read, self._write = read, write
+    def __init__(self, offset: int, item: Field[T], count: int) -> None:
+        super().__init__(offset, item.size * count)
+        self.item, self.width, self.count = item, item.size, count
 
     def read(self, data: bytearray) -> tuple[T, ...]:
         width = self.width
-        return tuple(self._read(data[at : at + width]) for at in range(0, self.size, width))
+        return tuple(self.item.load(data[at : at + width]) for at in range(0, self.size, width))
 
     def write(self, value: Iterable[T]) -> bytes:
-        return b"".join(map(self._write, value))
+        return b"".join(map(self.item.write, value))
 
 
 class UInts(Array[int]):
     """Unsigned integers."""
 
     def __init__(self, offset: int, width: int, count: int) -> None:
-        item = UInt(0, width)
-        super().__init__(offset, width, count, item.load, item.write)
+        super().__init__(offset, UInt(0, width), count)
 
 
 class Nested(Field[S]):
@@ -209,7 +200,7 @@ class Table(Array[S]):
     """Structures."""
 
     def __init__(self, offset: int, kind: type[S], count: int) -> None:
-        super().__init__(offset, kind.SIZE, count, kind, bytes)
+        super().__init__(offset, Nested(0, kind), count)
 
 
 class Declared:
