@@ -147,7 +147,7 @@ KINDS = {
 
 
 class Operands(NamedTuple):
-    """Where a tile's accumulators, inputs and weights are. Steps are in elements."""
+    """The places of a tile's accumulators, inputs and weights. Steps are in elements."""
 
     position_step: Number
     """Step from a position to the next in ACC."""

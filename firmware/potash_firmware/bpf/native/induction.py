@@ -102,7 +102,7 @@ def _accesses(instructions: Sequence[Instruction], function: Function, loop: Loo
 
 
 class _Key(NamedTuple):
-    """What accesses that share a range have in common: their unknowns, reading or writing, and
+    """The common properties of accesses that share a range: their unknowns, reading or writing, and
     whether the last iterations of loops execute them."""
 
     terms: frozenset[tuple[Symbol, int]]

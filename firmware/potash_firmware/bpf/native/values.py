@@ -282,7 +282,7 @@ def _upper_half(form: Linear) -> Linear | None:
 
 
 def _loaded(instruction: Instruction, pc: int) -> Linear:
-    """What a load yields: a new unknown, with the bounds of its size."""
+    """The value that a load yields: a new unknown, with the bounds of its size."""
     bits = 8 * instruction.size
     if bits == 64:
         return unknown(Opaque(pc))
