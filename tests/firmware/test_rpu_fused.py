@@ -278,6 +278,23 @@ def test_the_admin_queue_has_no_fused_operations(host: Host) -> None:
         assert host.command(host.admin, 0x06, cdws=(1,), flags=fuse).status == 0x002
 
 
+def test_a_first_half_rung_with_its_queues_deletion_is_not_left_behind(host: Host) -> None:
+    """Whichever queue comes first in the round, a queue that is deleted in it is not served."""
+    for _ in range(2):
+        queue = host.io[1]
+        place_first(host, queue)
+        host.place(host.admin, 0x00, 0x42, cdws=(1,))
+        host.ring(host.admin)
+        host.ring(queue)
+        host.service()
+        assert [(one.cid, one.status) for one in host.reap(host.admin)] == [(0x42, 0)]
+        assert not host.rpu.controller.outstanding.fused
+        assert host.command(host.admin, 0x04, cdws=(1,)).status == 0
+        queue = host.create_io_queue()
+        place_second(host, queue)
+        assert run(host, queue) == [(2, 0x00A)]
+
+
 # Aborts and injected faults.
 
 
