@@ -68,7 +68,7 @@ class Arbiter:
         until = 0.0
         while ready := [queue for queue in queues.round_robin() if self._has_room(queue)]:
             for queue in ready:
-                if not queue.ready:  # deleted in this round, or its completions have no room
+                if queue.closed:  # its deletion was a command of this round
                     continue
                 done = self._serve_burst(queue, burst or CHUNK)
                 if not done and self._board.dma.interrupted:

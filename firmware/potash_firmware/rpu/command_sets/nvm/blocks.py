@@ -76,7 +76,7 @@ def target(controller: Controller, command: Command, *, moves_data: bool = True)
     placement = 0
     if fields.dtype and command.entry.opcode in _WITH_DIRECTIVE:
         placement = placement_of(controller, fields.dtype, fields.dspec)
-    count = fields.blocks
+    count = fields.nlb_z + 1
     if moves_data and count * namespace.block_size > MAX_TRANSFER:
         check_size(count * namespace.block_size)
     if fields.slba + count > namespace.blocks:
