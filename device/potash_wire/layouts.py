@@ -1,6 +1,5 @@
 """How a record's annotations become the functions that store and make it, compiled."""
 
-import dataclasses
 import struct
 import sys
 from collections.abc import Callable
@@ -183,7 +182,9 @@ class Layout:
         if issubclass(kind, tuple):
             defaults = kind._field_defaults
         else:
-            defaults = {one.name: one.default for one in dataclasses.fields(kind)}
+            # Without the module dataclasses, which takes longer to import than all of the SDK.
+            declared = kind.__dataclass_fields__
+            defaults = {name: field.default for name, field in declared.items()}
         fields = ", ".join(value or self._known(defaults[name]) for name, value in values.items())
         made = f"{self._known(kind)}({fields})"
         if issubclass(kind, tuple):
