@@ -2,10 +2,7 @@
 
 import contextlib
 import dataclasses
-import json
 import os
-import subprocess
-import sys
 import tomllib
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import potash.sdk
 from nvme_spec.registers import CmbUse
 from potash import configuration
 from potash.cli.app import run_app
@@ -34,14 +30,12 @@ from potash.sections import (
     VtaSection,
 )
 from potash.toml_kinds import ConfigurationError, keys
-from potash.vm.drive import device_process
 from potash.vm.guest import Guest
 from potash_device.controller.cmb import CmbSettings
 from potash_device.vta.config import Config
 from potash_firmware.apu.config import Limits
 from support.docs import blocks
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "add"
 HERE = Path("/somewhere")
 
 WHOLE = """
@@ -411,42 +405,6 @@ def test_a_wrong_file_ends_with_one_sentence(
     assert said.err == f"potash: {file}: [device] has no key sokcet; did you mean socket?\n"
 
 
-def test_a_device_is_what_its_file_says(tmp_path: Path) -> None:
-    file = tmp_path / "potash.toml"
-    file.write_text(
-        """
-        [device]
-        socket = "overridden"
-        media = "drive"
-        range_unit = "lba"
-        [namespace.1]
-        size = "16M"
-        [namespace.2]
-        size = "1M"
-        block_size = 512
-        [accelerator.0]
-        [accelerator.1]
-        input_size = "8K"
-        output_size = "1M"
-        [vta]
-        LOG_BLOCK = 5
-        """
-    )
-    socket = tmp_path / "s"
-    with device_process(socket, "--config", str(file)):
-        with potash.sdk.open(f"vfio-user:{socket}") as device:
-            blocks = [namespace.identify().nsze for namespace in device.namespaces()]
-            assert blocks == [(16 << 20) // 4096, (1 << 20) // 512]
-            second = device.accelerators()[1]
-            assert (second.input_size, second.output_size) == (8192, 1 << 20)
-            result = device.accelerators()[0].run(
-                EXAMPLE / "program.o", EXAMPLE / "input.bin", args=[520, 1024], timeout=60
-            )
-        assert result.output == (EXAMPLE / "expected.bin").read_bytes(), "32 channels a block"
-    assert (tmp_path / "drive" / "namespaces.toml").is_file()
-    assert not (tmp_path / "overridden").exists()
-
-
 def test_a_guest_has_the_drive_of_its_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -491,24 +449,6 @@ def test_a_guest_has_the_drive_of_its_file(
     guest = GuestSection(cpus=4)
     second: dict[str, Any] = {"media": None, "serial": "POTASH0002", "trace": None, "metrics": None}
     assert drives == [own(guest), own(guest, **second)]
-
-
-def test_a_device_says_where_it_is_as_its_file_told_it(tmp_path: Path) -> None:
-    file = tmp_path / "potash.toml"
-    zones = '[namespace.2]\nsize = "64M"\nzone_size = "16M"'
-    file.write_text(f'[device]\nsocket = "named"\n[namespace.1]\nsize = 4097\n{zones}\n')
-    command = [sys.executable, "-m", "potash.cli.main", "serve", "--json", "--config", str(file)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            report = json.loads(process.stdout.readline())
-        finally:
-            process.terminate()
-    assert report["socket"] == str(tmp_path / "named")
-    sizes = [namespace["size"] for namespace in report["namespaces"]]
-    assert sizes == [4096, 64 << 20], "without a part of a block, and without records of zones"
-    assert report["size"] == sum(sizes)
-    assert process.returncode == 0
 
 
 def test_the_page_shows_a_configuration() -> None:
