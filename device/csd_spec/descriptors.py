@@ -249,7 +249,10 @@ def encode_arguments(values: Iterable[Buffer]) -> bytes:
 
     The list is padded with zeroes to whole dwords, which is what a command can carry.
     """
-    entries = (_Argument(bytes(value)).encode() for value in values)
+    # Not by `_Argument`, as each execution of a program encodes a list.
+    entries: list[bytes] = []
+    for value in map(bytes, values):
+        entries += (ARGUMENT_HEADER_SIZE + len(value)).to_bytes(DWORD_SIZE, "little"), value
     return pad_to_dword(b"".join(entries))
 
 

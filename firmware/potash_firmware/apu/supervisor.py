@@ -103,7 +103,11 @@ class Worker:
 
     def send(self, message: Execute, descriptors: Sequence[int]) -> None:
         """Send an execution. Raises OSError."""
-        socket.send_fds(self._socket, [channel.encode(message)], descriptors)
+        data = channel.encode(message)
+        if descriptors:
+            socket.send_fds(self._socket, [data], descriptors)
+        else:
+            self._socket.send(data)
 
     def messages(self, limit: int) -> Iterator[channel.FromWorker]:
         """The messages that have arrived, at most `limit`. Raises ChannelError."""
@@ -235,9 +239,10 @@ class Supervisor:
         `shared` has descriptors by serial number, of which the worker gets those that the execution
         names and its last one did not; `others` are descriptors of this execution alone.
         """
-        descriptors = [shared[serial] for serial in sorted(message.named - worker.named)]
+        named = message.named
+        descriptors = [shared[serial] for serial in sorted(named - worker.named)]
         descriptors += others
-        worker.named = message.named
+        worker.named = named
         worker.used = True
         worker.began = self._monotonic()
         worker.deadline = worker.began + seconds
