@@ -141,7 +141,7 @@ class AcceleratorStatus(Descriptor, least_size=STATUS_HEADER_SIZE, total=Number(
 
     @property
     def return_value(self) -> Annotated[Signed64, Key()]:
-        """What the program returned (r0), as a signed number of 64 bits.
+        """The program's return value (r0), as a signed number of 64 bits.
 
         It is 0 when the status does not say, as are the following.
         """
@@ -166,7 +166,7 @@ class AcceleratorStatus(Descriptor, least_size=STATUS_HEADER_SIZE, total=Number(
 
     @property
     def modelled_ns(self) -> Annotated[Count | None, Key()]:
-        """Modelled time that the job took, in ns; null where time is not modelled."""
+        """Modelled time that the job took, in ns; null if time is not modelled."""
         return self.modelled or None
 
     def _amount(self, capability: CapabilityId) -> int:

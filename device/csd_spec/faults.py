@@ -136,12 +136,12 @@ class Fault(Descriptor, least_size=FAULT_SIZE):
 
     @property
     def admin(self) -> bool:
-        """Whether it applies to Admin commands."""
+        """True if the fault applies to Admin commands."""
         return FaultFlags.ADMIN in self.flags
 
     @property
     def spent(self) -> Annotated[bool, Key()]:
-        """Whether its count is used up."""
+        """True if the fault's count is used up."""
         return 0 < self.times <= self.triggered
 
     def check(self) -> None:

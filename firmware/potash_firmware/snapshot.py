@@ -16,9 +16,12 @@ class Controller(TypedDict):
     state: Annotated[
         str, Form(enum=["disabled", "enabling", "ready", "failed"]), "State of its life cycle."
     ]
-    host_attached: Annotated[bool, "Whether a host is connected."]
-    shadow_doorbells: Annotated[bool, "Whether shadow doorbells are in use."]
-    memory_by_messages: Annotated[bool, "Whether the host's memory is not mapped, which is slower."]
+    host_attached: Annotated[bool, "True while a host is connected."]
+    shadow_doorbells: Annotated[bool, "True while shadow doorbells are in use."]
+    memory_by_messages: Annotated[
+        bool,
+        "True if the host's memory is not mapped, which is slower.",
+    ]
     session_ends: Annotated[Count, "Number of resets and disconnections."]
     interrupts: Annotated[Count, "Number of interrupts sent."]
 
@@ -34,7 +37,7 @@ class NamespaceSize(TypedDict):
     """A namespace."""
 
     nsid: Annotated[Positive, "The namespace's identifier."]
-    bytes: Annotated[Count, "Its size in bytes."]
+    bytes: Annotated[Count, "Size of the namespace in bytes."]
     block_size: Annotated[int, Form(enum=[512, 4096]), "Size of a block in bytes."]
 
 
@@ -53,7 +56,7 @@ class Queue(TypedDict):
 class Errors(TypedDict):
     """A status that commands ended with."""
 
-    status: Annotated[Count, "Status code type and status code: `SCT << 8 | SC`."]
+    status: Annotated[Count, "The status code type and the status code: `SCT << 8 | SC`."]
     meaning: Annotated[str, "The status in words."]
     commands: Annotated[Positive, "Number of commands with this status."]
 
@@ -67,7 +70,7 @@ class Media(TypedDict):
 class Mailbox(TypedDict):
     """The mailbox between RPU and APU."""
 
-    apu_running: Annotated[bool, "Whether the APU is running."]
+    apu_running: Annotated[bool, "True while the APU is running."]
     apu_starts: Annotated[Count, "Number of times that the APU was started."]
     sent: Annotated[Count, "Number of messages sent to the APU."]
     received: Annotated[Count, "Number of messages received from the APU."]
@@ -75,7 +78,7 @@ class Mailbox(TypedDict):
 
 
 class Jobs(TypedDict):
-    """How many."""
+    """Numbers of jobs."""
 
     started: Annotated[Count, "Number of jobs started."]
     done: Annotated[Count, "Number of jobs that ended normally."]
@@ -84,7 +87,7 @@ class Jobs(TypedDict):
 
 
 class JobBytes(TypedDict):
-    """Of jobs."""
+    """Data of jobs."""
 
     input: Annotated[Count, "Bytes of input."]
     output: Annotated[Count, "Bytes of output."]
@@ -96,7 +99,7 @@ class Vta(TypedDict):
     streams: Annotated[Count, "Number of instruction streams."]
     instructions: Annotated[Count, "Number of instructions in these streams."]
     modelled_cycles: Annotated[
-        Count, "Their modelled cycles; counted only where the device was started with --metrics."
+        Count, "Modelled cycles of these streams; counted only if the device has --metrics."
     ]
 
 
@@ -105,7 +108,9 @@ class AcceleratorState(TypedDict):
 
     id: Annotated[Count, "The accelerator's ID."]
     state: Annotated[
-        str, Form(enum=["idle", "running", "done", "failed", "stopped"]), "Its status."
+        str,
+        Form(enum=["idle", "running", "done", "failed", "stopped"]),
+        "The accelerator's status.",
     ]
     running_for: Annotated[
         Amount | None, "Run time of the current job in seconds; null if there is none."
@@ -118,28 +123,28 @@ class AcceleratorState(TypedDict):
 
 
 class Bucket(TypedDict):
-    """Commands whose time is above the most of the bucket before."""
+    """Commands that took at most `most`, but longer than the limit of the previous bucket."""
 
-    most: Annotated[Amount, "Their time in seconds, at most."]
-    commands: Annotated[Count, "Number of commands."]
+    most: Annotated[Amount, "Upper bound of the commands' times in seconds."]
+    commands: Annotated[Count, "Number of commands in the bucket."]
 
 
 class Histogram(TypedDict):
     """Times of commands, in seconds."""
 
     commands: Annotated[Count, "Number of commands."]
-    seconds: Annotated[Amount, "Sum of all."]
-    p50: Annotated[Amount, "Median, as the upper bound of its bucket."]
-    p99: Annotated[Amount, "99th percentile, likewise."]
-    most: Annotated[Amount, "The greatest."]
-    buckets: Annotated[Sequence[Bucket], "Histogram; still longer ones are in none."]
+    seconds: Annotated[Amount, "Sum of the commands' times in seconds."]
+    p50: Annotated[Amount, "The median: the upper bound of its bucket."]
+    p99: Annotated[Amount, "The 99th percentile: the upper bound of its bucket."]
+    most: Annotated[Amount, "The longest time."]
+    buckets: Annotated[Sequence[Bucket], "The histogram; slower commands are in no bucket."]
 
 
 class Latencies(TypedDict):
-    """From the fetch of an I/O command to its completion, in the guest's time."""
+    """Times from the fetch of an I/O command to its completion, by the guest's clock."""
 
-    read: Annotated[Histogram, "Commands that read blocks, or a memory namespace."]
-    write: Annotated[Histogram, "Commands that write them."]
+    read: Annotated[Histogram, "Commands that read blocks or a memory namespace."]
+    write: Annotated[Histogram, "Commands that write blocks or a memory namespace."]
     other: Annotated[Histogram, "All other I/O commands."]
 
 
@@ -147,89 +152,87 @@ class LogLine(TypedDict):
     """A line that the device's process has logged."""
 
     time: Annotated[Amount, "Seconds since 1970."]
-    level: Annotated[str, "Its level."]
-    component: Annotated[str, "The component that has logged it."]
-    message: Annotated[str, "The text."]
+    level: Annotated[str, "The line's level."]
+    component: Annotated[str, "The component that logged the line."]
+    message: Annotated[str, "Text of the line."]
 
 
 class Pages(TypedDict):
-    """Pages of 4 KiB programmed, by why."""
+    """Pages of 4 KiB programmed, by cause."""
 
-    host: Annotated[Count, "Written by hosts."]
-    relocated: Annotated[Count, "Relocated by garbage collection and wear levelling."]
-    translation: Annotated[Count, "Written from the mapping's cache."]
-    padding: Annotated[Count, "Left empty by FUA and Flush."]
+    host: Annotated[Count, "Pages written by hosts."]
+    relocated: Annotated[Count, "Pages relocated by garbage collection and wear levelling."]
+    translation: Annotated[Count, "Translation pages, written from the mapping's cache."]
+    padding: Annotated[Count, "Pages that FUA and Flush left empty."]
 
 
 class Operations(TypedDict):
     """Operations of the flash."""
 
-    senses: Annotated[Count, "Reads of rows."]
-    programs: Annotated[Count, "Programs of units."]
-    erases: Annotated[Count, "Erases of superblocks."]
-    suspensions: Annotated[Count, "Programs and erases suspended for a read."]
+    senses: Annotated[Count, "Number of reads of rows."]
+    programs: Annotated[Count, "Number of units programmed."]
+    erases: Annotated[Count, "Number of superblocks erased."]
+    suspensions: Annotated[Count, "Number of programs and erases that were suspended for a read."]
 
 
 class MappingCache(TypedDict):
-    """The cache of the mapping; none of both where all of it is in memory."""
+    """The mapping's cache; both numbers are 0 if the whole mapping is in memory."""
 
-    hits: Annotated[Count, "Accesses that hit."]
-    misses: Annotated[Count, "Accesses that missed."]
+    hits: Annotated[Count, "Number of accesses that hit."]
+    misses: Annotated[Count, "Number of accesses that missed."]
 
 
 class Resource(TypedDict):
-    """A kind of resource."""
+    """The resources of a kind."""
 
-    number: Annotated[Count, "How many there are."]
-    seconds: Annotated[Amount, "Busy time of all together."]
+    number: Annotated[Count, "Number of resources of this kind."]
+    seconds: Annotated[Amount, "Total busy time in seconds."]
 
 
 class Busy(TypedDict):
-    """Busy time by resource, reservations for commands that are under way included."""
+    """Busy time by resource, including reservations for commands in progress."""
 
     dies: Annotated[Resource, "Dies of flash."]
     channels: Annotated[Resource, "Channels (buses) of flash."]
-    link: Annotated[Resource, "Directions of the PCIe link."]
-    cores: Annotated[Resource, "Cores of the firmware."]
+    link: Annotated[Resource, "The two directions of the PCIe link."]
+    cores: Annotated[Resource, "Cores that run the firmware."]
 
 
 class EraseCounts(TypedDict):
     """Distribution of the superblocks' erase counts."""
 
-    total: Annotated[Count, "Sum."]
-    least: Annotated[Count, "The smallest."]
-    p50: Annotated[Count, "Median."]
-    p90: Annotated[Count, "90th percentile."]
-    p99: Annotated[Count, "99th percentile."]
-    most: Annotated[Count, "The greatest."]
+    total: Annotated[Count, "Sum over all superblocks."]
+    least: Annotated[Count, "The smallest count."]
+    p50: Annotated[Count, "The median."]
+    p90: Annotated[Count, "The 90th percentile."]
+    p99: Annotated[Count, "The 99th percentile."]
+    most: Annotated[Count, "The greatest count."]
 
 
 class FlashWear(TypedDict):
     """Wear of the modelled flash."""
 
-    percentage_used: Annotated[Count, "As in SMART."]
-    available_spare: Annotated[Count, "As in SMART."]
-    worn: Annotated[bool, "Whether writes are refused."]
+    percentage_used: Annotated[Count, "Percentage Used, as in SMART."]
+    available_spare: Annotated[Count, "Available Spare, as in SMART."]
+    worn: Annotated[bool, "True if the drive is worn out and refuses writes."]
     superblocks: Annotated[Count, "Number of superblocks."]
-    free: Annotated[Count, "Those that are erased."]
-    retired: Annotated[Count, "Those at the end of their life."]
-    erases: Annotated[EraseCounts, "Erase counts."]
+    free: Annotated[Count, "Number of superblocks that are erased."]
+    retired: Annotated[Count, "Number of superblocks at the end of their life."]
+    erases: Annotated[EraseCounts, "The superblocks' erase counts."]
 
 
 class ModelledTime(TypedDict):
     """The modelled time of the drive; times are in the guest's seconds, the factor included."""
 
-    factor: Annotated[Positive, "By which modelled times are multiplied."]
-    guest_seconds: Annotated[Amount, "The guest's clock."]
-    frozen_seconds: Annotated[Amount, "Time that the guest stood still."]
-    lateness: Annotated[
-        Histogram, "How much later than at their modelled times commands were completed."
-    ]
-    pages: Annotated[Pages, "Pages programmed."]
-    write_amplification: Annotated[Amount, "Pages programmed for each that hosts wrote."]
+    factor: Annotated[Positive, "The factor by which modelled times are multiplied."]
+    guest_seconds: Annotated[Amount, "Seconds on the guest's clock."]
+    frozen_seconds: Annotated[Amount, "Seconds for which the guest was stopped."]
+    lateness: Annotated[Histogram, "Delay of completions after their modelled times."]
+    pages: Annotated[Pages, "Pages of 4 KiB programmed, by cause."]
+    write_amplification: Annotated[Amount, "Pages programmed per page that hosts wrote."]
     operations: Annotated[Operations, "Operations of the flash."]
-    mapping: Annotated[MappingCache, "The cache of the mapping."]
-    busy: Annotated[Busy, "Busy time."]
+    mapping: Annotated[MappingCache, "The mapping's cache."]
+    busy: Annotated[Busy, "Busy time by resource."]
     wear: Annotated[FlashWear, "Wear of the flash."]
 
 
@@ -243,12 +246,10 @@ class Snapshot(TypedDict):
     bytes: Annotated[Moved, "Data transferred by reads and writes, over the drive's life."]
     namespaces: Annotated[Sequence[NamespaceSize], "All attached namespaces."]
     queues: Annotated[Sequence[Queue], "All queues, including deleted ones."]
-    latencies: Annotated[Latencies, "How long I/O commands took."]
+    latencies: Annotated[Latencies, "Times that I/O commands took."]
     errors: Annotated[Sequence[Errors], "Each status with which commands failed."]
     media: Annotated[Media, "The media executor."]
     mailbox: Annotated[Mailbox, "The mailbox between RPU and APU."]
     accelerators: Annotated[Sequence[AcceleratorState], "One for each accelerator."]
-    modelled: Annotated[
-        ModelledTime | None, "With --time modelled, the modelled drive; otherwise null."
-    ]
-    log: Annotated[Sequence[LogLine], "The last lines that the device's process has logged."]
+    modelled: Annotated[ModelledTime | None, "The modelled drive; null without --time modelled."]
+    log: Annotated[Sequence[LogLine], "The last lines that the device's process logged."]

@@ -97,14 +97,14 @@ class Finding(NamedTuple):
 
     name: Annotated[str, "The check's name."]
     state: Annotated[Grade, "The result."]
-    meaning: Annotated[str, "What was found, or the consequence of its absence."]
+    meaning: Annotated[str, "The finding, or the consequence of an absence."]
     remedy: Annotated[str, "The command that resolves it; empty if there is none."] = ""
 
 
 class Report(NamedTuple):
-    """Whether this machine has what Potash needs."""
+    """A check of this machine for what Potash needs."""
 
-    healthy: Annotated[bool, "Whether nothing is missing."]
+    healthy: Annotated[bool, "True if nothing is missing."]
     findings: Annotated[Sequence[Finding], "One for each check."]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.docs import ROOT
+from support.docs import FRAGMENT, ROOT
 
 PACKAGES = (
     "device/potash_device/vta/fast",
@@ -21,12 +21,6 @@ PACKAGES = (
     "host/potash/vm",
 )
 """Packages that are checked. Others are added when their docstrings have been revised."""
-
-FRAGMENT = re.compile(
-    r"(What|Whatever|Whether|Who|Whose|Which|Why|How|Where|When|Of|As|And|Or|But|Than|Those|"
-    r"That of|The same for|Likewise|Not)\b"
-)
-"""Words that begin a subordinate clause or an attribute, for which the reader lacks the noun."""
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:

@@ -24,7 +24,7 @@ from potash.schema import encode
 from potash.sdk import CommandFailed
 from potash.vm.drive import device_process
 from support.bpf_elf import Name, elf, text
-from support.docs import ROOT
+from support.docs import FRAGMENT, ROOT
 from support.models import ISOLATED, in_this_process
 from support.reports import check
 
@@ -89,6 +89,7 @@ def test_schemas_are_schemas_and_say_what_every_key_is(command: str) -> None:
     assert described
     for path, one in described:
         assert one["description"].endswith("."), path
+        assert not FRAGMENT.match(one["description"]), path
 
 
 def test_a_report_that_breaks_its_schema_is_seen() -> None:

@@ -19,6 +19,13 @@ from potash.vm.guest import Guest
 from support.shell import commands
 
 ROOT = Path(__file__).parents[2]
+
+FRAGMENT = re.compile(
+    r"(What|Whatever|Whether|Who|Whose|Which|Why|How|Where|When|Of|As|And|Or|But|Than|Those|"
+    r"That of|The same for|Likewise|Not)\b"
+)
+"""Words that begin a subordinate clause or an attribute, for which the reader lacks the noun."""
+
 SOURCES = [str(ROOT / name) for name in ("device", "firmware", "host")]
 
 SOCKET = "/tmp/potash.sock"

@@ -21,13 +21,13 @@ class Erased(NamedTuple):
 
     min: Annotated[Count, "Least number of erases."]
     max: Annotated[Count, "Greatest number of erases."]
-    superblocks: Annotated[Count, "Number of superblocks with so many."]
+    superblocks: Annotated[Count, "Number of superblocks in this class."]
 
 
 class Spread(NamedTuple):
     """Statistics of the number of erases of superblocks."""
 
-    total: Annotated[Count, "Of all superblocks."]
+    total: Annotated[Count, "Sum over all superblocks."]
     mean: Annotated[Amount, "The mean."]
     min: Annotated[Count, "The minimum."]
     p50: Annotated[Count, "The median."]
@@ -54,7 +54,7 @@ class Wear(NamedTuple):
     available_spare: Annotated[
         Count, "Percentage of the spare superblocks that are not retired, as in SMART."
     ]
-    worn: Annotated[bool, "Whether the drive refuses writes at its end of life."]
+    worn: Annotated[bool, "True if the drive is at its end of life and refuses writes."]
     free: Annotated[Count, "Number of superblocks that are erased and not open."]
     retired: Annotated[Count, "Number of superblocks that are retired."]
 
@@ -68,11 +68,13 @@ class DriveReport(NamedTuple):
     """Counters since then."""
     mapped: Annotated[Count, "The host's bytes that are mapped."]
     wear: Annotated[Wear, INLINE]
-    spread: Annotated[Spread, Form(title="Erases"), Key("erases"), "Erases of superblocks."]
+    spread: Annotated[
+        Spread, Form(title="Erases"), Key("erases"), "Statistics of the superblocks' erases."
+    ]
     erases: Annotated[
         Sequence[Annotated[Erased, Form(title="EraseClass")]],
         Key("histogram"),
-        "Superblocks by their erases, in equal classes.",
+        "Superblocks by their number of erases, in classes of equal width.",
     ]
 
     @property

@@ -153,7 +153,7 @@ class Function(NamedTuple):
     """A function of a program."""
 
     name: Annotated[str, "The function's name."]
-    start: Annotated[Count, "Number of its first instruction."]
+    start: Annotated[Count, "Number of the function's first instruction."]
 
 
 class Reference(NamedTuple):

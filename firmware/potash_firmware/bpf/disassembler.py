@@ -175,10 +175,10 @@ class Row(NamedTuple):
     """An instruction of a program."""
 
     pc: Annotated[Count, "The instruction's number."]
-    code: Annotated[bytes, Form(pattern="^[0-9a-f]+$"), "Its bytes in hexadecimal."]
-    text: Annotated[str, "In LLVM's notation."]
+    code: Annotated[bytes, Form(pattern="^[0-9a-f]+$"), "The instruction's bytes in hexadecimal."]
+    text: Annotated[str, "The instruction in LLVM's notation."]
     function: Annotated[str | None, "The function that begins here."]
-    label: Annotated[str | None, "The label that jumps to this instruction use."]
+    label: Annotated[str | None, "The label of this instruction, if it is the target of a jump."]
     source: Annotated[
         SourceLine | None,
         "The source line; null if it is that of the previous instruction, or unknown.",

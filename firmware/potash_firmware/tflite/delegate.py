@@ -67,16 +67,16 @@ class SplitError(Exception):
 class NodeReport(NamedTuple):
     """A node of a model."""
 
-    graph: Annotated[Count, "Number of its subgraph."]
-    node: Annotated[Count, "Its number in the subgraph."]
+    graph: Annotated[Count, "Number of the node's subgraph."]
+    node: Annotated[Count, "Number of the node in the subgraph."]
     operator: Annotated[str, "The operator, by TensorFlow Lite's name."]
     version: Annotated[Positive, "The operator's version."]
-    on: Annotated[Literal["vta", "cpu"], "Where it runs."]
+    on: Annotated[Literal["vta", "cpu"], "The target that runs the node."]
     reason: Annotated[str | None, "The reason why the VTA does not run it; null if it does."]
 
     @property
     def claimed(self) -> bool:
-        """Whether the VTA runs it."""
+        """True if the VTA runs the node."""
         return self.on == "vta"
 
 

@@ -51,7 +51,7 @@ class RefusedError(ModelError):
 class TensorReport:
     """An input or an output of a model."""
 
-    name: Annotated[str, "Its name in the model."]
+    name: Annotated[str, "The tensor's name in the model."]
     dtype: Annotated[str, "Type of an element, by NumPy's name."]
     shape: Annotated[Sequence[Count], "Number of elements in each dimension; empty for a scalar."]
     bytes: Annotated[Count, "Size in memory in bytes."]
@@ -90,12 +90,12 @@ class Model:
 
     @property
     def inputs(self) -> tuple[TensorReport, ...]:
-        """What it takes, in order."""
+        """The model's inputs, in order."""
         return tuple(_report(details, "input") for details in self._inputs)
 
     @property
     def outputs(self) -> tuple[TensorReport, ...]:
-        """What it gives, in order; a shape that depends on the values is known after a run only."""
+        """The model's outputs, in order; a shape that depends on values is known after a run."""
         return tuple(
             _report(details, "output") for details in self._interpreter.get_output_details()
         )
@@ -123,12 +123,12 @@ class Model:
 
     @functools.cached_property
     def is_function(self) -> bool:
-        """Whether what it gives depends on nothing but its inputs."""
+        """True if the outputs depend on nothing but the inputs."""
         return not keeps_state(self._contents)
 
     @property
     def as_loaded(self) -> bool:
-        """Whether no run has found shapes other than those in the file."""
+        """True if no run has found shapes other than those in the file."""
         return not self._left
 
     def __call__(self, inputs: BytesLike, output: memoryview) -> int:

@@ -30,7 +30,7 @@ LIMIT = 60.0
 
 
 class Window(NamedTuple):
-    """What one drive did in one window; processor times are seconds for each command."""
+    """Work of one drive in one window; processor times are seconds for each command."""
 
     commands: float
     bytes: float

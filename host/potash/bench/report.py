@@ -23,7 +23,7 @@ class Baseline(NamedTuple):
     """The baseline, and the median of what was measured of it."""
 
     name: Annotated[str, "The baseline's name."]
-    value: Annotated[float, "The median of its measurements."]
+    value: Annotated[float, "The median of the baseline's measurements."]
 
 
 class Result(NamedTuple):
@@ -35,15 +35,15 @@ class Result(NamedTuple):
     """
 
     name: Annotated[str, "The workload."]
-    metric: Annotated[str, "What was measured."]
-    value: Annotated[float, "The median."]
+    metric: Annotated[str, "The measured quantity."]
+    value: Annotated[float, "The median of the measurements."]
     unit: Annotated[str, "Unit of `value`."]
-    baseline: Annotated[Baseline | None, "The baseline; null where there is none."]
+    baseline: Annotated[Baseline | None, "The baseline; null if there is none."]
     ratio: Annotated[float | None, "The median of the pairs' ratios to the baseline."]
-    pairs: Annotated[Positive, "Number of measurements of each."]
+    pairs: Annotated[Positive, "Number of measurements; of the baseline as many, if there is one."]
     spread: Annotated[
         tuple[float, float],
-        "The lowest and the highest of the ratios, or of the values without a baseline.",
+        "The lowest and the highest of the ratios; of the values if there is no baseline.",
     ]
 
 
@@ -59,7 +59,7 @@ class Machine(NamedTuple):
 class Report(NamedTuple):
     """Results of a benchmark, and the machine on which it ran."""
 
-    machine: Annotated[Machine, "The machine on which it ran."]
+    machine: Annotated[Machine, "The machine that ran the benchmark."]
     results: Annotated[Sequence[Result], "One for each workload and metric."]
 
 
@@ -118,12 +118,12 @@ def machine() -> Machine:
 
 
 def document(results: Iterable[Result]) -> Report:
-    """What `--json` prints."""
+    """The document that `--json` prints."""
     return Report(machine(), list(results))
 
 
 def table(results: Sequence[Result]) -> list[str]:
-    """The same for people."""
+    """The results as text."""
     heads = ("", "metric", "unit", "value", "baseline", "ratio", "lowest", "highest", "pairs")
     rows: list[tuple[str, ...]] = [heads]
     for one in results:

@@ -53,12 +53,12 @@ class ResultColumn(NamedTuple):
 
     @property
     def type_name(self) -> Annotated[str, reporting.Key("type")]:
-        """Type of its values, such as int64, float64, utf8 or timestamp[us]."""
+        """Type of the column's values, such as int64, float64, utf8 or timestamp[us]."""
         return str(self.type)
 
     @property
     def texts(self) -> Annotated[Sequence[str | None], reporting.Key("values")]:
-        """Its values as text, a row each; null for null."""
+        """The column's values as text, one per row; null for null."""
         return [None if one is None else self.type.text(one) for one in self.values]
 
 
@@ -95,7 +95,7 @@ class Groups:
     found: dict[Key, Group] = field(default_factory=dict)
 
     def empty(self) -> Groups:
-        """The same without values."""
+        """The column without values."""
         return replace(self, found={})
 
     def add(self, other: Groups) -> None:

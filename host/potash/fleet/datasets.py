@@ -1,4 +1,4 @@
-"""Data sets that are spread over drives, and what comes of jobs on their shards."""
+"""Data sets that are spread over drives, and the results of jobs on their shards."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Result(NamedTuple):
     """The result of a program on one file of a data set."""
 
     name: Annotated[str, "The file's name; ends in ? if it was missing from the start."]
-    shard: Annotated[Count, "Its number in the data set, from 0 on."]
+    shard: Annotated[Count, "Number of the shard in the data set, from 0 on."]
     drive: Annotated[str | None, "The drive that has it; null if unknown."] = None
     worker: Annotated[str | None, "Address of the worker that ran the job; null if none did."] = (
         None
@@ -43,18 +43,18 @@ class Result(NamedTuple):
     output: bytes = b""
     produced: Annotated[Count, "Number of output bytes."] = 0
     moved: Annotated[Count, "Bytes of program, arguments and output to and from the drive."] = 0
-    return_value: Annotated[Signed64 | None, "What the program returned; null if it did not."] = (
-        None
-    )
+    return_value: Annotated[
+        Signed64 | None, "The program's return value; null if there is none."
+    ] = None
     printed: Annotated[Sequence[str], "Lines that the program printed."] = ()
     seconds: Annotated[Amount, "Duration of the job in seconds, as its worker has seen it."] = 0.0
-    error: Annotated[str, "Why there is no result; empty if there is one."] = ""
-    missing: Annotated[bool, "Whether the reason is that the drive is not served."] = False
+    error: Annotated[str, "The reason if there is no result; otherwise empty."] = ""
+    missing: Annotated[bool, "True if the reason is that the drive is not served."] = False
 
 
 @dataclass
 class Totals:
-    """The sum of some results: shards by what came of them, and bytes."""
+    """The sum of some results: shards by outcome, and bytes."""
 
     done: Annotated[Count, "Number of shards with a result."] = 0
     failed: Annotated[Count, "Number of shards whose job failed."] = 0
@@ -95,7 +95,7 @@ def dataset_of(name: str, files: Iterable[tuple[str, File]]) -> Dataset:
 
 
 def missing(dataset: Dataset, index: int) -> Result:
-    """What came of a shard that no drive has."""
+    """The result of a shard that no drive has."""
     error = f"no drive that is served has shard {index} of {dataset.name}"
     return Result(f"{dataset.name}/?", index, error=error, missing=True)
 

@@ -39,7 +39,7 @@ class Public(NamedTuple):
     version: Annotated[str, "The package's version."]
     path: Annotated[str, "The file in the package."]
     sha256: Annotated[str, "The file's digest."]
-    summary: Annotated[str, "A description."]
+    summary: Annotated[str, "A description of the network."]
     licence: Annotated[str, "The network's licence."] = "Apache-2.0"
 
 

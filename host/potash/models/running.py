@@ -36,10 +36,10 @@ _SHAPE, _SIGNATURE = 4, 18
 
 
 class Target(StrEnum):
-    """Where a model runs."""
+    """A target that runs a model."""
 
     VTA = "vta"
-    """What the VTA has kernels for there, and the rest on the fast kernels."""
+    """The VTA, with TensorFlow Lite's fast kernels for nodes that the VTA cannot run."""
     CPU = "cpu"
     """TensorFlow Lite's fast kernels, as they round."""
     REFERENCE = "reference"
@@ -54,9 +54,9 @@ class ModelInfo(NamedTuple):
     """Inputs, outputs and nodes of a model."""
 
     bytes: Annotated[Count, "Size of the model in bytes."]
-    rounding: Annotated[Rounding, "How the VTA rounds."]
+    rounding: Annotated[Rounding, "The VTA's rounding."]
     inputs: Annotated[Sequence[Tensor], "The inputs, in the order of their bytes."]
-    outputs: Annotated[Sequence[Tensor], "The outputs, likewise."]
+    outputs: Annotated[Sequence[Tensor], "The outputs, in the order of their bytes."]
     nodes: Annotated[Sequence[Node], "All nodes, in execution order."]
 
     @property
@@ -66,7 +66,7 @@ class ModelInfo(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """What a model gave."""
+    """The result of a model."""
 
     output: bytes
     tensors: tuple[TensorReport, ...]
@@ -78,11 +78,11 @@ class Ran(NamedTuple):
     without_reference: tuple[str, ...]
     """Operators that have no reference kernel, where those are the target."""
     seconds: float
-    """Of the run, without loading the model."""
+    """Duration of the run, without loading the model."""
 
 
 class Difference(NamedTuple):
-    """How the outputs of two targets differ."""
+    """Differences between the outputs of two targets."""
 
     left: Annotated[Target, "A target."]
     right: Annotated[Target, "Another target."]
@@ -101,7 +101,7 @@ class ComparedTensor(TensorReport):
 
 
 def describe(model: bytes, config: Config, rounding: Rounding = Rounding.EXACT) -> ModelInfo:
-    """What is known of a model before it runs. Raises ModelError."""
+    """The inputs, outputs and nodes of a model that has not run. Raises ModelError."""
     nodes = runtime.inspect(model, _delegate(config, rounding))
     loaded = runtime.Model(model, delegate=None, reference=True)
     return ModelInfo(len(model), rounding, loaded.inputs, loaded.outputs, nodes)
@@ -130,7 +130,7 @@ def run(
 
 
 def compare(results: Mapping[Target, Ran]) -> list[ComparedTensor]:
-    """For each output, how much each two targets differ."""
+    """The differences between each two targets, for each output."""
     tensors = next(iter(results.values())).tensors
     offset, compared = 0, []
     for tensor in tensors:

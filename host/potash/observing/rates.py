@@ -1,4 +1,4 @@
-"""What happened between two snapshots of a device."""
+"""Rates of a device between two of its snapshots."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypedDict
@@ -20,15 +20,15 @@ class Rates(TypedDict):
     jobs: Annotated[Amount, "Jobs started."]
     queues: Annotated[Mapping[int, Amount], "Commands by queue identifier."]
     latencies: Annotated[
-        Latencies, "How long I/O commands took that ended since; all but sums are upper bounds."
+        Latencies, "Times that I/O commands took in between; all but sums are upper bounds."
     ]
     accelerators: Annotated[
-        Mapping[int, Share], "Share of the time in which it ran a job, by accelerator ID."
+        Mapping[int, Share], "Share of the time in which an accelerator ran a job, by ID."
     ]
     busy: Annotated[
         Mapping[str, Amount],
         "Share of the guest's time in which the modelled drive's resources were busy, by kind;"
-        " above 1 where they are reserved for commands that are under way.",
+        " above 1 if they are reserved for commands in progress.",
     ]
 
 
@@ -101,7 +101,7 @@ def since(before: Histogram, after: Histogram) -> Histogram:
 
 
 def _shares(before: ModelledTime | None, after: ModelledTime | None) -> dict[str, float]:
-    """Of the guest's time in which resources of the modelled drive were busy."""
+    """Shares of the guest's time in which the modelled drive's resources were busy."""
     if before is None or after is None:
         return {}
     seconds = max(after["guest_seconds"] - before["guest_seconds"], 1e-9)

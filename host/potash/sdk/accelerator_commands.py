@@ -64,12 +64,12 @@ class AcceleratorCommands:
 
     @property
     def takes_firmware(self) -> Annotated[bool, Key("firmware")]:
-        """Whether programs can be sent to it."""
+        """True if the accelerator can be sent programs."""
         return self.description.size_of(descriptors.CapabilityId.FIRMWARE) is not None
 
     @property
     def input_size(self) -> Annotated[Count, Key()]:
-        """Size of its input buffer in bytes.
+        """Size of the accelerator's input buffer in bytes.
 
         It is 0 where there is none, as `output_size` is.
         """
@@ -77,7 +77,7 @@ class AcceleratorCommands:
 
     @property
     def output_size(self) -> Annotated[Count, Key()]:
-        """Size of its output buffer in bytes."""
+        """Size of the accelerator's output buffer in bytes."""
         return self.description.size_of(descriptors.CapabilityId.OUTPUT_BUFFER) or 0
 
     def enable(self) -> None:

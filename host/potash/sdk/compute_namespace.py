@@ -49,11 +49,11 @@ EBPF = FIRST_VENDOR_PROGRAM_TYPE
 class Program:
     """A program of a compute namespace."""
 
-    index: Annotated[Count, "Its program index."]
-    built_in: Annotated[bool, "Whether it is a device-defined program."]
-    active: Annotated[bool, "Whether it is activated."]
-    type: Annotated[Count, "Its program type; 0 for a device-defined program."]
-    identifier: Annotated[Count, "The identifier that it was loaded with; 0 for none."]
+    index: Annotated[Count, "The program's index."]
+    built_in: Annotated[bool, "True if the program is device-defined."]
+    active: Annotated[bool, "True if the program is activated."]
+    type: Annotated[Count, "The program's type; 0 for a device-defined program."]
+    identifier: Annotated[Count, "The identifier that the program was loaded with; 0 for none."]
 
 
 class ComputeNamespace(AnyNamespace):

@@ -55,11 +55,11 @@ class MemoryNamespace(AnyNamespace):
     (InvalidRequest); `read` accepts any.
     """
 
-    nsid: Annotated[Count, "Its identifier."]
+    nsid: Annotated[Count, "The namespace's identifier."]
 
     @property
     def size(self) -> Annotated[Count, Key()]:
-        """Its size in bytes."""
+        """Size of the namespace in bytes."""
         data = self.device.identify_data(Cns.COMMAND_SET_NAMESPACE, self.nsid, CommandSet.MEMORY)
         return MemoryNamespaceData(data).nsze
 

@@ -31,10 +31,10 @@ class Network(NamedTuple):
 
     name: Annotated[str, "The network's name."]
     shapes: Mapping[Conv2d, int]
-    """How often each occurs."""
+    """Number of occurrences of each layer."""
     left_out: Annotated[
         Mapping[str, Positive],
-        "Operators that were omitted because no schedule supports them, with their number.",
+        "Operators omitted because no schedule supports them, with the number of each.",
     ]
 
     @property
@@ -44,7 +44,7 @@ class Network(NamedTuple):
 
     @property
     def distinct(self) -> Annotated[Count, Key("shapes", before="left_out")]:
-        """Number of different shapes among them."""
+        """Number of different shapes among the layers."""
         return len(self.shapes)
 
     @property

@@ -1,4 +1,4 @@
-"""What becomes of each core on each network, and which cores are worth what they cost."""
+"""The results of each core on each network, and the cores that are worth their costs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, NamedTuple, Self
@@ -30,7 +30,7 @@ COSTS: Mapping[str, Callable[[Config, Parameters], int]] = {
     "multipliers": lambda config, _: multipliers(config),
     "bandwidth": lambda _, parameters: parameters.bus_bytes,
 }
-"""What a core may cost: bytes of buffers, multipliers, bytes of a channel in a cycle."""
+"""Costs of a core: bytes of buffers, multipliers, bytes of a channel in a cycle."""
 
 
 class Point(NamedTuple):
@@ -42,7 +42,7 @@ class Point(NamedTuple):
     config: ReportedConfig
     parameters: ReportedParameters
     feasible: Annotated[
-        bool, "Whether such a core is possible, and every layer has a schedule on it."
+        bool, "True if such a core is possible and every layer has a schedule on it."
     ]
     reason: Annotated[str, "The reason if it is not feasible; otherwise empty."]
     sram_bytes: Annotated[
@@ -61,7 +61,7 @@ class Point(NamedTuple):
     utilisation: Annotated[float | None, "`gops` as a share of `peak_gops`."]
     front: Annotated[
         bool,
-        "Whether it is on the Pareto front: no other configuration is at least as good in "
+        "True if it is on the Pareto front: no other configuration is at least as good in "
         "latency and all costs, and better in one of them.",
     ] = False
 

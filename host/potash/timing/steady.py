@@ -1,4 +1,4 @@
-"""How a drive changes from empty to its steady state, while a host writes random pages of it."""
+"""The change of a drive from empty to its steady state, while a host writes random pages."""
 
 from collections.abc import Iterable, Sequence
 from typing import Annotated, NamedTuple
@@ -34,9 +34,11 @@ class Percentiles(NamedTuple):
 class Window(NamedTuple):
     """A part of the requests, one after the other."""
 
-    seconds: Annotated[Amount, "Modelled time at its end, from the first request on."]
-    written: Annotated[Count, "Bytes that the host has written until then."]
-    requests: Annotated[Count, "Number of its requests that were served."]
+    seconds: Annotated[
+        Amount, "Modelled time from the first request to the end of the window, in seconds."
+    ]
+    written: Annotated[Count, "Bytes that the host had written by the end of the window."]
+    requests: Annotated[Count, "Number of requests of the window that were served."]
     write_amplification: Annotated[
         Amount, "Pages programmed per page that the host wrote; 0 if it wrote none."
     ]

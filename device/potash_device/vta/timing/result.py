@@ -91,10 +91,10 @@ class Stall(StrEnum):
 class ModuleTime(NamedTuple):
     """One of the core's modules."""
 
-    busy: Annotated[Count, "Cycles in which it executes."]
-    work: Annotated[Mapping[str, Count], "These cycles by kind of work."]
-    waits: Annotated[Mapping[Stall, Count], "Cycles in which it waits, by cause."]
-    done: Annotated[Count, "Cycles after its last instruction."]
+    busy: Annotated[Count, "Cycles in which the module executes."]
+    work: Annotated[Mapping[str, Count], "The busy cycles by kind of work."]
+    waits: Annotated[Mapping[Stall, Count], "Cycles in which the module waits, by cause."]
+    done: Annotated[Count, "Cycles after the module's last instruction."]
 
 
 class Wait(NamedTuple):
@@ -279,7 +279,7 @@ class Timing:
 
     @property
     def modules(self) -> Annotated[Mapping[str, ModuleTime], Key()]:
-        """By name: LOAD, COMPUTE, STORE."""
+        """Times of the modules by name: LOAD, COMPUTE, STORE."""
         return {
             stage.name: ModuleTime(
                 self.busy[stage],

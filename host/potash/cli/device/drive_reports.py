@@ -1,4 +1,4 @@
-"""What `potash drive` reports as JSON."""
+"""Types of the JSON reports of `potash drive`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, NamedTuple
@@ -11,13 +11,13 @@ from potash_device.timing.report import DriveReport
 class DriveInfo(NamedTuple):
     """A modelled drive."""
 
-    profile: Annotated[str, "Name or file of its profile."]
+    profile: Annotated[str, "Name or file of the drive's profile."]
     profiles: Annotated[Sequence[str], "The built-in profiles."]
     capacity: Annotated[Positive, "Capacity for the host in bytes."]
     spare: Annotated[float, "Spare flash as a share of the capacity."]
     dies: Annotated[Positive, "Number of dies of all channels."]
     superblocks: Annotated[
-        Positive, "Number of superblocks, which is that of the blocks of a plane."
+        Positive, "Number of superblocks, equal to the number of blocks of a plane."
     ]
     superblock: Annotated[Positive, "Size of a superblock in bytes."]
     program_unit: Annotated[Positive, "Bytes that a die programs at once."]
@@ -53,7 +53,7 @@ WearAtEnd = Annotated[Wear, "The drive's wear at the end."]
 
 
 class DriveWorn(NamedTuple):
-    """Wear of a modelled drive, and what wrote it."""
+    """Wear of a modelled drive, and the writes that caused it."""
 
     profile: Annotated[str, "Name or file of the drive's profile."]
     written: Annotated[Count, "Bytes that `--overwrite` wrote, or else `--fill`."]
@@ -69,7 +69,7 @@ class DriveWorn(NamedTuple):
 
 
 class DrivePlotted(NamedTuple):
-    """How a drive reached its steady state."""
+    """The way of a modelled drive to its steady state."""
 
     output: Annotated[str | None, "The SVG file; null without --output."]
     profile: Annotated[str, "Name or file of the drive's profile."]
@@ -96,12 +96,12 @@ class DriveSimulated(NamedTuple):
         "directions in nanoseconds.",
     ]
     dies_busy: Annotated[
-        Amount, "Mean share of the modelled time in which dies were busy; above 1 if work remained."
+        Amount, "Mean busy share of the dies, of the modelled time; above 1 if work remained."
     ]
-    buses_busy: Annotated[Amount, "The same for channels."]
-    link_busy: Annotated[Amount, "The same for the link's two directions."]
-    cores_busy: Annotated[Amount, "The same for firmware cores."]
+    buses_busy: Annotated[Amount, "Mean busy share of the channels."]
+    link_busy: Annotated[Amount, "Mean busy share of the link's two directions."]
+    cores_busy: Annotated[Amount, "Mean busy share of the firmware cores."]
     cache_hits: Annotated[
-        Share, "Share of the accesses to the mapping's cache that hit; 1 if it is all in memory."
+        Share, "Hit rate of the mapping's cache; 1 if the whole mapping is in memory."
     ]
     wear: WearAtEnd

@@ -39,7 +39,7 @@ class FleetDrive(NamedTuple):
 
     name: Annotated[str, "The drive's name."]
     worker: Annotated[str | None, "Address of the worker that serves it; null if none does."]
-    reason: Annotated[str, "Why it is not served; empty if it is."]
+    reason: Annotated[str, "The reason if it is not served; otherwise empty."]
     files: Annotated[Count | None, "Number of files on it; null if it is not served."]
     held: Annotated[Count | None, "Size of these files in bytes."]
     room: Annotated[Count | None, "Size of the largest file that it has room for, in bytes."]
@@ -60,7 +60,7 @@ class FleetMapped(NamedTuple):
 
     dataset: Annotated[str, "The data set."]
     totals: Annotated[Totals, INLINE]
-    moves: Annotated[Count, "How often a drive has come back on another worker meanwhile."]
+    moves: Annotated[Count, "Number of times that a drive came back on another worker meanwhile."]
     seconds: Annotated[Amount, "Duration in seconds, without the start of the drives."]
     shards: Annotated[
         Sequence[Annotated[Result, Form(title="FleetShard")]],
@@ -69,11 +69,11 @@ class FleetMapped(NamedTuple):
 
 
 class FleetCopied(NamedTuple):
-    """Files that were copied to the drives of a fleet, from them, or were removed."""
+    """Files that were copied to or from the drives of a fleet, or removed from them."""
 
     dataset: Annotated[str, "The data set."]
     files: Annotated[Count, "Number of files."]
-    size: Annotated[Count | None, "Their size in bytes; null for files that were removed."]
+    size: Annotated[Count | None, "Size of the files in bytes; null if they were removed."]
 
 
 _fleet: common.Decorator = common.together(

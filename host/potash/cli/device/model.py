@@ -44,7 +44,7 @@ class NetworkEntry(NamedTuple):
     """A built-in network."""
 
     name: Annotated[str, "The network's name."]
-    summary: Annotated[str, "A description."]
+    summary: Annotated[str, "A description of the network."]
 
 
 class PublicNetwork(NamedTuple):
@@ -81,7 +81,7 @@ class ModelRun(NamedTuple):
         Form(enum=["vta", "cpu", "reference"]),
         "The target: the VTA, TensorFlow Lite's fast kernels, or its reference kernels.",
     ]
-    rounding: Annotated[str, Form(enum=["exact", "single", "alkali"]), "How the VTA rounds."]
+    rounding: Annotated[str, Form(enum=["exact", "single", "alkali"]), "The VTA's rounding."]
     input_bytes: Annotated[Count, "Number of input bytes."]
     output_bytes: Annotated[Count, "Number of output bytes."]
     nodes_on_vta: Annotated[Count, "Number of nodes that the VTA ran."]
@@ -90,17 +90,17 @@ class ModelRun(NamedTuple):
     outputs: Annotated[
         Sequence[ComparedTensor] | None,
         OPTIONAL,
-        "With --compare: the differences between targets.",
+        "Differences between targets; only with --compare.",
     ] = None
     nodes: Annotated[
         Sequence[Node] | None,
         OPTIONAL,
-        "With --compare: where each node runs if the target is the VTA.",
+        "All nodes, and where each runs if the target is the VTA; only with --compare.",
     ] = None
     without_reference: Annotated[
         Sequence[str] | None,
         OPTIONAL,
-        "With --compare: operators that have no reference kernel; others run them there.",
+        "Operators without a reference kernel, which ran on the fast one; only with --compare.",
     ] = None
 
 
@@ -378,7 +378,7 @@ def _outcome(
 
 
 def _ran_where(nodes: Sequence[NodeReport]) -> str:
-    """Which nodes the VTA ran, and by operator those that it left to the fast kernels."""
+    """The nodes that the VTA ran, and those that it left to the fast kernels, by operator."""
     several = any(node.graph for node in nodes)
     left: dict[str, list[str]] = {}
     for node in nodes:

@@ -1,4 +1,4 @@
-"""What the commands around a device report as JSON."""
+"""Types of the JSON reports of the commands for devices, programs and examples."""
 
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
@@ -38,7 +38,7 @@ class Helper(NamedTuple):
     """A function that programs may call."""
 
     number: Annotated[int, Form(minimum=1, maximum=63), "The number by which programs call it."]
-    name: Annotated[str, "Its name in C."]
+    name: Annotated[str, "The function's name in C."]
     package: Annotated[str, "The package that provides it: `potash`, or another installed one."]
 
 
@@ -59,7 +59,7 @@ Vector = Sequence[Annotated[int, Form(minimum=-128, maximum=127)]]
 class VectorsAdded(NamedTuple):
     """The result of the example `add`."""
 
-    equal: Annotated[bool, "Whether the result is the expected one, bit for bit."]
+    equal: Annotated[bool, "True if the result is the expected one, bit for bit."]
     elements: Annotated[Count, "Number of elements of each vector."]
     seconds: Annotated[float, "Duration of the whole command in seconds."]
     a: Annotated[Vector, "The first vector."]
@@ -72,7 +72,7 @@ class ExampleRun(NamedTuple):
     """The result of any other example."""
 
     example: Annotated[str, "The example's name."]
-    equal: Annotated[bool, "Whether the result is the expected one, byte for byte."]
+    equal: Annotated[bool, "True if the result is the expected one, byte for byte."]
     input: Annotated[Count, "Number of input bytes that the program processed."]
     output: Annotated[Count, "Number of output bytes."]
     moved_without: Annotated[
@@ -110,10 +110,10 @@ class ExampleRun(NamedTuple):
 class ExampleEntry(NamedTuple):
     """An example."""
 
-    name: Annotated[str, "Name of its directory in `examples`."]
-    title: Annotated[str, "A title."]
-    teaches: Annotated[str, "What the example teaches."]
-    demo: Annotated[bool, "Whether `potash demo` runs it."]
+    name: Annotated[str, "Name of the example's directory in `examples`."]
+    title: Annotated[str, "Title of the example."]
+    teaches: Annotated[str, "Topic of the example."]
+    demo: Annotated[bool, "True if `potash demo` runs the example."]
 
 
 class Examples(NamedTuple):

@@ -52,9 +52,9 @@ class Namespace(NamedTuple):
     """A namespace of the drive."""
 
     nsid: Annotated[Positive, "The namespace's identifier."]
-    size: Annotated[Count, "Size in bytes."]
+    size: Annotated[Count, "Size of the namespace in bytes."]
     block_size: Annotated[int, Form(enum=[512, 4096]), "Size of a block in bytes."]
-    read_only: Annotated[bool, "Whether it is read-only."]
+    read_only: Annotated[bool, "True if the namespace is read-only."]
 
 
 class Serving(NamedTuple):
@@ -72,7 +72,7 @@ class Serving(NamedTuple):
 
 
 def announce(path: Path, media: Path | None, drive: Drive, metrics: str | None) -> None:
-    """Say where the drive is that listens now, and how it is used."""
+    """Report the socket of the running drive, and how to use it."""
     device = json.dumps(
         {"driver": "vfio-user-pci", "socket": {"type": "unix", "path": str(path)}},
         separators=(",", ":"),
@@ -228,7 +228,7 @@ def _with_memory_bar(settings: DeviceSettings, drive: Drive) -> DeviceSettings:
 
 
 def _why(error: OSError, socket: Path) -> str:
-    """What is wrong with a socket's path, and what to do."""
+    """The problem with a socket's path, and a remedy."""
     length = len(os.fsencode(socket))
     if length > LONGEST_SOCKET:
         return (

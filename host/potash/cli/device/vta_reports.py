@@ -1,4 +1,4 @@
-"""What `potash vta` reports as JSON."""
+"""Types of the JSON reports of `potash vta`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -60,11 +60,12 @@ class CoreInfo(NamedTuple):
     operations_per_cycle: Annotated[int, "Multiplications and additions per cycle."]
     peak_gops: Annotated[float, "Peak rate in GOP/s."]
     memories: Annotated[
-        Mapping[str, Memory], "By name: UOP, WGT, INP, ACC, OUT, and ACC_8BIT (8-bit loads to ACC)."
+        Mapping[str, Memory],
+        "Memories by name: UOP, WGT, INP, ACC, OUT, and ACC_8BIT (8-bit loads to ACC).",
     ]
     encoding: Annotated[
         Mapping[str, Mapping[str, tuple[int, int]]],
-        "For each kind of word, the lowest and the highest bit of each field.",
+        "Lowest and highest bit of each field, for each kind of word.",
     ]
 
 

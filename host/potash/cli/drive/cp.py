@@ -23,7 +23,7 @@ from potash.units import Parsed, quadword
 class RangeSet(NamedTuple):
     """A memory range set."""
 
-    id: Annotated[Count, "Its identifier."]
+    id: Annotated[Count, "The set's identifier."]
     ranges: Annotated[
         Sequence[Annotated[Bytes, Form(title="Range")]], "The ranges of the set, in order."
     ]
@@ -50,7 +50,7 @@ class Executed:
 
     nsid: Annotated[Count, "The compute namespace's identifier."]
     index: Annotated[Count, "The program index."]
-    return_value: Annotated[Count, "The value that the program returned, 64 bits."]
+    return_value: Annotated[Count, "The program's return value, 64 bits."]
     measured_ns: Annotated[Count, "Time that the command took as this host measured it, in ns."]
     modelled_ns: Annotated[
         Count | None,

@@ -1,4 +1,4 @@
-"""What the commands for a drive report as JSON."""
+"""Types of the JSON reports of the commands for a drive."""
 
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
@@ -8,9 +8,9 @@ from csd_spec.reporting import INLINE, Count, Form, Key, Signed64
 from potash.sdk.accelerator import Accelerator
 from potash.sdk.faults import Fault, describe
 
-ReturnValue = Annotated[Signed64, "What the program returned (r0), as a signed number of 64 bits."]
+ReturnValue = Annotated[Signed64, "The program's return value (r0), as a signed number of 64 bits."]
 ModelledTime = Annotated[
-    Count | None, "Modelled time that the job took, in ns; null where time is not modelled."
+    Count | None, "Modelled time that the job took, in ns; null if time is not modelled."
 ]
 
 AcceleratorId = Annotated[Count, "The accelerator's ID."]
@@ -64,7 +64,7 @@ class FaultAdded(NamedTuple):
     id: Annotated[
         int, Form(minimum=1, maximum=65535), "The fault's number, with which it is cleared."
     ]
-    fault: Annotated[str, "The fault, as a line."]
+    fault: Annotated[str, "The fault as a line of text."]
 
 
 class Armed(NamedTuple):
@@ -74,7 +74,7 @@ class Armed(NamedTuple):
 
     @property
     def fault(self) -> Annotated[str, Key(before="triggered")]:
-        """The fault, as a line."""
+        """The fault as a line of text."""
         return describe(self.armed)
 
 
@@ -105,10 +105,10 @@ class FirmwareSent(NamedTuple):
 
 
 class InPlace(NamedTuple):
-    """Whether the drive used files in place, without transferring them through the host."""
+    """Use of files in place, without a transfer through the host."""
 
-    input: Annotated[bool, "Whether it read the input in place."]
-    output: Annotated[bool, "Whether it wrote the output in place."]
+    input: Annotated[bool, "True if the drive read the input in place."]
+    output: Annotated[bool, "True if the drive wrote the output in place."]
 
 
 class JobEnded(NamedTuple):
@@ -119,8 +119,7 @@ class JobEnded(NamedTuple):
     return_value: ReturnValue
     printed: Annotated[Sequence[str], "Lines that the program printed."]
     in_place: Annotated[
-        InPlace,
-        "Whether the drive used files in place, without transferring them through the host.",
+        InPlace, "The files that the drive used in place, without a transfer through the host."
     ]
     measured_ns: Annotated[Count, "Time that the job took as this host measured it, in ns."]
     modelled_ns: ModelledTime
