@@ -104,6 +104,12 @@ def test_anything_else_is_refused(said: bytes) -> None:
         channel.decode_from_worker(said)
 
 
+@pytest.mark.parametrize("kind", sorted(messages.KINDS.keys() - {40, 65, 66, 67, 68, 69}))
+def test_no_field_is_decoded_of_a_message_that_a_worker_may_not_send(kind: int) -> None:
+    with pytest.raises(ChannelError, match="no kind of message"):
+        channel.decode_from_worker(bytes([kind]) + bytes(63))
+
+
 def test_what_is_refused_is_so_for_its_fault_alone() -> None:
     decoded = channel.decode_from_worker(RETURNED + struct.pack("<12Q", *[0] * 12))
     assert decoded == JobExecuted(5, Outcome.RETURNED, work=Work())

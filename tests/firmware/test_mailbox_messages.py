@@ -142,7 +142,7 @@ def test_a_datagram_with_bytes_to_spare_is_refused() -> None:
 
 
 def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(MailboxError, match="no known kind"):
+    with pytest.raises(MailboxError, match="no kind of message"):
         messages.decode(b"\x63" + bytes(7))
 
 

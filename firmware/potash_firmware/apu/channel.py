@@ -18,6 +18,7 @@ from potash_firmware.mailbox.messages import (
     Read,
     decode,
     encode,
+    kinds_of,
     message,
     require_order,
 )
@@ -149,30 +150,32 @@ class Exited:
 ANSWERS = (Outcome.RETURNED, Outcome.FAULTED, Outcome.REFUSED)
 """The outcomes that a worker may report."""
 
-FromWorker = Ready | Line | Gathered | BlocksRead | Executed
+FromWorker = Ready | Line | Gathered | BlocksRead | Executed | JobExecuted
+
+_TO_WORKER = kinds_of(Execute, ExecuteJob)
+_FROM_WORKER = kinds_of(*get_args(FromWorker))
+_TO_FORK_SERVER = kinds_of(Spawn, Kill)
+_FROM_FORK_SERVER = kinds_of(Exited)
 
 
 def decode_execution(data: bytes) -> Execute:
     """The execution that the service sent to a worker."""
-    return cast(Execute, decode(data))
+    return cast(Execute, decode(data, _TO_WORKER))
 
 
 def decode_request(data: bytes) -> Spawn | Kill:
     """The request that the service sent to the fork server."""
-    return cast(Spawn | Kill, decode(data))
+    return cast(Spawn | Kill, decode(data, _TO_FORK_SERVER))
 
 
 def decode_exit(data: bytes) -> Exited:
     """The report that the fork server sent to the service."""
-    return cast(Exited, decode(data))
+    return cast(Exited, decode(data, _FROM_FORK_SERVER))
 
 
 def decode_from_worker(data: bytes) -> FromWorker:
     """The message that a worker sent. Raises ChannelError."""
     try:
-        message = decode(data)
+        return cast(FromWorker, decode(data, _FROM_WORKER))
     except MailboxError as error:
         raise ChannelError(f"a worker sent {data[:80]!r}: {error}") from None
-    if not isinstance(message, get_args(FromWorker)):
-        raise ChannelError(f"a worker sent a {type(message).__name__} message")
-    return cast(FromWorker, message)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.process import close_others, confine_compiler, fork, yield_to_others
 from potash_firmware.mailbox import MailboxError
-from potash_firmware.mailbox.messages import decode, encode, message
+from potash_firmware.mailbox.messages import decode, encode, kinds_of, message
 from potash_firmware.mailbox.shared import SharedMemory
 from potash_firmware.tflite import OPERATOR_GROUP
 from potash_wire.records import BOOL, U64, Stored
@@ -216,7 +216,7 @@ class CompileClient:
             raise Refused(f"the compile service fails: {error.strerror}") from None
         if not data:
             raise Refused("the compile service has exited")
-        answer: CompileAnswer = decode(data)
+        answer: CompileAnswer = decode(data, kinds_of(CompileAnswer))
         result = bytes(self._exchange.view[: answer.length])
         self._exchange.discard(0, self._exchange.size)
         if answer.failed:
@@ -266,11 +266,9 @@ class CompileConnection:
         if not data:
             raise EOFError
         try:
-            request = decode(data)
+            request: CompileRequest = decode(data, kinds_of(CompileRequest))
         except MailboxError:
             return None  # only a compromised worker sends such a thing
-        if not isinstance(request, CompileRequest):
-            return None
         if request.kind is RequestKind.RUNS_MODELS:
             if next(_running_models):  # this is the second one, and there will be others
                 preload()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Annotated, Self
+from typing import Annotated, Self, cast
 
 from csd_spec.opcodes import PAGE_SIZE
 from potash_device.timing.cores import CoreProfile
@@ -14,7 +14,7 @@ from potash_firmware.bpf.arena import FRAME_SIZE, MAX_CALL_DEPTH
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.log_components import LogSettings
 from potash_firmware.mailbox import MailboxError
-from potash_firmware.mailbox.messages import decode, encode, message
+from potash_firmware.mailbox.messages import decode, encode, kinds_of, message
 from potash_firmware.mailbox.shared import ENGINE_ROWS, ArenaPlan, sealed
 from potash_wire.records import (
     BOOL,
@@ -168,12 +168,10 @@ class Config:
     def adopt(cls, descriptor: int) -> Self:
         """The configuration that another process shares. Raises ConfigError."""
         try:
-            config = decode(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
+            data = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+            return cast(Self, decode(data, kinds_of(cls)))
         except (OSError, MailboxError) as error:
             raise ConfigError(f"the configuration cannot be read: {error}") from None
-        if not isinstance(config, cls):
-            raise ConfigError("the configuration is another message")
-        return config
 
 
 def parse_descriptors(text: str) -> dict[str, int]:

@@ -34,8 +34,11 @@ from potash_wire.records import (
 
 T = TypeVar("T")
 
-KINDS: dict[int, Record[Any]] = {}
-"""The records of messages, by the first byte."""
+Kinds = dict[int, Record[Any]]
+"""Records of messages, by the first byte of a datagram."""
+
+KINDS: Kinds = {}
+"""The records of all messages."""
 RECORDS: dict[type[Any], Record[Any]] = {}
 
 
@@ -59,11 +62,18 @@ def encode(message: Any) -> bytes:
         raise MailboxError(str(error)) from None
 
 
-def decode(data: bytes) -> Any:
-    """The message in a datagram. Raises MailboxError for anything that `encode` did not make."""
-    record = KINDS.get(data[0]) if data else None
+def kinds_of(*messages: type[Any]) -> Kinds:
+    """The records of some messages, for a receiver that `decode` is to read no others for."""
+    return {kind: record for kind, record in KINDS.items() if record in map(RECORDS.get, messages)}
+
+
+def decode(data: bytes, kinds: Kinds = KINDS) -> Any:
+    """The message in a datagram. Raises MailboxError for anything that `encode` did not make, and
+    for a message that is not of one of the `kinds`, before its fields are decoded."""
+    record = kinds.get(data[0]) if data else None
     if record is None:
-        raise MailboxError(f"a datagram starts with {data[:1].hex() or 'nothing'}, no known kind")
+        start = data[:1].hex() or "nothing"
+        raise MailboxError(f"a datagram starts with {start}, which is no kind of message here")
     try:
         return record.decode(data)
     except WireError as error:
