@@ -9,12 +9,27 @@ import pytest
 
 from csd_spec import fields
 from csd_spec.opcodes import AdminOpcode, GlobalOperation, IoOpcode
+from nvme_spec.status import Status
+from potash_firmware.apu.channel import CHECKER
 from potash_firmware.apu.model import StateArea, Subsystem
 from potash_firmware.apu.service import Service
 from potash_firmware.apu.supervisor import Supervisor
 from potash_firmware.mailbox import ApuPort, RpuPort, SharedBuffers, pair
-from potash_firmware.mailbox.messages import Reply, Request, Reset, ResetDone, ToRpu
+from potash_firmware.mailbox.messages import (
+    CONTROLLER_RESET,
+    ERASE,
+    NEXT_HOST,
+    Alive,
+    Ping,
+    Reply,
+    Request,
+    Reset,
+    ResetDone,
+    ResetScope,
+    ToRpu,
+)
 from support.apu import CONFIG
+from support.workers import PlayedSupervisor
 
 
 class WatchedPort(ApuPort):
@@ -94,6 +109,28 @@ def test_grants_are_kept_in_blocks_before_they_are_answered(bench: Bench) -> Non
 def test_a_reset_is_kept_before_it_is_answered(bench: Bench) -> None:
     bench.ask(ENABLE)
     assert not bench.ask(Reset(2)).enabled
+
+
+@pytest.mark.parametrize("scope", [CONTROLLER_RESET, NEXT_HOST, ERASE])
+def test_a_reset_is_complete_when_the_check_of_a_program_is_gone(
+    bench: Bench, scope: ResetScope
+) -> None:
+    with PlayedSupervisor(CONFIG) as supervisor:
+        bench.service = Service(CONFIG, bench.port, bench.buffers, supervisor)
+        bench.ask(ENABLE)
+        bench.buffers.slot(0)[:4] = b"\x7fELF"
+        cdws = fields.FirmwareTransfer(1, 0, 0, 0).encode()
+        bench.rpu.send(Request(2, False, IoOpcode.SEND_FIRMWARE, 0, cdws, 0, 4))
+        bench.rpu.send(Reset(3, scope))
+        bench.service.step()
+        assert bench.rpu.receive() == Reply(2, Status.ABORT_REQUESTED)
+        (checker,) = (worker for worker in supervisor.workers if worker.kind == CHECKER)
+        assert checker.serial in supervisor.killed and bench.rpu.receive() is None
+        while supervisor.killed:
+            supervisor.exit(supervisor.killed.pop())
+        bench.rpu.send(Ping(4))
+        bench.service.step()
+        assert [bench.rpu.receive(), bench.rpu.receive()] == [Alive(4), ResetDone(3)]
 
 
 def test_a_host_that_hangs_up_ends_the_service_and_nothing_else(bench: Bench) -> None:

@@ -1,5 +1,12 @@
 """What the APU does about workers that lie, take too long or die, with the test in their place."""
 
+import os
+import socket
+import sys
+from collections import Counter
+from types import FrameType
+from typing import Any
+
 import pytest
 
 from csd_spec.descriptors import LogEntryType
@@ -8,8 +15,11 @@ from potash_firmware.apu import channel
 from potash_firmware.apu.channel import JobExecuted
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.lifecycle import JobState
-from potash_firmware.apu.model import Buffers, ByteRange, Subsystem
-from potash_firmware.mailbox.messages import Executed, Outcome, ReadCheck, ToRpu
+from potash_firmware.apu.model import Buffers, ByteRange, Grant, Subsystem
+from potash_firmware.apu.worker import JobWorker
+from potash_firmware.bpf import Engine
+from potash_firmware.mailbox import SharedBuffers
+from potash_firmware.mailbox.messages import Executed, Outcome, ReadCheck, ReadChecked, ToRpu
 from support.apu import CONFIG
 from support.workers import PlayedSupervisor
 
@@ -127,3 +137,58 @@ def test_an_execution_that_cannot_be_sent_ends_with_its_worker() -> None:
         assert supervisor.killed == [1]
         supervisor.exit()
         assert accelerator.state is JobState.FAILED
+
+
+def test_writes_are_counted_in_the_same_time_for_each_message() -> None:
+    """A worker may send tens of thousands of ranges, and the service must not slow down."""
+    accelerator = Subsystem.create(CONFIG, lambda: 0.0).accelerators[0]
+    calls: Counter[int] = Counter()
+    sent: list[ToRpu] = []
+    with PlayedSupervisor(CONFIG) as supervisor, open(os.devnull) as media:
+        jobs = Jobs(CONFIG, {0: accelerator}, supervisor, sent.append, {1: media.fileno()})
+        accelerator.buffers = Buffers(granted=(Grant(1, 0, 1, True),))
+        jobs.start(accelerator, b"image", b"")
+        (check,) = sent
+        assert isinstance(check, ReadCheck)
+        jobs.checked(ReadChecked(check.tag))
+        for number in range(3):
+
+            def count(frame: FrameType, event: str, _: object, number: int = number) -> None:
+                calls[number] += event == "call"
+
+            sys.setprofile(count)
+            try:
+                supervisor.say(channel.Gathered((ByteRange(1, 0, 4096),) * 100))
+            finally:
+                sys.setprofile(None)
+        assert not supervisor.killed
+        supervisor.say(*[channel.Gathered((ByteRange(1, 0, 4096),) * 500)] * 8)
+        assert calls[1] == calls[2]
+        assert supervisor.killed == [1], "more than there is room for"
+
+
+def test_a_program_that_cannot_be_read_leaves_no_stale_descriptor() -> None:
+    """Memory may be exhausted then; the number is another file's soon."""
+    compiler: Any = None
+    plan = CONFIG.accelerators[0].plan
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with SharedBuffers.create({0: plan}) as buffers, here, there:
+        arena = os.dup(buffers.arenas[0].fd)
+        worker = JobWorker(there, CONFIG, Engine.INTERPRETER, compiler, None, 0, arena)
+        huge = os.memfd_create("huge")
+        os.ftruncate(huge, 1 << 62)
+        job = channel.ExecuteJob(1, 0, 256)
+        worker._perform(job, [huge])
+        other = os.memfd_create("other")
+        worker._perform(job, [])
+        os.fstat(other)
+        for _ in range(2):
+            line = channel.decode_from_worker(here.recv(channel.MAX_MESSAGE))
+            assert isinstance(line, channel.Line) and "takes more memory" in line.text
+            assert channel.decode_from_worker(here.recv(channel.MAX_MESSAGE)) == Executed(
+                1, FAULTED
+            )
+        worker._perform(channel.ExecuteJob(2, 0, 257), [other])
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(huge)
+        os.close(other)

@@ -313,6 +313,26 @@ def test_a_job_s_output_that_cannot_be_written_is_a_media_error(
     assert "block 2" in caplog.text
 
 
+def test_a_job_s_output_is_written_before_the_next_apu_starts_and_is_not_reported_to_it(
+    host: Host,
+) -> None:
+    """Each APU counts its tags from 1, so it would take the answer for its own job's."""
+    apu = host.connect_apu()
+    apu.send(WriteBack(1, 0, 0, ((1, 0, PAGE),)))
+    host.service()
+    apu.close()
+    host.link.disconnect()
+    host.service()
+    assert not host.rpu.apu_may_start
+    host.executor.run_all()
+    host.service()
+    assert host.rpu.apu_may_start
+    apu = host.connect_apu()
+    host.service()
+    while (message := apu.receive()) is not None:
+        assert not isinstance(message, WriteBackDone)
+
+
 @pytest.mark.parametrize(("cache", "durable"), [(1, False), (0, True)])
 def test_a_job_s_output_is_durable_like_any_write(
     host: Host, media: FailingMedia, fail: Failing, cache: int, durable: bool

@@ -101,12 +101,6 @@ def portions(
         source += sum(piece.length for piece in pieces)
 
 
-def besides(gathered: Sequence[ByteRange]) -> str:
-    """For the log: how much a program has written to granted blocks, if it has."""
-    total = sum(item.length for item in gathered)
-    return f", {total} bytes written to granted blocks" if total else ""
-
-
 class MediaReadError(Exception):
     """The media cannot be read."""
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import IntEnum
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -397,6 +397,7 @@ def _read(fd: int, deadline: float) -> bytes | None:
         pieces.append(piece)
 
 
+@cache
 def preload() -> None:
     """Import TensorFlow Lite and the tensor accelerator, for all processes forked from this one.
 

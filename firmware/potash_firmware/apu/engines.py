@@ -79,11 +79,6 @@ class Engines:
         """Engines with workers that have not exited yet."""
         self._shared: dict[int, _Shared] = {}
 
-    @property
-    def idle(self) -> bool:
-        """True if nothing runs, and no worker that was killed may still exist."""
-        return all(engine.idle for engine in (*self._engines.values(), *self._closed))
-
     def log_of(self, nsid: int) -> tuple[Log, Snapshot] | None:
         """A compute namespace's log; None if there is no such namespace."""
         engine = self._engines.get(nsid)
@@ -227,10 +222,6 @@ class _Engine:
         self._waiting: deque[_Execution] = deque()
         self._is_closed = False
         self._spawn()
-
-    @property
-    def idle(self) -> bool:
-        return not self._running and not any(worker.ending for worker in self.workers)
 
     def begin(self, execution: _Execution) -> None:
         """Run an execution, or have it wait for a worker."""

@@ -81,6 +81,8 @@ class _Job:
     """Granted blocks that cannot be read."""
     gathered: list[ByteRange] = field(default_factory=list)
     """Blocks that are written when the program returns, besides its output."""
+    gathered_bytes: int = 0
+    """Their bytes together."""
     write_back: int | None = None
     """The tag of its write-back, while the RPU writes."""
     number: int = 0
@@ -399,8 +401,9 @@ class Jobs:
         for item in gathered:
             if not self._may_write(job.message, item):
                 raise ChannelError(f"a worker wants to write {item}, which was not granted")
+            job.gathered_bytes += item.length
         job.gathered += gathered
-        if sum(item.length for item in job.gathered) > accelerator.config.plan.writes_size:
+        if job.gathered_bytes > accelerator.config.plan.writes_size:
             raise ChannelError("a worker wants to write more than there is room for")
 
     def _may_write(self, message: ExecuteJob, item: ByteRange) -> bool:
@@ -418,10 +421,12 @@ class Jobs:
         )
         add(accelerator.row, Word.INPUT, job.message.input_length)
         add(accelerator.row, Word.OUTPUT, ended.output_length)
+        written = job.gathered_bytes
+        besides = f", {written} bytes written to granted blocks" if written else ""
         accelerator.log.add(
             LogEntryType.JOB_FINISHED,
             f"returned {_signed(ended.value)} after {ended.instructions} instructions, "
-            f"{ended.output_length} bytes of output{blocks.besides(job.gathered)}",
+            f"{ended.output_length} bytes of output{besides}",
         )
         self._fire(accelerator, Event.RETURNED)
         output = blocks.first_bytes(

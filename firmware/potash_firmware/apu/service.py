@@ -23,7 +23,7 @@ from potash_firmware.apu.commands import Answer, Context, IfSound, dispatch
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.engines import Engines
 from potash_firmware.apu.jobs import Jobs
-from potash_firmware.apu.model import Accelerator, StateArea, Subsystem, count_restart
+from potash_firmware.apu.model import StateArea, Subsystem, count_restart
 from potash_firmware.apu.supervisor import Supervisor, Worker
 from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers, messages
 from potash_firmware.mailbox.messages import JobDue, JobOverdue
@@ -227,7 +227,7 @@ class Service:
             self._save()
             self._answer(request, Answer())
 
-        self._when_idle(later.until, succeed)
+        self._when(lambda: all(map(self._jobs.is_idle, later.until)), succeed)
 
     def _check(self, request: messages.Request, wanted: IfSound) -> None:
         def decided(reason: str | None) -> None:
@@ -266,8 +266,8 @@ class Service:
             self._jobs.reset(accelerator)
             if forget:
                 self._jobs.replace_worker(accelerator)
-        cancel = messages.ResetScope.DISABLE in reset.scope
-        self._engines.reset(forget=forget, cancel=cancel)
+        disable = messages.ResetScope.DISABLE in reset.scope
+        self._engines.reset(forget=forget, cancel=disable)
 
         def done() -> None:
             for accelerator in accelerators:
@@ -275,7 +275,7 @@ class Service:
                 self._buffers.clear_arena(accelerator.config.id)
                 if forget:
                     accelerator.log.clear()
-            if messages.ResetScope.DISABLE in reset.scope:
+            if disable:
                 subsystem.enabled = False
             if forget:
                 self._buffers.clear_state()
@@ -284,19 +284,17 @@ class Service:
             self._resetting = False
             self._port.send(messages.ResetDone(reset.tag))
 
-        self._when_idle(accelerators, done, engines=cancel)
-
-    def _when_idle(
-        self, until: tuple[Accelerator, ...], then: Callable[[], None], *, engines: bool = False
-    ) -> None:
         def ready() -> bool:
-            return all(map(self._jobs.is_idle, until)) and (not engines or self._engines.idle)
+            return not self._supervisor.kills and all(map(self._jobs.is_idle, accelerators))
 
+        self._when(ready, done)
+
+    def _when(self, ready: Callable[[], bool], then: Callable[[], None]) -> None:
         self._later.append(Pending(ready, then))
         self._answer_waiting()
 
     def _answer_waiting(self) -> None:
-        """Do what has waited for accelerators that are idle now."""
+        """Do what has waited for a condition that is met now."""
         for item in [one for one in self._later if one.ready()]:
             self._later.remove(item)
             item.then()

@@ -174,6 +174,11 @@ class Supervisor:
         """The workers whose channel is open."""
         return [worker for worker in self._workers.values() if not worker.silent]
 
+    @property
+    def kills(self) -> bool:
+        """True while a worker that has been killed may still exist."""
+        return any(worker.ending for worker in self._workers.values())
+
     def start(self) -> None:
         """Start a fork server, unless there is one."""
         if self._control is not None:

@@ -59,9 +59,6 @@ LOG_TYPES: dict[bpf.FaultKind, LogEntryType] = {
 LEVELS = {Level.INFO: LogEntryType.PROGRAM_OUTPUT, Level.ERROR: LogEntryType.ACCELERATOR_ERROR}
 """The type of the log entry of a text that a program logs."""
 
-CLOSED = -1
-"""In place of a descriptor whose contents have been read."""
-
 FAILURES = (bpf.Fault, bpf.ProgramError, ValueError, MediaReadError, MemoryError)
 """The failures of programs; any other exception is an error of the firmware."""
 
@@ -132,17 +129,17 @@ class Worker:
         named, has = message.named, self._descriptors
         for serial in has.keys() - named:
             self._release(serial)
-            _close(has.pop(serial))
+            os.close(has.pop(serial))
         new = sorted(named - has.keys())
         has.update(zip(new, descriptors, strict=False))
-        others = list(descriptors[len(new) :])
-        data = _contents(others.pop(0)) if message.data_length else b""
+        others = descriptors[len(new) :]
         counter = self._counter
         if counter is not None:
             self._choose_row(message)
             counter.begin()
         try:
-            answer = self._execute(message, data, others)
+            data = _contents(others[0]) if message.data_length else b""
+            answer = self._execute(message, data, others[1:] if message.data_length else others)
         except Exception as error:
             if not isinstance(error, FAILURES):
                 log.exception("an error of the firmware in an execution")
@@ -202,7 +199,7 @@ class Checker(Worker):
 
     def _execute(self, message: Execute, data: bytes, descriptors: Sequence[int]) -> Executed:
         try:
-            image = _contents(os.dup(self._descriptors[message.program]))
+            image = _contents(self._descriptors[message.program])
             bpf.load_program(image, frame_size=self._config.limits.frame_size)
         except MemoryError:
             raise bpf.ProgramError("it takes too much memory to check") from None
@@ -277,7 +274,6 @@ class JobWorker(_ProgramWorker):
             self._services, read_blocks=self._read_blocks, write_blocks=self._write_blocks
         )
         self._blocks = Blocks((), {}, {}, memoryview(b""))
-        self._image = b""
         self._program: bpf.Program | None = None
         self._prepared: bpf.Prepared | None = None
 
@@ -285,12 +281,9 @@ class JobWorker(_ProgramWorker):
         assert isinstance(message, ExecuteJob)
         plan, media = self._plan, dict(zip(message.namespaces, descriptors, strict=True))
         with COMPUTE.span("worker.job", accelerator=self._accelerator.id):
-            if self._descriptors[message.program] != CLOSED:
-                self._image = _contents(self._descriptors[message.program])
-                self._descriptors[message.program] = CLOSED
             if self._program is None:
-                frame_size = self._accelerator.frame_size
-                self._program = bpf.load_program(self._image, frame_size=frame_size)
+                image = _contents(self._descriptors[message.program])
+                self._program = bpf.load_program(image, frame_size=self._accelerator.frame_size)
             self._read_input(message, media)
             self._arena.discard(plan.output_offset, plan.data_offset - plan.output_offset)
             self._arena.discard(plan.writes_offset, plan.size - plan.writes_offset)
@@ -419,7 +412,7 @@ class EngineWorker(_ProgramWorker):
         if self._placed is None or self._program != message.program:
             self._drop_program()
             if message.program >= FIRST_SERIAL:
-                image = _contents(os.dup(self._descriptors[message.program]))
+                image = _contents(self._descriptors[message.program])
                 frame_size = self._config.limits.frame_size
                 program = bpf.load_program(image, frame_size=frame_size)
                 self._placed = Placed(program, self._window, frame_size)
@@ -460,13 +453,6 @@ class EngineWorker(_ProgramWorker):
             self._placed.clear()
 
 
-def _close(descriptor: int) -> None:
-    if descriptor != CLOSED:
-        os.close(descriptor)
-
-
 def _contents(descriptor: int) -> bytes:
-    """The contents of a memfd, which is closed."""
-    with os.fdopen(descriptor, "rb") as file:
-        file.seek(0)
-        return file.read()
+    """The contents of a memfd."""
+    return os.pread(descriptor, os.fstat(descriptor).st_size, 0)

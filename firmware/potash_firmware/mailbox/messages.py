@@ -131,7 +131,8 @@ ERASE = ResetScope.FORGET
 
 @message(2)
 class Reset:
-    """RPU to APU: reset every accelerator. `ResetDone` follows when no job runs any more.
+    """RPU to APU: reset every accelerator. `ResetDone` follows when no job runs any more, and all
+    processes that it has ended are gone.
 
     Requests behind it are carried out after it.
     """
