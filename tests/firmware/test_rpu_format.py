@@ -1,6 +1,7 @@
 """Format NVM: block sizes, contents that are gone, and what happens in the middle of it."""
 
 import os
+import struct
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from support.namespaces import (
     powered,
     steps,
 )
-from support.nvme_host import DATA, PAGE, Host
+from support.nvme_host import DATA, PAGE, Host, Queue
 
 FLUSH = 0
 MIB = 1 << 20
@@ -172,6 +173,62 @@ def test_a_step_that_was_held_meanwhile_is_not_taken_on_blocks_that_are_formatte
         assert [(one.status, one.dnr) for one in host.reap(queue)] == [(0x084, False)]
         assert len(host.executor.waiting) == 1
         finish(host)
+        assert [one.status for one in host.reap(host.admin)] == [0]
+
+
+def held_over(host: Host, opcode: int, *cdws: int, sends: bytes = b"", flags: int = 0) -> Queue:
+    """Begin a command behind one that reads block 3, and a Format; both end, with nothing of the
+    first done yet, as Bus Master Enable is 0 until then."""
+    queue = host.io[1]
+    if sends:
+        host.put(sends)
+    begin(host, queue, 0x05, 1, nsid=1, prp1=DATA + PAGE, cdws=(3, 0, 0))  # Compare block 3
+    begin(host, queue, opcode, 2, nsid=1, cdws=cdws, flags=flags)
+    begin(host, host.admin, FORMAT, 3, nsid=1, cdws=(0,))  # 512 bytes
+    host.master(False)
+    finish(host)
+    assert host.rpu.controller.namespaces.blocks[1].block_size == 512
+    host.master()
+    host.service()
+    return queue
+
+
+@pytest.mark.parametrize(
+    ("opcode", "cdws", "sends"),
+    [
+        (0x01, (3, 0, 1 << 30), b""),
+        (0x08, (3, 0, 0), b""),
+        (0x09, (1, 4), struct.pack("<IIQIIQ", 0, 1, 3, 0, 1, 9)),
+        (0x19, (3, 0, 0), struct.pack("<QQII", 0, 8, 0, 0).ljust(32, b"\0")),
+    ],
+    ids=["write", "write-zeroes", "dataset-management", "copy"],
+)
+def test_a_command_that_was_held_does_not_use_the_offsets_of_the_format_before(
+    opcode: int, cdws: tuple[int, ...], sends: bytes
+) -> None:
+    with powered() as host:
+        host.create_io_queue()
+        queue = held_over(host, opcode, *cdws, sends=sends)
+        assert not host.executor.waiting
+        assert [(one.cid, one.status, one.dnr) for one in host.reap(queue)][1:] == [
+            (2, 0x084, False)
+        ]
+        assert is_empty(host.media[1])
+        assert io(host, WRITE, 1, 3, W) == 0
+
+
+def test_a_command_that_was_held_is_not_for_a_namespace_that_was_made_since() -> None:
+    with powered() as host:
+        queue = host.create_io_queue()
+        host.put(struct.pack("<IIQIIQ", 0, 1, 3, 0, 1, 9))
+        begin(host, queue, 0x09, 1, nsid=1, cdws=(1, 4))  # Dataset Management, of two ranges
+        begin(host, host.admin, 0x0D, 2, nsid=1, cdws=(1,))  # Delete
+        host.master(False)
+        finish(host)
+        host.master()
+        host.service()
+        assert not host.executor.waiting
+        assert [one.status for one in host.reap(queue)] == [0x002]
         assert [one.status for one in host.reap(host.admin)] == [0]
 
 

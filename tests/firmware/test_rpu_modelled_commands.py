@@ -133,6 +133,25 @@ def test_halves_of_a_fused_operation_end_one_after_the_other(host: Host, queue: 
     assert completions(host, queue) == {1: read, 2: read + written}
 
 
+def test_a_comparison_after_which_blocks_were_written_cannot_be_aborted(
+    host: Host, queue: Queue
+) -> None:
+    host.put(bytes(PAGE))
+    host.place(queue, COMPARE, 1, nsid=1, flags=FUSED_FIRST)
+    host.put(b"n" * PAGE, DATA + PAGE)
+    host.place(queue, WRITE, 2, nsid=1, flags=FUSED_SECOND, prp1=DATA + PAGE)
+    host.ring(queue)
+    host.service()
+    host.executor.run_all()
+    host.service()
+    assert os.pread(host.media[1].fd, 1, 0) == b"n"
+    host.place(host.admin, 0x08, 3, cdws=(1 << 16 | 1,))
+    host.ring(host.admin)
+    host.service()
+    assert [one.dw0 for one in host.reap(host.admin)] == [1]  # not aborted
+    assert list(completions(host, queue)) == [1, 2]  # with status 0
+
+
 def test_blocks_of_512_bytes_take_whole_pages() -> None:
     expected = model()
     with Host(settings=modelled(), shapes={1: NamespaceShape(1 << 20, 512)}) as host:

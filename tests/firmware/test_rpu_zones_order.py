@@ -124,3 +124,26 @@ def test_the_deletion_of_a_queue_sees_the_next_step_of_a_write_that_has_just_end
     host.service()
     assert [(one.cid, one.status) for one in host.reap(host.io[1])] == [(2, 0), (1, 0)]
     assert [(one.cid, one.status) for one in host.reap(host.admin)] == [(3, 0)]
+
+
+@pytest.mark.usefixtures("slow")
+@pytest.mark.parametrize("opcode", [WRITE, 0x7D, SEND], ids=["write", "append", "reset"])
+def test_a_command_that_was_held_over_a_format_does_not_use_the_zones_of_before(
+    host: Host, opcode: int
+) -> None:
+    host.put(b"\1" * BLOCK)
+    assert write(host, 16).status == 0
+    begin(host, 2, SEND, 16, 0, 0, RESET)
+    begin(host, 3, opcode, 16, 0, 0, RESET if opcode == SEND else 0)
+    host.place(host.admin, 0x80, 4, nsid=1, cdws=(0,))  # Format: 512 bytes
+    host.ring(host.admin)
+    host.service()
+    host.master(False)
+    while host.executor.waiting:
+        host.executor.run_next()
+        host.service()
+    host.master()
+    host.service()
+    assert not host.executor.waiting
+    assert [one.status for one in host.reap(host.admin)] == [0]
+    assert statuses(host)[-2:] == [(2, 0), (3, 0x084)]

@@ -19,9 +19,8 @@ def count_zero_blocks(controller: Controller, command: Command) -> Steps:
     """Dword 0 of the completion is how many blocks of a range contain zeroes only. The fields are
     those of Read."""
     blocks = target(controller, command)  # raises LBA Out of Range
-    while before := in_the_way(blocks.namespace, blocks.ranges, writes=False):
+    while before := in_the_way(blocks.in_flight, blocks.ranges, writes=False):
         yield before  # writes of the same blocks
-        blocks = target(controller, command)  # the namespace may be gone, or another
     namespace, media = blocks.namespace, blocks.namespace.media
     require_correctable(namespace, blocks.slba, blocks.blocks)
     size = blocks.length // blocks.blocks
@@ -32,7 +31,7 @@ def count_zero_blocks(controller: Controller, command: Command) -> Steps:
         zeroes = bytes(size)
         return sum(data[at : at + size] == zeroes for at in range(0, len(data), size))
 
-    work = controller.media_work.on_blocks(namespace.in_flight, blocks.ranges, read, writes=False)
+    work = controller.media_work.on_blocks(blocks.in_flight, blocks.ranges, read, writes=False)
     try:
         zeroes: int = yield work
     except MediaError as error:

@@ -179,7 +179,7 @@ class Controller:
         if self.timing is not None:
             from potash_firmware.rpu.timing.jobs import JobTime
 
-            self.job_time = JobTime(self.timing, self.deadlines, apu)
+            self.job_time = JobTime(self.timing, self.scheduler, apu)
         self.compute = Compute(
             settings.compute,
             engine,

@@ -4,14 +4,12 @@ Guest time is the host's monotonic clock, less the time in which the guest stood
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 from potash_firmware.rpu.statistics import Histogram
-
-T = TypeVar("T")
 
 
 class GuestClock:
@@ -137,21 +135,3 @@ class Deadlines:
         timer = Timer(step)
         self.put(due, timer)
         return timer
-
-    def until(self, due: int | None) -> Generator[Any, Any, None]:
-        """Wait for `due`, if there is such a time; how late it becomes is counted."""
-        if due is None:
-            return
-        while (late := self.clock.now() - due) < 0:
-            yield due
-        self.lateness.add(late)
-
-    def not_before(self, due: int | None, steps: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-        """End as `steps` do, with a result or an error, but not before `due`."""
-        try:
-            result = yield from steps
-        except Exception:
-            yield from self.until(due)
-            raise
-        yield from self.until(due)
-        return result

@@ -31,14 +31,18 @@ _MAY_PASS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EAGAIN, e
 
 
 class BlocksInFlight:
-    """Bytes of one namespace that the media executor reads or writes."""
+    """Bytes of one namespace that the media executor reads or writes.
 
-    def __init__(self) -> None:
+    A namespace that is formatted, detached or deleted gets another object, while the one that
+    commands of before refer to stays closed: their ranges may mean other blocks now.
+    """
+
+    def __init__(self, *, writes_alone: bool = False) -> None:
         self._ranges: dict[Future[Any], tuple[bool, bool, tuple[tuple[int, int], ...]]] = {}
         self._closed: Status | None = None
         self.busy = False
         """A command has to see what is there before it touches a block of the namespace."""
-        self.writes_alone = False
+        self.writes_alone = writes_alone
         """A write is of several steps, so not even two writes may be made at the same time."""
 
     @property
@@ -50,6 +54,18 @@ class BlocksInFlight:
     def closed(self, status: Status | None) -> None:
         self._closed = status
         self.busy = bool(self._ranges) or status is not None
+
+    def require_open(self) -> None:
+        """Raise NvmeError while no command may touch the blocks."""
+        if self._closed is not None:
+            raise NvmeError(self._closed, "no command may touch these blocks now", dnr=False)
+
+    def replaced(self) -> "BlocksInFlight":
+        """The object for commands from now on; those that refer to this one are refused."""
+        after = BlocksInFlight(writes_alone=self.writes_alone)
+        after.closed = self._closed
+        self.closed = self._closed or Status.INVALID_FIELD  # no longer an active namespace
+        return after
 
     @property
     def futures(self) -> "set[Future[Any]]":

@@ -271,6 +271,25 @@ class Scheduler:
         if not self.held:
             self.over.clear()
 
+    def until(self, due: int | None, *, abortable: bool = True) -> Steps[None]:
+        """Wait for `due`, if there is such a time; how late it becomes is counted."""
+        if due is None:
+            return
+        deadlines = self.deadlines
+        while (late := deadlines.clock.now() - due) < 0:
+            yield due if abortable else Wait(due, never)
+        deadlines.lateness.add(late)
+
+    def not_before(self, due: int | None, steps: Steps[T], *, abortable: bool = True) -> Steps[T]:
+        """End as `steps` do, with a result or an error, but not before `due`."""
+        try:
+            result = yield from steps
+        except Exception:
+            yield from self.until(due, abortable=abortable)
+            raise
+        yield from self.until(due, abortable=abortable)
+        return result
+
     def time_passes(self) -> bool:
         """Continue the tasks whose time has come. True if there were any."""
         any_due = False

@@ -73,7 +73,7 @@ def format_nvm(controller: Controller, command: Command) -> Steps:
     if controller.timing is not None:
         nsid = command.entry.nsid
         nsids = controller.namespaces.attached_blocks if nsid == BROADCAST_NSID else [nsid]
-        yield from controller.deadlines.until(controller.timing.erase(nsids))
+        yield from controller.scheduler.until(controller.timing.erase(nsids))
     return result
 
 

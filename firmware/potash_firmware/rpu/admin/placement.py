@@ -211,7 +211,7 @@ def management_send(controller: Controller, command: Command) -> Steps:
         raise NvmeError(Status.INVALID_FIELD, "the namespace has fewer placement identifiers")
     data = bytes(controller.transfer.receive(command, 2 * count))
     due = controller.placement.update(namespace.nsid, struct.unpack(f"<{count}H", data))
-    yield from controller.deadlines.until(due)
+    yield from controller.scheduler.until(due)
     return None
 
 

@@ -27,7 +27,7 @@ def load_program(controller: Controller, command: Command) -> Steps:
     if controller.timing is not None:
         due = controller.timing.memory(fields.numb, fields.numb)
     steps = steps_of(lambda: programs.load(fields, piece))
-    return (yield from controller.deadlines.not_before(due, steps))
+    return (yield from controller.scheduler.not_before(due, steps))
 
 
 def program_activation(controller: Controller, command: Command) -> Steps:

@@ -110,6 +110,6 @@ def _timed(handler: Handler, charge: Charge) -> Handler:
         assert timing is not None
         due = charge(controller, timing, command)
         steps = steps_of(lambda: handler(controller, command))
-        return controller.deadlines.not_before(due, steps)
+        return controller.scheduler.not_before(due, steps)
 
     return run

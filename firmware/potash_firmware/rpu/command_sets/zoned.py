@@ -4,7 +4,6 @@ Source: NVM Express Zoned Namespace Command Set Specification 1.1, section 3.
 """
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -90,8 +89,7 @@ def _write(controller: Controller, command: Command, handler: Handler, charge: C
     moves_data = charge is _write_time
     blocks = target(controller, command, moves_data=moves_data)
     namespace = _zoned(controller, command)
-    while before := _resets(namespace, blocks.slba):
-        yield before
+    yield from _no_reset(namespace, blocks.slba)
     require_writable(controller, namespace)
     if moves_data:  # memory that is not there is refused before the write pointer moves
         controller.transfer.views(command, blocks.length, write=False)
@@ -111,7 +109,7 @@ def _write(controller: Controller, command: Command, handler: Handler, charge: C
             )
         return handler(controller, command)
 
-    return (yield from controller.deadlines.not_before(due, steps_of(claimed_and_written)))
+    return (yield from controller.scheduler.not_before(due, steps_of(claimed_and_written)))
 
 
 def zone_append(controller: Controller, command: Command) -> Steps:
@@ -119,10 +117,7 @@ def zone_append(controller: Controller, command: Command) -> Steps:
     zslba = target(controller, command).slba
     namespace = _zoned(controller, command)
     zone = namespace.zones.starting(zslba)
-    while before := _resets(namespace, zslba):
-        yield before
-        namespace = _zoned(controller, command)  # the namespace may be gone, or another
-        zone = namespace.zones.starting(zslba)
+    yield from _no_reset(namespace, zslba)
     namespace.zones.require_writable(zone)
     lba = zone.first + zone.pointer
     entry = command.entry._replace(cdw10=lba & 0xFFFF_FFFF, cdw11=lba >> 32)
@@ -130,10 +125,12 @@ def zone_append(controller: Controller, command: Command) -> Steps:
     return lba
 
 
-def _resets(namespace: ZonedNamespace, lba: int) -> set[Future[object]]:
-    """The work to wait for where the zone of a block is being reset."""
-    first = namespace.zones.of(lba).first * namespace.block_size
-    return in_the_way(namespace, ((first, 1),), writes=True)
+def _no_reset(namespace: ZonedNamespace, lba: int) -> Steps:
+    """Wait while the zone of a block is being reset. Raises NvmeError."""
+    in_flight, first = namespace.in_flight, namespace.zones.of(lba).first * namespace.block_size
+    while before := in_the_way(in_flight, ((first, 1),), writes=True):
+        yield before
+    return None
 
 
 def _store_claims(controller: Controller, namespace: ZonedNamespace) -> Steps:
@@ -173,12 +170,8 @@ def zone_management_send(controller: Controller, command: Command) -> Steps:
     require_writable(controller, namespace)
     if not fields.select_all:
         zones.starting(fields.slba)
-        while before := _resets(namespace, fields.slba):
-            yield before
-            namespace = _zoned(controller, command)  # the namespace may be gone, or another
-            zones = namespace.zones
-            require_writable(controller, namespace)
-            zones.starting(fields.slba)
+        yield from _no_reset(namespace, fields.slba)
+        require_writable(controller, namespace)
     selected = zones.selected(action, fields.slba, every=fields.select_all)
     if action is zoned.ZoneSendAction.RESET:
         return (yield from _reset(controller, namespace, selected)) if selected else None
@@ -196,7 +189,7 @@ def _reset(controller: Controller, namespace: ZonedNamespace, zones: list[Zone])
     """Deallocate zones, which are empty when that is durable."""
     block_size, size = namespace.block_size, namespace.zones.size
     ranges = tuple((zone.first * block_size, size * block_size) for zone in zones)
-    media = namespace.media
+    media, in_flight = namespace.media, namespace.in_flight
 
     def erase() -> None:
         for first, length in ranges:
@@ -205,15 +198,13 @@ def _reset(controller: Controller, namespace: ZonedNamespace, zones: list[Zone])
         media.flush()
 
     def emptied() -> Steps:
-        while before := in_the_way(namespace, ranges, writes=True, alone=True):
+        while before := in_the_way(in_flight, ranges, writes=True, alone=True):
             yield before
         require_writable(controller, namespace)
         # Other commands find the zones empty when this has ended.
         namespace.zones.empty(zones)
         try:
-            yield controller.media_work.on_blocks(
-                namespace.in_flight, ranges, erase, writes=True, alone=True
-            )
+            yield controller.media_work.on_blocks(in_flight, ranges, erase, writes=True, alone=True)
         except MediaError as error:
             failed = write_error(controller, namespace, error)
             namespace.zones.not_emptied(zones)
@@ -228,7 +219,7 @@ def _reset(controller: Controller, namespace: ZonedNamespace, zones: list[Zone])
         return None
 
     due = None if controller.timing is None else controller.timing.trim(namespace.nsid, ranges)
-    return (yield from controller.deadlines.not_before(due, emptied()))
+    return (yield from controller.scheduler.not_before(due, emptied()))
 
 
 def zone_management_receive(controller: Controller, command: Command) -> Result:

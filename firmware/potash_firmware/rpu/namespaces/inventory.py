@@ -213,7 +213,7 @@ class Namespaces:
         namespace = self.attached.get(nsid)
         if not isinstance(namespace, Namespace) or namespace.in_flight.busy:
             namespace = self.of_kind(Namespace, nsid)
-            require_open(namespace)
+            namespace.in_flight.require_open()
         return namespace
 
     def require_usable(self, nsid: int) -> None:
@@ -222,7 +222,7 @@ class Namespaces:
         if not isinstance(namespace, Namespace) or namespace.in_flight.busy:
             namespace = self.active(nsid)
             if not isinstance(namespace, ComputeNamespace):
-                require_open(namespace)
+                namespace.in_flight.require_open()
 
     def absent(self, nsid: int) -> NvmeError:
         """The error of a command whose namespace is not there (Base 2.0, section 3.2.1).
@@ -245,10 +245,3 @@ class Namespaces:
         namespace."""
         namespace = self.blocks.get(nsid)
         return namespace is not None and namespace.knows_deallocated
-
-
-def require_open(namespace: Namespace | MemoryNamespace) -> None:
-    """Raise NvmeError while no command may touch the namespace's blocks."""
-    closed = namespace.in_flight.closed
-    if closed is not None:
-        raise NvmeError(closed, dnr=False, detail=f"namespace {namespace.nsid} is closed")

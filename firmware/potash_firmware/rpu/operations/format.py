@@ -96,7 +96,7 @@ class Formatting:
         before = [namespace.in_flight.closed for namespace in namespaces]
         for namespace in namespaces:
             namespace.in_flight.closed = Status.FORMAT_IN_PROGRESS
-        yield from self.operations.quiet([one.in_flight for one in namespaces])
+        yield from self.operations.quiet(namespaces)
         if erases:  # what jobs have read of the blocks is user data too
             yield self.erase_accelerators()
         # Those that a failure leaves alone are as they were.

@@ -210,7 +210,7 @@ class Management:
         """Wait for whatever was begun on these namespaces; programs are stopped."""
         self._stop_programs(namespaces)
         yield from self.operations.quiet(
-            [one.in_flight for one in namespaces if not isinstance(one, ComputeNamespace)]
+            [one for one in namespaces if not isinstance(one, ComputeNamespace)]
         )
         yield self._stop_programs(namespaces)
         return None

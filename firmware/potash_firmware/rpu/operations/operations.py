@@ -7,13 +7,15 @@ one has ended."""
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_firmware.rpu.command import Steps
-from potash_firmware.rpu.media_work import BlocksInFlight, MediaWork
+from potash_firmware.rpu.media_work import MediaWork
+from potash_firmware.rpu.namespaces.memory import MemoryNamespace
+from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.scheduler import Scheduler, Signal, Task
 
 log = logging.getLogger(__name__)
@@ -73,12 +75,18 @@ class Operations:
         """A controller reset: drop the commands' operations that have begun nothing."""
         self._queue = deque(one for one in self._queue if not one.of_command)
 
-    def quiet(self, blocks: Iterable[BlocksInFlight]) -> Steps:
-        """Wait for whatever was begun on these blocks, on which nothing new may begin."""
+    def quiet(self, namespaces: Sequence[Namespace | MemoryNamespace]) -> Steps:
+        """Wait for all work on these namespaces, on which nothing new may begin.
+
+        A command that still has steps after that, as it is held while Bus Master Enable is 0, must
+        not take them.
+        """
         yield self._media_work.unfinished | self._scheduler.calls
         # A command that had begun may have a next step, which is what it has begun now.
-        while going_on := set().union(*(one.futures for one in blocks)):
+        while going_on := set().union(*(one.in_flight.futures for one in namespaces)):
             yield going_on
+        for namespace in namespaces:
+            namespace.in_flight = namespace.in_flight.replaced()
         return None
 
     def command(self, steps: Steps, *, exclusive: bool = True) -> Steps:

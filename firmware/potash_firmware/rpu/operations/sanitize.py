@@ -258,7 +258,7 @@ class Sanitizing:
 
     def _work(self) -> Steps:
         namespaces = list(self.namespaces.blocks.values())
-        yield from self.operations.quiet([one.in_flight for one in namespaces])
+        yield from self.operations.quiet(namespaces)
         yield self.erase_accelerators()
         media = [namespace.media for namespace in namespaces]
         fields, size = self._fields, sum(one.size for one in media)

@@ -18,8 +18,8 @@ from potash_device.timing.cores import Cores, Job, Price, Work
 from potash_device.timing.requests import Op
 from potash_firmware.mailbox import messages
 from potash_firmware.mailbox.shared import ENGINE_ROWS, Row, Word, unshared_row
-from potash_firmware.rpu.deadlines import Deadlines, Timer
-from potash_firmware.rpu.scheduler import Signal, Steps, Wait
+from potash_firmware.rpu.deadlines import Timer
+from potash_firmware.rpu.scheduler import Scheduler, Signal, Steps, Wait
 from potash_firmware.rpu.timing.holding import RunningJob
 from potash_firmware.rpu.timing.modelled import ModelledTime
 
@@ -76,9 +76,9 @@ class _Ended(NamedTuple):
 class JobTime:
     """The modelled time of all jobs of one controller."""
 
-    def __init__(self, timing: ModelledTime, deadlines: Deadlines, apu: Apu) -> None:
+    def __init__(self, timing: ModelledTime, scheduler: Scheduler, apu: Apu) -> None:
         self._timing = timing
-        self._deadlines = deadlines
+        self._scheduler = scheduler
         self._apu = apu
         self._price = Price(timing.processor)
         self._cores = Cores()
@@ -189,7 +189,7 @@ class JobTime:
         try:
             if timed.due is None:
                 yield Wait(timed.known)
-            yield from self._deadlines.until(timed.due)
+            yield from self._scheduler.until(timed.due)
         except GeneratorExit:
             self._drop(timed)
             raise
@@ -274,7 +274,7 @@ class JobTime:
 
     def _call(self, at: int, timed: Timed, step: Callable[[], None]) -> None:
         """Take a step at a time, unless the job is gone by then."""
-        timed.timer = self._deadlines.call(at, step)
+        timed.timer = self._scheduler.deadlines.call(at, step)
 
     def _read(self, read: messages.Read, at: int) -> int:
         """The time at which the drive has read a range that is requested at a given time."""

@@ -26,6 +26,7 @@ from potash_firmware.rpu.command_sets.nvm import blocks
 from potash_firmware.rpu.command_sets.nvm.copy import source_memory
 from potash_firmware.rpu.command_sets.nvm.limits import MOST_SOURCE_RANGES
 from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.media_work import BlocksInFlight
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace
 
@@ -37,6 +38,7 @@ class CopySource(NamedTuple):
     """Bytes of a namespace, from byte `first` on."""
 
     namespace: Namespace | MemoryNamespace
+    in_flight: BlocksInFlight
     first: int
     length: int
 
@@ -88,7 +90,7 @@ def copy(controller: Controller, command: Command) -> Steps:
     if controller.timing is not None:
         due = _modelled(controller.timing, sources, total)
     steps = _copy_parts(controller, command, _parts(sources, target), at_once=total <= AT_ONCE)
-    return (yield from controller.deadlines.not_before(due, steps))
+    return (yield from controller.scheduler.not_before(due, steps))
 
 
 def _modelled(timing: ModelledTime, sources: Sequence[CopySource], total: int) -> int:
@@ -104,7 +106,7 @@ def _bytes(controller: Controller, target: MemoryNamespace, one: MemorySourceRan
     namespace = source_memory(controller, target.nsid, one.snsid, one.sopt)
     require_granularity(one.saddr, one.nbyte)
     namespace.require_range(one.saddr, one.nbyte)
-    return CopySource(namespace, one.saddr, one.nbyte)
+    return CopySource(namespace, namespace.in_flight, one.saddr, one.nbyte)
 
 
 def _blocks(controller: Controller, target: MemoryNamespace, one: BlockSourceRange) -> CopySource:
@@ -121,7 +123,7 @@ def _blocks(controller: Controller, target: MemoryNamespace, one: BlockSourceRan
     controller.reachability.require_copyable(target.nsid, one.snsid, one.sopt)
     first, length = namespace.byte_range(one.slba, one.blocks)
     blocks.require_correctable(namespace, one.slba, one.blocks)
-    return CopySource(namespace, first, length)
+    return CopySource(namespace, namespace.in_flight, first, length)
 
 
 def _parts(sources: Sequence[CopySource], target: memoryview) -> Iterator[Part]:
@@ -143,14 +145,14 @@ def _copy_parts(
         namespace, ranges = source.namespace, ((source.first, source.length),)
         _require_there(controller, namespace)
         if isinstance(namespace, Namespace):
-            while before := blocks.in_the_way(namespace, ranges, writes=False):
+            while before := blocks.in_the_way(source.in_flight, ranges, writes=False):
                 yield before
                 _require_there(controller, namespace)
         try:
             if at_once and _copy_inline(source, target):
                 continue
             yield controller.media_work.on_blocks(
-                namespace.in_flight, ranges, _copy_job(source, target), writes=False
+                source.in_flight, ranges, _copy_job(source, target), writes=False
             )
         except MediaError as error:
             raise _nvme_error(controller, namespace, error) from None
@@ -170,7 +172,7 @@ def _require_there(controller: Controller, namespace: Namespace | MemoryNamespac
 
 def _copy_inline(source: CopySource, target: memoryview) -> bool:
     """Copy if that takes no access to a disk, and return True if so. Raises MediaError."""
-    namespace, first, length = source
+    namespace, _, first, length = source
     if isinstance(namespace, MemoryNamespace):
         target[:] = namespace.memory.bytes[first : first + length]
         return True
@@ -178,7 +180,7 @@ def _copy_inline(source: CopySource, target: memoryview) -> bool:
 
 
 def _copy_job(source: CopySource, target: memoryview) -> Callable[[], None]:
-    namespace, first, length = source
+    namespace, _, first, length = source
     dulbe = isinstance(namespace, Namespace) and namespace.dulbe
     media = namespace.media
 

@@ -19,7 +19,7 @@ from potash_device.media.errors import MediaError
 from potash_device.media.store import Media
 from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.namespaces.inventory import require_open
+from potash_firmware.rpu.media_work import BlocksInFlight
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.protection.request import ProtectionRequest, Tags
 from potash_firmware.rpu.transfer import MAX_TRANSFER, check_size
@@ -43,8 +43,8 @@ class Target:
     """
 
     __slots__ = (
-        "blocks", "deac", "fua", "length", "namespace", "offset", "placement", "protection",
-        "ranges", "slba",
+        "blocks", "deac", "fua", "in_flight", "length", "namespace", "offset", "placement",
+        "protection", "ranges", "slba",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +59,7 @@ class Target:
         placement: int = 0,
     ) -> None:
         self.namespace, self.slba, self.blocks = namespace, slba, blocks
+        self.in_flight = namespace.in_flight
         self.fua, self.deac, self.protection, self.placement = fua, deac, protection, placement
         self.offset = slba * namespace.block_size
         self.length = blocks * namespace.block_size
@@ -237,19 +238,23 @@ _NOTHING: set[Future[object]] = set()
 
 
 def in_the_way(
-    namespace: Namespace, ranges: Iterable[tuple[int, int]], *, writes: bool, alone: bool = False
+    in_flight: BlocksInFlight,
+    ranges: Iterable[tuple[int, int]],
+    *,
+    writes: bool,
+    alone: bool = False,
 ) -> "set[Future[object]]":
     """Work that has to end before a command may touch `ranges` of first byte and length.
 
     The command excludes reads if it `writes`, and all others if `alone`. Yield the set and call
-    again until it is empty, as other work may have begun meanwhile. Raises NvmeError if the
-    namespace was closed since the command began: one that waited, or was held while Bus Master
-    Enable was 0, must not touch blocks that are being formatted.
+    again until it is empty, as other work may have begun meanwhile. `in_flight` is that of the
+    namespace when `ranges` were computed. Raises NvmeError if it was closed since: a command that
+    waited, or was held while Bus Master Enable was 0, must not touch blocks that are or were
+    formatted.
     """
-    in_flight = namespace.in_flight
     if not in_flight.busy:  # a closed namespace is busy, too
         return _NOTHING
-    require_open(namespace)
+    in_flight.require_open()
     return _NOTHING.union(
         *(
             in_flight.in_the_way(first, length, writes=writes, alone=alone)
@@ -285,14 +290,13 @@ def carry_out(
 
     Other commands are served between two of them; a reset or the deletion of the queue ends it.
     """
+    in_flight = namespace.in_flight
     for part in parts:
         ranges = ((part.first, part.length),)
-        while before := in_the_way(namespace, ranges, writes=writes):
+        while before := in_the_way(in_flight, ranges, writes=writes):
             yield before
         try:
-            yield controller.media_work.on_blocks(
-                namespace.in_flight, ranges, part.call, writes=writes
-            )
+            yield controller.media_work.on_blocks(in_flight, ranges, part.call, writes=writes)
         except MediaError as error:
             raise failed(controller, namespace, error) from None
         if command.queue.closed:

@@ -161,7 +161,7 @@ def _write(
     placement = placement_of(controller, fields.dtype, fields.dspec)
 
     def steps() -> Steps:
-        while before := in_the_way(namespace, ranges, writes=True, alone=True):
+        while before := in_the_way(destination.in_flight, ranges, writes=True, alone=True):
             yield before
         # Only now: the commands that were waited for may have changed the sources.
         for one in sources:
@@ -174,7 +174,7 @@ def _write(
         namespace.claim(destination.slba, destination.blocks)
         try:
             error = yield controller.media_work.on_blocks(
-                namespace.in_flight,
+                destination.in_flight,
                 ranges,
                 partial(_move, destination, sources, memory, namespace.dulbe, durable),
                 writes=True,
@@ -198,7 +198,7 @@ def _write(
         due = controller.timing.copy(
             namespace.nsid, ranges[1:], destination.offset, length, fua=fua, stream=stream
         )
-    return (yield from controller.deadlines.not_before(due, steps()))
+    return (yield from controller.scheduler.not_before(due, steps()))
 
 
 def _move(

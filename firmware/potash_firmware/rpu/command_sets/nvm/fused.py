@@ -150,8 +150,12 @@ class _CompareAndWrite:
                 why = error.detail if isinstance(error, NvmeError) else "it was aborted"
                 self._first_failed(why)
             raise
-        steps = self._compared(blocks, work)
-        return (yield from self.controller.deadlines.not_before(self._compare_due, steps))
+        # The second command may have written already, so the first must not be aborted now.
+        return (
+            yield from self.controller.scheduler.not_before(
+                self._compare_due, self._compared(blocks, work), abortable=False
+            )
+        )
 
     def write(self) -> Steps:
         """Wait for the same job, and report the write.
@@ -171,7 +175,7 @@ class _CompareAndWrite:
         blocks, work = self._work
         yield Wait({work}, never)
         steps = self._written(blocks, work)
-        return (yield from self.controller.deadlines.not_before(self._write_due, steps))
+        return (yield from self.controller.scheduler.not_before(self._write_due, steps))
 
     def _free_blocks(self) -> Generator[Any, Any, Target]:
         """The blocks of both commands, once nothing is in the way. Raises NvmeError."""
@@ -190,14 +194,14 @@ class _CompareAndWrite:
             )
             raise self._second_error
         require_pointer(first)
+        blocks = target(controller, first)
+        if blocks.blocks > COMPARE_AND_WRITE_BLOCKS:
+            raise NvmeError(
+                Status.ATOMIC_WRITE_UNIT_EXCEEDED,
+                f"{blocks.blocks} blocks cannot be compared and written as one",
+            )
         while True:
-            blocks = target(controller, first)
-            if blocks.blocks > COMPARE_AND_WRITE_BLOCKS:
-                raise NvmeError(
-                    Status.ATOMIC_WRITE_UNIT_EXCEEDED,
-                    f"{blocks.blocks} blocks cannot be compared and written as one",
-                )
-            self._before = in_the_way(blocks.namespace, blocks.ranges, writes=True, alone=True)
+            self._before = in_the_way(blocks.in_flight, blocks.ranges, writes=True, alone=True)
             if not self._before:
                 return blocks
             yield self._before
@@ -226,7 +230,7 @@ class _CompareAndWrite:
             return Outcome(None, _stored(content, durable=durable))
 
         future = controller.media_work.on_blocks(
-            namespace.in_flight, blocks.ranges, work, writes=True, alone=True
+            blocks.in_flight, blocks.ranges, work, writes=True, alone=True
         )
         self._work = blocks, future
         return future

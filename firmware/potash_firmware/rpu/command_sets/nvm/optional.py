@@ -46,16 +46,15 @@ from potash_firmware.rpu.protection.request import CHECKS
 def compare(controller: Controller, command: Command) -> Steps:
     """Succeed if the blocks, and their metadata but for protection information, are the host's."""
     blocks = target(controller, command)
-    while before := in_the_way(blocks.namespace, blocks.ranges, writes=False):
+    while before := in_the_way(blocks.in_flight, blocks.ranges, writes=False):
         yield before
-        blocks = target(controller, command)  # the namespace may be gone, or another
     namespace = blocks.namespace
     expected = expected_of(controller, command, blocks)
     require_correctable(namespace, blocks.slba, blocks.blocks)
     stored = content_of(blocks)
     try:
         yield controller.media_work.on_blocks(
-            namespace.in_flight,
+            blocks.in_flight,
             blocks.ranges,
             partial(stored.fetch, dulbe=namespace.dulbe),
             writes=False,
@@ -191,4 +190,4 @@ def dataset_management(controller: Controller, command: Command) -> Steps:
 
     due = None if controller.timing is None else controller.timing.trim(namespace.nsid, ranges)
     steps = carry_out(controller, command, namespace, parts(), write_error, writes=True)
-    return (yield from controller.deadlines.not_before(due, steps))
+    return (yield from controller.scheduler.not_before(due, steps))

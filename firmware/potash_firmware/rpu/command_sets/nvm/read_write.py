@@ -51,9 +51,8 @@ def flush(controller: Controller, command: Command) -> Steps:
 def read(controller: Controller, command: Command) -> Steps:
     """Media to guest memory."""
     blocks = target(controller, command)
-    while before := in_the_way(blocks.namespace, blocks.ranges, writes=False):
+    while before := in_the_way(blocks.in_flight, blocks.ranges, writes=False):
         yield before
-        blocks = target(controller, command)  # the namespace may be gone, or another
     namespace = blocks.namespace
     content = Plain(blocks) if blocks.protection is None else Pairs(blocks)
     content.require_host(controller.transfer, command, write=True)
@@ -65,7 +64,7 @@ def read(controller: Controller, command: Command) -> Steps:
             fetch = partial(content.fetch, dulbe=dulbe)
             yield Wait(
                 controller.media_work.on_blocks(
-                    namespace.in_flight, blocks.ranges, fetch, writes=False
+                    blocks.in_flight, blocks.ranges, fetch, writes=False
                 )
             )
     except MediaError as error:
@@ -80,9 +79,8 @@ def read(controller: Controller, command: Command) -> Steps:
 def write(controller: Controller, command: Command) -> Steps:
     """Guest memory to media; durable before it completes if the host wants it so."""
     blocks = target(controller, command)
-    while before := in_the_way(blocks.namespace, blocks.ranges, writes=True):
+    while before := in_the_way(blocks.in_flight, blocks.ranges, writes=True):
         yield before
-        blocks = target(controller, command)  # the namespace may be gone, or another
     namespace = blocks.namespace
     content = Plain(blocks) if blocks.protection is None else Pairs(blocks)
     content.require_host(controller.transfer, command, write=False)
@@ -100,7 +98,7 @@ def write(controller: Controller, command: Command) -> Steps:
                 content.protect()
             store = partial(content.store, durable=durable)
             work = controller.media_work.on_blocks(
-                namespace.in_flight, blocks.ranges, store, writes=True
+                blocks.in_flight, blocks.ranges, store, writes=True
             )
             yield Wait(work, work.cancel)
     except MediaError as error:
