@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potash.models.builder import FusedActivation, GraphBuilder, Padding
 from potash_device.vta.config import Config
 from potash_device.vta.isa import Gemm
 from potash_firmware.tflite.arithmetic.ramps import Scale
@@ -17,6 +16,7 @@ from potash_firmware.tflite.arithmetic.requantization import Steps, requantize
 from potash_firmware.tflite.quantization import Multiplier, QuantizationError
 from potash_firmware.tflite.runtime import inspect
 from potash_firmware.vta_runtime.schedules import Plane
+from support.graph_builder import FusedActivation, GraphBuilder, Padding
 from support.tflite import Int8, bench, litert_only, reference, scale_down
 
 SMALL = Config(

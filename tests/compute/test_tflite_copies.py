@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from potash.models.builder import GraphBuilder, Tensor
 from potash_device.vta.config import Config
 from potash_firmware.tflite.runtime import Model, inspect
+from support.graph_builder import GraphBuilder, Tensor
 from support.tflite import bench, nothing_kept, reference
 from support.tflite_values import SMALL, spread
 

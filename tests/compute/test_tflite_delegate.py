@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from potash.models.builder import GraphBuilder
 from potash_device import cache
 from potash_device.vta.config import Config
 from potash_device.vta.stream import StreamError
@@ -26,6 +25,7 @@ from potash_firmware.tflite.operators import addition as adder
 from potash_firmware.tflite.partition import Partition
 from potash_firmware.tflite.runtime import ModelError, inspect
 from potash_firmware.tflite.writer import FusedActivation, ModelBuilder, add_model
+from support.graph_builder import GraphBuilder
 from support.tflite import Bench, bench, nothing_kept, reference
 
 __all__ = ["nothing_kept"]

@@ -13,7 +13,6 @@ from ai_edge_litert import schema_py_generated as schema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potash.models.builder import FusedActivation, GraphBuilder, Tensor
 from potash_device.vta.config import Config
 from potash_device.vta.isa import Alu
 from potash_firmware.tflite.arithmetic import lines
@@ -21,6 +20,7 @@ from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.operators import addition, pointwise
 from potash_firmware.tflite.partition import Partition
 from potash_firmware.tflite.runtime import Model, inspect
+from support.graph_builder import FusedActivation, GraphBuilder, Tensor
 from support.tflite import Bench, Int8, bench, nothing_kept, reference
 
 __all__ = ["nothing_kept"]

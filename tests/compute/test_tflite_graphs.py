@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from potash.models.builder import GraphBuilder
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_device.vta.fast import compiling
@@ -23,6 +22,7 @@ from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.runtime import Model
 from potash_firmware.vta_runtime import Runtime, VtaMemoryError
+from support.graph_builder import GraphBuilder
 from support.tflite import litert_only, reference
 from support.tflite_graphs import Network, network
 from support.tflite_values import SMALL, spread

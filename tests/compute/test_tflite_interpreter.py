@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from potash import doctor
-from potash.models.builder import GraphBuilder, Padding
 from potash.programs.examples import Example
 from potash.programs.execution import execute
 from potash_firmware.bpf.engine import Engine, usable
@@ -21,6 +20,7 @@ from potash_firmware.tflite import LITERT, TFLITE_RUNTIME, runtime_package
 from potash_firmware.tflite.operators import convolution
 from potash_firmware.tflite.runtime import ModelError
 from potash_firmware.tflite.validation import operators
+from support.graph_builder import GraphBuilder, Padding
 from support.tflite import bench, nothing_kept, reference
 from support.tflite_graphs import network
 

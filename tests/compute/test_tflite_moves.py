@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potash.models.builder import GraphBuilder, Padding, Tensor
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.isa import Load, Store
 from potash_firmware.tflite.capi import BuiltinOperator, Node, Options, TensorType
@@ -18,6 +17,7 @@ from potash_firmware.tflite.operators import lower
 from potash_firmware.tflite.runtime import inspect
 from potash_firmware.vta_runtime.schedules import MovedAxis, common_axes
 from potash_firmware.vta_runtime.schedules.transfers import Axis
+from support.graph_builder import GraphBuilder, Padding, Tensor
 from support.tflite import bench, reference
 from support.tflite_moves import CONFIGS, Make, run
 from support.tflite_values import SMALL, spread

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from potash.models.builder import GraphBuilder, Padding
 from potash_device import cache
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
@@ -26,6 +25,7 @@ from potash_firmware.tflite.partition_cache import Record
 from potash_firmware.tflite.runtime import Model, inspect
 from potash_firmware.vta_runtime import Runtime
 from potash_firmware.vta_runtime.schedules import Convolution
+from support.graph_builder import GraphBuilder, Padding
 from support.tflite import Int8, bench, reference
 from support.variables import Stateful
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potash.models.builder import FusedActivation, GraphBuilder, Padding, Tensor
 from potash_device.vta.config import Config
 from potash_device.vta.isa import Alu, AluOpcode
 from potash_firmware.tflite.arithmetic.requantization import Steps, divide
@@ -17,6 +16,7 @@ from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.lowering import Rounding
 from potash_firmware.tflite.runtime import infer, inspect
 from potash_firmware.vta_runtime.schedules import Plane
+from support.graph_builder import FusedActivation, GraphBuilder, Padding, Tensor
 from support.tflite import Bench, Int8, bench, reference
 from support.tflite_values import SMALL, spread
 

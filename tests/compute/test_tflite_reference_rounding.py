@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from potash.models.builder import GraphBuilder
 from potash_firmware.apu.models import DRAM_BYTES
+from support.graph_builder import GraphBuilder
 from support.tflite import bench, reference
 
 COUNT = 4096

@@ -9,12 +9,12 @@ from ai_edge_litert import schema_py_generated as schema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potash.models.builder import GraphBuilder
 from potash_device.vta.config import Config
 from potash_firmware.tflite.capi import BuiltinOperator
 from potash_firmware.tflite.operators.pooling import MOST_PARTS
 from potash_firmware.tflite.operators.resizing import Mix, runs
 from potash_firmware.tflite.runtime import inspect
+from support.graph_builder import GraphBuilder
 from support.tflite import Bench, bench, reference
 from support.tflite_values import SMALL, spread
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from potash.models.builder import FusedActivation, GraphBuilder, Padding
 from potash_firmware.tflite.lowering import Rounding
+from support.graph_builder import FusedActivation, GraphBuilder, Padding
 from support.tflite import Bench, bench, nothing_kept, reference
 
 __all__ = ["nothing_kept"]

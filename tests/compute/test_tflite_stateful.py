@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from potash.models.builder import GraphBuilder, Padding, Tensor
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_firmware.tflite.delegate import NO_ROOM, VtaDelegate
@@ -16,6 +15,7 @@ from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.runtime import Model, ModelError, inspect
 from potash_firmware.tflite.variables import claims, plan
 from potash_firmware.vta_runtime import Runtime
+from support.graph_builder import GraphBuilder, Padding, Tensor
 from support.model_fuzz import packed, unpacked
 from support.tflite import Int8, bench, nothing_kept  # noqa: F401
 from support.variables import OPERATOR, Stateful, call_once, handle, joined

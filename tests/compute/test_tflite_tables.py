@@ -10,10 +10,10 @@ from ai_edge_litert import schema_py_generated as schema
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from potash.models.builder import GraphBuilder, Padding
 from potash_device.vta.config import Config
 from potash_firmware.tflite.arithmetic import pieces
 from potash_firmware.tflite.runtime import inspect
+from support.graph_builder import GraphBuilder, Padding
 from support.tflite import Bench, Int8, bench, litert_only, nothing_kept, reference
 
 __all__ = ["nothing_kept"]

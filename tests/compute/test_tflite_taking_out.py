@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from potash.models.builder import GraphBuilder, Tensor
 from potash_device.vta.config import Config
 from potash_firmware.tflite.capi import BuiltinOperator
+from support.graph_builder import GraphBuilder, Tensor
 from support.tflite import bench, reference
 from support.tflite_moves import CONFIGS, Make, run
 from support.tflite_values import spread

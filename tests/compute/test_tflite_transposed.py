@@ -10,11 +10,11 @@ from ai_edge_litert import schema_py_generated as schema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potash.models.builder import FusedActivation, GraphBuilder, Padding, Tensor
 from potash_device.vta.config import Config
 from potash_firmware.tflite.capi import BuiltinOperator
 from potash_firmware.tflite.runtime import inspect
 from potash_firmware.tflite.validation import ModelError, validate
+from support.graph_builder import FusedActivation, GraphBuilder, Padding, Tensor
 from support.tflite import bench, litert_only, reference
 from support.tflite_values import SMALL, spread
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from potash.models.builder import FusedActivation, GraphBuilder, Padding, Tensor
 from potash_firmware.tflite.validation import ModelError, validate
 from potash_firmware.tflite.writer import ModelBuilder
 from support import model_fuzz
+from support.graph_builder import FusedActivation, GraphBuilder, Padding, Tensor
 from support.tflite import bench, reference
 
 Code = schema.BuiltinOperator

@@ -5,7 +5,6 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from potash.models.builder import FusedActivation, GraphBuilder, Padding
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_device.vta.encoding import INSTRUCTION_BYTES
@@ -15,6 +14,7 @@ from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.runtime import Model
 from potash_firmware.tflite.streams import split
 from potash_firmware.vta_runtime import Runtime
+from support.graph_builder import FusedActivation, GraphBuilder, Padding
 from support.tflite import reference
 
 SHAPE = (1, 12, 12, 20)

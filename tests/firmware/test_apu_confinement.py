@@ -26,7 +26,6 @@ from csd_spec.opcodes import IoOpcode, Operation
 from csd_spec.status import StatusId, VendorStatus
 from nvme_spec.status import Status
 from potash.models import networks
-from potash.models.builder import GraphBuilder
 from potash_device.vta.fast.simulator import DIVIDED_AT
 from potash_firmware import confinement
 from potash_firmware.apu import compile_service
@@ -40,6 +39,7 @@ from potash_firmware.tflite.runtime import infer
 from support import attacks
 from support.apu import CONFIG, Board, board, program
 from support.bpf import call, exit_, insn, load, mov, store
+from support.graph_builder import GraphBuilder
 from support.processes import children, descendants, name
 
 CONFINING = pytest.mark.skipif(

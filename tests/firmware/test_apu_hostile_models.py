@@ -14,10 +14,10 @@ from ai_edge_litert import schema_py_generated as schema
 from csd_spec.descriptors import LogEntryType, encode_arguments
 from csd_spec.opcodes import Operation
 from csd_spec.status import StatusId
-from potash.models.builder import GraphBuilder
 from potash.models.networks import make
 from support.apu import Board, board, program
 from support.bpf import call, exit_, insn
+from support.graph_builder import GraphBuilder
 
 ADD = Path(__file__).parents[2] / "examples" / "add"
 PRINT = 1

@@ -7,13 +7,13 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from csd_spec.program import Processor
-from potash.models.builder import GraphBuilder
 from potash_firmware.apu import models as apu_models
 from potash_firmware.apu.models import Models
 from potash_firmware.tflite import runtime
 from potash_firmware.tflite.validation import ModelError
 from potash_firmware.tflite.variables.accesses import keeps_state
 from potash_firmware.tflite.writer import ModelBuilder
+from support.graph_builder import GraphBuilder
 from support.tflite import reference
 
 SHAPE = (1, 8, 8, 16)

@@ -14,7 +14,6 @@ from potash.bench import first_load, models, report
 from potash.bench.report import Result
 from potash.cli.device.bench import bench
 from potash.models import networks
-from potash.models.builder import GraphBuilder
 from potash.sdk.errors import PotashError
 from potash.vta.inference import Clocked, Inference, infer
 from potash_device.vta.config import Config
@@ -27,6 +26,7 @@ from potash_firmware.tflite.runtime import Model, inspect
 from potash_firmware.tflite.streams import Mark
 from potash_firmware.vta_runtime import Runtime
 from support.docs import ROOT
+from support.graph_builder import GraphBuilder
 from support.variables import Stateful
 
 QUICK = ("--pairs", "1", "--json")

@@ -13,13 +13,13 @@ from ai_edge_litert import schema_py_generated as schema
 
 from potash.cli.app import run_app
 from potash.models import networks, public, running
-from potash.models.builder import GraphBuilder
 from potash.models.process import isolated
 from potash.models.running import Ran, Target, with_shapes
 from potash.sdk.errors import PotashError
 from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.runtime import TensorReport
 from potash_firmware.tflite.writer import ModelBuilder
+from support.graph_builder import GraphBuilder
 from support.model_fuzz import packed, unpacked
 from support.models import ISOLATED, in_this_process
 from support.tflite import reference

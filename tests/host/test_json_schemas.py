@@ -19,12 +19,12 @@ from potash import sdk
 from potash.bench.report import alone, document, paired
 from potash.cli.app import COMMANDS, potash, run_app
 from potash.cli.reports import reports, schema
-from potash.models.builder import GraphBuilder
 from potash.schema import encode
 from potash.sdk import CommandFailed
 from potash.vm.drive import device_process
 from support.bpf_elf import Name, elf, text
 from support.docs import FRAGMENT, ROOT
+from support.graph_builder import GraphBuilder
 from support.models import ISOLATED, in_this_process
 from support.reports import check
 

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from potash.models.builder import FusedActivation, GraphBuilder, Padding, Tensor
 from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
+from support.graph_builder import FusedActivation, GraphBuilder, Padding, Tensor
 
 Array = npt.NDArray[Any]
 RELU6 = FusedActivation.RELU6

@@ -15,9 +15,9 @@ from potash.bench import first_load, report
 from potash.cli.app import run_app
 from potash.cli.device.bench import bench
 from potash.models import public
-from potash.models.builder import GraphBuilder
 from potash_device import cache
 from potash_firmware.tflite.runtime import Model
+from support.graph_builder import GraphBuilder
 from support.models import ISOLATED, in_this_process
 
 NAME, PATH = "small", "some_networks/small.tflite"

@@ -16,10 +16,10 @@ from ai_edge_litert import schema_py_generated as schema
 
 from potash.cli.app import run_app
 from potash.models import folding, networks
-from potash.models.builder import FusedActivation, GraphBuilder
 from potash.models.quantizing import quantize
 from potash.sdk.errors import PotashError
 from potash_firmware.tflite.writer import ModelBuilder
+from support.graph_builder import FusedActivation, GraphBuilder
 from support.model_fuzz import packed, unpacked
 from support.models import ISOLATED, in_this_process
 from support.tflite import bench, reference

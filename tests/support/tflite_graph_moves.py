@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
-from potash.models.builder import Tensor
+from support.graph_builder import Tensor
 
 if TYPE_CHECKING:
     from support.tflite_graphs import Drawing

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Callable, Sequence
 
-from potash.models.builder import GraphBuilder, Tensor
 from potash_device.vta.config import Config
 from potash_firmware.tflite.runtime import Model, inspect
+from support.graph_builder import GraphBuilder, Tensor
 from support.tflite import Bench, bench, reference
 from support.tflite_values import SMALL, spread
 

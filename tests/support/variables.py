@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 from ai_edge_litert import schema_py_generated as schema
 
-from potash.models.builder import GraphBuilder, Tensor
 from potash_firmware.tflite.writer import ModelBuilder
+from support.graph_builder import GraphBuilder, Tensor
 from support.model_fuzz import packed, unpacked
 
 OPERATOR, OPTIONS = schema.BuiltinOperator, schema.BuiltinOptions

@@ -1,4 +1,4 @@
-"""Graphs, operator by operator: every operator that the delegate knows, in int8 or in float32.
+"""Graphs, operator by operator, in int8 or in float32.
 
 Each method adds one operator and gives its output, whose shape follows from the inputs' as it does
 in TensorFlow Lite's kernels (`tflite/kernels/*.cc`, Prepare). A tensor with a scale is quantised;
@@ -131,7 +131,7 @@ class GraphBuilder:
         last axis (3), and a bias O, zeroes if there is none.
         """
         operands, multiplier = (x, weights, bias, weights.shape[3]), weights.shape[3] // x.shape[3]
-        options = _options(schema.DepthwiseConv2DOptionsT, depthMultiplier=multiplier)
+        options = options_of(schema.DepthwiseConv2DOptionsT, depthMultiplier=multiplier)
         code = Code.DEPTHWISE_CONV_2D
         return self._convolution(code, options, *operands, scale, zero_point, window)
 
@@ -149,7 +149,7 @@ class GraphBuilder:
         """FULLY_CONNECTED of rows of I values with weights O×I and a bias O: rows × O, or with
         `keep_dimensions` the input's shape with O in place of I.
         """
-        options = _options(
+        options = options_of(
             schema.FullyConnectedOptionsT,
             fusedActivationFunction=activation,
             keepNumDims=keep_dimensions,
@@ -161,7 +161,7 @@ class GraphBuilder:
             Code.FULLY_CONNECTED, operands, shape, options, scale, zero_point, version=version
         )
 
-    # Operators on two tensors, which are broadcast as numpy does
+    # Operators without weights
 
     def add(
         self,
@@ -172,53 +172,16 @@ class GraphBuilder:
         *,
         activation: FusedActivation = FusedActivation.NONE,
     ) -> Tensor:
-        """ADD: left + right."""
-        options = _options(schema.AddOptionsT, potScaleInt16=False)
-        return self._binary(Code.ADD, left, right, options, activation, scale, zero_point)
-
-    def sub(
-        self,
-        left: Tensor,
-        right: Tensor,
-        scale: float | None = None,
-        zero_point: int = 0,
-        *,
-        activation: FusedActivation = FusedActivation.NONE,
-    ) -> Tensor:
-        """SUB: left - right."""
-        options = _options(schema.SubOptionsT, potScaleInt16=False)
-        return self._binary(Code.SUB, left, right, options, activation, scale, zero_point)
-
-    def mul(
-        self,
-        left: Tensor,
-        right: Tensor,
-        scale: float | None = None,
-        zero_point: int = 0,
-        *,
-        activation: FusedActivation = FusedActivation.NONE,
-    ) -> Tensor:
-        """MUL: left * right."""
-        options = schema.MulOptionsT()
-        return self._binary(Code.MUL, left, right, options, activation, scale, zero_point)
-
-    def minimum(self, left: Tensor, right: Tensor) -> Tensor:
-        """MINIMUM of two tensors whose scales agree."""
-        return self._extreme(Code.MINIMUM, left, right)
-
-    def maximum(self, left: Tensor, right: Tensor) -> Tensor:
-        """MAXIMUM of two tensors whose scales agree."""
-        return self._extreme(Code.MAXIMUM, left, right)
-
-    # Windows without weights
+        """ADD: left + right, which are broadcast as numpy does."""
+        options = options_of(
+            schema.AddOptionsT, potScaleInt16=False, fusedActivationFunction=activation
+        )
+        shape = np.broadcast_shapes(left.shape, right.shape)
+        return self._add(Code.ADD, (left, right), shape, options, scale, zero_point, version=2)
 
     def max_pool2d(self, x: Tensor, size: Pair, **steps: Unpack[Steps]) -> Tensor:
         """MAX_POOL_2D; the padding is VALID, and the windows do not overlap, if not said."""
         return self._pool(Code.MAX_POOL_2D, x, size, steps)
-
-    def average_pool2d(self, x: Tensor, size: Pair, **steps: Unpack[Steps]) -> Tensor:
-        """AVERAGE_POOL_2D, padding left out of the averages; else as `max_pool2d`."""
-        return self._pool(Code.AVERAGE_POOL_2D, x, size, steps)
 
     def mean(
         self,
@@ -230,7 +193,7 @@ class GraphBuilder:
         keep_dimensions: bool = False,
     ) -> Tensor:
         """MEAN over `axes`, by default height and width."""
-        options = _options(schema.ReducerOptionsT, keepDims=keep_dimensions)
+        options = options_of(schema.ReducerOptionsT, keepDims=keep_dimensions)
         gone = {axis % len(x.shape) for axis in axes}
         shape = [
             1 if axis in gone else extent
@@ -240,18 +203,6 @@ class GraphBuilder:
         operands = x, self.constant(np.array(axes, np.int32))
         return self._add(Code.MEAN, operands, shape, options, scale, zero_point, version=2)
 
-    # One tensor, value by value
-
-    def relu(self, x: Tensor, scale: float | None = None, zero_point: int = 0) -> Tensor:
-        """RELU, as an operator of its own."""
-        return self._unary(Code.RELU, x, scale, zero_point)
-
-    def relu6(self, x: Tensor, scale: float | None = None, zero_point: int = 0) -> Tensor:
-        """RELU6, as an operator of its own."""
-        return self._unary(Code.RELU6, x, scale, zero_point)
-
-    # Operators that move values
-
     def pad(self, x: Tensor, paddings: Sequence[tuple[int, int]]) -> Tensor:
         """PAD with zeroes (the zero point): before and after, for each axis."""
         shape = [
@@ -260,35 +211,6 @@ class GraphBuilder:
         ]
         operands = x, self.constant(np.array(paddings, np.int32))
         return self._move(Code.PAD, operands, shape, schema.PadOptionsT())
-
-    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        """RESHAPE; one extent may be -1."""
-        known = -math.prod(shape)
-        whole = [math.prod(x.shape) // known if extent == -1 else extent for extent in shape]
-        new = np.array(shape, np.int32)
-        options = _options(schema.ReshapeOptionsT, newShape=new)
-        return self._move(Code.RESHAPE, (x, self.constant(new)), whole, options, version=1)
-
-    def transpose(self, x: Tensor, permutation: Sequence[int]) -> Tensor:
-        """TRANSPOSE: axis i of the output is axis `permutation[i]` of `x`."""
-        operands = x, self.constant(np.array(permutation, np.int32))
-        shape = [x.shape[axis] for axis in permutation]
-        return self._move(Code.TRANSPOSE, operands, shape, schema.TransposeOptionsT())
-
-    def concatenation(
-        self,
-        tensors: Sequence[Tensor],
-        axis: int = -1,
-        *,
-        activation: FusedActivation = FusedActivation.NONE,
-    ) -> Tensor:
-        """CONCATENATION along `axis` of tensors whose scales agree."""
-        options = _options(
-            schema.ConcatenationOptionsT, axis=axis, fusedActivationFunction=activation
-        )
-        shape = list(tensors[0].shape)
-        shape[axis] = sum(tensor.shape[axis] for tensor in tensors)
-        return self._move(Code.CONCATENATION, tuple(tensors), shape, options)
 
     def operator(
         self,
@@ -389,34 +311,13 @@ class GraphBuilder:
         shape = (x.shape[0], *size, channels)
         return self._add(code, inputs, shape, options, scale, zero_point, version=3)
 
-    def _binary(
-        self,
-        code: Operator,
-        left: Tensor,
-        right: Tensor,
-        options: Any,
-        activation: FusedActivation,
-        scale: float | None,
-        zero_point: int,
-    ) -> Tensor:
-        options.fusedActivationFunction = activation
-        shape = np.broadcast_shapes(left.shape, right.shape)
-        return self._add(code, (left, right), shape, options, scale, zero_point, version=2)
-
-    def _extreme(self, code: Operator, left: Tensor, right: Tensor) -> Tensor:
-        shape = np.broadcast_shapes(left.shape, right.shape)
-        return self._move(code, (left, right), shape, schema.MaximumMinimumOptionsT())
-
     def _pool(self, code: Operator, x: Tensor, size: Pair, steps: Steps) -> Tensor:
         height, width = pair(size)
-        options = _options(schema.Pool2DOptionsT, filterHeight=height, filterWidth=width)
+        options = options_of(schema.Pool2DOptionsT, filterHeight=height, filterWidth=width)
         stride, padding = steps.get("stride", size), steps.get("padding", Padding.VALID)
         _set_steps(options, stride, padding, steps)
         spatial = extents(x.shape[1:3], (height, width), stride, 1, padding)
         return self._move(code, (x,), (x.shape[0], *spatial, x.shape[3]), options)
-
-    def _unary(self, code: Operator, x: Tensor, scale: float | None, zero_point: int) -> Tensor:
-        return self._add(code, (x,), x.shape, None, scale, zero_point, version=2)
 
     def _move(
         self,
@@ -438,8 +339,8 @@ def _set_steps(options: Any, stride: Pair, padding: Padding, steps: Steps) -> No
     options.fusedActivationFunction = steps.get("activation", FusedActivation.NONE)
 
 
-def _options(table: Callable[[], Any], **fields: Any) -> Any:
-    """A table of options, with these fields."""
+def options_of(table: Callable[[], Any], **fields: Any) -> Any:
+    """A table of options with these fields."""
     options = table()
     vars(options).update(fields)
     return options
