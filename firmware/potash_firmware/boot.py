@@ -6,6 +6,7 @@ again; its requests fail, and the drive continues."""
 import ctypes
 import logging
 import os
+import select
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -432,9 +433,13 @@ class StopSignals:
     def fileno(self) -> int:
         return self._reader
 
+    def came(self) -> bool:
+        """True if one of these signals has come, and not only others, such as a timer's."""
+        return not set(os.read(self._reader, select.PIPE_BUF)).isdisjoint(self.NUMBERS)
+
 
 def run_until(device: Device, stop: StopSignals) -> None:
     """Run `device` until a signal comes."""
     _wake_on_time()
-    while not device.run_once(wake=stop.fileno()):
+    while not (device.run_once(wake=stop.fileno()) and stop.came()):
         pass

@@ -145,6 +145,10 @@ class DeviceSection:
         "Inject the faults of a TOML file with [[fault]] tables.", page="faults.md", guest=True)
     allow_faults: bool = key(kinds.FLAG, False, "--allow-faults/--no-allow-faults",
         "Allow fault injection at run time (potash fault).", page="faults.md", guest=True)
+    extensions: tuple[str, ...] = key(kinds.several(kinds.EXTENSION, "extensions"),
+        (), "extensions --extend",
+        "Python file whose commands, log pages and more the drive has, or the name of an installed "
+        "extension; may be repeated.", page="extend.md", guest=True, metavar="FILE")
     incoming: bool = key(kinds.FLAG, False, "--incoming",
         "Wait for a client that transfers the state of another device; that device hands --media "
         "over.", page="migration.md")

@@ -17,6 +17,7 @@ from potash.sdk.errors import PotashError
 from potash.units import LARGEST, Parsed, human, parse_size, short
 from potash_device.controller.cmb import EVERY_USE, CmbSettings
 from potash_device.timing.profile import PROFILES
+from potash_firmware.extensions import is_file
 from potash_firmware.log_components import LogSettings
 from potash_firmware.rpu.placement import PlacementSettings
 
@@ -326,6 +327,10 @@ DRIVE = _placed(
     f"{', '.join(f'`{text(name)}`' for name in PROFILES)}, or the path of a file",
 )
 POLICY = _placed(_policy, 'text like `"gc=fifo"` or `"wear=mine.py:Mine"`')
+EXTENSION = _placed(
+    lambda name, folder: str(folder / name) if is_file(name) else name,
+    "path of a file (`.py`), or the name of an installed extension",
+)
 PATH = _placed(lambda name, folder: folder / name, "path", click.Path(path_type=Path))
 FILE = replace(PATH, valid="path of a file", type=click.Path(dir_okay=False, path_type=Path))
 EXISTING_FILE = replace(FILE, type=click.Path(exists=True, dir_okay=False, path_type=Path))

@@ -60,6 +60,7 @@ log_format = "json"
 faults = ["io read lost count=1"]
 allow_faults = true
 load = "state"
+extensions = ["mine.py", "installed"]
 
 [namespace.1]
 size = "1G"
@@ -129,6 +130,7 @@ def test_every_key_is_read() -> None:
             faults=(faults.parse("io read lost count=1"),),
             allow_faults=True,
             load=Path("/somewhere/state"),
+            extensions=("/somewhere/mine.py", "installed"),
         ),
         namespaces=(NamespaceSection(1 << 30, 4096), NamespaceSection(1 << 20, 512)),
         accelerators=(AcceleratorSection(4096, 64 << 20), AcceleratorSection(64 << 20, 1 << 30)),
@@ -339,6 +341,7 @@ def test_options_override_the_file_and_the_file_the_defaults(
         "fault_files": [],
         "allow_faults": True,
         "incoming": False,
+        "extensions": [str(tmp_path / "mine.py"), "installed"],
         "load": str(tmp_path / "state"),
     }
     plain = {"metadata": 0, "protection": 0}

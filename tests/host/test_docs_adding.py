@@ -75,6 +75,15 @@ def test_a_register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert said == "60 half seconds\n"
 
 
+def test_an_extension(tmp_path: Path) -> None:
+    extension, attempt = blocks("extend.md", "python")
+    (tmp_path / "latency.py").write_text(extension + "\n")
+    socket = tmp_path / "s"
+    with device_process(socket, "--size", "16M", "--extend", str(tmp_path / "latency.py")):
+        said = run(attempt.replace(SOCKET, str(socket)), environment(), tmp_path)
+    assert said == "1\n" and "# 1\n" in attempt + "\n"
+
+
 def test_an_alu_opcode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (attempt,) = blocks("adding/alu-opcode.md", "python")
     with changed("adding/alu-opcode.md", tmp_path, monkeypatch) as environ:

@@ -41,8 +41,8 @@ class Arbiter:
         clock: Callable[[], float],
     ) -> None:
         self.fast_path = FastPath(controller, commands.complete_successes)
-        self._is_modelled = controller.timing is not None
-        """The time of each command is asked of a model."""
+        self._always_slow = controller.timing is not None or commands.observes_io
+        """The time of each command is asked of a model, or an extension observes commands."""
         self._board = controller.board
         self._lifecycle = lifecycle
         self._commands = commands
@@ -107,7 +107,7 @@ class Arbiter:
         while True:
             if (
                 queue.qid
-                and not self._is_modelled
+                and not self._always_slow
                 and not self._faults.io
                 and self._board.trace.sink is None
                 and queue.qid not in self._outstanding.fused

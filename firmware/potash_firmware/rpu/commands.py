@@ -52,6 +52,8 @@ class Commands:
     paused: bool = False
     """Guest memory cannot be reached for now, as Bus Master Enable is off or the controller is shut
     down: no command is begun, goes on or ends."""
+    observes_io: bool = False
+    """Something is done for each I/O command that has ended, so that the fast path is not used."""
 
     def __post_init__(self) -> None:
         self._board = self.controller.board

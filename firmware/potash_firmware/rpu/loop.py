@@ -91,6 +91,13 @@ class Rpu:
         if settings.placement is not None:
             admin |= PLACEMENT_ADMIN
             commands = {**COMMANDS, CommandSet.NVM: COMMANDS[CommandSet.NVM] | PLACEMENT_IO}
+        made: Callable[..., Commands] = Commands
+        if settings.extensions is not None:
+            from potash_firmware.rpu.extended import Extended
+
+            extended = Extended(settings.extensions)
+            admin, commands = extended.admin(admin), extended.io(commands)
+            made = extended.commands
         self.controller = Controller(board, settings, apu, engine, support(admin, commands), clock)
         self._engine = engine
         self.lifecycle = Lifecycle(self.controller, on_reset=self._session_ended, clock=clock)
@@ -109,7 +116,7 @@ class Rpu:
             from potash_firmware.rpu.command_sets.timed import timed  # NumPy
 
             commands = timed(commands)
-        self._commands = Commands(
+        self._commands = made(
             self.controller,
             self.lifecycle,
             self._interrupts,

@@ -11,6 +11,7 @@ from potash_firmware import __version__
 from potash_firmware.rpu.placement import PlacementSettings
 
 if TYPE_CHECKING:
+    from potash_firmware.extensions import Extensions
     from potash_firmware.rpu.timing.modelled import TimeSettings
 
 
@@ -64,3 +65,5 @@ class RpuSettings:
     """The settings of a drive with flexible data placement."""
     time: TimeSettings | None = None
     """The drive whose time is modelled; without one, commands end as soon as they can."""
+    extensions: Extensions | None = None
+    """Extensions that are loaded for the drive."""

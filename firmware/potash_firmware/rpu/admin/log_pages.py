@@ -9,7 +9,7 @@ Source: NVM Express Base Specification 2.0, section 5.16; Zoned Namespace Comman
 1.1, section 4.1.4.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -89,10 +89,15 @@ class Page:
         )
 
 
-def get_log_page(controller: Controller, command: Command) -> Steps:
-    """Give a part of a log page; unless the host retains it, the page's event may come again."""
+def get_log_page(
+    controller: Controller, command: Command, pages: Mapping[int, Page] | None = None
+) -> Steps:
+    """Give a part of a log page; unless the host retains it, the page's event may come again.
+
+    The pages are those of a drive with extensions, if given.
+    """
     fields = GetLogPage.decode(command.entry.cdws)
-    page = PAGES.get(fields.lid)
+    page = (pages or PAGES).get(fields.lid)
     if page is None or not page.is_there(controller):
         raise NvmeError(
             Status.INVALID_LOG_PAGE, detail=f"log page {fields.lid:#x} is not supported"
@@ -146,11 +151,14 @@ def _offset(fields: GetLogPage) -> int:
 # The pages.
 
 
-def _supported(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+def supported(
+    pages: Mapping[int, Page], controller: Controller, command: Command, fields: GetLogPage
+) -> bytes:
+    """The log page of supported pages, which are among `pages`."""
     return logs.encode_dword_log(
         {
             lid: logs.LogPageSupport.LSUPP | page.specific << logs.LOG_PAGE_SPECIFIC_SHIFT
-            for lid, page in PAGES.items()
+            for lid, page in pages.items()
             if page.is_there(controller)
         }
     )
@@ -276,7 +284,9 @@ def _endurance_page(make: Make) -> Page:
 
 
 PAGES: dict[int, Page] = {
-    logs.LogPage.SUPPORTED_LOG_PAGES: Page(Scope.CONTROLLER, _supported, Lpa.SUPPORTED_LOG_PAGES),
+    logs.LogPage.SUPPORTED_LOG_PAGES: Page(
+        Scope.CONTROLLER, lambda *given: supported(PAGES, *given), Lpa.SUPPORTED_LOG_PAGES
+    ),
     logs.LogPage.ERROR_INFORMATION: Page(
         Scope.CONTROLLER, lambda controller, *_: controller.errors.encode()
     ),

@@ -32,10 +32,12 @@ from potash_device.media import shapes
 from potash_device.media.drive import Drive
 from potash_device.media.errors import MediaError
 from potash_device.pcie.bar_memory import require_size
+from potash_firmware import extensions
 from potash_firmware.apu.config import RangeBlocks, RangeUnit
 from potash_firmware.boot import Device, StopSignals, run_until
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.confinement import be_undumpable
+from potash_firmware.extensions import ExtensionError
 from potash_firmware.settings import PROFILES, DeviceSettings
 
 PROCESS = "potash"
@@ -126,7 +128,14 @@ def serve(ctx: click.Context, config_file: Path | None, print_config: bool) -> N
     section.log_settings.apply(PROCESS)
     if section.libubpf is not None:  # for the processes that run programs, which inherit it
         os.environ[LIBUBPF] = str(section.libubpf.absolute())
-    _serve(wanted, device_settings(wanted), section.socket.absolute())
+    settings = device_settings(wanted)
+    if section.extensions:
+        try:
+            loaded = extensions.load(section.extensions)
+        except ExtensionError as error:
+            raise PotashError(str(error)) from None
+        settings = replace(settings, rpu=replace(settings.rpu, extensions=loaded))
+    _serve(wanted, settings, section.socket.absolute())
 
 
 def _serve(wanted: configuration.Configuration, settings: DeviceSettings, path: Path) -> None:
@@ -159,6 +168,8 @@ def _serve(wanted: configuration.Configuration, settings: DeviceSettings, path: 
             stack.enter_context(device)
         except OSError as error:
             raise PotashError(f"the device cannot listen at {path}: {_why(error, path)}") from None
+        except ExtensionError as error:
+            raise PotashError(str(error)) from None
         address = None
         if section.metrics is not None:
             asked = status_socket(str(path))

@@ -1,0 +1,310 @@
+"""A drive with extensions: rows of the tables for what they register, and the drive as their
+functions see it.
+
+A function that raises anything but NvmeError, returns nonsense or takes too long ends its command
+with Internal Error, and one line in the log names its file and line.
+"""
+
+import logging
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+from csd_spec.opcodes import DWORD_SIZE
+from nvme_spec.commands import GetLogPage
+from nvme_spec.identify.capabilities import CommandSet
+from nvme_spec.logs import CommandEffects
+from nvme_spec.opcodes import AdminOpcode
+from nvme_spec.queues import STATUS_MASK
+from nvme_spec.status import NvmeError, Status
+from potash_firmware import extensions
+from potash_firmware.extensions import (
+    ExtensionError,
+    Extensions,
+    Registered,
+    RegisteredCommand,
+    RegisteredPage,
+    limited,
+    why,
+)
+from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS, log_pages
+from potash_firmware.rpu.admin.log_pages import PAGES, Page, Scope
+from potash_firmware.rpu.admin.placement import PLACEMENT_ADMIN, PLACEMENT_IO
+from potash_firmware.rpu.command import Command, Result, Steps
+from potash_firmware.rpu.command_sets import COMMANDS
+from potash_firmware.rpu.commands import Commands
+from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.dispatch import NO_EFFECT, Handler, NamespaceUse, Row, Table
+from potash_firmware.rpu.namespaces.inventory import AnyNamespace
+from potash_firmware.rpu.namespaces.memory import ComputeNamespace, MemoryNamespace
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LARGEST_RESULT = (1 << 64) - 1
+"""Dwords 0 and 1 of a completion."""
+
+
+class Request:
+    """Steps of the drive for which a function of an extension waits."""
+
+    def __init__(self, steps: Callable[[], Generator[Any, Any, Any]]) -> None:
+        self.steps = steps
+
+
+class Namespace:
+    """A namespace, as an extension sees it."""
+
+    def __init__(self, namespace: AnyNamespace) -> None:
+        self.nsid, self.command_set = namespace.nsid, namespace.csi
+        match namespace:
+            case ComputeNamespace():
+                self.block_size, self.blocks = 1, 0
+            case MemoryNamespace():
+                self.block_size, self.blocks = 1, namespace.size
+            case _:
+                self.block_size, self.blocks = namespace.block_size, namespace.blocks
+
+
+class Drive:
+    """A `potash_firmware.extensions.Drive`."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    @property
+    def namespaces(self) -> dict[int, extensions.Namespace]:
+        return {nsid: Namespace(one) for nsid, one in self._controller.namespaces.attached.items()}
+
+    def now(self) -> int:
+        return self._controller.deadlines.clock.now()
+
+    def log(self, text: str) -> None:
+        log.info("%s", text)
+
+    def notify(self, page: int, info: int = 0) -> bool:
+        if not (0 <= page <= 0xFF and 0 <= info <= 0xFF):
+            raise ValueError(f"event {info!r} of log page {page!r} does not exist")
+        return self._controller.alerts.vendor(info, page)
+
+
+class Extended:
+    """The extensions of one drive. Raises ExtensionError where they conflict with what the drive
+    has."""
+
+    def __init__(self, registered: Extensions) -> None:
+        self.registered = registered
+        self.drive: Drive
+        builtin_admin = ADMIN_COMMANDS | FAULT_COMMANDS | PLACEMENT_ADMIN
+        builtin_io = {**COMMANDS, CommandSet.NVM: COMMANDS[CommandSet.NVM] | PLACEMENT_IO}
+        for opcode, command in registered.admin.items():
+            if (row := builtin_admin.get(opcode)) is not None:
+                raise _conflict(command, f"Admin opcode {opcode:02X}h", row.opcode)
+        for (csi, opcode), command in registered.io.items():
+            if (row := builtin_io[csi].get(opcode)) is not None:
+                raise _conflict(command, f"I/O opcode {opcode:02X}h", row.opcode)
+        for lid, page in registered.pages.items():
+            if lid in PAGES:
+                name = next(one for one in PAGES if one == lid)
+                raise _conflict(page, f"log page {lid:02X}h", name)
+
+    def admin(self, table: Table) -> Table:
+        """The Admin commands of a drive, and those of its extensions."""
+        pages = PAGES | {lid: self._page(one) for lid, one in self.registered.pages.items()}
+        pages[0] = replace(PAGES[0], make=partial(log_pages.supported, pages))
+        read = partial(log_pages.get_log_page, pages=pages)
+        return {
+            **table,
+            **{opcode: self._row(one) for opcode, one in self.registered.admin.items()},
+            AdminOpcode.GET_LOG_PAGE: replace(table[AdminOpcode.GET_LOG_PAGE], handler=read),
+        }
+
+    def io(self, tables: Mapping[CommandSet, Table]) -> dict[CommandSet, Table]:
+        """The I/O commands of a drive, and those of its extensions."""
+        found = dict(tables)
+        for (csi, opcode), command in self.registered.io.items():
+            found[csi] = {**found[csi], opcode: self._row(command)}
+        return found
+
+    def _row(self, command: RegisteredCommand) -> Row:
+        return Row(
+            command.opcode,
+            self._handler(command),
+            NamespaceUse.ONE if command.namespace else NamespaceUse.NONE,
+            CommandEffects.LBCC if command.writes else NO_EFFECT,
+        )
+
+    def _handler(self, registered: RegisteredCommand) -> Handler:
+        def handle(controller: Controller, command: Command) -> Result:
+            given = extensions.Command(*command.entry)
+            given.queue = command.queue.qid
+            length = self._length(registered, given)
+            if registered.data == "write":
+                given.data = bytes(controller.transfer.receive(command, length))
+            elif registered.data == "read":  # memory that is not there is refused before
+                controller.transfer.views(command, length, write=True)
+            result = self.call(registered, registered.function, self.drive, given)
+            if isinstance(result, Generator):
+                return self._finished_later(controller, command, registered, length, result)
+            return self._finished(controller, command, registered, length, result)
+
+        return handle
+
+    def _length(self, registered: RegisteredCommand, command: extensions.Command) -> int:
+        """Bytes of a command's data. Raises NvmeError."""
+        if registered.data == "none":
+            return 0
+        size = registered.size
+        if size is None:
+            return command.cdw10 * DWORD_SIZE
+        if not callable(size):
+            return size
+        length = self.call(registered, size, command)
+        if type(length) is not int or length < 0:
+            raise _failure(registered, f"its size is {_shown(length)}")
+        return length
+
+    def _finished_later(
+        self,
+        controller: Controller,
+        command: Command,
+        registered: RegisteredCommand,
+        length: int,
+        generator: Generator[Any, Any, Any],
+    ) -> Steps:
+        result = yield from self._steps(registered, generator)
+        return self._finished(controller, command, registered, length, result)
+
+    def _finished(
+        self,
+        controller: Controller,
+        command: Command,
+        registered: RegisteredCommand,
+        length: int,
+        result: object,
+    ) -> int:
+        """Dwords 0 and 1 of the completion; the data is sent. Raises NvmeError."""
+        if registered.data == "read":
+            data = self._bytes(registered, result, length)
+            controller.transfer.send(command, data, length)
+            return 0
+        if result is None:
+            return 0
+        if not isinstance(result, int) or not 0 <= result <= LARGEST_RESULT:
+            raise _failure(registered, f"it returns {_shown(result)}, which is no dword")
+        return int(result)
+
+    def _bytes(self, registered: Registered, result: object, most: int) -> bytes:
+        if not isinstance(result, bytes | bytearray | memoryview):
+            raise _failure(registered, f"it returns {_shown(result)}, which is no bytes")
+        data = bytes(result)
+        if len(data) > most:
+            raise _failure(registered, f"it returns {len(data)} bytes, more than {most}")
+        return data
+
+    def _steps(
+        self, registered: Registered, generator: Generator[Any, Any, Any]
+    ) -> Generator[Any, Any, Any]:
+        """The steps of a function that waits, each watched; the result is the function's."""
+        value: Any = None
+        error: NvmeError | None = None
+        try:
+            while True:
+                try:
+                    if error is None:
+                        request = self.call(registered, generator.send, value)
+                    else:
+                        request = self.call(registered, generator.throw, error)
+                except StopIteration as end:
+                    return end.value
+                if not isinstance(request, Request):
+                    what = f"it yields {_shown(request)}, for which it cannot wait"
+                    raise _failure(registered, what)
+                value, error = None, None
+                try:
+                    value = yield from request.steps()
+                except NvmeError as failed:
+                    error = failed
+        finally:
+            try:
+                limited(extensions.STEP_LIMIT, generator.close)
+            except BaseException as failed:  # noqa: BLE001 - it is a user's code
+                _failure(registered.name, why(failed, registered.file))
+
+    def _page(self, page: RegisteredPage) -> Page:
+        def make(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+            found = self.call(page, page.function, self.drive)
+            return self._bytes(page, found, page.size).ljust(page.size, b"\0")
+
+        return Page(Scope.CONTROLLER, make)
+
+    def commands(self, controller: Controller, *args: Any, **kwargs: Any) -> Commands:
+        """The commands of a controller, which these extensions observe if they have to."""
+        self.drive = Drive(controller)
+        if not self.registered.completed:
+            return Commands(controller, *args, **kwargs)
+        return _ObservedCommands(controller, *args, **kwargs, extended=self)
+
+    def call(
+        self, registered: Registered, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Call a function of an extension, or take a step of its generator.
+
+        Raises NvmeError, and StopIteration where a generator ends.
+        """
+        try:
+            return limited(extensions.STEP_LIMIT, function, *args, **kwargs)
+        except StopIteration:
+            raise
+        except NvmeError as error:
+            if not isinstance(error.status, int) or not 0 < error.status <= STATUS_MASK:
+                raise _failure(registered, f"its status is {_shown(error.status)}") from None
+            raise
+        except BaseException as error:  # noqa: BLE001 - it is a user's code
+            raise _failure(registered.name, why(error, registered.file)) from None
+
+
+@dataclass(eq=False, repr=False)
+class _ObservedCommands(Commands):
+    """The commands of a drive with extensions that have functions which are called after some."""
+
+    extended: Extended = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.observes_io = any(not admin for admin, _ in self.extended.registered.completed)
+
+    def _complete(
+        self, command: Command, status: int = 0, dnr: bool = False, result: int = 0
+    ) -> None:
+        super()._complete(command, status, dnr, result)
+        entry, qid = command.entry, command.queue.qid
+        hooks = self.extended.registered.completed.get((not qid, entry.opcode), [])
+        for hook in list(hooks):
+            given = extensions.Command(*entry)
+            given.queue = qid
+            took = (self.controller.deadlines.clock.now() - command.fetched) / 1000
+            try:
+                self.extended.call(hook, hook.function, self.extended.drive, given, took)
+            except Exception:  # noqa: BLE001 - it is logged
+                log.error("%s is not called again", hook.name)
+                hooks.remove(hook)
+
+
+def _failure(what: object, reason: str) -> NvmeError:
+    """The error of a command whose function has failed, which is logged."""
+    log.error("%s: %s", what, reason)
+    return NvmeError(Status.INTERNAL_ERROR, f"{what}: {reason}", dnr=False)
+
+
+def _conflict(registered: Registered, what: str, builtin: object) -> ExtensionError:
+    name = getattr(builtin, "name", str(builtin)).replace("_", " ").title()
+    return ExtensionError(f"{registered} and Potash's {name} both have {what}; choose another")
+
+
+def _shown(value: object) -> str:
+    """A short text for a value, whose own text may be long, or fail."""
+    return repr(value) if isinstance(value, int | float | None) else f"a {type(value).__name__}"
