@@ -29,7 +29,7 @@ _MEMORY_FUNCTIONS = frozenset({"memcpy", "memmove", "memset", "memcmp", "bcmp"})
 address 0."""
 
 DIVISIONS = frozenset({"__udivti3", "__umodti3", "__divti3", "__modti3"})
-"""Functions that LLVM may call to count a loop's iterations; `runtime` has them."""
+"""Functions that LLVM may call to count a loop's iterations; `runtime` finds them."""
 
 _DECLARATIONS = """
 declare i64 @llvm.usub.sat.i64(i64, i64)

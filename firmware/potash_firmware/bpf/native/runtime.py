@@ -6,14 +6,17 @@ It does so only if the thread is in compiled code, and neither in a helper nor i
 which are called through the functions here for that reason. Any other fault is left to the previous
 handler: the fault is raised again when this one returns, and a signal that was sent is sent again.
 
-Divisions of 128 bits are what LLVM expects of a compiler's own library.
+Divisions of 128 bits, which LLVM expects of a compiler's own library, are those of libgcc, which
+LLVM's own code in this process uses.
 """
 
+import ctypes
 import functools
 import signal
 import threading
 from typing import Any, NamedTuple
 
+from potash_firmware.bpf.errors import EngineUnavailable
 from potash_firmware.bpf.native import compiler
 from potash_firmware.bpf.native.context import SideExit, Word
 
@@ -47,8 +50,13 @@ def load() -> Runtime:
         contents = compiler.compile_assembly(_text(), _LIBRARY)
         compiler.OBJECTS.keep(name, contents)
     owner = compiler.loaded(contents)
+    try:
+        library = ctypes.CDLL("libgcc_s.so.1")
+    except OSError as error:
+        raise EngineUnavailable(f"there is no libgcc: {error}") from None
     for function in compiler.DIVISIONS:
-        binding.add_symbol(function, owner.get_function_address(function))
+        pointer = ctypes.cast(getattr(library, function), ctypes.c_void_p)
+        binding.add_symbol(function, pointer.value)
     address = owner.get_function_address
     return Runtime(address("enter"), address("call_helper"), address("resume"), owner)
 
@@ -164,68 +172,5 @@ end:
 """,
             _callback("call_helper", f"i64 %number, {_R}", Word.HELPER_CALLBACK),
             _callback("resume", "", Word.RESUME_CALLBACK),
-            _DIVIDE,
-            _division("div", 0, "xor i128 %a, %b"),
-            _division("mod", 1, "and i128 %a, -1"),
         )
     )
-
-
-_DIVIDE = """
-define internal { i128, i128 } @divide(i128 %dividend, i128 %divisor) {
-  br label %step
-step:
-  %left = phi i128 [ 128, %0 ], [ %fewer, %step ]
-  %number = phi i128 [ %dividend, %0 ], [ %shifted, %step ]
-  %quotient = phi i128 [ 0, %0 ], [ %longer, %step ]
-  %rest = phi i128 [ 0, %0 ], [ %new, %step ]
-  %digit = lshr i128 %number, 127
-  %shifted = shl i128 %number, 1
-  %out = icmp slt i128 %rest, 0
-  %twice = shl i128 %rest, 1
-  %more = or i128 %twice, %digit
-  %enough = icmp uge i128 %more, %divisor
-  %take = or i1 %out, %enough
-  %less = sub i128 %more, %divisor
-  %new = select i1 %take, i128 %less, i128 %more
-  %bit = zext i1 %take to i128
-  %doubled = shl i128 %quotient, 1
-  %longer = or i128 %doubled, %bit
-  %fewer = sub i128 %left, 1
-  %done = icmp eq i128 %fewer, 0
-  br i1 %done, label %end, label %step
-end:
-  %first = insertvalue { i128, i128 } poison, i128 %longer, 0
-  %both = insertvalue { i128, i128 } %first, i128 %new, 1
-  ret { i128, i128 } %both
-}
-
-define internal i128 @magnitude(i128 %value) {
-  %negative = icmp slt i128 %value, 0
-  %negated = sub i128 0, %value
-  %size = select i1 %negative, i128 %negated, i128 %value
-  ret i128 %size
-}
-"""
-
-
-def _division(what: str, part: int, sign: str) -> str:
-    """The quotient (part 0) or the remainder (1), unsigned and signed; `sign` gives the sign."""
-    return f"""
-define i128 @__u{what}ti3(i128 %a, i128 %b) {{
-  %both = call {{ i128, i128 }} @divide(i128 %a, i128 %b)
-  %value = extractvalue {{ i128, i128 }} %both, {part}
-  ret i128 %value
-}}
-
-define i128 @__{what}ti3(i128 %a, i128 %b) {{
-  %x = call i128 @magnitude(i128 %a)
-  %y = call i128 @magnitude(i128 %b)
-  %size = call i128 @__u{what}ti3(i128 %x, i128 %y)
-  %signs = {sign}
-  %negative = icmp slt i128 %signs, 0
-  %negated = sub i128 0, %size
-  %value = select i1 %negative, i128 %negated, i128 %size
-  ret i128 %value
-}}
-"""
