@@ -20,10 +20,10 @@ from potash_device.vta.fast.compiling import Number, entry
 from potash_device.vta.fast.emitting import I64
 from potash_device.vta.fast.matrix import Assembly, configure
 from potash_device.vta.isa import Gemm, MicroOp, encode_stream
+from support.amx import MODEL
 from support.vta_engines import Pair, finished
 
 DEFAULT = Config.default()
-MODEL = "amx-model"
 ENCODINGS: dict[str, tuple[Callable[[Assembly, Any, Any], None], str]] = {
     # The manual's opcodes, with VEX.pp for the prefix, VEX.vvvv for the second source and, from
     # memory, a SIB byte: LDTILECFG NP 0F38 49 /0, TILERELEASE NP 0F38 49 C0, TILEZERO F2 0F38 49

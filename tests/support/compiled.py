@@ -7,6 +7,7 @@ shapes take the path without tiles that the default one can take, too.
 
 from __future__ import annotations
 
+import support.amx  # noqa: F401 - it adds a path
 from potash_device.timing.drive import Drive
 from potash_device.timing.profile import PROFILES
 from potash_device.timing.requests import Op

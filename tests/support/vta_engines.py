@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+import support.amx  # noqa: F401 - it adds a path
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.fast.simulator import FastSimulator
 from potash_device.vta.isa import (

@@ -8,7 +8,7 @@ path is a type of its own, so that compiled code is specialised for it.
 import ctypes
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import llvmlite.binding
@@ -63,7 +63,7 @@ class Amx(NamedTuple):
 
 
 class AmxModel(NamedTuple):
-    """AMX with a model of the tiles' instructions, for processors that lack them."""
+    """AMX with the model of the tiles' instructions that tests have, for any processor."""
 
     inp: NDArray[np.uint8]
     wgt: NDArray[np.int8]
@@ -154,18 +154,17 @@ def _ask_for_amx() -> bool:
     return bool(library.syscall(ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0)
 
 
-_VNNI512 = frozenset({"avx512f", "avx512vl", "avx512bw", "avx512vnni"})
-OFFERS: Mapping[str, Offer] = {
-    "amx": Offer(Amx, _VNNI512 | {"amx-tile", "amx-int8"}, granted=amx_granted),
-    "vnni512": Offer(Vnni512, _VNNI512),
+VNNI512 = frozenset({"avx512f", "avx512vl", "avx512bw", "avx512vnni"})
+OFFERS: dict[str, Offer] = {
+    "amx": Offer(Amx, VNNI512 | {"amx-tile", "amx-int8"}, granted=amx_granted),
+    "vnni512": Offer(Vnni512, VNNI512),
     "vnni256": Offer(Vnni256, frozenset({"avx2", "avxvnni"})),
     "avx512": Offer(Pairs16, frozenset({"avx512f", "avx512vl", "avx512bw"})),
     "avx2": Offer(Pairs8, frozenset({"avx2"})),
     "portable": Offer(Pairs16),
-    "amx-model": Offer(AmxModel, _VNNI512),
     "loops": Offer(Loops, tiles=False),
 }
-"""The paths by name, best first; the model is for tests."""
+"""The paths by name, best first."""
 
 
 OF_INPUTS, OF_WEIGHTS = ("inp", "signed"), ("wgt", "correction", "forms", "diagonal")
