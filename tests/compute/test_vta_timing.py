@@ -1,6 +1,8 @@
 """The VTA's clock: cycles worked out by hand from the documented model."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,10 +25,10 @@ from potash_device.vta.isa import (
     encode_stream,
 )
 from potash_device.vta.stream import StreamError
-from potash_device.vta.timing.model import facts
 from potash_device.vta.timing.parameters import ParameterError, Parameters
 from potash_device.vta.timing.result import Kind, Moments, Stall, Timing, Token, tokens
 from support.vta import CONFIGS, TINY
+from support.vta_clock import facts, simulate
 from support.vta_engines import streams
 
 DEFAULT = Config.default()
@@ -73,12 +75,13 @@ def gemm(steps: int, dependencies: Dependencies = NONE) -> Gemm:
 
 
 def clocked(*stream: Instruction, parameters: Parameters = PLAIN) -> Timing:
-    """The stream and FINISH; readable and compiled clock agree on it."""
+    """The stream and FINISH; the clock, compiled or not, and the readable one agree on it."""
     whole = [*stream, Finish()]
     found = timing.run(DEFAULT, parameters, whole)
-    expected = timing.run(DEFAULT, parameters, whole, compiled=False)
-    assert np.array_equal(found.moments, expected.moments)
-    assert np.array_equal(found.facts, expected.facts)
+    interpreted = timing.run(DEFAULT, parameters, whole, compiled=False)
+    for expected in (interpreted, simulate(DEFAULT, parameters, whole)):
+        assert np.array_equal(found.moments, expected.moments)
+        assert np.array_equal(found.facts, expected.facts)
     return found
 
 
@@ -250,7 +253,7 @@ def test_a_token_that_nobody_takes_is_left_over() -> None:
 
 
 class TestRefusals:
-    @pytest.fixture(params=[True, False], ids=["compiled", "readable"])
+    @pytest.fixture(params=[True, False], ids=["compiled", "interpreted"])
     def compiled(self, request: pytest.FixtureRequest) -> bool:
         return bool(request.param)
 
@@ -368,10 +371,10 @@ def busy_streams(draw: st.DrawFn) -> list[Instruction]:
     return [*found, Finish()]
 
 
-class TestCompiled:
+class TestAgainstTheReadableClock:
     @settings(max_examples=40, deadline=None)
     @given(st.data())
-    def test_it_says_what_the_readable_one_says(self, data: st.DataObject) -> None:
+    def test_both_say_the_same_of_any_stream(self, data: st.DataObject) -> None:
         config = data.draw(st.sampled_from(CONFIGS))
         parameters = data.draw(parameters_of_any_core)
         stream = data.draw(
@@ -379,14 +382,23 @@ class TestCompiled:
             if config == DEFAULT
             else streams(config, min(4, config.depth(MemoryId.UOP)))
         )
-        found = [self._outcome(config, parameters, stream, compiled) for compiled in (True, False)]
-        assert found[0] == found[1]
+        clocks: list[Callable[..., Timing]] = [
+            simulate,
+            timing.run,
+            partial(timing.run, compiled=False),
+        ]
+        first, *others = (self._outcome(one, config, parameters, stream) for one in clocks)
+        assert all(other == first for other in others)
 
     def _outcome(
-        self, config: Config, parameters: Parameters, stream: list[Instruction], compiled: bool
+        self,
+        clock: Callable[..., Timing],
+        config: Config,
+        parameters: Parameters,
+        stream: list[Instruction],
     ) -> tuple[str, Any, Any]:
         try:
-            found = timing.run(config, parameters, stream, compiled=compiled)
+            found = clock(config, parameters, stream)
         except StreamError as error:
             return str(error), None, None
         return "", found.moments.tolist(), found.facts.tolist()

@@ -1,15 +1,13 @@
 """The timing model: the number of cycles of a stream, and what the modules wait for.
 
-`run` is the interface, with `Parameters`, which are the durations of everything. `model` is the
-specification; `compiled` is the same for long streams, compiled when it is first needed.
+`run` is the interface, with `Parameters`, which are the durations of everything; `clock` is loaded
+when it is first needed.
 """
 
 from collections.abc import Sequence
 
 from potash_device.vta.config import Config
 from potash_device.vta.isa import Instruction, encode_stream
-from potash_device.vta.stream import decode_stream
-from potash_device.vta.timing import model
 from potash_device.vta.timing.parameters import Parameters
 from potash_device.vta.timing.result import Timing
 
@@ -24,19 +22,12 @@ def run(
     """How long a stream takes, given as bytes or as instructions. Raises StreamError where it
     cannot run, and InstructionError for an instruction that cannot be encoded.
 
-    `compiled` may be False for a short stream where numba is not wanted; the result is the same.
+    `compiled` may be False for a short stream, for which nothing is then compiled; the result is
+    the same.
     """
-    if not isinstance(stream, bytes | bytearray | memoryview):
-        if not compiled:
-            return model.simulate(config, parameters, stream)
-        stream = encode_stream(stream, config)
-    code = bytes(stream)
-    if compiled:
-        from potash_device.vta.timing import compiled as fast
+    from potash_device.vta.timing import clock  # which loads numba
 
-        found = fast.simulate(config, parameters, code)
-        if found is not None:
-            return Timing(config, parameters, *found)
-    timing = model.simulate(config, parameters, decode_stream(code, config))
-    assert not compiled, "the compiled clock refuses a stream that can run"
-    return timing
+    if not isinstance(stream, bytes | bytearray | memoryview):
+        stream = encode_stream(stream, config)
+    found = clock.simulate(config, parameters, bytes(stream), compile_it=compiled)
+    return Timing(config, parameters, *found)

@@ -1,12 +1,4 @@
-"""The clock in plain Python: the specification of the timing model.
-
-Four machines run at once: the fetch fills the modules' command queues; LOAD, COMPUTE and STORE work
-through them. An instruction begins when its module is free, it has been fetched and each token
-queue that it pops from has a token; it gives its own tokens, all at once, when its work is done and
-their queues are not full. Transfers take a memory channel in the order of their requests; LOAD and
-COMPUTE share the one for reads. The time depends on the instructions alone: nothing is computed.
-
-Source: "VTA: An Open Hardware-Software Stack for Deep Learning", sections 2.3 to 2.6."""
+"""The VTA's clock in plain Python, with which `potash_device.vta.timing.clock` is compared."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,11 +8,9 @@ import numpy as np
 from potash_device.vta import stream
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.isa import Alu, Gemm, Instruction, Load, Stage, Store
+from potash_device.vta.timing.clock import LONGEST
 from potash_device.vta.timing.parameters import Parameters
 from potash_device.vta.timing.result import Facts, Kind, Moments, Timing, fetch_cycles
-
-LONGEST = 1 << 60
-"""Cycles: 365 years at 100 MHz."""
 
 TRANSFERS: Mapping[MemoryId, Kind] = {
     MemoryId.UOP: Kind.UOP,

@@ -1,8 +1,15 @@
-"""The clock in compiled code: the results of `model`, for streams of any length.
+"""The clock: when each instruction of a stream does what.
+
+Four machines run at once: the fetch fills the modules' command queues; LOAD, COMPUTE and STORE work
+through them. An instruction begins when its module is free, it has been fetched and each token
+queue that it pops from has a token; it gives its own tokens, all at once, when its work is done and
+their queues are not full. Transfers take a memory channel in the order of their requests; LOAD and
+COMPUTE share the one for reads. The time depends on the instructions alone: nothing is computed.
 
 All of it is in this one file, because numba recompiles what it kept when the file of the function
-has changed. Where a stream cannot run this gives no reason; `model` does.
-"""
+has changed. Called as Python, it gives the same for short streams without being compiled.
+
+Source: "VTA: An Open Hardware-Software Stack for Deep Learning", sections 2.3 to 2.6."""
 
 from typing import Any, NamedTuple
 
@@ -24,7 +31,7 @@ from potash_device.vta.fast.admission import (
     stage_of,
 )
 from potash_device.vta.fast.compiling import Flag, Number, compiled, entry
-from potash_device.vta.timing.model import LONGEST, TRANSFERS
+from potash_device.vta.stream import StreamError, canonical_order, decode_stream
 from potash_device.vta.timing.parameters import Parameters
 from potash_device.vta.timing.result import Facts, Kind, Moments, fetch_cycles
 
@@ -45,7 +52,10 @@ STAGE, KIND, BITS, CYCLES, BEATS, SIZE, PRODUCTS = range(len(Facts._fields))
 KIND_TOKENS, KIND_GEMM, KIND_RESET, KIND_ALU = (
     int(kind) for kind in (Kind.TOKENS, Kind.GEMM, Kind.RESET, Kind.ALU)
 )
-KINDS = tuple(int(TRANSFERS[memory]) for memory in MemoryId)
+KINDS = tuple(int(Kind[memory.name.partition("_")[0]]) for memory in MemoryId)
+"""The kind of a transfer, by memory: ACC_8BIT is of ACC."""
+LONGEST = 1 << 60
+"""Cycles: 365 years at 100 MHz."""
 
 MODULE = LENGTH, BEGUN, QUEUED, FREED, UNFINISHED = tuple(range(5))
 """What is known of a module: how many instructions it gets, how many of them have begun and how
@@ -76,21 +86,17 @@ class Clock(NamedTuple):
 
 
 def simulate(
-    config: Config, parameters: Parameters, code: bytes
-) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """Moments and facts of each instruction; None where the stream cannot run."""
+    config: Config, parameters: Parameters, code: bytes, *, compile_it: bool = True
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Moments and facts of each instruction. Raises StreamError where the stream cannot run."""
     count, rest = divmod(len(code), INSTRUCTION_BYTES)
-    if rest or not count:
-        return None
-    words = np.frombuffer(code, "<u8").reshape(-1, 2)
+    words = np.frombuffer(code[: len(code) - rest], "<u8").reshape(-1, 2)
     numbers = [getattr(parameters, name) for name in NAMES]
     settings = np.array([*numbers, fetch_cycles(parameters)], np.int64)
     sizes = np.array([config.element_bytes(memory) for memory in MemoryId], np.int64)
     moments = np.zeros((count, len(Moments._fields)), np.int64)
     facts = np.zeros((count, len(Facts._fields)), np.int64)
     row = np.zeros(layout.COLUMNS, np.int64)
-    if not measure(words, layout.fields(config), settings, sizes, row, facts):
-        return None
     clock = Clock(
         settings,
         facts,
@@ -101,7 +107,22 @@ def simulate(
         tokens=np.zeros((TOKEN_QUEUES, 2), np.int64),
         channels=np.zeros(2, np.int64),
     )
-    return (moments, facts) if run_clock(clock) else None
+    steps: tuple[Any, ...] = measure, run_clock
+    if not compile_it:
+        steps = tuple(step.py_func for step in steps)
+    measured, run = steps
+    whole = count and not rest
+    if whole and measured(words, layout.fields(config), settings, sizes, row, facts) and run(clock):
+        return moments, facts
+    canonical_order(decode_stream(code, config))
+    late = np.flatnonzero(moments[:, DONE] > LONGEST)
+    if late.size:
+        raise StreamError(int(late[0]), f"the stream takes more than {LONGEST} cycles")
+    raise StreamError(
+        int(np.flatnonzero(moments[:, END] == 0)[0]),
+        f"deadlock: command queues of {parameters.command_queue} instructions and "
+        f"token queues of {parameters.token_queue} are too short for the stream",
+    )
 
 
 @entry
