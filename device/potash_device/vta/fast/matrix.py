@@ -91,7 +91,7 @@ class Assembly:
 INSTRUCTIONS: dict[type, Callable[[Any, Addresses], Assembly]] = {
     Amx: lambda builder, addresses: Assembly(builder)
 }
-"""What emits the instructions, by path. Tests add a model of them."""
+"""Makes the emitter of the instructions, by path. Tests add one of a model of them."""
 
 
 def _instructions(
