@@ -206,7 +206,7 @@ def test_other_sources_are_another_name(tmp_path: Path) -> None:
         (compiler.OBJECTS, "potash_firmware.bpf.native.engine"),
         (search.TILINGS, "potash_firmware.vta_runtime.schedules.search"),
         (partition_cache.MODELS, "potash_firmware.tflite.partition"),
-        (compiling.STORE, "potash_device.vta.timing.compiled"),
+        (compiling.STORE, "potash_device.vta.timing.clock"),
     ],
 )
 def test_all_that_is_imported_to_make_a_thing_is_in_its_name(store: Store, imported: str) -> None:
