@@ -36,7 +36,7 @@ class Descriptor(Packed, error=DescriptorError):
 
 
 class CapabilityId(IntEnum):
-    """What an accelerator can do (table 4.7)."""
+    """A capability of an accelerator (table 4.7)."""
 
     FIRMWARE = 0
     INPUT_BUFFER = 1
@@ -274,5 +274,5 @@ def pad_to_dword(data: Buffer) -> bytes:
 
 
 def dwords(size: int) -> int:
-    """How many dwords hold `size` bytes."""
+    """Number of dwords that hold `size` bytes."""
     return -(-size // DWORD_SIZE)

@@ -22,7 +22,7 @@ MOST_FAULTS = 256
 """Faults that a device keeps, those that are spent included."""
 
 ANY = 0xFFFF
-"""In place of an opcode, a queue or a vector: whichever."""
+"""In place of an opcode, a queue or a vector: any."""
 ALL_FAULTS = 0
 """In place of an identifier: clear every fault."""
 
@@ -85,7 +85,7 @@ COMMAND_KINDS = frozenset({FaultKind.STATUS, FaultKind.DELAY, FaultKind.LOST})
 MEDIA_KINDS = frozenset({FaultKind.MEDIA_ERROR, FaultKind.MEDIA_DELAY})
 ZONE_KINDS = frozenset({FaultKind.RESET_RECOMMENDED, FaultKind.FINISH_RECOMMENDED})
 LASTING = ZONE_KINDS | {FaultKind.UNREACHABLE}
-"""What is so until the fault is cleared, and is not triggered."""
+"""Kinds that are in effect until the fault is cleared, and are never triggered."""
 DELAYS = frozenset({FaultKind.DELAY, FaultKind.MEDIA_DELAY})
 
 
@@ -95,10 +95,10 @@ class FaultFlags(IntFlag):
     ADMIN = 1 << 0
     """Admin commands; I/O commands without it."""
     DNR = 1 << 1
-    """With Do Not Retry."""
+    """The status has Do Not Retry."""
     READS = 1 << 2
     WRITES = 1 << 3
-    """What of the media: at least one of them."""
+    """A media fault affects reads, writes, or both; at least one of these bits is set."""
     AT_START = 1 << 4
     """The APU dies of a Start, which fails; without it, once a job has been started."""
     AT_ONCE = 1 << 5
@@ -112,7 +112,7 @@ class Fault(Descriptor, least_size=FAULT_SIZE):
     flags: Annotated[FaultFlags, Stored("B")] = FaultFlags(0)
     opcode: U16 = ANY
     queue: U16 = ANY
-    """Of an interrupt its vector."""
+    """The queue; for an interrupt, the vector."""
     nsid: U32 = 0
     """0 for any."""
     status: U16 = 0
@@ -122,9 +122,9 @@ class Fault(Descriptor, least_size=FAULT_SIZE):
     delay: U32 = 0
     """Microseconds."""
     times: U32 = 0
-    """How often it is triggered; 0: until it is cleared."""
+    """Number of times that it is triggered; 0: until it is cleared."""
     after: U32 = 0
-    """How many matches are skipped first."""
+    """Number of matches that are skipped first."""
     identifier: Annotated[
         U16,
         At(0),

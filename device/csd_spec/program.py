@@ -54,7 +54,7 @@ class Processor(IntEnum):
 
 
 NO_ARGUMENT = (1 << 64) - 1
-"""What `arg` returns where there is no such argument: -1 in C."""
+"""The value that `arg` returns for an argument that does not exist: -1 in C."""
 
 
 class Context(NamedTuple):

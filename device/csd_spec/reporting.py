@@ -27,7 +27,7 @@ class Key(NamedTuple):
 
 
 class Mark(Enum):
-    """How a field is reported."""
+    """The way in which a field is reported."""
 
     INLINE = auto()
     """The keys of its value, in place of one key; it has no description."""

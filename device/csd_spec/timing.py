@@ -13,7 +13,7 @@ SIZE = 256
 """Bytes of the page."""
 
 VERSION = 1
-"""Of the layout; fields may be added behind the last one without another."""
+"""Version of the layout; it stays when fields are added behind the last one."""
 
 
 class TimingLogError(ValueError):
@@ -27,15 +27,15 @@ class TimingLog(Packed, least_size=SIZE, error=TimingLogError):
     modelled: U8 = 0
     """1 where commands complete at modelled times."""
     factor: Annotated[U32, At(4)] = 0
-    """By which modelled times are multiplied."""
+    """The factor by which modelled times are multiplied."""
     guest_ns: U64 = 0
     """The guest's clock, as far as the drive knows it."""
     frozen_ns: U64 = 0
-    """By which the guest's clock is behind the host's, as it stood still."""
+    """Time for which the guest was stopped: by so much its clock is behind the host's."""
     commands: U64 = 0
-    """That were kept until a deadline."""
+    """Commands that were kept until a deadline."""
     late_ns: U64 = 0
-    """How much later than their deadlines they were completed, all together."""
+    """Sum of their delays after the deadlines; then the distribution of the delays."""
     late_p50_ns: U64 = 0
     late_p99_ns: U64 = 0
     late_most_ns: U64 = 0
@@ -47,15 +47,15 @@ class TimingLog(Packed, least_size=SIZE, error=TimingLogError):
     senses: U64 = 0
     """Reads of rows of flash."""
     programs: U64 = 0
-    """Of program units."""
+    """Program units programmed."""
     erased: U64 = 0
     """Superblocks erased."""
     hits: U64 = 0
-    """Of the mapping's cache."""
+    """Accesses to the mapping's cache that hit, and those that missed."""
     misses: U64 = 0
     suspensions: U64 = 0
     die_ns: U64 = 0
-    """Busy time of all dies together, and so on; without the factor."""
+    """Busy time of all dies together, then of buses, link and cores; without the factor."""
     bus_ns: U64 = 0
     link_ns: U64 = 0
     core_ns: U64 = 0
@@ -70,16 +70,16 @@ class TimingLog(Packed, least_size=SIZE, error=TimingLogError):
     free: U32 = 0
     retired: U32 = 0
     erases: Annotated[U64, At(208)] = 0
-    """Of all superblocks together, in the drive's life; then their distribution."""
+    """Erases of all superblocks in the drive's life; then their distribution."""
     erases_least: U32 = 0
     erases_p50: U32 = 0
     erases_p90: U32 = 0
     erases_p99: U32 = 0
     erases_most: U32 = 0
     executions: Annotated[U64, At(240)] = 0
-    """Of programs in compute namespaces, that have ended."""
+    """Executions of programs in compute namespaces that have ended."""
     execution_ns: U64 = 0
-    """What the last of these took."""
+    """Modelled time of the last of these executions."""
 
     @property
     def write_amplification(self) -> float:

@@ -1,4 +1,4 @@
-"""What the standard's commands carry in command dwords 10 to 15.
+"""The fields of the standard's commands in command dwords 10 to 15.
 
 Fields that end in `_z` are 0's based.
 
@@ -214,7 +214,7 @@ class Sanitize(CommandDwords):
 
     @property
     def passes(self) -> int:
-        """How often an overwrite goes over everything."""
+        """Number of passes of an overwrite."""
         return self.owpass or 16
 
 
@@ -254,7 +254,7 @@ class ReadWrite(CommandDwords):
 
 
 READ_WRITE_ENTRY = struct.Struct("<BBHI16xQQQI12x")
-"""What a plain Read or Write says, straight from its 64-byte entry: opcode, flags, command
+"""The fields of a plain Read or Write in its 64-byte entry: opcode, flags, command
 identifier, namespace, PRP 1 and 2, starting LBA, command dword 12."""
 NLB_MASK = 0xFFFF
 """NLB in command dword 12; a dword without other bits asks for nothing but a number of blocks."""

@@ -82,12 +82,12 @@ class LoadProgram(CommandDwords):
     sel: int = dwords(10, 24, default=LoadProgramSelect.LOAD.value)
     pit: int = dwords(10, 25, 27, default=ProgramIdentifierType.NONE.value)
     psize: int = dwords(11, 0, 31, default=0)
-    """The whole program's."""
+    """Size of the whole program in bytes."""
     pid: int = dwords(12, 0, 63, default=0)
     numb: int = dwords(14, 0, 31, default=0)
-    """The piece's."""
+    """Size of the piece in bytes."""
     loff: int = dwords(15, 0, 31, default=0)
-    """Where in the program the piece begins."""
+    """Offset of the piece in the program, in bytes."""
 
 
 class ActivationSelect(IntEnum):

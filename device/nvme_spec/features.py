@@ -61,7 +61,7 @@ class Select(IntEnum):
 
 
 class FeatureCapabilities(IntFlag):
-    """What Get Features with SUPPORTED_CAPABILITIES answers in dword 0."""
+    """Dword 0 of the completion of Get Features with SUPPORTED_CAPABILITIES."""
 
     SAVEABLE = 1 << 0
     NAMESPACE_SPECIFIC = 1 << 1

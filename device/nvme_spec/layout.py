@@ -1,3 +1,3 @@
-"""How a structure of the standard is declared."""
+"""Declarations of the standard's structures."""
 
 from potash_wire.structures import *  # the same names

@@ -99,7 +99,7 @@ NO_COMMAND = 0xFFFF
 
 
 class CommandByte(IntEnum):
-    """Where in a command its parameters begin, for a parameter error location."""
+    """Offsets of a command's parameters, for a parameter error location."""
 
     OPCODE = 0
     FLAGS = 1
@@ -224,7 +224,7 @@ def encode_dword_log(entries: Mapping[int, int]) -> bytes:
 
 
 class SelfTestResult(IntEnum):
-    """How a device self-test has ended (section 5.16.1.7)."""
+    """Result of a device self-test (section 5.16.1.7)."""
 
     PASSED = 0x0
     ABORTED_BY_COMMAND = 0x1
@@ -415,4 +415,4 @@ class AsyncEvent(Word):
     info = field(8, 15)
     log_page = field(16, 23)
     nsid = field(32, 63)
-    """Of an event of zones (Zoned Namespace Command Set 1.1, figure 43)."""
+    """The namespace of a zone event (Zoned Namespace Command Set 1.1, figure 43)."""

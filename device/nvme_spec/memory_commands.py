@@ -80,7 +80,7 @@ class MemoryNamespace(Structure):
 
 
 class MemoryAccessType(IntFlag):
-    """How a host reaches the memory of a namespace without commands."""
+    """Access to the memory of a namespace without commands."""
 
     BAR = 1 << 0
     CXL = 1 << 1

@@ -85,5 +85,5 @@ _DIRECTIONS = tuple(DataDirection)
 
 
 def data_direction(opcode: int) -> DataDirection:
-    """Which way an opcode moves data, vendor specific ones included."""
+    """Direction of an opcode's data transfer; also of vendor specific opcodes."""
     return _DIRECTIONS[opcode & 3]

@@ -11,7 +11,7 @@ from nvme_spec.layout import Structure, bits, nested, raw, text, u8, u16, u32, u
 from nvme_spec.logs import SmartLog, TelemetryHeader
 
 LOG_REVISION = 3
-"""Of the log page as Base 2.0 has it."""
+"""Revision of the log page in Base 2.0."""
 
 EVENT_REVISION = 1
 
@@ -57,7 +57,7 @@ class PersistentEventType(IntEnum):
 
 
 class PersistentEventHeader(Structure):
-    """What the log begins with, 512 bytes."""
+    """The header of the log, 512 bytes."""
 
     SIZE = 512
     lid = u8(0)
@@ -89,7 +89,7 @@ class PortType(IntEnum):
 
 
 class EventHeader(Structure):
-    """What each event begins with, 24 bytes; `el` is what follows, vendor's information first."""
+    """The header of an event, 24 bytes. `el` bytes follow it, vendor's information first."""
 
     SIZE = 24
     type = u8(0)
@@ -108,7 +108,7 @@ EHL = EventHeader.SIZE - 3
 
 
 class EventData(Structure):
-    """What is specific to a type of event. Not an event itself: subclasses are."""
+    """Base class of the data of events; a subclass is the data of one type of event."""
 
     SIZE = 0
     TYPE: ClassVar[PersistentEventType]

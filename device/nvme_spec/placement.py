@@ -25,13 +25,13 @@ MAX_HANDLES = 128
 
 MANAGEMENT_HANDLES_AT = 392
 MANAGEMENT_HANDLE_LIST_AT = 512
-"""Of Namespace Management's data: the number of placement handles (NPHNDLS), and their list."""
+"""Offsets in Namespace Management's data: the number of placement handles (NPHNDLS), the list."""
 
 EVENTS_IN_LOG = 63
 
 
 class HandleType(IntEnum):
-    """RUHT: whether data of different handles stay apart when the drive moves them."""
+    """RUHT: isolation of the data of different handles when the drive moves them."""
 
     INITIALLY_ISOLATED = 1
     PERSISTENTLY_ISOLATED = 2
@@ -102,7 +102,7 @@ RETURN_PARAMETERS = 1
 
 
 class DirectiveParameters(Structure):
-    """What Return Parameters gives; each field has a bit for each directive type."""
+    """Data of Return Parameters; each field has a bit for each directive type."""
 
     SIZE = 4096
     supported = u32(0)

@@ -128,7 +128,7 @@ class EntryDwords(Dwords):
     in dword 4."""
 
     def fields(self) -> dict[str, int]:
-        """Those fields of a `SubmissionEntry` that carry it. Raises ValueError for what does not
+        """The fields of a `SubmissionEntry` that carry it. Raises ValueError if a value does not
         fit."""
         fields: dict[str, int] = (self._functions or self._compile())[0](*self)
         return fields

@@ -81,7 +81,7 @@ class SourceRange(Packed):
 
     @classmethod
     def decode_list_1(cls, buffer: Buffer) -> Iterator["SourceRange"]:
-        """As `decode_list`, of format 1; its tags are big-endian."""
+        """Decode a list in format 1, whose tags are big-endian, as `decode_list` does."""
         for slba, nlb_z, elbt, elbat, elbatm in _SourceRange1.decode_list(buffer):
             yield cls(slba, nlb_z, int.from_bytes(elbt, "big"), elbat, elbatm)
 

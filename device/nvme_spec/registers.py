@@ -26,7 +26,7 @@ _PAGE_ADDRESS = 0xFFFF_FFFF_FFFF_F000
 
 
 class Access(Enum):
-    """What a host's write does to the bits that a register lets it touch."""
+    """Effect of a host's write on the bits of a register that are accessible to it."""
 
     RO = "read only"
     RW = "read and write"
@@ -38,8 +38,8 @@ class Access(Enum):
 class Register(Enum):
     """Every register before the doorbells: offset, width in bytes, access, accessible bits, reset.
 
-    Bits outside `mask` are read only for the host. A reset value of 0 also stands for "what the
-    implementation has to say": the read only ones are filled by it.
+    Bits outside `mask` are read only for the host. A reset value of 0 also stands for "defined by
+    the implementation", which fills in the read only ones.
     """
 
     def __init__(self, offset: int, width: int, access: Access, mask: int = 0, reset: int = 0):
@@ -174,7 +174,7 @@ class ControllerStatus(Word):
 
 
 class CmbUse(IntFlag):
-    """What may be in the controller memory buffer: bits 4:0 of CMBSZ (section 3.1.3.12)."""
+    """Permitted contents of the controller memory buffer: bits 4:0 of CMBSZ (section 3.1.3.12)."""
 
     SQS = 1 << 0
     """Submission queues."""

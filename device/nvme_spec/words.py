@@ -1,3 +1,3 @@
-"""How a register or a feature's dword is declared."""
+"""Declarations of registers and of features' dwords."""
 
 from potash_wire.words import *  # the same names

@@ -45,7 +45,7 @@ MAX_QUEUE_ENTRIES = 4096
 
 
 class BoardMigration(Migration, Protocol):
-    """How a board with its firmware is migrated."""
+    """Migration of a board with its firmware."""
 
     def reset(self, *, as_they_were: bool) -> None:
         """The slot is reset: no migration goes on any more, and the device runs. Raises OSError
@@ -54,7 +54,7 @@ class BoardMigration(Migration, Protocol):
 
 @dataclass(frozen=True)
 class SavedBoard:
-    """What `Board.save` gives."""
+    """The state that `Board.save` returns."""
 
     config_space: bytes
     msix_table: bytes
@@ -119,9 +119,9 @@ class Board:
             self.queues.page = DoorbellPage(BAR.size)
             self._bars[PciRegion.BAR0] = self.queues.page
         self._bars_are_new = True
-        """No host has had what is in them now."""
+        """No host has accessed the present contents of the BARs."""
         self.migration: BoardMigration | None = None
-        """How the device is migrated, which is the firmware's."""
+        """The migration of the device, which the firmware implements."""
         self._config_space = ConfigSpace(
             settings.identity, BAR, vectors, self._function_level_reset, bar_sizes
         )
@@ -155,7 +155,7 @@ class Board:
         self.reset_line()
 
     def _function_level_reset(self, *, keep_cmb: bool = True) -> None:
-        """As `function_reset`, where configuration space is as after power-on, too."""
+        """Follow a reset of configuration space with a `function_reset`."""
         self._msix_table = _msix_table(self.interrupts.vectors)
         self._follow_bus_master()
         self.function_reset(keep_cmb=keep_cmb)
@@ -259,7 +259,7 @@ class Board:
         self.queues.unbind()
 
     def stops_transfers(self, region: int, offset: int, data: bytes) -> bool:
-        """Whether a write ends Bus Master Enable, resets the function, or moves the controller
+        """True if a write ends Bus Master Enable, resets the function, or moves the controller
         memory buffer; any other write to BAR 0 is only queued for the firmware."""
         if region == PciRegion.BAR0:
             return self.registers.moves_cmb(offset, len(data))

@@ -50,12 +50,12 @@ def package(module: ModuleType) -> Path:
 
 
 class Store:
-    """What is kept of one kind.
+    """The cached files of one kind.
 
     Args:
         kind: the folder's name.
-        sources: the packages' folders and the files that decide about what is kept.
-        versions: gives what else it depends on, such as a compiler's version. Called once.
+        sources: packages' folders and files, whose contents are part of the cache's key.
+        versions: returns the rest of the key, such as a compiler's version. Called once.
         limit: about how many files are kept; the ones used longest ago go first.
         room: about how many bytes these may take, where there is a limit.
     """
@@ -73,7 +73,7 @@ class Store:
         self._versions = versions
         self._limits = limit, room
         self._added = _SLACK
-        """What was kept since old files were last looked for, as a share of the limits."""
+        """Share of the limits that was stored since old files were last removed."""
 
     @functools.cached_property
     def identity(self) -> bytes:
@@ -86,7 +86,7 @@ class Store:
         return _digest_of(self.identity, *parts).hex()
 
     def load(self, name: str) -> bytes | None:
-        """What was kept as `name`, if it is there and can be believed."""
+        """The contents stored as `name`; None if there are none or their digest is wrong."""
         if self.kind in ignored:
             return None
         try:
@@ -164,7 +164,7 @@ def digest_of_sources(root: Path) -> bytes:
 
 
 def _digest(name: str, contents: bytes) -> bytes:
-    """Of the name too, so that no file passes for another."""
+    """A digest of name and contents, so that no file passes for another."""
     return hashlib.sha256(name.encode() + contents).digest()
 
 

@@ -50,11 +50,11 @@ class RegisterBytes:
         self._bytes[:] = values
 
     def read(self, offset: int, count: int) -> bytes:
-        """What a host reads: `count` bytes from `offset`; past the end there are zeroes."""
+        """Read `count` bytes from `offset` for a host; bytes past the end are zero."""
         return bytes(self._bytes[offset : offset + count]).ljust(count, b"\0")
 
     def write(self, offset: int, data: bytes) -> None:
-        """What a host writes: any length at any offset; past the end it is lost."""
+        """Write for a host, any length at any offset; bytes past the end are ignored."""
         for at, value in enumerate(data[: max(0, len(self._bytes) - offset)], offset):
             writable = self._writable[at]
             kept = self._bytes[at] & ~writable & ~(value & self._cleared_by_one[at])

@@ -43,7 +43,7 @@ MOST_VALUES = 1 << 18
 """Values in one text: each takes up to a hundred bytes and a microsecond when it is read."""
 
 LARGEST_NUMBER = (1 << 63) - 1
-"""Of anything that counts further where it is loaded, and has 64 bits."""
+"""Maximum of a 64-bit number that goes on counting after it is loaded."""
 
 
 def fits(field: Field[int], unit: int = 1) -> Range:
@@ -52,7 +52,7 @@ def fits(field: Field[int], unit: int = 1) -> Range:
 
 
 def counts(field: Field[int], unit: int = 1) -> Range:
-    """As `fits`, for a number that grows."""
+    """The values that fit into a field whose number goes on counting after it is loaded."""
     return Range(0, min(fits(field, unit).most, LARGEST_NUMBER))
 
 
@@ -88,7 +88,7 @@ _NO_BRACKETS = bytes(set(range(256)) - {*b"[]{}"})
 
 
 def read_json(data: Buffer, most: int) -> Any:
-    """What JSON of at most `most` bytes says. Raises ValueError; takes memory in proportion."""
+    """Decode JSON of at most `most` bytes, in memory in proportion. Raises ValueError."""
     text = bytes(data)
     if len(text) > most:
         raise ValueError(f"{len(text)} bytes of JSON are more than {most}")
@@ -113,7 +113,7 @@ def decode(kind: type[T], data: Buffer, most: int) -> T:
 
 
 def exactly(kind: Any, value: Any) -> Any:
-    """As `typed`, but nothing is left out. Raises ValueError."""
+    """Check a value as `typed` does, but refuse what that leaves out. Raises ValueError."""
     found = typed(kind, value)
     if found != value:
         raise ValueError(
@@ -182,7 +182,7 @@ def _record(kind: Any, value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fitting(items: Iterable[tuple[Any, Any, Any]]) -> Iterable[tuple[Any, Any]]:
-    """Of names, kinds and values: the names and values that fit."""
+    """Names and values that fit, from triples of name, type and value."""
     for name, kind, value in items:
         try:
             yield name, typed(kind, value)

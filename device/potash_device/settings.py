@@ -1,4 +1,4 @@
-"""What a board is made with. Nothing here loads the board, for those who only describe one."""
+"""Settings of a board, for which the board itself need not be loaded."""
 
 from dataclasses import dataclass, field
 
@@ -21,6 +21,6 @@ class BoardSettings:
     cmb: CmbSettings | None = None
     """The controller memory buffer, if there is to be one."""
     map_doorbells: bool = False
-    """Whether a host may map the page of doorbells, which is polled then."""
+    """True if a host may map the page of doorbells, which is then polled."""
     memory_bar: int = 0
     """Bytes of memory that the firmware and the host share through BAR 4; 0 for no such BAR."""

@@ -1,4 +1,4 @@
-"""How a field of a record is stored: annotations of its type."""
+"""Annotations of a record's fields, which define how they are stored."""
 
 import struct
 from collections.abc import Callable
@@ -18,7 +18,7 @@ class Range(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """How a field is stored, as `struct` writes it; a tuple has `items` of these."""
+    """The format of a field, as a code of `struct`; a tuple has `items` of these."""
 
     code: str
     items: int = 0
@@ -29,9 +29,9 @@ class At(int):
 
 
 class Number(NamedTuple):
-    """How and where the number of items in a tuple, or of bytes of a text or of bytes, is stored.
+    """Format and offset of the number of items of a tuple, or of bytes of a text or of bytes.
 
-    They follow at the end, in the order of the fields.
+    The items follow at the end of the record, in the order of the fields.
     """
 
     code: str
@@ -58,7 +58,7 @@ def pairs_of(read: Callable[[str], Any]) -> Converted:
 
 
 class Mark(Enum):
-    """How a field is stored, or not."""
+    """The way in which a field is stored, if it is."""
 
     MAY_FOLLOW = auto()
     """A record, or None: it follows at the end unless it is None."""

@@ -1,4 +1,4 @@
-"""How a record's annotations become the functions that store and make it, compiled."""
+"""Compiles a record's annotations into the functions that encode and decode it."""
 
 import struct
 import sys
@@ -105,7 +105,7 @@ class Layout:
         may be empty), and that of the message else."""
         self._scope = {**_SCOPE}
         self._start = self._end = 0
-        """Of the record whose fields are added: its first byte, and the one after the last."""
+        """The first byte of the record whose fields are added, and the one after its last byte."""
         if prefix:
             self._add(0, f"{len(prefix)}s", repr(prefix))
         made = self._field(kind, "m") if Stored in _marks(kind)[1] else self._record(kind, "m")
@@ -280,7 +280,7 @@ class Layout:
 
 
 def _marks(hint: Any) -> tuple[Any, dict[Any, Any]]:
-    """What is annotated, and the annotations by their types, or a `Mark` by itself."""
+    """The annotated type, and the annotations: each by its type, a `Mark` by itself."""
     base, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     return base, {mark if isinstance(mark, Enum) else type(mark): mark for mark in marks}
 
@@ -295,6 +295,6 @@ def _size(code: str) -> int:
 
 
 def _range(code: str) -> Range:
-    """What a number that is stored so can be."""
+    """The values of a number with the format `code`."""
     values = 1 << 8 * _size(code)
     return Range(-values // 2, values // 2 - 1) if code.islower() else Range(0, values - 1)

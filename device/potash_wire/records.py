@@ -36,10 +36,10 @@ _MOST_COMPILED = 16
 
 
 class Record(Generic[T]):
-    """How records of a type are stored: at least `least_size` bytes, which begin with `prefix`.
+    """The encoding of a type's records: at least `least_size` bytes, which begin with `prefix`.
 
-    `total` is where the bytes of a whole record are stated, after which others may follow. What
-    does not fit raises `error`. Annotations are evaluated when the record is first used.
+    `total` is the field with the size of the whole record, after which others may follow. A value
+    that does not fit raises `error`. Annotations are evaluated when the record is first used.
     """
 
     def __init__(

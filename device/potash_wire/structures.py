@@ -204,7 +204,7 @@ class Table(Array[S]):
 
 
 class Declared:
-    """What has `FIELDS`, which do not overlap, in `SIZE` bytes."""
+    """Base class of types with `FIELDS`, which do not overlap, in `SIZE` bytes."""
 
     SIZE: ClassVar[int]
     FIELDS: ClassVar[dict[str, Any]] = {}

@@ -41,7 +41,7 @@ class _Bits(NamedTuple):
 
     @property
     def dwords(self) -> range:
-        """Those that have a part of it."""
+        """The dwords that contain bits of the field."""
         return range(self.start // 32, -(-(self.start + self.width) // 32))
 
 

@@ -45,7 +45,7 @@ class Channel:
     def __init__(self, path: str | os.PathLike[str], timeout: float) -> None:
         self.path = os.fspath(path)
         self.twin: socket.socket | None = None
-        """Where the server's commands come, if not at the first socket."""
+        """The socket for the server's commands, if that is not the first one."""
         self.windows = dma_client.MessageWindows()
         """The memory that the server may ask for."""
         self.max_transfer = protocol.DEFAULT_MAX_TRANSFER
@@ -55,7 +55,7 @@ class Channel:
         self._ids: Iterator[int] = itertools.cycle(range(_MESSAGE_IDS))
         self._unanswered: dict[int, protocol.Command] = {}
         self._pieces: list[_Piece] = []
-        """What has come of the next message."""
+        """The pieces of the next message that were received."""
         self._fd_room = 0
         """Bytes for the descriptors of the awaited reply; the kernel drops those without room."""
 
@@ -92,7 +92,7 @@ class Channel:
             self._answer_ready(ready)
 
     def command_fds(self, command: protocol.Command, payload: bytes) -> tuple[bytes, list[int]]:
-        """As `command`, with the file descriptors of the reply, which are the caller's."""
+        """Send a command; returns the reply and its file descriptors, which the caller closes."""
         self._fd_room = _FD_ROOM
         try:
             return self._exchange(command, payload, ())
@@ -216,7 +216,7 @@ class Channel:
         return b"".join(piece[0] for piece in self._pieces)
 
     def _ready(self, deadline: float, *others: int) -> set[int]:
-        """Which of our sockets, and of others, are readable before `deadline`."""
+        """The own and other sockets that become readable before `deadline`."""
         twin = () if self.twin is None else (self.twin.fileno(),)
         return dma_client.readable((self._connected().fileno(), *twin, *others), deadline)
 

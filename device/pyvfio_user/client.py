@@ -64,12 +64,12 @@ class MigrationCommands:
         self._broken = broken
 
     def flags(self) -> MigrationFlags:
-        """Which states the device has; EINVAL where it cannot be migrated."""
+        """The device's migration states; EINVAL if it cannot be migrated."""
         found = self._get(Feature.MIGRATION, MigrationStates.RECORD.size)
         return MigrationFlags(self._decode(MigrationStates, found).flags)
 
     def supports(self, feature: Feature, methods: FeatureFlags) -> bool:
-        """Whether the device has a feature, and can GET or SET it, or both."""
+        """True if the device has a feature and can GET it, SET it, or both."""
         try:
             self._feature(feature | methods | FeatureFlags.PROBE, b"")
         except OSError as error:
@@ -240,7 +240,7 @@ class Client:
         return self._channel.max_transfer
 
     def device_info(self) -> payloads.DeviceInfo:
-        """How many regions and kinds of interrupt the device has."""
+        """The device's numbers of regions and of kinds of interrupt."""
         return self._ask(
             Command.DEVICE_GET_INFO, payloads.DeviceInfo(payloads.DeviceInfo.RECORD.size)
         )
@@ -251,9 +251,9 @@ class Client:
         return self._ask(Command.DEVICE_GET_REGION_INFO, request)
 
     def map_region(self, index: int) -> MappedRegion:
-        """What the device shares of a region, mapped; the caller closes it.
+        """Map the shared part of a region; the caller closes the mapping.
 
-        Raises VfioUserError with ENODEV where that is nothing.
+        Raises VfioUserError with ENODEV if no part is shared.
         """
         request = payloads.RegionInfo(payloads.RegionInfo.RECORD.size, index=index)
         reply, fds = self._ask_whole(Command.DEVICE_GET_REGION_INFO, request)
@@ -272,7 +272,7 @@ class Client:
             close_all(fds)
 
     def region_capabilities(self, index: int) -> payloads.RegionCapabilities:
-        """Which areas of a region can be mapped, and its type."""
+        """The areas of a region that can be mapped, and its type."""
         request = payloads.RegionInfo(payloads.RegionInfo.RECORD.size, index=index)
         reply, fds = self._ask_whole(Command.DEVICE_GET_REGION_INFO, request)
         close_all(fds)
@@ -293,7 +293,7 @@ class Client:
         return sub_regions, fds
 
     def irq_info(self, index: int) -> payloads.IrqInfo:
-        """How many interrupts of a kind there are, and what may be done with them."""
+        """The number of interrupts of a kind, and the operations that they have."""
         return self._ask(
             Command.DEVICE_GET_IRQ_INFO, payloads.IrqInfo(payloads.IrqInfo.RECORD.size, index=index)
         )

@@ -25,8 +25,8 @@ READ_SIZE = 1 << 16
 
 _FD_SIZE = array.array("i").itemsize
 _MOST_FDS = 253
-"""What the kernel lets through with one message. There is room for all of them: those that it has
-to drop it closes itself, while this process waits."""
+"""Descriptors that the kernel passes with one message. There is room for all of them: the kernel
+would close those without room itself, while this process waits."""
 _ANCILLARY_SIZE = socket.CMSG_SPACE(_MOST_FDS * _FD_SIZE)
 
 
@@ -120,7 +120,7 @@ class Connection:
 
     @property
     def has_message(self) -> bool:
-        """Whether a whole message has been read and `receive` will return it at once."""
+        """True if a whole message has been read, which `receive` returns immediately."""
         size = self._next_size()
         return size is not None and self._end - self._start >= size
 
@@ -181,7 +181,7 @@ class Connection:
         return _duplicated(fds)
 
     def wants_write(self) -> bool:
-        """Whether messages wait for room in the socket."""
+        """True if messages wait for room in the socket."""
         return bool(self._unsent)
 
     @property

@@ -18,13 +18,13 @@ MAX_CLOSING = 32
 """Threads in which a close has not ended yet, from which on nothing more is taken of clients."""
 
 EVENTFD_LINK = "anon_inode:[eventfd]"
-"""What /proc calls an eventfd."""
+"""The link in /proc of an eventfd's descriptor."""
 
 _closing: set[threading.Thread] = set()
 
 
 def may_receive() -> bool:
-    """Whether what comes with a message could be let go of: not while too much is being closed."""
+    """True if a message's descriptors could be closed: false while too many closes are pending."""
     return len(_closing) < MAX_CLOSING
 
 

@@ -1,4 +1,4 @@
-"""What a device is to the server: its regions, its interrupts, and what it is told.
+"""The interface between server and device: regions, interrupts and callbacks.
 
 A device knows no sockets and no messages. It answers accesses to its regions, uses the client's
 memory through an `AddressSpace`, and interrupts through `InterruptLines`.
@@ -50,7 +50,7 @@ class Region:
     areas: tuple[Area, ...] = ()
     ioeventfds: tuple[IoEventFd, ...] = ()
     type: RegionType | None = None
-    """What a region behind those of PCI (`PciRegion`) is for."""
+    """The purpose of a region behind those of PCI (`PciRegion`)."""
 
     def __post_init__(self) -> None:
         if self.areas and self.fd is None:
@@ -70,10 +70,10 @@ class Region:
 
 
 class Pending:
-    """What a callback returns whose reply is to wait until the device calls `finish`.
+    """The result of a callback whose reply waits until the device calls `finish`.
 
-    Meanwhile the client's other messages are answered. Where the client leaves first, `finish` has
-    no effect.
+    Meanwhile the client's other messages are answered. If the client disconnects first, `finish`
+    has no effect.
     """
 
     def __init__(self) -> None:
@@ -81,8 +81,8 @@ class Pending:
         self._listener: Callable[[int], None] | None = None
 
     def finish(self, error: int = 0) -> None:
-        """What was asked is done, or has failed with the errno `error`; only the first call
-        counts."""
+        """Report that the request is done, or has failed with the errno `error`; only the first
+        call counts."""
         if self._outcome is None:
             self._outcome = error
             if self._listener is not None:
@@ -96,7 +96,7 @@ class Pending:
 
 
 class Device(Protocol):
-    """What the server asks of a device; every callback runs inside `Server.step`.
+    """The callbacks of a device, all of which the server calls inside `Server.step`.
 
     Nothing is called before `attached` nor after `detached`. A callback that raises OSError makes
     the reply an error with its errno (and EIO where it has none); any other exception is the
@@ -106,9 +106,9 @@ class Device(Protocol):
     A device that uses the client's memory outside of `Server.step`, as it should, may be called
     back from there where that memory is reached by messages: with accesses to its regions, changes
     of interrupts and of memory, but not with what stops it. An optional method of it,
-    `stops_transfers(region, offset, data)`, says whether a write does that (a function level reset,
-    bus mastering switched off); without one, every write to a PCI device's configuration space is
-    taken to.
+    `stops_transfers(region, offset, data)`, returns whether a write does that (a function level
+    reset, bus mastering switched off); without it, every write to a PCI device's configuration
+    space counts as one.
 
     A device that can be migrated also has an attribute `migration` (`migration.Migration`).
     """
@@ -123,7 +123,7 @@ class Device(Protocol):
 
     @property
     def pci(self) -> bool:
-        """Whether the indexes above are those of a PCI device."""
+        """True if the indexes above are those of a PCI device."""
 
     def attached(self, memory: AddressSpace, lines: InterruptLines) -> None:
         """A client is there, with this memory and these interrupt lines until `detached`."""

@@ -16,7 +16,7 @@ from pyvfio_user import protocol
 from pyvfio_user.dma_messages import DMA_ACCESS
 
 DMA_COMMANDS = (protocol.Command.DMA_READ, protocol.Command.DMA_WRITE)
-"""What a server asks of its client."""
+"""Commands from the server to its client."""
 
 
 class _Window(NamedTuple):
@@ -110,7 +110,7 @@ def take_twin_socket(capabilities: Mapping[str, Any], fds: list[int]) -> socket.
 
 
 def readable(fds: Iterable[int], deadline: float) -> set[int]:
-    """Which descriptors are readable; none if `deadline`, of the monotonic clock, comes first."""
+    """The descriptors that are readable before `deadline`, of the monotonic clock; may be none."""
     poll = select.poll()
     for fd in fds:
         poll.register(fd, select.POLLIN)

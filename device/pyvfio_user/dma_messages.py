@@ -58,7 +58,7 @@ class TransferError(Exception):
 
 @dataclass(eq=False, slots=True)
 class _Transfer:
-    """What is still to come of a transfer, and how it went."""
+    """The unfinished part of a transfer, and its result."""
 
     unanswered: int = 0
     failure: str = ""
@@ -100,7 +100,7 @@ class DmaMessages:
         self.interrupted = False
         """A command of the client comes before any further transfer."""
         self.failure = ""
-        """Why the connection has to be ended."""
+        """The reason why the connection has to be ended."""
 
     def negotiated(self, max_transfer: int) -> None:
         """The client takes as many bytes in a message."""
@@ -129,7 +129,7 @@ class DmaMessages:
 
     @property
     def possible(self) -> bool:
-        """Whether the client takes messages of a sensible size."""
+        """True if the client accepts messages of a usable size."""
         return self._max_transfer >= LEAST_TRANSFER
 
     def read(self, wanted: Sequence[tuple[int, memoryview]]) -> None:
@@ -256,7 +256,7 @@ def _messages(pieces: Sequence[tuple[int, Buffer]], most: int) -> Iterator[tuple
 
 
 def _names(payload: Buffer, awaited: _Awaited) -> bool:
-    """Whether a reply begins with the address and count that were asked for."""
+    """True if a reply begins with the address and count of the request."""
     if len(payload) < DMA_ACCESS.size:
         return False
     return DMA_ACCESS.unpack_from(payload) == (awaited.address, awaited.count)

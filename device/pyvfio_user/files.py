@@ -112,7 +112,7 @@ def require_sealed(fd: int) -> None:
 
 
 def _is_huge(fd: int) -> bool:
-    """Whether a file is in huge pages, which are the blocks of hugetlbfs."""
+    """True if a file is in huge pages, which are the blocks of hugetlbfs."""
     return os.fstatvfs(fd).f_bsize != mmap.PAGESIZE
 
 

@@ -69,9 +69,9 @@ class InterruptLines:
         self._set_end: dict[int, int] = {}
         """One past the last interrupt that a client has enabled, by kind."""
         self._set_next: dict[int, int] = {}
-        """Where the last message that enabled interrupts ended, while no other one has come."""
+        """End of the range that the last message enabled, by kind; removed by any other message."""
         self._mask_events: dict[tuple[int, bool], dict[int, _Line]] = {}
-        """What to signal when interrupts of a kind are masked, and when they are unmasked."""
+        """Eventfds to signal when interrupts of a kind are masked, and when they are unmasked."""
         self._automasked = {i for i, irq in irqs.items() if irq.flags & IrqFlags.AUTOMASKED}
 
     def trigger(self, index: int, vector: int) -> bool:
@@ -89,11 +89,11 @@ class InterruptLines:
         return True
 
     def enabled(self, index: int, vector: int) -> bool:
-        """Whether the client has enabled this interrupt, be it without an eventfd yet."""
+        """True if the client has enabled this interrupt, even if it has no eventfd yet."""
         return vector in self._lines[index]
 
     def masked(self, index: int, vector: int) -> bool:
-        """Whether the client, or an automasked interrupt itself, holds this one back."""
+        """True if this interrupt is masked, by the client or by itself (automasked)."""
         return vector in self._masked[index]
 
     def set(self, request: SetIrqs, eventfds: Sequence[int]) -> None:

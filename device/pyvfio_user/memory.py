@@ -86,7 +86,7 @@ class AddressSpace:
         self.remote = 0
         """Windows that can only be written by messages."""
         self.unmapped_because = ""
-        """Why the last of these cannot be mapped."""
+        """The reason why the last of these cannot be mapped."""
         self.copies = 0
         """Views that were copies, made since there is a client."""
         self._windows = Windows()
@@ -179,7 +179,7 @@ class AddressSpace:
             self.unmap(window.start, window.end - window.start)
 
     def is_mapped(self, address: int, size: int) -> bool:
-        """Whether views may be held of any of these bytes."""
+        """True if views may be held of any of these bytes."""
         return any(one.content is not None for one in self._windows.within(address, address + size))
 
     def unmap_all(self) -> None:
@@ -229,9 +229,9 @@ class AddressSpace:
         return content[begin : begin + size]
 
     def mapped(self, address: int, size: int, *, write: bool = False) -> memoryview | None:
-        """As `view`, but in as many windows as they are, and None instead of a copy.
+        """A view of bytes in any number of windows; None instead of a copy.
 
-        They are then read by `views` and written by `write`.
+        Such bytes are read by `views` and written by `write`.
         """
         window = self._find(address, size)
         if 0 < size <= window.end - address:
@@ -435,7 +435,7 @@ class AddressSpace:
         self._written.update(range(address // LOG_PAGE_SIZE, last + 1))
 
     def _fetched(self, ranges: Iterable[tuple[int, int]]) -> list[memoryview]:
-        """As `views_of`, for reading; all that has to be copied is fetched together."""
+        """The views of `views_of` for reading; all that has to be copied is fetched together."""
         found: list[memoryview] = []
         wanted: list[tuple[int, memoryview]] = []
         for address, size in ranges:

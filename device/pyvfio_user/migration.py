@@ -64,7 +64,7 @@ _SAVING = (_STOP_COPY, _PRE_COPY)
 
 
 class Migration(Protocol):
-    """What a device offers that can be migrated.
+    """The interface of a device that can be migrated.
 
     A reset ends whatever is going on: the device is RUNNING after it. Callbacks may raise OSError,
     and the device is then in the state of before.
@@ -72,12 +72,12 @@ class Migration(Protocol):
 
     @property
     def initial(self) -> State:
-        """What a client finds the device in that attaches: RUNNING, or STOP where the device waits
+        """The state of the device when a client attaches: RUNNING, or STOP if the device waits
         for a client to go on."""
 
     @property
     def pre_copy(self) -> bool:
-        """Whether there is a state PRE_COPY, in which a running device gives data already."""
+        """True if there is a state PRE_COPY, in which a running device returns data already."""
 
     def change(self, before: State, after: State) -> Pending | None:
         """Go from a state to the next one of its path.
@@ -109,7 +109,7 @@ FEATURE_MASK = 0xFFFF
 
 
 class FeatureFlags(IntFlag):
-    """What to do with the feature."""
+    """Operations on a feature."""
 
     GET = 1 << 16
     SET = 1 << 17
@@ -117,7 +117,7 @@ class FeatureFlags(IntFlag):
 
 
 class MigrationFlags(IntFlag):
-    """Which states there are beside RUNNING and ERROR (`VFIO_MIGRATION_*`)."""
+    """States of a device besides RUNNING and ERROR (`VFIO_MIGRATION_*`)."""
 
     STOP_COPY = 1
     P2P = 2
@@ -346,9 +346,9 @@ class DeviceFeatures:
 
 
 _Answer = tuple[Pending | None, Callable[[], bytes]]
-"""What to wait for, and what then makes the data of the reply."""
+"""The operation to wait for, and a function that then returns the data of the reply."""
 _Method = Callable[[DeviceFeatures, bytes, int], _Answer]
-"""Is given the data of the request, and how many the reply may have."""
+"""Called with the data of the request and the maximum size of the reply's data."""
 
 _FEATURES: dict[int, dict[int, _Method]] = {
     Feature.MIGRATION: {_GET: DeviceFeatures._flags},

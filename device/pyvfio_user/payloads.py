@@ -37,7 +37,7 @@ _CAPABILITY_TYPES: Mapping[str, type] = {
     "twin_socket": dict,
     "write_multiple": bool,
 }
-"""What the specification has; others are left alone."""
+"""Capabilities of the specification; others are ignored."""
 
 
 def _capabilities_json(capabilities: Mapping[str, Any]) -> bytes:
@@ -141,7 +141,7 @@ class Area(Structure):
 
 
 class RegionType(Structure):
-    """What a region is for that has no index of its own in PCI: `VFIO_REGION_TYPE_*` and a subtype
+    """Purpose of a region that has no index of its own in PCI: `VFIO_REGION_TYPE_*` and a subtype
     of `<linux/vfio.h>`."""
 
     type: U32
@@ -163,7 +163,7 @@ _CAPABILITY_VERSION = 1
 
 
 class RegionCapabilities(NamedTuple):
-    """What follows a RegionInfo: the areas of the region that a client can map, None where that is
+    """Capabilities behind a RegionInfo: the areas of the region that a client can map, None if
     all of it (`VFIO_REGION_INFO_CAP_SPARSE_MMAP`), and its type (`VFIO_REGION_INFO_CAP_TYPE`)."""
 
     areas: tuple[Area, ...] | None = None
@@ -171,7 +171,7 @@ class RegionCapabilities(NamedTuple):
 
     @classmethod
     def decode(cls, reply: Buffer) -> Self:
-        """Those in a whole reply to DEVICE_GET_REGION_INFO; others are left alone.
+        """Decode a whole reply to DEVICE_GET_REGION_INFO; other capabilities are ignored.
 
         Raises ProtocolError for a list of capabilities that leaves the reply or does not go
         forward.
@@ -231,7 +231,7 @@ class SubRegion(Structure):
 
     @classmethod
     def decode_all(cls, reply: Buffer) -> list[Self]:
-        """Those of a whole reply to DEVICE_GET_REGION_IO_FDS.
+        """Decode all sub-regions of a whole reply to DEVICE_GET_REGION_IO_FDS.
 
         Raises ProtocolError for a reply without room for as many as it says. "This is 40 bytes for
         both IO FD types, but this is not to be relied on": they may have grown.

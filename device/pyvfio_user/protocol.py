@@ -21,7 +21,7 @@ MINOR_VERSION = 1
 DEFAULT_MAX_MSG_FDS = 1
 DEFAULT_MAX_TRANSFER = 1 << 20
 DEFAULT_MAX_DMA_MAPS = 65535
-"""What a peer accepts that does not name `max_msg_fds`, `max_data_xfer_size` and `max_dma_maps`
+"""Limits of a peer that does not state `max_msg_fds`, `max_data_xfer_size` and `max_dma_maps`
 (section "VFIO_USER_VERSION")."""
 
 
@@ -178,7 +178,7 @@ HEADER = struct.Struct("<HHIII")
 
 
 class Header(Structure):
-    """What every message begins with (section "Header"); `size` counts the header too."""
+    """The header of every message (section "Header"); `size` includes it."""
 
     message_id: U16
     command: U16

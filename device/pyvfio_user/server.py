@@ -87,7 +87,7 @@ class Server:
         """Commands that came in the middle of a transfer, with descriptors that are ours."""
         self._handling = False
         self._limit: float | None = None
-        """When the client must have negotiated, or its connection has failed; None else."""
+        """Time at which the connection ends unless the client has negotiated; None for no limit."""
         self._accept_at = 0.0
 
     def __enter__(self) -> Self:
@@ -117,13 +117,13 @@ class Server:
 
     @property
     def has_message(self) -> bool:
-        """Whether `step` has something to go on with, whatever `fileno` says."""
+        """True if `step` has work, even if `fileno` is not readable."""
         if self._connection is None:
             return False
         return bool(self._kept or self._failure) or self._connection.has_message
 
     def fileno(self) -> int:
-        """What to wait for: the client's socket, or while there is none the listening one."""
+        """Descriptor to wait for: the client's socket; without a client, the listening one."""
         if self._connection is not None:
             return self._connection.fileno()
         if self._listener is None:
@@ -137,7 +137,7 @@ class Server:
 
     @property
     def sources(self) -> list[Connection | socket.socket]:
-        """What to wait for to be readable, for an owner that turns others away.
+        """Sockets to wait for, for an owner that refuses further clients.
 
         The client's socket if there is one, as `fileno`, and the listening one behind it, except
         while accepting has to pause.
@@ -180,7 +180,7 @@ class Server:
             self._on_refuse(reason)
 
     def wants_write(self) -> bool:
-        """Whether replies wait for `fileno` to become writable."""
+        """True if replies wait for `fileno` to become writable."""
         return self._connection is not None and self._connection.wants_write()
 
     def step(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a client's commands do: one client's memory and interrupts, and the table of its commands.
+"""Session of a client: its memory, its interrupts, and the table of its commands.
 
 A session has two states, and a table for each: before the version is negotiated there is only
 VERSION, and a missing entry is the protocol error; after it, everything else.
@@ -24,7 +24,7 @@ MAX_TRANSFER = protocol.DEFAULT_MAX_TRANSFER
 """Bytes of data in one REGION_READ or REGION_WRITE."""
 
 _NO_REPLY = int(protocol.MessageFlags.NO_REPLY)
-"""As a plain number: `&` with an IntFlag costs 0.4 µs, and every message asks for it."""
+"""A plain number: `&` with an IntFlag costs 0.4 µs, and every message needs it."""
 _NO_REGION = Region(0, readable=False, writable=False)
 _NO_IRQ = Irq(0, protocol.IrqFlags(0))
 
@@ -75,7 +75,7 @@ class Session:
 
     @property
     def attached(self) -> bool:
-        """Whether the version has been negotiated, and the device is the client's."""
+        """True if the version has been negotiated and the device is attached."""
         return self._attached
 
     def handle(self, message: Message) -> bytes | None:
@@ -127,9 +127,9 @@ class Session:
         later.pending.then(finished)
 
     def may_interleave(self, message: Message) -> bool:
-        """Whether a command may be handled while the device waits for the client's memory.
+        """True if a command may be handled while the device waits for the client's memory.
 
-        Not one that stops the device, or takes memory away that is in use: see
+        A command that stops the device, or unmaps memory that is in use, may not: see
         `Device.stops_transfers`.
         """
         command, payload = message.command, message.payload
@@ -200,7 +200,7 @@ class Session:
         return version.encode()
 
     def _offer_twin_socket(self, proposed: payloads.Version) -> bool:
-        """Whether the client gets a second socket, for commands to it."""
+        """True if the client gets a second socket, for commands to it."""
         wanted = proposed.capabilities.get("twin_socket", {}).get("supported") is True
         if self._messages is None or not wanted or not self._max_fds:
             return False
@@ -268,7 +268,7 @@ class Session:
         return _fitting(info.encode(), request.argsz)
 
     def _count(self, described: Mapping[int, object], pci: int) -> int:
-        """How many indexes there are: one past the last, and no fewer than PCI has."""
+        """Number of indexes: one more than the last index, and at least as many as PCI has."""
         return max([pci if self._device.pci else 0, *(index + 1 for index in described)])
 
     def _region_info(self, message: Message) -> bytes:

@@ -26,7 +26,7 @@ class Window(NamedTuple):
     target: memoryview | None
     content: Content | None
     offset: int
-    """Of the first byte in the file."""
+    """Offset of the first byte in the file."""
     readable: bool
     writable: bool
 

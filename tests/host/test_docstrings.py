@@ -12,7 +12,7 @@ import pytest
 from support.docs import FRAGMENT, ROOT
 
 PACKAGES = (
-    "device/potash_device/vta/fast",
+    "device",
     "firmware/potash_firmware/apu",
     "firmware/potash_firmware/bpf/native",
     "firmware/potash_firmware/mailbox",

@@ -23,7 +23,7 @@ TRANSFERS: Mapping[MemoryId, Kind] = {
 
 
 def simulate(config: Config, parameters: Parameters, instructions: Sequence[Instruction]) -> Timing:
-    """When each instruction does what. Raises StreamError where the stream cannot run."""
+    """The timing of each instruction. Raises StreamError if the stream cannot run."""
     stream.canonical_order(instructions)
     found = [facts(config, parameters, instruction) for instruction in instructions]
     moments = _Clock(parameters, instructions, found).run()
@@ -36,7 +36,7 @@ def simulate(config: Config, parameters: Parameters, instructions: Sequence[Inst
 
 
 def facts(config: Config, parameters: Parameters, instruction: Instruction) -> Facts:
-    """What an instruction takes, without all waiting."""
+    """The facts of an instruction, without any waiting."""
     kind, cycles, beats, size, products = Kind.TOKENS, parameters.token_cycles, 0, 0, 0
     match instruction:
         case Gemm():
@@ -80,7 +80,7 @@ class _Module:
     waiting: list[int]
     """Indices of its instructions, in their order."""
     begun: list[int] = field(default_factory=list)
-    """When each of the instructions so far left the command queue."""
+    """Time at which each instruction so far left the command queue."""
     free: int = 0
     unfinished: Moments | None = None
     """The instruction that has done its work and still has tokens to give."""
@@ -148,7 +148,7 @@ class _Clock:
             self.queued[stage] += 1
 
     def _next(self, stage: Stage) -> Moments | None:
-        """When a module's next instruction begins, where that is known."""
+        """Moments of a module's next instruction, if they are known."""
         module = self.modules[stage]
         place = len(module.begun)
         if module.unfinished or place == len(module.waiting):

@@ -20,7 +20,7 @@ BAR = 2
 QUEUES = CmbUse.SQS | CmbUse.CQS
 EVERY_USE = QUEUES | CmbUse.LISTS | CmbUse.RDS | CmbUse.WDS
 NO_USE = CmbUse(0)
-"""Of what may never be there, such as shadow doorbells."""
+"""The use for data that may never be in the buffer, such as shadow doorbells."""
 
 _UNIT = 4096
 
@@ -42,11 +42,11 @@ class CmbSettings:
 
 
 class CmbMisuse(AccessFault):
-    """What a host has put into the controller memory buffer may not be there, or not in part."""
+    """A host used the controller memory buffer for data that may not be there, or not in part."""
 
 
 class CmbRegisters(NamedTuple):
-    """What a host reads of the buffer, as CMBMSC is."""
+    """The registers of the buffer that a host reads, for a value of CMBMSC."""
 
     location: CmbLocation
     size: CmbSize
@@ -92,7 +92,7 @@ class CmbSpace:
         self._start, self._end = base, base + cmb.size
 
     def mapped(self, address: int, size: int, *, write: bool, use: CmbUse) -> memoryview | None:
-        """As `AddressSpace.mapped`."""
+        """Implement `AddressSpace.mapped`."""
         if address + size <= self._start or self._end <= address:
             return self._host.mapped(address, size, write=write)
         (whole,) = self.views(address, size, write=write, use=use)  # as queues are
@@ -105,7 +105,7 @@ class CmbSpace:
     def views(
         self, address: int, size: int, *, write: bool = False, use: CmbUse | None = None
     ) -> list[memoryview]:
-        """As `AddressSpace.views`."""
+        """Implement `AddressSpace.views`."""
         start, end = max(address, self._start), min(address + size, self._end)
         if start >= end:
             return self._host.views(address, size, write=write)
@@ -125,7 +125,7 @@ class CmbSpace:
     def views_of(
         self, ranges: Sequence[tuple[int, int]], *, write: bool = False
     ) -> list[memoryview]:
-        """As `AddressSpace.views_of`."""
+        """Implement `AddressSpace.views_of`."""
         start, end = self._start, self._end
         if not any(address < end and start < address + size for address, size in ranges):
             return self._host.views_of(ranges, write=write)

@@ -86,7 +86,7 @@ class DmaEngine:
         self._choose()
 
     def place(self, cmb: ControllerMemoryBuffer) -> None:
-        """Where the controller memory buffer is has changed, or what it is."""
+        """Replace the controller memory buffer, or its location."""
         self._cmb = cmb
         self._choose()
 
@@ -268,7 +268,7 @@ class DmaEngine:
 
 
 def transfer_error(fault: AccessFault, *, dnr: bool = False) -> NvmeError:
-    """What a command is told of memory that the host has not mapped, or that is misused."""
+    """The error of a command whose memory the host has not mapped, or misuses."""
     if isinstance(fault, CmbMisuse):
         return NvmeError(Status.INVALID_USE_OF_CMB, str(fault))
     return NvmeError(Status.DATA_TRANSFER_ERROR, str(fault), dnr=dnr)

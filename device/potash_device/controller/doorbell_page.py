@@ -53,7 +53,7 @@ class DoorbellPage(BarMemory):
         self._words[index] = self._seen[index] = value
 
     def has_changed(self) -> bool:
-        """Whether the host has stored anything since the last call of `changes`."""
+        """True if the host has stored any doorbell since the last call of `changes`."""
         return self._polled.tolist() != self._seen
 
     def changes(self) -> list[tuple[int, int]]:

@@ -29,7 +29,7 @@ class InterruptLines:
         self._trace = trace if trace is not None else Trace()
         self._listener: Signal = _nobody
         self._signal: Signal = _nobody
-        """What takes an interrupt as things are."""
+        """The function that an interrupt calls at present."""
         self._mastering = False
         self._mask = 0
         self._pending: set[int] = set()
@@ -130,7 +130,7 @@ class Coalescing:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.due: set[int] = set()
-        """Those that are to be interrupted now."""
+        """The vectors to signal now."""
         self.holds: dict[int, _Held] = {}
         """The vectors of completions that are held back."""
         self._threshold = 1

@@ -1,4 +1,4 @@
-"""When to poll for work, and when to sleep until a doorbell rings.
+"""Decides when to poll for work, and when to sleep until a doorbell rings.
 
 A host with shadow doorbells can be left alone while the device is busy: the device polls the shadow
 page once a tick, and interrupts once for all that it found. After a while without work it arms the
@@ -134,7 +134,7 @@ class Tuner:
 
 
 def _ratio(tried: float, stayed: float) -> float:
-    """How many times the rate, of commands a second; a window may have had none at all.
+    """The ratio of two rates, in commands per second; a window may have had no commands.
 
     A host whose completion queue is full makes the device poll again and again for nothing.
     """
@@ -156,20 +156,20 @@ TIMED_FOR = 1.0
 """Seconds for which a timer is then preferred to waiting awake, from which one may come back a time
 slice late."""
 IDLE = 1.5e-3
-"""Without work for so long, being rung is cheaper than polling."""
+"""Seconds without work after which waiting for a doorbell is cheaper than polling."""
 PAUSE = 0.25
-"""What was found out about a load is forgotten when there was none for so long."""
+"""Seconds without load after which the tuner forgets its measurements."""
 
 
 class Mode(Enum):
-    """How the device learns of new work."""
+    """The way in which the device learns of new work."""
 
     RUNG = "asleep until a doorbell rings"
     TICKING = "polling the shadow page at every tick"
 
 
 class Polling:
-    """Whether one controller polls, and how often."""
+    """Decides whether one controller polls, and how often."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class Polling:
         self._tuner = Tuner(ticks)
         self.mode = Mode.RUNG
         self.tuned = True
-        """Whether the tick is the tuner's; the shortest one otherwise."""
+        """True if the tuner chooses the tick; otherwise it is the shortest one."""
 
     def worked(self, commands: int) -> None:
         """There was work: poll again soon instead of asking to be rung."""
@@ -231,7 +231,7 @@ class Polling:
 
     @property
     def timeout(self) -> float | None:
-        """How long to wait for a message: a tick, or as long as it takes (None), or `rest`."""
+        """Seconds to wait for a message: a tick, or `rest`; None for no limit."""
         if self.mode is Mode.RUNG:
             return self._rest
         tick = self.tick

@@ -146,7 +146,7 @@ class QueueSet:
         return self.shadow is not None or self.page is not None
 
     def has_changed(self) -> bool:
-        """Whether the host has stored any doorbell since the last `poll`. Raises AccessFault."""
+        """True if the host has stored any doorbell since the last `poll`. Raises AccessFault."""
         return (self.shadow is not None and self.shadow.has_changed()) or (
             self.page is not None and self.page.has_changed()
         )

@@ -34,7 +34,7 @@ class InvalidDoorbell(ValueError):
 
 @dataclass
 class Interrupt:
-    """How a completion queue tells the host: its MSI-X vector, if it is to tell at all."""
+    """The interrupt of a completion queue: its MSI-X vector, if interrupts are enabled."""
 
     vector: int
     enabled: bool
@@ -76,7 +76,7 @@ class CompletionQueue:
 
     @property
     def backlog(self) -> list[tuple[SubmissionQueue, int, int, bool, int]]:
-        """What waits for room, as the arguments of `post`, the oldest first."""
+        """The completions that wait for room, as arguments of `post`, the oldest first."""
         return list(self._backlog)
 
     @property

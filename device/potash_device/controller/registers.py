@@ -56,7 +56,7 @@ class HostWrite(NamedTuple):
 
 
 class SavedRegisters(NamedTuple):
-    """What a register file holds: its bytes, masked vectors, and the host-write FIFO."""
+    """Contents of a register file: its bytes, masked vectors, and the host-write FIFO."""
 
     values: bytes
     mask: U32
@@ -134,7 +134,7 @@ class RegisterFile:
             self._on_cmb()
 
     def moves_cmb(self, offset: int, size: int) -> bool:
-        """Whether a write there may have addresses name the controller memory buffer otherwise."""
+        """True if a write may move the controller memory buffer."""
         start = Register.CMBMSC.offset
         return self._cmb is not None and start - size < offset < start + Register.CMBMSC.width
 

@@ -47,7 +47,7 @@ class Descriptor(Packed):
 
     @property
     def type(self) -> int:
-        """What it describes. Raises NvmeError for what this controller does not support."""
+        """Type of the descriptor. Raises NvmeError if this controller does not support it."""
         kind = _SUPPORTED.get(self.identifier)
         if kind is None:
             raise NvmeError(
@@ -100,7 +100,7 @@ def views(
 
 
 def metadata_views(dma: DmaEngine, address: int, length: int, *, write: bool) -> list[memoryview]:
-    """As `views`, of metadata whose one descriptor is at `address`. Raises NvmeError."""
+    """The views of metadata whose one descriptor is at `address`. Raises NvmeError."""
     if address % SEGMENT_ALIGNMENT:
         raise NvmeError(
             Status.INVALID_FIELD,
@@ -156,7 +156,7 @@ def _descriptors(dma: DmaEngine, first: Descriptor) -> Iterator[Descriptor]:
 
 
 def _entries(leading: Descriptor) -> int:
-    """How many descriptors the segment has to which `leading` leads. Raises NvmeError."""
+    """Number of descriptors in the segment that `leading` points to. Raises NvmeError."""
     count, rest = divmod(leading.length, _COMMAND.size)
     if not count or rest or leading.address % SEGMENT_ALIGNMENT:
         raise NvmeError(

@@ -31,7 +31,7 @@ class ShadowDoorbells:
     _used: int = 0
     """Bytes of the page up to the last queue that was adopted."""
     _polled: memoryview | None = None
-    """Those bytes."""
+    """The page up to there."""
     _seen: bytes | memoryview = b""
 
     def bind(self) -> None:
@@ -70,7 +70,7 @@ class ShadowDoorbells:
             self._adopted(qid)
 
     def changed(self) -> bool:
-        """Whether the host has stored anything since the last call.
+        """True if the host has stored any doorbell since the last call.
 
         One comparison for all queues: reading each of 64 takes 20 µs, at the page 0.1 µs.
         """
@@ -81,7 +81,7 @@ class ShadowDoorbells:
         return True
 
     def has_changed(self) -> bool:
-        """As `changed`, which will say the same."""
+        """True if `changed` will be true; it stays so until then."""
         polled = self._polled
         if polled is None:
             self.bind()

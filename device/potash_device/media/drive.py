@@ -67,7 +67,7 @@ class Drive:
 
     @property
     def time_state(self) -> Path | None:
-        """Where the state of the drive's modelled flash is kept; None where nothing is."""
+        """The file with the state of the drive's modelled flash; None if there is none."""
         return None if self._paths is None or self.read_only else self._paths.time
 
     @property
@@ -427,7 +427,7 @@ class Drive:
 
 
 def _described(shape: NamespaceShape) -> str:
-    """What is said of a namespace, which is what a user can say of one."""
+    """Description of a namespace, in the terms in which a user specifies one."""
     if shape.zone_size:
         return (
             f"{shape.zones} zones of {shape.zone_size} bytes, {shape.zone_capacity} of them "

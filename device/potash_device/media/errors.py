@@ -11,7 +11,7 @@ class MediaError(OSError):
 
     @classmethod
     def of(cls, error: OSError, doing: str, at: int | None = None) -> "MediaError":
-        """What the system's `error` means when it comes while `doing` something to media."""
+        """The media error for the system's `error` while `doing` something."""
         made = cls(error.errno, f"{doing} the media failed: {error.strerror}")
         made.at = at
         return made

@@ -51,11 +51,11 @@ class SavedSlots(TypedDict, total=False):
 
 
 SECTION: Section[SavedSlots] = Section("firmware", SavedSlots)
-"""Of the sidecar."""
+"""The sidecar's section with the firmware slots."""
 
 
 class StoredImage(NamedTuple):
-    """What the table says of a slot: length in bytes, revision, SHA-256."""
+    """The table's entry of a slot: length in bytes, revision, SHA-256."""
 
     length: int
     revision: str

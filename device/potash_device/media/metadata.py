@@ -58,7 +58,7 @@ class Pairs:
         self._change(metadata)
 
     def read_at_once(self, lba: int, blocks: memoryview, metadata: memoryview) -> bool:
-        """As `read` if that needs no waiting; False where it would wait. Raises MediaError."""
+        """Read as `read` does, or return False if that would wait. Raises MediaError."""
         if not self.media.read_at_once([blocks], lba * self._block_size):
             return False
         with self._of_blocks():
@@ -69,7 +69,7 @@ class Pairs:
 
     @property
     def never_waits(self) -> bool:
-        """Whether `write` does not wait."""
+        """True if `write` never waits."""
         return self.media.never_waits and self._file.never_waits
 
     def write(self, lba: int, blocks: memoryview, metadata: memoryview) -> None:

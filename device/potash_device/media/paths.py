@@ -1,4 +1,4 @@
-"""Where the files of a drive are: in its directory, or beside its one file."""
+"""Paths of the files of a drive: in its directory, or beside its one file."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -85,7 +85,7 @@ new ones go to the end."""
 
 
 class DriveError(Exception):
-    """What was named is no drive, or not the one that was asked for; the sentence says why."""
+    """A path is no drive, or not the expected one; the message gives the reason."""
 
 
 class Metadata(NamedTuple):
@@ -111,7 +111,7 @@ class Metadata(NamedTuple):
 
     @property
     def protection_at(self) -> int:
-        """Where in the metadata the protection information begins."""
+        """Offset of the protection information in the metadata, in bytes."""
         return 0 if self.first else self.size - self.protection_size
 
     @property
@@ -136,13 +136,13 @@ class NamespaceShape(NamedTuple):
     attached: bool = True
     shared: bool = False
     uuid: str = ""
-    """Of a namespace that a host has made; others have one that follows from the drive's."""
+    """UUID of a namespace that a host created; others derive theirs from the drive's."""
     erase: bool = False
     """Its blocks are to be gone before they are read again."""
     formats: U32 = 0
-    """How often a host has formatted it: what was noted of its blocks before is void."""
+    """Number of formats by a host; records about blocks of an earlier format are void."""
     csi: U8 = CommandSet.NVM
-    """Its command set."""
+    """The namespace's command set."""
     metadata: Metadata = NO_METADATA
     zone_size: int = 0
     """Bytes of a zone of a zoned namespace, and how many of them can be written."""
@@ -213,7 +213,7 @@ class NamespaceShape(NamedTuple):
 
 
 def blocks_of(shapes: Mapping[int, NamespaceShape]) -> dict[int, NamespaceShape]:
-    """Those that have logical blocks, and so a file."""
+    """The namespaces that have logical blocks, and therefore a file."""
     return {nsid: shape for nsid, shape in shapes.items() if shape.has_blocks}
 
 
@@ -229,7 +229,7 @@ class Listed:
 
 
 def read_list(path: Path) -> Listed | None:
-    """What is remembered; None where nothing is. Raises DriveError for nonsense."""
+    """The stored list; None if there is none. Raises DriveError if it is invalid."""
     try:
         with path.open("rb") as file:
             content = file.read(LONGEST_LIST + 1)

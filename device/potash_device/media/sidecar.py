@@ -25,7 +25,7 @@ PAGE_SIZE = 64 << 10
 SIDECAR_SIZE = 2 * PAGE_SIZE
 
 VERSION = 1
-"""Of the form of a page; one of a later version is not understood."""
+"""Version of a page's format; a page of a later version is refused."""
 
 _HEADER = struct.Struct("<8sIIQ")
 """Magic, version, length of the record in bytes, number of the record."""

@@ -43,16 +43,16 @@ class Impairment(Protocol):
 
 
 class Beside(Protocol):
-    """What is stored for each block in another place, and lives and dies with it."""
+    """Data stored for each block in another file, with the lifetime of the block."""
 
     def punch(self, offset: int, length: int) -> None:
         """These bytes are about to be deallocated. Raises MediaError."""
 
     def flush(self) -> None:
-        """As `Media.flush`."""
+        """Do what `Media.flush` does."""
 
     def close(self) -> None:
-        """As `Media.close`."""
+        """Do what `Media.close` does."""
 
 
 class Media:
@@ -65,7 +65,7 @@ class Media:
         self.protected = False
         """The host has asked for no writes, so it is no fault that there are none."""
         self.lost: MediaError | None = None
-        """Why a flush failed or the file was truncated: blocks are gone, whatever comes later."""
+        """The error of a failed flush or a truncated file: blocks are lost from then on."""
         self._least = 0 if _never_shrinks(fd) else size
         """Bytes that the file has unless somebody else has truncated it."""
         self.self_checking = False
@@ -74,7 +74,7 @@ class Media:
         self._impairment: Impairment | None = None
         self._read_flags: int | None = None
         self._write_flags: int | None = None
-        """What has a system call return rather than wait; None where it cannot tell."""
+        """Flags with which a system call returns instead of waiting; None if there are none."""
         self.impair(None)
 
     @property
@@ -113,7 +113,7 @@ class Media:
 
     @property
     def never_waits(self) -> bool:
-        """Whether all that is asked to be done at once is done."""
+        """True if no nonblocking access ever has to wait."""
         return self._write_flags == 0
 
     def read_at_once(self, views: Sequence[memoryview], offset: int) -> bool:
@@ -221,7 +221,7 @@ class Media:
             self.write_zeroes(offset, length)
 
     def reports_holes(self, block_size: int) -> bool:
-        """Whether a block of that size can be a hole beside one that is none."""
+        """True if a block of that size can be a hole next to one that is not."""
         return os.fstat(self.fd).st_blksize <= block_size
 
     def data_ranges(self, offset: int, length: int) -> list[tuple[int, int]]:
@@ -318,7 +318,7 @@ class SharedMemory:
 
 
 def _never_shrinks(fd: int) -> bool:
-    """Whether the file is sealed against it (fcntl(2), "File Sealing")."""
+    """True if the file is sealed against shrinking (fcntl(2), "File Sealing")."""
     try:
         return bool(fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK)
     except OSError:
@@ -339,7 +339,7 @@ def _flags_after(error: OSError, flags: int, doing: str, offset: int) -> int | N
 
 
 def is_in_memory(fd: int) -> bool:
-    """Whether a file is kept in memory: a memfd, or one of a tmpfs.
+    """True if a file is in memory: a memfd, or a file of a tmpfs.
 
     No access to such a file waits for a disk (but for what was swapped out). `RWF_NOWAIT` does not
     tell, as tmpfs refuses it. That a file can be sealed does: only files in memory can, be they
@@ -388,7 +388,7 @@ def _punch_hole(fd: int, offset: int, length: int) -> None:
 
 
 def _without(views: Sequence[memoryview], moved: int) -> Sequence[memoryview]:
-    """What is left of `views` after their first `moved` bytes."""
+    """The rest of `views` after their first `moved` bytes."""
     for index, view in enumerate(views):
         if moved < len(view):
             return [view[moved:], *views[index + 1 :]]

@@ -27,11 +27,11 @@ class BarMemory:
         return Region(self.size, fd=self.memory.fd)
 
     def read(self, offset: int, count: int) -> bytes:
-        """What a host reads that has not mapped it."""
+        """Read for a host that has not mapped the memory."""
         return bytes(self.memory.bytes[offset : offset + count])
 
     def write(self, offset: int, data: bytes) -> None:
-        """What a host writes that has not mapped it."""
+        """Write for a host that has not mapped the memory."""
         self.memory.bytes[offset : offset + len(data)] = data
 
     def clear(self) -> None:

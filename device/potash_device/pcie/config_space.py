@@ -18,14 +18,14 @@ MSIX_AT = 0xC0
 
 
 def _initiates_reset(offset: int, data: bytes) -> bool:
-    """Whether a write has Initiate Function Level Reset set."""
+    """True if a write sets Initiate Function Level Reset."""
     at = PCI_EXPRESS_AT + layout.PciExpress.DEVICE_CONTROL + 1 - offset
     return 0 <= at < len(data) and bool(data[at] << 8 & layout.DEVICE_CONTROL_INITIATE_FLR)
 
 
 @dataclass(frozen=True)
 class PciIdentity:
-    """What the header says of the function."""
+    """Identity of the function in its header."""
 
     vendor_id: int = 0x1B96
     device_id: int = 0x0010
@@ -107,7 +107,7 @@ class ConfigSpace:
             self.on_reset()
 
     def stops(self, offset: int, data: bytes) -> bool:
-        """Whether a write would end bus mastering, or reset the function."""
+        """True if a write would end bus mastering, or reset the function."""
         at = layout.Header.COMMAND - offset
         ends = 0 <= at < len(data) and not data[at] & layout.Command.BUS_MASTER
         return _initiates_reset(offset, data) or (ends and self.bus_master)

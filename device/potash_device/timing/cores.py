@@ -27,16 +27,16 @@ _Counts = Annotated[tuple[int, ...], Stored("Q", len(KINDS)), Range(0, LARGEST_C
 
 
 class Work(NamedTuple):
-    """What a job has counted."""
+    """Counts of a job's work."""
 
     instructions: _Counts = (0,) * len(KINDS)
-    """Of eBPF, by kind."""
+    """eBPF instructions, by kind."""
     helpers: Count = 0
     """Calls of helpers."""
     bytes: Count = 0
-    """That the cores moved in DRAM: models, their inputs and outputs, copies."""
+    """Bytes that the cores moved in DRAM: models, their inputs and outputs, copies."""
     vta_cycles: Count = 0
-    """Of the tensor accelerator, as its own timing model counts them."""
+    """Cycles of the tensor accelerator by its own timing model."""
     macs: Count = 0
     """Multiply-accumulate operations of models that the cores did themselves."""
 
@@ -63,12 +63,12 @@ class CoreProfile:
     )
     """That a thousand instructions of each of `KINDS` take."""
     helper_cycles: U64 = 300
-    """To call a helper and to return from it."""
+    """Cycles of a call of a helper and the return from it."""
     dram: Rate = field(default=Rate(4, 1))
-    """Of what a core copies."""
+    """Rate of a core's copies."""
     vta_hz: U64 = 100_000_000
     macs_per_cycle: U64 = 4
-    """Of the core, for operators of a model that are not the tensor accelerator's."""
+    """Rate of the core for operators of a model that the tensor accelerator does not run."""
 
     def __post_init__(self) -> None:
         if len(self.cycles) != len(KINDS):
@@ -131,7 +131,7 @@ def _require_known(where: str, table: Mapping[str, Any], known: Any) -> None:
 
 
 class Price:
-    """What work takes on a core of `profile`: a call gives nanoseconds, rounded up once."""
+    """Duration of work on a core of `profile`: a call returns nanoseconds, rounded up once."""
 
     def __init__(self, profile: CoreProfile) -> None:
         from fractions import Fraction  # with decimals; every APU imports this module

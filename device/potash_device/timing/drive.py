@@ -57,7 +57,7 @@ class Drive:
 
     @property
     def now(self) -> int:
-        """When the last request arrived: none may arrive before it."""
+        """Arrival of the last request; none may arrive before it."""
         return int(self.state.registers[NOW])
 
     @property
@@ -76,7 +76,7 @@ class Drive:
 
     @property
     def wear(self) -> Wear:
-        """What SMART says of it; quicker than `report`, as is `spread`."""
+        """The drive's wear for SMART; faster than `report`, as is `spread`."""
         return wear(self.profile, self.state)
 
     @property
@@ -86,7 +86,7 @@ class Drive:
 
     @property
     def superblocks(self) -> Superblocks:
-        """What policies see, copied, so that they cannot change it."""
+        """The view for policies: a copy, which they cannot change."""
         state = self.state
         return Superblocks(
             state.valid.copy(),
@@ -98,7 +98,7 @@ class Drive:
 
     @property
     def worn(self) -> bool:
-        """Whether so many superblocks are retired that the drive refuses writes."""
+        """True if so many superblocks are retired that the drive refuses writes."""
         return bool(self.state.registers[WORN_OUT])
 
     def prepare(self) -> None:
@@ -109,7 +109,7 @@ class Drive:
     def submit(
         self, time: int, op: Op, first: int = 0, count: int = 0, stream: int = 0, fua: bool = False
     ) -> int:
-        """When a request completes that arrives at `time` (nanoseconds); WORN if it is refused.
+        """Completion of a request that arrives at `time` (nanoseconds); WORN if it is refused.
 
         Raises what `run` does.
         """
@@ -122,8 +122,8 @@ class Drive:
         return int(completion[0])
 
     def run(self, requests: NDArray[np.void]) -> NDArray[np.int64]:
-        """When each of the requests, an array of `REQUEST`, completes; WORN where it is refused,
-        FAILED where a policy failed on the way, after which the rest are served all the same.
+        """Completions of the requests, an array of `REQUEST`: WORN if one is refused, FAILED if a
+        policy failed for it, after which the rest are served nevertheless.
 
         Raises RequestError for requests that the drive cannot have, of which none is served; and
         without `on_failure` PolicyError where a policy fails, with those before served. The drive
@@ -137,7 +137,7 @@ class Drive:
     def closed_loop(
         self, requests: NDArray[np.void], flying: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """As `run`, but a request arrives when the first of those in flight completes, as with fio.
+        """Run requests, each of which arrives when one in flight completes, as with fio.
 
         `flying` is a heap of their completion times, none before `now`; it is kept up to date, and
         the requests' times are set.

@@ -27,9 +27,9 @@ from potash_device.timing.policies import Foreign, PolicyError, Superblocks
 from potash_device.timing.profile import ProfileError
 
 METHODS = {"gc": "victim", "wear": "victim", "allocation": "order"}
-"""What each kind is asked by."""
+"""The method of each kind of policy."""
 MOST_SECONDS = 2.0
-"""Of processor time, that a decision may take; loading the file may take ten times as much."""
+"""Processor time of a decision in seconds; loading the file may take ten times as long."""
 LONGEST = 4.0
 """Seconds that the drive waits for a decision; ten times as many for loading. Meanwhile a device
 serves nobody, and who waits for one of its registers gives up after 5 s."""
@@ -105,7 +105,7 @@ class Isolated(Foreign):
         raise PolicyError(self._kind, f"the policy {self.name} answered nonsense")
 
     def _line(self, seconds: float) -> bytes | None:
-        """What comes up to the end of a line; None where that takes longer. Raises EOFError."""
+        """Input up to the end of a line; None if that takes longer. Raises EOFError."""
         deadline, line = time.monotonic() + seconds, b""
         while not line.endswith(b"\n"):
             if not self._connection.poll(max(0.0, deadline - time.monotonic())):
@@ -117,7 +117,7 @@ class Isolated(Foreign):
         return line
 
     def _ended(self, doing: str, times: int) -> str:
-        """Why there is no answer."""
+        """The reason for a missing answer."""
         self._end()
         code = self._process.returncode
         if code == -signal.SIGPROF:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_INSTRUCTIONS = 5_000_000
-"""Of Python, that a custom policy may take for one decision: about a second."""
+"""Python instructions of a custom policy's decision, at most: about a second."""
 
 _Answer = TypeVar("_Answer")
 
@@ -31,7 +31,7 @@ class PolicyError(RuntimeError):
 
 
 class Superblocks(NamedTuple):
-    """What a policy sees: arrays with an element for each superblock, not to be changed."""
+    """A policy's view: arrays with an element for each superblock, not to be changed."""
 
     valid: NDArray[np.int64]
     """Pages of 4 KiB that are still mapped."""
@@ -41,7 +41,7 @@ class Superblocks(NamedTuple):
     candidates: NDArray[np.int64]
     """The numbers of the closed superblocks, ascending: one of them is the answer."""
     pages: int
-    """Of a superblock, valid or not."""
+    """Number of pages of a superblock, valid or not."""
 
 
 class Collection(Protocol):
@@ -152,7 +152,7 @@ class Policies:
         return ordered(self.allocation, channels, dies)
 
     def victim(self, superblocks: Superblocks, wear: bool = True) -> int:
-        """What to relocate next, where `wear` is whether that policy is asked, too.
+        """The superblock to relocate next; the policy for wear is only asked if `wear` is true.
 
         Raises PolicyError.
         """
@@ -209,7 +209,7 @@ def _is_built_in(policy: object) -> bool:
 
 
 class _TooLong(BaseException):
-    """What ends a policy; no Exception, which it may catch."""
+    """Ends a policy; not an Exception, which the policy might catch."""
 
 
 def _ask(kind: str, policy: object, decide: Callable[[], _Answer]) -> _Answer:
@@ -230,7 +230,7 @@ def _ask(kind: str, policy: object, decide: Callable[[], _Answer]) -> _Answer:
 
 
 def _limited(decide: Callable[[], _Answer]) -> _Answer:
-    """What `decide` returns. Raises _TooLong.
+    """The result of `decide`. Raises _TooLong.
 
     Instructions are counted by Python's tracing, which works in any thread and stops at the same
     place on every machine. A call into C that does not return is ended by `isolation` alone.

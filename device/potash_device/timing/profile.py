@@ -1,4 +1,4 @@
-"""What a modelled drive is built of, how long each part takes, and the geometry that follows.
+"""Parts and times of a modelled drive, and the geometry that follows from them.
 
 Times are whole nanoseconds. A logical page (LPN) and a place for one on flash (PPN) have 4 KiB; a
 row is the flash pages of one number on all planes of a die, which are read together; a program unit
@@ -24,7 +24,7 @@ hold whatever follows."""
 LEAST_SUPERBLOCKS = 32
 """For data, of a drive that is made smaller; half as many where they cannot be smaller."""
 MOST_PAGES = 1 << 28
-"""Of 4 KiB: a TiB, of which the model takes about 3 GiB of this machine's memory."""
+"""Maximum number of 4 KiB pages: 1 TiB, for which the model takes about 3 GiB of memory."""
 
 
 class ProfileError(ValueError):
@@ -44,12 +44,12 @@ class Profile:
 
     channels: int
     dies: int
-    """Of each channel."""
+    """Dies of each channel."""
     planes: int
     blocks: int
-    """Of each plane, which is also the number of superblocks."""
+    """Blocks of each plane, which is also the number of superblocks."""
     pages: int
-    """Of each block."""
+    """Pages of each block."""
     page_bytes: int
     program_pages: int
     """Pages of a plane that one operation programs: 3 for one-shot TLC."""
@@ -62,7 +62,7 @@ class Profile:
     """tPROG, by program unit of a block, likewise."""
     erase_ns: int
     bus: Rate
-    """Of each channel."""
+    """Rate of each channel."""
     link: Rate
     """PCIe, for data in each direction."""
     bus_command_ns: int = 0
@@ -88,14 +88,14 @@ class Profile:
     other_command_ns: int = 0
 
     buffer_bytes: int = 0
-    """Of the write buffer; 0 if a write completes when it is programmed."""
+    """Size of the write buffer; 0 if a write completes when it is programmed."""
     protected: bool = False
     """The buffer outlives a loss of power, so that FUA and Flush need not wait for programs."""
     mapping_cache: int = 0
     """Bytes of translation pages in memory; 0 if the whole mapping is there."""
 
     streams: int = 1
-    """Of the host, each with its own open superblock."""
+    """Streams of the host, each with its own open superblock."""
     reserve: int = 3
     """Free superblocks at which a write waits for garbage collection."""
     background: int = 0
@@ -166,7 +166,7 @@ class Profile:
 
     @property
     def translation_pages(self) -> int:
-        """Of the mapping, where it is on flash."""
+        """Translation pages of the mapping; 0 if it is in memory."""
         return -(-self.logical_pages // ENTRIES) if self.mapping_cache else 0
 
     @property
@@ -199,7 +199,7 @@ _LEAST = {
     "reserve": 2,
 }
 LEAST_CACHED_RESERVE = 3
-"""Where it may open one for a translation page, too."""
+"""The least reserve if a superblock may be opened for translation pages, too."""
 _MOST = {
     "streams": 64,
     "background_invalid": 1000,
@@ -314,7 +314,7 @@ _FIRMWARE: Mapping[str, Any] = {
     "write_page_ns": 100,
     "other_command_ns": 3000,
 }
-"""Of the drives below that have no published figures for it: an assumption."""
+"""Times of the drives below without published figures: an assumption."""
 
 TLC = Profile(
     channels=8,

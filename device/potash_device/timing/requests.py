@@ -1,4 +1,4 @@
-"""What a host asks of a drive, and what is counted of the answer."""
+"""Requests of a host to a drive, and counters of what they cause."""
 
 from enum import IntEnum
 from typing import NamedTuple
@@ -34,7 +34,7 @@ REQUEST = np.dtype(
 """Nanoseconds at which the doorbell rings, in ascending order; an `Op`; the first logical page and
 how many, 0 for FLUSH, FORMAT and CLOSE; the stream of a WRITE or CLOSE; whether it has FUA."""
 COLUMNS = 6
-"""Of these."""
+"""Number of these columns."""
 
 LATEST = 1 << 62
 """ns: no request comes later than in 146 years, so that what follows fits into 64 bits."""
@@ -50,7 +50,7 @@ class RequestError(ValueError):
 
 
 class Counters(NamedTuple):
-    """What happened inside, in pages of 4 KiB unless it says otherwise."""
+    """Counters inside the drive, in pages of 4 KiB unless stated otherwise."""
 
     host: int
     """Written by the host."""
@@ -63,24 +63,24 @@ class Counters(NamedTuple):
     senses: int
     """Reads of rows."""
     programs: int
-    """Of units."""
+    """Programs of units."""
     erased: int
     """Superblocks."""
     hits: int
-    """Of the cache of the mapping."""
+    """Hits, and misses, of the mapping's cache."""
     misses: int
     suspensions: int
     die_ns: int
-    """Busy, of all dies together."""
+    """Busy time of all dies together."""
     bus_ns: int
-    """Of all channels together."""
+    """Busy time of all channels together."""
     link_ns: int
-    """Of both directions together."""
+    """Busy time of both directions together."""
     core_ns: int
-    """Of all firmware cores together."""
+    """Busy time of all firmware cores together."""
 
     def since(self, before: "Counters") -> "Counters":
-        """What was counted after an earlier time."""
+        """The counts since an earlier time."""
         return Counters(*(now - then for now, then in zip(self, before, strict=True)))
 
     @property
@@ -93,7 +93,7 @@ class Counters(NamedTuple):
 def problem_of(
     profile: Profile, now: int, time: int, op: int, first: int, count: int, stream: int
 ) -> str | None:
-    """As `check`, of one request: why the drive cannot have it, or None."""
+    """The reason why the drive cannot have a request, as for `check`; None if it can."""
     if not Op.READ <= op <= Op.CLOSE:
         return "is of no kind that a drive knows"
     if time < now:

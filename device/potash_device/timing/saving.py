@@ -1,4 +1,4 @@
-"""What is on a modelled drive, kept in a file: a drive that has been written on, for later.
+"""Saves the contents of a modelled drive in a file: a drive that was written to, for later.
 
 It is the drive at rest: nothing under way, with an empty cache of the mapping. Arrays that follow
 from others are made anew, so a file cannot contradict itself in them.
@@ -23,11 +23,11 @@ from potash_device.timing.profile import PAGE, ProfileError, from_mapping
 
 ARRAYS = ("places", "status", "erases", "closed_at", "open", "filled")
 LARGEST_PROFILE = 1 << 16
-"""Bytes."""
+"""Maximum size of the profile in bytes."""
 LARGEST_PIECES = 1 << 20
-"""Bytes."""
+"""Maximum size of the pieces in bytes."""
 LARGEST_COUNT = 1 << 48
-"""Of superblocks that were erased or filled, so that sums of them fit into 64 bits."""
+"""Maximum count of erases or fills of a superblock, so that sums fit into 64 bits."""
 LARGEST_HEADER = 1 << 12
 """Bytes of an array's, in its file."""
 
@@ -35,7 +35,7 @@ _DAMAGED = (
     *(ValueError, LookupError, TypeError, AttributeError, EOFError, OverflowError),
     *(RuntimeError, zipfile.BadZipFile, zlib.error),
 )
-"""What NumPy raises for files that are not its own, and what follows from wrong ones."""
+"""Errors of NumPy for files that are not its own, and those that follow from wrong files."""
 
 
 Piece = tuple[int, int, int]

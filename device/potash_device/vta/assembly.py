@@ -45,7 +45,7 @@ TOKENS: Mapping[str, Dependencies] = {
 
 
 class Form(NamedTuple):
-    """How an opcode is written: its layout's name, and the field that has names for its values."""
+    """Notation of an opcode: its layout's name, and the field that has names for its values."""
 
     layout: str
     code_field: str = ""

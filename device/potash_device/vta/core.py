@@ -69,7 +69,7 @@ class Core:
         self.step_limit = step_limit
         """Micro-ops that one stream may execute."""
         self.error: StreamError | None = None
-        """Why the last stream failed; None when it did not."""
+        """The error of the last stream; None if it did not fail."""
         self.observer: Callable[[bytes, float], None] | None = None
         """Called with each stream that has run to its end, and when it began (`time.monotonic`)."""
         self._engine = ENGINES[engine](

@@ -38,7 +38,7 @@ before_fast: Callable[[Config], None] = lambda config: None
 
 
 class EngineOptions(TypedDict):
-    """How any engine executes streams. The readable one needs no second thread."""
+    """Options of every engine. The readable one needs no second thread."""
 
     step_limit: int
     order: Order

@@ -57,7 +57,7 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class _Encoded:
-    """What all instructions have."""
+    """Base class of all instructions."""
 
     opcode: ClassVar[Opcode]
     kind: ClassVar[str]

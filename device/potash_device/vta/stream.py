@@ -59,7 +59,7 @@ def decode_stream(stream: bytes, config: Config) -> list[Instruction]:
 
 
 class Order(StrEnum):
-    """What decides the order in which a stream executes."""
+    """The order in which a stream executes."""
 
     TOKENS = "tokens"
     """The tokens, as on the hardware: `canonical_order`."""

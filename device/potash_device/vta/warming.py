@@ -28,7 +28,7 @@ DRAM_BYTES = 1 << 16
 
 
 def is_warm(config: Config) -> bool:
-    """Whether `warm` has run for a core of this configuration, on a processor like this one."""
+    """True if `warm` has run for a core of this configuration, on a processor like this one."""
     marker = _marker(config)
     return marker is not None and marker.exists()
 

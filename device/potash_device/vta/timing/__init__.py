@@ -19,7 +19,7 @@ def run(
     *,
     compiled: bool = True,
 ) -> Timing:
-    """How long a stream takes, given as bytes or as instructions. Raises StreamError where it
+    """The timing of a stream, given as bytes or as instructions. Raises StreamError if it
     cannot run, and InstructionError for an instruction that cannot be encoded.
 
     `compiled` may be False for a short stream, for which nothing is then compiled; the result is

@@ -58,8 +58,8 @@ LONGEST = 1 << 60
 """Cycles: 365 years at 100 MHz."""
 
 MODULE = LENGTH, BEGUN, QUEUED, FREED, UNFINISHED = tuple(range(5))
-"""What is known of a module: how many instructions it gets, how many of them have begun and how
-many have been fetched, since when it is free, and the one that has tokens to give."""
+"""Columns of a module: the numbers of its instructions, of those begun and of those fetched, the
+time at which it became free, and the instruction that has tokens to give."""
 
 GIVEN, TAKEN = range(2)
 TOKEN_QUEUES = 4
@@ -78,11 +78,11 @@ class Clock(NamedTuple):
     """The indices that wait for each module."""
     modules: Any
     times: Any
-    """When tokens were given and taken."""
+    """Times at which tokens were given and taken."""
     tokens: Any
-    """How many were."""
+    """Numbers of tokens given and taken."""
     channels: Any
-    """Until when they are taken."""
+    """Times until which the memory channels are busy."""
 
 
 def simulate(

@@ -67,7 +67,7 @@ class Parameters:
     alu_fill: int = 10
     """Through the pipeline, once an instruction."""
     alu_drain: int = 8
-    """As `gemm_drain`."""
+    """For each iteration of the inner loop, as with `gemm_drain`."""
 
     command_queue: int = 512
     """Instructions that wait before each module; the fetch stalls at a full queue."""
@@ -98,7 +98,7 @@ LEAST: Mapping[str, int] = {
     "command_queue": 1,
     "token_queue": 1,
 }
-"""What may not be 0, and the least that it may be."""
+"""Parameters that may not be 0, and the minimum of each."""
 
 PYNQ_CORE = Config(log_uop_buff_size=14)
 """The paper's core on that board (section 5): the platform's with 16 KiB for micro-ops."""

@@ -41,7 +41,7 @@ class Moments(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What an instruction is, as far as its timing depends on it. A row of `Timing.facts`."""
+    """Properties of an instruction that determine its timing. A row of `Timing.facts`."""
 
     stage: int
     """A `Stage`."""
@@ -113,13 +113,13 @@ class Timed:
     moments: Moments
     facts: Facts
     fetching: int
-    """When its fetch begins."""
+    """Cycle at which its fetch begins."""
     decoded: int
-    """When it has been decoded, and asks for its memory channel."""
+    """Cycle at which it has been decoded and requests its memory channel."""
 
     @property
     def waits(self) -> list[Wait]:
-        """What its module waits for before it begins."""
+        """Waits of its module before it begins."""
         there = max(self.moments.fetched, self.moments.free)
         return _waits(
             (Stall.FETCH, self.moments.free, there),
@@ -129,7 +129,7 @@ class Timed:
 
     @property
     def delays(self) -> list[Wait]:
-        """What it waits for once it has begun."""
+        """Waits after it has begun."""
         return _waits(
             (Stall.CHANNEL, self.decoded, self.moments.granted),
             (Stall.TOKEN_QUEUE, self.moments.done, self.moments.end),
@@ -310,7 +310,7 @@ _FACT = {name: column for column, name in enumerate(Facts._fields)}
 
 
 def fetch_cycles(parameters: Parameters) -> int:
-    """How long the fetch takes for one instruction."""
+    """Cycles that the fetch of one instruction takes."""
     return -(-INSTRUCTION_BYTES // parameters.bus_bytes)
 
 
