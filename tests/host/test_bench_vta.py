@@ -21,8 +21,8 @@ from potash_device.vta.stream import decode_stream
 
 SMALL = {
     "convolution": lambda: streams.convolution(8, 32, 64, rows=4, out_blocks=2, in_blocks=2),
-    "matrix": lambda: streams.matrix(128, rows=16, blocks=4),
-    "addition": lambda: streams.addition(20_000),
+    "matrix": lambda: scheduled.matrix(128, rows=16, blocks=4),
+    "addition": lambda: scheduled.addition(20_000),
     "irregular": lambda: streams.irregular(2),
     "scheduled": lambda: scheduled.scheduled(Layer(9, 24, 3, 2, 40, 1).shape),
 }
@@ -37,7 +37,7 @@ def test_a_stream_leaves_what_numpy_says(name: str) -> None:
     assert core.dram[stream.output] == stream.expected
 
 
-@pytest.mark.parametrize("name", [*streams.LAYERS, "irregular"])
+@pytest.mark.parametrize("name", [*scheduled.LAYERS, "irregular"])
 def test_the_products_are_those_that_its_gemm_instructions_make(name: str) -> None:
     stream = vta.LOADS[name].make()
     instructions = decode_stream(stream.code, Config.default())
@@ -102,7 +102,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """One small layer instead of the large ones, and no time for it."""
     monkeypatch.setattr(report, "WINDOW", 0)
     monkeypatch.setattr(vta, "LOADS", {"C2": vta.Load(SMALL["convolution"])})
-    monkeypatch.setattr(streams, "LAYERS", {"C2": SMALL["convolution"]})
+    monkeypatch.setattr(scheduled, "LAYERS", {"C2": SMALL["convolution"]})
 
 
 @pytest.mark.usefixtures("small")
@@ -122,7 +122,7 @@ def test_only_the_mean_can_be_asked_for() -> None:
 @pytest.mark.usefixtures("small")
 def test_the_addition_is_reported_as_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     small = SMALL["addition"]()
-    monkeypatch.setattr(streams, "addition", lambda: small)
+    monkeypatch.setattr(scheduled, "addition", lambda: small)
     (result,) = _told("--only", "add-200k", "--pairs", "3")
     assert (result["metric"], result["unit"], result["pairs"]) == ("time", "ms", 3)
 

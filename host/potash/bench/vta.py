@@ -42,8 +42,8 @@ class Load(NamedTuple):
 
 
 LOADS: Mapping[str, Load] = {
-    **{name: Load(make) for name, make in streams.LAYERS.items()},
-    **{f"{name}-avx2": Load(make, "avx2") for name, make in streams.LAYERS.items()},
+    **{name: Load(make) for name, make in scheduled.LAYERS.items()},
+    **{f"{name}-avx2": Load(make, "avx2") for name, make in scheduled.LAYERS.items()},
     "irregular": Load(streams.irregular),
     **{name: Load(make) for name, make in scheduled.SCHEDULED.items()},
 }
@@ -60,13 +60,13 @@ def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Re
     Raises:
         PotashError: a stream does not leave what it should.
     """
-    layers = streams.LAYERS if LAYERS in names else ()
+    layers = scheduled.LAYERS if LAYERS in names else ()
     wanted = [name for name in LOADS if name in names or name in layers]
     shares = []
     for done, name in enumerate(wanted):
         progress(name, done / (len(wanted) + 2))
         results = list(_throughput(name, LOADS[name], pairs))
-        if name in streams.LAYERS and results[0].ratio is not None:
+        if name in scheduled.LAYERS and results[0].ratio is not None:
             shares.append(results[0].ratio)
         if name in names:
             yield from results
@@ -77,7 +77,7 @@ def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Re
         )
     if ADDITION in names:
         progress(ADDITION, len(wanted) / (len(wanted) + 2))
-        engine, stream = _ready(ADDITION, Load(streams.addition))
+        engine, stream = _ready(ADDITION, Load(scheduled.addition))
         times = [median(lambda: engine.execute(stream.code)) * 1e3 for _ in range(pairs)]
         yield alone(ADDITION, "time", "ms", times)
     if START_NAME in names:

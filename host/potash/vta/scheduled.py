@@ -1,6 +1,7 @@
-"""The convolutions of ResNet-18 as the scheduler cuts them, with what has to come out of them.
+"""Streams of the firmware's schedules, with what has to come out of them: the convolutions of
+ResNet-18, a product of matrices and an addition.
 
-What is done to the sums is what `streams` does: a shift, and ReLU.
+What is done to the sums of products is what `streams` does: a shift, and ReLU.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,17 +10,28 @@ from functools import partial
 
 import numpy as np
 
-from potash.models.resnet import LAYERS
-from potash.vta.streams import CONVOLUTIONS, SHIFT, Stream
-from potash_device.vta.config import Config
+from potash.models.resnet import LAYERS as CONVOLUTION_SHAPES
+from potash.vta.streams import CLAMP, CONVOLUTIONS, SHIFT, Stream, put, recorded
+from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.core import Core
 from potash_device.vta.isa import Alu, AluOpcode, Gemm, encode_stream
 from potash_device.vta.stream import decode_stream
 from potash_device.vta.timing.parameters import PYNQ, Parameters
 from potash_firmware.vta_runtime import Runtime
-from potash_firmware.vta_runtime.schedules import Conv2d, Convolution, Step, conv2d, layouts
+from potash_firmware.vta_runtime.schedules import (
+    Conv2d,
+    Convolution,
+    Epilogue,
+    Extent,
+    Plane,
+    Step,
+    Tile,
+    conv2d,
+    elementwise,
+    layouts,
+)
 
-STEPS = (Step(AluOpcode.SHR, SHIFT), Step(AluOpcode.MAX, 0), Step(AluOpcode.MIN, 127))
+STEPS = tuple(Step(opcode, value) for opcode, value in CLAMP)
 
 
 def plan(
@@ -28,30 +40,46 @@ def plan(
     return conv2d(shape, config, STEPS, parameters=parameters, threads=threads)
 
 
-def scheduled(shape: Conv2d, config: Config | None = None) -> Stream:
-    """A layer's stream for a core, by default the platform's."""
+def scheduled(shape: Conv2d, config: Config | None = None, tile: Tile | None = None) -> Stream:
+    """A convolution's stream for a core, by default the platform's, in tiles of the scheduler's
+    choice or in these."""
     config = config or Config.default()
-    made = plan(shape, config)
+    made = Convolution(shape, config, tile, Epilogue(STEPS)) if tile else plan(shape, config)
     random = np.random.default_rng(shape.products)
     size = (shape.images, shape.in_channels, shape.height, shape.width)
     images = random.integers(-8, 8, size, np.int8)
-    weights = random.integers(
-        -8, 8, (shape.out_channels, shape.in_channels, *shape.kernel), np.int8
-    )
+    size = (shape.out_channels, shape.in_channels, *shape.kernel)
+    weights = random.integers(-8, 8, size, np.int8)
     left, right = layouts.pack_nchw(images, config), layouts.pack_oihw(weights, config)
-    output_bytes = made.output_bytes
-    core = Core.create(config, left.nbytes + right.nbytes + output_bytes + (1 << 21))
-    runtime = Runtime(core)
-    buffers = [runtime.alloc(size) for size in (left.nbytes, right.nbytes, output_bytes)]
-    for buffer, values in zip(buffers, (left, right), strict=False):
-        buffer.view[:] = values.tobytes()
-    made.emit(runtime, *buffers)
-    code = runtime.take()
-    start = buffers[2].physical - core.base
-    place = slice(start, start + output_bytes)
-    return Stream(
-        code, bytes(core.dram), shape.products, place, _expected(images, weights, shape, config)
-    )
+    room = left.nbytes + right.nbytes + made.output_bytes
+    runtime = Runtime(Core.create(config, room + (1 << 21)))
+    image, kernels = put(runtime, left), put(runtime, right)
+    output = runtime.alloc(made.output_bytes)
+    made.emit(runtime, image, kernels, output)
+    return recorded(runtime, output, _expected(images, weights, shape, config), shape.products)
+
+
+def matrix(size: int = 1024, rows: int = 32, blocks: int = 16) -> Stream:
+    """The product of two square matrices, a 1x1 convolution: a tile is `rows` by `blocks` blocks,
+    `blocks` deep."""
+    shape = Conv2d(1, size, 1, size, size, (1, 1))
+    return scheduled(shape, tile=Tile(1, rows, blocks, blocks, (1, 1)))
+
+
+def addition(count: int = 200_000) -> Stream:
+    """Two int8 vectors, added and scaled by fixed-point numbers to an int8 one."""
+    config, factor, shift, zero = Config.default(), 181, 8, -3
+    steps = [Step(AluOpcode.ADD, Plane(1)), Step(AluOpcode.MUL, factor)]
+    steps += [Step(AluOpcode.SHR, shift), Step(AluOpcode.ADD, zero)]
+    steps += [Step(AluOpcode.MIN, 127), Step(AluOpcode.MAX, -128)]
+    extent = Extent(1, 1, 1, count // config.block_out)
+    made = elementwise(extent, config, [MemoryId.ACC_8BIT] * 2, steps)
+    left, right = np.random.default_rng(count).integers(-128, 128, (2, count), np.int8)
+    runtime = Runtime(Core.create(config, 4 * count + (1 << 21)))
+    tensors, output = [put(runtime, left), put(runtime, right)], runtime.alloc(count)
+    made.emit(runtime, tensors, output)
+    sums = ((left.astype(np.int64) + right) * factor >> shift) + zero
+    return recorded(runtime, output, np.clip(sums, -128, 127).astype(np.int8).tobytes(), 0)
 
 
 def _expected(
@@ -72,7 +100,7 @@ def _expected(
     return layouts.pack_like_output(whole, config).tobytes()
 
 
-SHAPES: Mapping[str, Conv2d] = {name: layer.shape for name, layer in LAYERS.items()}
+SHAPES: Mapping[str, Conv2d] = {name: layer.shape for name, layer in CONVOLUTION_SHAPES.items()}
 """All layers, by the paper's names."""
 
 SCHEDULED: Mapping[str, Callable[[], Stream]] = {
@@ -80,6 +108,8 @@ SCHEDULED: Mapping[str, Callable[[], Stream]] = {
     for name, shape in SHAPES.items()
 }
 """What the scheduler makes of them; `streams` has four of them with tiles that are given."""
+LAYERS: Mapping[str, Callable[[], Stream]] = {**CONVOLUTIONS, "matmul-1024": matrix}
+"""Streams with tiles that are given."""
 BOUND = {
     name: shape
     for name, shape in SHAPES.items()

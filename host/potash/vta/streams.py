@@ -1,9 +1,9 @@
 """Streams to measure the tensor accelerator with, and what has to come out of them.
 
-Convolutions and a matrix product as "VTA: An Open Hardware-Software Stack for Deep Learning" has
-them: two virtual threads, each with its half of every buffer, so that one loads while the other
-computes. The layers are those of ResNet-18 under the paper's names. What comes out is compared with
-numpy's own result.
+Convolutions as "VTA: An Open Hardware-Software Stack for Deep Learning" has them: two virtual
+threads, each with its half of every buffer, so that one loads while the other computes. The layers
+are those of ResNet-18 under the paper's names. `scheduled` has those that the scheduler cuts. What
+comes out is compared with numpy's own result.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from potash.models import resnet
 from potash_device.vta.config import Config, MemoryId
-from potash_device.vta.core import Control, Core, Register
-from potash_device.vta.encoding import INSTRUCTION_BYTES
+from potash_device.vta.core import Core
 from potash_device.vta.isa import AluOpcode, MicroOp, Stage
 from potash_firmware.vta_runtime import AluKernel, Buffer, GemmKernel, Loop, Runtime
 
@@ -26,7 +25,8 @@ THREADS = 2
 INP, WGT, ACC = 2048, 1024, 2048
 """Elements on the chip."""
 SHIFT = 5
-"""Sums are shifted right by it, and clamped."""
+CLAMP = ((AluOpcode.SHR, SHIFT), (AluOpcode.MAX, 0), (AluOpcode.MIN, 127))
+"""What is done to sums: they are shifted, and clamped."""
 DRAM = 32 << 20
 LOAD, COMPUTE, STORE = Stage
 
@@ -42,53 +42,18 @@ class Stream(NamedTuple):
     expected: bytes
 
 
-class _Recorder(Core):
-    """Keeps the stream that it is told to run."""
-
-    code = b""
-
-    def write(self, register: int, value: int) -> None:
-        super().write(register, 0 if register == Register.CONTROL else value)
-        if register == Register.INSNS:
-            self._at = value - self.base
-        elif register == Register.INSN_COUNT:
-            self._size = value * INSTRUCTION_BYTES
-        elif value & Control.START:
-            self.code = bytes(self.dram[self._at : self._at + self._size])
+def recorded(runtime: Runtime, output: Buffer, expected: bytes, products: int) -> Stream:
+    """What is in a runtime, and has to leave `expected` in `output`, as a stream."""
+    code, start = runtime.take(), output.physical - runtime.core.base
+    place = slice(start, start + len(expected))
+    return Stream(code, bytes(runtime.core.dram), products, place, expected)
 
 
-class _Writer:
-    """A runtime whose stream is not run but kept."""
-
-    def __init__(self, config: Config = PLATFORM) -> None:
-        self._core = _Recorder(config, memoryview(bytearray(DRAM)))
-        self.runtime = Runtime(self._core)
-
-    def put(self, values: NDArray[Any]) -> Buffer:
-        buffer = self.runtime.alloc(values.nbytes)
-        buffer.view[:] = np.ascontiguousarray(values).tobytes()
-        return buffer
-
-    def stream(self, output: Buffer, expected: NDArray[np.int8], products: int) -> Stream:
-        self.runtime.synchronize()
-        start = output.physical - self._core.base
-        place = slice(start, start + expected.nbytes)
-        return Stream(self._core.code, bytes(self._core.dram), products, place, expected.tobytes())
-
-    def clamp(self, micro_ops: tuple[MicroOp, ...], loops: tuple[Loop, ...], low: int) -> None:
-        for opcode, value in ((AluOpcode.SHR, SHIFT), (AluOpcode.MAX, low), (AluOpcode.MIN, 127)):
-            self.runtime.push_alu(AluKernel(opcode, micro_ops, loops, value))
-
-    def begin(self, threads: int = THREADS) -> None:
-        for _ in range(threads):
-            self.runtime.dep_push(COMPUTE, LOAD)
-            self.runtime.dep_push(STORE, COMPUTE)
-
-    def end(self, threads: int = THREADS) -> None:
-        """Take back what `begin` gave."""
-        for _ in range(threads):
-            self.runtime.dep_pop(COMPUTE, LOAD)
-            self.runtime.dep_pop(STORE, COMPUTE)
+def put(runtime: Runtime, values: NDArray[Any]) -> Buffer:
+    """Values in DRAM, in the order of their axes."""
+    buffer = runtime.alloc(values.nbytes)
+    buffer.view[:] = np.ascontiguousarray(values).tobytes()
+    return buffer
 
 
 def convolution(
@@ -114,9 +79,8 @@ def convolution(
     random = np.random.default_rng(size)
     image = random.integers(-8, 8, (ins, size, size, BLOCK), np.int8)
     weights = random.integers(-8, 8, (outs, ins, kernel, kernel, BLOCK, BLOCK), np.int8)
-    writer = _Writer(config)
-    vta = writer.runtime
-    source, factors = writer.put(image), writer.put(weights)
+    vta = Runtime(Core.create(config, DRAM))
+    source, factors = put(vta, image), put(vta, weights)
     output = vta.alloc(outs * size * size * BLOCK)
     plane = (rows + kernel - 1) * padded
 
@@ -135,7 +99,9 @@ def convolution(
         )
         return GemmKernel(micro_ops, loops)
 
-    writer.begin(threads)
+    for _ in range(threads):
+        vta.dep_push(COMPUTE, LOAD)
+        vta.dep_push(STORE, COMPUTE)
     tiles = [(y, out) for out in range(0, outs, out_blocks) for y in range(0, size, rows)]
     for first in range(0, len(tiles), threads):
         group = list(enumerate(tiles[first : first + threads]))
@@ -177,7 +143,8 @@ def convolution(
                     vta.push_gemm(compute(thread, number))
                 vta.dep_push(COMPUTE, LOAD)
         for thread, (y, out) in group:
-            writer.clamp(lines[thread], loops, low=0)
+            for opcode, value in CLAMP:
+                vta.push_alu(AluKernel(opcode, lines[thread], loops, value))
             vta.dep_push(COMPUTE, STORE)
             vta.dep_pop(COMPUTE, STORE)
             for number in range(out_blocks):
@@ -188,7 +155,9 @@ def convolution(
                     x_size=rows * size,
                 )
             vta.dep_push(STORE, COMPUTE)
-    writer.end(threads)
+    for _ in range(threads):
+        vta.dep_pop(COMPUTE, LOAD)
+        vta.dep_pop(STORE, COMPUTE)
 
     wide = np.zeros((ins, padded, padded, BLOCK), np.float64)
     wide[:, edge:-edge, edge:-edge] = image
@@ -200,115 +169,7 @@ def convolution(
             sums += tap.astype(np.float64) @ part.transpose(0, 3, 1, 2).reshape(inputs, -1)
     clamped = np.clip(sums.astype(np.int64) >> SHIFT, 0, 127).astype(np.int8)
     expected = clamped.reshape(outs, BLOCK, -1).transpose(0, 2, 1)
-    return writer.stream(output, expected, size * size * inputs * outputs * taps)
-
-
-def matrix(size: int = 1024, rows: int = 32, blocks: int = 16) -> Stream:
-    """The product of two square matrices; a tile is `rows` by `blocks` blocks, `blocks` deep."""
-    across = size // BLOCK
-    random = np.random.default_rng(size)
-    left = random.integers(-8, 8, (size, across, BLOCK), np.int8)
-    right = random.integers(-8, 8, (across, across, BLOCK, BLOCK), np.int8)
-    writer = _Writer()
-    vta = writer.runtime
-    source, factors = writer.put(left), writer.put(right)
-    output = vta.alloc(size * size)
-    writer.begin()
-    tiles = [(m, n) for n in range(0, across, blocks) for m in range(0, size, rows)]
-    for first in range(0, len(tiles), THREADS):
-        group = list(enumerate(tiles[first : first + THREADS]))
-        lines = {
-            thread: tuple(MicroOp(thread * ACC // THREADS + x) for x in range(rows))
-            for thread, _ in group
-        }
-        for thread, _ in group:
-            vta.dep_pop(STORE, COMPUTE)
-            vta.push_gemm(GemmKernel(lines[thread], (Loop(blocks, dst=rows),), reset=True))
-        for k in range(0, across, blocks):
-            for thread, (m, n) in group:
-                inp, wgt = thread * INP // THREADS, thread * WGT // THREADS
-                vta.dep_pop(COMPUTE, LOAD)
-                for buffer, memory, sram, offset, height in (
-                    (source, MemoryId.INP, inp, m * across + k, rows),
-                    (factors, MemoryId.WGT, wgt, n * across + k, blocks),
-                ):
-                    vta.load_2d(
-                        buffer,
-                        memory,
-                        sram=sram,
-                        offset=offset,
-                        x_size=blocks,
-                        y_size=height,
-                        x_stride=across,
-                    )
-                vta.dep_push(LOAD, COMPUTE)
-                vta.dep_pop(LOAD, COMPUTE)
-                micro_ops = tuple(
-                    MicroOp(micro_op.dst, inp + x * blocks, wgt)
-                    for x, micro_op in enumerate(lines[thread])
-                )
-                loops = (Loop(blocks, dst=rows, wgt=blocks), Loop(blocks, src=1, wgt=1))
-                vta.push_gemm(GemmKernel(micro_ops, loops))
-                vta.dep_push(COMPUTE, LOAD)
-        for thread, (m, n) in group:
-            writer.clamp(lines[thread], (Loop(blocks, dst=rows),), low=-128)
-            vta.dep_push(COMPUTE, STORE)
-            vta.dep_pop(COMPUTE, STORE)
-            vta.store_2d(
-                output,
-                sram=thread * ACC // THREADS,
-                offset=n * size + m,
-                x_size=rows,
-                y_size=blocks,
-                x_stride=size,
-            )
-            vta.dep_push(STORE, COMPUTE)
-    writer.end()
-    flat = right.transpose(0, 2, 1, 3).reshape(size, size)
-    sums = left.reshape(size, size).astype(np.float64) @ flat.T.astype(np.float64)
-    clamped = np.clip(sums.astype(np.int64) >> SHIFT, -128, 127).astype(np.int8)
-    expected = clamped.reshape(size, across, BLOCK).transpose(1, 0, 2)
-    return writer.stream(output, expected, size**3)
-
-
-def addition(count: int = 200_000) -> Stream:
-    """Two int8 vectors, added and scaled by fixed-point numbers to an int8 one."""
-    random = np.random.default_rng(count)
-    left, right = random.integers(-128, 128, (2, count), np.int8)
-    factor, shift, zero = 181, 8, -3
-    writer = _Writer()
-    vta = writer.runtime
-    sources = [writer.put(left), writer.put(right)]
-    output = vta.alloc(count)
-    tile = ACC // THREADS // 2
-    for _ in range(THREADS):
-        vta.dep_push(STORE, COMPUTE)
-    for number, first in enumerate(range(0, count // BLOCK, tile)):
-        length = min(tile, count // BLOCK - first)
-        one = number % THREADS * ACC // THREADS
-        other = one + tile
-        vta.dep_pop(STORE, COMPUTE)
-        for source, place in zip(sources, (one, other), strict=True):
-            vta.load_2d(source, MemoryId.ACC_8BIT, sram=place, offset=first, x_size=length)
-        micro_ops = (MicroOp(one, other),)
-        loops = (Loop(length, dst=1, src=1),)
-        vta.push_alu(AluKernel(AluOpcode.ADD, micro_ops, loops))
-        for opcode, value in (
-            (AluOpcode.MUL, factor),
-            (AluOpcode.SHR, shift),
-            (AluOpcode.ADD, zero),
-            (AluOpcode.MIN, 127),
-            (AluOpcode.MAX, -128),
-        ):
-            vta.push_alu(AluKernel(opcode, micro_ops, loops, value))
-        vta.dep_push(COMPUTE, STORE)
-        vta.dep_pop(COMPUTE, STORE)
-        vta.store_2d(output, sram=one, offset=first, x_size=length)
-        vta.dep_push(STORE, COMPUTE)
-    for _ in range(THREADS):
-        vta.dep_pop(STORE, COMPUTE)
-    sums = ((left.astype(np.int64) + right) * factor >> shift) + zero
-    return writer.stream(output, np.clip(sums, -128, 127).astype(np.int8), 0)
+    return recorded(vta, output, expected.tobytes(), size * size * inputs * outputs * taps)
 
 
 def irregular(turns: int = 64) -> Stream:
@@ -317,10 +178,9 @@ def irregular(turns: int = 64) -> Stream:
     inputs = random.integers(-8, 8, (INP, BLOCK), np.int8)
     weights = random.integers(-8, 8, (WGT, BLOCK, BLOCK), np.int8)
     places = random.integers(0, (256, INP, WGT), (1024, 3))
-    writer = _Writer()
-    vta = writer.runtime
-    vta.load_2d(writer.put(inputs), MemoryId.INP, sram=0, offset=0, x_size=INP)
-    vta.load_2d(writer.put(weights), MemoryId.WGT, sram=0, offset=0, x_size=WGT)
+    vta = Runtime(Core.create(PLATFORM, DRAM))
+    vta.load_2d(put(vta, inputs), MemoryId.INP, sram=0, offset=0, x_size=INP)
+    vta.load_2d(put(vta, weights), MemoryId.WGT, sram=0, offset=0, x_size=WGT)
     output = vta.alloc(256 * BLOCK)
     vta.dep_push(LOAD, COMPUTE)
     vta.dep_pop(LOAD, COMPUTE)
@@ -335,7 +195,7 @@ def irregular(turns: int = 64) -> Stream:
     for dst, src, wgt in places:
         sums[dst] += weights[wgt].astype(np.int64) @ inputs[src]
     expected = (sums * turns).astype(np.int8)
-    return writer.stream(output, expected, turns * len(places) * BLOCK * BLOCK)
+    return recorded(vta, output, expected.tobytes(), turns * len(places) * BLOCK * BLOCK)
 
 
 def _layer(name: str, rows: int, out_blocks: int, in_blocks: int) -> Callable[..., Stream]:
@@ -353,6 +213,3 @@ CONVOLUTIONS: Mapping[str, Callable[..., Stream]] = {
     "C12": _layer("C12", rows=7, out_blocks=16, in_blocks=1),
 }
 """The layers under the paper's names; `threads` and `config` may be given."""
-
-LAYERS: Mapping[str, Callable[[], Stream]] = {**CONVOLUTIONS, "matmul-1024": matrix}
-"""What is made of tiles."""
