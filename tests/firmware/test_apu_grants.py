@@ -323,9 +323,9 @@ def _told(*said: FromWorker) -> Iterator[ToRpu | None]:
     accelerator.buffers = replace(accelerator.buffers, granted=granted)
     with open("/dev/null") as media, PlayedSupervisor(config) as supervisor:
         jobs = Jobs(config, {0: accelerator}, supervisor, sent.append, {1: media.fileno()})
-        jobs.start(accelerator, b"image", b"")
+        jobs.runners[0].start(b"image", b"")
         for check in [one for one in sent if isinstance(one, ReadCheck)]:
-            jobs.checked(ReadChecked(check.tag))
+            jobs.handle(ReadChecked(check.tag))
         supervisor.say(*said)
         yield from (message for message in sent if not isinstance(message, ReadCheck))
         yield None if supervisor.killed else JobEnded(0, 0xC0)

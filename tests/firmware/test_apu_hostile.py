@@ -156,19 +156,36 @@ START: list[Step] = [
 class NoJobs:
     """Jobs whose worker is gone as soon as it is to go, and that end by themselves never."""
 
-    def start(self, accelerator: Accelerator, image: bytes, arguments: bytes) -> None:
-        accelerator.state = after(accelerator.state, Event.START)
+    def __init__(self, subsystem: Subsystem) -> None:
+        self.runners = {key: NoJob(item) for key, item in subsystem.accelerators.items()}
 
-    def stop(self, accelerator: Accelerator) -> None:
-        self._interrupt(accelerator, Event.STOP)
 
-    def reset(self, accelerator: Accelerator) -> None:
-        self._interrupt(accelerator, Event.RESET)
+class NoJob:
+    """The same for one accelerator."""
 
-    def _interrupt(self, accelerator: Accelerator, event: Event) -> None:
-        accelerator.state = after(accelerator.state, event)
-        if accelerator.busy:
-            accelerator.state = after(accelerator.state, Event.WORKER_LOST)
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._accelerator = accelerator
+
+    @property
+    def idle(self) -> bool:
+        return not self._accelerator.busy
+
+    def start(self, image: bytes, arguments: bytes) -> None:
+        self._fire(Event.START)
+
+    def stop(self) -> None:
+        self._interrupt(Event.STOP)
+
+    def reset(self) -> None:
+        self._interrupt(Event.RESET)
+
+    def _interrupt(self, event: Event) -> None:
+        self._fire(event)
+        if not self.idle:
+            self._fire(Event.WORKER_LOST)
+
+    def _fire(self, event: Event) -> None:
+        self._accelerator.state = after(self._accelerator.state, event)
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +200,7 @@ def test_whatever_comes_is_answered_as_documented(
     buffers: SharedBuffers, steps: list[Step]
 ) -> None:
     subsystem = Subsystem.create(CONFIG, time.time)
-    context = Context(CONFIG, subsystem, cast(Jobs, NoJobs()), buffers)
+    context = Context(CONFIG, subsystem, cast(Jobs, NoJobs(subsystem)), buffers)
     for step in START:
         answered(context, step)
     assert subsystem.accelerators[0].firmware == {0: IMAGES[0]}
@@ -215,7 +232,7 @@ def answered(context: Context, step: Step) -> None:
         return
     assert opcode in (ADMIN if admin else IO)
     if isinstance(result, Later):
-        assert not any(item.busy for item in result.until)
+        assert all(item.idle for item in result.until)
         result.then()
     else:
         assert isinstance(result, Answer)

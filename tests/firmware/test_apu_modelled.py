@@ -264,9 +264,9 @@ def told(*said: FromWorker, modelled: bool = True) -> list[ToRpu] | None:
     accelerator.buffers = replace(accelerator.buffers, input_ranges=(ByteRange(1, 0, PAGE),))
     with PlayedSupervisor(config) as supervisor:
         jobs = Jobs(config, {0: accelerator}, supervisor, sent.append, media={1: 0})
-        jobs.start(accelerator, b"image", b"")
+        jobs.runners[0].start(b"image", b"")
         (check,) = (one for one in sent if isinstance(one, ReadCheck))
-        jobs.checked(ReadChecked(check.tag))
+        jobs.handle(ReadChecked(check.tag))
         for one in said:
             supervisor.say(one)
         if supervisor.killed:

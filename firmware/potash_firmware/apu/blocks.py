@@ -50,11 +50,16 @@ def missing(item: ByteRange | Grant, namespaces: Namespaces) -> str | None:
     if namespace is None:
         return f"namespace {item.nsid} is not there any more"
     if isinstance(item, Grant):
-        block = namespace.block_size
-        item = ByteRange(item.nsid, item.first_lba * block, item.blocks * block)
+        item = range_of(item, namespaces)
     if item.first % namespace.block_size or overhang(item, namespaces):
         return f"namespace {item.nsid} has changed since the range was chosen"
     return None
+
+
+def range_of(grant: Grant, namespaces: Namespaces) -> ByteRange:
+    """The bytes of granted blocks, whose namespace exists."""
+    block = namespaces[grant.nsid].block_size
+    return ByteRange(grant.nsid, grant.first_lba * block, grant.blocks * block)
 
 
 def overhang(item: ByteRange, namespaces: Namespaces) -> int:

@@ -19,7 +19,7 @@ from nvme_spec.commands import GetLogPage
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.apu import blocks
 from potash_firmware.apu.config import Config
-from potash_firmware.apu.jobs import Jobs
+from potash_firmware.apu.jobs import JobRunner, Jobs
 from potash_firmware.apu.lifecycle import PLATFORM_STATUS, STATUS
 from potash_firmware.apu.model import Accelerator, ByteRange, Grant, Log, Snapshot, Subsystem
 from potash_firmware.bpf.errors import ElfError
@@ -57,6 +57,9 @@ class Context:
             raise NvmeError(Status.COMMAND_SEQUENCE_ERROR, detail, dnr=False)
         return accelerator
 
+    def runner(self, accelerator: Accelerator) -> JobRunner:
+        return self.jobs.runners[accelerator.config.id]
+
     def data(self, request: Request) -> memoryview:
         """The data that the host has sent with a command."""
         if not request.length:
@@ -74,9 +77,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """The command succeeds as soon as these accelerators are idle; `then` comes first."""
+    """The command succeeds when these accelerators are idle; `then` is called first."""
 
-    until: tuple[Accelerator, ...]
+    until: tuple[JobRunner, ...]
     then: Callable[[], None] = lambda: None
 
 
@@ -102,10 +105,10 @@ def global_control(context: Context, request: Request) -> Result:
     if operation != opcodes.GlobalOperation.DISABLE:
         raise NvmeError(Status.INVALID_FIELD, f"there is no global operation {operation}")
     subsystem.enabled = False
-    accelerators = tuple(subsystem.accelerators.values())
-    for accelerator in accelerators:
-        context.jobs.stop(accelerator)
-    return Later(accelerators)
+    runners = tuple(context.jobs.runners.values())
+    for runner in runners:
+        runner.stop()
+    return Later(runners)
 
 
 def identify(context: Context, request: Request) -> Result:
@@ -281,13 +284,14 @@ def control(context: Context, request: Request) -> Result:
 def _reset(
     context: Context, request: Request, accelerator: Accelerator, command: fields.Control
 ) -> Result:
-    context.jobs.reset(accelerator)
+    runner = context.runner(accelerator)
+    runner.reset()
 
     def blank() -> None:
         accelerator.blank()
         context.buffers.clear_arena(accelerator.config.id)
 
-    return Later((accelerator,), blank)
+    return Later((runner,), blank)
 
 
 def _start(
@@ -301,7 +305,7 @@ def _start(
         image = _selected(accelerator, chosen)
     except NvmeError:
         if context.config.platform_status:
-            context.jobs.not_loaded(accelerator)
+            context.runner(accelerator).not_loaded()
         raise
     arguments = bytes(context.data(request))
     try:
@@ -311,15 +315,16 @@ def _start(
         raise NvmeError(VendorStatus.INVALID_ARGUMENT_LIST, str(error)) from None
     _require_buffers(context, accelerator)
     accelerator.active = chosen
-    context.jobs.start(accelerator, image, arguments)
+    context.runner(accelerator).start(image, arguments)
     return Answer()
 
 
 def _stop(
     context: Context, request: Request, accelerator: Accelerator, command: fields.Control
 ) -> Result:
-    context.jobs.stop(accelerator)
-    return Later((accelerator,))
+    runner = context.runner(accelerator)
+    runner.stop()
+    return Later((runner,))
 
 
 def _select_firmware(

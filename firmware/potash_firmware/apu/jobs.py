@@ -8,7 +8,7 @@ the next job does not get a buffer that the RPU still writes from.
 import errno
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, groupby
 from types import MappingProxyType
@@ -42,6 +42,7 @@ from potash_firmware.mailbox.messages import (
     JobDue,
     JobEnded,
     JobLeft,
+    JobMessage,
     JobOverdue,
     ReadCheck,
     ReadChecked,
@@ -67,24 +68,22 @@ ENDED_BY_HOST = {JobState.STOPPING: "stopped by the host", JobState.RESETTING: "
 
 @dataclass(slots=True)
 class _Job:
-    """A job that is under way."""
+    """A job in progress."""
 
     message: ExecuteJob
     image: bytes
     arguments: bytes
     handed_over: bool = False
-    checks: set[int] = field(default_factory=set)
-    """The tags of checks of blocks that the RPU has not answered."""
-    asked: dict[int, ByteRange] = field(default_factory=dict)
-    """The granted blocks of these checks, by tag."""
+    """The worker has it."""
+    checks: dict[int, ByteRange | None] = field(default_factory=dict)
+    """Checks of blocks that the RPU has not answered, by tag: the granted blocks that are checked,
+    or None for the input."""
     unreadable: list[ByteRange] = field(default_factory=list)
     """Granted blocks that cannot be read."""
     gathered: list[ByteRange] = field(default_factory=list)
     """Blocks that are written when the program returns, besides its output."""
     gathered_bytes: int = 0
     """Their bytes together."""
-    write_back: int | None = None
-    """The tag of its write-back, while the RPU writes."""
     number: int = 0
     """Its number in messages about modelled time; 0 where time is not modelled."""
     reads: list[BlocksRead] = field(default_factory=list)
@@ -100,8 +99,6 @@ class Jobs:
     names.
     """
 
-    messages_at_once = 64
-
     def __init__(
         self,
         config: Config,
@@ -110,33 +107,85 @@ class Jobs:
         send: Callable[[ToRpu], None],
         media: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
-        self._config = config
-        self._accelerators = accelerators
-        self._namespaces = {item.nsid: item for item in config.namespaces}
-        self._supervisor = supervisor
-        self._send = send
-        self._media = media
-        self._jobs: dict[int, _Job] = {}
-        self._workers: dict[int, Worker] = {}
+        self.config = config
+        self.namespaces = {item.nsid: item for item in config.namespaces}
+        self.supervisor = supervisor
+        self.send = send
+        self.media = media
+        self.runners = {key: JobRunner(item, self) for key, item in accelerators.items()}
+        """The runner of each accelerator's jobs, by the accelerator's identifier."""
         self._tags = count(1)
-        self._serials = count(FIRST_SERIAL)
-        self._images: dict[Worker, tuple[int, bytes]] = {}
-        """The program that each worker has, with its serial number."""
-        self._writing: dict[int, int] = {}
-        """Write-backs that the RPU has not answered, to the accelerator whose arena they read."""
+        self._asked: dict[int, JobRunner] = {}
+        """The askers of what the RPU has not answered, by tag."""
 
     def prepare(self) -> None:
-        for accelerator in self._accelerators:
-            if accelerator not in self._workers:
-                self._workers[accelerator] = self._supervisor.spawn(accelerator, self)
+        """Have a worker for each accelerator."""
+        for runner in self.runners.values():
+            runner.prepare()
 
-    def start(self, accelerator: Accelerator, image: bytes, arguments: bytes) -> None:
+    def next_tag(self, asker: "JobRunner | None" = None) -> int:
+        """A new tag; the `asker` gets the RPU's answer to a message with it."""
+        tag = next(self._tags) % TAG_LIMIT
+        if asker is not None:
+            self._asked[tag] = asker
+        return tag
+
+    def handle(self, message: JobMessage) -> None:
+        """Follow a message of the RPU."""
+        match message:
+            case JobDue(key) | JobOverdue(key):
+                asker = self.runners.get(key)
+            case ReadChecked(tag) | WriteBackDone(tag):
+                asker = self._asked.pop(tag, None)
+        if asker is None:
+            log.warning("an answer to something that was never requested: %s", message)
+        else:
+            asker.handle(message)
+
+
+class JobRunner:
+    """Runs the jobs of one accelerator, one after another, with a worker."""
+
+    messages_at_once = 64
+
+    def __init__(self, accelerator: Accelerator, jobs: Jobs) -> None:
+        self._accelerator = accelerator
+        self._key = accelerator.config.id
+        self._jobs = jobs
+        self._job: _Job | None = None
+        self._worker: Worker | None = None
+        self._serials = count(FIRST_SERIAL)
+        self._program = 0, b""
+        """The program that the worker has: its serial number and its image."""
+        self._writing = False
+        """The RPU has not answered a write-back, for which it reads the arena."""
+
+    @property
+    def idle(self) -> bool:
+        """True if no job uses the accelerator, and neither a worker nor the RPU its arena."""
+        ending = self._worker is not None and self._worker.ending
+        return not (self._accelerator.busy or ending or self._writing)
+
+    def prepare(self) -> Worker:
+        """Have a worker, which is returned."""
+        if self._worker is None:
+            self._worker = self._jobs.supervisor.spawn(self._key, self)
+        return self._worker
+
+    def replace_worker(self) -> None:
+        """Have a new process for the next job, if programs have run in this one."""
+        if self._worker is not None and self._worker.used:
+            self._jobs.supervisor.kill(self._worker)
+
+    # What a host commands
+
+    def start(self, image: bytes, arguments: bytes) -> None:
         """Begin a job with the accelerator's buffers. Raises OutOfSequence while it is busy."""
-        self._fire(accelerator, Event.START)
-        buffers, key = accelerator.buffers, accelerator.config.id
+        self._fire(Event.START)
+        accelerator, jobs, buffers = self._accelerator, self._jobs, self._accelerator.buffers
         message = ExecuteJob(
-            self._next_tag(),
-            key,
+            jobs.next_tag(),
+            self._key,
             0,
             data_length=len(arguments),
             input_length=accelerator.input_length,
@@ -151,93 +200,86 @@ class Jobs:
             f"firmware {accelerator.active}, {message.input_length} bytes of input, "
             f"{message.output_length} bytes of room for output",
         )
-        job = self._jobs[key] = _Job(message, image, arguments)
-        if self._config.processor is not None:
+        job = self._job = _Job(message, image, arguments)
+        if jobs.config.processor is not None:
             job.number = message.tag
-            self._send(JobBegan(key, job.number))
-        for nsid, items in groupby(message.input_ranges, key=lambda item: item.nsid):
-            tag = self._next_tag()
-            job.checks.add(tag)
-            self._send(ReadCheck(tag, nsid, tuple((one.first, one.length) for one in items)))
+            jobs.send(JobBegan(self._key, job.number))
+        for _, items in groupby(message.input_ranges, key=lambda item: item.nsid):
+            self._check(job, items, None)
         for grant in message.granted:
-            block = self._namespaces[grant.nsid].block_size
-            self._ask_about(
-                job, ByteRange(grant.nsid, grant.first_lba * block, grant.blocks * block)
-            )
-        self._hand_over(accelerator)
+            granted = blocks.range_of(grant, jobs.namespaces)
+            self._check(job, [granted], granted)
+        self._hand_over()
 
-    def not_loaded(self, accelerator: Accelerator) -> None:
+    def not_loaded(self) -> None:
         """There is no program to start. Raises OutOfSequence while the accelerator is busy."""
-        self._fire(accelerator, Event.NOT_LOADED)
+        self._fire(Event.NOT_LOADED)
 
-    def _next_tag(self) -> int:
-        return next(self._tags) % TAG_LIMIT
-
-    def stop(self, accelerator: Accelerator) -> None:
+    def stop(self) -> None:
         """Stop the job, if there is one; it has stopped when the accelerator is not busy."""
-        self._interrupt(accelerator, Event.STOP)
+        self._interrupt(Event.STOP)
 
-    def reset(self, accelerator: Accelerator) -> None:
+    def reset(self) -> None:
         """Stop the job likewise; the accelerator is idle then."""
-        self._interrupt(accelerator, Event.RESET)
+        self._interrupt(Event.RESET)
 
-    def replace_worker(self, accelerator: Accelerator) -> None:
-        """Have a new process for the next job, if programs have run in this one."""
-        worker = self._workers.get(accelerator.config.id)
-        if worker is not None and worker.used:
-            self._supervisor.kill(worker)
+    def _interrupt(self, event: Event) -> None:
+        before = self._accelerator.state
+        if self._fire(event) in ENDING and before not in ENDING:
+            if self._worker is None:
+                self._lost("")
+            else:
+                self._jobs.supervisor.kill(self._worker)
 
-    def is_idle(self, accelerator: Accelerator) -> bool:
-        """True if no job uses the accelerator, and neither a worker nor the RPU its arena."""
-        key = accelerator.config.id
-        worker = self._workers.get(key)
-        ending = worker is not None and worker.ending
-        return not (accelerator.busy or ending or key in self._writing.values())
+    def _fire(self, event: Event) -> JobState:
+        """Put the accelerator into the state that follows. Raises OutOfSequence."""
+        accelerator = self._accelerator
+        before, accelerator.state = accelerator.state, after(accelerator.state, event)
+        if COMPUTE.sink is not None:
+            fired = {"accelerator": self._key, "event": event.name}
+            states = {"before": before.name, "after": accelerator.state.name}
+            COMPUTE.sink("apu.job", fired | states | {"busy": accelerator.busy})
+        count_event(accelerator, event)
+        if not accelerator.busy:
+            job, self._job = self._job, None
+            if job is not None and job.number:
+                self._jobs.send(JobLeft(self._key, job.number))
+        return accelerator.state
 
-    def expired(self, worker: Worker) -> None:
-        accelerator = self._accelerators[worker.kind]
-        if accelerator.state is not JobState.RUNNING:
-            return
-        accelerator.log.add(
-            LogEntryType.LIMIT_EXCEEDED, f"the job took more than {self._config.limits.seconds:g} s"
-        )
-        self._interrupt(accelerator, Event.EXPIRED)
+    # Blocks that a job reads
 
-    def checked(self, checked: ReadChecked) -> None:
-        """Handle the RPU's answer about blocks of a job's input."""
-        asked = [key for key, job in self._jobs.items() if checked.tag in job.checks]
-        if not asked:
-            return  # The job has been stopped meanwhile.
-        accelerator, job = self._accelerators[asked[0]], self._jobs[asked[0]]
-        job.checks.remove(checked.tag)
-        granted = job.asked.pop(checked.tag, None)
+    def _check(self, job: _Job, items: Iterable[ByteRange], granted: ByteRange | None) -> None:
+        """Ask the RPU whether blocks of one namespace may be read: input, or `granted` blocks."""
+        items, tag = tuple(items), self._jobs.next_tag(self)
+        job.checks[tag] = granted
+        ranges = tuple((item.first, item.length) for item in items)
+        self._jobs.send(ReadCheck(tag, items[0].nsid, ranges))
+
+    def _checked(self, checked: ReadChecked) -> None:
+        job = self._job
+        if job is None or checked.tag not in job.checks:
+            return  # it has been stopped meanwhile
+        granted = job.checks.pop(checked.tag)
         if granted is not None:
             if checked.error:
-                self._leave_out(job, granted, checked)
-        elif checked.error and accelerator.state is JobState.RUNNING:
-            accelerator.log.add(
+                self._exclude(job, granted, checked)
+        elif checked.error and self._accelerator.state is JobState.RUNNING:
+            self._accelerator.log.add(
                 LogEntryType.INVALID_INPUT_BUFFER,
                 f"the input cannot be read at byte {checked.at} of its namespace: "
                 f"{os.strerror(checked.error)}",
             )
-            self._fire(accelerator, Event.FAULTED)
-            self._ended(accelerator)
+            self._end(Event.FAULTED)
             return
-        self._hand_over(accelerator)
+        self._hand_over()
 
-    def _ask_about(self, job: _Job, granted: ByteRange) -> None:
-        tag = self._next_tag()
-        job.checks.add(tag)
-        job.asked[tag] = granted
-        self._send(ReadCheck(tag, granted.nsid, ((granted.first, granted.length),)))
-
-    def _leave_out(self, job: _Job, granted: ByteRange, checked: ReadChecked) -> None:
+    def _exclude(self, job: _Job, granted: ByteRange, checked: ReadChecked) -> None:
         """Exclude a block that cannot be read, and check the blocks after it.
 
         The whole grant is excluded if the reason is not one block, or if there are too many.
         """
         end = granted.first + granted.length
-        behind = checked.at + self._namespaces[granted.nsid].block_size
+        next_block = checked.at + self._jobs.namespaces[granted.nsid].block_size
         if (
             checked.error != errno.EIO
             or not granted.first <= checked.at < end
@@ -245,241 +287,197 @@ class Jobs:
         ):
             job.unreadable.append(granted)
             return
-        job.unreadable.append(ByteRange(granted.nsid, checked.at, behind - checked.at))
-        if behind < end:
-            self._ask_about(job, ByteRange(granted.nsid, behind, end - behind))
+        job.unreadable.append(ByteRange(granted.nsid, checked.at, next_block - checked.at))
+        if next_block < end:
+            rest = ByteRange(granted.nsid, next_block, end - next_block)
+            self._check(job, [rest], rest)
 
-    def written(self, done: WriteBackDone) -> None:
-        """Handle the end of a write-back."""
-        key = self._writing.pop(done.tag, None)
-        if key is None:
-            log.warning("an answer to a write-back that was never requested: %s", done)
-            return
-        accelerator = self._accelerators[key]
-        job = self._jobs.get(key)
-        if job is not None and job.write_back == done.tag and accelerator.state is JobState.WRITING:
-            accelerator.outcome.modelled = done.modelled
-            self._write_ended(accelerator, done.error)
-        self._hand_over(accelerator)
+    # The worker
 
-    def _fire(self, accelerator: Accelerator, event: Event) -> JobState:
-        """Put the accelerator into the state that follows. Raises OutOfSequence."""
-        before, accelerator.state = accelerator.state, after(accelerator.state, event)
-        if COMPUTE.sink is not None:
-            known = {"accelerator": accelerator.config.id, "event": event.name}
-            states = {"before": before.name, "after": accelerator.state.name}
-            COMPUTE.sink("apu.job", known | states | {"busy": accelerator.busy})
-        count_event(accelerator, event)
-        if not accelerator.busy:
-            job = self._jobs.pop(accelerator.config.id, None)
-            if job is not None and job.number:
-                self._send(JobLeft(accelerator.config.id, job.number))
-        return accelerator.state
-
-    def _hand_over(self, accelerator: Accelerator) -> None:
-        """Give the job to its worker, if nothing else uses its buffers any more."""
-        key = accelerator.config.id
-        job = self._jobs.get(key)
-        if accelerator.state is not JobState.RUNNING or job is None or job.handed_over:
+    def _hand_over(self) -> None:
+        """Give the job to the worker, if nothing else uses its buffers any more."""
+        job, jobs = self._job, self._jobs
+        if self._accelerator.state is not JobState.RUNNING or job is None or job.handed_over:
             return
-        if job.checks or key in self._writing.values():
+        if job.checks or self._writing or (worker := self.prepare()).ending:
             return
-        worker = self._workers.get(key)
-        if worker is not None and worker.ending:
-            return
-        if worker is None:
-            worker = self._workers[key] = self._supervisor.spawn(key, self)
         job.handed_over = True
         if COMPUTE.sink is not None:
-            COMPUTE.sink("apu.hand_over", {"accelerator": key})
-        serial, image = self._images.get(worker, (0, b""))
+            COMPUTE.sink("apu.hand_over", {"accelerator": self._key})
         made = {}
-        if image != job.image:
-            serial = next(self._serials)
-            self._images[worker] = serial, job.image
-            made[serial] = sealed("potash-program", job.image)
-        message = replace(job.message, program=serial, unreadable=tuple(job.unreadable))
+        if self._program[1] != job.image:
+            self._program = next(self._serials), job.image
+            made[self._program[0]] = sealed("potash-program", job.image)
+        message = replace(job.message, program=self._program[0], unreadable=tuple(job.unreadable))
         data = [sealed("potash-data", job.arguments)] if job.arguments else []
-        media = [self._media[nsid] for nsid in message.namespaces]
-        seconds = self._config.limits.seconds
+        media = [jobs.media[nsid] for nsid in message.namespaces]
         try:
-            self._supervisor.execute(worker, message, made, [*data, *media], seconds)
+            seconds = jobs.config.limits.seconds
+            jobs.supervisor.execute(worker, message, made, [*data, *media], seconds)
         finally:
             for descriptor in (*made.values(), *data):
                 os.close(descriptor)
 
-    def _interrupt(self, accelerator: Accelerator, event: Event) -> None:
-        before = accelerator.state
-        if self._fire(accelerator, event) in ENDING and before not in ENDING:
-            worker = self._workers.get(accelerator.config.id)
-            if worker is None:
-                self._lost(accelerator, "")
-            else:
-                self._supervisor.kill(worker)
-
     def received(self, worker: Worker, message: FromWorker) -> None:
-        accelerator, job = self._accelerators[worker.kind], self._jobs.get(worker.kind)
-        if accelerator.state is not JobState.RUNNING or (job is not None and not job.handed_over):
+        job = self._job
+        if self._accelerator.state is not JobState.RUNNING or (job and not job.handed_over):
             job = None
         match message:
             case Ready():
                 pass
             case Line(kind, text):
-                accelerator.log.add(kind, text)
+                self._accelerator.log.add(kind, text)
             case Gathered(gathered) if job is not None:
-                self._gathered(accelerator, job, gathered)
+                self._gather(job, gathered)
             case BlocksRead() if job is not None:
-                self._blocks_read(job, message)
+                self._keep_reads(job, message)
             case Executed() if job is not None:
-                self._program_ended(accelerator, job, message)
+                self._executed(worker, job, message)
             case _:
                 raise ChannelError(f"a worker that runs no job sent {message}")
 
-    def _blocks_read(self, job: _Job, message: BlocksRead) -> None:
-        """Keep the blocks that a job has read, which are those that it may read."""
-        sizes = {nsid: self._namespaces[nsid].size for nsid in job.message.namespaces}
-        if job.ending is not None or not job.number or len(job.reads) >= MOST_OF_READS:
-            raise ChannelError("a worker has sent reads that were not requested")
-        if any(one.first + one.length > sizes.get(one.nsid, 0) for one in message.reads):
-            raise ChannelError("a worker has sent reads of blocks that its job may not read")
-        job.reads.append(message)
-
-    def _program_ended(self, accelerator: Accelerator, job: _Job, ending: Executed) -> None:
-        """A program has ended, or will have when its modelled time has passed."""
-        key, most = accelerator.config.id, job.message.output_length
-        if (
-            job.ending is not None
-            or ending.tag != job.message.tag
-            or (ending.work is not None) != bool(job.number)
-            or ending.outcome not in ANSWERS
-            or type(ending) is not (Executed if ending.outcome else JobExecuted)
-            or (isinstance(ending, JobExecuted) and ending.output_length > most)
-        ):
-            raise ChannelError(f"a worker has ended its job with {ending}")
-        worker = self._workers.get(key)
-        if worker is not None:
-            self._supervisor.finish(worker)
-        if ending.work is None:
-            self._end_program(accelerator, ending)
-            return
-        job.ending = ending
-        parts = [one.reads for one in job.reads] or [()]
-        for left, reads in zip(reversed(range(len(parts))), parts, strict=True):
-            self._send(JobCounted(key, job.number, ending.work, reads, more=left > 0))
-
-    def due(self, due: JobDue) -> None:
-        """Handle the RPU's report that a job's modelled time has passed."""
-        job, accelerator = self._running(due.accelerator, due.job)
-        if accelerator is not None and job is not None and job.ending is not None:
-            accelerator.outcome.modelled = due.modelled
-            self._end_program(accelerator, job.ending)
-
-    def overdue(self, overdue: JobOverdue) -> None:
-        job, accelerator = self._running(overdue.accelerator, overdue.job)
-        if accelerator is not None and job is not None and job.ending is None:
-            accelerator.log.add(
-                LogEntryType.LIMIT_EXCEEDED, "the guest has stood still for the job for too long"
-            )
-            self._interrupt(accelerator, Event.EXPIRED)
-
-    def _running(self, key: int, number: int) -> tuple[_Job | None, Accelerator | None]:
-        """The job with a number, and its accelerator; None if it was stopped meanwhile."""
-        job, accelerator = self._jobs.get(key), self._accelerators.get(key)
-        if job is None or accelerator is None or accelerator.state is not JobState.RUNNING:
-            return None, None
-        return (job, accelerator) if job.number == number else (None, None)
-
-    def _end_program(self, accelerator: Accelerator, ending: Executed) -> None:
-        if isinstance(ending, JobExecuted):
-            self._returned(accelerator, ending)
-        else:
-            self._fire(accelerator, Event.FAULTED)
-            self._ended(accelerator)
-
-    def _gathered(self, accelerator: Accelerator, job: _Job, gathered: Sequence[ByteRange]) -> None:
+    def _gather(self, job: _Job, gathered: Sequence[ByteRange]) -> None:
         """Keep ranges that are to be written, all of which the host has granted for writing."""
         for item in gathered:
             if not self._may_write(job.message, item):
                 raise ChannelError(f"a worker wants to write {item}, which was not granted")
             job.gathered_bytes += item.length
         job.gathered += gathered
-        if job.gathered_bytes > accelerator.config.plan.writes_size:
+        if job.gathered_bytes > self._accelerator.config.plan.writes_size:
             raise ChannelError("a worker wants to write more than there is room for")
 
     def _may_write(self, message: ExecuteJob, item: ByteRange) -> bool:
-        namespace = self._namespaces.get(item.nsid)
+        namespace = self._jobs.namespaces.get(item.nsid)
         if namespace is None or (item.first | item.length) % namespace.block_size:
             return False
-        first, count = (number // namespace.block_size for number in (item.first, item.length))
-        return blocks.is_granted(message.granted, item.nsid, first, count, writing=True)
+        lba, number = (place // namespace.block_size for place in (item.first, item.length))
+        return blocks.is_granted(message.granted, item.nsid, lba, number, writing=True)
 
-    def _returned(self, accelerator: Accelerator, ended: JobExecuted) -> None:
-        key = accelerator.config.id
-        job = self._jobs[key]
-        accelerator.outcome = Outcome(
-            job.message.input_length, ended.output_length, ended.value, accelerator.outcome.modelled
-        )
-        add(accelerator.row, Word.INPUT, job.message.input_length)
-        add(accelerator.row, Word.OUTPUT, ended.output_length)
-        written = job.gathered_bytes
-        besides = f", {written} bytes written to granted blocks" if written else ""
-        accelerator.log.add(
-            LogEntryType.JOB_FINISHED,
-            f"returned {_signed(ended.value)} after {ended.instructions} instructions, "
-            f"{ended.output_length} bytes of output{besides}",
-        )
-        self._fire(accelerator, Event.RETURNED)
-        output = blocks.first_bytes(
-            accelerator.buffers.output_ranges, ended.output_length, self._namespaces
-        )
-        plan = accelerator.config.plan
-        portions = [
-            *blocks.portions(plan.output_offset, output),
-            *blocks.portions(plan.writes_offset, job.gathered),
-        ]
-        if not portions:
-            self._write_ended(accelerator, 0)
-            return
-        job.write_back = tag = self._next_tag()
-        self._writing[tag] = key
-        for left, (source, pieces) in zip(reversed(range(len(portions))), portions, strict=True):
-            self._send(WriteBack(tag, key, source, pieces, more=left > 0))
+    def _keep_reads(self, job: _Job, message: BlocksRead) -> None:
+        """Keep the blocks that a job has read, which are those that it may read."""
+        sizes = {nsid: self._jobs.namespaces[nsid].size for nsid in job.message.namespaces}
+        if job.ending is not None or not job.number or len(job.reads) >= MOST_OF_READS:
+            raise ChannelError("a worker has sent reads that were not requested")
+        if any(item.first + item.length > sizes.get(item.nsid, 0) for item in message.reads):
+            raise ChannelError("a worker has sent reads of blocks that its job may not read")
+        job.reads.append(message)
 
-    def _write_ended(self, accelerator: Accelerator, error: int) -> None:
-        if error:
-            accelerator.log.add(
-                LogEntryType.INVALID_OUTPUT_BUFFER,
-                f"the output could not be written to its blocks: {os.strerror(error)}",
+    def _executed(self, worker: Worker, job: _Job, ending: Executed) -> None:
+        """A program has ended, or will have when its modelled time has passed."""
+        if (
+            job.ending is not None
+            or ending.tag != job.message.tag
+            or (ending.work is not None) != bool(job.number)
+            or ending.outcome not in ANSWERS
+            or type(ending) is not (Executed if ending.outcome else JobExecuted)
+            or (
+                isinstance(ending, JobExecuted) and ending.output_length > job.message.output_length
             )
-        self._fire(accelerator, Event.WRITE_FAILED if error else Event.WRITTEN)
-        self._ended(accelerator)
+        ):
+            raise ChannelError(f"a worker has ended its job with {ending}")
+        self._jobs.supervisor.finish(worker)
+        if ending.work is None:
+            self._end_program(job, ending)
+            return
+        job.ending = ending
+        parts = [item.reads for item in job.reads] or [()]
+        for left, reads in zip(reversed(range(len(parts))), parts, strict=True):
+            self._jobs.send(JobCounted(self._key, job.number, ending.work, reads, more=left > 0))
 
-    def _ended(self, accelerator: Accelerator) -> None:
-        self._send(JobEnded(accelerator.config.id, LOG_PAGE))
+    def expired(self, worker: Worker) -> None:
+        if self._accelerator.state is JobState.RUNNING:
+            self._expire(f"the job took more than {self._jobs.config.limits.seconds:g} s")
+
+    def _expire(self, reason: str) -> None:
+        self._accelerator.log.add(LogEntryType.LIMIT_EXCEEDED, reason)
+        self._interrupt(Event.EXPIRED)
 
     def exited(self, worker: Worker, why: str) -> None:
-        key = worker.kind
-        del self._workers[key]
-        self._images.pop(worker, None)
-        accelerator = self._accelerators[key]
-        job = self._jobs.get(key)
+        self._worker, self._program = None, (0, b"")
+        job = self._job
         interrupted = job is not None and job.handed_over and job.ending is None
-        if accelerator.state is not JobState.RUNNING or interrupted:
-            self._lost(accelerator, why)
+        if self._accelerator.state is not JobState.RUNNING or interrupted:
+            self._lost(why)
         if worker.ready:
-            self._workers[key] = self._supervisor.spawn(key, self)
-        self._hand_over(accelerator)
+            self.prepare()
+        self._hand_over()
 
-    def _lost(self, accelerator: Accelerator, why: str) -> None:
-        before = accelerator.state
-        now = self._fire(accelerator, Event.WORKER_LOST)
+    def _lost(self, why: str) -> None:
+        accelerator, before = self._accelerator, self._accelerator.state
         if before is JobState.RUNNING:
             accelerator.log.add(LogEntryType.PROCESS_LOST, f"the job's process was lost: {why}")
         if before in ENDED_BY_HOST:
             accelerator.log.add(LogEntryType.JOB_FINISHED, ENDED_BY_HOST[before])
-        if now is JobState.FAILED and before is not JobState.FAILED:
-            self._ended(accelerator)
+        if self._fire(Event.WORKER_LOST) is JobState.FAILED and before is not JobState.FAILED:
+            self._report_end()
 
+    # The RPU
 
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
+    def handle(self, message: JobMessage) -> None:
+        """Follow a message of the RPU about this accelerator."""
+        job, accelerator = self._job, self._accelerator
+        if isinstance(message, ReadChecked):
+            self._checked(message)
+        elif isinstance(message, WriteBackDone):
+            self._writing = False
+            if accelerator.state is JobState.WRITING:
+                accelerator.outcome.modelled = message.modelled
+                self._written(message.error)
+            self._hand_over()
+        elif job is None or job.number != message.job or accelerator.state is not JobState.RUNNING:
+            pass  # it has been stopped meanwhile
+        elif isinstance(message, JobDue) and job.ending is not None:
+            accelerator.outcome.modelled = message.modelled
+            self._end_program(job, job.ending)
+        elif isinstance(message, JobOverdue) and job.ending is None:
+            self._expire("the guest has stood still for the job for too long")
+
+    # The end of a job
+
+    def _end_program(self, job: _Job, ending: Executed) -> None:
+        if isinstance(ending, JobExecuted):
+            self._returned(job, ending)
+        else:
+            self._end(Event.FAULTED)
+
+    def _returned(self, job: _Job, ended: JobExecuted) -> None:
+        """The program has returned: have the RPU write what is to be written."""
+        accelerator, length = self._accelerator, ended.output_length
+        accelerator.outcome = Outcome(
+            job.message.input_length, length, ended.value, accelerator.outcome.modelled
+        )
+        add(accelerator.row, Word.INPUT, job.message.input_length)
+        add(accelerator.row, Word.OUTPUT, length)
+        value = ended.value - (1 << 64) if ended.value >> 63 else ended.value
+        text = f"returned {value} after {ended.instructions} instructions, {length} bytes of output"
+        if job.gathered:
+            text += f", {job.gathered_bytes} bytes written to granted blocks"
+        accelerator.log.add(LogEntryType.JOB_FINISHED, text)
+        self._fire(Event.RETURNED)
+        ranges, plan = job.message.output_ranges, accelerator.config.plan
+        portions: list[tuple[int, tuple[ByteRange, ...]]] = []
+        if ranges or job.gathered:
+            output = blocks.first_bytes(ranges, length, self._jobs.namespaces)
+            portions += blocks.portions(plan.output_offset, output)
+            portions += blocks.portions(plan.writes_offset, job.gathered)
+        if not portions:
+            self._written(0)
+            return
+        tag, self._writing = self._jobs.next_tag(self), True
+        for left, (source, pieces) in zip(reversed(range(len(portions))), portions, strict=True):
+            self._jobs.send(WriteBack(tag, self._key, source, pieces, more=left > 0))
+
+    def _written(self, error: int) -> None:
+        if error:
+            self._accelerator.log.add(
+                LogEntryType.INVALID_OUTPUT_BUFFER,
+                f"the output could not be written to its blocks: {os.strerror(error)}",
+            )
+        self._end(Event.WRITE_FAILED if error else Event.WRITTEN)
+
+    def _end(self, event: Event) -> None:
+        self._fire(event)
+        self._report_end()
+
+    def _report_end(self) -> None:
+        self._jobs.send(JobEnded(self._key, LOG_PAGE))

@@ -26,7 +26,6 @@ from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.model import StateArea, Subsystem, count_restart
 from potash_firmware.apu.supervisor import Supervisor, Worker
 from potash_firmware.mailbox import ApuPort, MailboxError, SharedBuffers, messages
-from potash_firmware.mailbox.messages import JobDue, JobOverdue
 from potash_firmware.mailbox.shared import Counters
 from potash_firmware.waiting import READ, WRITE, Waiting, earliest
 
@@ -172,14 +171,13 @@ class Service:
 
     def _handle(self, message: messages.ToApu) -> None:
         match message:
-            case messages.WriteBackDone():
-                self._jobs.written(message)
-            case messages.ReadChecked():
-                self._jobs.checked(message)
-            case JobDue():
-                self._jobs.due(message)
-            case JobOverdue():
-                self._jobs.overdue(message)
+            case (
+                messages.ReadChecked()
+                | messages.WriteBackDone()
+                | messages.JobDue()
+                | messages.JobOverdue()
+            ):
+                self._jobs.handle(message)
             case messages.Ping(tag):
                 self._port.send(messages.Alive(tag))
             case _:
@@ -227,7 +225,7 @@ class Service:
             self._save()
             self._answer(request, Answer())
 
-        self._when(lambda: all(map(self._jobs.is_idle, later.until)), succeed)
+        self._when(lambda: all(runner.idle for runner in later.until), succeed)
 
     def _check(self, request: messages.Request, wanted: IfSound) -> None:
         def decided(reason: str | None) -> None:
@@ -261,16 +259,16 @@ class Service:
         self._resetting = True
         self._checks.drop()
         subsystem, forget = self._subsystem, messages.ResetScope.FORGET in reset.scope
-        accelerators = tuple(subsystem.accelerators.values())
-        for accelerator in accelerators:
-            self._jobs.reset(accelerator)
+        runners = self._jobs.runners.values()
+        for runner in runners:
+            runner.reset()
             if forget:
-                self._jobs.replace_worker(accelerator)
+                runner.replace_worker()
         disable = messages.ResetScope.DISABLE in reset.scope
         self._engines.reset(forget=forget, cancel=disable)
 
         def done() -> None:
-            for accelerator in accelerators:
+            for accelerator in subsystem.accelerators.values():
                 accelerator.blank()
                 self._buffers.clear_arena(accelerator.config.id)
                 if forget:
@@ -285,7 +283,7 @@ class Service:
             self._port.send(messages.ResetDone(reset.tag))
 
         def ready() -> bool:
-            return not self._supervisor.kills and all(map(self._jobs.is_idle, accelerators))
+            return not self._supervisor.kills and all(runner.idle for runner in runners)
 
         self._when(ready, done)
 

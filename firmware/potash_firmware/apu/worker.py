@@ -288,7 +288,7 @@ class JobWorker(_ProgramWorker):
             self._arena.discard(plan.output_offset, plan.data_offset - plan.output_offset)
             self._arena.discard(plan.writes_offset, plan.size - plan.writes_offset)
             outcome = self._run(self._program, message, media, Context(data))
-        written = self._blocks.written()
+        written = self._blocks.written() if message.granted else ()
         for first in range(0, len(written), channel.RANGES_AT_ONCE):
             self._send(channel.Gathered(written[first : first + channel.RANGES_AT_ONCE]))
         length = outcome.output_length

@@ -481,7 +481,10 @@ def require_order(reads: tuple[Read, ...]) -> None:
         raise ValueError("reads are out of order")
 
 
-ToApu = Request | Reset | WriteBackDone | ReadChecked | Ping | JobDue | JobOverdue | ExecutionToApu
+JobMessage = ReadChecked | WriteBackDone | JobDue | JobOverdue
+"""The messages about a job in progress."""
+
+ToApu = Request | Reset | Ping | JobMessage | ExecutionToApu
 ToRpu = (
     Reply
     | WriteBack
