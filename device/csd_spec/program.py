@@ -107,4 +107,4 @@ def encode_context(
     """A `Context` whose list is stated to have `count` arguments, which is not checked."""
     head = CONTEXT_HEADER.pack(version, count, len(argument_list)) + argument_list
     padding = bytes(-len(head) % _CONTEXT_ALIGNMENT)
-    return head + padding + _Execution(parameters, tuple(ranges)).encode()
+    return head + padding + _Execution.RECORD.encode(_Execution(parameters, tuple(ranges)))

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from potash_firmware.bpf import Engine, Fault, FaultKind, Services, load_program
-from potash_firmware.bpf.ranged import Extent, Placed, Window
-from potash_firmware.bpf.reserve import GUARD, Space
+from potash_firmware.bpf.machine import Placed
+from potash_firmware.bpf.reserve import GUARD, Extent, Space
 from potash_firmware.mailbox.shared import SharedMemory
 from support.bpf import DW, LDX, MEM, STX, exit_, insn, lddw, mov
 from support.bpf_elf import ALLOC, OBJECT, WRITE, Name, Part, elf, text
@@ -62,24 +62,23 @@ def accessible(space: Space) -> list[tuple[int, int, str]]:
 
 
 def test_nothing_is_mapped_but_the_program_s_own_and_its_ranges(memory: SharedMemory) -> None:
-    window = Window(Space())
-    space = window.space
+    space = Space()
     assert accessible(space) == []
-    Placed(load_program(program(exit_, rodata=b"constant", data=b"data")), window)
+    Placed(load_program(program(exit_, rodata=b"constant", data=b"data")), space)
     own = STACK + PAGE + CONTEXT  # stack, data, context; the constants are behind them
     assert accessible(space) == [(0, own, "rw"), (own, PAGE, "r-")]
 
-    window.show([Extent(memory.fd, 2 * PAGE, PAGE), Extent(memory.fd, 5 * PAGE, 3 * PAGE)])
+    space.show([Extent(memory.fd, 2 * PAGE, PAGE), Extent(memory.fd, 5 * PAGE, 3 * PAGE)])
     ranges = own + PAGE
     assert accessible(space) == [(0, own, "rw"), (own, PAGE, "r-"), (ranges, 4 * PAGE, "rw")]
-    assert [view[0] for view in window.views] == [3, 6]
-    window.show([Extent(memory.fd, 0, PAGE)])
+    assert [view[0] for view in space.views] == [3, 6]
+    space.show([Extent(memory.fd, 0, PAGE)])
     assert accessible(space)[2:] == [(ranges, PAGE, "rw")]
-    assert [view[0] for view in window.views] == [1]
+    assert [view[0] for view in space.views] == [1]
 
-    Placed(load_program(SEVEN), window)
+    Placed(load_program(SEVEN), space)
     assert accessible(space) == [(0, STACK + CONTEXT, "rw")]
-    window.begin(0)
+    space.begin(0)
     assert accessible(space) == []
 
 
@@ -88,7 +87,7 @@ def test_a_program_finds_its_own_memory_as_new_after_each_run(
     memory: SharedMemory, engine: Engine
 ) -> None:
     """It adds 1 to its data, and gives what was there; the same on its stack."""
-    window = Window(Space())
+    space = Space()
     counts = [
         piece
         for register, offset in ((1, 0), (10, -8))
@@ -100,9 +99,9 @@ def test_a_program_finds_its_own_memory_as_new_after_each_run(
         )
     ]
     image = program(mov(0, 0), lddw(1, BASE + STACK), *counts, exit_, data=b"\x05" + bytes(7))
-    placed = Placed(load_program(image), window)
+    placed = Placed(load_program(image), space)
     for extent in (Extent(memory.fd, 0, PAGE), Extent(memory.fd, PAGE, 2 * PAGE)):
-        window.show([extent])
+        space.show([extent])
         placed.prepare(SERVICES, LIMIT, engine)
         for _ in range(3):
             assert placed.run((0, 0), b"").return_value == 5
@@ -110,22 +109,22 @@ def test_a_program_finds_its_own_memory_as_new_after_each_run(
 
 
 def test_a_fault_ends_a_run_and_not_the_next(memory: SharedMemory) -> None:
-    window = Window(Space())
-    placed = Placed(load_program(program(insn(LDX | MEM | DW, 0, 3, 0), exit_)), window)
-    window.show([Extent(memory.fd, 0, PAGE)])
+    space = Space()
+    placed = Placed(load_program(program(insn(LDX | MEM | DW, 0, 3, 0), exit_)), space)
+    space.show([Extent(memory.fd, 0, PAGE)])
     placed.prepare(SERVICES, LIMIT, Engine.NATIVE)
     for _ in range(2):
         with pytest.raises(Fault) as caught:
             placed.run((0, 0), b"")
         assert (caught.value.kind, caught.value.address) == (FaultKind.OUT_OF_BOUNDS, PAGE)
-    other = Placed(load_program(SEVEN), window)
+    other = Placed(load_program(SEVEN), space)
     other.prepare(SERVICES, LIMIT, Engine.NATIVE)
     assert other.run((0, 0), b"").return_value == 7
 
 
 def test_more_than_the_addresses_is_refused() -> None:
-    window = Window(Space())
-    Placed(load_program(SEVEN), window)
+    space = Space()
+    Placed(load_program(SEVEN), space)
     with pytest.raises(ValueError, match="does not fit"):
-        window.show([Extent(-1, 0, REACH - BASE)])
-    assert window.places == ()
+        space.show([Extent(-1, 0, REACH - BASE)])
+    assert space.places == ()

@@ -22,8 +22,8 @@ from potash_firmware.bpf.arena import Arena
 from potash_firmware.bpf.engine import Engine, unavailable, usable
 from potash_firmware.bpf.errors import EngineUnavailable, Fault, FaultKind
 from potash_firmware.bpf.interpreter import Helper
-from potash_firmware.bpf.ranged import Extent, Placed, Window
-from potash_firmware.bpf.reserve import Space, address_of
+from potash_firmware.bpf.machine import Placed
+from potash_firmware.bpf.reserve import Extent, Space, address_of
 from potash_firmware.mailbox.shared import SharedMemory
 from support.apu import CONFIG, board, program
 from support.bpf import (
@@ -236,13 +236,11 @@ def test_a_confined_worker_runs_it_and_time_ends_what_counts_no_instructions() -
 @pytest.mark.usefixtures("stand_in")
 def test_a_program_on_memory_ranges_finds_them_and_its_own_memory() -> None:
     space = Space()
-    window = Window(space, space.address)
     memory = SharedMemory(8192, "memory")
     memory.view[:8] = b"ABCDEFGH"
-    placed = Placed(
-        load_program(program(load(0, 1), store(10, 0, -8), load(0, 10, -8), exit_)), window
-    )
-    window.show([Extent(memory.fd, 0, 8192)])
+    image = program(load(0, 1), store(10, 0, -8), load(0, 10, -8), exit_)
+    placed = Placed(load_program(image), space, base=space.address)
+    space.show([Extent(memory.fd, 0, 8192)])
     services = Services(lambda _: None, lambda *_: 0, lambda *_: 0)
     placed.prepare(services, 1000, Engine.UBPF)
     for _ in range(2):

@@ -11,8 +11,8 @@ import pytest
 from csd_spec.descriptors import encode_arguments
 from csd_spec.program import Context, Helper, Level, Processor
 from potash_firmware.bpf import Engine, Outcome, Services, buffer_layout, load_program, run_program
-from potash_firmware.bpf.ranged import Extent, Placed, Window
-from potash_firmware.bpf.reserve import Space
+from potash_firmware.bpf.machine import Placed
+from potash_firmware.bpf.reserve import Extent, Space
 from potash_firmware.mailbox.shared import SharedMemory
 from support.bpf_compiler import INCLUDE, NO_COMPILER, compile_program, compiler
 
@@ -268,9 +268,9 @@ def test_the_same_source_runs_on_memory_ranges(
     memory = [SharedMemory(4096, f"range{index}") for index in range(3)]
     memory[2].view[:8] = struct.pack("<Q", 1 << 63)
     services = Services(lambda _: None, lambda *_: 0, lambda *_: 0)
-    window = Window(Space())
-    placed = Placed(program, window)
-    window.show([Extent(one.fd, 0, 4096) for one in memory])
+    space = Space()
+    placed = Placed(program, space)
+    space.show([Extent(one.fd, 0, 4096) for one in memory])
     placed.prepare(services, 1000, engine)
 
     def numbers(parameters: tuple[int, int], data: bytes) -> list[int]:

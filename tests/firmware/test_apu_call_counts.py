@@ -116,4 +116,4 @@ def test_a_job_of_a_program_that_has_run_before(
     print(f"\n{request.node.name}: {calls}")
     if request.config.getoption("verbose") > 1:
         print(calls.listed())
-    assert calls.files <= 25, calls.listed()
+    assert calls.files <= 22, calls.listed()

@@ -191,4 +191,3 @@ def test_a_program_that_cannot_be_read_leaves_no_stale_descriptor() -> None:
         worker._perform(channel.ExecuteJob(2, 0, 257), [other])
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(huge)
-        os.close(other)

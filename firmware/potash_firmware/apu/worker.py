@@ -35,9 +35,8 @@ from potash_firmware.apu.process import confine_compiler, confine_worker
 from potash_firmware.apu.work_counter import WorkCounter
 from potash_firmware.bpf import reserve
 from potash_firmware.bpf.engine import base_of
-from potash_firmware.bpf.machine import context_length
+from potash_firmware.bpf.machine import Placed
 from potash_firmware.bpf.native import engine as native
-from potash_firmware.bpf.ranged import Extent, Placed, Window
 from potash_firmware.mailbox.device_programs import DeviceProgram
 from potash_firmware.mailbox.messages import FIRST_SERIAL, Execute, Executed, MemoryRange, Outcome
 from potash_firmware.mailbox.shared import Counters, Row, SharedMemory, unshared_row
@@ -58,6 +57,9 @@ LOG_TYPES: dict[bpf.FaultKind, LogEntryType] = {
 
 LEVELS = {Level.INFO: LogEntryType.PROGRAM_OUTPUT, Level.ERROR: LogEntryType.ACCELERATOR_ERROR}
 """The type of the log entry of a text that a program logs."""
+
+CLOSED = -1
+"""In place of a descriptor whose contents have been read."""
 
 FAILURES = (bpf.Fault, bpf.ProgramError, ValueError, MediaReadError, MemoryError)
 """The failures of programs; any other exception is an error of the firmware."""
@@ -129,7 +131,8 @@ class Worker:
         named, has = message.named, self._descriptors
         for serial in has.keys() - named:
             self._release(serial)
-            os.close(has.pop(serial))
+            self._close(serial)
+            del has[serial]
         new = sorted(named - has.keys())
         has.update(zip(new, descriptors, strict=False))
         others = descriptors[len(new) :]
@@ -164,6 +167,12 @@ class Worker:
 
     def _release(self, serial: int) -> None:
         """Unmap memory, or drop a program, which the next execution does not name."""
+
+    def _close(self, serial: int) -> None:
+        """Close the descriptor of memory or a program, unless that has happened."""
+        descriptor, self._descriptors[serial] = self._descriptors[serial], CLOSED
+        if descriptor != CLOSED:
+            os.close(descriptor)
 
     def _clear(self) -> None:
         """Clear the memory of an execution, when it has been answered."""
@@ -274,6 +283,7 @@ class JobWorker(_ProgramWorker):
             self._services, read_blocks=self._read_blocks, write_blocks=self._write_blocks
         )
         self._blocks = Blocks((), {}, {}, memoryview(b""))
+        self._image = b""
         self._program: bpf.Program | None = None
         self._prepared: bpf.Prepared | None = None
 
@@ -282,8 +292,11 @@ class JobWorker(_ProgramWorker):
         plan, media = self._plan, dict(zip(message.namespaces, descriptors, strict=True))
         with COMPUTE.span("worker.job", accelerator=self._accelerator.id):
             if self._program is None:
-                image = _contents(self._descriptors[message.program])
-                self._program = bpf.load_program(image, frame_size=self._accelerator.frame_size)
+                if self._descriptors[message.program] != CLOSED:
+                    self._image = _contents(self._descriptors[message.program])
+                    self._close(message.program)
+                frame_size = self._accelerator.frame_size
+                self._program = bpf.load_program(self._image, frame_size=frame_size)
             self._read_input(message, media)
             self._arena.discard(plan.output_offset, plan.data_offset - plan.output_offset)
             self._arena.discard(plan.writes_offset, plan.size - plan.writes_offset)
@@ -326,7 +339,7 @@ class JobWorker(_ProgramWorker):
             input_size=self._accelerator.input_size,
             output_size=self._accelerator.output_size,
             services=self._services,
-            context_length=context_length(context),
+            context=context,
             instruction_limit=self._config.limits.instructions,
             frame_size=self._accelerator.frame_size,
             engine=engine,
@@ -372,8 +385,8 @@ class EngineWorker(_ProgramWorker):
     ) -> None:
         super().__init__(end, config, engine, compiler, None)
         self._counters = counters
-        space = reserve.Space()
-        self._window = Window(space, base_of(engine, space.address))
+        self._space = reserve.Space()
+        self._base = base_of(engine, self._space.address)
         self._program = 0
         self._placed: Placed | None = None
         self._ready_for: tuple[int, tuple[MemoryRange, ...]] | None = None
@@ -399,7 +412,7 @@ class EngineWorker(_ProgramWorker):
             return self._run_placed(self._placed, message, data)
         from potash_firmware.apu import device_programs  # NumPy takes its time to load
 
-        program, views = DeviceProgram(message.program), self._window.views
+        program, views = DeviceProgram(message.program), self._space.views
         if self._counter is not None:
             self._counter.moved(device_programs.moved(program, views, message.parameters))
         return device_programs.run(
@@ -415,12 +428,12 @@ class EngineWorker(_ProgramWorker):
                 image = _contents(self._descriptors[message.program])
                 frame_size = self._config.limits.frame_size
                 program = bpf.load_program(image, frame_size=frame_size)
-                self._placed = Placed(program, self._window, frame_size)
+                self._placed = Placed(program, self._space, frame_size, self._base)
         self._program = message.program
-        self._window.show(
+        self._space.show(
             [
-                Extent(self._descriptors[one.serial], one.offset, one.length)
-                for one in message.ranges
+                reserve.Extent(self._descriptors[item.serial], item.offset, item.length)
+                for item in message.ranges
             ]
         )
         self._prepared = False
@@ -440,11 +453,11 @@ class EngineWorker(_ProgramWorker):
 
     def _drop_program(self) -> None:
         self._ready_for, self._program, self._placed = None, 0, None
-        self._window.begin(0)
+        self._space.begin(0)
 
     def _release(self, serial: int) -> None:
         self._ready_for = None
-        self._window.hide()
+        self._space.hide()
         if serial == self._program:
             self._drop_program()
 

@@ -77,14 +77,16 @@ class Helpers:
     arena: Arena
     services: Services
     output_limit: int
+    """Bytes that the output may have."""
     arguments: Sequence[bytes] = ()
     output_length: int | None = field(default=None, init=False)
     _models: dict[int, tuple[Model, int]] = field(default_factory=dict, init=False)
     """The open models by their handles, and how long each is."""
 
-    def begin(self, arguments: Sequence[bytes]) -> None:
+    def begin(self, arguments: Sequence[bytes], output_limit: int) -> None:
+        """Begin another run."""
         self.output_length = None
-        self.arguments = arguments
+        self.arguments, self.output_limit = arguments, output_limit
 
     def close(self) -> None:
         """Let go of the models that the program has left open."""

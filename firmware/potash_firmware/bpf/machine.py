@@ -1,18 +1,29 @@
-"""Loading a program, and running it in an accelerator's memory, once or again and again.
+"""Loading a program, and running it any number of times.
 
-The caller provides the input in memory; the program gets its context in r5, and writes its result
-to the output buffer. The verifier checks the encoding: every field legal, every jump to the
+A program of a job runs in an accelerator's memory (`Prepared`): the caller provides the input in
+it, and the program writes its result to the output buffer. A program of a compute namespace runs on
+memory ranges (`Placed`). Both get their context in r5.
+
+The verifier checks the encoding: every field legal, every jump to the
 beginning of an instruction inside the program, every helper known. Properties that depend on values
 (addresses, loops, call depth) are checked while the program runs.
 """
 
-from collections.abc import Container, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from csd_spec.program import Context
+from csd_spec.descriptors import DescriptorError, decode_arguments, encode_arguments
+from csd_spec.program import CONTEXT_VERSION, Context, encode_context
 from potash_firmware.bpf import added, elf, isa, reserve
-from potash_firmware.bpf.arena import FRAME_SIZE, MAX_CALL_DEPTH, PAGE, Arena, Layout
+from potash_firmware.bpf.arena import (
+    BASE,
+    FRAME_SIZE,
+    MAX_CALL_DEPTH,
+    PAGE,
+    Arena,
+    Layout,
+    RangesLayout,
+)
 from potash_firmware.bpf.counters import InstructionCounters
 from potash_firmware.bpf.elf import MAX_DATA, Program
 from potash_firmware.bpf.engine import Engine, Execute, base_of, prepare
@@ -117,27 +128,18 @@ def load_program(data: bytes, *, entry: str | None = None, frame_size: int = FRA
     `frame_size` is the maximum stack frame of a function in bytes.
     """
     program = elf.load(data, entry=entry, helpers=helper_names())
-    with placing(program):
-        verify(
-            program.code, program.entry, HELPER_NUMBERS | added.found().helpers.keys(), frame_size
-        )
+    helpers = HELPER_NUMBERS | added.found().helpers.keys()
+    try:
+        verify(program.code, program.entry, helpers, frame_size)
+    except VerificationError as error:
+        error.place = program.debug.place(error.pc)
+        raise
     return program
 
 
 def helper_names() -> Mapping[str, int]:
     """The helpers that an object may leave undefined, those of other packages too."""
     return {**elf.HELPER_NAMES, **added.found().names}
-
-
-@contextmanager
-def placing(program: Program) -> Iterator[None]:
-    """Add the place in the source to errors of instructions."""
-    try:
-        yield
-    except (Fault, VerificationError) as error:
-        if error.pc is not None:
-            error.place = program.debug.place(error.pc)
-        raise
 
 
 def buffer_layout(input_size: int, output_size: int, frame_size: int = FRAME_SIZE) -> Layout:
@@ -152,13 +154,69 @@ def buffer_layout(input_size: int, output_size: int, frame_size: int = FRAME_SIZ
     )
 
 
+class _Bound:
+    """A linked program with its memory and its helpers, ready to run any number of times.
+
+    Raises EngineUnavailable.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        code: bytes,
+        arena: Arena,
+        context_offset: int,
+        services: Services,
+        instruction_limit: int,
+        engine: Engine | Execute,
+        counters: InstructionCounters | None,
+    ) -> None:
+        self._program = program
+        self._memory = arena.memory
+        self._context_offset = context_offset
+        self._context_address = arena.base + context_offset
+        self._helpers = Helpers(arena, services, 0)
+        rest = code, program.entry, arena, self._helpers.table()
+        if isinstance(engine, Engine):
+            self._execute = prepare(engine, *rest, instruction_limit, counters)
+        else:
+            self._execute = lambda arguments: engine(*rest, arguments, instruction_limit)
+
+    def run(
+        self,
+        ranges: Sequence[tuple[int, int]],
+        arguments: Sequence[bytes],
+        argument_list: bytes,
+        parameters: tuple[int, int] = (0, 0),
+    ) -> Outcome:
+        """Run the program from its entry to its exit. Raises Fault.
+
+        The first two `ranges`, addresses and lengths, are its input and its output.
+        """
+        helpers, at = self._helpers, self._context_offset
+        context = encode_context(len(arguments), argument_list, CONTEXT_VERSION, parameters, ranges)
+        self._memory[at : at + len(context)] = context
+        (source, source_length), (target, target_length) = (*ranges, (0, 0), (0, 0))[:2]
+        helpers.begin(arguments, target_length)
+        registers = (source, target, source_length, target_length, self._context_address)
+        try:
+            value, executed = self._execute(registers)
+        except Fault as fault:
+            if fault.pc is not None:
+                fault.place = self._program.debug.place(fault.pc)
+            raise
+        finally:
+            helpers.close()
+        return Outcome(value, helpers.output_length, executed)
+
+
 class Prepared:
     """A program in an accelerator's memory, ready to run any number of times.
 
     `memory` is writable and has the bytes that `buffer_layout` with these sizes says, best from
     `reserve.allocate`: compiled programs need that, so other memory is copied. It must stay the
-    same. The program is linked for a context of `context_length` bytes. What it executes is
-    counted in `counters`, unless `engine` is not one of the engines.
+    same. The program is linked for contexts as long as `context`. What it executes is counted in
+    `counters`, unless `engine` is not one of the engines.
 
     Raises ProgramError when the context is too long, EngineUnavailable.
     """
@@ -171,39 +229,38 @@ class Prepared:
         input_size: int,
         output_size: int,
         services: Services,
-        context_length: int,
+        context: Context = NO_ARGUMENTS,
         instruction_limit: int = INSTRUCTION_LIMIT,
         frame_size: int = FRAME_SIZE,
         engine: Engine | Execute = Engine.INTERPRETER,
         counters: InstructionCounters | None = None,
     ) -> None:
-        if context_length > MAX_CONTEXT:
-            raise ProgramError(f"a context of {context_length} bytes exceeds {MAX_CONTEXT}")
-        self._program = program
-        self._memory = memory
-        self._context_length = context_length
-        self._context_offset = len(program.data) + -len(program.data) % _CONTEXT_ALIGNMENT
+        self._list_length = len(context.argument_list)
+        length = len(context._replace(ranges=((0, 0), (0, 0))).encode())
+        if length > MAX_CONTEXT:
+            raise ProgramError(f"a context of {length} bytes exceeds {MAX_CONTEXT}")
+        offset = len(program.data) + -len(program.data) % _CONTEXT_ALIGNMENT
         self._layout = layout = Layout(
             input_size,
             output_size,
             frame_size * MAX_CALL_DEPTH,
-            data_size=self._context_offset + context_length,
+            data_size=offset + length,
             rodata_size=len(program.rodata),
         )
         base = base_of(engine, reserve.address_of(memory))
-        self._arena = arena = Arena(memory, layout, base)
+        arena = Arena(memory, layout, base)
+        self._memory = memory
+        self._input, self._output = arena.input, arena.output
         self._image = image = elf.link(program, layout, base)
-        self._helpers = Helpers(arena, services, output_size)
-        self._fill(b"")
-        rest = image.code, program.entry, arena, self._helpers.table()
-        if isinstance(engine, Engine):
-            self._execute = prepare(engine, *rest, instruction_limit, counters)
-        else:
-            self._execute = lambda arguments: engine(*rest, arguments, instruction_limit)
+        self._fill()
+        offset += layout.data_offset
+        self._bound = _Bound(
+            program, image.code, arena, offset, services, instruction_limit, engine, counters
+        )
 
     def suits(self, context: Context) -> bool:
-        """True if the program is linked for a context of that length."""
-        return context_length(context) == self._context_length
+        """True if the program is linked for contexts as long as this."""
+        return len(context.argument_list) == self._list_length
 
     def run(self, input_length: int, output_length: int, context: Context) -> Outcome:
         """Run the program from its entry to its exit.
@@ -214,41 +271,26 @@ class Prepared:
         Raises Fault when the program is stopped, and DescriptorError when its argument list is
         malformed.
         """
-        layout, arena, helpers = self._layout, self._arena, self._helpers
+        layout = self._layout
         if not (
             0 <= input_length <= layout.input_size and 0 <= output_length <= layout.output_size
         ):
             raise ValueError("the lengths of input and output exceed their buffers")
-        ranges = (arena.input, input_length), (arena.output, output_length)
-        self._fill(context._replace(ranges=ranges).encode())
-        helpers.output_limit = output_length
-        helpers.begin(context.arguments)
-        place = arena.data + self._context_offset
-        try:
-            with placing(self._program):
-                value, executed = self._execute(
-                    (arena.input, arena.output, input_length, output_length, place)
-                )
-        finally:
-            helpers.close()
-        return Outcome(value, helpers.output_length, executed)
+        arguments = context.arguments
+        self._fill()
+        ranges = (self._input, input_length), (self._output, output_length)
+        return self._bound.run(ranges, arguments, context.argument_list)
 
-    def _fill(self, context: bytes) -> None:
-        """Make the arena as the program finds it, except its input and output."""
+    def _fill(self) -> None:
+        """Make the arena as the program finds it, except its input, output and context."""
         layout, image, memory = self._layout, self._image, self._memory
         for start, end in ((0, layout.input_offset), (layout.data_offset, layout.size)):
             memory[start:end] = bytes(end - start)
         for offset, contents in (
             (layout.data_offset, image.data),
-            (layout.data_offset + self._context_offset, context),
             (layout.rodata_offset, image.rodata),
         ):
             memory[offset : offset + len(contents)] = contents
-
-
-def context_length(context: Context) -> int:
-    """Bytes of a program's context, which addresses and lengths do not change."""
-    return len(context._replace(ranges=((0, 0), (0, 0))).encode())
 
 
 def run_program(
@@ -276,7 +318,7 @@ def run_program(
         input_size=input_size,
         output_size=output_size,
         services=services,
-        context_length=context_length(context),
+        context=context,
         instruction_limit=instruction_limit,
         frame_size=frame_size,
         engine=engine,
@@ -285,3 +327,86 @@ def run_program(
     return prepared.run(
         input_length, output_size if output_length is None else output_length, context
     )
+
+
+class Placed:
+    """A program in a space of addresses, ready to run on the memory ranges that the space shows.
+
+    It is placed once, and runs each time on ranges that are mapped and not copied. `base` is the
+    address at which it finds the first byte of the space.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        space: reserve.Space,
+        frame_size: int = FRAME_SIZE,
+        base: int = BASE,
+    ) -> None:
+        self._program = program
+        self._space = space
+        self._base = base
+        self._own = own = RangesLayout(
+            0,
+            0,
+            frame_size * MAX_CALL_DEPTH,
+            data_size=len(program.data),
+            rodata_size=len(program.rodata),
+            context_size=MAX_CONTEXT,
+        )
+        self._image = image = elf.link(program, own, base)
+        space.begin(own.size)
+        space.memory[own.rodata_offset : own.rodata_offset + len(image.rodata)] = image.rodata
+        space.make_read_only(own.rodata_offset, own.rodata_end - own.rodata_offset)
+
+    def prepare(
+        self,
+        services: Services,
+        instruction_limit: int,
+        engine: Engine,
+        counters: InstructionCounters | None = None,
+    ) -> None:
+        """Get ready to run on the ranges that the space shows, and to count in `counters`.
+
+        Raises EngineUnavailable.
+        """
+        own, space, data = self._own, self._space, self._image.data
+        self._ranges = [(self._base + at, length) for at, length in space.places]
+        lengths = [length for _, length in space.places]
+        layout = replace(own, input_size=sum(lengths[:1]), output_size=sum(lengths[1:]))
+        self._data = space.memory[own.data_offset : own.data_offset + len(data)]
+        self._data[:] = data  # compiled code is looked up by its pointers, too
+        self._bound = _Bound(
+            self._program,
+            self._image.code,
+            Arena(space.memory, layout, self._base),
+            own.context_offset,
+            services,
+            instruction_limit,
+            engine,
+            counters,
+        )
+
+    def run(self, parameters: tuple[int, int], data: bytes) -> Outcome:
+        """Run the program from its entry to its exit. Raises Fault.
+
+        It finds the first range as its input and the second as its output; in its context, `data`
+        as the list of arguments, or else the two parameters as four numbers. `clear` has to follow.
+        """
+        argument_list = data
+        if data:
+            try:
+                arguments = decode_arguments(data)
+            except DescriptorError:
+                arguments = ()  # it is no list, and the program finds it in its context
+        else:
+            first, second = (parameter.to_bytes(8, "little") for parameter in parameters)
+            arguments = (first[:4], first[4:], second[:4], second[4:])
+            argument_list = encode_arguments(arguments)
+        if self._image.data:
+            self._data[:] = self._image.data
+        return self._bound.run(self._ranges, arguments, argument_list, parameters)
+
+    def clear(self) -> None:
+        """Release the pages of the program's own memory, so that the next run finds zeroes."""
+        self._space.clear(0, self._own.rodata_offset)

@@ -12,8 +12,8 @@ import functools
 import mmap
 import os
 import weakref
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from potash_firmware.bpf.arena import BASE, REACH, page_aligned
 
@@ -22,6 +22,7 @@ GUARD = 1 << 20
 
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
+_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
 _PROT_NONE = 0
 _PROT_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _FAILED = ctypes.c_void_p(-1).value
@@ -45,11 +46,11 @@ _sizes: dict[int, int] = {}
 
 
 def allocate(size: int) -> memoryview:
-    """`size` zero bytes for an arena, in a range of their own for as long as a view of them lives.
+    """`size` zero bytes for an arena, in a separate range for as long as a view of them exists.
 
     Raises ValueError where so many are beyond a 32-bit offset, OSError where there is no memory.
     """
-    return _mapped(size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, -1)
+    return _mapped(size, _PRIVATE, -1)
 
 
 def share(descriptor: int, size: int) -> memoryview:
@@ -57,52 +58,84 @@ def share(descriptor: int, size: int) -> memoryview:
     return _mapped(size, mmap.MAP_SHARED, descriptor)
 
 
-class Space:
-    """A range whose memory is put together of pieces, and changes; for as long as this object
-    lives.
+class Extent(NamedTuple):
+    """`length` bytes of the memfd `descriptor` from its byte `offset` on, in whole pages."""
 
-    Offsets and sizes are in whole pages.
+    descriptor: int
+    offset: int
+    length: int
+
+
+class Space:
+    """A range for a program's own memory, and extents of memfds one after another behind that.
+
+    It exists for as long as this object. Offsets and sizes are in whole pages.
     """
 
     def __init__(self) -> None:
-        self._first = _reserved()
-        self.address = self._first + GUARD + BASE
+        first = _reserved()
+        self.address = first + GUARD + BASE
         """Of its first byte, in this process."""
         self.memory = memoryview(b"")
-        """The first bytes of it, as many as `resize` was called with."""
-        weakref.finalize(self, _unmap, self._first, GUARD + REACH + GUARD, self.address)
+        """The bytes that are mapped."""
+        self.places: tuple[tuple[int, int], ...] = ()
+        """The offset of each extent in the space, and its length."""
+        self._own = 0
+        weakref.finalize(self, _unmap, first, GUARD + REACH + GUARD, self.address)
 
-    def resize(self, size: int) -> None:
-        """Have `memory` be the first `size` bytes, all of which must be mapped. None else may be
-        used."""
-        if not 0 <= size <= REACH - BASE:
-            raise ValueError(f"an arena of {size} bytes does not fit into {REACH - BASE}")
-        _sizes[self.address] = size
-        array = (ctypes.c_char * size).from_address(self.address)
-        self.memory = memoryview(array).cast("B")
+    def begin(self, own: int) -> None:
+        """Have `own` fresh bytes, which are zero, and nothing else: for another program."""
+        self.hide()
+        self._map_nothing(0, self._own)
+        self._map(0, own, _PROT_READ_WRITE, _PRIVATE, -1, 0)
+        self._own = own
+        self._resize(own)
 
-    def put_zeroes(self, offset: int, size: int) -> None:
-        """Map fresh zero bytes, which are nobody else's."""
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-        self._map(offset, size, _PROT_READ_WRITE, flags, -1, 0)
+    def show(self, extents: Sequence[Extent]) -> None:
+        """Map `extents`, and nothing behind them.
 
-    def put_shared(self, offset: int, size: int, descriptor: int, start: int) -> None:
-        """Map `size` bytes of a memfd from its byte `start` on."""
-        self._map(offset, size, _PROT_READ_WRITE, mmap.MAP_SHARED, descriptor, start)
+        Raises ValueError where there are more bytes than addresses, OSError.
+        """
+        self.hide()
+        places, end = [], self._own
+        try:
+            for descriptor, offset, length in extents:
+                self._map(end, length, _PROT_READ_WRITE, mmap.MAP_SHARED, descriptor, offset)
+                places.append((end, length))
+                end += length
+        finally:
+            self._resize(end)
+        self.places = tuple(places)
 
-    def put_nothing(self, offset: int, size: int) -> None:
-        """Make what is mapped there inaccessible, and give it back."""
-        nothing = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-        self._map(offset, size, _PROT_NONE, nothing, -1, 0)
+    def hide(self) -> None:
+        """Unmap all extents."""
+        self.places = ()
+        self._map_nothing(self._own, len(self.memory) - self._own)
+        self._resize(self._own)
+
+    @property
+    def views(self) -> list[memoryview]:
+        """The bytes of each extent."""
+        return [self.memory[at : at + length] for at, length in self.places]
 
     def make_read_only(self, offset: int, size: int) -> None:
         begin = self.address + offset
         _protect(begin, begin + size, mmap.PROT_READ)
 
     def clear(self, offset: int, size: int) -> None:
-        """Make what `put_zeroes` has mapped zero again."""
+        """Make bytes of the program's own memory zero again."""
         if size and _libc.madvise(self.address + offset, size, mmap.MADV_DONTNEED):
             raise _error()
+
+    def _resize(self, size: int) -> None:
+        """Have `memory` be the first `size` bytes, all of which are mapped."""
+        _sizes[self.address] = size
+        array = (ctypes.c_char * size).from_address(self.address)
+        self.memory = memoryview(array).cast("B")
+
+    def _map_nothing(self, offset: int, size: int) -> None:
+        """Make what is mapped there inaccessible, and release it."""
+        self._map(offset, size, _PROT_NONE, _PRIVATE, -1, 0)
 
     def _map(
         self, offset: int, size: int, protection: int, flags: int, descriptor: int, start: int
@@ -117,27 +150,28 @@ class Space:
 
 
 def holds(memory: memoryview) -> bool:
-    """Whether memory was made here, from its first byte on."""
+    """True if memory was made here, from its first byte on."""
     return address_of(memory) in _sizes
 
 
-def fenced(memory: memoryview, used: int) -> AbstractContextManager[int]:
-    """Gives the host address of a program's address 0, while the first `used` bytes are in use.
+class Fence:
+    """A context manager, while which only the first `used` bytes of memory are accessible.
 
-    The pages behind them are inaccessible until the context manager ends.
+    The pages behind them are inaccessible until it ends. The memory must be the same each time.
     """
-    address = address_of(memory)
-    begin, end = address + page_aligned(used), address + page_aligned(_sizes[address])
-    return nullcontext(address - BASE) if begin == end else _fenced(address, begin, end)
 
+    def __init__(self, memory: memoryview, used: int) -> None:
+        address = address_of(memory)
+        self.origin = address - BASE
+        """The host address of a program's address 0."""
+        self._begin = address + page_aligned(used)
+        self._end = address + page_aligned(_sizes[address])
 
-@contextmanager
-def _fenced(address: int, begin: int, end: int) -> Iterator[int]:
-    _protect(begin, end, _PROT_NONE)
-    try:
-        yield address - BASE
-    finally:
-        _protect(begin, end, _PROT_READ_WRITE)
+    def __enter__(self) -> None:
+        _protect(self._begin, self._end, _PROT_NONE)
+
+    def __exit__(self, *_: object) -> None:
+        _protect(self._begin, self._end, _PROT_READ_WRITE)
 
 
 def address_of(memory: memoryview) -> int:
@@ -169,8 +203,7 @@ def _mapped(size: int, flags: int, descriptor: int) -> memoryview:
 
 def _reserved() -> int:
     """The first address of a new range, all of it inaccessible."""
-    nothing = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-    first: int | None = _libc.mmap(None, GUARD + REACH + GUARD, _PROT_NONE, nothing, -1, 0)
+    first: int | None = _libc.mmap(None, GUARD + REACH + GUARD, _PROT_NONE, _PRIVATE, -1, 0)
     if first is None or first == _FAILED:
         raise _error()
     return first

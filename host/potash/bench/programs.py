@@ -26,7 +26,7 @@ from potash.sdk.progress import Progress
 from potash_firmware import bpf
 from potash_firmware.bpf import elf, engine, reserve
 from potash_firmware.bpf.arena import Layout
-from potash_firmware.bpf.machine import NO_ARGUMENTS, context_length
+from potash_firmware.bpf.machine import NO_ARGUMENTS
 from potash_firmware.bpf.native import compiler
 from potash_firmware.bpf.native import engine as native
 
@@ -211,7 +211,6 @@ class _Bench:
             input_size=SIZE,
             output_size=SIZE,
             services=self._services,
-            context_length=context_length(NO_ARGUMENTS),
             instruction_limit=LIMIT,
             engine=bpf.Engine.NATIVE,
         )

@@ -43,9 +43,7 @@ interpreted."""
 
 # Plain numbers, as looking a member up in an enumeration takes as long as all other work of a run
 # with the context.
-_FUEL, _RESERVE, _SIDE_EXIT, _LOW, _HIGH = map(
-    int, (Word.FUEL, Word.RESERVE, Word.SIDE_EXIT, Word.LOW, Word.HIGH)
-)
+_FUEL, _RESERVE, _SIDE_EXIT = map(int, (Word.FUEL, Word.RESERVE, Word.SIDE_EXIT))
 
 _HIGH_HALF = (isa.CODE_BASE >> 32).to_bytes(4, "little")
 
@@ -189,7 +187,10 @@ class Machine:
         context[Word.HELPER_CALLBACK] = _address(self._kept[1])
         context[Word.RESUME_CALLBACK] = _address(self._kept[2])
         self._enter = _Enter(entered.enter)
-        self._before = (loaded.address, ctypes.addressof(context))
+        self._fence = fence = reserve.Fence(self._memory, layout.size)
+        context[Word.LOW] = fence.origin - reserve.GUARD
+        context[Word.HIGH] = fence.origin + REACH + reserve.GUARD
+        self._before = loaded.address, ctypes.addressof(context), fence.origin, arena.stack_top
 
     def run(self, arguments: Sequence[int]) -> Execution:
         """Run it from its entry to its exit. Raises Fault."""
@@ -198,19 +199,17 @@ class Machine:
         values += [0] * (5 - len(values))
         self._error = self._interpreter = None
         self._to_compiled()
-        with runtime.lock, reserve.fenced(self._memory, self._arena.layout.size) as origin:
+        with runtime.lock, self._fence:
             self._refill(self._fuel)
             if self._counters is not None:
                 self._put_counts([0] * len(Kind))
             context[_SIDE_EXIT] = 0
-            context[_LOW] = origin - reserve.GUARD
-            context[_HIGH] = origin + REACH + reserve.GUARD
-            value = self._enter(*self._before, origin, self._arena.stack_top, *values)
+            value = self._enter(*self._before, *values)
         self._from_compiled()
         left = self._left()
         self._count()
         if self._error is not None or left < 0 or context[_SIDE_EXIT]:
-            self._raise_fault(left, origin)
+            self._raise_fault(left)
         return Execution(value, self._fuel - left)
 
     def _left(self) -> int:
@@ -234,7 +233,7 @@ class Machine:
         counters.add([now - before for now, before in zip(counts, self._counted, strict=True)])
         self._counted = counts
 
-    def _raise_fault(self, left: int, origin: int) -> None:
+    def _raise_fault(self, left: int) -> None:
         """Raise the fault or exception that ended the program, if it did not exit."""
         context = self._context
         if self._error is not None:
@@ -243,7 +242,7 @@ class Machine:
             raise self._error
         match context[Word.SIDE_EXIT]:
             case SideExit.FAULT:
-                at = (context[Word.FAULT] - origin) & MASK
+                at = (context[Word.FAULT] - self._fence.origin) & MASK
                 layout = self._arena.layout
                 if layout.rodata_offset <= at - BASE < layout.rodata_end:
                     reason = f"a write at 0x{at:x} was refused: it reaches into the read-only data"
