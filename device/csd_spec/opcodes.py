@@ -54,10 +54,11 @@ class Operation(IntEnum):
 
 
 class LogPage(IntEnum):
-    """Vendor specific log pages (section 4.3.1); the second is an extension."""
+    """Vendor specific log pages (section 4.3.1); all but the first are extensions."""
 
     ACCELERATORS = 0xC0
     MODELLED_TIME = 0xC1
+    TRAFFIC = 0xC2
 
 
 LOG_PAGE = LogPage.ACCELERATORS
@@ -65,6 +66,9 @@ LOG_PAGE = LogPage.ACCELERATORS
 
 TIMING_LOG_PAGE = LogPage.MODELLED_TIME
 """Log page identifier of the log on modelled time (extension): `csd_spec.timing.TimingLog`."""
+
+TRAFFIC_LOG_PAGE = LogPage.TRAFFIC
+"""Log page identifier of the log on traffic (extension): `csd_spec.traffic.TrafficLog`."""
 
 JOB_ENDED_EVENT = 0x00
 """Information of the vendor specific asynchronous event that a finished job raises (extension)."""

@@ -187,7 +187,11 @@ class Device:
         self._stack.__exit__(kind, exception, traceback)
 
     def _share_rows(self) -> None:
-        """Have the RPU see what jobs and executions have modelled so far."""
+        """Have the RPU see what jobs have read, and what they and executions have modelled."""
+        places = self.accelerators.values()
+        self.rpu.controller.statistics.read_by_jobs = lambda: sum(
+            self.counters.row(place)[Word.READ] for place in places
+        )
         job_time = self.rpu.controller.job_time
         if job_time is not None:
             row, engines = self.counters.row, len(self.accelerators)

@@ -12,7 +12,7 @@ from potash_device.timing.cores import Work
 from potash_firmware.mailbox.messages import Outcome
 from potash_firmware.rpu.compute.runs import RUN_LIMIT
 from support.compute import COMPUTE, OTHER_COMPUTE, ComputeHost, compute_host
-from support.modelled_time import LONG, PRICE, SECOND, WORK, job_time, with_core
+from support.modelled_time import LONG, PRICE, SECOND, WORK, job_time, timing_of, with_core
 from support.nvme_host import Queue
 
 
@@ -46,6 +46,22 @@ def test_an_execution_ends_when_its_core_would_have_done_its_work(
     computer.service()
     ((cid, status, value),) = [(one.cid, one.status, one.dw0) for one in computer.reap(queue)]
     assert (cid, status, value) == (1, 0, 5)
+
+
+def test_the_traffic_log_says_when_the_core_began_with_each_execution(
+    computer: ComputeHost, queue: Queue
+) -> None:
+    for cid in (1, 2):
+        computer.begin(queue, 1, cid)
+    for _ in range(2):
+        computer.engine.end(work=WORK)
+    first = SECOND + PRICE(WORK)
+    answered(computer, queue, first + PRICE(WORK))
+    log = timing_of(computer).completions
+    assert [(one.cid, one.arrived, one.began, one.completed) for one in log] == [
+        (1, SECOND, SECOND, first),
+        (2, SECOND, first, first + PRICE(WORK)),
+    ]
 
 
 def test_executions_of_a_namespace_take_one_core_in_their_order(

@@ -117,6 +117,45 @@ def test_copies_of_blocks_wait_for_the_flash(host: ComputeHost, queue: Queue) ->
     assert completions(host, queue) == {1: read + 2 * DRAM + AFTER}
 
 
+def traffic(host: ComputeHost) -> bytes:
+    """The log page on traffic: a header of 64 bytes, then 40 bytes for each completion."""
+    answer = host.command(host.admin, 2, cdws=(1023 << 16 | 0xC2,))
+    assert answer.status == 0
+    return host.data(PAGE)
+
+
+def test_the_traffic_log_has_bytes_and_the_time_of_each_completion(
+    host: ComputeHost, queue: Queue
+) -> None:
+    before = struct.unpack_from("<7Q", traffic(host))
+    assert before[3:] == (before[3], 0, 0, 0)
+    copy(host, queue, 4, PAGE, struct.pack("<I4xQI2xH8x", OTHER_MEMORY, 0, PAGE, 0))
+    completions(host, queue)
+    done = SECOND + BEFORE + 2 * DRAM + AFTER
+    host.now = 2.0
+    send(host, queue, READ, 2)
+    completions(host, queue)
+    host.now = 3.0
+    send(host, queue, FLUSH, 3, length=0)  # takes no modelled time
+    after = traffic(host)
+    version, *counts = struct.unpack_from("<7Q", after)
+    # I/O commands, Admin commands, bytes to the host and from it, copied inside, completions.
+    added = [one - other for one, other in zip(counts, before[1:], strict=True)]
+    assert (version, added) == (1, [3, 0, PAGE, 32, PAGE, 2])
+    rows = [struct.unpack_from("<BBHHHIB3xQQQ", after, 64 + 40 * row) for row in range(3)]
+    read = 2 * SECOND + BEFORE + DRAM + LINK + AFTER
+    assert rows == [
+        (0, COPY, 0, 1, 1, MEMORY, 3, SECOND, SECOND, done),
+        (0, READ, 0, 1, 2, MEMORY, 3, 2 * SECOND, 2 * SECOND, read),
+        (0,) * 10,
+    ]
+
+
+def test_no_counter_of_a_worker_breaks_the_traffic_log(host: ComputeHost) -> None:
+    host.rpu.controller.statistics.read_by_jobs = lambda: (1 << 64) + 5
+    assert struct.unpack_from("<Q", traffic(host), 40) == (5,)
+
+
 def test_loading_a_program_takes_its_time(host: ComputeHost, queue: Queue) -> None:
     index = SMALL.programs - 1
     words = (index | EBPF << 16, PAGE, 0, 0, PAGE, 0)

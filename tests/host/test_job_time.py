@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import potash.sdk
+from csd_spec.opcodes import PAGE_SIZE
 from csd_spec.status import StatusId
+from csd_spec.traffic import CompletionKind
 from potash.cli.app import run_app
 from potash.sdk.accelerator import JobResult
 from potash.sdk.memory_namespace import Bytes
@@ -94,6 +96,20 @@ def test_a_program_takes_the_time_of_its_instructions(drive: Path) -> None:
     results = [run(drive, LOOP, bytes(64)) for _ in range(3)]
     assert [one.status.modelled for one in results] == [LOOP_NS] * 3
     assert all(one.measured >= LOOP_NS for one in results)
+
+
+def test_a_result_says_what_was_moved_and_when(drive: Path) -> None:
+    local = potash.sdk.LocalStorage(1024, output_lba=2048, output_size=PAGE_SIZE)
+    result = run(drive, LOOP, bytes(3 * PAGE_SIZE), local=local)
+    traffic = result.traffic
+    assert traffic is not None
+    assert traffic.moved == 3 * PAGE_SIZE + PAGE_SIZE
+    assert traffic.from_host >= 3 * PAGE_SIZE + len(LOOP)
+    assert traffic.to_host >= PAGE_SIZE
+    (job,) = [one for one in traffic.completions if one.kind == CompletionKind.JOB]
+    (output,) = [one for one in traffic.completions if one.kind == CompletionKind.OUTPUT]
+    assert output.arrived == job.completed
+    assert output.completed - job.arrived == result.status.modelled
 
 
 def test_a_factor_multiplies_what_jobs_take_too(slowed: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from csd_spec.timing import SIZE, TimingLog, TimingLogError
+from csd_spec.traffic import TimedCompletion, TrafficLog, TrafficLogError
 from nvme_spec.logs import CriticalWarning
 from potash import sdk, timing
 from potash.observing import prometheus, status
@@ -92,6 +93,12 @@ def test_the_log_page_and_smart_say_what_the_model_counts_until_the_drive_is_wor
 def test_without_modelled_time_the_page_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving("--size", "16M") as socket, sdk.open(f"vfio-user:{socket}") as device:
         assert device.timing_log() == TimingLog()
+        size = len(device.read(0, 1))
+        before = device.traffic()
+        device.read(0, 3)
+        device.write(0, bytes(size))
+        expected = TrafficLog(commands=2, to_host=3 * size, from_host=size)
+        assert device.traffic(before) == expected
         assert status.ask(status.status_socket(str(socket)))["modelled"] is None
         # And a page of another layout is refused.
         monkeypatch.setattr(Device, "log_page", lambda *_: bytes(SIZE))
@@ -151,3 +158,16 @@ def test_the_trace_has_the_modelled_drive_as_a_process(tmp_path: Path) -> None:
     wall = found.one("write", "device", "queue 1")
     assert wall.begin <= modelled.begin < modelled.end <= wall.end
     assert modelled.end - modelled.begin > 3000  # microseconds
+
+
+def test_a_traffic_log_is_what_was_encoded_or_refused() -> None:
+    completed = [TimedCompletion(arrived=at, completed=2 * at) for at in range(1, 5)]
+    early = TrafficLog(commands=5, to_host=7, moved=1, completed=2, completions=(*completed[:2],))
+    late = early._replace(commands=9, completed=4, completions=(*completed,))
+    assert TrafficLog.decode(late.encode() + bytes(100)) == late
+    added = late.since(early)
+    assert added == TrafficLog(commands=4, completed=2, completions=(*completed[2:],))
+    assert (added.modelled, early.link) == (8 - 3, 7)
+    for wrong in (b"", bytes(64), late.encode()[:63], b"\2" + late.encode()[1:]):
+        with pytest.raises(TrafficLogError):
+            TrafficLog.decode(wrong)

@@ -39,7 +39,7 @@ from potash_firmware.bpf.machine import Placed
 from potash_firmware.bpf.native import engine as native
 from potash_firmware.mailbox.device_programs import DeviceProgram
 from potash_firmware.mailbox.messages import FIRST_SERIAL, Execute, Executed, MemoryRange, Outcome
-from potash_firmware.mailbox.shared import Counters, Row, SharedMemory, unshared_row
+from potash_firmware.mailbox.shared import Counters, Row, SharedMemory, Word, add, unshared_row
 
 if TYPE_CHECKING:
     from potash_firmware.apu.models import Models
@@ -270,9 +270,9 @@ class JobWorker(_ProgramWorker):
         arena: int,
     ) -> None:
         (place,) = (i for i, one in enumerate(config.accelerators) if one.id == accelerator)
-        super().__init__(
-            end, config, engine, compiler, None if counters is None else counters.row(place)
-        )
+        row = None if counters is None else counters.row(place)
+        super().__init__(end, config, engine, compiler, row)
+        self._row = unshared_row() if row is None else row
         self._accelerator = config.accelerators[place]
         self._plan = plan = self._accelerator.plan
         self._arena = SharedMemory.adopt(arena, plan.size)
@@ -356,12 +356,14 @@ class JobWorker(_ProgramWorker):
             for item in job.input_ranges:
                 if self._counter is not None:
                     self._counter.read(item.nsid, item.first, item.length)
+                add(self._row, Word.READ, item.length)
                 view = self._memory[at : at + item.length]
                 read_media(media[item.nsid], item.nsid, item.first, view)
                 at += item.length
 
     def _read_blocks(self, nsid: int, lba: int, count: int, into: memoryview) -> int:
         length = self._blocks.read(nsid, lba, count, into)
+        add(self._row, Word.READ, length)
         if self._counter is not None:
             self._counter.read(nsid, lba * self._namespaces[nsid].block_size, length)
         return length

@@ -234,6 +234,8 @@ class Word(IntEnum):
     """Counters of the tensor accelerator; modelled cycles only with `Config.count_cycles`."""
     MODELLED = 20
     """Nanoseconds of its core that the job has taken so far, in mode `modelled`."""
+    READ = 21
+    """Bytes of local storage that jobs have read; the worker's, too."""
 
 
 Row = memoryview

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
+from csd_spec.traffic import CompletionKind, TimedCompletion
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.logs import CommandByte, ErrorEvent, SanitizeState
 from nvme_spec.opcodes import DataDirection, data_direction
@@ -217,6 +218,30 @@ class Commands:
         if qid:
             took = controller.deadlines.clock.now() - command.fetched
             controller.statistics.ended(command.csi, entry.opcode, took)
+        if controller.timing is not None:
+            self._timed(command, status)
+
+    def _timed(self, command: Command, status: int) -> None:
+        """Keep when a command completed, unless it is one that takes no modelled time."""
+        scheduler, timing = self._scheduler, self.controller.timing
+        (qid, cid), entry = command.key, command.entry
+        reached, scheduler.reached = scheduler.reached, None
+        if reached is not None and timing is not None:
+            began, due = reached
+            timing.completed(
+                TimedCompletion(
+                    CompletionKind.COMMAND,
+                    entry.opcode,
+                    status,
+                    qid,
+                    cid,
+                    entry.nsid,
+                    command.csi,
+                    command.fetched,
+                    began or command.fetched,
+                    due,
+                )
+            )
 
     def complete_successes(self, queue: SubmissionQueue, cids: Sequence[int]) -> None:
         """Answer commands of the fast path, which succeeded and whose completions have room."""

@@ -200,6 +200,7 @@ class Controller:
             self.sanitizing,
             self.scheduler,
             self.job_time,
+            self.statistics,
         )
 
         source = TelemetrySource(

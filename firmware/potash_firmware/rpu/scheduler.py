@@ -226,6 +226,9 @@ class Scheduler:
         self.paused: Callable[[], bool] = never
         """True while no pausable task may continue."""
         self._submit = submit
+        self.reached: tuple[int, int] | None = None
+        """The beginning of a core's work (0 without a core) and the deadline that has passed last.
+        The command's completion, which follows in the same step, takes them."""
 
     def start(
         self,
@@ -271,14 +274,18 @@ class Scheduler:
         if not self.held:
             self.over.clear()
 
-    def until(self, due: int | None, *, abortable: bool = True) -> Steps[None]:
-        """Wait for `due`, if there is such a time; how late it becomes is counted."""
+    def until(self, due: int | None, *, abortable: bool = True, began: int = 0) -> Steps[None]:
+        """Wait for `due`, if there is such a time; how late it becomes is counted.
+
+        `began` is when a core began with what is done then.
+        """
         if due is None:
             return
         deadlines = self.deadlines
         while (late := deadlines.clock.now() - due) < 0:
             yield due if abortable else Wait(due, never)
         deadlines.lateness.add(late)
+        self.reached = began, due
 
     def not_before(self, due: int | None, steps: Steps[T], *, abortable: bool = True) -> Steps[T]:
         """End as `steps` do, with a result or an error, but not before `due`."""

@@ -5,6 +5,7 @@ Nothing here is seen by a host, whose own counters are the health log's.
 
 from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Callable
 
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.memory_commands import MemoryOpcode
@@ -65,6 +66,12 @@ class Statistics:
         self.others = Histogram()
         """Times from the fetch of I/O commands to their completion, as the guest sees them: of Read
         and Write, whatever the command set, and of all others."""
+        self.moved = 0
+        """Bytes that commands copied, and jobs wrote, inside the drive."""
+        self.read_by_jobs: Callable[[], int] = lambda: 0
+        """Bytes that jobs read from local storage."""
+        self.traffic_reads = 0
+        """Reads of the log page on traffic, which leaves them out."""
         self.resets = 0
         """Ends of a host's session, whatever the kind of reset."""
 

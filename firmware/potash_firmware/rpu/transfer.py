@@ -42,6 +42,8 @@ class Transfer:
     def __init__(self, dma: DmaEngine, trace: Trace) -> None:
         self._dma = dma
         self._trace = trace
+        self.to_host = self.from_host = 0
+        """Bytes that were moved, those of the fast path included."""
 
     def views(self, command: Command, length: int, *, write: bool) -> list[memoryview]:
         """The command's `length` bytes of guest memory, as its PRPs or its SGL name them, in order.
@@ -95,6 +97,7 @@ class Transfer:
         traced = self._trace.sink is not None and views
         with self._span(command, views, to_host=True) if traced else _NO_SPAN:
             scatter(views, data)
+            self.to_host += len(data)
             if self._dma.remote:
                 self._dma.store(views, len(data))
 
@@ -120,6 +123,7 @@ class Transfer:
         traced = self._trace.sink is not None and views
         with self._span(command, views, to_host=False) if traced else _NO_SPAN:
             gather_into(buffer, views)
+            self.from_host += len(buffer)
 
     def _span(
         self, command: Command, views: Sequence[memoryview], *, to_host: bool
@@ -142,8 +146,13 @@ class Transfer:
         trace = self._trace
         began = 0.0 if trace.sink is None else time.monotonic()
         done = move(views, offset)
-        if done and to_host:
-            self._dma.store(views)
+        if done:
+            size = sum(map(len, views))
+            if to_host:
+                self._dma.store(views)
+                self.to_host += size
+            else:
+                self.from_host += size
         if done and trace.sink is not None:
             what = "read" if to_host else "write"
             trace.sink("dma", {"began": began, **_described(command, views, to_host=to_host)})

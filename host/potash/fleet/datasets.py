@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 from csd_spec.reporting import Amount, Count, Key, Signed64
+from csd_spec.traffic import TrafficLog
 from potash.fleet.directory import File
 from potash.sdk.errors import PotashError
 
@@ -50,6 +51,12 @@ class Result(NamedTuple):
     seconds: Annotated[Amount, "Duration of the job in seconds, as its worker has seen it."] = 0.0
     error: Annotated[str, "The reason if there is no result; otherwise empty."] = ""
     missing: Annotated[bool, "True if the reason is that the drive is not served."] = False
+    modelled_ns: Annotated[
+        Count | None, "Modelled duration of the job in ns; null if time is not modelled."
+    ] = None
+    traffic: Annotated[
+        TrafficLog | None, "What its drive moved meanwhile, and when; null without a result."
+    ] = None
 
 
 @dataclass

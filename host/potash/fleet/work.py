@@ -93,6 +93,8 @@ def run_job(drive: str, file: File, image: bytes, job: Job) -> Result:
         printed=result.printed,
         seconds=time.monotonic() - began,
         moved=given + len(result.output),
+        modelled_ns=result.status.modelled_ns,
+        traffic=result.traffic,
     )
 
 

@@ -13,6 +13,7 @@ from csd_spec.descriptors import Accelerator as Description
 from csd_spec.descriptors import AcceleratorStatus, LogEntry, LogPage
 from csd_spec.opcodes import DWORD_SIZE, LOG_PAGE
 from csd_spec.status import StatusId
+from csd_spec.traffic import TrafficLog
 from potash.sdk import targets
 from potash.sdk.accelerator_commands import AcceleratorCommands, argument_bytes
 from potash.sdk.commands import Commands
@@ -55,13 +56,16 @@ class JobResult(NamedTuple):
 
     `output` is empty if the output is in a file on the drive. `measured` is how long the job took
     as this host has seen it, in nanoseconds; `status.modelled` how long it took in modelled time, 0
-    where that is not modelled.
+    where that is not modelled. `traffic` is what the drive has moved meanwhile for everybody,
+    program, input and output included, and when commands and jobs completed in modelled time; None
+    for a drive without that log page.
     """
 
     output: bytes
     status: AcceleratorStatus
     log: tuple[LogEntry, ...]
     measured: int = 0
+    traffic: TrafficLog | None = None
 
     @property
     def printed(self) -> list[str]:
@@ -133,6 +137,9 @@ class Accelerator(AcceleratorCommands):
             sink = targets.BlockSink(namespace, blocks, local)
         reporter = targets.Reporter(report, progress)
         started = still_written = False
+        before: TrafficLog | None = None
+        with suppress(CommandFailed):
+            before = self.device.traffic()
         try:
             image = targets.content_of(program)
             report(
@@ -174,7 +181,8 @@ class Accelerator(AcceleratorCommands):
             report(f"done: {status.produced} bytes of output, return value {status.return_value}")
             source.confirm()
             collected = sink.collect(self, status.produced, reporter)
-            return JobResult(collected, status, entries, measured)
+            traffic = None if before is None else self.device.traffic(before)
+            return JobResult(collected, status, entries, measured, traffic)
         finally:
             source.close()
             sink.close(still_written=still_written)

@@ -10,9 +10,10 @@ from itertools import pairwise
 from typing import Protocol, TypedDict, Unpack
 
 from csd_spec.descriptors import dwords
-from csd_spec.opcodes import TIMING_LOG_PAGE
+from csd_spec.opcodes import TIMING_LOG_PAGE, TRAFFIC_LOG_PAGE
 from csd_spec.timing import SIZE as TIMING_LOG_SIZE
 from csd_spec.timing import TimingLog, TimingLogError
+from csd_spec.traffic import HEADER_SIZE, PAGE_SIZE, TrafficLog, TrafficLogError
 from nvme_spec import commands
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.identify.lists import IDENTIFY_SIZE, NAMESPACE_LIST_ENTRIES, decode_namespace_list
@@ -203,6 +204,20 @@ class Commands:
             return TimingLog.decode(self.log_page(TIMING_LOG_PAGE, TIMING_LOG_SIZE))
         except TimingLogError as error:
             raise DeviceMisbehaved(str(error)) from None
+
+    def traffic(self, since: TrafficLog | None = None) -> TrafficLog:
+        """Commands and bytes moved: since the device has started, or since an earlier result, and
+        then with the completions in modelled time since that, 1024 at most.
+
+        Raises DeviceMisbehaved for another page, and CommandFailed (Invalid Log Page) by a drive
+        without this extension.
+        """
+        length = HEADER_SIZE if since is None else PAGE_SIZE
+        try:
+            log = TrafficLog.decode(self.log_page(TRAFFIC_LOG_PAGE, length))
+        except TrafficLogError as error:
+            raise DeviceMisbehaved(str(error)) from None
+        return log if since is None else log.since(since)
 
     def log_page(
         self, lid: int, length: int, *, lsi: int = 0, rae: bool = False, nsid: int = 0, csi: int = 0

@@ -29,6 +29,7 @@ from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRec
 from potash_firmware.rpu.operations.sanitize import Sanitizing
 from potash_firmware.rpu.protection.request import ProtectionRequest
 from potash_firmware.rpu.scheduler import Scheduler, Steps
+from potash_firmware.rpu.statistics import Statistics
 
 if TYPE_CHECKING:  # it takes NumPy, as in the controller
     from potash_firmware.rpu.timing.jobs import JobTime
@@ -99,6 +100,7 @@ class WriteBacks:
     sanitizing: Sanitizing
     scheduler: Scheduler
     job_time: JobTime | None
+    statistics: Statistics
     _parts: dict[int, list[WriteBack]] = field(default_factory=dict)
     _writing: int = 0
     """Writes of which the media executor reads the arenas."""
@@ -218,6 +220,8 @@ class WriteBacks:
         for blocks in healed:
             namespace.uncorrectable.remove(*blocks)
         self._writing -= 1
+        if error is None:
+            self.statistics.moved += sum(item.length for item in pieces)
         work.left -= 1
         if not work.left:
             self._ended(work)

@@ -15,6 +15,7 @@ from enum import Enum
 
 import csd_spec.opcodes
 from csd_spec.timing import TimingLog
+from csd_spec.traffic import TrafficLog
 from nvme_spec import logs, persistent_events
 from nvme_spec.commands import GetLogPage
 from nvme_spec.identify.capabilities import CommandSet, Lpa
@@ -268,6 +269,26 @@ def _zones_were_read(controller: Controller, nsid: int) -> None:
     controller.namespaces.zoned_one(nsid).zones.changed.clear()
 
 
+def _traffic(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    transfer, statistics = controller.transfer, controller.statistics
+    statistics.traffic_reads += 1
+    admin = sum(count for (qid, _, _), count in statistics.commands.items() if not qid)
+    page = TrafficLog(
+        commands=sum(statistics.commands.values()) - admin,
+        admin_commands=admin - statistics.traffic_reads,
+        to_host=max(0, transfer.to_host),
+        from_host=transfer.from_host,
+        moved=(statistics.moved + statistics.read_by_jobs()) % (1 << 64),
+    )
+    if controller.timing is not None:
+        page = page._replace(
+            completed=controller.timing.completion_count,
+            completions=tuple(controller.timing.completions),
+        )
+    transfer.to_host -= fields.length  # which `send` adds
+    return page.encode()
+
+
 def _feature_effect(row: Feature) -> int:
     one = row.namespace_specific
     return logs.FeatureEffects.FSUPP | (
@@ -363,6 +384,7 @@ PAGES: dict[int, Page] = {
             TimingLog() if controller.timing is None else controller.timing.log()
         ).encode(),
     ),
+    csd_spec.opcodes.LogPage.TRAFFIC: Page(Scope.CONTROLLER, _traffic),
     csd_spec.opcodes.LOG_PAGE: Page(
         Scope.SPECIFIC,
         lambda controller, command, fields: controller.accelerators.forward(command, fields.length),

@@ -158,6 +158,8 @@ class FastPath:
             # After the host has its answers.
             took = perf_counter_ns() - began
             controller.statistics.executed(queue.qid, csi, done - writes, writes, took)
+            controller.transfer.to_host += bytes_read
+            controller.transfer.from_host += bytes_written
             if csi == CommandSet.NVM:
                 controller.health.count(done - writes, bytes_read, writes, bytes_written)
         return done

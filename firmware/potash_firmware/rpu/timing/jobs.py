@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from csd_spec.traffic import CompletionKind, TimedCompletion
 from nvme_spec.status import NvmeError
 from potash_device.timing.cores import Cores, Job, Price, Work
 from potash_device.timing.requests import Op
@@ -143,6 +144,12 @@ class JobTime:
         assert timed.place.start is not None
         self._timing.lateness.add(max(0, self._timing.clock.now() - due))
         self._ended[accelerator] = _Ended(timed.place.start, due)
+        start = timed.place.start
+        self._timing.completed(
+            TimedCompletion(
+                CompletionKind.JOB, nsid=accelerator, arrived=start, began=start, completed=due
+            )
+        )
         self._send(messages.JobDue(accelerator, number, due - timed.place.start))
 
     def write(self, accelerator: int, nsid: int, first: int, length: int) -> tuple[int, int]:
@@ -150,6 +157,11 @@ class JobTime:
         beginning. Raises NvmeError."""
         start, due = self._ended.get(accelerator, (self._timing.clock.now(),) * 2)
         done = self._timing.charge(nsid, Op.WRITE, first, length, due)
+        self._timing.completed(
+            TimedCompletion(
+                CompletionKind.OUTPUT, nsid=accelerator, arrived=due, began=due, completed=done
+            )
+        )
         return done, done - start
 
     # Executions.
@@ -189,7 +201,7 @@ class JobTime:
         try:
             if timed.due is None:
                 yield Wait(timed.known)
-            yield from self._scheduler.until(timed.due)
+            yield from self._scheduler.until(timed.due, began=timed.place.start or 0)
         except GeneratorExit:
             self._drop(timed)
             raise

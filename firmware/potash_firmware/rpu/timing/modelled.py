@@ -7,12 +7,14 @@ each at pages of its own. Nanoseconds are those of guest time.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from csd_spec.timing import TimingLog
+from csd_spec.traffic import MOST_COMPLETIONS, TimedCompletion
 from nvme_spec.status import NvmeError, Status
 from potash_device.timing.cores import DEFAULT, CoreProfile
 from potash_device.timing.policies import Policies, PolicyError
@@ -154,6 +156,9 @@ class ModelledTime:
         """Executions in compute namespaces that have ended."""
         self.execution_ns = 0
         """The duration of the last execution."""
+        self.completions: deque[TimedCompletion] = deque(maxlen=MOST_COMPLETIONS)
+        self.completion_count = 0
+        """All completions, those included that are no longer kept."""
         self._memory_free = 0
         """The time at which the DRAM of memory namespaces has executed all requests."""
         self.drive.on_failure = self._policy_failed
@@ -357,6 +362,11 @@ class ModelledTime:
             executions=self.executions,
             execution_ns=self.execution_ns,
         )
+
+    def completed(self, completion: TimedCompletion) -> None:
+        """Keep a completion for the log page on traffic."""
+        self.completions.append(completion)
+        self.completion_count += 1
 
     def show(self, what: str, began: int, ends: int) -> None:
         """Put something that takes modelled time in the trace, if there is one."""

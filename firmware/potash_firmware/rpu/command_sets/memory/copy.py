@@ -150,12 +150,14 @@ def _copy_parts(
                 _require_there(controller, namespace)
         try:
             if at_once and _copy_inline(source, target):
+                controller.statistics.moved += len(target)
                 continue
             yield controller.media_work.on_blocks(
                 source.in_flight, ranges, _copy_job(source, target), writes=False
             )
         except MediaError as error:
             raise _nvme_error(controller, namespace, error) from None
+        controller.statistics.moved += len(target)
         if command.queue.closed:
             raise NvmeError(
                 Status.SQ_DELETION_ABORTED, dnr=False, detail="the queue is being deleted"

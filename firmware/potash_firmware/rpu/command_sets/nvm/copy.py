@@ -187,6 +187,7 @@ def _write(
         if error is not None:
             raise read_error(controller, namespace, error)
         controller.health.count_write(length)
+        controller.statistics.moved += length
         if heal:
             yield from healed(controller, namespace, destination.slba, destination.blocks)
         return None
