@@ -27,6 +27,7 @@ from potash_device.trace import record
 from potash_device.vta.config import default_threads
 from potash_firmware.apu import config
 from potash_firmware.apu_process import ApuProcess
+from potash_firmware.extensions import ExtensionError
 from potash_firmware.mailbox import SharedBuffers, pair
 from potash_firmware.mailbox.shared import ENGINE_ROWS, Counters, Word
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
@@ -168,10 +169,11 @@ class Device:
         return self
 
     def _power_on(self) -> None:
-        """Raises MediaError. Whatever else a sidecar does, the drive starts as without one."""
+        """Raises MediaError and ExtensionError. Whatever else a sidecar does, the drive starts as
+        without one."""
         try:
             self.rpu.power_on()
-        except MediaError:
+        except (MediaError, ExtensionError):
             raise
         except Exception:
             log.exception("the sidecar cannot be used, so counters and saved features start anew")

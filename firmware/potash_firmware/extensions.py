@@ -6,18 +6,10 @@ Programs of the drive (helpers, operators) run in other processes than its comma
 import the file once, so module globals are not shared between them.
 """
 
-import signal
-import sys
-import threading
-import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
-from itertools import count
-from pathlib import Path
 from types import FunctionType
-from typing import Any, Literal, ParamSpec, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.opcodes import DataDirection
@@ -28,24 +20,22 @@ __all__ = [
     "Command",
     "CommandSet",
     "Drive",
+    "DriveState",
     "ExtensionError",
-    "Extensions",
     "Namespace",
     "NvmeError",
     "Status",
     "admin_command",
     "completed",
+    "feature",
     "io_command",
-    "load",
     "log_page",
+    "state",
 ]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-GROUP = "potash.extensions"
-"""The group of entry points by which packages provide extensions: a name, and a module."""
 
 Data = Literal["none", "write", "read"]
 """The data of a command: none, sent by the host (write), or returned to it (read)."""
@@ -56,14 +46,11 @@ DIRECTIONS: Mapping[str, DataDirection] = {
     "read": DataDirection.CONTROLLER_TO_HOST,
 }
 
-STEP_LIMIT = 1.0
-"""Seconds that a function, or a step of a generator, may take."""
-IMPORT_LIMIT = 60.0
-"""Seconds that the import of a file may take."""
-REPEAT = 0.05
-"""Seconds after which a function that goes on nevertheless is interrupted again."""
 
 MOST_PAGE_BYTES = 1 << 20
+MOST_FEATURE_BYTES = 4096
+MOST_STATE_BYTES = 1 << 20
+"""Bytes of all states of a drive, as JSON."""
 
 
 class ExtensionError(ValueError):
@@ -73,24 +60,14 @@ class ExtensionError(ValueError):
 # What functions get.
 
 
-class Namespace(Protocol):
-    """A namespace of the drive."""
+class Namespace(NamedTuple):
+    """A namespace of the drive; `blocks` are a memory namespace's bytes, and 0 in a compute
+    namespace."""
 
-    @property
-    def nsid(self) -> int:
-        """The identifier."""
-
-    @property
-    def command_set(self) -> CommandSet:
-        """The command set."""
-
-    @property
-    def block_size(self) -> int:
-        """Bytes of a logical block; 1 in a memory namespace."""
-
-    @property
-    def blocks(self) -> int:
-        """The number of blocks, or of a memory namespace's bytes; 0 in a compute namespace."""
+    nsid: int
+    command_set: CommandSet
+    block_size: int
+    blocks: int
 
 
 class Command(SubmissionEntry):
@@ -136,6 +113,25 @@ class Drive(Protocol):
         It is not raised again before the host has read that page. False if it waits already.
         """
 
+    def feature(self, fid: int) -> int | bytes:
+        """The current value of a feature of the controller: its dword, or its data."""
+
+    def memory(self, nsid: int) -> memoryview:
+        """The bytes of a memory namespace, to read and write in this step. Raises NvmeError."""
+
+    def read(self, nsid: int, lba: int, blocks: int = 1) -> Any:
+        """Read blocks, up to MDTS: `data = yield drive.read(1, 0)`. It raises NvmeError."""
+
+    def write(self, nsid: int, lba: int, data: bytes) -> Any:
+        """Write blocks, up to MDTS: `yield drive.write(1, 0, data)`. It raises NvmeError."""
+
+    def sleep(self, microseconds: float) -> Any:
+        """Let guest time pass: `yield drive.sleep(100)`. With 0 other commands are served."""
+
+    def save(self) -> Any:
+        """Have all states be in the drive's file: `yield drive.save()`. They are saved within a
+        minute, and when the drive ends or is shut down, anyway."""
+
 
 # The registry.
 
@@ -177,6 +173,46 @@ class RegisteredPage(Registered):
     size: int
 
 
+@dataclass(frozen=True, eq=False)
+class RegisteredFeature(Registered):
+    """A feature of the controller; `size` is that of its data, 0 where it is a dword."""
+
+    fid: int
+    default: int | bytes
+    size: int
+    saved: bool
+
+
+class _Stateful(Protocol):
+    """The part of a drive that has states."""
+
+    def state(self, declared: "DriveState[Any]") -> Any: ...
+    def set_state(self, declared: "DriveState[Any]", value: Any) -> None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class DriveState(Generic[T]):
+    """A value that outlives power cycles and moves with the drive: `state(drive)`.
+
+    It consists of what JSON has: numbers, texts, booleans, None, lists, and dictionaries whose keys
+    are texts. All states of a drive have 1 MiB at most.
+    """
+
+    name: str
+    version: int
+    default: Callable[[], T]
+    source: str
+
+    def __call__(self, drive: Drive) -> T:
+        """The drive's value, which may be changed in place."""
+        value: T = cast(_Stateful, drive).state(self)
+        return value
+
+    def set(self, drive: Drive, value: T) -> None:
+        """Replace the drive's value."""
+        cast(_Stateful, drive).set_state(self, value)
+
+
 @dataclass(eq=False)
 class Extensions:
     """All that some files have registered."""
@@ -185,16 +221,18 @@ class Extensions:
     admin: dict[int, RegisteredCommand] = field(default_factory=dict)
     io: dict[tuple[CommandSet, int], RegisteredCommand] = field(default_factory=dict)
     pages: dict[int, RegisteredPage] = field(default_factory=dict)
+    features: dict[int, RegisteredFeature] = field(default_factory=dict)
+    states: dict[str, DriveState[Any]] = field(default_factory=dict)
     completed: dict[tuple[bool, int], list[Registered]] = field(default_factory=dict)
     """Functions that are called after commands, by whether these are Admin commands, and opcode."""
 
 
-_registering = Extensions()
-"""Where the decorators register: nobody uses this one, in which files register that are imported by
-something else than `load`, as a test does."""
+registering = Extensions()
+"""Where the decorators register, which a loader sets. Nobody uses this first one, in which a file
+registers that is imported by something else, such as a test."""
 
 
-def add(table: dict[Any, Any], key: Any, registered: Registered, what: str) -> None:
+def add(table: dict[Any, Any], key: Any, registered: object, what: str) -> None:
     """Register something. Raises ExtensionError if the table has another one of that key."""
     if key in table:
         raise ExtensionError(f"{registered} and {table[key]} both have {what}")
@@ -228,7 +266,7 @@ def admin_command(
 
     def register(function: Function) -> Function:
         made = _command(function, opcode, name, data, size, namespace, writes)
-        add(_registering.admin, opcode, made, f"Admin opcode {opcode:02X}h")
+        add(registering.admin, opcode, made, f"Admin opcode {opcode:02X}h")
         return function
 
     return register
@@ -250,7 +288,7 @@ def io_command(
             function, opcode, name, data, size, True, writes, tuple(map(CommandSet, command_sets))
         )
         for one in made.command_sets:
-            add(_registering.io, (one, opcode), made, f"I/O opcode {opcode:02X}h")
+            add(registering.io, (one, opcode), made, f"I/O opcode {opcode:02X}h")
         return function
 
     return register
@@ -266,10 +304,54 @@ def log_page(lid: int, *, name: str, size: int) -> Callable[[Function], Function
             f"the size of a log page is 4 to {MOST_PAGE_BYTES} bytes in whole dwords, not {size!r}",
         )
         page = RegisteredPage(_named(function, name), name, lid, size)
-        add(_registering.pages, lid, page, f"log page {lid:02X}h")
+        add(registering.pages, lid, page, f"log page {lid:02X}h")
         return function
 
     return register
+
+
+def feature(
+    fid: int, *, name: str, default: int | bytes = 0, size: int = 0, saved: bool = False
+) -> Callable[[Function], Function]:
+    """Register a feature of the controller: a function of the drive and a new value.
+
+    It is called before the value is stored, also with a saved one when the drive starts, and raises
+    `NvmeError` to refuse it. The value is dword 11, or `size` bytes of data. A host can have it
+    `saved`, so that it outlives resets and power cycles; else a reset brings the default back.
+    """
+
+    def register(function: Function) -> Function:
+        made = _named(function, name)
+        _require(type(fid) is int and 0 < fid <= 0xFF, f"a feature cannot be {fid!r}")
+        _require(
+            type(size) is int and 0 <= size <= MOST_FEATURE_BYTES,
+            f"the size of a feature is 0 to {MOST_FEATURE_BYTES} bytes, not {size!r}",
+        )
+        value = default or b"" if size else default
+        fits = isinstance(value, bytes) and len(value) <= size
+        if not size:
+            fits = type(value) is int and 0 <= value < 1 << 32
+        _require(fits, f"the default of the feature is {default!r}, which does not fit")
+        registered = RegisteredFeature(made, name, fid, value, size, saved)
+        add(registering.features, fid, registered, f"feature {fid:02X}h")
+        return function
+
+    return register
+
+
+def state(name: str, *, version: int = 1, default: Callable[[], T]) -> DriveState[T]:
+    """Declare a value that outlives power cycles and moves with the drive.
+
+    `default` gives that of a drive that has none. A drive that has a state of another version, or
+    one that no extension declares, is refused.
+    """
+    _require(isinstance(name, str) and name != "", f"a state cannot be called {name!r}")
+    _require(type(version) is int and version >= 0, f"a version cannot be {version!r}")
+    _require(callable(default), f"default is {default!r}, and must be a function, such as dict")
+    default()  # which may fail
+    made = DriveState(name, version, default, (registering.sources or ("",))[-1])
+    add(registering.states, name, made, f"the name {name!r}")
+    return made
 
 
 def completed(opcode: int, *, admin: bool = False) -> Callable[[Function], Function]:
@@ -283,7 +365,7 @@ def completed(opcode: int, *, admin: bool = False) -> Callable[[Function], Funct
         _require_opcode(opcode)
         made = _named(function, "completed")
         hook = Registered(made, f"the function {made.__name__}")
-        _registering.completed.setdefault((admin, opcode), []).append(hook)
+        registering.completed.setdefault((admin, opcode), []).append(hook)
         return function
 
     return register
@@ -330,109 +412,3 @@ def _require_opcode(opcode: object) -> None:
 def _require(met: bool, wrong: str) -> None:
     if not met:
         raise ExtensionError(wrong)
-
-
-# Loading.
-
-
-class TookTooLong(BaseException):
-    """A function is interrupted; no Exception, so that it does not handle it by mistake."""
-
-
-_active = False
-
-
-def _interrupt(_number: int, _frame: object) -> None:
-    if _active:
-        raise TookTooLong
-
-
-def limited(seconds: float, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function, which a signal interrupts after so many seconds. Raises TookTooLong.
-
-    Only Python code of the process's main thread can be interrupted; another thread has no limit.
-    """
-    global _active
-    if threading.current_thread() is not threading.main_thread():
-        return function(*args, **kwargs)
-    signal.signal(signal.SIGALRM, _interrupt)
-    _active = True
-    try:
-        try:
-            signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT)
-            return function(*args, **kwargs)
-        finally:
-            _active = False
-    finally:  # also where the signal came in the line before
-        _active = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-_numbers = count()
-
-
-def load(sources: Iterable[str]) -> Extensions:
-    """Import extensions: paths of Python files, or names of the entry points of packages.
-
-    Raises ExtensionError, with the file and the line.
-    """
-    global _registering
-    before, made = _registering, Extensions(tuple(sources))
-    _registering = made
-    try:
-        for source in made.sources:
-            try:
-                limited(IMPORT_LIMIT, _import, source)
-            except BaseException as error:  # noqa: BLE001 - it is a user's code
-                file = str(Path(source).absolute()) if is_file(source) else ""
-                raise ExtensionError(f"the extension {source}: {why(error, file)}") from None
-    finally:
-        _registering = before
-    return made
-
-
-def is_file(source: str) -> bool:
-    """True for the path of a file, and False for the name of an entry point."""
-    return source.endswith(".py") or "/" in source
-
-
-def _import(source: str) -> None:
-    if not is_file(source):
-        from importlib import metadata  # takes longer than all else here
-
-        points = metadata.entry_points(group=GROUP, name=source)
-        if not points:
-            raise ExtensionError("no installed package has an extension of that name")
-        for point in points:
-            sys.modules.pop(point.module, None)  # it registers while it is imported
-            point.load()
-        return
-    path = Path(source).absolute()
-    if not path.is_file():
-        raise ExtensionError("there is no such file")
-    loader = SourceFileLoader(f"potash_extension_{next(_numbers)}_{path.stem}", str(path))
-    spec = spec_from_loader(loader.name, loader)
-    assert spec is not None
-    module = sys.modules[loader.name] = module_from_spec(spec)
-    sys.path.append(str(path.parent))  # for modules beside it
-    try:
-        loader.exec_module(module)
-    finally:
-        sys.path.pop()
-
-
-def why(error: BaseException, file: str = "") -> str:
-    """The reason of a failure, with the line where it happened, in `file` if that has to do with
-    it."""
-    said = str(error) or type(error).__name__
-    if isinstance(error, TookTooLong):
-        said = "it takes too long, and was interrupted"
-    elif not isinstance(error, ExtensionError) and str(error):
-        said = f"{type(error).__name__}: {error}"
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}, line {error.lineno}: {said}"
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename != __file__]
-    own = [one for one in frames if one.filename == file] or [
-        one for one in frames if not one.filename.startswith("<")
-    ]
-    return f"{own[-1].filename}, line {own[-1].lineno}: {said}" if own else said

@@ -2,14 +2,23 @@
 
 import logging
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nvme_spec.status import Status
-from potash_firmware import extensions
+from potash_device.media.drive import Drive
+from potash_device.media.shapes import NamespaceShape
+from potash_firmware import extension_files
 from potash_firmware.extensions import ExtensionError
-from support.extended import extended, written
+from potash_firmware.rpu.namespaces.memory import MemoryNamespace
+from support import zones
+from support.extended import extended, settings, written
+from support.migration import load, save
+from support.modelled_time import PROFILE, modelled
 from support.nvme_host import Host, SlowMedia
 
 GET_LOG_PAGE = 0x02
@@ -134,7 +143,7 @@ def test_a_conflict_names_both(tmp_path: Path) -> None:
     with pytest.raises(
         ExtensionError, match=r"First .*line 2.* Second .*opcode C4h|Second .*First"
     ):
-        extensions.load(
+        extension_files.load(
             [
                 written(
                     tmp_path,
@@ -167,7 +176,7 @@ def test_a_failure_ends_the_command_and_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     body: str,
 ) -> None:
-    monkeypatch.setattr(extensions, "STEP_LIMIT", 0.05)
+    monkeypatch.setattr(extension_files, "STEP_LIMIT", 0.05)
     text = f"""
     @admin_command(0xC4, name="Bad", data="none")
     def bad(drive, command):
@@ -186,3 +195,259 @@ def test_without_functions_after_commands_the_fast_path_is_used(tmp_path: Path) 
     for kind, used in ((text, True), (HISTOGRAM, False)):
         with extended(tmp_path, kind, media={1: SlowMedia.create(1 << 20)}) as host:
             assert host.rpu.arbiter._always_slow is not used
+
+
+SCRUB = """
+    @io_command(0xA0, name="Scrub", data="none")
+    def scrub(drive, command):
+        zeroes = 0
+        for lba in command.range():
+            data = yield drive.read(command.nsid, lba)
+            zeroes += not any(data)
+        return zeroes
+
+    @io_command(0xA1, name="Fill", data="write", size=1, writes=True)
+    def fill(drive, command):
+        namespace = drive.namespaces[command.nsid]
+        for lba in command.range():
+            yield drive.write(command.nsid, lba, command.data * namespace.block_size)
+
+    @admin_command(0xC8, name="Later", data="none")
+    def later(drive, command):
+        before = drive.now()
+        yield drive.sleep(250)
+        assert drive.now() >= before + 250_000
+        return 5
+
+    @admin_command(0xCC, name="Catch", data="none")
+    def catch(drive, command):
+        try:
+            yield drive.read(1, 1 << 40)
+        except NvmeError as error:
+            return error.status
+"""
+
+
+def test_a_command_that_waits_blocks_no_other(tmp_path: Path) -> None:
+    with extended(tmp_path, SCRUB, media={1: SlowMedia.create(1 << 20)}) as host:
+        host.enable()
+        queue = host.create_io_queue()
+        host.place(queue, 0xA0, 1, nsid=1, cdws=(0, 0, 2))
+        host.place(queue, 0xA0, 2, nsid=1, cdws=(8,))
+        host.ring(queue)
+        host.service()
+        assert len(host.executor.waiting) == 2  # a block of each
+        host.executor.run_next(1)
+        host.service()
+        assert [(one.cid, one.status, one.dw0) for one in host.reap(queue)] == [(2, 0, 1)]
+        while host.executor.waiting:
+            host.executor.run_next()
+            host.service()
+        assert [(one.cid, one.status, one.dw0) for one in host.reap(queue)] == [(1, 0, 3)]
+
+
+def test_what_an_extension_writes_is_what_a_host_reads(tmp_path: Path) -> None:
+    with extended(tmp_path, SCRUB) as host:
+        host.enable()
+        queue = host.create_io_queue()
+        host.put(b"\x5a")
+        assert host.command(queue, 0xA1, nsid=1, cdws=(3, 0, 1)).status == 0
+        before = host.rpu.controller.health.reads
+        assert host.command(queue, 0xA0, nsid=1, cdws=(2, 0, 3)).dw0 == 2
+        assert host.rpu.controller.health.reads == before  # which counts what hosts read
+        assert host.command(queue, READ, nsid=1, cdws=(4,)).status == 0
+        assert host.data(4096) == b"\x5a" * 4096
+        later = host.command(host.admin, 0xC8)
+        assert (later.status, later.dw0) == (0, 5)
+        assert host.command(host.admin, 0xCC).dw0 == Status.LBA_OUT_OF_RANGE
+        beyond = host.command(queue, 0xA0, nsid=1, cdws=(256,))
+        assert beyond.status == Status.LBA_OUT_OF_RANGE
+
+
+def test_a_reset_closes_a_command_that_waits(tmp_path: Path, caplog: Any) -> None:
+    text = """
+    @admin_command(0xC4, name="Wait", data="none")
+    def wait(drive, command):
+        try:
+            yield drive.sleep(1e9)
+        finally:
+            drive.log("closed")
+    """
+    with extended(tmp_path, text) as host, caplog.at_level(logging.INFO):
+        host.enable()
+        host.place(host.admin, 0xC4, 1)
+        host.ring(host.admin)
+        host.service()
+        host.disable()
+        assert "closed" in caplog.text
+        host.enable()
+
+
+def test_the_bytes_of_a_memory_namespace(tmp_path: Path) -> None:
+    text = """
+    @io_command(0xB0, name="Invert", data="none", command_sets=[CommandSet.MEMORY])
+    def invert(drive, command):
+        memory = drive.memory(command.nsid)
+        memory[:4] = bytes(255 - one for one in memory[:4])
+        assert drive.namespaces[command.nsid].blocks == len(memory)
+    """
+    shapes = [NamespaceShape(1 << 20), NamespaceShape.memory(1 << 16)]
+    with Drive.open(None, shapes) as drive, extended(tmp_path, text, drive=drive) as host:
+        host.css = 6
+        host.enable()
+        queue = host.create_io_queue()
+        assert host.command(queue, 0xB0, nsid=2).status == 0
+        memory = host.rpu.controller.namespaces.of_kind(MemoryNamespace, 2).memory
+        assert memory.bytes[:5] == b"\xff" * 4 + b"\0"
+        assert host.command(queue, 0xB0, nsid=1).status == Status.INVALID_OPCODE
+
+
+FEATURES = """
+    @feature(0xC4, name="Locate light", saved=True, default=1)
+    def locate(drive, value):
+        if value > 2:
+            raise NvmeError(Status.INVALID_FIELD, "off, on or blinking")
+
+    @feature(0xC5, name="Owner", size=8, default=b"nobody")
+    def owner(drive, value):
+        drive.log(f"{value!r} owns it")
+
+    @admin_command(0xC8, name="Light", data="none")
+    def light(drive, command):
+        return drive.feature(0xC4) << 8 | len(drive.feature(0xC5).rstrip(b"\\0"))
+"""
+SET_FEATURES, GET_FEATURES = 0x09, 0x0A
+
+
+def test_features(tmp_path: Path) -> None:
+    with extended(tmp_path, FEATURES) as host:
+        host.enable()
+        admin = host.admin
+        assert host.command(admin, GET_FEATURES, cdws=(0xC4,)).dw0 == 1
+        assert host.command(admin, GET_FEATURES, cdws=(0xC4 | 3 << 8,)).dw0 == 5  # saveable
+        assert host.command(admin, GET_FEATURES, cdws=(0xC5 | 3 << 8,)).dw0 == 4
+        assert host.command(admin, SET_FEATURES, cdws=(0xC4 | 1 << 31, 2)).status == 0
+        assert host.command(admin, SET_FEATURES, cdws=(0xC4, 3)).status == Status.INVALID_FIELD
+        assert host.command(admin, SET_FEATURES, cdws=(0xC5 | 1 << 31,)).status == 0x10D
+        host.put(b"students")
+        assert host.command(admin, SET_FEATURES, cdws=(0xC5,)).status == 0
+        assert host.command(admin, 0xC8).dw0 == 2 << 8 | 8
+        host.put(bytes(8))
+        assert host.command(admin, GET_FEATURES, cdws=(0xC5,)).status == 0
+        assert host.data(8) == b"students"
+        supported = struct.unpack("<256I", log_page(host, 0x12, 1024))
+        assert supported[0xC4] & 1 and supported[0xC5] & 1 and not supported[0xC6]
+        host.disable()
+        host.enable()
+        assert host.command(host.admin, 0xC8).dw0 == 2 << 8 | 6
+
+
+COUNTER = """
+    counter = state("counter", default=dict)
+
+    @admin_command(0xC4, name="Count", data="none")
+    def count(drive, command):
+        value = counter(drive)
+        value["count"] = value.get("count", 0) + 1
+        if command.cdw10:
+            counter.set(drive, {1: 2})
+        if command.cdw11:
+            yield drive.save()
+        return value["count"]
+"""
+
+
+@contextmanager
+def powered(folder: Path, text: str, media: Path) -> Iterator[Host]:
+    """A drive with files, whose power comes, and an extension."""
+    shapes = [] if media.exists() else [NamespaceShape(1 << 20)]
+    with (
+        Drive.open(media, shapes) as drive,
+        Host(settings=settings(folder, text), drive=drive) as host,
+    ):
+        host.enable()
+        yield host
+
+
+def counted(host: Host, *cdws: int) -> int:
+    """The next number of the drive's counter."""
+    done = host.command(host.admin, 0xC4, cdws=cdws)
+    assert done.status == 0
+    return done.dw0
+
+
+def test_state_outlives_power_cycles(tmp_path: Path, caplog: Any) -> None:
+    media = tmp_path / "drive"
+    saved = tmp_path / "drive.extensions.json"
+    with powered(tmp_path, COUNTER, media) as host:
+        assert (counted(host), saved.exists()) == (1, False)
+        assert (counted(host, 0, 1), saved.exists()) == (2, True)
+        assert counted(host) == 3
+        host.rpu.power_off(clean=True)
+    with powered(tmp_path, COUNTER, media) as host:
+        assert counted(host) == 4
+        host.rpu.power_off(clean=True)
+    with powered(tmp_path, COUNTER, media) as host:
+        assert counted(host) == 5
+        assert counted(host, 1) == 6  # and is no JSON any more
+        host.rpu.power_off(clean=True)
+        assert "the state 'counter' of" in caplog.text and "keys are texts" in caplog.text
+    with powered(tmp_path, COUNTER, media) as host:
+        assert counted(host) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "",
+            r"version 1 of the state 'counter' of .*mine.py, an extension: start it with --extend",
+        ),
+        ('counter = state("counter", version=2, default=dict)', "version 1 .* has version 2 now"),
+    ],
+)
+def test_a_drive_with_state_wants_the_extension(tmp_path: Path, text: str, said: str) -> None:
+    media = tmp_path / "drive"
+    with powered(tmp_path, COUNTER, media) as host:
+        counted(host, 0, 1)
+    with pytest.raises(ExtensionError, match=said), powered(tmp_path, text, media):
+        pass
+
+
+def test_state_moves_with_the_drive(tmp_path: Path) -> None:
+    with extended(tmp_path, COUNTER) as source:
+        source.enable()
+        assert counted(source) == 1 and counted(source) == 2
+        state = save(source)
+        with extended(tmp_path, COUNTER) as host:
+            host.memory.view[:] = source.memory.view
+            host.admin = source.admin
+            load(host, state)
+            assert counted(host) == 3
+        with Host() as host, pytest.raises(OSError, match=r"state 'counter' of .*mine.py"):
+            load(host, state)
+
+
+def test_what_an_extension_reads_takes_its_modelled_time(tmp_path: Path) -> None:
+    text = """
+    @io_command(0xA0, name="Time", data="none")
+    def time(drive, command):
+        before = drive.now()
+        yield drive.read(command.nsid, 0)
+        return drive.now() - before
+    """
+    with Host(settings=settings(tmp_path, text, modelled())) as host:
+        host.enable()
+        queue = host.create_io_queue()
+        assert host.command(queue, WRITE, nsid=1).status == 0
+        taken = host.command(queue, 0xA0, nsid=1).dw0
+        assert taken > PROFILE.read_command_ns  # of blocks in the write buffer
+
+
+def test_an_extension_follows_the_rules_of_zones(tmp_path: Path) -> None:
+    with zones.powered(settings=settings(tmp_path, SCRUB)) as host:
+        queue = host.io[1]
+        host.put(b"\x11")
+        assert host.command(queue, 0xA1, nsid=1, cdws=(0, 0, 1)).status == 0
+        assert host.command(queue, 0xA1, nsid=1, cdws=(0,)).status == Status.ZONE_INVALID_WRITE
+        assert host.command(queue, 0xA0, nsid=1, cdws=(0, 0, 2)).dw0 == 1

@@ -1,10 +1,11 @@
 """Drives with extensions, which a test writes."""
 
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from potash_firmware import extensions
+from potash_firmware import extension_files
 from potash_firmware.rpu.settings import RpuSettings
 from support.nvme_host import Host
 
@@ -18,7 +19,12 @@ def written(folder: Path, text: str, name: str = "mine.py") -> str:
     return str(path)
 
 
-def extended(folder: Path, text: str, **settings: Any) -> Host:
+def settings(folder: Path, text: str, others: RpuSettings | None = None) -> RpuSettings:
+    """The settings of a drive with that extension. Raises ExtensionError."""
+    loaded = extension_files.load([written(folder, text)])
+    return replace(others or RpuSettings(), extensions=loaded)
+
+
+def extended(folder: Path, text: str, **others: Any) -> Host:
     """A host of a drive with that extension. Raises ExtensionError."""
-    loaded = extensions.load([written(folder, text)])
-    return Host(settings=RpuSettings(extensions=loaded), **settings)
+    return Host(settings=settings(folder, text), **others)

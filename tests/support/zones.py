@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
+from potash_firmware.rpu.settings import RpuSettings
 from support.nvme_host import DATA, Cqe, Host
 
 FLUSH, WRITE, READ, UNCORRECTABLE, COMPARE, ZEROES, DEALLOCATE, VERIFY, COPY = (
@@ -33,9 +34,11 @@ def shape(zones: int = 8) -> NamespaceShape:
 
 
 @contextmanager
-def powered(path: Path | None = None, zones: int = 8) -> Iterator[Host]:
+def powered(
+    path: Path | None = None, zones: int = 8, settings: RpuSettings | None = None
+) -> Iterator[Host]:
     """A drive with one zoned namespace, enabled with all command sets, and I/O queue 1."""
-    with Drive.open(path, (shape(zones),)) as drive, Host(drive=drive) as host:
+    with Drive.open(path, (shape(zones),)) as drive, Host(settings=settings, drive=drive) as host:
         host.css = 6
         host.enable()
         host.create_io_queue()

@@ -71,6 +71,11 @@ class Drive:
         return None if self._paths is None or self.read_only else self._paths.time
 
     @property
+    def extension_states(self) -> Path | None:
+        """The path of the states of extensions; None for a drive in memory."""
+        return None if self._paths is None else self._paths.extensions
+
+    @property
     def block_sizes(self) -> dict[int, int]:
         """Bytes of a block, by identifier."""
         return {nsid: shape.block_size for nsid, shape in blocks_of(self.shapes).items()}

@@ -263,10 +263,15 @@ def write_list(path: Path, listed: Listed) -> None:
             for name, value in shape._asdict().items()
             if name in _ALWAYS or value != NamespaceShape._field_defaults[name]
         ]
+    replace_file(path, "\n".join(lines) + "\n")
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Have a file with that text; it is there whole, or not at all. Raises MediaError."""
     new = path.with_name(path.name + ".new")
     try:
         with new.open("w") as file:
-            file.write("\n".join(lines) + "\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         new.rename(path)

@@ -24,6 +24,7 @@ from potash_firmware.rpu.accelerators.write_back import WriteBacks
 from potash_firmware.rpu.compute.engine import ProgramEngine, Shared
 from potash_firmware.rpu.compute.state import Compute
 from potash_firmware.rpu.deadlines import Deadlines, GuestClock
+from potash_firmware.rpu.extension_state import States
 from potash_firmware.rpu.faults import Faults
 from potash_firmware.rpu.features.persistence import Persistence
 from potash_firmware.rpu.features.table import Limits
@@ -226,6 +227,7 @@ class Controller:
             self.telemetry,
             self.lba_status,
             self.placement,
+            States(settings.extensions.states if settings.extensions else {}, board.drive),
             self.smart_log,
             self.began,
             clock,

@@ -18,15 +18,18 @@ from nvme_spec.logs import CommandEffects
 from nvme_spec.opcodes import AdminOpcode
 from nvme_spec.queues import STATUS_MASK
 from nvme_spec.status import NvmeError, Status
-from potash_firmware import extensions
+from nvme_spec.words import Word
+from nvme_spec.words import field as bits
+from potash_device.controller.queues import SubmissionQueue
+from potash_firmware import extension_files, extensions
+from potash_firmware.extension_files import limited, why
 from potash_firmware.extensions import (
     ExtensionError,
     Extensions,
     Registered,
     RegisteredCommand,
+    RegisteredFeature,
     RegisteredPage,
-    limited,
-    why,
 )
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS, log_pages
 from potash_firmware.rpu.admin.log_pages import PAGES, Page, Scope
@@ -36,8 +39,8 @@ from potash_firmware.rpu.command_sets import COMMANDS
 from potash_firmware.rpu.commands import Commands
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import NO_EFFECT, Handler, NamespaceUse, Row, Table
-from potash_firmware.rpu.namespaces.inventory import AnyNamespace
-from potash_firmware.rpu.namespaces.memory import ComputeNamespace, MemoryNamespace
+from potash_firmware.rpu.extension_drive import Drive, Request
+from potash_firmware.rpu.features.table import FEATURES, Feature, Limits, Value
 
 log = logging.getLogger(__name__)
 
@@ -46,49 +49,6 @@ T = TypeVar("T")
 
 LARGEST_RESULT = (1 << 64) - 1
 """Dwords 0 and 1 of a completion."""
-
-
-class Request:
-    """Steps of the drive for which a function of an extension waits."""
-
-    def __init__(self, steps: Callable[[], Generator[Any, Any, Any]]) -> None:
-        self.steps = steps
-
-
-class Namespace:
-    """A namespace, as an extension sees it."""
-
-    def __init__(self, namespace: AnyNamespace) -> None:
-        self.nsid, self.command_set = namespace.nsid, namespace.csi
-        match namespace:
-            case ComputeNamespace():
-                self.block_size, self.blocks = 1, 0
-            case MemoryNamespace():
-                self.block_size, self.blocks = 1, namespace.size
-            case _:
-                self.block_size, self.blocks = namespace.block_size, namespace.blocks
-
-
-class Drive:
-    """A `potash_firmware.extensions.Drive`."""
-
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
-
-    @property
-    def namespaces(self) -> dict[int, extensions.Namespace]:
-        return {nsid: Namespace(one) for nsid, one in self._controller.namespaces.attached.items()}
-
-    def now(self) -> int:
-        return self._controller.deadlines.clock.now()
-
-    def log(self, text: str) -> None:
-        log.info("%s", text)
-
-    def notify(self, page: int, info: int = 0) -> bool:
-        if not (0 <= page <= 0xFF and 0 <= info <= 0xFF):
-            raise ValueError(f"event {info!r} of log page {page!r} does not exist")
-        return self._controller.alerts.vendor(info, page)
 
 
 class Extended:
@@ -108,8 +68,10 @@ class Extended:
                 raise _conflict(command, f"I/O opcode {opcode:02X}h", row.opcode)
         for lid, page in registered.pages.items():
             if lid in PAGES:
-                name = next(one for one in PAGES if one == lid)
-                raise _conflict(page, f"log page {lid:02X}h", name)
+                raise _conflict(page, f"log page {lid:02X}h", _key(PAGES, lid))
+        for fid, feature in registered.features.items():
+            if fid in FEATURES:
+                raise _conflict(feature, f"feature {fid:02X}h", _key(FEATURES, fid))
 
     def admin(self, table: Table) -> Table:
         """The Admin commands of a drive, and those of its extensions."""
@@ -175,7 +137,7 @@ class Extended:
         length: int,
         generator: Generator[Any, Any, Any],
     ) -> Steps:
-        result = yield from self._steps(registered, generator)
+        result = yield from self._steps(registered, generator, command.queue)
         return self._finished(controller, command, registered, length, result)
 
     def _finished(
@@ -206,7 +168,10 @@ class Extended:
         return data
 
     def _steps(
-        self, registered: Registered, generator: Generator[Any, Any, Any]
+        self,
+        registered: Registered,
+        generator: Generator[Any, Any, Any],
+        queue: SubmissionQueue,
     ) -> Generator[Any, Any, Any]:
         """The steps of a function that waits, each watched; the result is the function's."""
         value: Any = None
@@ -225,12 +190,12 @@ class Extended:
                     raise _failure(registered, what)
                 value, error = None, None
                 try:
-                    value = yield from request.steps()
+                    value = yield from request.steps(queue)
                 except NvmeError as failed:
                     error = failed
         finally:
             try:
-                limited(extensions.STEP_LIMIT, generator.close)
+                limited(extension_files.STEP_LIMIT, generator.close)
             except BaseException as failed:  # noqa: BLE001 - it is a user's code
                 _failure(registered.name, why(failed, registered.file))
 
@@ -241,12 +206,34 @@ class Extended:
 
         return Page(Scope.CONTROLLER, make)
 
+    def attach(self, controller: Controller, tables: Mapping[CommandSet, Table]) -> None:
+        """The drive has these extensions; `tables` are its I/O commands."""
+        self.drive = Drive(controller, tables, controller.persistence.states)
+        controller.features.rows = dict(controller.features.rows) | {
+            fid: self._feature(one) for fid, one in self.registered.features.items()
+        }
+
     def commands(self, controller: Controller, *args: Any, **kwargs: Any) -> Commands:
         """The commands of a controller, which these extensions observe if they have to."""
-        self.drive = Drive(controller)
         if not self.registered.completed:
             return Commands(controller, *args, **kwargs)
         return _ObservedCommands(controller, *args, **kwargs, extended=self)
+
+    def _feature(self, feature: RegisteredFeature) -> Feature:
+        def check(value: Value, nsid: int, limits: Limits) -> None:
+            new = value.data.ljust(feature.size, b"\0") if feature.size else value.dword
+            self.call(feature, feature.function, self.drive, new)
+
+        default, size = feature.default, feature.size
+        return Feature(
+            _Whole,
+            default=lambda dword: default if isinstance(default, int) else 0,
+            default_data=lambda nsid, limits: default if isinstance(default, bytes) else b"",
+            check=check,
+            taken=lambda dword: size,
+            given=lambda dword: size,
+            saveable=feature.saved,
+        )
 
     def call(
         self, registered: Registered, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
@@ -255,8 +242,9 @@ class Extended:
 
         Raises NvmeError, and StopIteration where a generator ends.
         """
+        self.drive.changed()
         try:
-            return limited(extensions.STEP_LIMIT, function, *args, **kwargs)
+            return limited(extension_files.STEP_LIMIT, function, *args, **kwargs)
         except StopIteration:
             raise
         except NvmeError as error:
@@ -298,6 +286,17 @@ def _failure(what: object, reason: str) -> NvmeError:
     """The error of a command whose function has failed, which is logged."""
     log.error("%s: %s", what, reason)
     return NvmeError(Status.INTERNAL_ERROR, f"{what}: {reason}", dnr=False)
+
+
+class _Whole(Word):
+    """The dword of a feature, which is one number."""
+
+    value = bits(0, 31)
+
+
+def _key(table: Mapping[int, object], number: int) -> int:
+    """The key of a table that equals the number, and has a name."""
+    return next(one for one in table if one == number)
 
 
 def _conflict(registered: Registered, what: str, builtin: object) -> ExtensionError:

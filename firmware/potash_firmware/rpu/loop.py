@@ -91,13 +91,12 @@ class Rpu:
         if settings.placement is not None:
             admin |= PLACEMENT_ADMIN
             commands = {**COMMANDS, CommandSet.NVM: COMMANDS[CommandSet.NVM] | PLACEMENT_IO}
-        made: Callable[..., Commands] = Commands
+        extended = None
         if settings.extensions is not None:
             from potash_firmware.rpu.extended import Extended
 
             extended = Extended(settings.extensions)
             admin, commands = extended.admin(admin), extended.io(commands)
-            made = extended.commands
         self.controller = Controller(board, settings, apu, engine, support(admin, commands), clock)
         self._engine = engine
         self.lifecycle = Lifecycle(self.controller, on_reset=self._session_ended, clock=clock)
@@ -116,7 +115,11 @@ class Rpu:
             from potash_firmware.rpu.command_sets.timed import timed  # NumPy
 
             commands = timed(commands)
-        self._commands = made(
+        make: Callable[..., Commands] = Commands
+        if extended is not None:
+            extended.attach(self.controller, commands)
+            make = extended.commands
+        self._commands = make(
             self.controller,
             self.lifecycle,
             self._interrupts,

@@ -15,7 +15,7 @@ from potash_device.media.errors import MediaError
 from potash_firmware.rpu.admin import placement
 from potash_firmware.rpu.command import Command, Result, Steps
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.features.table import Feature, row
+from potash_firmware.rpu.features.table import Feature
 from potash_firmware.rpu.features.values import MILLISECOND
 from potash_firmware.rpu.namespaces.namespace import Namespace, flushing
 from potash_firmware.rpu.scheduler import Wait, never
@@ -111,7 +111,7 @@ def get_features(controller: Controller, command: Command) -> Result:
 
 def _row(controller: Controller, fid: int) -> Feature:
     """Raises NvmeError where there is no such feature."""
-    feature = row(fid)
+    feature = controller.features.row(fid)
     if feature.placement and controller.placement is None:
         raise NvmeError(Status.INVALID_FIELD, f"there is no feature {fid:#x}")
     return feature

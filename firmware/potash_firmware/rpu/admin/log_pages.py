@@ -27,7 +27,7 @@ from potash_firmware.rpu.admin import placement
 from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.command_sets import compute
 from potash_firmware.rpu.controller import Controller
-from potash_firmware.rpu.features.table import FEATURES, Feature
+from potash_firmware.rpu.features.table import Feature
 from potash_firmware.rpu.logs.persistent_events import SIZE_LIMIT
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 
@@ -351,7 +351,7 @@ PAGES: dict[int, Page] = {
         lambda controller, *_: logs.encode_dword_log(
             {
                 fid: _feature_effect(row)
-                for fid, row in FEATURES.items()
+                for fid, row in controller.features.rows.items()
                 if not (row.placement and controller.placement is None)
             }
         ),

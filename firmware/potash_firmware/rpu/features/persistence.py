@@ -19,6 +19,7 @@ from potash_device.media.errors import MediaError
 from potash_device.media.sidecar import Sidecar
 from potash_device.saved import Section
 from potash_firmware.rpu import placement as placements
+from potash_firmware.rpu.extension_state import States
 from potash_firmware.rpu.features import values
 from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.logs import health, namespaces
@@ -61,6 +62,7 @@ class Persistence:
     telemetry: Telemetry
     lba_status: LbaStatus
     placement: Placement | None
+    states: States
     smart: Callable[[], SmartLog]
     began: Callable[[], None]
     clock: Callable[[], float]
@@ -72,7 +74,8 @@ class Persistence:
     """A record is being written."""
 
     def restore(self) -> None:
-        """Remember, as the sidecar has it."""
+        """Remember, as the sidecar has it. Raises ExtensionError where it has the state of an
+        extension that is not loaded."""
         self.health.restore(self.sidecar.get(health.SECTION), self.errors)
         saved = self.sidecar.get(values.SECTION)
         self.features.restore(saved or [])
@@ -81,6 +84,7 @@ class Persistence:
         self.lba_status.restore(self.sidecar.get(namespaces.SECTION))
         if self.placement is not None:
             self.placement.restore(self.sidecar.get(placements.SECTION))
+        self.states.restore()
 
     def power_on(self) -> bool:
         """Remember, and count this power cycle; whether the last one ended as it should."""
@@ -168,7 +172,7 @@ class Persistence:
     def _activity(self) -> int:
         """Changes with every counter that is worth a record."""
         counted = self.health.reads + self.health.writes + self.errors.count
-        return counted + self.events.added + self.telemetry.changes
+        return counted + self.events.added + self.telemetry.changes + self.states.changes
 
     def _snapshot(self) -> None:
         """The health log as it is now, among the persistent events."""
@@ -182,6 +186,7 @@ class Persistence:
         self.sidecar.put(namespaces.SECTION, self.lba_status.generation)
         if self.placement is not None:
             self.sidecar.put(placements.SECTION, self.placement.state())
+        self.states.record()
 
     def _start_saving(self) -> None:
         if not self.saving:
@@ -197,3 +202,7 @@ class Persistence:
             self.sidecar.save()
         except MediaError:
             pass  # The sidecar has said so; what comes later may have better luck.
+        try:
+            self.states.save()
+        except MediaError as error:
+            log.error("the states of extensions are not saved: %s", error.strerror)

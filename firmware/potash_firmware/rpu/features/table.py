@@ -118,13 +118,14 @@ class Feature:
         return found
 
 
-def _refuse(detail: str) -> NvmeError:
+def refuse(detail: str) -> NvmeError:
+    """The error of a value that the device does not take."""
     return NvmeError(Status.INVALID_FIELD, detail=detail)
 
 
 def _check_power(value: Value, nsid: int, limits: Limits) -> None:
     if features.PowerManagement(value.dword).ps:
-        raise _refuse("there is one power state, 0")
+        raise refuse("there is one power state, 0")
 
 
 def _check_ranges(value: Value, nsid: int, limits: Limits) -> None:
@@ -136,9 +137,9 @@ def _check_ranges(value: Value, nsid: int, limits: Limits) -> None:
     ]
     for one in ranges:
         if features.RangeType.PAGE_OR_SWAP_FILE < one.type < features.FIRST_VENDOR_RANGE_TYPE:
-            raise _refuse(f"range type {one.type:#x} is reserved")
+            raise refuse(f"range type {one.type:#x} is reserved")
         if not one.nlb:
-            raise _refuse("a range has no blocks")
+            raise refuse("a range has no blocks")
         if one.slba + one.nlb > limits.blocks(nsid):
             raise NvmeError(
                 Status.LBA_OUT_OF_RANGE,
@@ -162,7 +163,7 @@ def _check_threshold_asked(value: Value, nsid: int, limits: Limits) -> None:
 def _check_thermometer(dword: int, selectable: tuple[int, ...]) -> None:
     word = features.TemperatureThreshold(dword)
     if word.tmpsel not in selectable or word.thsel > features.ThresholdType.UNDER:
-        raise _refuse("there is one temperature, the composite one")
+        raise refuse("there is one temperature, the composite one")
 
 
 def _default_threshold(dword: int) -> int:
@@ -179,13 +180,13 @@ def _only_one_thermometer(dword: int) -> int:
 
 def _check_error_recovery(value: Value, nsid: int, limits: Limits) -> None:
     if features.ErrorRecovery(value.dword).dulbe and not limits.knows_deallocated(nsid):
-        raise _refuse("reading a deallocated block is no error here")
+        raise refuse("reading a deallocated block is no error here")
 
 
 def _check_queues(value: Value, nsid: int, limits: Limits) -> None:
     wanted = features.NumberOfQueues(value.dword)
     if 0xFFFF in (wanted.nsq_z, wanted.ncq_z):
-        raise _refuse("65536 queues are more than the identifiers allow")
+        raise refuse("65536 queues are more than the identifiers allow")
     if limits.io_queues_exist():
         raise NvmeError(
             Status.COMMAND_SEQUENCE_ERROR, detail="the number of queues is set before any is made"
@@ -194,7 +195,7 @@ def _check_queues(value: Value, nsid: int, limits: Limits) -> None:
 
 def _check_vector(value: Value, nsid: int, limits: Limits) -> None:
     if features.InterruptVectorConfiguration(value.dword).iv >= limits.vectors:
-        raise _refuse(f"there are {limits.vectors} interrupt vectors")
+        raise refuse(f"there are {limits.vectors} interrupt vectors")
 
 
 def _whole_steps(dword: int) -> int:
@@ -207,15 +208,15 @@ def _check_thermal_management(value: Value, nsid: int, limits: Limits) -> None:
     word = features.HostControlledThermalManagement(value.dword)
     given = [one for one in (word.tmt1, word.tmt2) if one]
     if not all(LOWEST_THRESHOLD <= one <= HIGHEST_THRESHOLD for one in given):
-        raise _refuse(f"thresholds are {LOWEST_THRESHOLD} to {HIGHEST_THRESHOLD} Kelvin")
+        raise refuse(f"thresholds are {LOWEST_THRESHOLD} to {HIGHEST_THRESHOLD} Kelvin")
     if len(given) == 2 and word.tmt1 >= word.tmt2:
-        raise _refuse("the first threshold is not below the second one")
+        raise refuse("the first threshold is not below the second one")
 
 
 def _check_behavior(value: Value, nsid: int, limits: Limits) -> None:
     behavior = features.HostBehavior(value.data.ljust(features.HostBehavior.SIZE, b"\0"))
     if max(behavior.acre, behavior.etdas, behavior.lbafee) > 1:
-        raise _refuse("a behavior is neither enabled nor disabled")
+        raise refuse("a behavior is neither enabled nor disabled")
 
 
 def _check_write_protection(value: Value, nsid: int, limits: Limits) -> None:
@@ -223,7 +224,7 @@ def _check_write_protection(value: Value, nsid: int, limits: Limits) -> None:
         features.NamespaceWriteProtection(value.dword).wps
         > features.WriteProtectionState.WRITE_PROTECT
     ):
-        raise _refuse("a namespace is write-protected or not; there are no other states")
+        raise refuse("a namespace is write-protected or not; there are no other states")
 
 
 def _check_combination(value: Value, nsid: int, limits: Limits) -> None:
@@ -356,11 +357,3 @@ FEATURES: dict[int, Feature] = {
     ),
 }
 """Every feature that the device has."""
-
-
-def row(fid: int) -> Feature:
-    """The feature's row. Raises NvmeError when there is none."""
-    feature = FEATURES.get(fid)
-    if feature is None:
-        raise _refuse(f"there is no feature {fid:#x}")
-    return feature

@@ -9,7 +9,7 @@ Source: NVM Express Base Specification 2.0, section 4.4 (feature values), 5.15 (
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from nvme_spec.features import (
@@ -24,7 +24,7 @@ from nvme_spec.features import (
 )
 from nvme_spec.status import NvmeError, Status
 from potash_device.saved import Number, Section
-from potash_firmware.rpu.features.table import FEATURES, Feature, Limits, Value, row
+from potash_firmware.rpu.features.table import FEATURES, Feature, Limits, Value, refuse
 from potash_wire.records import U8, U32
 
 log = logging.getLogger(__name__)
@@ -68,6 +68,8 @@ class Features:
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
         self._limits = limits
         self._clock = clock
+        self.rows: Mapping[int, Feature] = FEATURES
+        """Every feature of the drive."""
         self._values: dict[Key, Value] = {}
         self._saved: dict[Key, Value] = {}
         self._reset_at = self._timestamp_since = 0.0
@@ -82,6 +84,13 @@ class Features:
         self.dulbe: frozenset[int] = frozenset()
         """Namespaces of which reading a deallocated or unwritten block is an error."""
         self.reset()
+
+    def row(self, fid: int) -> Feature:
+        """The feature's row. Raises NvmeError when there is none."""
+        feature = self.rows.get(fid)
+        if feature is None:
+            raise refuse(f"there is no feature {fid:#x}")
+        return feature
 
     def reset(self) -> None:
         """Back to what was saved, or else to the defaults."""
@@ -146,7 +155,7 @@ class Features:
         self.reset()
 
     def _restore_one(self, fid: int, dword: int, nsid: int, data: str) -> None:
-        feature = FEATURES.get(fid)
+        feature = self.rows.get(fid)
         if feature is None or not (feature.saveable or feature.persistent):
             return
         if feature.namespace_specific and not self._limits.blocks(nsid):
@@ -160,7 +169,7 @@ class Features:
 
     def _checked(self, fid: int, _: int, nsid: int, dword: int, data: bytes) -> tuple[Key, Value]:
         """The value of a record. Raises NvmeError and ValueError."""
-        feature = row(fid)
+        feature = self.row(fid)
         value = Value(dword & feature.mask, data[: feature.given(dword)])
         feature.check(value, nsid, self._limits)
         return _key(fid, feature, dword, nsid), value
@@ -180,7 +189,7 @@ class Features:
 
         Raises NvmeError, having stored nothing.
         """
-        feature = row(fid)
+        feature = self.row(fid)
         if save and not feature.saveable:
             raise NvmeError(
                 Status.FEATURE_NOT_SAVEABLE, detail=f"feature {fid:#x} outlives no power cycle"
@@ -217,7 +226,7 @@ class Features:
 
         Raises NvmeError.
         """
-        feature = row(fid)
+        feature = self.row(fid)
         feature.check_selector(Value(dword), nsid, self._limits)
         value = self._read(select, fid, feature, dword, nsid)
         length = feature.given(dword)

@@ -45,6 +45,8 @@ STATE_LIMIT = 64 << 20
 
 RECORD = "drive"
 """The section that is a record: `SavedDrive`."""
+EXTENSIONS = "extensions"
+"""The section of the states of extensions, of a drive that has some."""
 _APU = "apu-"
 """Begins the names of what accelerators hold."""
 
@@ -155,6 +157,8 @@ def save(
         unreported=controller.unreported,
     )
     sections = {RECORD: [encode(drive)]}
+    if states := controller.persistence.states.encode():
+        sections[EXTENSIONS] = [states]
     for name, media in _memories(controller).items():
         sections[name] = pieces_of(media)
     return join(sections)
@@ -163,13 +167,16 @@ def save(
 class Loadable:
     """A state that a drive can go on with, as far as can be seen without touching anything.
 
-    Raises ValueError for what is none, and for the state of another drive.
+    Raises ValueError for what is none, for the state of another drive, and for one of extensions
+    that this drive does not have.
     """
 
     def __init__(self, controller: Controller, state: Buffer) -> None:
         sections = split(state)
         self.drive = decode(SavedDrive, sections.pop(RECORD, b""), STATE_LIMIT)
         self.health: SavedHealth = exactly(SavedHealth, dict(self.drive.health))
+        self.states = sections.pop(EXTENSIONS, b"{}")
+        controller.persistence.states.load(self.states, only_check=True)
         self.contents = sections
         for what, theirs, ours in (
             ("another identity", self.drive.identity, _identity(controller)),
@@ -248,6 +255,7 @@ class Loadable:
         firmware.next = drive.next_slot if drive.next_slot in slots else None
         controller.health.restore(self.health, controller.errors)
         controller.thermal.update()
+        controller.persistence.states.load(self.states)
 
 
 def memory_size(controller: Controller) -> int:

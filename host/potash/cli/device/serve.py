@@ -32,11 +32,11 @@ from potash_device.media import shapes
 from potash_device.media.drive import Drive
 from potash_device.media.errors import MediaError
 from potash_device.pcie.bar_memory import require_size
-from potash_firmware import extensions
 from potash_firmware.apu.config import RangeBlocks, RangeUnit
 from potash_firmware.boot import Device, StopSignals, run_until
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.confinement import be_undumpable
+from potash_firmware.extension_files import load
 from potash_firmware.extensions import ExtensionError
 from potash_firmware.settings import PROFILES, DeviceSettings
 
@@ -131,7 +131,7 @@ def serve(ctx: click.Context, config_file: Path | None, print_config: bool) -> N
     settings = device_settings(wanted)
     if section.extensions:
         try:
-            loaded = extensions.load(section.extensions)
+            loaded = load(section.extensions)
         except ExtensionError as error:
             raise PotashError(str(error)) from None
         settings = replace(settings, rpu=replace(settings.rpu, extensions=loaded))

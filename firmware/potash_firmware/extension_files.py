@@ -1,0 +1,135 @@
+"""Loading of extensions (`potash_firmware.extensions`), and the time limit of their functions."""
+
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from itertools import count
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from potash_firmware import extensions
+from potash_firmware.extensions import ExtensionError, Extensions
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+GROUP = "potash.extensions"
+"""The group of entry points by which packages provide extensions: a name, and a module."""
+
+STEP_LIMIT = 1.0
+"""Seconds that a function, or a step of a generator, may take."""
+IMPORT_LIMIT = 60.0
+"""Seconds that the import of a file may take."""
+REPEAT = 0.05
+"""Seconds after which a function that goes on nevertheless is interrupted again."""
+
+
+class TookTooLong(BaseException):
+    """A function is interrupted; no Exception, so that it does not handle it by mistake."""
+
+
+_active = False
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    if _active:
+        raise TookTooLong
+
+
+def limited(seconds: float, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function, which a signal interrupts after so many seconds. Raises TookTooLong.
+
+    Only Python code of the process's main thread can be interrupted; another thread has no limit.
+    """
+    global _active
+    if threading.current_thread() is not threading.main_thread():
+        return function(*args, **kwargs)
+    signal.signal(signal.SIGALRM, _interrupt)
+    _active = True
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT)
+            return function(*args, **kwargs)
+        finally:
+            _active = False
+    finally:  # also where the signal came in the line before
+        _active = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+_numbers = count()
+
+
+def load(sources: Iterable[str]) -> Extensions:
+    """Import extensions: paths of Python files, or names of the entry points of packages.
+
+    Raises ExtensionError, with the file and the line.
+    """
+    before, made = extensions.registering, Extensions()
+    extensions.registering = made
+    try:
+        for source in sources:
+            made.sources = (*made.sources, source)
+            try:
+                limited(IMPORT_LIMIT, _import, source)
+            except BaseException as error:  # noqa: BLE001 - it is a user's code
+                file = str(Path(source).absolute()) if is_file(source) else ""
+                raise ExtensionError(f"the extension {source}: {why(error, file)}") from None
+    finally:
+        extensions.registering = before
+    return made
+
+
+def is_file(source: str) -> bool:
+    """True for the path of a file, and False for the name of an entry point."""
+    return source.endswith(".py") or "/" in source
+
+
+def _import(source: str) -> None:
+    if not is_file(source):
+        from importlib import metadata  # takes longer than all else here
+
+        points = metadata.entry_points(group=GROUP, name=source)
+        if not points:
+            raise ExtensionError("no installed package has an extension of that name")
+        for point in points:
+            sys.modules.pop(point.module, None)  # it registers while it is imported
+            point.load()
+        return
+    path = Path(source).absolute()
+    if not path.is_file():
+        raise ExtensionError("there is no such file")
+    loader = SourceFileLoader(f"potash_extension_{next(_numbers)}_{path.stem}", str(path))
+    spec = spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = sys.modules[loader.name] = module_from_spec(spec)
+    sys.path.append(str(path.parent))  # for modules beside it
+    try:
+        loader.exec_module(module)
+    finally:
+        sys.path.pop()
+
+
+_OWN = (__file__, extensions.__file__)
+"""Files that a failure of an extension is not blamed on."""
+
+
+def why(error: BaseException, file: str = "") -> str:
+    """The reason of a failure, with the line where it happened, in `file` if that has to do with
+    it."""
+    said = str(error) or type(error).__name__
+    if isinstance(error, TookTooLong):
+        said = "it takes too long, and was interrupted"
+    elif not isinstance(error, ExtensionError) and str(error):
+        said = f"{type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}: {said}"
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename not in _OWN]
+    own = [one for one in frames if one.filename == file] or [
+        one for one in frames if not one.filename.startswith("<")
+    ]
+    return f"{own[-1].filename}, line {own[-1].lineno}: {said}" if own else said

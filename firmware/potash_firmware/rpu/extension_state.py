@@ -1,0 +1,119 @@
+"""The state of extensions, which outlives power cycles in a file beside the media, and moves with
+the drive.
+
+The file is JSON: by the name of a state its version, the file that declared it, and its value. A
+drive whose file has a state that no extension declares is not used: what that extension means by
+it would be lost.
+"""
+
+import errno
+import json
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from potash_device.media.drive import Drive
+from potash_device.media.errors import MediaError
+from potash_device.media.shapes import replace_file
+from potash_device.saved import read_json
+from potash_firmware.extensions import MOST_STATE_BYTES, DriveState, ExtensionError
+from potash_wire.structures import Buffer
+
+log = logging.getLogger(__name__)
+
+MOST_BYTES = 2 * MOST_STATE_BYTES
+"""Bytes of a file, which may be written with other spaces than those that are counted."""
+
+
+class States:
+    """The states of one drive, which are kept in a file of `drive`, if it has files."""
+
+    def __init__(self, declared: Mapping[str, DriveState[Any]], drive: Drive) -> None:
+        self.declared = declared
+        self.values = {name: one.default() for name, one in declared.items()}
+        self.changes = 0
+        """Grows with each step of an extension, which may change a value."""
+        self._drive = drive
+        self._encoded: dict[str, list[Any]] = {}
+        """Version, source and value, by name."""
+        self._written: dict[str, list[Any]] | None = None
+        self._saving = threading.Lock()
+
+    def restore(self) -> None:
+        """Have the values of the file. Raises ExtensionError if these extensions do not declare
+        them, and MediaError."""
+        path = self._drive.extension_states
+        if path is None:
+            return
+        try:
+            data = path.read_bytes() if path.exists() else b"{}"
+        except OSError as error:
+            raise MediaError(error.errno, f"cannot read {path}: {error.strerror}") from None
+        try:
+            self.load(data)
+        except ExtensionError as error:
+            raise ExtensionError(f"{error}, or delete {path} to begin without it") from None
+        except ValueError as error:
+            raise MediaError(errno.EIO, f"{path} is no state of extensions: {error}") from None
+        self._written = self._encoded
+
+    def load(self, data: Buffer, *, only_check: bool = False) -> None:
+        """Have the values that `encode` gave, unless they are `only_check`ed. Raises
+        ExtensionError and ValueError."""
+        found = read_json(data, MOST_BYTES)
+        if not isinstance(found, dict) or not all(
+            isinstance(saved, list) and len(saved) == len(("version", "source", "value"))
+            for saved in found.values()
+        ):
+            raise ValueError("states are lists of version, source and value, by name")
+        values = {}
+        for name, saved in found.items():
+            version, source, values[name] = saved
+            has = f"the drive has version {version} of the state {name!r} of {source}"
+            declared = self.declared.get(name)
+            if declared is None:
+                raise ExtensionError(f"{has}, an extension: start it with --extend and that file")
+            if declared.version != version:
+                raise ExtensionError(
+                    f"{has}, which has version {declared.version} now: use the former"
+                )
+        if only_check:
+            return
+        new = {name: one.default() for name, one in self.declared.items() if name not in values}
+        self.values, self._encoded = {**new, **values}, json.loads(json.dumps(found))
+
+    def record(self) -> None:
+        """Note the values as they are, for `save`. One that cannot be stored stays as it was."""
+        for name, value in self.values.items():
+            one = self.declared[name]
+            try:
+                if name not in self._encoded and value == one.default():
+                    continue  # nothing to lose
+                self._encoded = _copied({**self._encoded, name: [one.version, one.source, value]})
+            except BaseException as error:  # noqa: BLE001 - it is a user's value
+                log.error("the state %r of %s is not saved: %s", name, one.source, error)
+
+    def encode(self) -> bytes:
+        """The values that were noted last; nothing where there are none."""
+        return json.dumps(self._encoded).encode() if self._encoded else b""
+
+    def save(self) -> None:
+        """Write what was noted to the file, which waits. Raises MediaError."""
+        with self._saving:
+            path, encoded = self._drive.extension_states, self._encoded
+            if path is None or self._drive.read_only or encoded == (self._written or {}):
+                return
+            replace_file(path, json.dumps(encoded) + "\n")
+            self._written = encoded
+
+
+def _copied(states: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """States as they are read again. Raises ValueError, and TypeError, for what JSON lacks."""
+    text = json.dumps(states, allow_nan=False).encode()
+    copied: dict[str, list[Any]] = read_json(text, MOST_STATE_BYTES)
+    if copied != states:
+        raise ValueError(
+            "JSON has numbers, texts, booleans, null, lists, and objects whose keys are texts"
+        )
+    return copied
