@@ -28,7 +28,7 @@ from potash.sections import (
 from potash.toml_kinds import ConfigurationError
 from potash.units import human
 from potash_device.media.shapes import DEFAULT_SIZE, MOST_NAMESPACES, NamespaceShape
-from potash_device.vta.config import Config, ConfigError
+from potash_device.vta.config import CORES, Config, ConfigError
 from potash_firmware.apu.config import AcceleratorConfig, Limits
 from potash_firmware.rpu.settings import ComputeSettings
 
@@ -177,7 +177,8 @@ def write(configuration: Configuration) -> str:
         parts.append([f"# No [namespace.1]: {REMEMBERED}."])
     parts += [_written(f"accelerator.{n}", o) for n, o in enumerate(configuration.accelerators)]
     core = [f"{name} = {value}" for name, value in configuration.vta.to_mapping().items()]
-    parts.append([*_written(VTA, VtaSection(configuration.vta_threads)), *core])
+    section = VtaSection(configuration.vta_threads, configuration.vta.name or VtaSection.core)
+    parts.append([*_written(VTA, section), *core])
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
 
@@ -232,7 +233,8 @@ def _vta(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     core = {name: value for name, value in table.items() if name not in own}
     section = _section(VtaSection, {VTA: own}, VTA, folder)
     try:
-        return {"vta": Config.from_mapping(core), "vta_threads": section.threads}
+        found = Config.from_mapping(core, CORES[section.core])
+        return {"vta": found, "vta_threads": section.threads}
     except ConfigError as error:
         raise ConfigurationError(f"[{VTA}]: {error}") from None
 

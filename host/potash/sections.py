@@ -34,6 +34,7 @@ from potash_device.media.shapes import (
     NamespaceShape,
 )
 from potash_device.timing.profile import PROFILES as DRIVES
+from potash_device.vta.config import CORES
 from potash_firmware.apu.config import Limits, RangeUnit
 from potash_firmware.bpf.arena import LEAST_FRAME
 from potash_firmware.bpf.engine import Engine
@@ -321,13 +322,14 @@ class LimitsSection:
 
 @dataclass(frozen=True)
 class VtaSection:
-    """The tensor accelerator: the keys of `vta_config.json`, such as `LOG_BLOCK` (default: the
-    platform's core), and more."""
+    """The tensor accelerator. The keys of `vta_config.json`, such as `LOG_BLOCK`, change `core`."""
 
     # fmt: off
     threads: int | None = key(kinds.count(1, MOST_THREADS), None, "",
         "Threads that execute a stream (default: 2; 1 on a machine with one processor).",
         page="vta.md#several-threads")
+    core: str = key(kinds.choice(tuple(CORES)), "platform", "",
+        "The platform's core, or that of the VTA paper.", page="vta.md#configuration")
     # fmt: on
 
 

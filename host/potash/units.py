@@ -85,6 +85,14 @@ def parse_size(text: str) -> int:
     return int(match[1]) * _UNITS[match[2].upper()]
 
 
+def parse_shape(text: str) -> tuple[int, ...]:
+    """A shape such as 1x224x224x3. Raises ValueError."""
+    extents = text.split("x")
+    if not all(one.isascii() and one.isdigit() and 0 < int(one) < 1 << 31 for one in extents):
+        raise ValueError(f"{text!r} is not a shape; write one as 1x224x224x3")
+    return tuple(map(int, extents))
+
+
 def short(size: int) -> str:
     """A size as `parse_size` reads it, in the largest unit that divides it."""
     unit = next((unit for unit in "TGMK" if size and size % _UNITS[unit] == 0), "")

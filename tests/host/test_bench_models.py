@@ -16,9 +16,9 @@ from potash.cli.device.bench import bench
 from potash.models import networks
 from potash.sdk.errors import PotashError
 from potash.vta.inference import Clocked, Inference, infer
-from potash_device.vta.config import Config
+from potash_device.vta.config import CORES, Config
 from potash_device.vta.core import Core
-from potash_device.vta.timing.parameters import CHISEL, PYNQ, PYNQ_CORE
+from potash_device.vta.timing.parameters import CHISEL, PYNQ
 from potash_device.vta.timing.result import Facts, Moments, Timing
 from potash_firmware.tflite.capi import BuiltinOperator, Node
 from potash_firmware.tflite.delegate import VtaDelegate
@@ -129,7 +129,7 @@ def test_a_model_that_gives_something_else_ends_the_measurement(
 def test_an_idle_core_leaves_its_memory_alone() -> None:
     model = networks.make("conv-conv-add")
     inputs = np.arange(300).astype(np.int8).tobytes()
-    core = models.IdleCore(PYNQ_CORE, memoryview(bytearray(1 << 22)))
+    core = models.IdleCore(CORES["paper"], memoryview(bytearray(1 << 22)))
     with Runtime(core) as runtime:
         loaded = Model(model, delegate=VtaDelegate(runtime), reference=True)
         assert models._run(loaded, inputs) != models._run(
@@ -144,7 +144,7 @@ def stream(*nodes: tuple[int, int]) -> Clocked:
     moments[:, Moments._fields.index("end")] = ends
     facts = np.zeros((len(nodes), len(Facts._fields)), np.int64)
     marks = [Mark(node(operator), at, at + 1) for at, (operator, _) in enumerate(nodes)]
-    return Clocked(Timing(PYNQ_CORE, PYNQ, moments, facts), marks)
+    return Clocked(Timing(CORES["paper"], PYNQ, moments, facts), marks)
 
 
 def node(operator: int) -> Node:

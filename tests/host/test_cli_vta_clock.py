@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as xml
 
+import numpy as np
 import pytest
+from ai_edge_litert import schema_py_generated as schema
 
 from potash.cli.app import run_app
+from potash.models import networks
+from potash.vta.inference import time_nodes
 from potash_device.vta import timing
-from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.config import CORES, Config, MemoryId
 from potash_device.vta.isa import (
     Dependencies,
     Finish,
@@ -23,6 +27,8 @@ from potash_device.vta.isa import (
     encode_stream,
 )
 from potash_device.vta.timing import parameters
+from support.graph_builder import GraphBuilder
+from support.models import ISOLATED, in_this_process
 
 SVG = "{http://www.w3.org/2000/svg}"
 STREAM: list[Instruction] = [
@@ -88,6 +94,80 @@ def test_a_stream_of_one_s_own_is_timed(insns: Path, capsys: pytest.CaptureFixtu
     assert stream["cycles"] == timing.run(Config.default(), parameters.CHISEL, STREAM).cycles
     assert stream["read_bytes"] == 5 * 16 + 3 * 64
     assert stream["written_bytes"] == 2 * 16
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model of CONV_2D, ADD, and a node that the core does not run."""
+    monkeypatch.setattr(ISOLATED, in_this_process)
+    graph = GraphBuilder()
+    x = graph.tensor((1, 6, 6, 8), 0.5, -3)
+    weights = graph.constant(np.ones((16, 1, 1, 8), np.int8), 0.1)
+    y = graph.conv2d(x, weights, None, 1.0, 0)
+    z = graph.add(y, y, 2.0, 0)
+    last = graph.tensor((1, 6, 6, 16))
+    graph.operator(schema.BuiltinOperator.DEQUANTIZE, (z,), last, version=2)
+    path = tmp_path / "mine.tflite"
+    path.write_bytes(graph.finish((x,), (last,)))
+    return path
+
+
+@pytest.mark.parametrize("core", ["platform", "paper"])
+def test_a_model_s_nodes_are_timed_on_any_core(
+    model: Path, core: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--vta-config", core, "--build", "chisel")
+    report = told(capsys, "time", model, *options)
+    found = time_nodes(model.read_bytes(), CORES[core], parameters.CHISEL)
+    assert report["core"] == core
+    assert [one["operator"] for one in report["layers"]] == ["CONV_2D", "ADD", "DEQUANTIZE"]
+    times = [one["time"] for one in report["layers"]]
+    assert [one["cycles"] for one in times[:2]] == [
+        one.time.cycles for one in found.layers[:2] if one.time
+    ]
+    assert report["cycles"] == sum(one["cycles"] for one in times[:2])
+    assert times[2] is report["layers"][2]["gops"] is None
+    assert run_app(["model", "info", str(model), "--time", *options, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["time"] == report
+    assert run_app(["vta", "time", str(model), *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3].endswith("on the CPU: the VTA has no kernel for this operator")
+    assert f"2 of 3 nodes on the VTA: {report['cycles']} cycles" in "\n".join(lines)
+    assert f"the core {core!r}" in "\n".join(lines)
+
+
+def test_the_roofline_of_a_model_has_its_products(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "roofline.svg"
+    assert run_app(["vta", "roofline", str(model), "-o", str(out)]) == 0
+    root = xml.fromstring(out.read_bytes())
+    (circle,) = root.findall(f"{SVG}circle")
+    (hint,) = circle
+    gops = time_nodes(model.read_bytes(), Config.default(), parameters.PYNQ).layers[0].gops
+    assert gops is not None and (hint.text or "").startswith(f"0 CONV_2D: {gops:.1f} GOP/s")
+    assert any((one.text or "").startswith("mine.tflite:") for one in root.iter(f"{SVG}text"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["time", "MODEL", "--layer", "C2"], 2, "MODEL excludes --layer"),
+        (["time", "--shape", "1x2"], 2, "--shape needs MODEL"),
+        (["time", "MODEL", "--shape", "1x2"], 1, "has the shape 1x6x6x8"),
+        (["time", __file__], 1, "test_cli_vta_clock.py: "),
+        (["time", "/dev/null"], 1, "/dev/null: "),
+        (["time", "MODEL", "--vta-config", "board"], 1, "board"),
+        (["roofline", "ADD", "-o", "/dev/null"], 1, "no node multiplies matrices"),
+    ],
+)
+def test_a_model_that_cannot_be_timed_is_named(
+    arguments: list[str], code: int, said: str, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add = model.with_name("add.tflite")
+    add.write_bytes(networks.make("add-16"))
+    given = {"MODEL": str(model), "ADD": str(add)}
+    assert run_app(["vta", *(given.get(one, one) for one in arguments)]) == code
+    found = capsys.readouterr()
+    assert found.out == "" and said in found.err and found.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,16 @@ def test_nothing_is_what_a_device_is_without_options() -> None:
     assert Configuration().vta == Config.default()
 
 
+def test_a_core_is_selected_by_its_name_and_changed_by_keys() -> None:
+    paper = configuration.parse('[vta]\ncore = "paper"', HERE)
+    assert paper.vta == Config(log_uop_buff_size=14) and paper.vta.name == "paper"
+    changed = configuration.parse('[vta]\ncore = "paper"\nLOG_BATCH = 1', HERE)
+    assert changed.vta == Config(log_uop_buff_size=14, log_batch=1) and changed.vta.name is None
+    for one in (paper, changed):
+        assert configuration.parse(configuration.write(one), HERE) == one
+    assert 'core = "paper"' in configuration.write(paper)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -84,7 +84,8 @@ CHEAP = {("demo", "list"), ("drive", "info"), ("vta", "info"), ("vta", "roofline
             tuple(words[1:])
             for block in BLOCKS
             for words in commands(block.script)
-            if words[:1] == ["potash"] and tuple(words[1:3]) in CHEAP and "--insns" not in words
+            if words[:1] == ["potash"] and tuple(words[1:3]) in CHEAP
+            if "--insns" not in words and not any(word.endswith(".tflite") for word in words)
         }
     ),
     ids=" ".join,

@@ -19,6 +19,7 @@ from potash import sdk
 from potash.bench.report import alone, document, paired
 from potash.cli.app import COMMANDS, potash, run_app
 from potash.cli.reports import reports, schema
+from potash.models import networks
 from potash.schema import encode
 from potash.sdk import CommandFailed
 from potash.vm.drive import device_process
@@ -224,11 +225,15 @@ def test_reports_of_the_tensor_accelerator(run: Run, tmp_path: Path) -> None:
 
 
 def test_reports_of_models(run: Run, tmp_path: Path) -> None:
-    model, values = tmp_path / "model", tmp_path / "values"
+    model, values, conv = tmp_path / "model", tmp_path / "values", tmp_path / "conv"
+    conv.write_bytes(networks.make("conv-add"))
     values.write_bytes(bytes(128))
     check("model list", run("model", "list"))
     check("model make", run("model", "make", "add-64", "--output", model))
     check("model info", run("model", "info", model))
+    check("model info", run("model", "info", model, "--time"))
+    check("vta time", run("vta", "time", model, "--vta-config", "paper"))
+    check("vta roofline", run("vta", "roofline", conv, "-o", tmp_path / "r.svg"))
     arguments = ("model", "run", model, "--input", values)
     check("model run", run(*arguments, "--output", tmp_path / "out"))
     check("model run", run(*arguments, "--compare", "--rounding", "single"))
@@ -240,7 +245,7 @@ def test_reports_of_models_that_others_made(run: Run, tmp_path: Path) -> None:
     graph = GraphBuilder()
     x = graph.tensor((1, 4))
     real.write_bytes(graph.finish([x], [graph.relu(x)]))
-    check("model info", run("model", "info", real))
+    check("model info", run("model", "info", real, "--time"))
     (tmp_path / "samples").write_bytes(struct.pack("<8f", *range(8)))
     quantised = run(
         "model", "quantize", real, "--calibration", tmp_path / "samples", "--output", small

@@ -26,8 +26,8 @@ from potash.sweep.points import Point
 from potash.sweep.space import Core, SpaceError
 from potash.sweep.workers import Outcome, Task, carry_out
 from potash.vta.scheduled import SHAPES
-from potash_device.vta.config import Config
-from potash_device.vta.timing.parameters import PYNQ, PYNQ_CORE
+from potash_device.vta.config import CORES, Config
+from potash_device.vta.timing.parameters import PYNQ
 from potash_firmware.vta_runtime.schedules import Conv2d
 from support.processes import descendants
 
@@ -41,7 +41,7 @@ def serially(tasks: Sequence[Task]) -> Iterator[tuple[int, Outcome]]:
         yield at, carry_out(task)
 
 
-def cores(*varied: str, base: Config = PYNQ_CORE) -> list[Core]:
+def cores(*varied: str, base: Config = CORES["paper"]) -> list[Core]:
     return list(space.cores([space.axis(text) for text in varied], base, PYNQ))
 
 
@@ -52,8 +52,8 @@ def test_every_combination_is_a_core_of_its_own() -> None:
     first = found[0]
     assert first.varied == (("block", 8), ("buffers", 0.125), ("bus_bytes", 4), ("clock", 1e8))
     assert (first.config.block_in, first.config.block_out) == (8, 8)
-    assert first.config.log_wgt_buff_size == PYNQ_CORE.log_wgt_buff_size - 3
-    assert first.config.log_uop_buff_size == PYNQ_CORE.log_uop_buff_size
+    assert first.config.log_wgt_buff_size == CORES["paper"].log_wgt_buff_size - 3
+    assert first.config.log_uop_buff_size == CORES["paper"].log_uop_buff_size
     assert (first.parameters.bus_bytes, first.parameters.clock) == (4, 1e8)
 
 
@@ -61,7 +61,7 @@ def test_each_buffer_can_be_set_by_its_size() -> None:
     (core,) = cores("uop=8K", "inp=16K", "wgt=128K", "acc=65536", "batch=2", "block_out=32")
     assert core.reason == ""
     assert core.config == replace(
-        PYNQ_CORE, log_uop_buff_size=13, log_inp_buff_size=14, log_wgt_buff_size=17,
+        CORES["paper"], log_uop_buff_size=13, log_inp_buff_size=14, log_wgt_buff_size=17,
         log_acc_buff_size=16, log_batch=1, log_block_out=5,
     )  # fmt: skip
 
@@ -111,7 +111,7 @@ def test_resnet_18_has_twenty_convolutions() -> None:
 def test_a_network_takes_as_long_as_its_layers_as_often_as_they_occur() -> None:
     (core,) = cores()
     (point,) = points.swept([core], [NETWORK], ["sram"], serially, silent)
-    each = [carry_out(Task(shape, PYNQ_CORE, PYNQ)).cycles for shape in NETWORK.shapes]
+    each = [carry_out(Task(shape, CORES["paper"], PYNQ)).cycles for shape in NETWORK.shapes]
     assert all(cycles and cycles > 0 for cycles in each)
     assert point.cycles == 3 * (each[0] or 0) + (each[1] or 0)
     assert point.latency == point.cycles / 100e6
@@ -146,7 +146,7 @@ def test_a_depthwise_layer_takes_any_blocks() -> None:
     equal, fewer, more = points.swept(
         cores("buffers=1/4", "block_out=16,8,32"), [network], ["sram"], serially, silent
     )
-    assert equal.cycles == carry_out(Task(shape, PYNQ_CORE, PYNQ)).cycles
+    assert equal.cycles == carry_out(Task(shape, CORES["paper"], PYNQ)).cycles
     for point in (equal, fewer, more):
         assert point.cycles is not None
     # Sixteen channels are two blocks of eight.
@@ -223,7 +223,9 @@ def test_processes_of_this_machine_find_the_same_until_one_dies() -> None:
     with workers.local(1) as work:
         assert dict(work(tasks)) == dict(serially(tasks))
         with pytest.raises(PotashError, match="try --jobs 1"):
-            for _ in work([Task(SMALL, PYNQ_CORE, replace(PYNQ, latency=at)) for at in range(64)]):
+            for _ in work(
+                [Task(SMALL, CORES["paper"], replace(PYNQ, latency=at)) for at in range(64)]
+            ):
                 for pid in descendants(os.getpid()):
                     command = Path(f"/proc/{pid}/cmdline").read_bytes()
                     if b"spawn_main" in command:
@@ -321,7 +323,7 @@ def test_a_dask_cluster_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = pytest.raises(PotashError, match=f"no Dask scheduler answers at {nobody}")
     with refused, workers.cluster(nobody):
         pass
-    tasks = [Task(shape, PYNQ_CORE, PYNQ) for shape in NETWORK.shapes]
+    tasks = [Task(shape, CORES["paper"], PYNQ) for shape in NETWORK.shapes]
     with (
         distributed.LocalCluster(
             n_workers=1,

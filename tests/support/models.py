@@ -11,7 +11,7 @@ from potash_firmware.tflite.validation import ModelError
 P = ParamSpec("P")
 Result = TypeVar("Result")
 
-ISOLATED = "potash.cli.device.model.isolated"
+ISOLATED = "potash.cli.device.model_files.isolated"
 
 
 def in_this_process(function: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:

@@ -9,7 +9,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self
@@ -20,6 +20,8 @@ from potash_device.vta.encoding import Depths, InstructionError, Layouts
 ReportedConfig = Annotated[
     Mapping[str, int], "Configuration of the core, by the keys of vta_config.json."
 ]
+
+ReportedCore = Annotated[str | None, "The core's name, platform or paper; null for another core."]
 
 
 class ConfigError(ValueError):
@@ -150,9 +152,10 @@ class Config:
         return cls.from_json(path.read_bytes())
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> "Config":
-        """Read already parsed keys; those of `BOARD_KEYS` are not a core's and are ignored. Raises
-        ConfigError, also for an unknown key."""
+    def from_mapping(cls, values: Mapping[str, Any], base: "Config | None" = None) -> "Config":
+        """Read already parsed keys, which replace those of `base`, by default the platform's core;
+        those of `BOARD_KEYS` are not a core's and are ignored. Raises ConfigError, also for an
+        unknown key."""
         wanted = {key: value for key, value in values.items() if key not in BOARD_KEYS}
         for key, only in FIXED_KEYS.items():
             value = wanted.pop(key, only)
@@ -171,7 +174,7 @@ class Config:
         for key in wanted:
             if key not in known:
                 raise ConfigError(f"{key!r} is not a key of a VTA configuration")
-        config = cls(**{known[key]: value for key, value in wanted.items()})
+        config = replace(base or cls(), **{known[key]: value for key, value in wanted.items()})
         if out_size is not None and out_size != config.log_out_buff_size:
             raise ConfigError(
                 f"LOG_OUT_BUFF_SIZE is {out_size!r}; an output element for each of ACC's "
@@ -182,6 +185,11 @@ class Config:
     def to_mapping(self) -> dict[str, int]:
         """The LOG_* keys and their values, as `from_mapping` reads them."""
         return {field.name.upper(): getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def name(self) -> str | None:
+        """The core's name in `CORES`, if it has one."""
+        return next((name for name, config in CORES.items() if config == self), None)
 
     @property
     def batch(self) -> int:
@@ -278,3 +286,11 @@ def default_threads() -> int:
     """Threads that execute a stream if nothing is said: one, or two where there are two
     processors."""
     return min(2, len(os.sched_getaffinity(0)))
+
+
+CORES: Mapping[str, Config] = {
+    "platform": Config(),
+    "paper": Config(log_uop_buff_size=14),
+}
+"""Cores by name: the platform's, and that of the VTA paper's PYNQ board (section 5), which has 16
+KiB for micro-ops."""

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from csd_spec.reporting import Count, Positive
 from potash_device.trace import COMPUTE
 from potash_firmware.tflite.capi import (
     INIT_FAILED,
@@ -32,6 +31,7 @@ from potash_firmware.tflite.capi import (
     read_node,
     view,
 )
+from potash_firmware.tflite.decisions import NodeReport
 from potash_firmware.tflite.lowering import Refusal, Rounding, Settings
 from potash_firmware.tflite.operators import OPERATORS, lower, lower_later
 from potash_firmware.tflite.operators.added import OperatorError
@@ -62,22 +62,6 @@ _CONSTANT = frozenset({Allocation.MMAP_RO, Allocation.PERSISTENT_RO})
 
 class SplitError(Exception):
     """A partition has some accesses to a variable only; fewer nodes are claimed next time."""
-
-
-class NodeReport(NamedTuple):
-    """A node of a model."""
-
-    graph: Annotated[Count, "Number of the node's subgraph."]
-    node: Annotated[Count, "Number of the node in the subgraph."]
-    operator: Annotated[str, "The operator, by TensorFlow Lite's name."]
-    version: Annotated[Positive, "The operator's version."]
-    on: Annotated[Literal["vta", "cpu"], "The target that runs the node."]
-    reason: Annotated[str | None, "The reason why the VTA does not run it; null if it does."]
-
-    @property
-    def claimed(self) -> bool:
-        """True if the VTA runs the node."""
-        return self.on == "vta"
 
 
 @dataclass(slots=True)
@@ -192,8 +176,13 @@ class VtaDelegate:
     @property
     def streams(self) -> tuple[Stream, ...]:
         """The streams of live interpreters' partitions, in their order."""
-        partitions = (partition for _, partition in self._session.partitions.values())
-        return tuple(stream for partition in partitions for stream in partition.streams)
+        return tuple(stream for _, stream in self.streams_of_graphs)
+
+    @property
+    def streams_of_graphs(self) -> list[tuple[int, Stream]]:
+        """Each of the streams, with the number of the graph that it is of."""
+        kernels = (ffi.from_handle(handle) for handle, _ in self._session.partitions.values())
+        return [(kernel.graph, stream) for kernel in kernels for stream in kernel.partition.streams]
 
     @property
     def left(self) -> Mapping[tuple[int, int], str]:

@@ -23,8 +23,9 @@ import numpy as np
 
 from csd_spec.reporting import Amount, Count
 from potash_firmware.tflite import reference as kernels
-from potash_firmware.tflite.capi import Array
-from potash_firmware.tflite.delegate import NodeReport, SplitError, VtaDelegate
+from potash_firmware.tflite.capi import OPERATOR_NAMES, Array, Node
+from potash_firmware.tflite.decisions import NodeReport
+from potash_firmware.tflite.delegate import SplitError, VtaDelegate
 from potash_firmware.tflite.interpreter import Interpreter
 from potash_firmware.tflite.operators.added import OperatorError
 from potash_firmware.tflite.partition import ShapeError
@@ -327,6 +328,15 @@ def count_macs(interpreter: Any, claimed: Collection[int] = ()) -> int:
         for node in interpreter._get_ops_details()
         if node["index"] not in claimed
     )
+
+
+def macs_of(node: Node) -> int:
+    """The multiply-accumulate operations of a node that a delegate was shown."""
+    inputs, outputs = (
+        [() if tensor is None else tensor.shape for tensor in tensors]
+        for tensors in (node.inputs, node.outputs)
+    )
+    return macs_of_node(OPERATOR_NAMES.get(node.operator, ""), inputs, outputs)
 
 
 def macs_of_node(operator: str, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:

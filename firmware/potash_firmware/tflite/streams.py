@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from potash_device.vta.config import Config
-from potash_device.vta.encoding import WORD_BITS, Field
+from potash_device.vta.encoding import INSTRUCTION_BYTES, WORD_BITS, Field
 from potash_device.vta.isa import Dependencies, Opcode
 from potash_device.vta.stream import POPS, PUSHES, TOKEN_QUEUES, TokenQueue, decode_stream
 from potash_firmware.tflite.capi import Node
@@ -101,7 +101,8 @@ def _cut(code: bytes, config: Config, borders: list[int]) -> list[Piece]:
 
 
 class Mark(NamedTuple):
-    """A node's instructions in a stream: from `first` on, before `end`."""
+    """A node's instructions in a stream: from `first` on, before `end`. The last one has also what
+    ends the stream."""
 
     node: Node
     first: int
@@ -121,7 +122,10 @@ def streams_of(
     """A stream of jobs, of which each is a node's and has so many instructions: as several where it
     has too many micro-ops for one."""
     for piece in split(code, runtime.config, runtime.core.step_limit):
-        yield Stream(piece.code, tuple(_within(_marks(nodes, counts), piece)))
+        marks = list(_within(_marks(nodes, counts), piece))
+        if marks:
+            marks[-1] = marks[-1]._replace(end=len(piece.code) // INSTRUCTION_BYTES)
+        yield Stream(piece.code, tuple(marks))
 
 
 def _marks(nodes: Sequence[Node], counts: Sequence[int]) -> Iterator[Mark]:

@@ -23,10 +23,9 @@ from potash.models import networks, public, resnet
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 from potash.vta.inference import Inference, infer
-from potash_device.vta.config import Config
+from potash_device.vta.config import CORES, Config
 from potash_device.vta.core import Control, Core, Register
 from potash_device.vta.fast.simulator import DIVIDED_AT
-from potash_device.vta.timing.parameters import PYNQ_CORE
 from potash_firmware.apu.models import DRAM_BYTES, Models
 from potash_firmware.tflite.capi import BuiltinOperator, Status, callback, ffi, read_execution_plan
 from potash_firmware.tflite.delegate import VtaDelegate
@@ -152,7 +151,7 @@ def _model(
     rest = _besides(model, inputs, pairs)
     yield alone(name, "besides the streams", "ms", rest)
     if name == RESNET:
-        found = infer(model, inputs, config=PYNQ_CORE)
+        found = infer(model, inputs, config=CORES["paper"])
         yield from breakdown(name, found, statistics.median(rest) / 1e3)
 
 

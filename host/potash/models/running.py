@@ -50,7 +50,7 @@ Tensor = Annotated[TensorReport, Form(title="Tensor")]
 Node = Annotated[NodeReport, Form(title="Node")]
 
 
-class ModelInfo(NamedTuple):
+class Description(NamedTuple):
     """Inputs, outputs and nodes of a model."""
 
     bytes: Annotated[Count, "Size of the model in bytes."]
@@ -100,11 +100,11 @@ class ComparedTensor(TensorReport):
     pairs: Annotated[Sequence[Difference], "One for each pair of targets."]
 
 
-def describe(model: bytes, config: Config, rounding: Rounding = Rounding.EXACT) -> ModelInfo:
+def describe(model: bytes, config: Config, rounding: Rounding = Rounding.EXACT) -> Description:
     """The inputs, outputs and nodes of a model that has not run. Raises ModelError."""
     nodes = runtime.inspect(model, _delegate(config, rounding))
     loaded = runtime.Model(model, delegate=None, reference=True)
-    return ModelInfo(len(model), rounding, loaded.inputs, loaded.outputs, nodes)
+    return Description(len(model), rounding, loaded.inputs, loaded.outputs, nodes)
 
 
 def run(
@@ -159,14 +159,6 @@ def _difference(
 
 def _delegate(config: Config, rounding: Rounding) -> VtaDelegate:
     return VtaDelegate(Runtime(Core.create(config, DRAM_BYTES)), rounding)
-
-
-def parse_shape(text: str) -> tuple[int, ...]:
-    """A shape such as 1x224x224x3. Raises ValueError."""
-    extents = text.split("x")
-    if not all(one.isascii() and one.isdigit() and 0 < int(one) < 1 << 31 for one in extents):
-        raise ValueError(f"{text!r} is not a shape; write one as 1x224x224x3")
-    return tuple(map(int, extents))
 
 
 def with_shapes(model: bytes, shapes: Sequence[tuple[int, ...]]) -> bytes:

@@ -4,27 +4,30 @@ take there.
 The delegate is the drive's own, and keeps a model's streams; what is timed is what it runs.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
-from itertools import pairwise
+from dataclasses import asdict
+from itertools import chain
 from typing import NamedTuple
 
-import numpy as np
-
-from potash_device.vta import timing
+from potash.sdk.errors import PotashError
+from potash.vta.layers import Layer, ModelTime
+from potash_device.vta import figures, timing
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
+from potash_device.vta.stream import StreamError
 from potash_device.vta.timing.parameters import PYNQ, Parameters
-from potash_device.vta.timing.result import Moments, Timing
+from potash_device.vta.timing.result import Activity, Timing, joined
 from potash_firmware.apu.models import DRAM_BYTES
 from potash_firmware.tflite.capi import Node
 from potash_firmware.tflite.delegate import VtaDelegate
-from potash_firmware.tflite.runtime import Model
+from potash_firmware.tflite.lowering import Rounding
+from potash_firmware.tflite.runtime import Model, macs_of
 from potash_firmware.tflite.streams import Mark
 from potash_firmware.vta_runtime import Runtime
 
 OUTPUT_BYTES = 1 << 24
 """Room for a model's outputs."""
-ENDS = Moments._fields.index("end")
 
 
 class Modelled(NamedTuple):
@@ -52,19 +55,14 @@ class Clocked(NamedTuple):
     marks: Sequence[Mark]
 
     @property
-    def cycles(self) -> list[tuple[Node, int]]:
-        """Each node's cycles.
+    def parts(self) -> list[tuple[Node, Activity]]:
+        """The timing of each node, node after node.
 
         Modules work on two nodes at once where one ends and the next begins. A node has the cycles
         from the end of what stands before its instructions to the end of these, so that none counts
-        twice; what follows the last node counts for it.
+        twice.
         """
-        ends = np.maximum.accumulate(self.timing.moments[:, ENDS]).tolist()
-        borders = [0, *(ends[mark.end - 1] for mark in self.marks[:-1]), self.timing.cycles]
-        return [
-            (mark.node, until - before)
-            for mark, (before, until) in zip(self.marks, pairwise(borders), strict=True)
-        ]
+        return [(node, self.timing.part(first, end)) for node, first, end in self.marks]
 
 
 class Inference(NamedTuple):
@@ -86,7 +84,41 @@ class Inference(NamedTuple):
     @property
     def cycles(self) -> list[tuple[Node, int]]:
         """Each node's cycles, of those that the accelerator runs."""
-        return [one for stream in self.streams for one in stream.cycles]
+        return [(node, part.cycles) for stream in self.streams for node, part in stream.parts]
+
+
+def time_nodes(
+    model: bytes, config: Config, parameters: Parameters, rounding: Rounding = Rounding.EXACT
+) -> ModelTime:
+    """The modelled time of each node of a model on a core. The model does not run: each of its
+    subgraphs counts once.
+
+    Raises ModelError, and PotashError where the parameters' queues are too short for a stream.
+    """
+    parts: dict[tuple[int, int], list[Activity]] = defaultdict(list)
+    macs = {}
+    with Runtime(Core.create(config, DRAM_BYTES)) as runtime:
+        delegate = VtaDelegate(runtime, rounding)
+        loaded = Model(model, delegate=delegate, reference=True)
+        for graph, (code, marks) in delegate.streams_of_graphs:
+            try:
+                timed = Clocked(timing.run(config, parameters, code), marks)
+            except StreamError as error:
+                raise PotashError(f"a stream does not run with these parameters: {error}") from None
+            for node, part in timed.parts:
+                parts[graph, node.index].append(part)
+                macs[graph, node.index] = macs_of(node)
+        del loaded  # it kept the streams
+    peak = figures.peak_throughput(config, parameters.clock) / 1e9
+    layers = [
+        Layer(
+            node,
+            joined(parts[node.graph, node.node], config, parameters) if node.claimed else None,
+            macs.get((node.graph, node.node)),
+        )
+        for node in chain(*delegate.decisions)
+    ]
+    return ModelTime(config.name, config.to_mapping(), asdict(parameters), peak, layers)
 
 
 def infer(

@@ -1,4 +1,5 @@
-"""The convolutions of ResNet-18 on the tensor accelerator, and how long they take there.
+"""The convolutions of ResNet-18, and the nodes of a model, on the tensor accelerator, and how long
+they take there.
 
 Source: "VTA: An Open Hardware-Software Stack for Deep Learning", table 1.
 """
@@ -8,12 +9,13 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated, NamedTuple
 
-from csd_spec.reporting import INLINE, OPTIONAL, Key, Positive
+from csd_spec.reporting import INLINE, OPTIONAL, Count, Form, Key, Positive
 from potash.vta import scheduled, streams
 from potash_device.vta import timing
-from potash_device.vta.config import Config
-from potash_device.vta.timing.parameters import Parameters
-from potash_device.vta.timing.result import Timing
+from potash_device.vta.config import Config, ReportedConfig, ReportedCore
+from potash_device.vta.timing.parameters import Parameters, ReportedParameters
+from potash_device.vta.timing.result import Activity, Timing
+from potash_firmware.tflite.decisions import NodeReport
 from potash_firmware.vta_runtime.schedules import ScheduleError
 from potash_firmware.vta_runtime.schedules.search import stream_of
 
@@ -38,8 +40,10 @@ class Timed(NamedTuple):
 
     name: Annotated[str, "The layer, or the stream's file."]
     threads: int
-    """Virtual threads; 0 for a stream that is not a layer's."""
+    """Virtual threads; 0 for a stream that is not one of these layers'."""
     timing: Annotated[Timing, INLINE]
+    macs: int | None = None
+    """Multiplications of the layer, without those of partly empty blocks; None if not known."""
 
     @property
     def virtual_threads(self) -> Annotated[Positive | None, OPTIONAL, Key(before="instructions")]:
@@ -49,15 +53,58 @@ class Timed(NamedTuple):
     @property
     def gops(self) -> Annotated[float | None, OPTIONAL, Key(before="instructions")]:
         """Throughput of the layer in GOP/s."""
-        return self.throughput if self.threads else None
+        return None if self.macs is None else self.throughput
 
     @property
     def throughput(self) -> float:
-        """GOP/s; for a layer only its own operations: blocks that are partly empty do not count
-        whole."""
-        if not self.threads:
-            return self.timing.gemm_gops
-        return 2 * scheduled.SHAPES[self.name].products / self.timing.seconds / 1e9
+        """GOP/s, of the layer's own operations where they are known."""
+        return throughput(self.timing, self.macs)
+
+
+class Layer(NamedTuple):
+    """A node of a model, and its time on the core."""
+
+    node: Annotated[NodeReport, INLINE]
+    time: Annotated[
+        Annotated[Activity, Form(title="NodeTime")] | None,
+        "Its share of the model's time; null if the VTA does not run it.",
+    ]
+    macs: int | None = None
+    """Multiplications, as in `Timed`."""
+
+    @property
+    def gops(self) -> Annotated[float | None, Key(before="time")]:
+        """Throughput in GOP/s; null for a node without instructions.
+
+        Partly empty blocks do not count whole. Operators that multiply nothing have two operations
+        for each element of their largest tensor.
+        """
+        return throughput(self.time, self.macs) if self.time and self.macs is not None else None
+
+
+class ModelTime(NamedTuple):
+    """Modelled time of a model's nodes on a core."""
+
+    core: ReportedCore
+    config: ReportedConfig
+    parameters: ReportedParameters
+    peak_gops: Annotated[float, "Peak rate in GOP/s."]
+    layers: Annotated[Sequence[Layer], "All nodes, in execution order."]
+
+    @property
+    def cycles(self) -> Annotated[Count, Key(before="layers")]:
+        """Cycles of all nodes together, which is the time of a run on the core."""
+        return sum(layer.time.cycles for layer in self.layers if layer.time)
+
+    @property
+    def seconds(self) -> Annotated[float, Key(before="layers")]:
+        """The same in seconds."""
+        return self.cycles / self.parameters["clock"]
+
+
+def throughput(time: Activity, macs: int | None) -> float:
+    """GOP/s: of so many multiplications, or of all that GEMM does where that is None."""
+    return time.gemm_gops if macs is None else 2 * macs / time.seconds / 1e9 if time.cycles else 0.0
 
 
 def stream(
@@ -84,4 +131,5 @@ def timed(
         for threads in THREADS:
             code = stream(name, config, parameters, threads, tiles)
             if code is not None:
-                yield Timed(name, threads, timing.run(config, parameters, code))
+                found = timing.run(config, parameters, code)
+                yield Timed(name, threads, found, scheduled.SHAPES[name].products)

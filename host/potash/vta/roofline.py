@@ -7,21 +7,36 @@ against operations a second, and for each layer the points without and with late
 import itertools
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from potash.vta.layers import THREADS, Timed
+from potash.vta.layers import THREADS
 from potash.vta.svg import Axes, Picture, Powers
 from potash_device.vta import figures
 from potash_device.vta.config import Config
 from potash_device.vta.timing.parameters import Parameters
+from potash_device.vta.timing.result import Activity
 
 GIGA = 1e9
 WIDTH, HEIGHT = 760, 480
 LEFT, RIGHT, TOP, BOTTOM = 70, 730, 50, 420
-COLOURS = {1: "#c0392b", 2: "#1f6fb2"}
+COLOURS = {0: "#1f6fb2", 1: "#c0392b", 2: "#1f6fb2"}
 LABELS = {1: "one virtual thread", 2: "two virtual threads"}
 
 
-def draw(points: Sequence[Timed], config: Config, parameters: Parameters) -> bytes:
+class Point(NamedTuple):
+    """A layer in the diagram."""
+
+    name: str
+    operator: str
+    """The operator of a model's node."""
+    threads: int
+    """Virtual threads; 0 for a model's node."""
+    time: Activity
+    throughput: float
+    """GOP/s."""
+
+
+def draw(title: str, points: Sequence[Point], config: Config, parameters: Parameters) -> bytes:
     peak = figures.peak_throughput(config, parameters.clock) / GIGA
     channel = parameters.bus_bytes * parameters.clock / GIGA
     axes = _axes(points, peak, channel)
@@ -30,7 +45,7 @@ def draw(points: Sequence[Timed], config: Config, parameters: Parameters) -> byt
     picture.text(
         (LEFT + RIGHT) / 2,
         26,
-        f"ResNet-18: {peak:.1f} GOP/s at {parameters.clock / 1e6:g} MHz, "
+        f"{title}: {peak:.1f} GOP/s at {parameters.clock / 1e6:g} MHz, "
         f"{channel:.1f} GB/s a memory channel",
         text_anchor="middle",
         font_size=14,
@@ -41,27 +56,28 @@ def draw(points: Sequence[Timed], config: Config, parameters: Parameters) -> byt
     picture.line(axes.at(low, low * channel), axes.at(ridge, peak), **roof)
     picture.line(axes.at(ridge, peak), axes.at(high, peak), **roof)
     for name, of_layer in _by_layer(points).items():
-        places = [axes.at(one.timing.intensity, one.throughput) for one in of_layer]
+        places = [axes.at(one.time.intensity, one.throughput) for one in of_layer]
         for start, end in itertools.pairwise(places):
             picture.line(start, end, stroke="#888888", stroke_width=1.5)
         for (x, y), one in zip(places, of_layer, strict=True):
+            about = f", {LABELS[one.threads]}" if one.threads else f" {one.operator}"
             hint = (
-                f"{name}, {LABELS[one.threads]}: {one.throughput:.1f} GOP/s, "
-                f"{one.timing.intensity:.0f} operations a byte, "
-                f"{one.timing.utilisation:.0%} of the cycles"
+                f"{name}{about}: {one.throughput:.1f} GOP/s, "
+                f"{one.time.intensity:.0f} operations a byte, "
+                f"{one.time.utilisation:.0%} of the cycles"
             )
             picture.add("circle", cx=x, cy=y, r=4, fill=COLOURS[one.threads], hint=hint)
         x, y = places[-1]
         picture.text(x + 7, y - 5, name)
-    for number, threads in enumerate(THREADS):
+    for number, threads in enumerate(THREADS if points[0].threads else ()):
         y = BOTTOM - 34 + 18 * number
         picture.add("circle", cx=RIGHT - 150, cy=y - 4, r=4, fill=COLOURS[threads])
         picture.text(RIGHT - 140, y, LABELS[threads])
     return bytes(picture)
 
 
-def _axes(points: Sequence[Timed], peak: float, channel: float) -> Axes:
-    across = [one.timing.intensity for one in points] + [peak / channel]
+def _axes(points: Sequence[Point], peak: float, channel: float) -> Axes:
+    across = [one.time.intensity for one in points] + [peak / channel]
     up = [one.throughput for one in points] + [peak]
     low = 2.0 ** math.floor(math.log2(min(across)) - 0.5)
     high = 2.0 ** math.ceil(math.log2(max(across)) + 0.5)
@@ -70,8 +86,8 @@ def _axes(points: Sequence[Timed], peak: float, channel: float) -> Axes:
     return Axes(LEFT, TOP, RIGHT, BOTTOM, Powers(low, high), Powers(floor, ceiling))
 
 
-def _by_layer(points: Sequence[Timed]) -> dict[str, list[Timed]]:
-    found: dict[str, list[Timed]] = {}
+def _by_layer(points: Sequence[Point]) -> dict[str, list[Point]]:
+    found: dict[str, list[Point]] = {}
     for one in points:
         found.setdefault(one.name, []).append(one)
     return found

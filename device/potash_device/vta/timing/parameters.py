@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated
 
-from potash_device.vta.config import Config
 from potash_device.vta.figures import CLOCK
 
 LARGEST = 1 << 16
@@ -99,9 +98,6 @@ LEAST: Mapping[str, int] = {
     "token_queue": 1,
 }
 """Parameters that may not be 0, and the minimum of each."""
-
-PYNQ_CORE = Config(log_uop_buff_size=14)
-"""The paper's core on that board (section 5): the platform's with 16 KiB for micro-ops."""
 
 PYNQ = Parameters()
 CHISEL = Parameters(

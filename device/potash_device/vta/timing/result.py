@@ -1,6 +1,7 @@
 """The result of the timing model for a stream: times of each instruction, and totals."""
 
 import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -94,7 +95,7 @@ class ModuleTime(NamedTuple):
     busy: Annotated[Count, "Cycles in which the module executes."]
     work: Annotated[Mapping[str, Count], "The busy cycles by kind of work."]
     waits: Annotated[Mapping[Stall, Count], "Cycles in which the module waits, by cause."]
-    done: Annotated[Count, "Cycles after the module's last instruction."]
+    done: Annotated[Count, "Cycles in which the module has no more instructions."]
 
 
 class Wait(NamedTuple):
@@ -137,8 +138,8 @@ class Timed:
 
 
 @dataclass(frozen=True, eq=False)
-class Timing:
-    """The timing of a stream."""
+class Activity:
+    """The timing of some instructions of a stream."""
 
     config: Config
     parameters: Parameters
@@ -150,22 +151,9 @@ class Timing:
     def __len__(self) -> int:
         return len(self.moments)
 
-    def interval(self, first: int, end: int) -> tuple[int, int]:
-        """From when to when the instructions from `first` on, before `end`, are worked on."""
-        begins, ends = self._moment("start")[first:end], self._moment("end")[first:end]
-        return int(begins.min()), int(ends.max())
-
-    def __iter__(self) -> Iterator[Timed]:
-        """Each instruction, in the order of the stream."""
-        decoded = (self._moment("start") + self._decoding).tolist()
-        rows = zip(self.moments.tolist(), self.facts.tolist(), decoded, strict=True)
-        for index, (moments, facts, ready) in enumerate(rows):
-            fetching = moments[0] - fetch_cycles(self.parameters)
-            yield Timed(index, Moments(*moments), Facts(*facts), fetching, ready)
-
     @property
     def instructions(self) -> Annotated[Count, Key()]:
-        """Number of instructions in the stream."""
+        """Number of instructions."""
         return len(self)
 
     @functools.cached_property
@@ -230,8 +218,7 @@ class Timing:
     @functools.cached_property
     def work(self) -> Mapping[Stage, Mapping[Kind, int]]:
         """The same by what they work at."""
-        waits = self._moment("granted") - self._moment("start") - self._decoding
-        spent = self._moment("done") - self._moment("start") - waits
+        spent = self._moment("done") - self._moment("start") - self._channel_waits
         stages, kinds = self._fact("stage"), self._fact("kind")
         found = np.zeros((len(Stage), len(Kind)), np.int64)
         np.add.at(found, (stages, kinds), spent)
@@ -250,7 +237,7 @@ class Timing:
             Stall.FETCH: there - free,
             Stall.PREVIOUS: previous - there,
             Stall.NEXT: start - previous,
-            Stall.CHANNEL: self._moment("granted") - start - self._decoding,
+            Stall.CHANNEL: self._channel_waits,
             Stall.TOKEN_QUEUE: self._moment("end") - self._moment("done"),
         }
         stages = self._fact("stage")
@@ -261,21 +248,17 @@ class Timing:
 
     @functools.cached_property
     def idle(self) -> Mapping[Stage, int]:
-        """Cycles after each module's last instruction."""
-        stages, end = self._fact("stage"), self._moment("end")
-        return {stage: self.cycles - int(end[stages == stage].max(initial=0)) for stage in Stage}
+        """Cycles in which each module has no further instruction."""
+        waits = {stage: sum(stalls.values()) for stage, stalls in self.stalls.items()}
+        return {stage: self.cycles - self.busy[stage] - waits[stage] for stage in Stage}
 
-    @functools.cached_property
-    def fetch_stall(self) -> Annotated[Count, Key("fetch_waits")]:
-        """Cycles in which instruction fetch is stalled.
+    @property
+    def bound(self) -> Annotated[str | None, Key()]:
+        """The module that limits the time: the one with the most busy cycles.
 
-        The command queue is full then.
+        LOAD, COMPUTE or STORE; null if there are no instructions.
         """
-        if not len(self.moments):
-            return 0
-        last = int(self._moment("fetched")[-1])
-        needed = fetch_cycles(self.parameters)
-        return last - self.parameters.latency - needed * len(self.moments)
+        return max(Stage, key=lambda stage: self.busy[stage]).name if len(self) else None
 
     @property
     def modules(self) -> Annotated[Mapping[str, ModuleTime], Key()]:
@@ -291,6 +274,11 @@ class Timing:
         }
 
     @property
+    def _channel_waits(self) -> NDArray[np.int64]:
+        waits = self._moment("granted") - self._moment("start") - self._decoding
+        return waits.clip(0)  # less than 0 where decoding began before a part
+
+    @property
     def _decoding(self) -> NDArray[np.int64]:
         return np.where(self._fact("kind") == Kind.TOKENS, 0, self.parameters.decode)
 
@@ -299,6 +287,54 @@ class Timing:
 
     def _fact(self, name: str) -> NDArray[np.int64]:
         return self.facts[:, _FACT[name]]
+
+
+@dataclass(frozen=True, eq=False)
+class Timing(Activity):
+    """The timing of a stream."""
+
+    def interval(self, first: int, end: int) -> tuple[int, int]:
+        """The cycles of the instructions from `first` on, before `end`: from the end of all before
+        `first` to the end of all before `end`."""
+        ends = self._moment("end")
+        return int(ends[:first].max(initial=0)), int(ends[:end].max(initial=0))
+
+    def part(self, first: int, end: int) -> Activity:
+        """The timing of the instructions from `first` on, before `end`, in their `interval`."""
+        moments = np.maximum(self.moments[first:end] - self.interval(first, end)[0], 0)
+        return Activity(self.config, self.parameters, moments, self.facts[first:end])
+
+    def __iter__(self) -> Iterator[Timed]:
+        """Each instruction, in the order of the stream."""
+        decoded = (self._moment("start") + self._decoding).tolist()
+        rows = zip(self.moments.tolist(), self.facts.tolist(), decoded, strict=True)
+        for index, (moments, facts, ready) in enumerate(rows):
+            fetching = moments[0] - fetch_cycles(self.parameters)
+            yield Timed(index, Moments(*moments), Facts(*facts), fetching, ready)
+
+    @functools.cached_property
+    def fetch_stall(self) -> Annotated[Count, Key("fetch_waits", before="modules")]:
+        """Cycles in which instruction fetch is stalled.
+
+        The command queue is full then.
+        """
+        if not len(self.moments):
+            return 0
+        last = int(self._moment("fetched")[-1])
+        needed = fetch_cycles(self.parameters)
+        return last - self.parameters.latency - needed * len(self.moments)
+
+
+def joined(parts: Sequence[Activity], config: Config, parameters: Parameters) -> Activity:
+    """Parts as one, one after the other; there may be none."""
+    starts = itertools.accumulate((one.cycles for one in parts), initial=0)
+    moments = [one.moments + start for one, start in zip(parts, starts, strict=False)]
+    return Activity(
+        config,
+        parameters,
+        np.concatenate([np.zeros((0, len(Moments._fields)), np.int64), *moments]),
+        np.concatenate([np.zeros((0, len(Facts._fields)), np.int64), *(p.facts for p in parts)]),
+    )
 
 
 def _waits(*found: tuple[Stall, int, int]) -> list[Wait]:

@@ -1,34 +1,32 @@
 """`potash model`: create, inspect and run neural networks without a drive."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple, ParamSpec, TypeVar
+from typing import Annotated, NamedTuple
 
 import click
 
 from csd_spec.reporting import INLINE, OPTIONAL, Amount, Count, Form
 from potash.cli.device import vta_options
+from potash.cli.device.model_files import isolated_on, read_model
+from potash.cli.device.vta_clock import clock_options, node_numbers, node_table, parameters_of
 from potash.cli.drive.common import json_option, output_option, say
 from potash.cli.progress import showing
 from potash.files import STREAM, read_whole, replacing, write_whole
 from potash.models import public, quantizing, running
 from potash.models.networks import NETWORKS
 from potash.models.networks import make as make_network
-from potash.models.process import isolated
 from potash.models.public import Public
 from potash.models.quantizing import Quantized
-from potash.models.running import ComparedTensor, ModelInfo, Node, Ran, Target
-from potash.sdk.errors import PotashError
+from potash.models.running import ComparedTensor, Description, Node, Ran, Target
 from potash.sdk.progress import Progress
 from potash.tables import columns
-from potash.units import Parsed
+from potash.vta.inference import time_nodes
+from potash.vta.layers import ModelTime
 from potash_device.vta.config import Config
 from potash_firmware.tflite.lowering import Rounding
 from potash_firmware.tflite.runtime import NodeReport
-
-P = ParamSpec("P")
-Result = TypeVar("Result")
 
 
 class ModelMade(NamedTuple):
@@ -104,6 +102,13 @@ class ModelRun(NamedTuple):
     ] = None
 
 
+class ModelInfo(NamedTuple):
+    """Inputs, outputs and nodes of a model."""
+
+    model: Annotated[Description, INLINE]
+    time: Annotated[ModelTime | None, OPTIONAL, "With --time: the modelled time of each node."]
+
+
 class ModelQuantized(NamedTuple):
     """A quantised model."""
 
@@ -118,13 +123,6 @@ _rounding = click.option(
     default=Rounding.EXACT.value,
     help="Rounding of the VTA: as the reference kernels, only once, or as the original "
     "platform's delegate.",
-)
-_shapes = click.option(
-    "--shape",
-    "shapes",
-    multiple=True,
-    type=Parsed("SHAPE", running.parse_shape),
-    help="Shape of an input that the file leaves open, such as 1x224x224x3; once for each input.",
 )
 _SEED = click.IntRange(0, (1 << 64) - 1)
 
@@ -208,7 +206,7 @@ def fetch(name: str, plain: bool, samples: tuple[Path, ...], output: Path) -> No
     type=vta_options.readable_file,
     help="Sample inputs as raw float32 values, one sample after another; may be repeated.",
 )
-@_shapes
+@vta_options.shapes_option
 @vta_options.output_option
 @json_option(ModelQuantized)
 def quantize(
@@ -220,10 +218,10 @@ def quantize(
     'potash[quantize]'.
     """
     with showing() as progress:
-        data = _read(file, shapes, progress)
+        data = read_model(file, shapes, progress)
         pieces = [(str(path), bytes(read_whole(path, progress))) for path in samples]
         progress(f"quantising {file.name}", None)
-        made = _isolated(file, quantizing.quantize, data, pieces)
+        made = isolated_on(file, quantizing.quantize, data, pieces)
         _write(output, made.model, progress)
     report = ModelQuantized(str(output), len(made.model), made)
     lines = [f"{output}: {len(made.model)} bytes, with scales of {made.samples} samples"]
@@ -238,19 +236,32 @@ def quantize(
 
 @model.command()
 @click.argument("file", metavar="MODEL", type=vta_options.readable_file)
-@_shapes
+@vta_options.shapes_option
 @vta_options.vta_config_option
 @_rounding
+@click.option("--time", is_flag=True, help="Also show the modelled time of each node on the VTA.")
+@clock_options
 @json_option(ModelInfo)
-def info(file: Path, shapes: Sequence[tuple[int, ...]], config: Config, rounding: str) -> None:
+def info(
+    file: Path,
+    shapes: Sequence[tuple[int, ...]],
+    config: Config,
+    rounding: str,
+    time: bool,
+    build: str,
+    assumed: Sequence[tuple[str, float]],
+) -> None:
     """Show inputs, outputs and nodes of MODEL.
 
-    For each node it shows where it runs, and why.
+    For each node it shows where it runs, and why. With --time, it also shows how long the node
+    takes there, and what the core's modules wait for.
     """
+    parameters, how = parameters_of(build, assumed), Rounding(rounding)
     with showing() as progress:
-        data = _read(file, shapes, progress)
-        described = _isolated(file, running.describe, data, config, Rounding(rounding))
-    say(described, _shown(file, described))
+        data = read_model(file, shapes, progress)
+        described = isolated_on(file, running.describe, data, config, how)
+        timed = isolated_on(file, time_nodes, data, config, parameters, how) if time else None
+    say(ModelInfo(described, timed), _shown(file, described, timed))
 
 
 @model.command()
@@ -270,7 +281,7 @@ def info(file: Path, shapes: Sequence[tuple[int, ...]], config: Config, rounding
     help="Target: the VTA, TensorFlow Lite's fast kernels, or its reference kernels.",
 )
 @click.option("--compare", is_flag=True, help="Run it on all targets, and show the differences.")
-@_shapes
+@vta_options.shapes_option
 @vta_options.vta_config_option
 @_rounding
 @json_option(ModelRun)
@@ -296,10 +307,10 @@ def run(
     targets = dict.fromkeys([Target(on), *(Target if compare else ())])
     results = {}
     with showing() as progress:
-        data, inputs = _read(file, shapes, progress), bytes(read_whole(given, progress))
+        data, inputs = read_model(file, shapes, progress), bytes(read_whole(given, progress))
         for target in targets:
             progress(f"running {file.name} on {target}", None)
-            results[target] = _isolated(
+            results[target] = isolated_on(
                 file, running.run, data, inputs, target, config, Rounding(rounding)
             )
         if output is not None:
@@ -308,13 +319,7 @@ def run(
     say(report, lines, aside=output == STREAM)
 
 
-def _read(file: Path, given: Sequence[tuple[int, ...]], progress: Progress) -> bytes:
-    """A model, with the shapes that are given for its inputs, if any are."""
-    data = bytes(read_whole(file, progress))
-    return _isolated(file, running.with_shapes, data, given) if given else data
-
-
-def _shown(file: Path, described: ModelInfo) -> list[str]:
+def _shown(file: Path, described: Description, timed: ModelTime | None) -> list[str]:
     on_vta = f"{described.nodes_on_vta} of {len(described.nodes)} nodes on the VTA"
     lines = [f"{file}: {described.bytes} bytes, {on_vta}"]
     for what, tensors in (("input", described.inputs), ("output", described.outputs)):
@@ -327,10 +332,11 @@ def _shown(file: Path, described: ModelInfo) -> list[str]:
                 more += f", open in axes {axes} (--shape sets them)"
             shape = "x".join(map(str, tensor.shape)) or "scalar"
             lines.append(f"{what} {tensor.name}: {tensor.dtype} {shape}{more}")
-    several = any(node.graph for node in described.nodes)
+    if timed is not None:
+        return [*lines, "", *node_table(timed)]
     rows = [
-        (_number(node, several), node.operator, "VTA" if node.claimed else f"CPU: {node.reason}")
-        for node in described.nodes
+        (number, node.operator, "VTA" if node.claimed else f"CPU: {node.reason}")
+        for number, node in zip(node_numbers(described.nodes), described.nodes, strict=True)
     ]
     return [*lines, "", *columns(rows, "><")]
 
@@ -379,33 +385,17 @@ def _outcome(
 
 def _ran_where(nodes: Sequence[NodeReport]) -> str:
     """The nodes that the VTA ran, and those that it left to the fast kernels, by operator."""
-    several = any(node.graph for node in nodes)
     left: dict[str, list[str]] = {}
-    for node in nodes:
+    for number, node in zip(node_numbers(nodes), nodes, strict=True):
         if not node.claimed:
-            left.setdefault(node.operator, []).append(_number(node, several))
+            left.setdefault(node.operator, []).append(number)
     on_vta = len(nodes) - sum(map(len, left.values()))
     line = f"vta: {on_vta} of {len(nodes)} nodes on the VTA"
     names = (f"{name} ({', '.join(numbers)})" for name, numbers in left.items())
     return f"{line}; on the fast kernels: {', '.join(names)}" if left else line
 
 
-def _number(node: NodeReport, several: bool) -> str:
-    """A node's number, with its graph's where there are several."""
-    return f"{node.graph}.{node.node}" if several else str(node.node)
-
-
 def _write(path: Path, data: bytes, progress: Progress) -> None:
     """A model's bytes, or a tensor's, into a file that is whole or not there."""
     with replacing(path) as file:
         write_whole(file, bytearray(data), path, progress)
-
-
-def _isolated(
-    path: Path, function: Callable[P, Result], *args: P.args, **kwargs: P.kwargs
-) -> Result:
-    """Call it in a process of its own, and say which file what it refuses is about."""
-    try:
-        return isolated(function, *args, **kwargs)
-    except PotashError as error:
-        raise PotashError(f"{path}: {error}") from None

@@ -22,8 +22,7 @@ from potash.sweep.points import COSTS, Point
 from potash.tables import columns
 from potash.units import completing, human
 from potash.vta.svg import Axes, Decades, Picture, Powers
-from potash_device.vta.config import Config
-from potash_device.vta.timing.parameters import PYNQ_CORE
+from potash_device.vta.config import CORES, Config
 
 DEFAULT_NETWORK = "resnet18"
 WIDTH, HEIGHT = 760, 480
@@ -111,7 +110,7 @@ def sweep(
     against = tuple(dict.fromkeys(against))
     try:
         axes = [space.axis(text) for text in varied or space.DEFAULT]
-        cores = list(space.cores(axes, config or PYNQ_CORE, parameters_of(build, assumed)))
+        cores = list(space.cores(axes, config or CORES["paper"], parameters_of(build, assumed)))
     except space.SpaceError as error:
         raise click.UsageError(f"--vary: {error}") from None
     tried = [known.network(name) for name in dict.fromkeys(networks or (DEFAULT_NETWORK,))]

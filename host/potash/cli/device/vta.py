@@ -190,6 +190,7 @@ def info(config: Config, clock: float, encoding: bool) -> None:
 
 def _figures(config: Config, clock: float) -> reports.CoreInfo:
     return reports.CoreInfo(
+        core=config.name,
         config=config.to_mapping(),
         batch=config.batch,
         block_in=config.block_in,
@@ -237,7 +238,9 @@ def _shown(core: reports.CoreInfo) -> list[str]:
         if (one := core.memories[memory.name])
     ]
     line = (
-        f"{core.batch}x{core.block_in} times {core.block_in}x{core.block_out}: "
+        f"{core.core}: "
+        * (core.core is not None)
+        + f"{core.batch}x{core.block_in} times {core.block_in}x{core.block_out}: "
         f"{core.operations_per_cycle} operations a cycle, "
         f"{core.peak_gops:.1f} GOP/s at {core.clock_hz / vta_options.MEGA:g} MHz"
     )

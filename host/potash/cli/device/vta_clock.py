@@ -6,24 +6,27 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from potash.cli.device import vta_options
 from potash.cli.device import vta_reports as reports
+from potash.cli.device.model_files import isolated_on, read_model
 from potash.cli.drive.common import json_option, output_option, say, together
 from potash.cli.progress import showing
 from potash.files import STREAM, replacing
 from potash.sdk.errors import PotashError
 from potash.tables import columns
 from potash.units import Parsed, completing, human
-from potash.vta.layers import LAYERS, THREADS, Tiles, Timed, timed
+from potash.vta.layers import LAYERS, THREADS, ModelTime, Tiles, Timed, timed
 from potash_device.vta import assembly, figures, timing
-from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.config import CORES, Config, MemoryId
 from potash_device.vta.isa import Stage
 from potash_device.vta.stream import StreamError
-from potash_device.vta.timing.parameters import BUILDS, PYNQ_CORE, ParameterError, Parameters
-from potash_device.vta.timing.result import Stall, Timing
+from potash_device.vta.timing.parameters import BUILDS, ParameterError, Parameters
+from potash_device.vta.timing.result import Activity, Stall, Timing
+from potash_firmware.tflite.decisions import NodeReport
 
 PAPER_PEAK = {1: 0.70, 2: 0.88}
 """The peak utilisation that the paper measured without and with latency hiding (section 5)."""
@@ -59,7 +62,7 @@ clock_options = together(
     ),
 )
 
-core_option = vta_options.config_option(None, "the paper's core")
+core_option = vta_options.config_option(None, "paper")
 
 
 def layer_names() -> Sequence[str]:
@@ -84,18 +87,27 @@ _tiles_option = click.option(
 )
 
 
+_model_argument = click.argument(
+    "model", required=False, metavar="[MODEL]", type=vta_options.readable_file
+)
+
+
 @click.command()
+@_model_argument
+@vta_options.shapes_option
 @_layer_option
 @_tiles_option
 @click.option(
     "--insns",
     type=vta_options.readable_file,
-    help="Time this stream instead; the default core is the platform's then.",
+    help="Time this stream instead; the default core is platform then.",
 )
 @clock_options
 @core_option
-@json_option(reports.Times)
+@json_option(reports.Times | ModelTime)
 def time(
+    model: Path | None,
+    shapes: Sequence[tuple[int, ...]],
     names: tuple[str, ...],
     tiles: str,
     insns: Path | None,
@@ -103,12 +115,18 @@ def time(
     assumed: Sequence[tuple[str, float]],
     config: Config | None,
 ) -> None:
-    """Show modelled times of ResNet-18's layers.
+    """Show modelled times of ResNet-18's layers, or of the nodes of MODEL, a .tflite file.
 
     It also shows what the core's modules wait for. Each layer is timed with one and with two
-    virtual threads.
+    virtual threads. A model's nodes are timed as the drive runs them; the default core for them is
+    platform.
     """
     parameters = parameters_of(build, assumed)
+    _check_model(model, shapes, names, insns)
+    if model is not None:
+        nodes = _of_model(model, shapes, config or Config.default(), parameters)
+        say(nodes, node_table(nodes))
+        return
     if insns is not None:
         if names:
             raise click.UsageError("--insns and --layer cannot both be given")
@@ -116,44 +134,65 @@ def time(
         with showing(steps=True) as progress:
             stream = vta_options.read_stream(insns, progress)
         found = [Timed(insns.name, 0, _clocked(insns, stream, core, parameters))]
-        summaries, lines = None, _table(found)
+        summaries, lines = None, _stream_table(found)
     else:
-        core = config or PYNQ_CORE
+        core = config or CORES["paper"]
         found = _timed(names, tiles, core, parameters)
         summaries = _summaries(found)
-        lines = [*_table(found), "", *_said(summaries)]
+        lines = [*_stream_table(found), "", *_said(summaries)]
     peak = figures.peak_throughput(core, parameters.clock) / vta_options.GIGA
     assumed_values = dataclasses.asdict(parameters)
-    report = reports.Times(core.to_mapping(), assumed_values, peak, found, summaries)
+    report = reports.Times(core.name, core.to_mapping(), assumed_values, peak, found, summaries)
     say(report, [*lines, "", *_assumptions(core, parameters, peak)])
 
 
 @click.command()
+@_model_argument
 @vta_options.output_option
+@vta_options.shapes_option
 @_layer_option
 @_tiles_option
 @clock_options
 @core_option
 @json_option(reports.Roofline)
 def roofline(
+    model: Path | None,
     output: Path,
+    shapes: Sequence[tuple[int, ...]],
     names: tuple[str, ...],
     tiles: str,
     build: str,
     assumed: Sequence[tuple[str, float]],
     config: Config | None,
 ) -> None:
-    """Draw a roofline diagram of ResNet-18's layers, as SVG.
+    """Draw a roofline diagram of ResNet-18's layers, or of the nodes of MODEL, as SVG.
 
     It corresponds to figure 15 of the paper: operations per second over operations per byte,
-    without and with latency hiding.
+    without and with latency hiding. With MODEL, it shows the nodes that multiply matrices, and the
+    default core is platform.
     """
-    from potash.vta.roofline import draw
+    from potash.vta.roofline import Point, draw
 
-    parameters, core = parameters_of(build, assumed), config or PYNQ_CORE
-    points = _timed(names, tiles, core, parameters)
+    parameters = parameters_of(build, assumed)
+    _check_model(model, shapes, names)
+    if model is None:
+        title, core = "ResNet-18", config or CORES["paper"]
+        found = _timed(names, tiles, core, parameters)
+        points = [Point(one.name, "", one.threads, one.timing, one.throughput) for one in found]
+    else:
+        title, core = model.name, config or Config.default()
+        layers = _of_model(model, shapes, core, parameters).layers
+        points = [
+            Point(number, layer.node.operator, 0, layer.time, layer.gops)
+            for number, layer in zip(
+                node_numbers([one.node for one in layers]), layers, strict=True
+            )
+            if layer.time and layer.time.products and layer.gops
+        ]
+        if not points:
+            raise PotashError(f"{model}: no node multiplies matrices on this core")
     with replacing(output) as file:
-        file.write(draw(points, core, parameters))
+        file.write(draw(title, points, core, parameters))
     report = reports.Roofline(str(output), len(points))
     say(report, [f"{len(points)} points are in {output}"], aside=output == STREAM)
 
@@ -217,6 +256,25 @@ def _timed(names: Sequence[str], tiles: str, config: Config, parameters: Paramet
     return found
 
 
+def _check_model(model: Path | None, shapes: Sequence[object], *others: object) -> None:
+    """Raises click.UsageError for a MODEL beside other sources, and for --shape without one."""
+    if model is not None and any(others):
+        raise click.UsageError("MODEL excludes --layer and --insns")
+    if model is None and shapes:
+        raise click.UsageError("--shape needs MODEL")
+
+
+def _of_model(
+    path: Path, shapes: Sequence[tuple[int, ...]], core: Config, parameters: Parameters
+) -> ModelTime:
+    """A model's nodes on the clock. Raises PotashError."""
+    from potash.vta.inference import time_nodes  # brings TensorFlow Lite
+
+    with showing() as progress:
+        data = read_model(path, shapes, progress)
+    return isolated_on(path, time_nodes, data, core, parameters)
+
+
 def _summaries(points: Sequence[Timed]) -> list[reports.ThreadsSummary]:
     return [
         reports.ThreadsSummary(
@@ -232,27 +290,87 @@ def _summaries(points: Sequence[Timed]) -> list[reports.ThreadsSummary]:
     ]
 
 
-def _table(found: Sequence[Timed]) -> list[str]:
-    heads = ("", "threads", "cycles", "ms", "GOP/s", "used", *(f"{s.name} busy" for s in Stage))
-    rows: list[tuple[str, ...]] = [heads]
-    for stream in found:
-        one = stream.timing
+class _Row(NamedTuple):
+    """A row of a table of times."""
+
+    first: Sequence[str]
+    """The first cells of the row."""
+    time: Activity | None
+    throughput: float | None
+    note: str = ""
+    """Instead of what the modules wait for."""
+
+
+def _table(first: Sequence[str], found: Sequence[_Row]) -> list[str]:
+    busy = [f"{stage.name} busy" for stage in Stage]
+    rows = [(*first, "cycles", "ms", "GOP/s", "used", *busy, "bound", "read", "written")]
+    for row in found:
+        one = row.time
+        if one is None:
+            rows.append((*row.first, *[""] * 10))
+            continue
         rows.append(
             (
-                stream.name,
-                str(stream.threads or ""),
+                *row.first,
                 str(one.cycles),
                 f"{one.seconds * 1e3:.2f}",
-                f"{stream.throughput:.1f}",
+                "" if row.throughput is None else f"{row.throughput:.1f}",
                 _share(one.utilisation),
                 *(_share(one.busy[stage] / max(one.cycles, 1)) for stage in Stage),
+                _bound(one),
+                human(one.read_bytes),
+                human(one.written_bytes),
             )
         )
-    waits = ["  waits", *(f"  {_waits(one.timing)}" for one in found)]
-    return [line + wait for line, wait in zip(columns(rows), waits, strict=True)]
+    waits = ["waits", *(row.note or (row.time and _waits(row.time)) or "" for row in found)]
+    shown = columns(rows, "<" + ">" * (len(rows[0]) - 1))
+    return [f"{line}  {wait}".rstrip() for line, wait in zip(shown, waits, strict=True)]
 
 
-def _waits(one: Timing) -> str:
+def _stream_table(found: Sequence[Timed]) -> list[str]:
+    rows = [_Row((one.name, str(one.threads or "")), one.timing, one.throughput) for one in found]
+    return _table(("", "threads"), rows)
+
+
+def _bound(one: Activity) -> str:
+    """The busiest module, and what it does most."""
+    if one.bound is None:
+        return "-"
+    work = one.work[Stage[one.bound]]
+    return f"{one.bound} {max(work, key=lambda kind: work[kind]).name}"
+
+
+def node_numbers(nodes: Sequence[NodeReport]) -> list[str]:
+    """The numbers of nodes, with those of their graphs where there are several."""
+    several = any(node.graph for node in nodes)
+    return [f"{node.graph}.{node.node}" if several else str(node.node) for node in nodes]
+
+
+def node_table(model: ModelTime) -> list[str]:
+    """A table of a model's nodes, the total, and the assumptions."""
+    nodes = [layer.node for layer in model.layers]
+    rows = [
+        _Row(
+            (number, layer.node.operator),
+            layer.time,
+            layer.gops,
+            "" if layer.node.claimed else f"on the CPU: {layer.node.reason}",
+        )
+        for number, layer in zip(node_numbers(nodes), model.layers, strict=True)
+    ]
+    claimed = sum(node.claimed for node in nodes)
+    total = (
+        f"{claimed} of {len(nodes)} nodes on the VTA: {model.cycles} cycles, "
+        f"{model.seconds * 1e3:.2f} ms"
+    )
+    config = Config.from_mapping(model.config)
+    parameters = Parameters(**model.parameters)  # type: ignore[arg-type]  # the same again
+    return [
+        *_table(("", ""), rows), "", total, "", *_assumptions(config, parameters, model.peak_gops)
+    ]  # fmt: skip
+
+
+def _waits(one: Activity) -> str:
     """What each module waits for, most first."""
     parts = []
     for stage in Stage:
@@ -298,7 +416,8 @@ def _assumptions(config: Config, parameters: Parameters, peak: float) -> list[st
     ]
     uop = config.depth(MemoryId.UOP) * config.element_bytes(MemoryId.UOP)
     speed = f"{peak:.1f} GOP/s at {parameters.clock / vta_options.MEGA:g} MHz"
-    lines = [f"assumed: {speed}, {human(uop)} of micro-ops;"]
+    core = f"the core {config.name!r}, " if config.name else ""
+    lines = [f"assumed: {core}{speed}, {human(uop)} of micro-ops;"]
     for first in range(0, len(numbers), 5):
         lines.append("  " + ", ".join(numbers[first : first + 5]))
     return [*lines, "This has the shape of a core's time; it was calibrated on no board."]

@@ -9,8 +9,8 @@ from potash.cli.drive.common import Decorator, WritableFile
 from potash.files import read_whole
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
-from potash.units import Parsed, quadword
-from potash_device.vta.config import DRAM_BASE, Config, ConfigError
+from potash.units import Parsed, completing, parse_shape, quadword
+from potash_device.vta.config import CORES, DRAM_BASE, Config, ConfigError
 from potash_device.vta.encoding import INSTRUCTION_BYTES
 
 MEGA = 1e6
@@ -18,13 +18,15 @@ GIGA = 1e9
 
 
 def _config(text: str) -> Config:
+    if text in CORES:
+        return CORES[text]
     try:
         return Config.from_file(Path(text))
     except ConfigError as error:
         raise PotashError(f"{text}: {error}") from None
 
 
-CONFIG_FILE = Parsed("FILE", _config)
+CORE = Parsed("CORE", _config)
 
 readable_file = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 writable_file = WritableFile()
@@ -39,24 +41,32 @@ insns_option = click.option(
 
 
 def config_option(default: Config | None, shown: str) -> Decorator:
-    """`--vta-config`, the configuration of a core."""
+    """`--vta-config`, a core."""
     return click.option(
         "--vta-config",
         "config",
-        type=CONFIG_FILE,
+        type=CORE,
         default=default,
         show_default=shown,
-        help="Configuration of the core: a vta_config.json with LOG_* keys.",
+        shell_complete=completing(lambda: CORES),
+        help="The core: platform, paper (the VTA paper's), or a vta_config.json with LOG_* keys.",
     )
 
 
-vta_config_option = config_option(Config.default(), "the platform's core")
+vta_config_option = config_option(CORES["platform"], "platform")
 base_option = click.option(
     "--base",
     type=Parsed("ADDRESS", quadword),
     default=DRAM_BASE,
     show_default=hex(DRAM_BASE),
     help="Physical address of the image's first byte.",
+)
+shapes_option = click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    type=Parsed("SHAPE", parse_shape),
+    help="Shape of an input that the file leaves open, such as 1x224x224x3; once for each input.",
 )
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple
 
 from csd_spec.reporting import OPTIONAL, Count, Form, Positive
 from potash.vta.layers import Timed
-from potash_device.vta.config import ReportedConfig
+from potash_device.vta.config import ReportedConfig, ReportedCore
 from potash_device.vta.timing.parameters import ReportedParameters
 
 
@@ -52,6 +52,7 @@ class Memory(NamedTuple):
 class CoreInfo(NamedTuple):
     """Sizes, peak rate and bandwidths of a core."""
 
+    core: ReportedCore
     config: ReportedConfig
     batch: Annotated[int, "Rows of an input element."]
     block_in: Annotated[int, "Input channels of an element."]
@@ -102,6 +103,7 @@ class ThreadsSummary(NamedTuple):
 class Times(NamedTuple):
     """Modelled execution times of instruction streams."""
 
+    core: ReportedCore
     config: ReportedConfig
     parameters: ReportedParameters
     peak_gops: Annotated[float, "Peak rate in GOP/s."]
