@@ -47,7 +47,6 @@ from potash_device.settings import BoardSettings
 from potash_firmware.mailbox import SharedBuffers
 from potash_firmware.mailbox.device_programs import RANGES
 from potash_firmware.naming import command_name
-from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS, identify, identify_controller
 from potash_firmware.rpu.admin.log_pages import PAGES
 from potash_firmware.rpu.admin.placement import PLACEMENT_ADMIN, PLACEMENT_IO
@@ -257,7 +256,7 @@ def _device(stack: ExitStack) -> Rpu:
     flash = Flash(drive.flash, sidecar)
     # Nothing is asked of the media, so the executor has no threads.
     board = Board(BoardSettings(), drive.namespaces, flash, MediaExecutor(), sidecar, drive)
-    return Rpu(board, RpuSettings(), ApuLink(buffers), clock=monotonic)
+    return Rpu(board, RpuSettings(), buffers, clock=monotonic)
 
 
 # The tables' rows.

@@ -30,7 +30,6 @@ from potash_firmware.apu_process import ApuProcess
 from potash_firmware.extensions import ExtensionError
 from potash_firmware.mailbox import SharedBuffers, pair
 from potash_firmware.mailbox.shared import ENGINE_ROWS, Counters, Word
-from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.deadlines import GuestClock
 from potash_firmware.rpu.loop import Rpu
 from potash_firmware.rpu.migration.migration import PATIENCE
@@ -130,8 +129,8 @@ class Device:
             self.board = Board(settings.board, self._media, flash, executor, sidecar, drive)
             if self._trace is not None:
                 record(self.board.trace, self._trace, "potash")
-            self.link = ApuLink(buffers)
-            self.rpu = Rpu(self.board, settings.rpu, self.link, clock=time.monotonic)
+            self.rpu = Rpu(self.board, settings.rpu, buffers, clock=time.monotonic)
+            self.link = self.rpu.controller.apu
             stack.callback(self.rpu.controller.faults.release)
             self._share_rows()
             job_time = self.rpu.controller.job_time
@@ -222,8 +221,6 @@ class Device:
         )
         if self.server.has_message:  # which came, or failed, while guest memory was waited for
             self._more_messages = True
-        if not self.rpu.migration.stopped:  # else nobody listens to the APU
-            self.link.check()
         if self.rpu.holding is not None:
             self.rpu.holding.service(connected=self.server.connected)
         if self._namespaces_version != self.rpu.controller.namespaces.version:

@@ -56,7 +56,7 @@ def within(calls: Calls, limit: int, request: pytest.FixtureRequest) -> None:
 def test_a_read_on_the_fast_path(request: pytest.FixtureRequest) -> None:
     with Host() as host:
         host.enable()
-        within(measured(host, host.create_io_queue(), READ), 47, request)
+        within(measured(host, host.create_io_queue(), READ), 46, request)
 
 
 @pytest.mark.parametrize("opcode", [READ, WRITE])
@@ -64,4 +64,4 @@ def test_a_command_that_the_executor_carries_out(
     host: Host, opcode: int, request: pytest.FixtureRequest
 ) -> None:
     queue = host.create_io_queue()
-    within(measured(host, queue, opcode, FUA), 120, request)
+    within(measured(host, queue, opcode, FUA), 116, request)

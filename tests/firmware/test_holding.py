@@ -21,7 +21,7 @@ class Stopping:
 
     def __init__(self) -> None:
         self.wall = 1000 * MS
-        self.clock = GuestClock(lambda: self.wall)
+        self.clock = GuestClock(lambda: self.wall / 1e9)
         self.over = False
         self.held: set[Hashable] = set()
         self.attached = self.stops = 0

@@ -28,6 +28,7 @@ from potash_firmware.mailbox.messages import (
 from potash_firmware.mailbox.shared import sealed
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.compute.engine import Execution, Shared, SharedRange
+from potash_firmware.rpu.deadlines import Deadlines, GuestClock
 
 LENGTH = 8192
 
@@ -35,7 +36,7 @@ LENGTH = 8192
 @pytest.fixture
 def link() -> Iterator[ApuLink]:
     with SharedBuffers.create({}) as buffers:
-        link = ApuLink(buffers)
+        link = ApuLink(buffers, Deadlines(GuestClock()))
         yield link
         link.disconnect()
 
@@ -204,6 +205,6 @@ def test_an_answer_that_nobody_asked_for_is_dropped(link: ApuLink, apu: ApuPort)
 def test_an_apu_that_owes_an_execution_is_asked_whether_it_is_there(
     link: ApuLink, apu: ApuPort
 ) -> None:
-    assert link.timeout is None
+    assert link.timers.timeout() is None
     link.engines.execute(3, 0)
-    assert link.timeout is not None
+    assert link.timers.timeout() is not None

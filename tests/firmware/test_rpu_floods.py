@@ -162,13 +162,13 @@ def test_delays_of_commands_that_a_reset_forgot_are_forgotten(host: Host) -> Non
         host.place(queue, 0x02, cid, nsid=1)
     host.ring(queue)
     host.service()
-    assert host.rpu.controller.deadlines.next == 3000 * 10**9
+    assert host.deadline == 3000 * 10**9
     host.place(host.admin, 0x06, 1, cdws=(1,))
     host.ring(host.admin)
     host.service()
     assert len(host.reap(host.admin)) == 1, "an Admin command does not wait for them"
     host.disable()
-    assert host.rpu.controller.deadlines.next is None
+    assert host.deadline is None
 
 
 def test_an_apu_that_dies_twice_before_anybody_looks_fails_a_command_once(host: Host) -> None:

@@ -108,7 +108,7 @@ def test_reads_of_a_job_pass_through_the_drive_one_behind_the_other(
     third = model.submit(second, Op.READ, 0, 1)
     due = third + PRICE(WORK) - 1500
     for time in (first + 500, second):
-        assert host.rpu.controller.deadlines.next is not None
+        assert host.deadline is not None
         assert not at(host, time)
     assert only_at(host, due) == [JobDue(0, 7, due - SECOND)]
 

@@ -449,7 +449,7 @@ def test_a_mistake_that_stays_neither_spins_nor_fills_the_log(
 ) -> None:
     host.enable()
     with patch.object(
-        host.rpu.controller.persistence, "service", side_effect=ZeroDivisionError("oh")
+        host.rpu.controller.persistence, "sample", side_effect=ZeroDivisionError("oh")
     ):
         for _ in range(20):
             host.service()

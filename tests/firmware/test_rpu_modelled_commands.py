@@ -266,7 +266,7 @@ def test_a_policy_that_fails_ends_a_command_and_the_drive_goes_on() -> None:
         failed = []
         for turn in range(1000):
             send(host, queue, WRITE, 1, turn * 37 % 256, 0, 0)
-            if host.rpu.controller.deadlines.next is None:
+            if host.deadline is None:
                 failed += host.reap(queue)
             else:
                 completions(host, queue)

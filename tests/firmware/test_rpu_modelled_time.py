@@ -93,7 +93,7 @@ def test_the_loop_sleeps_until_it_has_to_poll(host: Host, queue: Queue) -> None:
         other.enable()
         queue = other.create_io_queue()
         send(other, queue, WRITE, 1, page=0)
-        due = other.rpu.controller.deadlines.next
+        due = other.deadline
         assert due is not None
         timeout = other.rpu.timeout
         assert timeout == pytest.approx((due - 300_000 - ns(other)) / 1e9)
@@ -102,7 +102,7 @@ def test_the_loop_sleeps_until_it_has_to_poll(host: Host, queue: Queue) -> None:
 def test_lateness_is_counted(host: Host, queue: Queue) -> None:
     timing = timing_of(host)
     send(host, queue, READ, 1, page=0)
-    due = host.rpu.controller.deadlines.next
+    due = host.deadline
     assert due is not None
     host.now = (due + 40_000) / 1e9
     host.service()
@@ -148,7 +148,7 @@ def test_a_host_that_keeps_commands_in_flight_is_as_fast_as_predicted(depth: int
         for _ in range(depth):
             submit()
         host.service()
-        while (due := host.rpu.controller.deadlines.next) is not None:
+        while (due := host.deadline) is not None:
             host.now = due / 1e9
             host.service()
             for done in host.reap(queue):

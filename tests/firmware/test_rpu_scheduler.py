@@ -19,7 +19,7 @@ class Loop:
         self.now = 0
         self.paused = False
         self.calls: list[tuple[Future[Any], Callable[[], Any]]] = []
-        self.scheduler = Scheduler(Deadlines(GuestClock(lambda: self.now)), self.submit)
+        self.scheduler = Scheduler(Deadlines(GuestClock(lambda: self.now / 1e9)), self.submit)
         self.scheduler.paused = lambda: self.paused
         self.log: list[object] = []
         """What steps have found, and how tasks have ended."""
@@ -160,7 +160,7 @@ def test_a_closed_task_releases_what_it_holds_and_never_goes_on(loop: Loop) -> N
     loop.end(future)
     loop.now = 10
     assert not loop.scheduler.time_passes()
-    assert loop.scheduler.deadlines.next is None
+    assert loop.scheduler.deadlines.timeout() is None
     assert loop.log == [0, 1, 2]
 
 

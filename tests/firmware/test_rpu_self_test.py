@@ -127,7 +127,7 @@ def test_a_host_that_looks_once_a_second_sees_it_under_way_and_its_end(
         host.service()
         told = []
         for second in (1.0, 2.0, 3.0):
-            while (due := host.rpu.controller.deadlines.next) is not None:
+            while (due := host.deadline) is not None:
                 if due > second * 1e9:
                     break
                 host.now = due / 1e9
@@ -146,13 +146,13 @@ def test_a_test_that_rests_is_aborted_at_once_and_another_one_begins() -> None:
         assert answered(host) == [0]
         host.executor.run_all()
         host.service()
-        assert host.rpu.controller.deadlines.next is not None and not host.sleeps
+        assert host.deadline is not None and not host.sleeps
         begin(host, host.admin, SELF_TEST, 2, nsid=ALL, cdws=(ABORT,))
         begin(host, host.admin, SELF_TEST, 3, nsid=ALL, cdws=(EXTENDED,))
         finish(host)
         assert [one.status for one in host.reap(host.admin)] == [0, 0]
         assert [(one.result, one.code) for one in log(host).results] == [(0, 2), (1, 1)]
-        assert host.rpu.controller.deadlines.next is None
+        assert host.deadline is None
 
 
 def test_the_newest_twenty_results_are_kept_and_outlive_the_power(tmp_path: Path) -> None:

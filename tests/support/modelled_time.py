@@ -72,7 +72,7 @@ def completions(host: Host, *queues: Queue, status: int = 0) -> dict[int, int]:
     while host.executor.waiting:
         host.executor.run_all()
         host.service()
-    while (due := host.rpu.controller.deadlines.next) is not None:
+    while (due := host.deadline) is not None:
         host.now = (due - 1) / 1e9
         host.service()
         assert not any(host.reap(queue) for queue in queues)

@@ -23,7 +23,6 @@ from potash_device.media.store import Media, MemoryMedia
 from potash_device.pcie.config_space import PciIdentity
 from potash_device.settings import BoardSettings
 from potash_firmware.mailbox import ApuPort, ArenaPlan, SharedBuffers, pair
-from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.compute.engine import ProgramEngine
 from potash_firmware.rpu.loop import Rpu
 from potash_firmware.rpu.settings import RpuSettings
@@ -187,7 +186,6 @@ class Host:
         self.now = 0.0
         self.css = 0
         """CC.CSS from the next enable on: 0 is the NVM command set, 6 all that there are."""
-        self.link = ApuLink(self.buffers)
         self.apu: ApuPort | None = None
         drive = drive or Drive.around(self.media, shapes)
         self.board = Board(
@@ -207,10 +205,11 @@ class Host:
         self.rpu = Rpu(
             self.board,
             RpuSettings() if settings is None else settings,
-            self.link,
+            self.buffers,
             clock=lambda: self.now,
             engine=engine,
         )
+        self.link = self.rpu.controller.apu
         self.rpu.power_on()
         self.board.attached(self.space, cast(InterruptLines, self.lines))
         self.admin = Queue(0, ADMIN_SQ, ADMIN_CQ, 16)
@@ -267,11 +266,17 @@ class Host:
         timeout = self.rpu.timeout
         return timeout is None or timeout >= 1.0
 
+    @property
+    def deadline(self) -> int | None:
+        """The earliest deadline of commands and operations, in nanoseconds of guest time."""
+        heap = self.rpu.controller.deadlines.heap
+        return min((due for due, _, waiter in heap if not waiter.over), default=None)
+
     def goes_on(self) -> bool:
         """The drive has something to do: on the media, or once a time has come, which comes now."""
         if isinstance(self.executor, SteppedExecutor) and self.executor.waiting:
             return True
-        deadline = self.rpu.controller.deadlines.next
+        deadline = self.deadline
         if deadline is None:
             return False
         self.now = max(self.now, deadline / 1e9) + 1e-6

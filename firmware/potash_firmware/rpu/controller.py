@@ -19,6 +19,7 @@ from nvme_spec.persistent_events import HardwareError, HardwareErrorCode, PowerO
 from nvme_spec.registers import CommandSetSelected, ControllerConfiguration, Register
 from potash_device.board import Board
 from potash_device.saved import limited
+from potash_firmware.mailbox import SharedBuffers
 from potash_firmware.rpu.accelerators.apu_link import AcceleratorCommands, ApuLink
 from potash_firmware.rpu.accelerators.write_back import WriteBacks
 from potash_firmware.rpu.compute.engine import ProgramEngine, Shared
@@ -78,8 +79,8 @@ class Controller:
         self,
         board: Board,
         settings: RpuSettings,
-        apu: ApuLink,
-        engine: ProgramEngine,
+        buffers: SharedBuffers,
+        engine: ProgramEngine | None,
         support: CommandSupport,
         clock: Callable[[], float],
     ) -> None:
@@ -89,8 +90,13 @@ class Controller:
         self.statistics = Statistics()
         self.outstanding = Outstanding()
         self.transfer = Transfer(board.dma, board.trace)
-        guest_clock = GuestClock(lambda: round(clock() * 1e9))
+        self.timers = Deadlines(GuestClock(clock))
+        """Timers of the firmware itself, in host time."""
+        guest_clock = GuestClock(clock)
         self.deadlines = Deadlines(guest_clock)
+        """Deadlines of commands, jobs and operations, in guest time."""
+        self.apu = apu = ApuLink(buffers, self.timers)
+        self.engine = engine or apu.engines
         self.scheduler = Scheduler(self.deadlines, board.executor.submit)
         self.media_work = MediaWork(board.executor, board.trace)
         self.failures = MediaFailures(clock, self._media_failed, self._media_lost)
@@ -157,7 +163,7 @@ class Controller:
             self._lasting_faults,
         )
         self.firmware = FirmwareSlots(board.flash, settings.identity.firmware_revision)
-        self.keep_alive = KeepAlive(clock)
+        self.keep_alive = KeepAlive(self.timers)
         self.thermal = Thermal(self.health, clock, self._throttling_thresholds)
         self.self_tests = SelfTests(
             board, self.namespaces, self.operations, self.health, self.critical_warning, guest_clock
@@ -183,13 +189,12 @@ class Controller:
             self.job_time = JobTime(self.timing, self.scheduler, apu)
         self.compute = Compute(
             settings.compute,
-            engine,
+            self.engine,
             self.transfer,
             self.scheduler,
             self._memory,
             self.job_time,
         )
-        self.apu = apu
         self.accelerators = AcceleratorCommands(apu, self.transfer, board.trace)
         self.write_backs = WriteBacks(
             apu,
@@ -230,6 +235,7 @@ class Controller:
             States(settings.extensions.states if settings.extensions else {}, board.drive),
             self.smart_log,
             self.began,
+            self.timers,
             clock,
         )
         self.persistent_events.on_add = self.persistence.hurry

@@ -1,6 +1,8 @@
-"""Guest time, and a heap of deadlines in it.
+"""Guest time, and heaps of deadlines.
 
-Guest time is the host's monotonic clock, less the time in which the guest stood still.
+Guest time is the host's monotonic clock, less the time in which the guest stood still. A controller
+has one heap in guest time, for what a guest waits for: commands, jobs and operations; and one in
+host time, for the firmware's own timers.
 """
 
 import time
@@ -15,40 +17,40 @@ from potash_firmware.rpu.statistics import Histogram
 class GuestClock:
     """Whole nanoseconds that never go back, and do not pass while the clock is frozen.
 
-    `nanoseconds` is the host's clock; guest time is that less `offset`.
+    `seconds` is the host's clock; guest time is that less `offset`. A clock that is never frozen
+    has host time.
     """
 
-    def __init__(self, nanoseconds: Callable[[], int] = time.monotonic_ns) -> None:
-        self._nanoseconds = nanoseconds
+    def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
         self.offset = 0
-        self._frozen: int | None = None
-
-    @property
-    def frozen(self) -> bool:
-        return self._frozen is not None
+        self.frozen: int | None = None
+        """The time at which the clock stands; None while time passes."""
 
     def now(self) -> int:
-        return self._nanoseconds() - self.offset if self._frozen is None else self._frozen
+        if self.frozen is not None:
+            return self.frozen
+        return round(self._seconds() * 1e9) - self.offset
 
     @property
     def behind(self) -> int:
         """Nanoseconds that have passed for the host, and not here."""
-        return self.offset if self._frozen is None else self._nanoseconds() - self._frozen
+        return self.offset if self.frozen is None else round(self._seconds() * 1e9) - self.frozen
 
     def freeze(self) -> None:
         """No time passes until `thaw`."""
-        self._frozen = self.now()
+        self.frozen = self.now()
 
     def thaw(self, offset: int | None = None) -> None:
         """Time passes again, with the host's clock `offset` ahead of it, or from where it stopped.
 
         An offset by which time would have gone back counts as the latter.
         """
-        if self._frozen is None:
+        if self.frozen is None:
             return
-        latest = self._nanoseconds() - self._frozen
+        latest = self.behind
         self.offset = latest if offset is None else min(offset, latest)
-        self._frozen = None
+        self.frozen = None
 
 
 POLLED = 300_000
@@ -68,20 +70,34 @@ class Waiter(Protocol):
 
 
 class Timer:
-    """A call at a time, which can be cancelled until then."""
+    """A call at the time `due`; it is `over` when it was made, or the timer was cancelled."""
 
-    __slots__ = ("over", "wake")
+    __slots__ = ("_call", "due", "over")
 
-    def __init__(self, call: Callable[[], None]) -> None:
+    def __init__(self, due: int, call: Callable[[], None]) -> None:
+        self.due = due
         self.over = False
-        self.wake = call
+        self._call = call
+
+    def wake(self) -> None:
+        self.over = True
+        self._call()
 
     def cancel(self) -> None:
         self.over = True
 
 
+def no_step() -> None:
+    """The step of a timer that only wakes the loop."""
+
+
+NO_TIMER = Timer(0, no_step)
+NO_TIMER.cancel()
+"""A timer that is over, for one that does not run yet."""
+
+
 class Deadlines:
-    """The deadlines of one controller."""
+    """Deadlines of one controller, in the time of `clock`."""
 
     def __init__(self, clock: GuestClock) -> None:
         self.clock = clock
@@ -92,21 +108,15 @@ class Deadlines:
         self._sequence = count()
         self._limit = _COMPACT
 
-    @property
-    def next(self) -> int | None:
-        """The earliest deadline that somebody waits for, in nanoseconds of guest time."""
-        heap = self.heap
-        while heap and heap[0][2].over:
-            heappop(heap)
-        return heap[0][0] if heap else None
-
     def timeout(self, *, polls: bool = True) -> float | None:
         """Seconds that the loop may sleep, where it `polls` before a deadline; None while there is
         no deadline, or no time passes."""
-        due = self.next
-        if due is None or self.clock.frozen:
+        heap = self.heap
+        while heap and heap[0][2].over:
+            heappop(heap)
+        if not heap or self.clock.frozen is not None:
             return None
-        return max(0, due - self.clock.now() - (POLLED if polls else 0)) / 1e9
+        return max(0, heap[0][0] - self.clock.now() - (POLLED if polls else 0)) / 1e9
 
     @property
     def due(self) -> bool:
@@ -123,7 +133,7 @@ class Deadlines:
                 yield waiter
 
     def put(self, due: int, waiter: Waiter) -> None:
-        """Wake `waiter` at `due`, nanoseconds of guest time."""
+        """Wake `waiter` at `due`, in nanoseconds."""
         if len(self.heap) >= self._limit:
             self.heap[:] = [one for one in self.heap if not one[2].over]
             heapify(self.heap)
@@ -132,6 +142,14 @@ class Deadlines:
 
     def call(self, due: int, step: Callable[[], None]) -> Timer:
         """Take a step at `due`, unless the timer is cancelled before."""
-        timer = Timer(step)
+        timer = Timer(due, step)
         self.put(due, timer)
         return timer
+
+    def after(self, seconds: float, step: Callable[[], None] = no_step) -> Timer:
+        """Take a step when so many seconds have passed."""
+        return self.call(self.clock.now() + round(seconds * 1e9), step)
+
+    def left(self, timer: Timer) -> float | None:
+        """Seconds until a timer's step; None when the timer is over."""
+        return None if timer.over else max(0, timer.due - self.clock.now()) / 1e9

@@ -15,18 +15,26 @@ from nvme_spec.features import (
 from potash_device.board import Board
 from potash_device.controller.interrupts import Coalescing
 from potash_device.controller.queues import CompletionQueue
+from potash_firmware.rpu.deadlines import NO_TIMER, Deadlines, Timer
 from potash_firmware.rpu.faults import Faults
 from potash_firmware.rpu.features.values import Features
 
 
 class Interrupts:
-    """The interrupts of one controller; `clock` gives seconds."""
+    """The interrupts of one controller; `clock` gives seconds.
 
-    def __init__(self, board: Board, faults: Faults, clock: Callable[[], float]) -> None:
+    One of `timers` wakes the loop when an interrupt is due that is held back.
+    """
+
+    def __init__(
+        self, board: Board, faults: Faults, timers: Deadlines, clock: Callable[[], float]
+    ) -> None:
         self._lines = board.interrupts
         self._dma = board.dma
         self._queues = board.queues
         self._faults = faults
+        self._timers = timers
+        self._timer: Timer = NO_TIMER
         self.coalescing = Coalescing(clock)
 
     def configure(self, features: Features) -> None:
@@ -40,12 +48,8 @@ class Interrupts:
                 features.get(FeatureId.INTERRUPT_VECTOR_CONFIGURATION, vector)
             ).cd
         }
+        self._timer.cancel()  # the next may be due sooner
         self.coalescing.configure(setting.thr_z + 1, setting.time * COALESCING_UNIT, exempt)
-
-    @property
-    def timeout(self) -> float | None:
-        """Seconds until an interrupt is due that is held back; None when none is."""
-        return self.coalescing.timeout
 
     def announce(self, completions: CompletionQueue, *, urgent: bool = True) -> None:
         """Announce a new completion: the host is interrupted at the end of the pass, or at the time
@@ -72,6 +76,8 @@ class Interrupts:
             due = self._faults.delivered(due)
         if due:
             self._lines.fire_all(due)
+        if coalescing.holds and self._timer.over and (left := coalescing.timeout) is not None:
+            self._timer = self._timers.after(left)
 
     def clear(self) -> None:
         self.coalescing.clear()

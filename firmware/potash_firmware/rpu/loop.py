@@ -2,8 +2,8 @@
 
 One pass takes the host's writes, then what the media and the APU have finished, then new commands,
 and ends with one interrupt for each vector. It never waits, and it is bounded, so that a host that
-floods one queue does not delay register accesses for long. `Rpu.timeout` has the next of all timers
-of the firmware.
+floods one queue does not delay register accesses for long. Between two passes, the device's loop
+waits for `Rpu.timeout` at most.
 """
 
 import logging
@@ -27,7 +27,7 @@ from potash_device.controller.doorbell_page import IDLE_POLL
 from potash_device.controller.polling import Polling
 from potash_device.controller.queue_set import UnknownDoorbell
 from potash_device.controller.queues import InvalidDoorbell
-from potash_firmware.mailbox import RpuPort
+from potash_firmware.mailbox import RpuPort, SharedBuffers
 from potash_firmware.mailbox.messages import (
     JobBegan,
     JobCounted,
@@ -38,7 +38,6 @@ from potash_firmware.mailbox.messages import (
     ToRpu,
     WriteBack,
 )
-from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS
 from potash_firmware.rpu.admin.placement import PLACEMENT_ADMIN, PLACEMENT_IO
 from potash_firmware.rpu.arbitration import PASS_TIME, Arbiter
@@ -81,11 +80,10 @@ class Rpu:
         self,
         board: Board,
         settings: RpuSettings,
-        apu: ApuLink,
+        buffers: SharedBuffers,
         clock: Callable[[], float],
         engine: ProgramEngine | None = None,
     ) -> None:
-        engine = engine or apu.engines
         admin = {**ADMIN_COMMANDS, **(FAULT_COMMANDS if settings.allow_faults else {})}
         commands = COMMANDS
         if settings.placement is not None:
@@ -97,20 +95,23 @@ class Rpu:
 
             extended = Extended(settings.extensions)
             admin, commands = extended.admin(admin), extended.io(commands)
-        self.controller = Controller(board, settings, apu, engine, support(admin, commands), clock)
-        self._engine = engine
+        self.controller = Controller(
+            board, settings, buffers, engine, support(admin, commands), clock
+        )
+        self._engine = self.controller.engine
         self.lifecycle = Lifecycle(self.controller, on_reset=self._session_ended, clock=clock)
         self._keep_alive = self.controller.keep_alive
         self._media_work = self.controller.media_work
         self._persistence = self.controller.persistence
         self._scheduler = self.controller.scheduler
         self._deadlines = self.controller.deadlines
+        self._timers = self.controller.timers
         self._write_backs = self.controller.write_backs
         self._board = board
-        self._apu = apu
+        self._apu = self.controller.apu
         self._clock = clock
         self._polling = Polling(clock, rest=None if board.queues.page is None else IDLE_POLL)
-        self._interrupts = Interrupts(board, self.controller.faults, clock)
+        self._interrupts = Interrupts(board, self.controller.faults, self._timers, clock)
         if settings.time is not None:
             from potash_firmware.rpu.command_sets.timed import timed  # NumPy
 
@@ -138,7 +139,6 @@ class Rpu:
             self._commands,
             self._interrupts,
             woken=lambda: self._polling.worked(0),
-            clock=clock,
         )
         board.migration = self.migration
         self.holding: Holding | None = None
@@ -153,8 +153,8 @@ class Rpu:
     def timeout(self) -> float | None:
         """Seconds that may pass before the next call of `service`; None when nothing is due.
 
-        Every timer of the firmware counts. A host that is polled without pause comes first: where
-        the answer is 0, the others need not be asked.
+        A host that is polled without pause comes first: where the answer is 0, the heaps of
+        deadlines are not asked.
         """
         holding = None if self.holding is None else self.holding.timeout
         if self.migration.stopped:
@@ -172,17 +172,9 @@ class Rpu:
         tick = self._polling.timeout if polling else None
         if tick == 0.0:
             return 0.0
-        limits = [tick, self._persistence.timeout, holding]
-        if self._interrupts.coalescing.holds:
-            limits.append(self._interrupts.timeout)
+        limits = [tick, holding, self._timers.timeout(polls=False)]
         if self._deadlines.heap:
             limits.append(self._deadlines.timeout(polls=self._polling.may_wait))
-        if self._keep_alive.due is not None:
-            limits.append(self._keep_alive.timeout)
-        if self._apu.port is not None:
-            limits.append(self._apu.timeout)
-        if self.migration.stopping is not None:
-            limits.append(self.migration.timeout)
         return earliest(*limits)
 
     def spin(self) -> None:
@@ -314,6 +306,10 @@ class Rpu:
         if apu and self._apu.port is not None:
             for message in self._apu.messages():
                 self._handle_message(message)
+        now = self._clock()
+        if self._timers.heap and self._timers.heap[0][0] <= now * 1e9:
+            for timer in self._timers.passed():
+                timer.wake()
         while self._engine.ended:
             self._scheduler.ended(self._engine.ended.popleft())
         if self._scheduler.ready:
@@ -331,13 +327,14 @@ class Rpu:
                     self._scheduler.run()
         except AccessFault as fault:
             self._queue_memory_failed(fault)
-        if self._keep_alive.due is not None and self._keep_alive.expired:
+        if self._keep_alive.expired:
             self._host_is_dead()
         try:
             self._interrupts.send()
         except AccessFault as fault:
             self._queue_memory_failed(fault)
-        self._persistence.service()
+        if now >= self._persistence.sample_at:
+            self._persistence.sample(now)
         return (
             bool(self._board.registers.host_writes)
             or bool(self._engine.ended)

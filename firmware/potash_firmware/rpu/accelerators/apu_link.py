@@ -10,7 +10,6 @@ Source: Alkali CSD platform documentation, sections 4.3.1 and 4.3.2.
 """
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -40,6 +39,7 @@ from potash_firmware.mailbox.messages import (
 from potash_firmware.mailbox.shared import SLOTS
 from potash_firmware.rpu.accelerators.engines import Engines
 from potash_firmware.rpu.command import Command
+from potash_firmware.rpu.deadlines import NO_TIMER, Deadlines, Timer
 from potash_firmware.rpu.scheduler import Signal, Steps, Wait
 from potash_firmware.rpu.transfer import Transfer
 
@@ -87,7 +87,7 @@ class Slot:
 class ApuLink:
     """Requests in flight, free slots, and the port while an APU is there."""
 
-    def __init__(self, buffers: SharedBuffers, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, buffers: SharedBuffers, timers: Deadlines) -> None:
         self.buffers = buffers
         self.port: RpuPort | None = None
         self.resetting: int | None = None
@@ -105,10 +105,12 @@ class ApuLink:
         """Slots in use that hold what is a former host's."""
         self._slot_waiters: deque[Signal] = deque()
         self._in_flight: dict[int, Slot] = {}
-        self._clock = clock
-        self._silent_since = 0.0
+        self.timers = timers
+        self._timer: Timer = NO_TIMER
+        """The time at which to check an APU that owes an answer."""
+        self._silent_since = 0
         """The time at which the APU last sent a message, or got a request while it owed no other
-        answer."""
+        answer, in nanoseconds."""
         self._started = False
         """The APU has said something."""
         self._pinged = False
@@ -124,10 +126,12 @@ class ApuLink:
         """
         self.port = port
         self._started = self._pinged = False
-        self._silent_since = self._clock()
+        self._silent_since = self.timers.clock.now()
         if self._due:
             self._reset(self._due)
         self.engines.connected()
+        if self._is_asked:
+            self._watch()
 
     def disconnect(self) -> None:
         """The APU is gone: every request that it had fails."""
@@ -157,25 +161,29 @@ class ApuLink:
 
     # Supervision of an APU that owes an answer.
 
-    @property
-    def timeout(self) -> float | None:
-        """Seconds until `check` has something to do; None while the APU owes no answer."""
-        if self.port is None or self.port.closed or not self._is_asked:
-            return None
-        patience = PATIENCE if self._started or self._pinged else START_PATIENCE
-        return max(0.0, self._silent_since + patience - self._clock())
-
-    def check(self) -> None:
+    def _check(self) -> None:
         """Ask an APU that owes an answer and says nothing whether it is there, then give it up."""
-        if self.timeout != 0.0:
+        if self.port is None or self.port.closed or not self._is_asked:
             return
-        if self._pinged:
-            log.error("the APU does not answer any more, and is ended")
-            self.end()
-            return
-        self._pinged = True
-        self._silent_since = self._clock()
-        self.send(Ping(self._new_tag()))
+        now = self.timers.clock.now()
+        if now >= self._patient_until:
+            if self._pinged:
+                log.error("the APU does not answer any more, and is ended")
+                self.end()
+                return
+            self._pinged = True
+            self._silent_since = now
+            self.send(Ping(self._new_tag()))
+        self._watch()
+
+    @property
+    def _patient_until(self) -> int:
+        patience = PATIENCE if self._started or self._pinged else START_PATIENCE
+        return self._silent_since + round(patience * 1e9)
+
+    def _watch(self) -> None:
+        self._timer.cancel()
+        self._timer = self.timers.call(self._patient_until, self._check)
 
     @property
     def _is_asked(self) -> bool:
@@ -184,7 +192,9 @@ class ApuLink:
     def _asking(self) -> None:
         """Something is asked, which has its time from now on."""
         if not self._is_asked:
-            self._silent_since = self._clock()
+            self._silent_since = self.timers.clock.now()
+        if self._timer.over:
+            self._watch()
 
     def _new_tag(self) -> int:
         return next(self._tags) % TAG_LIMIT
@@ -331,8 +341,11 @@ class ApuLink:
             if message is None:
                 break
             self.received += 1
-            self._started, self._pinged = True, False
-            self._silent_since = self._clock()
+            self._silent_since, self._pinged = self.timers.clock.now(), False
+            if not self._started:  # it had longer until now
+                self._started = True
+                if not self._timer.over:
+                    self._watch()
             if isinstance(message, Alive):
                 continue
             if isinstance(message, Executed | ProgramChecked):

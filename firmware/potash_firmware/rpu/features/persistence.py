@@ -19,6 +19,7 @@ from potash_device.media.errors import MediaError
 from potash_device.media.sidecar import Sidecar
 from potash_device.saved import Section
 from potash_firmware.rpu import placement as placements
+from potash_firmware.rpu.deadlines import NO_TIMER, Deadlines, Timer
 from potash_firmware.rpu.extension_state import States
 from potash_firmware.rpu.features import values
 from potash_firmware.rpu.features.values import Features
@@ -50,6 +51,9 @@ SHUTDOWN: Section[bool] = Section("shutdown", bool)
 class Persistence:
     """The records of a controller in `sidecar`.
 
+    One of `timers` has the next record. A drive on which nothing happens is recorded once a day:
+    the first change after a record, which `sample` notices, makes the next one due earlier.
+
     `smart` gives the health log; `began` is called once everything is restored at power-on.
     """
 
@@ -65,10 +69,15 @@ class Persistence:
     states: States
     smart: Callable[[], SmartLog]
     began: Callable[[], None]
+    timers: Deadlines
     clock: Callable[[], float]
+    sample_at: float = 0.0
+    """The time from which on the loop is to call `sample`."""
+    _timer: Timer = NO_TIMER
     _due: float = 0.0
     _recorded: int = 0
-    _sample_at: float = 0.0
+    _changed: bool = False
+    """Something has happened since the last record."""
     _snapshot_at: float = 0.0
     saving: bool = False
     """A record is being written."""
@@ -88,6 +97,7 @@ class Persistence:
 
     def power_on(self) -> bool:
         """Remember, and count this power cycle; whether the last one ended as it should."""
+        self._due = self.clock() + INTERVAL
         self.restore()
         shutdown = self.sidecar.get(SHUTDOWN)
         self.health.power_cycles += 1
@@ -113,8 +123,8 @@ class Persistence:
         """A host uses the drive again after it was shut down."""
         if self.sidecar.get(SHUTDOWN):
             self.sidecar.put(SHUTDOWN, False)
-            self._due = self.clock()
-            self._start_saving()
+            self._due, self._changed = self.clock(), True
+            self._schedule()
 
     def shut_down(self) -> Callable[[], None]:
         """A function to be called, where it may wait, once a shutdown has flushed the media."""
@@ -144,30 +154,29 @@ class Persistence:
 
     def hurry(self) -> None:
         """Something is worth a record soon."""
-        self._due = min(self._due, self.clock() + EVENT_INTERVAL)
+        self._due, self._changed = min(self._due, self.clock() + EVENT_INTERVAL), True
+        self._schedule()
 
-    @property
-    def timeout(self) -> float | None:
-        """Seconds until something is to be recorded; None while it is being done."""
+    def sample(self, now: float) -> None:
+        """Sample how busy the drive is, and whether there is something to record."""
+        self.health.sample()
+        if not self._changed and self._activity() != self._recorded:
+            self._changed = True
+            self._schedule()
+        self.sample_at = now + SAMPLE if self._changed and not self.health.waited else now
+
+    def _schedule(self) -> None:
+        """Make the next record, now or when it is due, unless one is being written."""
+        self._timer.cancel()
         if self.saving:
-            return None
-        due = self._due
-        if self._activity() == self._recorded:
-            due = max(due, self._snapshot_at)  # which waits for the next record
-        return max(0.0, due - self.clock())
-
-    def service(self) -> None:
-        """Record the counters if it is time."""
-        # Called at every pass of the loop: the clock alone says no nearly always.
-        now = self.clock()
-        if now >= self._sample_at or self.health.waited:
-            self._sample_at = now + SAMPLE
-            self.health.sample()
-        if now >= self._due and self.timeout == 0.0:
-            if now >= self._snapshot_at:
-                self._snapshot()
-            self._record()
-            self._start_saving()
+            return
+        # A snapshot waits for the next record, and causes one where nothing else does.
+        due = self._due if self._changed else max(self._due, self._snapshot_at)
+        left = due - self.clock()
+        if left > 0:
+            self._timer = self.timers.after(left, self._schedule)
+        else:
+            self.scheduler.start(self._save())
 
     def _activity(self) -> int:
         """Changes with every counter that is worth a record."""
@@ -180,22 +189,23 @@ class Persistence:
         self.events.add(SmartSnapshot(smart=self.smart()))
 
     def _record(self) -> None:
-        self._recorded = self._activity()
+        self._recorded, self._changed = self._activity(), False
         self._due = self.clock() + INTERVAL
+        self._schedule()
         self.sidecar.put(health.SECTION, self.health.state(self.errors))
         self.sidecar.put(namespaces.SECTION, self.lba_status.generation)
         if self.placement is not None:
             self.sidecar.put(placements.SECTION, self.placement.state())
         self.states.record()
 
-    def _start_saving(self) -> None:
-        if not self.saving:
-            self.scheduler.start(self._save())
-
     def _save(self) -> Steps[None]:
         self.saving = True
+        if self.clock() >= self._snapshot_at:
+            self._snapshot()
+        self._record()
         yield self._try_to_save
         self.saving = False
+        self._schedule()
 
     def _try_to_save(self) -> None:
         try:

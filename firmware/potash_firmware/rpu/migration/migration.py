@@ -16,6 +16,7 @@ from nvme_spec.status import NvmeError
 from potash_device.media.errors import MediaError
 from potash_firmware.rpu.commands import Commands
 from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.deadlines import NO_TIMER, Timer
 from potash_firmware.rpu.interrupts import Interrupts
 from potash_firmware.rpu.lifecycle import Lifecycle
 from potash_firmware.rpu.migration import saved
@@ -45,7 +46,6 @@ class Migration:
         commands: Commands,
         interrupts: Interrupts,
         woken: Callable[[], None],
-        clock: Callable[[], float],
     ) -> None:
         self.stopped = False
         """The firmware is to do nothing: not even what time brings."""
@@ -60,11 +60,11 @@ class Migration:
         self._commands = commands
         self._interrupts = interrupts
         self._woken = woken
-        self._clock = clock
+        self._timers = controller.timers
         self.stopping: Pending | None = None
         """The reply that waits for the drive to stop: no command is to be fetched meanwhile."""
         self._starting: Pending | None = None
-        self._until = 0.0
+        self._patience: Timer = NO_TIMER
         self._keep_alive = (0, 0)
         """The rest of the Keep Alive Timer, in milliseconds."""
         self._flush: Future[list[Flushed]] | None = None
@@ -141,17 +141,15 @@ class Migration:
 
     @property
     def timeout(self) -> float | None:
-        """Seconds until the drive gives up waiting; None while it does not wait."""
-        if self.stopping is None and self._starting is None:
-            return None
-        return max(0.0, self._until - self._clock())
+        """Seconds until a drive that has stopped gives up waiting; None while it does not wait."""
+        return None if self._starting is None else self._timers.left(self._patience)
 
     def stop(self) -> Pending | None:
         """Come to rest; None where the drive is at rest."""
         if self.stopped:
             return None
         self.stopping, self._flush = Pending(), None
-        self._until = self._clock() + PATIENCE
+        self._patience = self._timers.after(PATIENCE)
         return self.stopping
 
     def rest(self) -> None:
@@ -162,7 +160,7 @@ class Migration:
             return
         for message in self._controller.apu.messages():
             log.error("an APU that was asked nothing has said %s", message)
-        if self._controller.apu.started or self._clock() >= self._until:
+        if self._controller.apu.started or not self._timers.left(self._patience):
             self._starting = None
             pending.finish()
 
@@ -193,7 +191,7 @@ class Migration:
             log.info("the drive has stopped")
             pending.finish()
             return
-        if self._clock() >= self._until:
+        if not self._timers.left(self._patience):
             self._refuse(pending, errno.EBUSY, f"it is busy with {busy}")
 
     def _refuse(self, pending: Pending, error: int, why: str) -> None:
@@ -281,7 +279,7 @@ class Migration:
         log.info("the drive has been handed over")
         if not loadable.has_accelerators:
             return None
-        self._until = self._clock() + PATIENCE
+        self._patience = self._timers.after(PATIENCE)
         self._starting = Pending()
         return self._starting
 

@@ -5,25 +5,35 @@ further command is served, and CSTS.CFS is set.
 
 Source: NVM Express Base Specification 2.0, section 3.9 (Keep Alive)."""
 
-from collections.abc import Callable
+from potash_firmware.rpu.deadlines import NO_TIMER, Deadlines, Timer
 
 
 class KeepAlive:
-    """The Keep Alive Timer of a controller; `clock` gives seconds."""
+    """The Keep Alive Timer of a controller, one of its `timers`."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, timers: Deadlines) -> None:
+        self._timers = timers
+        self._timer: Timer = NO_TIMER
         self._seconds = 0.0
-        self.due: float | None = None
-        """The time at which it expires; None while it does not run."""
+        self.expired = False
+        """The host has sent no Keep Alive command in time. The loop checks this after it has
+        executed commands, one of which may restart the timer."""
 
     def configure(self, seconds: float) -> None:
-        """Begin to count; 0 stops the timer."""
+        """Start the timer; 0 stops it."""
         self._seconds = seconds
         self.restart()
 
     def restart(self) -> None:
-        self.due = self._clock() + self._seconds if self._seconds else None
+        self._start(self._seconds)
+
+    def _start(self, left: float) -> None:
+        self._timer.cancel()
+        self.expired = False
+        self._timer = self._timers.after(left, self._expire) if self._seconds else NO_TIMER
+
+    def _expire(self) -> None:
+        self.expired = True
 
     def save(self) -> tuple[int, int]:
         """Milliseconds of the timer, and until it expires; zeroes while it does not run."""
@@ -32,18 +42,13 @@ class KeepAlive:
 
     def load(self, milliseconds: int, left: int) -> None:
         self._seconds = milliseconds / 1000
-        self.due = self._clock() + left / 1000 if milliseconds else None
+        self._start(left / 1000)
 
     def stop(self) -> None:
-        """Nobody is waited for, as after a controller reset."""
+        """Stop the timer, as after a controller reset."""
         self.configure(0.0)
 
     @property
     def timeout(self) -> float | None:
         """Seconds until it expires; None while it does not run."""
-        return None if self.due is None else max(0.0, self.due - self._clock())
-
-    @property
-    def expired(self) -> bool:
-        """The host has sent no Keep Alive command in time."""
-        return self.due is not None and self._clock() >= self.due
+        return self._timers.left(self._timer)

@@ -90,7 +90,7 @@ class Holding:
         limits = [self.standstill.timeout]
         if self._holders:
             limits.append(POLL)
-        if self._next is not None and not self.clock.frozen:
+        if self._next is not None and self.clock.frozen is None:
             limits.append(max(0, self._next - self.clock.now()) / 1e9)
         return earliest(*limits)
 
