@@ -203,8 +203,8 @@ def _section(kind: type[Any], content: Mapping[str, Any], name: str, folder: Pat
         try:
             values[key] = keys[key].kind.read(value, folder)
         except ValueError as error:
-            wrong = f"{key} in [{name}] is {_shown(value)}; it {error}"
-            raise ConfigurationError(wrong) from None
+            shown = repr(value) if len(repr(value)) <= 40 else f"{repr(value)[:40]}…"
+            raise ConfigurationError(f"{key} in [{name}] is {shown}; it {error}") from None
     return kind(**values)
 
 
@@ -245,8 +245,3 @@ def _known(table: Mapping[str, Any], known: list[str], sentence: str) -> None:
             near = difflib.get_close_matches(name, known, 1)
             meant = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
             raise ConfigurationError(sentence.format(name) + meant)
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:40]}…"

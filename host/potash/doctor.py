@@ -350,7 +350,9 @@ def guest(mirror: str | None = None, root: Path | None = None) -> Finding:
     tree = _tree(debian.GUEST, root)
     if tree is None:
         return _to_download("guest", "Linux for guests", mirror, "potash guest -- true")
-    return Finding("guest", Grade.GOOD, f"{_kernel(tree)}, unpacked in {tree}")
+    found = sorted((tree / "boot").glob("vmlinuz-*"))
+    kernel = f"Linux {found[-1].name.removeprefix('vmlinuz-')}" if found else "no kernel"
+    return Finding("guest", Grade.GOOD, f"{kernel}, unpacked in {tree}")
 
 
 def kvm(
@@ -400,11 +402,6 @@ def _kvm_access(device: Path) -> str:
 def _tree(closure: debian.Closure, root: Path | None) -> Path | None:
     tree = cache.Cache(cache.folder() if root is None else root).root / "trees" / closure.key
     return tree if tree.is_dir() else None
-
-
-def _kernel(tree: Path) -> str:
-    found = sorted((tree / "boot").glob("vmlinuz-*"))
-    return f"Linux {found[-1].name.removeprefix('vmlinuz-')}" if found else "no kernel"
 
 
 def _to_download(name: str, what: str, mirror: str | None, command: str) -> Finding:

@@ -240,11 +240,6 @@ def parse_placement(described: str) -> PlacementSettings:
     return PlacementSettings(int(handles), unit)
 
 
-def describe_placement(settings: PlacementSettings) -> str:
-    """What `parse_placement` reads as the same."""
-    return f"{settings.handles}:{short(settings.unit)}"
-
-
 def parse_serial(serial: str) -> str:
     """A serial number that fits in Identify Controller. Raises ValueError."""
     if not (serial.strip() and serial.isascii() and serial.isprintable() and len(serial) <= 20):
@@ -269,22 +264,16 @@ def _described(
     """A text with parts, like the examples."""
     valid = " or ".join(map(text, examples))
 
-    def parsed(described: str) -> T:
-        try:
-            return parse(described)
-        except PotashError as error:
-            raise ValueError(str(error)) from None
-
     def read(value: object, folder: Path) -> T:
         described = _read_text(value, folder)
         try:
-            return parsed(described)
+            return parse(described)
         except ValueError as error:
             raise Refused(f"must be like {valid}: {error}") from None
 
     shown = " or ".join(f"`{text(one)}`" for one in examples)
     return Kind(
-        read, lambda value: text(describe(value)), f"text like {shown}", Parsed(name, parsed)
+        read, lambda value: text(describe(value)), f"text like {shown}", Parsed(name, parse)
     )
 
 
@@ -310,7 +299,9 @@ def _policy(policy: str, folder: Path) -> str:
 FLAG = Kind(_read_flag, lambda value: "true" if value else "false", "`true` or `false`")
 TEXT = _placed(lambda value, _folder: value, "text")
 CMB = _described("SIZE[:USE,…]", parse_cmb, describe_cmb, "64M", "64M:sqs,rds,wds")
-PLACEMENT = _described("HANDLES[:SIZE]", parse_placement, describe_placement, "8", "8:64M")
+PLACEMENT = _described(
+    "HANDLES[:SIZE]", parse_placement, lambda one: f"{one.handles}:{short(one.unit)}", "8", "8:64M"
+)
 SERIAL = _described("TEXT", parse_serial, str, "POTASH0002")
 LEVELS = _described(
     "COMPONENT=LEVEL[,…]",

@@ -46,7 +46,10 @@ def measure(
             for BPF.
     """
     chosen = [load for load in LOADS if load.name in names]
-    image = _image()
+    with tempfile.TemporaryDirectory(prefix="potash-bench-") as folder:
+        source = Path(folder) / "empty.c"
+        source.write_text(EMPTY)
+        image = compiled(source)
     with generating(1, replace(WITH_MEMORY, compute=ComputeSection(1))) as generator:
         compute = generator.device.compute_namespace(COMPUTE)
         compute.load(INDEX, image)
@@ -75,10 +78,3 @@ def _execution(rsid: int) -> Command:
     )
     entry = SubmissionEntry(opcode, nsid=COMPUTE, **fields)
     return lambda _: (entry, b"")
-
-
-def _image() -> bytes:
-    with tempfile.TemporaryDirectory(prefix="potash-bench-") as folder:
-        source = Path(folder) / "empty.c"
-        source.write_text(EMPTY)
-        return compiled(source)

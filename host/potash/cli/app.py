@@ -10,59 +10,45 @@ import gc
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import click
 
 from csd_spec.text import plain_lines
 from potash import __version__
 
-
-class Entry(NamedTuple):
-    """The module of a subcommand, and its line in the list."""
-
-    module: str
-    help: str
-
-
 SECTIONS = {
     "Start a drive": {
-        "demo": Entry("potash.cli.device.demo", "Run an example through every layer."),
-        "guest": Entry("potash.cli.device.guest", "Boot Linux with the drive attached."),
-        "serve": Entry("potash.cli.device.serve", "Run a device for QEMU or another client."),
+        "demo": ("device", "Run an example through every layer."),
+        "guest": ("device", "Boot Linux with the drive attached."),
+        "serve": ("device", "Run a device for QEMU or another client."),
     },
     "Use a drive": {
-        "run": Entry("potash.cli.drive.run", "Run a program on a drive's accelerator."),
-        "query": Entry("potash.cli.drive.query", "Query a table that is stored on a drive."),
-        "acc": Entry("potash.cli.drive.acc", "Send single commands to a drive's accelerators."),
-        "fw": Entry(
-            "potash.cli.drive.fw", "Send programs to a drive's accelerators and read them."
-        ),
-        "slm": Entry("potash.cli.drive.slm", "Use a drive's memory namespaces."),
-        "cp": Entry("potash.cli.drive.cp", "Run programs on a drive's memory namespaces."),
-        "fleet": Entry("potash.cli.device.fleet", "Use many drives as one, on a Dask cluster."),
-        "fault": Entry("potash.cli.drive.fault", "Inject faults into a drive and clear them."),
+        "run": ("drive", "Run a program on a drive's accelerator."),
+        "query": ("drive", "Query a table that is stored on a drive."),
+        "acc": ("drive", "Send single commands to a drive's accelerators."),
+        "fw": ("drive", "Send programs to a drive's accelerators and read them."),
+        "slm": ("drive", "Use a drive's memory namespaces."),
+        "cp": ("drive", "Run programs on a drive's memory namespaces."),
+        "fleet": ("device", "Use many drives as one, on a Dask cluster."),
+        "fault": ("drive", "Inject faults into a drive and clear them."),
     },
     "Programs, models and the tensor accelerator": {
-        "build": Entry("potash.cli.device.build", "Compile a program for an accelerator."),
-        "bpf": Entry("potash.cli.device.bpf", "Disassemble, run and debug programs."),
-        "model": Entry("potash.cli.device.model", "Create, inspect and run models."),
-        "vta": Entry("potash.cli.device.vta", "Use the tensor accelerator without a drive."),
-        "sweep": Entry(
-            "potash.cli.device.sweep", "Compare configurations of the tensor accelerator."
-        ),
-        "drive": Entry("potash.cli.device.drive", "Model the time of a flash drive."),
+        "build": ("device", "Compile a program for an accelerator."),
+        "bpf": ("device", "Disassemble, run and debug programs."),
+        "model": ("device", "Create, inspect and run models."),
+        "vta": ("device", "Use the tensor accelerator without a drive."),
+        "sweep": ("device", "Compare configurations of the tensor accelerator."),
+        "drive": ("device", "Model the time of a flash drive."),
     },
     "Observe and check": {
-        "bench": Entry("potash.cli.device.bench", "Measure the performance of the device."),
-        "doctor": Entry(
-            "potash.cli.device.doctor", "Check whether this machine has what Potash needs."
-        ),
-        "top": Entry("potash.cli.device.top", "Show the activity of a running device, live."),
-        "trace": Entry("potash.cli.device.trace", "Record all layers, for a trace viewer."),
+        "bench": ("device", "Measure the performance of the device."),
+        "doctor": ("device", "Check whether this machine has what Potash needs."),
+        "top": ("device", "Show the activity of a running device, live."),
+        "trace": ("device", "Record all layers, for a trace viewer."),
     },
 }
-"""The subcommands, as the help groups them."""
+"""The subcommands, as the help groups them: the package of each one's module, which has its name,
+and its line in the list."""
 
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
@@ -84,13 +70,13 @@ class LazyGroup(click.Group):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = COMMANDS.get(cmd_name)
-        if entry is None:
+        if cmd_name not in COMMANDS:
             return None
+        package, _ = COMMANDS[cmd_name]
         collects = gc.isenabled()
         gc.disable()  # what modules make stays; looking for garbage takes a tenth of the import
         try:
-            command = getattr(importlib.import_module(entry.module), cmd_name)
+            command = getattr(importlib.import_module(f"potash.cli.{package}.{cmd_name}"), cmd_name)
         finally:
             if collects:
                 gc.freeze()
@@ -102,7 +88,9 @@ class LazyGroup(click.Group):
         width = max(map(len, COMMANDS))
         for title, section in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl([(name.ljust(width), one.help) for name, one in section.items()])
+                formatter.write_dl(
+                    [(name.ljust(width), help) for name, (_, help) in section.items()]
+                )
 
 
 @click.command(

@@ -38,19 +38,17 @@ def entry_size(plan: Plan) -> int:
     return WORD * (1 + len(plan.columns) + len(plan.nullable))
 
 
-def program(plan: Plan) -> bytes:
-    """An object file. Raises InvalidQuery if it would be too long."""
-    return object_file(_Generator(plan).code())
+class Generator:
+    """The generator of a query's program."""
 
-
-class _Generator:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._code = Code(spare=R5)
         self._row = Row(self._code, plan)
         self._accumulator = Accumulator(self._code, self._row)
 
-    def code(self) -> bytes:
+    def program(self) -> bytes:
+        """An object file. Raises InvalidQuery if it would be too long."""
         code, plan = self._code, self._plan
         batch, row, skip, next_batch, done, bad = (Label() for _ in range(6))
         self._begin()
@@ -81,7 +79,7 @@ class _Generator:
         code.place(bad)
         code.set(R0, BAD_INDEX)
         code.exit()
-        return code.assembled()
+        return object_file(code.assembled())
 
     def _begin(self) -> None:
         """Find the table: the third memory range, or else argument 0."""

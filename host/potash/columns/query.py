@@ -14,7 +14,7 @@ from potash.columns.conditions import require_computable
 from potash.columns.engines import QueryEngine
 from potash.columns.errors import InvalidFile, InvalidQuery
 from potash.columns.expressions import Aggregate
-from potash.columns.generator import program
+from potash.columns.generator import Generator
 from potash.columns.layout import Job, Limits, Locate, jobs_of, nullable_of, output_room, whole_file
 from potash.columns.plan import Aggregated, Plan, Selected, states_of
 from potash.columns.results import Groups, ResultColumn, Rows, groups_of, rows_of
@@ -152,7 +152,7 @@ class Prepared:
 
     def program(self) -> bytes:
         """The program, an object file. Raises InvalidQuery if it would be too long."""
-        return program(self.plan)
+        return Generator(self.plan).program()
 
     def jobs(self, locate: Locate, limits: Limits) -> Iterator[Job]:
         """The jobs of the query; none where the metadata answer it. Raises InvalidFile."""

@@ -39,7 +39,7 @@ from potash.columns.types import (
     DataType,
     TypeId,
     Value,
-    float_of_key,
+    float_of,
 )
 
 
@@ -162,7 +162,8 @@ def _value(aggregate: Aggregate, group: Group, kind: DataType) -> Value | None:
     if function in ("min", "max"):
         key = state[Field.LEAST if function == "min" else Field.GREATEST]
         if kind.id == TypeId.FLOAT:
-            return float_of_key(key, kind.bits) if state[Field.SEEN] else math.nan
+            size = float_of(abs(key), kind.bits)
+            return math.copysign(size, key) if state[Field.SEEN] else math.nan
         return bool(key) if kind.id == TypeId.BOOL else key
     if kind.id != TypeId.FLOAT:
         whole = (state[Field.HIGH] << 32) + state[Field.LOW]

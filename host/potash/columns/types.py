@@ -177,8 +177,3 @@ def float_key(value: float, bits: int) -> int:
     pattern = float_bits(value, bits)
     magnitude = pattern & ((1 << (bits - 1)) - 1)
     return -magnitude if pattern >> (bits - 1) else magnitude
-
-
-def float_of_key(key: int, bits: int) -> float:
-    """The float that `float_key` is of."""
-    return -float_of(-key, bits) if key < 0 else float_of(key, bits)

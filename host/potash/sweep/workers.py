@@ -57,14 +57,13 @@ Outcomes = Iterator[tuple[int, Outcome]]
 Workers = Callable[[Sequence[Task]], Outcomes]
 
 
-def processors() -> int:
-    """How many this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 @contextmanager
-def local(count: int) -> Iterator[Workers]:
-    """So many processes of this machine, which begin afresh and end with this one."""
+def local(count: int | None = None) -> Iterator[Workers]:
+    """So many processes of this machine, one for each processor that this one may use by default.
+
+    They begin afresh and end with this one.
+    """
+    count = count or len(os.sched_getaffinity(0))
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, context, initializer=_tie, initargs=(os.getpid(),))
 

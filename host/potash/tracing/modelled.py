@@ -89,7 +89,8 @@ class Modelled:
             self._node(process, node, found, start)
         if len(found) <= self.left:
             self.left -= len(found)
-            self._in_full(process, config, stream, found, start)
+            texts = [assembly.disassemble(word, config) for word in assembly.words(stream)]
+            streams.show(self.document, process, found, texts, lambda cycle: start + cycle / clock)
             # In the middle of its first cycle, so that rounding leaves it there.
             track, first = streams.FETCH, (next(iter(found)).fetching + 0.5) / clock
         else:
@@ -138,13 +139,6 @@ class Modelled:
                 found = None
             self._known[key] = found
         return self._known[key]
-
-    def _in_full(
-        self, process: int, config: Config, stream: bytes, found: Timing, start: float
-    ) -> None:
-        texts = [assembly.disassemble(word, config) for word in assembly.words(stream)]
-        clock = found.parameters.clock
-        streams.show(self.document, process, found, texts, lambda cycle: start + cycle / clock)
 
     def _in_short(self, process: int, found: Timing, start: float) -> None:
         end = start + found.cycles / found.parameters.clock

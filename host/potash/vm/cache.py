@@ -85,7 +85,9 @@ class Cache:
             if not _lock(descriptor, SILENT_WAIT):
                 progress("waiting for another process that prepares the guest", None)
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-            self._sweep()
+            # The lock is held, so unfinished folders were left by a process that was killed.
+            for path in self.root.glob("unfinished-*"):
+                _remove(path)
             yield
         finally:
             os.close(descriptor)
@@ -125,11 +127,6 @@ class Cache:
             return
         entries = sorted(parent.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
         for path in entries[keep:]:
-            _remove(path)
-
-    def _sweep(self) -> None:
-        # The lock is held, so unfinished folders were left by a process that was killed.
-        for path in self.root.glob("unfinished-*"):
             _remove(path)
 
 

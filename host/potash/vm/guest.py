@@ -325,7 +325,7 @@ class Guest:
                     self.channel = Channel(machine.control, self._life_limit, machine.seconds)
                     self.channel.greet(RESUME_LIMIT)
                 except GuestError:
-                    snapshot.discard(state)
+                    state.state.unlink(missing_ok=True)
                     if attempt == 2:
                         raise
                     continue

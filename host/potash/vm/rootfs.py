@@ -272,11 +272,8 @@ def _python(archive: Archive, tree: Path, scratch: Path) -> list[Path]:
             shutil.copyfile(source, scratch / STDLIB / name)
     compile_tree(tree, scratch)
     _add_tree(archive, scratch)
-    return [path for path in (tree / STDLIB / "lib-dynload").glob("*.so") if _kept(tree, path)]
-
-
-def _kept(tree: Path, path: Path) -> bool:
-    return UNUSED.fullmatch(str(path.relative_to(tree / STDLIB))) is None
+    modules = (tree / STDLIB / "lib-dynload").glob("*.so")
+    return [path for path in modules if not UNUSED.fullmatch(str(path.relative_to(tree / STDLIB)))]
 
 
 def _add_tree(archive: Archive, root: Path) -> None:

@@ -83,11 +83,6 @@ def frozen(images: GuestImages, shape: Shape, progress: Progress) -> Frozen:
         return _freeze(images, shape, accelerator, BOOT_LIMIT, progress)
 
 
-def discard(state: Frozen) -> None:
-    """Delete a state that cannot be resumed; the next start boots again."""
-    state.state.unlink(missing_ok=True)
-
-
 def boot(images: GuestImages, shape: Shape, accelerator: Accelerator) -> float:
     """Boot a guest, wait until it responds, and end it. Returns the seconds until it responded; no
     state is saved.

@@ -59,13 +59,7 @@ _seconds = click.option(
     "Number of measurements of each drive.",
     _seconds,
     mirror_option,
-    first=[
-        click.option(
-            "--guest",
-            is_flag=True,
-            help="Measure in a Linux guest, compared with QEMU's own NVMe drive.",
-        )
-    ],
+    first=[_guest],
 )
 def nvme(
     guest: bool, patterns: tuple[str, ...], pairs: int, seconds: float, debian_mirror: str | None

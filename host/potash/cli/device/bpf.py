@@ -31,15 +31,12 @@ from potash_firmware.bpf.disassembler import Row, listing
 from potash_firmware.bpf.engine import Engine, usable
 from potash_firmware.bpf.interpreter import Execution, Helper, Interpreter, signed
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-_STREAM = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
-
 _ENGINES = click.Choice([engine.value for engine in Engine])
 _entry = click.option(
     "--entry", metavar="NAME", help="Entry function (default: prog, or the first one)."
 )
 _input = click.option(
-    "--input", "given", type=_STREAM, help="Input of the program (- for standard input)."
+    "--input", "given", type=common.READABLE, help="Input of the program (- for standard input)."
 )
 _FRAME = keys(LimitsSection)["frame_size"]
 _FRAME_HELP = "Size of a stack frame, as [limits] of the drive's configuration sets it."
@@ -76,7 +73,7 @@ def bpf() -> None:
 
 
 @bpf.command()
-@click.argument("file", type=_FILE)
+@click.argument("file", type=common.FILE)
 @_entry
 @common.json_option(Disassembly)
 def disasm(file: Path, entry: str | None) -> None:
@@ -127,7 +124,7 @@ def helpers() -> None:
 
 
 @bpf.command("exec")
-@click.argument("file", type=_FILE)
+@click.argument("file", type=common.FILE)
 @_input
 @common.output_option("File for the program's output (- for standard output; default: discarded).")
 @click.option(
@@ -211,7 +208,7 @@ def _report(ran: Ran, printed: Sequence[str], output: Path | None) -> None:
 
 
 @bpf.command()
-@click.argument("file", type=_FILE)
+@click.argument("file", type=common.FILE)
 @_input
 @common.arguments_option
 @_entry
@@ -293,6 +290,4 @@ def _load(file: Path, entry: str | None, frame_size: int | None = None) -> machi
 
 
 def _read(given: Path | None) -> bytes:
-    if given is None:
-        return b""
-    return sys.stdin.buffer.read() if given == STREAM else given.read_bytes()
+    return b"" if given is None else common.read_input(given)

@@ -5,13 +5,13 @@ from pathlib import Path
 import click
 
 from potash.cli.device import reports
-from potash.cli.drive.common import json_option, say
-from potash.programs.compiler import CPUS, VARIABLE, ZIGLANG, Built, build_program
+from potash.cli.drive.common import FILE, json_option, say
+from potash.programs.compiler import CPUS, VARIABLE, ZIGLANG, build_program
 from potash_firmware.bpf.isa import INSTRUCTION_SIZE
 
 
 @click.command()
-@click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("source", type=FILE)
 @click.option(
     "-o",
     "--output",
@@ -54,10 +54,7 @@ def build(
     target = source.with_suffix(".o") if output is None else output
     if target.resolve() == source.resolve():
         raise click.UsageError(f"the object file would replace {source}; name it with -o")
-    _report(build_program(source, target, includes, defines, cpu, compiler), target)
-
-
-def _report(built: Built, target: Path) -> None:
+    built = build_program(source, target, includes, defines, cpu, compiler)
     program = built.program
     function = program.debug.function_at(program.entry)
     report = reports.Built(

@@ -163,7 +163,8 @@ def run(name: str, embedded: bool, execute: bool, debian_mirror: str | None) -> 
     if execute:
         ran = _run_executed(example, report)
     elif embedded:
-        ran = _run_embedded(example, report)
+        with _driven(DRIVE_WANTED) as device:
+            ran = start(device, example, report)
     else:
         ran = _run_in_guest(example, debian_mirror, quiet=as_json())
     show = _show_vectors if example.describe is None else _show_found
@@ -184,15 +185,9 @@ class Ran(NamedTuple):
 
 @contextmanager
 def _driven(wanted: Configuration) -> Iterator[Device]:
-    """A device without a guest, with the SDK's own driver."""
+    """A device without a guest: the SDK's own driver attaches to its socket as QEMU would."""
     with serving(wanted) as served, potash.sdk.open(f"vfio-user:{served.socket}") as device:
         yield device
-
-
-def _run_embedded(example: Example, report: Report) -> Ran:
-    """The driver of the SDK attaches to the device's socket as QEMU would."""
-    with _driven(DRIVE_WANTED) as device:
-        return start(device, example, report)
 
 
 def start(device: Device, example: Example, report: Report = _silent) -> Ran:

@@ -37,7 +37,11 @@ def doctor(devices: tuple[str, ...], no_boot: bool, debian_mirror: str | None) -
     findings = _examined(boot=not no_boot, mirror=debian_mirror)
     findings += map(_device, dict.fromkeys([*map(status_socket, devices), *running()]))
     healthy = all(one.state is not Grade.MISSING for one in findings)
-    say(Report(healthy, findings), _lines(findings))
+    rows = [
+        (one.state, one.name, f"{one.meaning}  → {one.remedy}" if one.remedy else one.meaning)
+        for one in findings
+    ]
+    say(Report(healthy, findings), columns(rows, "<"))
     if not healthy:
         sys.exit(1)
 
@@ -73,11 +77,3 @@ def _device(socket: Path) -> Finding:
         said = "guest memory cannot be mapped, and is reached by messages, which takes longer"
         return Finding(name, Grade.LIMITED, said, SHARED_MEMORY)
     return Finding(name, Grade.GOOD, "guest memory is mapped")
-
-
-def _lines(findings: list[Finding]) -> list[str]:
-    rows = []
-    for one in findings:
-        remedy = f"  → {one.remedy}" if one.remedy else ""
-        rows.append((one.state.value, one.name, f"{one.meaning}{remedy}"))
-    return columns(rows, "<")

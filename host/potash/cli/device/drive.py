@@ -12,7 +12,7 @@ import click
 
 from potash.cli.device import drive_reports as reports
 from potash.cli.device.drive_options import drive_options, modelling, prepared, profile_names
-from potash.cli.drive.common import json_option, output_option, say
+from potash.cli.drive.common import FILE, json_option, output_option, say
 from potash.cli.progress import showing, ticking
 from potash.files import STREAM, replacing
 from potash.tables import columns
@@ -125,7 +125,7 @@ def precondition(
 
 
 @drive.command()
-@click.argument("trace", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("trace", type=FILE)
 @drive_options
 @json_option(reports.DriveSimulated)
 def simulate(

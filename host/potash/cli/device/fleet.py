@@ -153,7 +153,7 @@ def serve(fleet: FleetFile, scheduler: str | None, patience: float) -> None:
     nargs=-1,
     required=True,
     metavar="FILE...",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=common.FILE,
 )
 @common.json_option(FleetCopied)
 def put(

@@ -11,6 +11,7 @@ import click
 
 from potash import configuration, options
 from potash.cli.device.vta_options import writable_file
+from potash.cli.drive.common import FILE
 from potash.cli.progress import showing
 from potash.configuration import Configuration
 from potash.devices import serving_guest
@@ -137,12 +138,12 @@ def running_guest(
 )
 @click.option(
     "--kernel",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="Boot this kernel instead of Potash's guest, with this terminal as its serial port.",
 )
 @click.option(
     "--initrd",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="Initial file system (initramfs) for --kernel.",
 )
 @click.option(

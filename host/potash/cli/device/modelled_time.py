@@ -16,7 +16,7 @@ from potash.sections import MODELLED, TimeSection
 from potash.vm.qmp import require_monitor
 from potash.vm.standstill import Clock, Standstill
 from potash_device.media.drive import Drive as MediaDrive
-from potash_device.timing.cores import DEFAULT, CoreProfile
+from potash_device.timing.cores import DEFAULT
 from potash_device.timing.profile import PAGE, ProfileError, scaled
 
 log = logging.getLogger(__name__)
@@ -51,11 +51,15 @@ def modelled(
     if section.mode != MODELLED:
         return None
     from potash import timing
+    from potash_device.timing import named
     from potash_firmware.rpu.timing.modelled import TimeSettings
 
     pieces: tuple[tuple[int, int, int], ...] = ()
+    # Of all namespaces with blocks that there are and can be.
+    pages = sum(-(-one.size // PAGE) for one in media.namespaces.values())
+    pages = max(pages, -(-media.capacity // PAGE))
     try:
-        drive = _drive(section, _pages(media) * PAGE, placement.handles if placement else 1)
+        drive = _drive(section, pages * PAGE, placement.handles if placement else 1)
         if media.time_state is not None and media.time_state.exists():
             drive, pieces = _kept(media.time_state, drive)
     except (ProfileError, timing.PolicyError) as error:
@@ -67,7 +71,9 @@ def modelled(
         ) from None
     with ticking("preparing the model of the drive"):
         drive.prepare()
-    return TimeSettings(drive, section.factor, _processor(section.drive), pieces)
+    # A drive's state says nothing of its cores.
+    cores = DEFAULT if Path(section.drive).suffix == ".npz" else named.cores(section.drive)
+    return TimeSettings(drive, section.factor, cores, pieces)
 
 
 def keep(timing: ModelledTime | None, media: MediaDrive) -> None:
@@ -104,13 +110,6 @@ def _kept(path: Path, new: Drive) -> tuple[Drive, tuple[tuple[int, int, int], ..
     return found, tuple(pieces)
 
 
-def _processor(drive: str) -> CoreProfile:
-    """The cores of a profile; a drive's state says nothing of them."""
-    from potash_device.timing import named
-
-    return DEFAULT if Path(drive).suffix == ".npz" else named.cores(drive)
-
-
 def _drive(section: TimeSection, capacity: int, streams: int) -> Drive:
     from potash import timing
 
@@ -131,9 +130,3 @@ def _drive(section: TimeSection, capacity: int, streams: int) -> Drive:
             f"it has {drive.profile.capacity} bytes, and the namespaces have {capacity}"
         )
     return drive
-
-
-def _pages(media: MediaDrive) -> int:
-    """Of all namespaces with blocks that there are and can be."""
-    pages = sum(-(-one.size // PAGE) for one in media.namespaces.values())
-    return max(pages, -(-media.capacity // PAGE))

@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 import click
 
 from csd_spec.reporting import Form
-from potash.cli.device.vta_clock import clock_options, core_option, layer_names, parameters_of
+from potash.cli.device.vta_clock import clock_options, core_option, parameters_of
 from potash.cli.device.vta_options import writable_file
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
@@ -21,6 +21,7 @@ from potash.sweep.networks import Network
 from potash.sweep.points import COSTS, Point
 from potash.tables import columns
 from potash.units import completing, human
+from potash.vta.layers import LAYERS
 from potash.vta.svg import Axes, Decades, Picture, Powers
 from potash_device.vta.config import CORES, Config
 
@@ -52,7 +53,7 @@ class Swept(NamedTuple):
     "networks",
     nargs=-1,
     metavar="[NETWORK]...",
-    shell_complete=completing(lambda: (DEFAULT_NETWORK, *layer_names())),
+    shell_complete=completing(lambda: (DEFAULT_NETWORK, *LAYERS)),
 )
 @click.option(
     "--vary",
@@ -114,7 +115,7 @@ def sweep(
     except space.SpaceError as error:
         raise click.UsageError(f"--vary: {error}") from None
     tried = [known.network(name) for name in dict.fromkeys(networks or (DEFAULT_NETWORK,))]
-    crew = workers.cluster(scheduler) if scheduler else workers.local(jobs or workers.processors())
+    crew = workers.cluster(scheduler) if scheduler else workers.local(jobs)
     with showing(steps=True) as progress, crew as work:
         found = points.swept(cores, tried, against, work, progress)
     if plot is not None:

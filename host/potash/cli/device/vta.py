@@ -184,12 +184,8 @@ def info(config: Config, clock: float, encoding: bool) -> None:
     The bandwidth of a buffer is the one that keeps the core busy: one element per cycle.
     Accumulators are written as fast as they are read.
     """
-    report = _figures(config, clock * vta_options.MEGA)
-    say(report, [*_shown(report), *(_shown_encoding(config) if encoding else ())])
-
-
-def _figures(config: Config, clock: float) -> reports.CoreInfo:
-    return reports.CoreInfo(
+    clock *= vta_options.MEGA
+    report = reports.CoreInfo(
         core=config.name,
         config=config.to_mapping(),
         batch=config.batch,
@@ -204,6 +200,7 @@ def _figures(config: Config, clock: float) -> reports.CoreInfo:
             for layout in config.layouts
         },
     )
+    say(report, [*_shown(report), *(_shown_encoding(config) if encoding else ())])
 
 
 def _memory(config: Config, memory: MemoryId, clock: float) -> reports.Memory:

@@ -65,17 +65,12 @@ clock_options = together(
 core_option = vta_options.config_option(None, "paper")
 
 
-def layer_names() -> Sequence[str]:
-    """C1 to C12."""
-    return LAYERS
-
-
 _layer_option = click.option(
     "--layer",
     "names",
     multiple=True,
     metavar="NAME",
-    shell_complete=completing(layer_names),
+    shell_complete=completing(lambda: LAYERS),
     help="Only this layer, C1 to C12; may be repeated.",
 )
 _tiles_option = click.option(

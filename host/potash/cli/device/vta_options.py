@@ -28,7 +28,7 @@ def _config(text: str) -> Config:
 
 CORE = Parsed("CORE", _config)
 
-readable_file = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
+readable_file = common.READABLE
 writable_file = WritableFile()
 
 output_option = common.output_option("Output file (- for standard output).", required=True)

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import click
 
@@ -19,28 +19,12 @@ from potash.schema import encode
 from potash.sdk import VFIO_USER_SCHEME, Accelerator, Device
 from potash.sdk.accelerator import Argument
 from potash.sdk.accelerator_commands import argument_bytes
-from potash.sdk.errors import InvalidRequest, PotashError
+from potash.sdk.errors import PotashError
 from potash.sdk.targets import Range
 from potash.units import Parsed, parse_size
 
-if TYPE_CHECKING:
-    from potash.sdk.faults import Fault
-
 ACCELERATOR_LIMIT = 0xFFFF
 FIRMWARE_LIMIT = 15
-
-
-def parse_fault(text: str) -> "Fault":
-    """As `potash.sdk.faults.parse`. Raises ValueError."""
-    from potash.sdk import faults
-
-    try:
-        return faults.parse(text)
-    except InvalidRequest as error:
-        raise ValueError(str(error)) from None
-
-
-FAULT = Parsed("FAULT", parse_fault)
 
 
 def program_argument(text: str, others: str = "hex:BYTES") -> Argument:
@@ -72,6 +56,9 @@ def positive(text: str, what: str) -> float:
     return number
 
 
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+READABLE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
+"""A file, or - for standard input."""
 ARGUMENT = Parsed("VALUE", program_argument)
 PAGES = Parsed("PAGE:COUNT", _pages)
 NSID = click.IntRange(1, BROADCAST_NSID - 1)
@@ -159,9 +146,7 @@ job_timeout_option: Decorator = click.option(
 timeout_option: Decorator = click.option(
     "--timeout", type=SECONDS, help="Maximum time to wait (default: no limit)."
 )
-input_file: Decorator = click.argument(
-    "input", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
-)
+input_file: Decorator = click.argument("input", type=READABLE)
 output_file: Decorator = click.argument("output", type=WritableFile())
 
 
@@ -221,9 +206,7 @@ def returned(value: int) -> str:
 
 SOURCE_SUFFIX = ".c"
 
-program_file = click.argument(
-    "program", type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
+program_file = click.argument("program", type=FILE)
 
 
 def program_of(path: Path) -> bytes:

@@ -199,7 +199,7 @@ def delete(device: str, rsid: int, nsid: int | None) -> None:
 )
 @click.option(
     "--data",
-    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+    type=common.READABLE,
     help="File with data for the program (not with Linux's driver).",
 )
 @click.option(

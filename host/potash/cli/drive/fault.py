@@ -7,9 +7,12 @@ import click
 
 from nvme_spec.status import Status
 from potash.cli.drive import reports
-from potash.cli.drive.common import FAULT, json_option, opened, say
+from potash.cli.drive.common import json_option, opened, say
 from potash.sdk import faults
 from potash.sdk.errors import CommandFailed, PotashError
+from potash.units import Parsed
+
+FAULT = Parsed("FAULT", faults.parse)
 
 
 @click.group()

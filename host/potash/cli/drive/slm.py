@@ -132,7 +132,7 @@ def fill(device: str, nsid: int | None, start: int, length: int) -> None:
 @click.option(
     "--file",
     "files",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=common.FILE,
     multiple=True,
     help="A file on a file system of the drive (in a guest); may be repeated.",
 )
