@@ -33,7 +33,7 @@ from potash_device.media.shapes import (
     Metadata,
     NamespaceShape,
 )
-from potash_device.timing.profile import PROFILES as DRIVES
+from potash_device.timing.profiles import PROFILES as DRIVES
 from potash_device.vta.config import CORES
 from potash_firmware.apu.config import Limits, RangeUnit
 from potash_firmware.bpf.arena import LEAST_FRAME

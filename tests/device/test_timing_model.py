@@ -10,7 +10,8 @@ import pytest
 from potash import timing
 from potash_device.timing.drive import Drive
 from potash_device.timing.policies import Gap, Policies
-from potash_device.timing.profile import PAGE, PROFILES, Profile, Rate
+from potash_device.timing.profile import PAGE, Profile, Rate
+from potash_device.timing.profiles import PROFILES
 from potash_device.timing.requests import REQUEST, WORN, Op
 from support import drive_checks
 from support.drive_checks import CHECKS, Check

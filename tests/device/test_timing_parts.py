@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from potash_device.timing.drive import Drive
 from potash_device.timing.policies import Gap, Policies, PolicyError, Superblocks
-from potash_device.timing.profile import ENTRIES, LARGEST, PAGE, PROFILES, Profile, Rate
+from potash_device.timing.profile import ENTRIES, LARGEST, PAGE, Profile, Rate
+from potash_device.timing.profiles import PROFILES
 from potash_device.timing.requests import REQUEST, WORN, Op
 from potash_device.timing.state import MOST_GAPS, NEVER
 from support.drive_checks import greedy_amplification

@@ -6,7 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from potash_device.timing.profile import PROFILES, Profile, ProfileError, scaled
+from potash_device.timing.profile import Profile, ProfileError, scaled
+from potash_device.timing.profiles import PROFILES
 
 GIB = 1 << 30
 

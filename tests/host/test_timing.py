@@ -16,7 +16,8 @@ from potash.cli.app import run_app
 from potash_device.timing import policies
 from potash_device.timing.cores import DEFAULT
 from potash_device.timing.named import cores
-from potash_device.timing.profile import PAGE, PROFILES
+from potash_device.timing.profile import PAGE
+from potash_device.timing.profiles import PROFILES
 from support.docs import ROOT
 from support.reports import check
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import support.amx  # noqa: F401 - it adds a path
 from potash_device.timing.drive import Drive
-from potash_device.timing.profile import PROFILES
+from potash_device.timing.profiles import PROFILES
 from potash_device.timing.requests import Op
 from potash_device.vta.config import Config
 from potash_device.vta.fast.paths import available

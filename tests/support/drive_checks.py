@@ -11,7 +11,8 @@ from potash import timing
 from potash.bench.drive_time import PLAIN, requests
 from potash_device.timing.drive import Drive
 from potash_device.timing.policies import Fifo, Greedy, Policies
-from potash_device.timing.profile import PAGE, PROFILES, Rate
+from potash_device.timing.profile import PAGE, Rate
+from potash_device.timing.profiles import PROFILES
 from potash_device.timing.requests import Op
 
 SECOND = 10**9

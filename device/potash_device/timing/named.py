@@ -10,7 +10,8 @@ from potash_device.timing.cores import DEFAULT, CoreProfile
 from potash_device.timing.cores import from_mapping as cores_from_mapping
 from potash_device.timing.isolation import Isolated
 from potash_device.timing.policies import Policies
-from potash_device.timing.profile import PROFILES, Profile, ProfileError, from_mapping
+from potash_device.timing.profile import Profile, ProfileError
+from potash_device.timing.profiles import PROFILES, from_mapping
 
 LARGEST_PROFILE = 1 << 20
 """Bytes of a TOML file."""

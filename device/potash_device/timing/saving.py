@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from potash_device.timing import state
 from potash_device.timing.drive import Drive
 from potash_device.timing.policies import Policies, PolicyError
-from potash_device.timing.profile import PAGE, ProfileError, from_mapping
+from potash_device.timing.profile import PAGE, ProfileError
+from potash_device.timing.profiles import from_mapping
 
 ARRAYS = ("places", "status", "erases", "closed_at", "open", "filled")
 LARGEST_PROFILE = 1 << 16

@@ -14,7 +14,8 @@ from potash import timing
 from potash.bench.report import Result, alone, once, paired
 from potash.sdk.progress import Progress
 from potash_device.timing.drive import Drive
-from potash_device.timing.profile import PAGE, PROFILES, Profile, Rate
+from potash_device.timing.profile import PAGE, Profile, Rate
+from potash_device.timing.profiles import PROFILES
 from potash_device.timing.requests import REQUEST, Op
 
 PLAIN = Profile(

@@ -17,7 +17,8 @@ from potash.cli.progress import showing, ticking
 from potash.files import STREAM, replacing
 from potash.tables import columns
 from potash.units import human
-from potash_device.timing.profile import PAGE, PROFILES, Profile
+from potash_device.timing.profile import PAGE, Profile
+from potash_device.timing.profiles import PROFILES
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,7 +12,7 @@ import click
 from potash.cli.drive.common import together
 from potash.sdk.errors import PotashError
 from potash.units import completing
-from potash_device.timing.profile import PROFILES
+from potash_device.timing.profiles import PROFILES
 
 if TYPE_CHECKING:
     from potash_device.timing.drive import Drive

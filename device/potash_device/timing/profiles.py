@@ -1,0 +1,47 @@
+"""Profiles of drives as TOML has them: a user's own, and the built-in ones of `profiles.toml`."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, replace
+from pathlib import Path
+from typing import Any
+
+from potash_device.timing.profile import Profile, ProfileError, Rate
+
+PROFILES: dict[str, Profile] = {}
+"""Built-in drives. Sources: docs/time.md."""
+
+
+def from_mapping(table: Mapping[str, Any]) -> Profile:
+    """A profile from TOML's values; `base` names the built-in one that it changes.
+
+    Raises ProfileError for a key that no profile has, and for a drive that cannot be built.
+    """
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
+    }
+    base = values.pop("base", None)
+    if base is not None and (not isinstance(base, str) or base not in PROFILES):
+        raise ProfileError(f"base is {base!r:.40}; it must be one of {', '.join(PROFILES)}")
+    known = [field.name for field in fields(Profile)]
+    for key in values:
+        if key not in known:
+            import difflib
+
+            near = difflib.get_close_matches(key, known, 1)
+            raise ProfileError(
+                f"there is no key {key}" + (f"; did you mean {near[0]}?" if near else "")
+            )
+    for name in ("bus", "link"):
+        if isinstance(values.get(name), tuple) and len(values[name]) == 2:
+            values[name] = Rate(*values[name])
+    if base is not None:
+        return replace(PROFILES[base], **values)
+    for field in fields(Profile):
+        if field.default is MISSING and field.name not in values:
+            raise ProfileError(f"{field.name} is missing; or name a base")
+    return Profile(**values)
+
+
+for _name, _table in tomllib.loads(Path(__file__).with_suffix(".toml").read_text()).items():
+    PROFILES[_name] = from_mapping(_table)
