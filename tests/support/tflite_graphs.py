@@ -13,9 +13,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
-from potash.models.windows import extents
 from support import tflite_graph_moves as moves
-from support.graph_builder import FusedActivation, GraphBuilder, Padding, Tensor
+from support.graph_builder import FusedActivation, GraphBuilder, Padding, Tensor, extents
 from support.tflite import Int8
 from support.tflite_values import spread
 

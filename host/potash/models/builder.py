@@ -1,207 +1,146 @@
-"""Graphs, operator by operator, in int8 or in float32.
+"""Graphs in int8, operator by operator, with the operators that the networks here have.
 
 Each method adds one operator and gives its output, whose shape follows from the inputs' as it does
-in TensorFlow Lite's kernels (`tflite/kernels/*.cc`, Prepare). A tensor with a scale is quantised;
-in a graph of float32 there are no scales. The flatbuffer's tables are
+in TensorFlow Lite's kernels (`tflite/kernels/*.cc`, Prepare). The flatbuffer's tables are
 `potash_firmware.tflite.writer`'s.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias, TypedDict, Unpack
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from ai_edge_litert import schema_py_generated as schema
 
-from potash.models.windows import Padding, Pair, extents, pair
+from potash_firmware.tflite.windows import count
 from potash_firmware.tflite.writer import FusedActivation, ModelBuilder
 
-__all__ = ["FusedActivation", "GraphBuilder", "Padding", "Tensor"]
-
-Array: TypeAlias = npt.NDArray[Any]
-Operator: TypeAlias = Any
-"""A number of `schema.BuiltinOperator`."""
 Code = schema.BuiltinOperator
+Quantisation: TypeAlias = tuple[float, int]
+"""Scale and zero point."""
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Padding(IntEnum):
+    """`Padding` of the schema."""
+
+    SAME = schema.Padding.SAME
+    VALID = schema.Padding.VALID
+
+
+class Window(NamedTuple):
+    """How a square window moves over an image, and the activation of its output."""
+
+    stride: int
+    padding: Padding
+    activation: FusedActivation = FusedActivation.NONE
+
+    def extents(self, image: Sequence[int], size: int) -> tuple[int, int]:
+        """Height and width of an operator's output."""
+        same = self.padding is Padding.SAME
+        height, width = (count(extent, size, self.stride, same=same) for extent in image)
+        return height, width
+
+
+class Tensor(NamedTuple):
     """A tensor of a graph: its number there, its shape, and its quantisation."""
 
-    index: int
+    number: int
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    scales: tuple[float, ...] = ()
+    scales: tuple[float, ...]
     """None, one for all values, or one for each index of an axis; as float32 has them."""
-    zero_point: int = 0
+    zero_point: int
 
     @property
-    def scale(self) -> float | None:
-        """The one scale of all values; None for a tensor that is not quantised, or by channels."""
-        return self.scales[0] if len(self.scales) == 1 else None
-
-
-class Steps(TypedDict, total=False):
-    """How a window moves over an image."""
-
-    stride: Pair
-    padding: Padding
-    activation: FusedActivation
-
-
-class Window(Steps, total=False):
-    """The same of a convolution's, which by default moves by one and has the padding SAME."""
-
-    dilation: Pair
+    def quantisation(self) -> Quantisation:
+        """The one scale of all values, and the zero point."""
+        (scale,) = self.scales
+        return scale, self.zero_point
 
 
 class GraphBuilder:
-    """A model with one graph. Quantised operators take the `scale` and `zero_point` of their
-    output; those that only move or choose values have their input's.
+    """A model with one graph. Operators that compute take the quantisation of their output; those
+    that only move or choose values have their input's.
     """
 
-    def __init__(self, description: str = "potash") -> None:
+    def __init__(self, description: str) -> None:
         self._writer = ModelBuilder(description)
         self._count = 0
 
-    # Tensors
-
-    def tensor(
-        self,
-        shape: Sequence[int],
-        scale: float | None = None,
-        zero_point: int = 0,
-        *,
-        dtype: npt.DTypeLike | None = None,
-        name: str | None = None,
-    ) -> Tensor:
-        """A tensor for activations: int8 with a scale, else float32, unless `dtype` says
-        another."""
-        kind = np.dtype(dtype or (np.float32 if scale is None else np.int8))
-        return self._tensor(shape, kind, scale, zero_point, name=name)
+    def tensor(self, shape: Sequence[int], scale: float, zero_point: int) -> Tensor:
+        """A tensor for activations."""
+        return self._tensor("tensor", shape, np.dtype(np.int8), scale, zero_point)
 
     def constant(
-        self,
-        values: npt.ArrayLike,
-        scale: float | Sequence[float] | None = None,
-        zero_point: int = 0,
-        *,
-        axis: int = 0,
-        name: str | None = None,
+        self, values: npt.ArrayLike, scale: float | Sequence[float] | None = None, axis: int = 0
     ) -> Tensor:
         """A tensor with these values and their type; several scales are those of `axis`."""
         array = np.asarray(values)
-        return self._tensor(array.shape, array.dtype, scale, zero_point, axis, array, name)
+        return self._tensor("constant", array.shape, array.dtype, scale, 0, axis, array)
 
-    def bias(self, values: npt.ArrayLike, x: Tensor, weights: Tensor) -> Tensor:
-        """int32 values to be added to the products of `x` and `weights`, with these' scales."""
-        if x.scale is None or not weights.scales:
-            raise ValueError("a bias in int32 needs an input and weights that have scales")
-        scales = np.float32(x.scale) * np.array(weights.scales, np.float32)
-        return self.constant(np.asarray(values, np.int32), scales.tolist())
-
-    # Operators with weights
+    def bias(self, values: npt.NDArray[np.int32], x: Tensor, weights: Tensor) -> Tensor:
+        """Values to be added to the products of `x` and `weights`, with these' scales."""
+        scales = np.float32(x.quantisation[0]) * np.array(weights.scales, np.float32)
+        return self.constant(values, scales.tolist())
 
     def conv2d(
         self,
         x: Tensor,
         weights: Tensor,
-        bias: Tensor | None = None,
-        scale: float | None = None,
-        zero_point: int = 0,
-        **window: Unpack[Window],
+        bias: Tensor,
+        window: Window,
+        quantisation: Quantisation,
+        *,
+        depthwise: bool = False,
     ) -> Tensor:
-        """CONV_2D of N×H×W×I with weights O×h×w×I and a bias O, zeroes if there is none."""
-        operands = x, weights, bias, weights.shape[0]
-        options = schema.Conv2DOptionsT()
-        return self._convolution(Code.CONV_2D, options, *operands, scale, zero_point, window)
-
-    def depthwise_conv2d(
-        self,
-        x: Tensor,
-        weights: Tensor,
-        bias: Tensor | None = None,
-        scale: float | None = None,
-        zero_point: int = 0,
-        **window: Unpack[Window],
-    ) -> Tensor:
-        """DEPTHWISE_CONV_2D of N×H×W×I with weights 1×h×w×O, O a multiple of I, scales along the
-        last axis (3), and a bias O, zeroes if there is none.
+        """CONV_2D of N×H×W×I with weights O×h×w×I and a bias O; or DEPTHWISE_CONV_2D, with weights
+        1×h×w×O, O a multiple of I, whose scales are along the last axis (3).
         """
-        operands, multiplier = (x, weights, bias, weights.shape[3]), weights.shape[3] // x.shape[3]
-        options = options_of(schema.DepthwiseConv2DOptionsT, depthMultiplier=multiplier)
-        code = Code.DEPTHWISE_CONV_2D
-        return self._convolution(code, options, *operands, scale, zero_point, window)
+        channels = weights.shape[3 if depthwise else 0]
+        code, options = Code.CONV_2D, schema.Conv2DOptionsT()
+        if depthwise:
+            code, options = Code.DEPTHWISE_CONV_2D, schema.DepthwiseConv2DOptionsT()
+            options.depthMultiplier = channels // x.shape[3]
+        options.dilationHFactor = options.dilationWFactor = 1
+        inputs, size = (x, weights, bias), weights.shape[1]
+        return self._windows(code, inputs, options, window, size, channels, quantisation, 3)
 
     def fully_connected(
-        self,
-        x: Tensor,
-        weights: Tensor,
-        bias: Tensor | None = None,
-        scale: float | None = None,
-        zero_point: int = 0,
-        *,
-        keep_dimensions: bool = False,
-        activation: FusedActivation = FusedActivation.NONE,
+        self, x: Tensor, weights: Tensor, bias: Tensor, quantisation: Quantisation
     ) -> Tensor:
-        """FULLY_CONNECTED of rows of I values with weights O×I and a bias O: rows × O, or with
-        `keep_dimensions` the input's shape with O in place of I.
-        """
-        options = options_of(
-            schema.FullyConnectedOptionsT,
-            fusedActivationFunction=activation,
-            keepNumDims=keep_dimensions,
-        )
+        """FULLY_CONNECTED of rows of I values with weights O×I and a bias O: rows × O."""
+        options = schema.FullyConnectedOptionsT()
         outputs, inputs = weights.shape
-        rows = x.shape[:-1] if keep_dimensions else (math.prod(x.shape) // inputs,)
-        operands, shape, version = (x, weights, bias), (*rows, outputs), 4 + keep_dimensions
-        return self._add(
-            Code.FULLY_CONNECTED, operands, shape, options, scale, zero_point, version=version
-        )
-
-    # Operators without weights
+        shape = math.prod(x.shape) // inputs, outputs
+        return self._add(Code.FULLY_CONNECTED, (x, weights, bias), shape, options, quantisation, 4)
 
     def add(
         self,
         left: Tensor,
         right: Tensor,
-        scale: float | None = None,
-        zero_point: int = 0,
-        *,
+        quantisation: Quantisation,
         activation: FusedActivation = FusedActivation.NONE,
     ) -> Tensor:
-        """ADD: left + right, which are broadcast as numpy does."""
-        options = options_of(
-            schema.AddOptionsT, potScaleInt16=False, fusedActivationFunction=activation
+        """ADD of two tensors of one shape."""
+        options = schema.AddOptionsT()
+        options.potScaleInt16, options.fusedActivationFunction = False, activation
+        return self._add(Code.ADD, (left, right), left.shape, options, quantisation, 2)
+
+    def max_pool2d(self, x: Tensor, size: int, stride: int) -> Tensor:
+        """MAX_POOL_2D without padding."""
+        options, window = schema.Pool2DOptionsT(), Window(stride, Padding.VALID)
+        options.filterHeight = options.filterWidth = size
+        channels, quantisation = x.shape[3], x.quantisation
+        return self._windows(
+            Code.MAX_POOL_2D, (x,), options, window, size, channels, quantisation, 2
         )
-        shape = np.broadcast_shapes(left.shape, right.shape)
-        return self._add(Code.ADD, (left, right), shape, options, scale, zero_point, version=2)
 
-    def max_pool2d(self, x: Tensor, size: Pair, **steps: Unpack[Steps]) -> Tensor:
-        """MAX_POOL_2D; the padding is VALID, and the windows do not overlap, if not said."""
-        return self._pool(Code.MAX_POOL_2D, x, size, steps)
-
-    def mean(
-        self,
-        x: Tensor,
-        axes: Sequence[int] = (1, 2),
-        scale: float | None = None,
-        zero_point: int = 0,
-        *,
-        keep_dimensions: bool = False,
-    ) -> Tensor:
-        """MEAN over `axes`, by default height and width."""
-        options = options_of(schema.ReducerOptionsT, keepDims=keep_dimensions)
-        gone = {axis % len(x.shape) for axis in axes}
-        shape = [
-            1 if axis in gone else extent
-            for axis, extent in enumerate(x.shape)
-            if keep_dimensions or axis not in gone
-        ]
-        operands = x, self.constant(np.array(axes, np.int32))
-        return self._add(Code.MEAN, operands, shape, options, scale, zero_point, version=2)
+    def mean(self, x: Tensor, quantisation: Quantisation) -> Tensor:
+        """MEAN over height and width."""
+        operands = x, self.constant(np.array([1, 2], np.int32))
+        shape = x.shape[0], x.shape[3]
+        return self._add(Code.MEAN, operands, shape, schema.ReducerOptionsT(), quantisation, 2)
 
     def pad(self, x: Tensor, paddings: Sequence[tuple[int, int]]) -> Tensor:
         """PAD with zeroes (the zero point): before and after, for each axis."""
@@ -210,137 +149,66 @@ class GraphBuilder:
             for extent, (before, after) in zip(x.shape, paddings, strict=True)
         ]
         operands = x, self.constant(np.array(paddings, np.int32))
-        return self._move(Code.PAD, operands, shape, schema.PadOptionsT())
-
-    def operator(
-        self,
-        code: Operator,
-        inputs: Sequence[Tensor | None],
-        output: Tensor,
-        options: Any = None,
-        *,
-        others: Sequence[Tensor] = (),
-        version: int = 1,
-    ) -> Tensor:
-        """Any other operator, with the schema's code and options, into `output` and then the
-        `others`."""
-        # The schema names the number of a table of options after the table's class.
-        name = "NONE" if options is None else type(options).__name__
-        self._writer.operator(
-            code,
-            [tensor.index for tensor in inputs if tensor is not None],
-            [made.index for made in (output, *others)],
-            options_type=getattr(schema.BuiltinOptions, name.removesuffix("T")),
-            options=options,
-            version=version,
-        )
-        return output
+        return self._add(Code.PAD, operands, shape, schema.PadOptionsT(), x.quantisation, 2)
 
     def finish(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bytes:
         """The model's bytes. Inputs and outputs can be called by their tensors' names."""
-        given, wanted = ([tensor.index for tensor in tensors] for tensors in (inputs, outputs))
+        given, wanted = ([tensor.number for tensor in tensors] for tensors in (inputs, outputs))
         self._writer.sign(given, wanted)
         return self._writer.build(given, wanted)
 
     def _tensor(
         self,
+        name: str,
         shape: Sequence[int],
         dtype: np.dtype[Any],
         scale: float | Sequence[float] | None,
         zero_point: int,
         axis: int = 0,
-        values: Array | None = None,
-        name: str | None = None,
+        data: npt.NDArray[Any] | None = None,
     ) -> Tensor:
         scales = np.atleast_1d(np.asarray([] if scale is None else scale, np.float32))
-        index = self._writer.tensor(
-            name or f"{'constant' if values is not None else 'tensor'}-{self._count}",
-            shape,
-            dtype,
-            scale=scale,
-            zero_point=zero_point,
-            axis=axis,
-            data=values,
+        name = f"{name}-{self._count}"
+        number = self._writer.tensor(
+            name, shape, dtype, scale=scale, zero_point=zero_point, axis=axis, data=data
         )
         self._count += 1
-        return Tensor(index, tuple(map(int, shape)), dtype, tuple(scales.tolist()), zero_point)
+        return Tensor(number, tuple(map(int, shape)), tuple(scales.tolist()), zero_point)
 
-    def _zeroes(self, count: int, x: Tensor, weights: Tensor) -> Tensor:
-        """The bias that the kernels want even where nothing is added."""
-        if x.dtype == np.float32:
-            return self.constant(np.zeros(count, np.float32))
-        return self.bias(np.zeros(count, np.int32), x, weights)
+    def _windows(
+        self,
+        code: int,
+        inputs: Sequence[Tensor],
+        options: Any,
+        window: Window,
+        size: int,
+        channels: int,
+        quantisation: Quantisation,
+        version: int,
+    ) -> Tensor:
+        options.strideH = options.strideW = window.stride
+        options.padding, options.fusedActivationFunction = window.padding, window.activation
+        images, *image, _ = inputs[0].shape
+        shape = images, *window.extents(image, size), channels
+        return self._add(code, inputs, shape, options, quantisation, version)
 
     def _add(
         self,
-        code: Operator,
-        inputs: Sequence[Tensor | None],
-        shape: Sequence[int],
-        options: Any,
-        scale: float | None,
-        zero_point: int,
-        *,
-        version: int,
-    ) -> Tensor:
-        first = inputs[0]
-        assert first is not None
-        if (scale is None) != (not first.scales):
-            raise ValueError("an operator on quantised values needs a scale, and no other does")
-        output = self._tensor(shape, first.dtype, scale, zero_point)
-        floats = first.dtype == np.float32
-        return self.operator(code, inputs, output, options, version=1 if floats else version)
-
-    def _convolution(
-        self,
-        code: Operator,
-        options: Any,
-        x: Tensor,
-        weights: Tensor,
-        bias: Tensor | None,
-        channels: int,
-        scale: float | None,
-        zero_point: int,
-        window: Window,
-    ) -> Tensor:
-        stride, dilation = window.get("stride", 1), window.get("dilation", 1)
-        padding = window.get("padding", Padding.SAME)
-        _set_steps(options, stride, padding, window)
-        options.dilationHFactor, options.dilationWFactor = pair(dilation)
-        size = extents(x.shape[1:3], weights.shape[1:3], stride, dilation, padding)
-        inputs = (x, weights, bias or self._zeroes(channels, x, weights))
-        shape = (x.shape[0], *size, channels)
-        return self._add(code, inputs, shape, options, scale, zero_point, version=3)
-
-    def _pool(self, code: Operator, x: Tensor, size: Pair, steps: Steps) -> Tensor:
-        height, width = pair(size)
-        options = options_of(schema.Pool2DOptionsT, filterHeight=height, filterWidth=width)
-        stride, padding = steps.get("stride", size), steps.get("padding", Padding.VALID)
-        _set_steps(options, stride, padding, steps)
-        spatial = extents(x.shape[1:3], (height, width), stride, 1, padding)
-        return self._move(code, (x,), (x.shape[0], *spatial, x.shape[3]), options)
-
-    def _move(
-        self,
-        code: Operator,
+        code: int,
         inputs: Sequence[Tensor],
         shape: Sequence[int],
         options: Any,
-        *,
-        version: int = 2,
+        quantisation: Quantisation,
+        version: int,
     ) -> Tensor:
-        """An operator whose output has the scale of its first input."""
-        x = inputs[0]
-        return self._add(code, inputs, shape, options, x.scale, x.zero_point, version=version)
-
-
-def _set_steps(options: Any, stride: Pair, padding: Padding, steps: Steps) -> None:
-    options.strideH, options.strideW = pair(stride)
-    options.padding = padding
-    options.fusedActivationFunction = steps.get("activation", FusedActivation.NONE)
-
-
-def options_of(table: Callable[[], Any], **fields: Any) -> Any:
-    """A table of options with these fields."""
-    options = table()
-    vars(options).update(fields)
-    return options
+        output = self.tensor(shape, *quantisation)
+        self._writer.operator(
+            code,
+            [tensor.number for tensor in inputs],
+            [output.number],
+            # The schema names the number of a table of options after the table's class.
+            options_type=getattr(schema.BuiltinOptions, type(options).__name__.removesuffix("T")),
+            options=options,
+            version=version,
+        )
+        return output

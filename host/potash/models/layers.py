@@ -10,16 +10,16 @@ whole numbers, exact in any order, and what is not whole comes of single IEEE op
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from potash.models.builder import FusedActivation, GraphBuilder, Tensor, Window
-from potash.models.windows import Padding, Pair, extents, pair
+from potash.models.builder import GraphBuilder, Padding, Quantisation, Tensor, Window
 from potash.sdk.progress import Progress, silent
 from potash_firmware.tflite.windows import same_padding
+from potash_firmware.tflite.writer import FusedActivation
 
 Int8 = npt.NDArray[np.int8]
 Sums = npt.NDArray[np.int64]
@@ -82,9 +82,7 @@ class Activations(NamedTuple):
 
     @property
     def scale(self) -> float:
-        scale = self.tensor.scale
-        assert scale is not None
-        return scale
+        return self.tensor.quantisation[0]
 
     @property
     def centred(self) -> Sums:
@@ -133,8 +131,7 @@ class Layers:
             (windows.reshape(-1, products) @ matrix).astype(np.int64)
             for windows in _windows(x.centred.astype(exact), kernel, stride, padding)
         ]
-        window = Window(stride=stride, padding=padding, activation=activation)
-        return self._convolution(self._graph.conv2d, x, weights, 0, sums, window)
+        return self._convolution(x, weights, sums, Window(stride, padding, activation))
 
     def depthwise_conv2d(
         self,
@@ -152,8 +149,8 @@ class Layers:
             (windows.reshape(-1, kernel * kernel, channels) * down).sum(1)
             for windows in _windows(x.centred, kernel, stride, Padding.SAME)
         ]
-        window = Window(stride=stride, padding=Padding.SAME, activation=activation)
-        return self._convolution(self._graph.depthwise_conv2d, x, weights, 3, sums, window)
+        window = Window(stride, Padding.SAME, activation)
+        return self._convolution(x, weights, sums, window, depthwise=True)
 
     def fully_connected(self, x: Activations, outputs: int) -> Activations:
         """The classifier: no normalisation, one scale for all weights."""
@@ -165,12 +162,10 @@ class Layers:
         spread = max(int(np.abs(sums).max()), 1)
         bias = np.rint(self.random.reals(*OFFSET, outputs) * spread / 4).astype(np.int32)
         reals = ((sums + bias) * (x.scale * factor)).astype(np.float64)
-        (scale, zero_point), values = _quantised(reals)
+        output, values = _quantised(reals)
+        biases = self._graph.bias(bias, x.tensor, constant)
         return self._activations(
-            self._graph.fully_connected(
-                x.tensor, constant, self._graph.bias(bias, x.tensor, constant), scale, zero_point
-            ),
-            values,
+            self._graph.fully_connected(x.tensor, constant, biases, output), values
         )
 
     def add(
@@ -180,10 +175,9 @@ class Layers:
         activation: FusedActivation = FusedActivation.NONE,
     ) -> Activations:
         """The sum of two tensors of one shape."""
-        (scale, zero_point), values = _quantised(left.reals + right.reals, activation)
+        output, values = _quantised(left.reals + right.reals, activation)
         return self._activations(
-            self._graph.add(left.tensor, right.tensor, scale, zero_point, activation=activation),
-            values,
+            self._graph.add(left.tensor, right.tensor, output, activation), values
         )
 
     def pad(self, x: Activations, border: int) -> Activations:
@@ -199,18 +193,16 @@ class Layers:
             windows.reshape(-1, size * size, channels).max(1)
             for windows in _windows(x.values, size, stride, Padding.VALID)
         ]
-        shape = _output(x, size, stride, Padding.VALID, channels)
-        values = np.concatenate(rows).reshape(shape)
-        return self._activations(self._graph.max_pool2d(x.tensor, size, stride=stride), values)
+        tensor = self._graph.max_pool2d(x.tensor, size, stride)
+        values = np.concatenate(rows).reshape(len(x.values), *tensor.shape[1:])
+        return self._activations(tensor, values)
 
     def mean(self, x: Activations) -> Activations:
         """The mean over height and width: N×C."""
         pixels = x.tensor.shape[1] * x.tensor.shape[2]
         reals: Reals = x.centred.sum((1, 2)).astype(np.float64) * (x.scale / pixels)
-        (scale, zero_point), values = _quantised(reals)
-        return self._activations(
-            self._graph.mean(x.tensor, scale=scale, zero_point=zero_point), values
-        )
+        output, values = _quantised(reals)
+        return self._activations(self._graph.mean(x.tensor, output), values)
 
     def finish(self, *outputs: Activations) -> bytes:
         """The model's bytes."""
@@ -222,26 +214,26 @@ class Layers:
 
     def _convolution(
         self,
-        add: Callable[..., Tensor],
         x: Activations,
         weights: Int8,
-        axis: int,
         rows: Sequence[Sums],
         window: Window,
+        *,
+        depthwise: bool = False,
     ) -> Activations:
-        """A convolution with `rows` of sums in each channel, `axis` of the weights."""
-        shape = _output(
-            x, weights.shape[1], window["stride"], window["padding"], weights.shape[axis]
-        )
-        sums = np.concatenate(rows).reshape(shape)
-        scales, bias, output, values = self._normalise(x, sums, window["activation"])
-        constant = self._graph.constant(weights, scales, axis=axis)
+        """A convolution with `rows` of sums in each channel."""
+        axis = 3 if depthwise else 0
+        size = window.extents(x.tensor.shape[1:3], weights.shape[1])
+        sums = np.concatenate(rows).reshape(len(x.values), *size, weights.shape[axis])
+        scales, bias, output, values = self._normalise(x, sums, window.activation)
+        constant = self._graph.constant(weights, scales, axis)
         biases = self._graph.bias(bias, x.tensor, constant)
-        return self._activations(add(x.tensor, constant, biases, *output, **window), values)
+        tensor = self._graph.conv2d(x.tensor, constant, biases, window, output, depthwise=depthwise)
+        return self._activations(tensor, values)
 
     def _normalise(
         self, x: Activations, sums: Sums, activation: FusedActivation
-    ) -> tuple[list[float], npt.NDArray[np.int32], tuple[float, int], Int8]:
+    ) -> tuple[list[float], npt.NDArray[np.int32], Quantisation, Int8]:
         """Scales of the weights and biases that give each channel a spread and a mean of its
         own."""
         channels = sums.shape[-1]
@@ -260,7 +252,7 @@ class Layers:
 
 def _quantised(
     reals: Reals, activation: FusedActivation = FusedActivation.NONE
-) -> tuple[tuple[float, int], Int8]:
+) -> tuple[Quantisation, Int8]:
     """Scale and zero point that just hold what the activation leaves of the values, and these."""
     clamped = np.clip(reals, *BOUNDS[activation])
     low, high = min(float(clamped.min()), 0.0), max(float(clamped.max()), 0.0)
@@ -268,13 +260,6 @@ def _quantised(
     zero_point = min(max(round(LOW - low / scale), LOW), HIGH)
     values = np.clip(np.rint(clamped / scale) + zero_point, LOW, HIGH).astype(np.int8)
     return (scale, zero_point), values
-
-
-def _output(
-    x: Activations, kernel: int, stride: Pair, padding: Padding, channels: int
-) -> tuple[int, ...]:
-    height, width = extents(x.tensor.shape[1:3], pair(kernel), stride, 1, padding)
-    return len(x.values), height, width, channels
 
 
 def _windows(

@@ -15,11 +15,11 @@ from itertools import product
 from typing import NamedTuple
 
 from potash.models import resnet
-from potash.models.builder import FusedActivation, GraphBuilder
+from potash.models.builder import GraphBuilder, Padding
 from potash.models.layers import Activations, Layers, Random
-from potash.models.windows import Padding
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress, silent
+from potash_firmware.tflite.writer import FusedActivation
 
 RELU, RELU6 = FusedActivation.RELU, FusedActivation.RELU6
 
@@ -97,7 +97,7 @@ def add_model(size: int, seed: int = 0, progress: Progress = silent) -> bytes:
     graph = GraphBuilder(f"add-{size}")
     a = graph.tensor((1, size), left, zero_points[0])
     b = graph.tensor((1, size), right, zero_points[1])
-    return graph.finish((a, b), (graph.add(a, b, left + right, zero_points[2]),))
+    return graph.finish((a, b), (graph.add(a, b, (left + right, zero_points[2])),))
 
 
 def conv_model(
