@@ -18,10 +18,13 @@ from typing import Any
 import pytest
 
 from potash import sdk
+from potash.models.networks import make
+from potash.models.running import Target
 from potash.tracing import modelled
 from potash.tracing.recording import VARIABLE, folder_for_lines, write_trace
 from potash.vm.drive import device_process
-from potash_device.vta.config import Config
+from potash.vta.inference import time_nodes
+from potash_device.vta.config import CORES, Config
 from potash_device.vta.isa import Finish, encode_stream
 from potash_device.vta.timing.parameters import PYNQ
 from support.in_process import potash, potash_command
@@ -347,6 +350,31 @@ def test_of_streams_beyond_the_limit_their_modules_are_shown(
 
 
 # The command.
+
+
+def test_a_model_without_a_drive_is_traced(tmp_path: Path) -> None:
+    model, values, out = (tmp_path / name for name in ("m.tflite", "in.bin", "trace.json"))
+    model.write_bytes(make("conv-conv-add"))
+    values.write_bytes(bytes(300))
+    command = ("model", "run", model, "--input", values, "--compare", "--vta-config", "paper")
+    done = potash_command("trace", "-o", out, *command)
+    assert done.returncode == 0, done.stderr
+    viewed = Viewed(out)
+    viewed.check_nesting()
+    viewed.check_arrows()
+    names = [f"device {n}: model on {target}" for n, target in enumerate(Target)]
+    core = f"{names[0]}: VTA, modelled at 100 MHz"
+    assert set(viewed.processes.values()) == {*names, core}
+    for name in names:
+        load, run = viewed.one("load model", name), viewed.one("run model", name)
+        assert load.end <= run.begin
+    (stream,) = viewed.named("VTA stream")
+    assert viewed.one("run model", names[0]).holds(stream)
+    nodes = [one for one in viewed.slices if one.track == "nodes"]
+    timed = time_nodes(model.read_bytes(), CORES["paper"], PYNQ)
+    assert [(one.name, one.args["cycles"]) for one in nodes] == [
+        (layer.node.operator, layer.time.cycles) for layer in timed.layers if layer.time
+    ]
 
 
 def test_another_program_is_traced_and_its_exit_code_passed_on(tmp_path: Path) -> None:

@@ -19,9 +19,10 @@ from ai_edge_litert import schema_py_generated as schema
 
 from csd_spec.reporting import Amount, Count, Form, Key
 from potash.sdk.errors import PotashError
+from potash_device.trace import COMPUTE
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
-from potash_firmware.apu.models import DRAM_BYTES
+from potash_firmware.apu.models import DRAM_BYTES, Meter
 from potash_firmware.tflite import runtime
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.interpreter import Interpreter
@@ -112,11 +113,13 @@ def run(
 ) -> Ran:
     """Run a model once; `rounding` is the VTA's alone. Raises ModelError."""
     delegate = _delegate(config, rounding) if target is Target.VTA else None
-    loaded = runtime.Model(model, delegate=delegate, reference=target is Target.REFERENCE)
+    with COMPUTE.span("tflite.load", bytes=len(model)):
+        loaded = runtime.Model(model, delegate=delegate, reference=target is Target.REFERENCE)
     output = bytearray(OUTPUT_ROOM)
     began = time.perf_counter()
     with memoryview(output) as buffer:
-        length = loaded(inputs, buffer)
+        with COMPUTE.span("tflite.invoke"):
+            length = loaded(inputs, buffer)
         seconds = time.perf_counter() - began
         return Ran(
             output=bytes(buffer[:length]),
@@ -158,7 +161,10 @@ def _difference(
 
 
 def _delegate(config: Config, rounding: Rounding) -> VtaDelegate:
-    return VtaDelegate(Runtime(Core.create(config, DRAM_BYTES)), rounding)
+    core = Core.create(config, DRAM_BYTES)
+    if COMPUTE.sink is not None:
+        Meter().attach(core)
+    return VtaDelegate(Runtime(core), rounding)
 
 
 def with_shapes(model: bytes, shapes: Sequence[tuple[int, ...]]) -> bytes:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
-from potash.files import replacing, require_writable
+from potash.files import replacing, require_writable, unwritable
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 
@@ -109,6 +109,26 @@ def _locked(folder: str | Path) -> Iterator[None]:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def lines(path: Path | None) -> Iterator[int | None]:
+    """A descriptor for the lines of this process's trace, in `path`, or else in the folder that
+    `VARIABLE` names; None if there is neither. Raises PotashError."""
+    if path is None and VARIABLE in os.environ:
+        path = Path(os.environ[VARIABLE], f"{os.getpid()}{LINES}")
+    if path is None:
+        yield None
+        return
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        raise unwritable(path, error) from None
+    try:
+        yield descriptor
     finally:
         os.close(descriptor)
 

@@ -22,8 +22,10 @@ from potash.models.quantizing import Quantized
 from potash.models.running import ComparedTensor, Description, Node, Ran, Target
 from potash.sdk.progress import Progress
 from potash.tables import columns
+from potash.tracing.recording import lines
 from potash.vta.inference import time_nodes
 from potash.vta.layers import ModelTime
+from potash_device.trace import COMPUTE, record
 from potash_device.vta.config import Config
 from potash_firmware.tflite.lowering import Rounding
 from potash_firmware.tflite.runtime import NodeReport
@@ -264,6 +266,17 @@ def info(
     say(ModelInfo(described, timed), _shown(file, described, timed))
 
 
+def run_traced(
+    model: bytes, inputs: bytes, target: Target, config: Config, rounding: Rounding
+) -> Ran:
+    """`running.run`, recorded if `potash trace` runs this command. Raises what that does, and
+    PotashError."""
+    with lines(None) as descriptor:
+        if descriptor is not None:
+            record(COMPUTE, descriptor, f"model on {target}")
+        return running.run(model, inputs, target, config, rounding)
+
+
 @model.command()
 @click.argument("file", metavar="MODEL", type=vta_options.readable_file)
 @click.option(
@@ -311,7 +324,7 @@ def run(
         for target in targets:
             progress(f"running {file.name} on {target}", None)
             results[target] = isolated_on(
-                file, running.run, data, inputs, target, config, Rounding(rounding)
+                file, run_traced, data, inputs, target, config, Rounding(rounding)
             )
         if output is not None:
             _write(output, results[Target(on)].output, progress)

@@ -21,11 +21,10 @@ from potash import configuration, options
 from potash.cli.device.modelled_time import keep, modelled, standing
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
-from potash.files import unwritable
 from potash.observing.status import status_socket
 from potash.sdk.errors import PotashError
 from potash.sections import LIBUBPF
-from potash.tracing.recording import LINES, TRACES, VARIABLE, recording
+from potash.tracing.recording import TRACES, lines, recording
 from potash.units import human
 from potash.vm.parent_death import dies_with_parent
 from potash_device.media import shapes
@@ -151,7 +150,7 @@ def _serve(wanted: configuration.Configuration, settings: DeviceSettings, path: 
             progress = stack.enter_context(showing(steps=True))
             stack.enter_context(recording(trace, progress))
             trace = None
-        traced = stack.enter_context(_lines(trace))
+        traced = stack.enter_context(lines(trace))
         device = Device(
             path,
             drive.namespaces,
@@ -268,25 +267,6 @@ def _drive(wanted: configuration.Configuration, *, locked: bool = True) -> Drive
         raise PotashError(str(error)) from None
     except MediaError as error:
         raise PotashError(error.strerror) from None
-
-
-@contextmanager
-def _lines(path: Path | None) -> Iterator[int | None]:
-    """A descriptor for the lines of a trace; None where nobody wants any."""
-    if path is None and VARIABLE in os.environ:
-        path = Path(os.environ[VARIABLE], f"{os.getpid()}{LINES}")
-    if path is None:
-        yield None
-        return
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
-    try:
-        descriptor = os.open(path, flags, 0o666)
-    except OSError as error:
-        raise unwritable(path, error) from None
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def load_state(device: Device, path: Path) -> None:

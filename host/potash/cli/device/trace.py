@@ -44,10 +44,10 @@ SIGNALLED = 128
 def trace(output: Path, sources: tuple[Path, ...], build: str, command: tuple[str, ...]) -> None:
     """Run COMMAND, and write a trace of its devices for ui.perfetto.dev.
 
-    COMMAND is a command of potash (demo, guest, bench, serve), or any program that starts devices
-    with one of them. All layers are on one time axis: commands by queue, transfers, messages, jobs,
-    programs and their helpers, models and their nodes; and the tensor accelerator's modules, in
-    modelled time.
+    COMMAND is a command of potash (demo, guest, bench, serve, model run), or any program that
+    starts devices with one of them. All layers are on one time axis: commands by queue, transfers,
+    messages, jobs, programs and their helpers, models and their nodes; and the tensor accelerator's
+    modules, in modelled time.
 
     The exit code is that of COMMAND.
     """
