@@ -224,12 +224,14 @@ def test_a_confined_worker_runs_it_and_time_ends_what_counts_no_instructions() -
     copy = program(load(4, 1), store(2, 4), mov(0, 7), exit_)
     endless = program(call(1), insn(0x07, 6, imm=1), insn(0x05, offset=-2), exit_)
     pointer = program(mov(0, 0), insn(0x8D, 1), exit_)  # a call of no helper: for the interpreter
+    interpreted = program(mov(0, 9), exit_, insn(0x8D, 1), exit_)  # libubpf does not take it
     with board(config) as apu:
         done = apu.run(copy, b"ABCDEFGH")
         assert (done.status, done.return_value) == (StatusId.DONE, 7)
         assert apu.run(endless, b"looping\0").status == StatusId.FAILED
         assert LogEntryType.LIMIT_EXCEEDED in apu.log_types()
         assert apu.run(pointer, b"").status == StatusId.FAILED
+        assert apu.run(interpreted, b"").return_value == 9
         assert apu.run(copy, b"ABCDEFGH").return_value == 7
 
 

@@ -17,7 +17,7 @@ import logging
 import os
 import resource
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
@@ -233,6 +233,8 @@ class _ProgramWorker(Worker):
         self._instructions = None if self._counter is None else self._counter.instructions
         self._models_row = row
         self._compiler = compiler
+        self._prepared_for: bpf.Engine | None = None
+        """The engine that the program is ready to run on."""
         self._services = bpf.Services(
             self._print,
             lambda *views: self._models.infer_apu(*views),
@@ -254,6 +256,16 @@ class _ProgramWorker(Worker):
         count_cycles = config.count_cycles and row is not None
         meter = Meter(row, count_cycles=count_cycles, counter=self._counter)
         return Models(config.vta, meter, self._compiler.model, config.vta_threads)
+
+
+    def _run_on_engine(self, run: Callable[[bpf.Engine], bpf.Outcome]) -> bpf.Outcome:
+        """Have `run` run a program, for which it prepares it if it has not; on the interpreter if
+        the configured engine does not take the program."""
+        try:
+            return run(self._prepared_for or self._engine)
+        except bpf.EngineUnavailable as error:
+            log.warning("a program runs in the interpreter: %s", error)
+            return run(bpf.Engine.INTERPRETER)
 
 
 class JobWorker(_ProgramWorker):
@@ -316,23 +328,25 @@ class JobWorker(_ProgramWorker):
     def _run(
         self, program: bpf.Program, job: ExecuteJob, media: Mapping[int, int], context: Context
     ) -> bpf.Outcome:
-        lengths, plan = (job.input_length, job.output_length), self._plan
+        plan = self._plan
         gathered = self._arena.view[plan.writes_offset : plan.writes_offset + plan.writes_size]
-        for engine in (self._engine, bpf.Engine.INTERPRETER):
-            self._blocks = Blocks(
-                job.granted, self._namespaces, media, gathered, job.output_ranges, job.unreadable
-            )
-            try:
-                with COMPUTE.span("bpf.program", engine=engine.value):
-                    if self._prepared is None or not self._prepared.suits(context):
-                        self._prepared = self._prepare(program, context, engine)
-                    return self._prepared.run(*lengths, context)
-            except bpf.EngineUnavailable as error:
-                log.warning("a program runs in the interpreter: %s", error)
-        raise AssertionError("the interpreter is always available")
+        self._blocks = Blocks(
+            job.granted, self._namespaces, media, gathered, job.output_ranges, job.unreadable
+        )
+        if self._prepared is not None and not self._prepared.suits(context):
+            self._prepared = None
+
+        def run(engine: bpf.Engine) -> bpf.Outcome:
+            with COMPUTE.span("bpf.program", engine=engine.value):
+                if self._prepared is None or self._prepared_for is not engine:
+                    self._prepared = None  # its memory is used again
+                    self._prepared = self._prepare(program, context, engine)
+                    self._prepared_for = engine
+                return self._prepared.run(job.input_length, job.output_length, context)
+
+        return self._run_on_engine(run)
 
     def _prepare(self, program: bpf.Program, context: Context, engine: bpf.Engine) -> bpf.Prepared:
-        self._prepared = None
         return bpf.Prepared(
             program,
             self._memory,
@@ -347,7 +361,7 @@ class JobWorker(_ProgramWorker):
         )
 
     def _release(self, serial: int) -> None:
-        self._program = self._prepared = None
+        self._program = self._prepared = self._prepared_for = None
 
     def _read_input(self, job: ExecuteJob, media: Mapping[int, int]) -> None:
         """Read the ranges of local storage into the input buffer."""
@@ -393,8 +407,6 @@ class EngineWorker(_ProgramWorker):
         self._placed: Placed | None = None
         self._ready_for: tuple[int, tuple[MemoryRange, ...]] | None = None
         """The program and the ranges that are in place."""
-        self._prepared = False
-        """An engine is ready to run that program on them."""
 
     def _choose_row(self, message: Execute) -> None:
         assert self._counter is not None
@@ -438,20 +450,19 @@ class EngineWorker(_ProgramWorker):
                 for item in message.ranges
             ]
         )
-        self._prepared = False
+        self._prepared_for = None
         self._ready_for = message.program, message.ranges
 
     def _run_placed(self, placed: Placed, message: Execute, data: bytes) -> int:
-        limit = self._config.limits.instructions
-        try:
-            if not self._prepared:
-                placed.prepare(self._services, limit, self._engine, self._instructions)
-                self._prepared = True
-            return placed.run(message.parameters, data).return_value
-        except bpf.EngineUnavailable as error:
-            log.warning("a program runs in the interpreter: %s", error)
-            placed.prepare(self._services, limit, bpf.Engine.INTERPRETER, self._instructions)
-            return placed.run(message.parameters, data).return_value
+        def run(engine: bpf.Engine) -> bpf.Outcome:
+            if self._prepared_for is not engine:
+                self._prepared_for = None
+                limit = self._config.limits.instructions
+                placed.prepare(self._services, limit, engine, self._instructions)
+                self._prepared_for = engine
+            return placed.run(message.parameters, data)
+
+        return self._run_on_engine(run).return_value
 
     def _drop_program(self) -> None:
         self._ready_for, self._program, self._placed = None, 0, None
