@@ -1,7 +1,7 @@
 """The check of programs that a host sends: each is linked and verified in a separate process.
 
-The service links nothing itself. That would take the service from everybody else for as long as an
-untrusted file takes, and a fault of the linker would happen where all configuration is kept.
+The service links nothing itself: an untrusted file would keep it from all other work, and a fault
+of the linker would happen where all configuration is stored.
 """
 
 import os
@@ -14,15 +14,14 @@ from potash_firmware.apu.supervisor import Supervisor, Worker
 from potash_firmware.mailbox.messages import FIRST_SERIAL, Execute, Executed, Outcome
 from potash_firmware.mailbox.shared import sealed
 
-Decided = Callable[[str | None], None]
-"""Called with the reason why a program is refused; None where it is sound."""
+Ended = Callable[[Outcome, str], None]
+"""Called with the outcome of a check (RETURNED, REFUSED or LOST), and the reason for a refusal."""
 
 
 @dataclass
 class _Check:
-    decided: Decided
-    dropped: Callable[[], None]
-    reason: str | None = None
+    ended: Ended
+    reason: str = ""
     """The reason why the program is refused, which the worker has logged."""
 
 
@@ -36,10 +35,10 @@ class Checks:
         self._limits = limits
         self._checks: dict[Worker, _Check] = {}
 
-    def begin(self, image: bytes, decided: Decided, dropped: Callable[[], None]) -> None:
-        """Check a program. One of the two is called, later: `dropped` where a reset came before."""
+    def begin(self, image: bytes, ended: Ended) -> None:
+        """Check a program, and call `ended` later. After a reset, the outcome is LOST."""
         worker = self._supervisor.spawn(CHECKER, self)
-        self._checks[worker] = _Check(decided, dropped)
+        self._checks[worker] = _Check(ended)
         program = sealed("potash-program", image)
         try:
             message = Execute(0, 0, FIRST_SERIAL)
@@ -56,28 +55,26 @@ class Checks:
             case Line(_, text):
                 check.reason = text
             case Executed(_, Outcome.RETURNED):
-                self._decide(worker, None)
-            case Executed(_, Outcome.REFUSED) if check.reason is not None:
-                self._decide(worker, check.reason)
+                self._end(worker, Outcome.RETURNED)
+            case Executed(_, Outcome.REFUSED) if check.reason:
+                self._end(worker, Outcome.REFUSED, check.reason)
             case _:
                 raise ChannelError(f"a check is answered by {message}")
 
     def expired(self, worker: Worker) -> None:
         seconds = self._limits.compile_seconds
-        self._decide(worker, f"it takes more than {seconds:g} s to check")
+        self._end(worker, Outcome.REFUSED, f"it takes more than {seconds:g} s to check")
 
     def exited(self, worker: Worker, why: str) -> None:
-        self._decide(worker, "the process that checks it was lost")
+        self._end(worker, Outcome.REFUSED, "the process that checks it was lost")
 
     def drop(self) -> None:
         """Drop all checks: the controller is reset."""
-        checks, self._checks = self._checks, {}
-        for worker, check in checks.items():
-            self._supervisor.kill(worker)
-            check.dropped()
+        for worker in list(self._checks):
+            self._end(worker, Outcome.LOST)
 
-    def _decide(self, worker: Worker, reason: str | None) -> None:
+    def _end(self, worker: Worker, outcome: Outcome, reason: str = "") -> None:
         check = self._checks.pop(worker, None)
         self._supervisor.kill(worker)
         if check is not None:
-            check.decided(reason)
+            check.ended(outcome, reason)

@@ -167,29 +167,24 @@ class Engines:
     def _check(self, message: CheckProgram) -> None:
         shared, engine = self._shared.get(message.serial), self._engines.get(message.nsid)
 
-        def decided(reason: str | None) -> None:
-            if reason is not None and engine is not None:
+        def ended(outcome: Outcome, reason: str) -> None:
+            if reason and engine is not None:
                 engine.log.add(LogEntryType.ACCELERATOR_ERROR, f"a program was refused: {reason}")
-            verdict = Outcome.RETURNED if reason is None else Outcome.REFUSED
-            self.send(ProgramChecked(message.tag, verdict))
-
-        def dropped() -> None:
-            self.send(ProgramChecked(message.tag, Outcome.LOST))
+            self.send(ProgramChecked(message.tag, outcome))
 
         if shared is None:
-            decided("it is not there")
+            ended(Outcome.REFUSED, "it does not exist")
         else:
-            image = os.pread(shared.descriptor, shared.length, 0)
-            self._checks.begin(image, decided, dropped)
+            self._checks.begin(os.pread(shared.descriptor, shared.length, 0), ended)
 
     def _execute(self, message: Execute) -> None:
         engine, reason = self._engines.get(message.nsid), None
         if engine is None:
             reason = f"namespace {message.nsid} has no engine"
-        for one in message.ranges:
-            shared = self._shared.get(one.serial)
-            if shared is None or one.offset + one.length > shared.length:
-                reason = f"{one} does not exist"
+        for item in message.ranges:
+            shared = self._shared.get(item.serial)
+            if shared is None or item.offset + item.length > shared.length:
+                reason = f"{item} does not exist"
         if message.program >= FIRST_SERIAL and message.program not in self._shared:
             reason = f"program {message.program} does not exist"
         if engine is None or reason is not None:
@@ -317,7 +312,7 @@ class _Engine:
             execution = self._waiting.popleft()
             worker = idle[0]
             if idle[1:]:  # one that has the program and the memory still has them in place
-                worker = max(idle, key=lambda one: len(one.named & execution.names))
+                worker = max(idle, key=lambda found: len(found.named & execution.names))
             message = execution.message
             self._running[worker] = execution
             data = [message.descriptor] if message.data_length else []

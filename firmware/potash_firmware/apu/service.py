@@ -88,7 +88,7 @@ class Service:
         self._resetting = False
         self._check_at = 0.0
         self._prepare_at: float | None = None
-        self._wanted: list[tuple[Source, int]] = []
+        self._sources: list[tuple[Source, int]] = []
         self._by_descriptor: dict[int, Source] = {}
 
     def run(self) -> None:
@@ -108,7 +108,7 @@ class Service:
         # Executions are to be quick, and do not affect the rest of a pass.
         if sources and not others and time.monotonic() < self._check_at:
             return
-        self._wanted.clear()
+        self._sources.clear()
         if self._prepare_at is not None and time.monotonic() >= self._prepare_at:
             self._prepare()
         self._supervisor.expire()
@@ -128,24 +128,24 @@ class Service:
         return False
 
     def _wait(self) -> list[Source]:
-        if self._wanted and not self._port.wants_write() and not self._supervisor.changed:
+        if self._sources and not self._port.wants_write() and not self._supervisor.changed:
             # Executions alone since these were found.
             limit: float | None = CHECK_INTERVAL
         else:
             limit = self._find_sources()
         by_descriptor = self._by_descriptor
-        return [by_descriptor[fd] for fd in self._waiting.wait(self._wanted, limit)]
+        return [by_descriptor[fd] for fd in self._waiting.wait(self._sources, limit)]
 
     def _find_sources(self) -> float | None:
         self._supervisor.changed = False
         writing = self._port.wants_write()
-        wanted: list[tuple[Source, int]] = [(self._port, READ | WRITE if writing else READ)]
-        self._wanted = wanted
+        sources: list[tuple[Source, int]] = [(self._port, READ | WRITE if writing else READ)]
+        self._sources = sources
         control = self._supervisor.control
         if control is not None:
-            wanted.append((control, READ))
-        wanted.extend((worker, READ) for worker in self._supervisor.workers)
-        self._by_descriptor = {source.fileno(): source for source, _ in wanted}
+            sources.append((control, READ))
+        sources.extend((worker, READ) for worker in self._supervisor.workers)
+        self._by_descriptor = {source.fileno(): source for source, _ in sources}
         if self._prepare_at is None:
             return self._supervisor.deadline()
         return earliest(self._supervisor.deadline(), max(0.0, self._prepare_at - time.monotonic()))
@@ -218,29 +218,28 @@ class Service:
         if isinstance(result, IfSound):
             self._check(request, result)
             return
-        later = result
+        until, then = result.until, result.then
 
         def succeed() -> None:
-            later.then()
+            then()
             self._save()
             self._answer(request, Answer())
 
-        self._when(lambda: all(runner.idle for runner in later.until), succeed)
+        self._when(lambda: all(runner.idle for runner in until), succeed)
 
-    def _check(self, request: messages.Request, wanted: IfSound) -> None:
-        def decided(reason: str | None) -> None:
+    def _check(self, request: messages.Request, result: IfSound) -> None:
+        def ended(outcome: messages.Outcome, reason: str) -> None:
             try:
-                wanted.decided(reason)
+                if outcome is messages.Outcome.LOST:
+                    raise NvmeError(Status.ABORT_REQUESTED, dnr=False)
+                result.decided(reason or None)
             except NvmeError as error:
                 self._port.send(messages.Reply(request.tag, error.status, error.dnr))
                 return
             self._save()
             self._answer(request, Answer())
 
-        def dropped() -> None:
-            self._port.send(messages.Reply(request.tag, Status.ABORT_REQUESTED))
-
-        self._checks.begin(wanted.image, decided, dropped)
+        self._checks.begin(result.image, ended)
 
     def _answer(self, request: messages.Request, answer: Answer) -> None:
         """Succeed: the host gets all the bytes that it has requested, with zeroes at the end."""
@@ -293,9 +292,9 @@ class Service:
 
     def _answer_waiting(self) -> None:
         """Do what has waited for a condition that is met now."""
-        for item in [one for one in self._later if one.ready()]:
-            self._later.remove(item)
-            item.then()
+        for pending in [pending for pending in self._later if pending.ready()]:
+            self._later.remove(pending)
+            pending.then()
 
     def _save(self) -> None:
         """Write to the state area what is to survive this process."""
