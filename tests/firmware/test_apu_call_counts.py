@@ -50,7 +50,7 @@ class InProcess:
         while busy:
             busy = False
             for worker in list(self.supervisor.workers):
-                busy |= self._work(worker.serial, worker.kind)
+                busy |= self._work(worker.number, worker.kind)
             while (message := self.rpu.receive()) is not None:
                 self.received.append(message)
             sources: list[Any] = [self.port, self.supervisor.control, *self.supervisor.workers]
@@ -58,13 +58,13 @@ class InProcess:
                 self.service.step()
                 busy = True
 
-    def _work(self, serial: int, kind: int) -> bool:
+    def _work(self, number: int, kind: int) -> bool:
         """Have a worker do one execution, if it has been sent one."""
-        end = self.supervisor.ends[serial]
+        end = self.supervisor.ends[number]
         end.setblocking(False)
-        worker = self.workers.get(serial)
+        worker = self.workers.get(number)
         if worker is None:
-            worker = self.workers[serial] = self._worker(end, kind)
+            worker = self.workers[number] = self._worker(end, kind)
             end.send(channel.encode(channel.Ready()))
         try:
             data, descriptors, _, _ = socket.recv_fds(end, worker.largest, 16)

@@ -29,7 +29,7 @@ from potash_firmware.bpf.engine import Engine
 from potash_firmware.log_components import LogSettings
 from potash_firmware.mailbox import MailboxError
 from potash_firmware.mailbox.messages import Ping, encode
-from potash_firmware.mailbox.shared import sealed
+from potash_firmware.mailbox.shared import seal
 
 ONE = Config((AcceleratorConfig(0, 4096, 4096),))
 
@@ -88,7 +88,7 @@ def test_a_wrong_configuration_is_refused(changed: dict[str, Any], said: str) ->
     ],
 )
 def test_other_bytes_are_no_configuration(data: bytes) -> None:
-    descriptor = sealed("config", data)
+    descriptor = seal("config", data)
     with pytest.raises(ConfigError):
         Config.adopt(descriptor)
     os.close(descriptor)

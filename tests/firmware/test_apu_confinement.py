@@ -430,7 +430,7 @@ def test_what_a_compiler_said_before_it_was_ended_is_not_kept(
     handler = compile_service.Handler(
         lambda *_: b"machine code", lambda *_: (compiler.OBJECTS, "name")
     )
-    assert compile_service._compiled(handler, CONFIG, b"", 0) == (
+    assert compile_service._run_compiler(handler, CONFIG, b"", 0) == (
         True,
         b"the compiler was ended by SIGABRT",
     )

@@ -120,7 +120,7 @@ def test_they_make_room_for_one_that_needs_it(
         output = memoryview(bytearray(1 << 15))
         length = models.infer_vta(memoryview(model), memoryview(data().tobytes()), output)
         assert output[:length] == reference(model, [data()])
-        assert all(one.claimed for graph in models._accelerated().decisions for one in graph)
+        assert all(one.claimed for graph in models._make_delegate().decisions for one in graph)
     assert len(loads) > len(several)
 
 

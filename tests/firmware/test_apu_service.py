@@ -125,7 +125,7 @@ def test_a_reset_is_complete_when_the_check_of_a_program_is_gone(
         bench.service.step()
         assert bench.rpu.receive() == Reply(2, Status.ABORT_REQUESTED)
         (checker,) = (worker for worker in supervisor.workers if worker.kind == CHECKER)
-        assert checker.serial in supervisor.killed and bench.rpu.receive() is None
+        assert checker.number in supervisor.killed and bench.rpu.receive() is None
         while supervisor.killed:
             supervisor.exit(supervisor.killed.pop())
         bench.rpu.send(Ping(4))

@@ -25,7 +25,7 @@ from potash_firmware.mailbox.messages import (
     ShareProgram,
     ToApu,
 )
-from potash_firmware.mailbox.shared import sealed
+from potash_firmware.mailbox.shared import seal
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.compute.engine import Execution, Shared, SharedRange
 from potash_firmware.rpu.deadlines import Deadlines, GuestClock
@@ -53,7 +53,7 @@ def apu(link: ApuLink) -> Iterator[ApuPort]:
 def shared() -> Iterator[list[Shared]]:
     """A program and two memories."""
     made = [
-        Shared(serial, sealed("shared", bytes(LENGTH)), LENGTH)
+        Shared(serial, seal("shared", bytes(LENGTH)), LENGTH)
         for serial, _ in zip(count(FIRST_SERIAL), range(3), strict=False)
     ]
     yield made

@@ -23,7 +23,7 @@ from potash_firmware.mailbox.messages import (
     ShareProgram,
     ToRpu,
 )
-from potash_firmware.mailbox.shared import SharedMemory, sealed
+from potash_firmware.mailbox.shared import SharedMemory, seal
 from support.apu import Board
 
 NSID = 7
@@ -55,7 +55,7 @@ class EngineBoard(Board):
 
     def program(self, image: bytes) -> int:
         """The serial number of a program."""
-        serial, descriptor = next(self._serials), sealed("program", image)
+        serial, descriptor = next(self._serials), seal("program", image)
         self.port.send(ShareProgram(serial, len(image), descriptor))
         os.close(descriptor)
         return serial
@@ -87,7 +87,7 @@ class EngineBoard(Board):
         if not data:
             self.port.send(Execute(tag, nsid, program, parameters, places, row=row))
             return tag
-        descriptor = sealed("data", data)
+        descriptor = seal("data", data)
         self.port.send(Execute(tag, nsid, program, parameters, places, len(data), descriptor))
         os.close(descriptor)
         return tag

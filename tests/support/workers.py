@@ -9,12 +9,12 @@ from typing import Self
 
 from potash_firmware.apu import channel
 from potash_firmware.apu.config import Config
-from potash_firmware.apu.supervisor import Client, Supervisor, Worker
+from potash_firmware.apu.supervisor import Owner, Supervisor, Worker
 
 
 class PlayedSupervisor(Supervisor):
-    """Forks no process. `ends` are the workers' ends of their channels, by serial number, and
-    `killed` the serial numbers of those that are to be killed. A context manager."""
+    """Forks no process. `ends` are the workers' ends of their channels, by number, and
+    `killed` the numbers of those that are to be killed. A context manager."""
 
     def __init__(self, config: Config, monotonic: Callable[[], float] = lambda: 0.0) -> None:
         super().__init__(config, {}, monotonic)
@@ -31,10 +31,10 @@ class PlayedSupervisor(Supervisor):
         for end in (self._fork_server, *self.ends.values()):
             end.close()
 
-    def spawn(self, kind: int, client: Client) -> Worker:
-        worker = super().spawn(kind, client)
+    def spawn(self, kind: int, owner: Owner) -> Worker:
+        worker = super().spawn(kind, owner)
         _, (fd,), _, _ = socket.recv_fds(self._fork_server, channel.MAX_REQUEST, 1)
-        self.ends[worker.serial] = socket.socket(fileno=fd)
+        self.ends[worker.number] = socket.socket(fileno=fd)
         return worker
 
     def kill(self, worker: Worker) -> None:
@@ -42,16 +42,16 @@ class PlayedSupervisor(Supervisor):
         super().kill(worker)
         if not before:
             request = channel.decode_request(self._fork_server.recv(channel.MAX_REQUEST))
-            assert request == channel.Kill(worker.serial)
-            self.killed.append(worker.serial)
+            assert request == channel.Kill(worker.number)
+            self.killed.append(worker.number)
 
-    def say(self, *messages: channel.FromWorker, serial: int = 1) -> None:
+    def say(self, *messages: channel.FromWorker, number: int = 1) -> None:
         """Have a worker send messages, and the supervisor read them."""
         for message in messages:
-            self.ends[serial].send(channel.encode(message))
+            self.ends[number].send(channel.encode(message))
         for _ in messages:
             for worker in self.workers:
-                if worker.serial == serial:
+                if worker.number == number:
                     self.listen(worker)
 
     def end_fork_server(self) -> None:
@@ -59,7 +59,7 @@ class PlayedSupervisor(Supervisor):
         self._fork_server.close()
         self.reap()
 
-    def exit(self, serial: int = 1, code: int = os.EX_OK) -> None:
+    def exit(self, number: int = 1, code: int = os.EX_OK) -> None:
         """Have the fork server report that a worker has exited."""
-        self._fork_server.send(channel.encode(channel.Exited(serial, code)))
+        self._fork_server.send(channel.encode(channel.Exited(number, code)))
         self.reap()

@@ -201,15 +201,15 @@ class Blocks:
                 found.append(ByteRange(nsid, first, size))
         return tuple(found)
 
-    def _require_readable(self, wanted: ByteRange, size: int) -> None:
+    def _require_readable(self, accessed: ByteRange, size: int) -> None:
         """Raises MediaReadError for a block that cannot be read, unless the job has written it."""
         for item in self.unreadable:
-            if not _overlap(item, wanted):
+            if not _overlap(item, accessed):
                 continue
-            last = min(item.first + item.length, wanted.first + wanted.length)
-            for at in range(max(item.first, wanted.first), last, size):
-                if (wanted.nsid, at) not in self._places:
-                    raise MediaReadError(f"block {at // size} of namespace {wanted.nsid} is lost")
+            last = min(item.first + item.length, accessed.first + accessed.length)
+            for at in range(max(item.first, accessed.first), last, size):
+                if (accessed.nsid, at) not in self._places:
+                    raise MediaReadError(f"block {at // size} of namespace {accessed.nsid} is lost")
 
     def _block_size(self, nsid: int, lba: int, count: int, *, writing: bool) -> int:
         """Bytes of a block of a namespace, if the program may access these blocks."""
@@ -228,11 +228,11 @@ class Blocks:
         return namespace.block_size
 
 
-def _overlap(one: ByteRange, other: ByteRange) -> bool:
+def _overlap(left: ByteRange, right: ByteRange) -> bool:
     return bool(
-        one.length
-        and other.length
-        and one.nsid == other.nsid
-        and one.first < other.first + other.length
-        and other.first < one.first + one.length
+        left.length
+        and right.length
+        and left.nsid == right.nsid
+        and left.first < right.first + right.length
+        and right.first < left.first + left.length
     )

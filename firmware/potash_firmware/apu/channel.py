@@ -126,9 +126,9 @@ class BlocksRead:
 
 @message(80)
 class Spawn:
-    """Service to fork server: fork a worker of a kind; its end of its channel comes with it."""
+    """Service to fork server: fork a worker of a kind; with its end of its channel."""
 
-    serial: U64
+    number: U64
     kind: I32
 
 
@@ -136,14 +136,14 @@ class Spawn:
 class Kill:
     """Service to fork server: kill a worker, unless it has exited already."""
 
-    serial: U64
+    number: U64
 
 
 @message(82)
 class Exited:
     """Fork server to service: a worker has exited; its exit code, or a signal's number negated."""
 
-    serial: U64
+    number: U64
     code: I32
 
 

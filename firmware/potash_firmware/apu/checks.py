@@ -12,7 +12,7 @@ from potash_firmware.apu.channel import CHECKER, ChannelError, FromWorker, Line,
 from potash_firmware.apu.config import Limits
 from potash_firmware.apu.supervisor import Supervisor, Worker
 from potash_firmware.mailbox.messages import FIRST_SERIAL, Execute, Executed, Outcome
-from potash_firmware.mailbox.shared import sealed
+from potash_firmware.mailbox.shared import seal
 
 Ended = Callable[[Outcome, str], None]
 """Called with the outcome of a check (RETURNED, REFUSED or LOST), and the reason for a refusal."""
@@ -39,7 +39,7 @@ class Checks:
         """Check a program, and call `ended` later. After a reset, the outcome is LOST."""
         worker = self._supervisor.spawn(CHECKER, self)
         self._checks[worker] = _Check(ended)
-        program = sealed("potash-program", image)
+        program = seal("potash-program", image)
         try:
             message = Execute(0, 0, FIRST_SERIAL)
             shared, seconds = {FIRST_SERIAL: program}, self._limits.compile_seconds

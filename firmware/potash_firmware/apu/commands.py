@@ -158,7 +158,7 @@ PIECE_MINIMUM = 64 * 1024
 host moves at least this much with one command."""
 
 
-def installed(accelerator: Accelerator, identifier: int) -> bytes:
+def find_firmware(accelerator: Accelerator, identifier: int) -> bytes:
     """The image of a firmware. Raises NvmeError when there is none such."""
     try:
         return accelerator.firmware[identifier]
@@ -256,7 +256,7 @@ def read_data(context: Context, request: Request) -> Result:
 def read_firmware(context: Context, request: Request) -> Result:
     command = fields.FirmwareTransfer.decode(request.cdws)
     accelerator = context.accelerator(command.accelerator)
-    image = installed(accelerator, command.firmware)
+    image = find_firmware(accelerator, command.firmware)
     start = command.offset * opcodes.DWORD_SIZE
     return Answer(image[start : start + request.length], len(image))
 
@@ -302,7 +302,7 @@ def _start(
     if chosen == opcodes.KEEP_ACTIVE_FIRMWARE and accelerator.active is not None:
         chosen = accelerator.active
     try:
-        image = _selected(accelerator, chosen)
+        image = _find_selected(accelerator, chosen)
     except NvmeError:
         if context.config.platform_status:
             context.runner(accelerator).not_loaded()
@@ -331,15 +331,15 @@ def _select_firmware(
     context: Context, request: Request, accelerator: Accelerator, command: fields.Control
 ) -> Result:
     context.idle_accelerator(command.accelerator)
-    _selected(accelerator, command.firmware)
+    _find_selected(accelerator, command.firmware)
     accelerator.active = command.firmware
     return Answer()
 
 
-def _selected(accelerator: Accelerator, identifier: int) -> bytes:
+def _find_selected(accelerator: Accelerator, identifier: int) -> bytes:
     """The image of the firmware that a job is to run; if there is none, the log gets an entry."""
     try:
-        return installed(accelerator, identifier)
+        return find_firmware(accelerator, identifier)
     except NvmeError as error:
         accelerator.log.add(LogEntryType.INVALID_FIRMWARE, error.detail)
         raise

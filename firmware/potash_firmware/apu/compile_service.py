@@ -326,7 +326,7 @@ class CompileConnection:
         contents = bytes(exchange.view[: request.length])
         if len(contents) != request.length:
             raise ValueError("a request is longer than its memory")
-        failed, result = _compiled(handler, self._config, contents, request.number)
+        failed, result = _run_compiler(handler, self._config, contents, request.number)
         if not failed:
             store, name = handler.entry(self._config, contents, request.number)
             store.keep(name, result)
@@ -340,7 +340,9 @@ def _send(end: socket.socket, message: CompileRequest | CompileAnswer, flags: in
     end.send(encode(message), socket.MSG_NOSIGNAL | flags)
 
 
-def _compiled(handler: Handler, config: Config, contents: bytes, number: int) -> tuple[bool, bytes]:
+def _run_compiler(
+    handler: Handler, config: Config, contents: bytes, number: int
+) -> tuple[bool, bytes]:
     """The result of a separate confined compiler: True if it failed, and its output or why."""
     limits = config.limits
     reader, writer = os.pipe2(os.O_CLOEXEC)

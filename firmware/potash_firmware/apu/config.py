@@ -15,7 +15,7 @@ from potash_firmware.bpf.engine import Engine
 from potash_firmware.log_components import LogSettings
 from potash_firmware.mailbox import MailboxError
 from potash_firmware.mailbox.messages import decode, encode, kinds_of, message
-from potash_firmware.mailbox.shared import ENGINE_ROWS, ArenaPlan, sealed
+from potash_firmware.mailbox.shared import ENGINE_ROWS, ArenaPlan, seal
 from potash_wire.records import (
     BOOL,
     MAY_FOLLOW,
@@ -162,7 +162,7 @@ class Config:
 
     def share(self) -> int:
         """A descriptor of sealed memory for `adopt`; the caller closes it."""
-        return sealed("potash-config", encode(self))
+        return seal("potash-config", encode(self))
 
     @classmethod
     def adopt(cls, descriptor: int) -> Self:

@@ -20,7 +20,7 @@ FIELD = np.dtype("<u4")
 RECORD_BYTES_AT_ONCE = 1 << 20
 
 TEXT_BYTES_AT_ONCE = 4096
-"""In which the beginning of a line is searched for."""
+"""In which the beginning of a line is needle for."""
 
 MASK = (1 << 64) - 1
 
@@ -36,18 +36,18 @@ def run(
     program: DeviceProgram, ranges: Views, parameters: tuple[int, int], data: bytes, infer: Infer
 ) -> int:
     """Run a program; returns its 64-bit result. Raises Refused, and what a model raises."""
-    wanted = RANGES[program]
+    names = RANGES[program]
     given = len(ranges) + (program is DeviceProgram.GREP and bool(data))
-    if given < len(wanted):
-        raise Refused(f"{len(wanted)} ranges are needed ({', '.join(wanted)}), not {len(ranges)}")
+    if given < len(names):
+        raise Refused(f"{len(names)} ranges are needed ({', '.join(names)}), not {len(ranges)}")
     if program is DeviceProgram.TFLITE:
-        return infer(_counted(ranges[0], parameters[0]), ranges[1], ranges[2])
+        return infer(_prefix(ranges[0], parameters[0]), ranges[1], ranges[2])
     if program is DeviceProgram.GREP:
         return _grep(ranges, parameters, data)
     return _FUNCTIONS[program](ranges, parameters)
 
 
-def moved(program: DeviceProgram, ranges: Views, parameters: tuple[int, int]) -> int:
+def bytes_moved(program: DeviceProgram, ranges: Views, parameters: tuple[int, int]) -> int:
     """Bytes of DRAM that a program counts as reading or writing, for its modelled time.
 
     COPY both; the others their first range, as far as they go. TFLITE counts by its model.
@@ -61,7 +61,7 @@ def moved(program: DeviceProgram, ranges: Views, parameters: tuple[int, int]) ->
     return 2 * length if program is DeviceProgram.COPY else length
 
 
-def _counted(view: memoryview, length: int) -> memoryview:
+def _prefix(view: memoryview, length: int) -> memoryview:
     """The first `length` bytes of a range, all of it for 0. Raises Refused."""
     if length > len(view):
         raise Refused(f"range 0 has {len(view)} bytes, not {length}")
@@ -69,7 +69,7 @@ def _counted(view: memoryview, length: int) -> memoryview:
 
 
 def _copy(ranges: Views, parameters: tuple[int, int]) -> int:
-    source = _counted(ranges[0], parameters[0])
+    source = _prefix(ranges[0], parameters[0])
     if len(source) > len(ranges[1]):
         raise Refused(f"range 1 has no room for {len(source)} bytes")
     ranges[1][: len(source)] = source
@@ -77,7 +77,7 @@ def _copy(ranges: Views, parameters: tuple[int, int]) -> int:
 
 
 def _fill(ranges: Views, parameters: tuple[int, int]) -> int:
-    target, pattern = _counted(ranges[0], parameters[0]), parameters[1].to_bytes(8, "little")
+    target, pattern = _prefix(ranges[0], parameters[0]), parameters[1].to_bytes(8, "little")
     whole = len(target) // INTEGER.itemsize * INTEGER.itemsize
     np.frombuffer(target[:whole], INTEGER)[:] = parameters[1]
     target[whole:] = pattern[: len(target) - whole]
@@ -87,30 +87,30 @@ def _fill(ranges: Views, parameters: tuple[int, int]) -> int:
 def _crc32c(ranges: Views, parameters: tuple[int, int]) -> int:
     if parameters[1] > 0xFFFF_FFFF:
         raise Refused("a CRC-32C has 32 bits")
-    return crc32c(_counted(ranges[0], parameters[0]), parameters[1])
+    return crc32c(_prefix(ranges[0], parameters[0]), parameters[1])
 
 
 def _integers(
     ranges: Views, parameters: tuple[int, int]
 ) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    view = _counted(ranges[0], parameters[0])
+    view = _prefix(ranges[0], parameters[0])
     if len(view) % INTEGER.itemsize:
         raise Refused(f"{len(view)} bytes are no whole number of 64-bit integers")
     return np.frombuffer(view, INTEGER)
 
 
 def _grep(ranges: Views, parameters: tuple[int, int], data: bytes) -> int:
-    text, output = _counted(ranges[0], parameters[0]), ranges[1]
-    wanted = data
+    text, output = _prefix(ranges[0], parameters[0]), ranges[1]
+    needle = data
     if not data:
         if parameters[1] > len(ranges[2]):
             raise Refused(f"range 2 has {len(ranges[2])} bytes, not {parameters[1]}")
-        wanted = bytes(ranges[2][: parameters[1]])
-    if not wanted or b"\n" in wanted:
+        needle = bytes(ranges[2][: parameters[1]])
+    if not needle or b"\n" in needle:
         raise Refused("the text to find is empty, or has a newline")
     count = used = 0
     room = True
-    for begin, end in _lines_with(text, wanted):
+    for begin, end in _lines_with(text, needle):
         count += 1
         room = room and used + end - begin + 1 <= len(output)
         if room:
@@ -121,9 +121,9 @@ def _grep(ranges: Views, parameters: tuple[int, int], data: bytes) -> int:
     return count
 
 
-def _lines_with(text: memoryview, wanted: bytes) -> Iterator[tuple[int, int]]:
+def _lines_with(text: memoryview, needle: bytes) -> Iterator[tuple[int, int]]:
     """The offsets of the beginning and the end of each line with that text."""
-    pattern, newline = re.compile(re.escape(wanted)), re.compile(b"\n")
+    pattern, newline = re.compile(re.escape(needle)), re.compile(b"\n")
     at = 0
     while found := pattern.search(text, at):
         behind = newline.search(text, found.end())
@@ -149,7 +149,7 @@ def _filter(ranges: Views, parameters: tuple[int, int]) -> int:
     if not size or place + FIELD.itemsize > size:
         raise Refused(f"a record of {size} bytes has no 32-bit field at {place}")
     count = count or len(ranges[0]) // size
-    records, output = _counted(ranges[0], count * size), ranges[1]
+    records, output = _prefix(ranges[0], count * size), ranges[1]
     selected = used = 0
     step = max(1, RECORD_BYTES_AT_ONCE // size)
     for first in range(0, count, step):

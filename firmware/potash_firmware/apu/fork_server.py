@@ -47,7 +47,7 @@ class ForkServer:
         self._config = config
         self._selector = selectors.DefaultSelector()
         self._workers: dict[int, int] = {}
-        """Process IDs, by the workers' serial numbers."""
+        """Process IDs, by the workers' numbers."""
         self._cache_writers: dict[int, CompileConnection] = {}
         """The connections for which cache writers work, by process ID."""
 
@@ -65,12 +65,12 @@ class ForkServer:
             self._selector.unregister(self._control)
             return
         match channel.decode_request(data):
-            case channel.Spawn(serial, kind):
-                self._spawn(serial, kind, fds[0])
-            case channel.Kill(serial) if serial in self._workers:
-                os.kill(self._workers[serial], signal.SIGKILL)
+            case channel.Spawn(number, kind):
+                self._spawn(number, kind, fds[0])
+            case channel.Kill(number) if number in self._workers:
+                os.kill(self._workers[number], signal.SIGKILL)
 
-    def _spawn(self, serial: int, kind: int, end: int) -> None:
+    def _spawn(self, number: int, kind: int, end: int) -> None:
         connection = None
         try:
             connection = CompileConnection(self._config)
@@ -79,15 +79,15 @@ class ForkServer:
             log.error("a worker cannot be forked: %s", error.strerror)
             if connection is not None:
                 connection.close()
-            self._report_exit(serial, os.EX_OSERR)
+            self._report_exit(number, os.EX_OSERR)
             return
         finally:
             os.close(end)
         connection.close_worker_end()
-        self._workers[serial] = pid
+        self._workers[number] = pid
         serve = partial(self._serve_compilation, connection)
         self._selector.register(connection, selectors.EVENT_READ, serve)
-        self._watch(pid, partial(self._worker_exited, serial, connection))
+        self._watch(pid, partial(self._worker_exited, number, connection))
 
     def _become_worker(self, kind: int, end: int, connection: CompileConnection) -> None:
         yield_to_others()
@@ -115,20 +115,20 @@ class ForkServer:
         connection = self._cache_writers.pop(pid)
         self._watch_cache_writer(connection.ended(code), connection)
 
-    def _worker_exited(self, serial: int, connection: CompileConnection, code: int) -> None:
-        del self._workers[serial]
+    def _worker_exited(self, number: int, connection: CompileConnection, code: int) -> None:
+        del self._workers[number]
         with suppress(KeyError):  # it may have closed its end before
             self._selector.unregister(connection)
         connection.close()
         self._end_abandoned()
-        self._report_exit(serial, code)
+        self._report_exit(number, code)
 
-    def _report_exit(self, serial: int, code: int) -> None:
-        self._control.send(channel.encode(channel.Exited(serial, code)))
+    def _report_exit(self, number: int, code: int) -> None:
+        self._control.send(channel.encode(channel.Exited(number, code)))
 
     def _end_abandoned(self) -> None:
         """End compilations of workers that have exited, except the last few, for later use."""
-        abandoned = [pid for pid, one in self._cache_writers.items() if one.closed]
+        abandoned = [pid for pid, connection in self._cache_writers.items() if connection.closed]
         kept = max(1, len(self._config.accelerators))
         for pid in abandoned[: max(0, len(abandoned) - kept)]:
             os.kill(pid, signal.SIGKILL)
@@ -167,10 +167,10 @@ def run(control: socket.socket, config: Config, descriptors: dict[str, int]) -> 
     # The service may have exited while an exit is to be reported to it.
     with suppress(BrokenPipeError, ConnectionResetError):
         if control.recv(1, socket.MSG_PEEK):
-            ForkServer(control, _loaded(config, descriptors), config).run()
+            ForkServer(control, _load_worker(config, descriptors), config).run()
 
 
-def _loaded(config: Config, descriptors: dict[str, int]) -> RunWorker:
+def _load_worker(config: Config, descriptors: dict[str, int]) -> RunWorker:
     """Import what every worker needs."""
     gc.disable()  # until everything is imported: it stays
     from potash_firmware.apu import worker

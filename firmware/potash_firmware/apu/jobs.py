@@ -50,7 +50,7 @@ from potash_firmware.mailbox.messages import (
     WriteBack,
     WriteBackDone,
 )
-from potash_firmware.mailbox.shared import Word, add, sealed
+from potash_firmware.mailbox.shared import Word, add, seal
 
 log = logging.getLogger(__name__)
 
@@ -255,7 +255,7 @@ class JobRunner:
         ranges = tuple((item.first, item.length) for item in items)
         self._jobs.send(ReadCheck(tag, items[0].nsid, ranges))
 
-    def _checked(self, checked: ReadChecked) -> None:
+    def _handle_check(self, checked: ReadChecked) -> None:
         job = self._job
         if job is None or checked.tag not in job.checks:
             return  # it has been stopped meanwhile
@@ -307,9 +307,9 @@ class JobRunner:
         made = {}
         if self._program[1] != job.image:
             self._program = next(self._serials), job.image
-            made[self._program[0]] = sealed("potash-program", job.image)
+            made[self._program[0]] = seal("potash-program", job.image)
         message = replace(job.message, program=self._program[0], unreadable=tuple(job.unreadable))
-        data = [sealed("potash-data", job.arguments)] if job.arguments else []
+        data = [seal("potash-data", job.arguments)] if job.arguments else []
         media = [jobs.media[nsid] for nsid in message.namespaces]
         try:
             seconds = jobs.config.limits.seconds
@@ -332,7 +332,7 @@ class JobRunner:
             case BlocksRead() if job is not None:
                 self._keep_reads(job, message)
             case Executed() if job is not None:
-                self._executed(worker, job, message)
+                self._handle_end(worker, job, message)
             case _:
                 raise ChannelError(f"a worker that runs no job sent {message}")
 
@@ -362,7 +362,7 @@ class JobRunner:
             raise ChannelError("a worker has sent reads of blocks that its job may not read")
         job.reads.append(message)
 
-    def _executed(self, worker: Worker, job: _Job, ending: Executed) -> None:
+    def _handle_end(self, worker: Worker, job: _Job, ending: Executed) -> None:
         """A program has ended, or will have when its modelled time has passed."""
         if (
             job.ending is not None
@@ -417,12 +417,12 @@ class JobRunner:
         """Follow a message of the RPU about this accelerator."""
         job, accelerator = self._job, self._accelerator
         if isinstance(message, ReadChecked):
-            self._checked(message)
+            self._handle_check(message)
         elif isinstance(message, WriteBackDone):
             self._writing = False
             if accelerator.state is JobState.WRITING:
                 accelerator.outcome.modelled = message.modelled
-                self._written(message.error)
+                self._finish_write_back(message.error)
             self._hand_over()
         elif job is None or job.number != message.job or accelerator.state is not JobState.RUNNING:
             pass  # it has been stopped meanwhile
@@ -436,11 +436,11 @@ class JobRunner:
 
     def _end_program(self, job: _Job, ending: Executed) -> None:
         if isinstance(ending, JobExecuted):
-            self._returned(job, ending)
+            self._write_back(job, ending)
         else:
             self._end(Event.FAULTED)
 
-    def _returned(self, job: _Job, ended: JobExecuted) -> None:
+    def _write_back(self, job: _Job, ended: JobExecuted) -> None:
         """The program has returned: have the RPU write what is to be written."""
         accelerator, length = self._accelerator, ended.output_length
         accelerator.outcome = Outcome(
@@ -461,13 +461,13 @@ class JobRunner:
             portions += blocks.portions(plan.output_offset, output)
             portions += blocks.portions(plan.writes_offset, job.gathered)
         if not portions:
-            self._written(0)
+            self._finish_write_back(0)
             return
         tag, self._writing = self._jobs.next_tag(self), True
         for left, (source, pieces) in zip(reversed(range(len(portions))), portions, strict=True):
             self._jobs.send(WriteBack(tag, self._key, source, pieces, more=left > 0))
 
-    def _written(self, error: int) -> None:
+    def _finish_write_back(self, error: int) -> None:
         if error:
             self._accelerator.log.add(
                 LogEntryType.INVALID_OUTPUT_BUFFER,

@@ -29,10 +29,10 @@ FOR_FORK_SERVER = ("arena", "config", "trace", "counters")
 
 def run(descriptors: dict[str, int], config: Config) -> None:
     """Serve until the RPU is gone. Raises ConfigError, MailboxError."""
-    wanted = ["mailbox", "state", "transfer"]
-    wanted += [f"media{item.nsid}" for item in config.namespaces]
-    wanted += [f"arena{item.id}" for item in config.accelerators]
-    missing = [name for name in wanted if name not in descriptors]
+    needed = ["mailbox", "state", "transfer"]
+    needed += [f"media{item.nsid}" for item in config.namespaces]
+    needed += [f"arena{item.id}" for item in config.accelerators]
+    missing = [name for name in needed if name not in descriptors]
     if missing:
         raise ConfigError(f"no descriptor was given for {', '.join(missing)}")
     kept = {name: fd for name, fd in descriptors.items() if name.startswith(FOR_FORK_SERVER)}

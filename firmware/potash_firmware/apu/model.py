@@ -268,7 +268,7 @@ class Subsystem:
             saved = head["accelerators"].get(str(key))
             if saved is None:
                 raise ValueError(f"there is no accelerator {key}")
-            restored[item], images = _restored(item, saved, images, self.limits)
+            restored[item], images = _restore(item, saved, images, self.limits)
         if images:
             raise ValueError("there are images of no accelerator")
         self.enabled = head["enabled"]
@@ -296,7 +296,7 @@ def _save(item: Accelerator) -> dict[str, Any]:
 _Saved = tuple[JobState, int | None, Outcome, Buffers, dict[int, bytes]]
 
 
-def _restored(
+def _restore(
     item: Accelerator, saved: SavedAccelerator, images: memoryview, limits: Limits
 ) -> tuple[_Saved, memoryview]:
     """The state of one accelerator, and the remaining images. Raises ValueError.
@@ -319,7 +319,7 @@ def _restored(
         (buffers.input_ranges, item.config.input_size),
         (buffers.output_ranges, item.config.output_size),
     ):
-        if len(ranges) > limits.ranges or sum(one.length for one in ranges) > size:
+        if len(ranges) > limits.ranges or sum(item.length for item in ranges) > size:
             raise ValueError("ranges are more than their buffer has room for")
     if len(buffers.granted) > limits.ranges:
         raise ValueError("too many blocks are granted")
@@ -408,17 +408,17 @@ def count_event(accelerator: Accelerator, event: Event) -> None:
         add(row, Word.STARTED, 1)
         log.debug("accelerator %d: a job begins", accelerator.config.id)
     elif row[Word.BEGAN] and not accelerator.busy:
-        _ended(accelerator)
+        _count_end(accelerator)
 
 
 def count_restart(accelerator: Accelerator) -> None:
     """Count a job that has failed as the APU was restarted."""
     accelerator.row[Word.STATE] = STATUS[accelerator.state]
     if accelerator.row[Word.BEGAN]:
-        _ended(accelerator)
+        _count_end(accelerator)
 
 
-def _ended(accelerator: Accelerator) -> None:
+def _count_end(accelerator: Accelerator) -> None:
     row = accelerator.row
     took = time.monotonic_ns() - row[Word.BEGAN]
     add(row, Word.BUSY, took)
@@ -426,12 +426,12 @@ def _ended(accelerator: Accelerator) -> None:
     result, word = RESULTS.get(accelerator.state, (Word.STOPPED, "been stopped"))
     add(row, result, 1)
     identifier, seconds = accelerator.config.id, took / 1e9
-    known = {"accelerator": identifier, "result": result.name.lower(), "seconds": seconds}
+    logged = {"accelerator": identifier, "result": result.name.lower(), "seconds": seconds}
     log.log(
         logging.DEBUG if result is Word.DONE else logging.INFO,
         "accelerator %d: a job has %s after %.3f s",
         identifier,
         word,
         seconds,
-        extra={"known": known},
+        extra={"known": logged},
     )

@@ -54,12 +54,12 @@ class Meter:
         if COMPUTE.sink is not None:
             COMPUTE.sink("vta.core", {"config": core.config.to_mapping()})
         config = core.config
-        core.observer = lambda stream, began: self._streamed(config, stream, began)
+        core.observer = lambda stream, began: self._count_stream(config, stream, began)
 
     def model(self) -> None:
         self._row[Word.MODELS] += 1
 
-    def _streamed(self, config: Config, stream: bytes, began: float) -> None:
+    def _count_stream(self, config: Config, stream: bytes, began: float) -> None:
         if COMPUTE.sink is not None:
             text = base64.b64encode(stream).decode()
             COMPUTE.sink("vta.stream", {"began": began, "stream": text})
@@ -149,14 +149,15 @@ class Models:
     def load(self, model: memoryview, processor: Processor) -> RunModel:
         """A model that is loaded once and runs many times. Raises ModelError."""
         contents = bytes(model)
-        return self._runs(contents, processor, self._loaded(contents, processor))
+        return self._runs(contents, processor, self._load_model(contents, processor))
 
     def _infer(
         self, model: bytes, processor: Processor, inputs: memoryview, output: memoryview
     ) -> int:
         """Run a model as if it had been loaded for this alone."""
         kept = next(
-            (one for one in self._kept if one.processor is processor and one.model == model), None
+            (kept for kept in self._kept if kept.processor is processor and kept.model == model),
+            None,
         )
         if kept is not None:
             self._kept.remove(kept)
@@ -168,19 +169,21 @@ class Models:
                 self._kept.append(kept)
                 return length
             # Shapes that depend on the inputs may be others now; if it is wrong it fails again.
-        loaded = self._loaded(model, processor)
+        loaded = self._load_model(model, processor)
         run = self._runs(model, processor, loaded)
         length = run(inputs, output)
         if loaded.is_function and loaded.as_loaded and len(model) <= KEPT_BYTES:
             self._kept.append(_Kept(processor, model, run))
-            while len(self._kept) > KEPT or sum(len(one.model) for one in self._kept) > KEPT_BYTES:
+            while (
+                len(self._kept) > KEPT or sum(len(kept.model) for kept in self._kept) > KEPT_BYTES
+            ):
                 del self._kept[0]
         return length
 
-    def _loaded(self, model: bytes, processor: Processor) -> runtime.Model:
+    def _load_model(self, model: bytes, processor: Processor) -> runtime.Model:
         """Load a model; those that are kept go where there is too little memory beside them."""
         with COMPUTE.span("tflite.load", bytes=len(model), processor=processor.name):
-            delegate = self._accelerated() if processor is Processor.VTA else None
+            delegate = self._make_delegate() if processor is Processor.VTA else None
             if delegate is not None and len(model) >= LARGE:
                 self._before_large(model)
             try:
@@ -211,7 +214,7 @@ class Models:
 
         return run
 
-    def _accelerated(self) -> VtaDelegate:
+    def _make_delegate(self) -> VtaDelegate:
         if self._delegate is None:
             config = core_config(self._vta)
             core = Core.create(config, DRAM_BYTES, threads=self._threads)

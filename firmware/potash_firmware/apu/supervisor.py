@@ -1,10 +1,9 @@
 """The supervisor of all worker processes, from the request to fork one until its exit is certain.
 
 A separate process, the fork server, forks and reaps workers; the supervisor starts a fork server
-when it needs one. What a worker sends goes in order to its client, the part of the APU that uses
-it. A worker that breaks the rules of its
-channel, or closes it, is killed. When it has certainly exited, its client is notified once, after
-the worker's last messages.
+when it needs one. What a worker sends goes in order to its owner, the part of the APU that uses it.
+A worker that breaks the rules of its channel, or closes it, is killed. When it has certainly
+exited, its owner is notified once, after the worker's last messages.
 """
 
 import itertools
@@ -47,7 +46,7 @@ RunForkServer = Callable[[socket.socket, Config, dict[str, int]], None]
 """The fork server's main function; it gets its connection, the configuration and descriptors."""
 
 
-class Client(Protocol):
+class Owner(Protocol):
     """The part of the APU that a worker works for."""
 
     messages_at_once: int
@@ -66,10 +65,10 @@ class Client(Protocol):
 class Worker:
     """One worker process. Its kind is an accelerator's identifier, `CHECKER` or `ENGINE`."""
 
-    def __init__(self, serial: int, kind: int, client: Client, end: socket.socket) -> None:
-        self.serial = serial
+    def __init__(self, number: int, kind: int, owner: Owner, connection: socket.socket) -> None:
+        self.number = number
         self.kind = kind
-        self.client = client
+        self.owner = owner
         self.ready = False
         """It has reported that it has imported what it needs."""
         self.used = False
@@ -90,7 +89,7 @@ class Worker:
         """Serial numbers of the programs and memory of which it has descriptors."""
         self.seconds = 0.0
         """The seconds of all executions that have ended."""
-        self._socket = end
+        self._socket = connection
         self._socket.setblocking(False)
 
     @property
@@ -154,10 +153,10 @@ class Supervisor:
         self._monotonic = monotonic
         self._process: subprocess.Popen[bytes] | _Forked | None = None
         self._control: socket.socket | None = None
-        self._serials = itertools.count(1)
+        self._numbers = itertools.count(1)
         self._workers: dict[int, Worker] = {}
         self._due: dict[int, float] = {}
-        """The time when each worker must be ready or its exit be reported, by serial number;
+        """The time when each worker must be ready or its exit be reported, by its number;
         infinite while there is no limit."""
         self._settled = False
         """A worker of this fork server has become ready, so shorter limits apply."""
@@ -216,17 +215,17 @@ class Supervisor:
         self._control = control
         self._settled = False
 
-    def spawn(self, kind: int, client: Client) -> Worker:
+    def spawn(self, kind: int, owner: Owner) -> Worker:
         """Request a worker; an execution that is sent before it is ready waits in the channel."""
         self.start()
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
-            worker = Worker(next(self._serials), kind, client, mine)
-            self._request(channel.Spawn(worker.serial, kind), [its.fileno()])
-        self._workers[worker.serial] = worker
+            worker = Worker(next(self._numbers), kind, owner, mine)
+            self._request(channel.Spawn(worker.number, kind), [its.fileno()])
+        self._workers[worker.number] = worker
         self.changed = True
-        # The client of a check limits its time.
-        self._due[worker.serial] = math.inf
+        # The owner of a check limits its time.
+        self._due[worker.number] = math.inf
         if kind != channel.CHECKER:
             self._expect_within(worker, START_PATIENCE)
         return worker
@@ -277,7 +276,7 @@ class Supervisor:
             self.kill(worker)
 
     def kill(self, worker: Worker) -> None:
-        """Request a worker's end, once; its client is notified when it has exited."""
+        """Request a worker's end, once; its owner is notified when it has exited."""
         if worker.ending:
             return
         worker.ending = True
@@ -286,11 +285,11 @@ class Supervisor:
         self._expect_within(
             worker, self._config.limits.patience if self._settled else START_PATIENCE
         )
-        self._request(channel.Kill(worker.serial), [])
+        self._request(channel.Kill(worker.number), [])
 
     def listen(self, worker: Worker) -> bool:
         """Handle a worker's messages; True if there were any and it is not being killed."""
-        return self._listen(worker, worker.client.messages_at_once)
+        return self._listen(worker, worker.owner.messages_at_once)
 
     def reap(self) -> None:
         """Handle the exits that the fork server reports, or its own."""
@@ -305,8 +304,8 @@ class Supervisor:
                 self._fork_server_exited()
                 return
             gone = channel.decode_exit(data)
-            self._due.pop(gone.serial, None)
-            worker = self._workers.get(gone.serial)
+            self._due.pop(gone.number, None)
+            worker = self._workers.get(gone.number)
             if worker is not None:
                 self._listen(worker, LAST_MESSAGES)
                 self._exited(worker, cause(gone.code))
@@ -331,7 +330,7 @@ class Supervisor:
                 self._process.send_signal(signal.SIGKILL)
         for worker in [worker for worker in self._workers.values() if worker.deadline <= now]:
             worker.deadline = math.inf
-            worker.client.expired(worker)
+            worker.owner.expired(worker)
 
     def close(self) -> None:
         """End all processes."""
@@ -347,9 +346,9 @@ class Supervisor:
                 received = True
                 if isinstance(message, channel.Ready):
                     worker.ready = self._settled = True
-                    if worker.serial in self._due:
-                        self._due[worker.serial] = math.inf
-                worker.client.received(worker, message)
+                    if worker.number in self._due:
+                        self._due[worker.number] = math.inf
+                worker.owner.received(worker, message)
         except channel.ChannelError as error:
             log.warning("%s", error)
             self.kill(worker)
@@ -374,10 +373,10 @@ class Supervisor:
         self._exited(worker, "the process that workers are forked from has exited")
 
     def _exited(self, worker: Worker, why: str) -> None:
-        if self._workers.pop(worker.serial, None) is not None:
+        if self._workers.pop(worker.number, None) is not None:
             self.changed = True
             worker.close()
-            worker.client.exited(worker, why)
+            worker.owner.exited(worker, why)
 
     def _end_fork_server(self) -> None:
         self._due.clear()
@@ -390,9 +389,9 @@ class Supervisor:
             self._process = None
 
     def _expect_within(self, worker: Worker, seconds: float) -> None:
-        before = self._due.get(worker.serial)
+        before = self._due.get(worker.number)
         if before is not None:
-            self._due[worker.serial] = min(self._monotonic() + seconds, before)
+            self._due[worker.number] = min(self._monotonic() + seconds, before)
 
     def _request(self, request: channel.Spawn | channel.Kill, descriptors: list[int]) -> None:
         if self._control is None:

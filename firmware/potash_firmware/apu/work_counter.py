@@ -34,7 +34,9 @@ class WorkCounter:
     def work(self) -> Work:
         """The job's counts so far."""
         others = (self.helpers, self.bytes, self.vta_cycles, self.macs)
-        return Work(tuple(self.instructions.counts), *(min(one, LARGEST_COUNT) for one in others))
+        return Work(
+            tuple(self.instructions.counts), *(min(count, LARGEST_COUNT) for count in others)
+        )
 
     def show(self) -> None:
         self.row[Word.MODELLED] = min(self._price(self.work), _MASK)

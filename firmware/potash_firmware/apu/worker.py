@@ -66,7 +66,7 @@ FAILURES = (bpf.Fault, bpf.ProgramError, ValueError, MediaReadError, MemoryError
 
 
 def run(
-    end: socket.socket,
+    service: socket.socket,
     kind: int,
     compiler: CompileClient,
     *,
@@ -74,10 +74,10 @@ def run(
     descriptors: Mapping[str, int],
     engine: bpf.Engine,
 ) -> None:
-    """Confine this process, and run what comes through `end` until that is closed."""
+    """Confine this process, and run what comes through `service` until that is closed."""
     if kind == channel.CHECKER:
-        confine_compiler(config.limits, [end.fileno()])
-        Checker(end, config).serve()
+        confine_compiler(config.limits, [service.fileno()])
+        Checker(service, config).serve()
         return
     name = channel.process_name(kind)
     config.log.apply(name)
@@ -88,16 +88,18 @@ def run(
     if config.processor is not None:
         kept.add("counters")
     keep = [fd for key, fd in descriptors.items() if key in kept]
-    confine_worker(config.limits, config.vta_threads, [end.fileno(), *compiler.descriptors, *keep])
+    confine_worker(
+        config.limits, config.vta_threads, [service.fileno(), *compiler.descriptors, *keep]
+    )
     native.compile_elsewhere = compiler.program
     counters = None
     if "counters" in descriptors and "counters" in kept:
         counters = Counters.adopt(descriptors["counters"], config.rows)
     if kind == channel.ENGINE:
-        EngineWorker(end, config, engine, compiler, counters).serve()
+        EngineWorker(service, config, engine, compiler, counters).serve()
     else:
         arena = descriptors[f"arena{kind}"]
-        JobWorker(end, config, engine, compiler, counters, kind, arena).serve()
+        JobWorker(service, config, engine, compiler, counters, kind, arena).serve()
 
 
 class Worker:
@@ -106,8 +108,8 @@ class Worker:
     largest: ClassVar[int] = channel.MAX_MESSAGE
     """Size of the largest message that it receives, in bytes."""
 
-    def __init__(self, end: socket.socket, config: Config) -> None:
-        self._end = end
+    def __init__(self, service: socket.socket, config: Config) -> None:
+        self._service = service
         self._config = config
         self._counter: WorkCounter | None = None
         self._descriptors: dict[int, int] = {}
@@ -119,7 +121,7 @@ class Worker:
             self._send(Ready())
             while True:
                 data, descriptors, _, _ = socket.recv_fds(
-                    self._end, self.largest, channel.MOST_DESCRIPTORS
+                    self._service, self.largest, channel.MOST_DESCRIPTORS
                 )
                 if not data:
                     return
@@ -181,7 +183,7 @@ class Worker:
         """Select the row of counters in which an execution reports its modelled time."""
 
     def _send(self, message: FromWorker) -> None:
-        self._end.send(channel.encode(message), socket.MSG_NOSIGNAL)
+        self._service.send(channel.encode(message), socket.MSG_NOSIGNAL)
 
     def _log(self, level: Level, text: str) -> None:
         self._send(Line(LEVELS[level], text[: channel.TEXT_LIMIT]))
@@ -220,13 +222,13 @@ class _ProgramWorker(Worker):
 
     def __init__(
         self,
-        end: socket.socket,
+        service: socket.socket,
         config: Config,
         engine: bpf.Engine,
         compiler: CompileClient,
         row: Row | None,
     ) -> None:
-        super().__init__(end, config)
+        super().__init__(service, config)
         self._engine = engine
         if config.processor is not None:
             self._counter = WorkCounter(config.processor, row)
@@ -257,7 +259,6 @@ class _ProgramWorker(Worker):
         meter = Meter(row, count_cycles=count_cycles, counter=self._counter)
         return Models(config.vta, meter, self._compiler.model, config.vta_threads)
 
-
     def _run_on_engine(self, run: Callable[[bpf.Engine], bpf.Outcome]) -> bpf.Outcome:
         """Have `run` run a program, for which it prepares it if it has not; on the interpreter if
         the configured engine does not take the program."""
@@ -273,7 +274,7 @@ class JobWorker(_ProgramWorker):
 
     def __init__(
         self,
-        end: socket.socket,
+        service: socket.socket,
         config: Config,
         engine: bpf.Engine,
         compiler: CompileClient,
@@ -281,9 +282,9 @@ class JobWorker(_ProgramWorker):
         accelerator: int,
         arena: int,
     ) -> None:
-        (place,) = (i for i, one in enumerate(config.accelerators) if one.id == accelerator)
+        place = [item.id for item in config.accelerators].index(accelerator)
         row = None if counters is None else counters.row(place)
-        super().__init__(end, config, engine, compiler, row)
+        super().__init__(service, config, engine, compiler, row)
         self._row = unshared_row() if row is None else row
         self._accelerator = config.accelerators[place]
         self._plan = plan = self._accelerator.plan
@@ -393,13 +394,13 @@ class EngineWorker(_ProgramWorker):
 
     def __init__(
         self,
-        end: socket.socket,
+        service: socket.socket,
         config: Config,
         engine: bpf.Engine,
         compiler: CompileClient,
         counters: Counters | None,
     ) -> None:
-        super().__init__(end, config, engine, compiler, None)
+        super().__init__(service, config, engine, compiler, None)
         self._counters = counters
         self._space = reserve.Space()
         self._base = base_of(engine, self._space.address)
@@ -428,7 +429,7 @@ class EngineWorker(_ProgramWorker):
 
         program, views = DeviceProgram(message.program), self._space.views
         if self._counter is not None:
-            self._counter.moved(device_programs.moved(program, views, message.parameters))
+            self._counter.moved(device_programs.bytes_moved(program, views, message.parameters))
         return device_programs.run(
             program, views, message.parameters, data, self._services.infer_vta
         )

@@ -85,7 +85,7 @@ class _Port(Generic[Sent, Received]):
         if self.closed or self._deaf:
             return
         if self.trace.sink is not None:
-            self.trace.sink("mailbox.send", _described(message))
+            self.trace.sink("mailbox.send", _describe(message))
         if len(self._unsent) >= QUEUE_LIMIT:
             raise MailboxError(f"the other processor leaves {QUEUE_LIMIT} messages unread")
         descriptor = NO_DESCRIPTOR
@@ -135,7 +135,7 @@ class _Port(Generic[Sent, Received]):
             return None
         message = self._message(data)
         if self.trace.sink is not None:
-            self.trace.sink("mailbox.receive", _described(message))
+            self.trace.sink("mailbox.receive", _describe(message))
         return message
 
     def _receive(self) -> bytes:
@@ -159,7 +159,7 @@ def _close(descriptor: int) -> None:
         os.close(descriptor)
 
 
-def _described(message: messages.Message) -> dict[str, object]:
+def _describe(message: messages.Message) -> dict[str, object]:
     return {"message": type(message).__name__, **dataclasses.asdict(message)}
 
 
@@ -185,11 +185,11 @@ class ApuPort(_Port[messages.ToRpu, messages.ToApu]):
         descriptor, self._descriptor = self._descriptor, NO_DESCRIPTOR
         try:
             message = super()._message(data)
-            wanted = isinstance(message, WithDescriptor)
+            expected = isinstance(message, WithDescriptor)
             if isinstance(message, Execute):
-                wanted = message.data_length > 0
-            if wanted != (descriptor != NO_DESCRIPTOR):
-                found = "comes without its" if wanted else "brings a"
+                expected = message.data_length > 0
+            if expected != (descriptor != NO_DESCRIPTOR):
+                found = "comes without its" if expected else "brings a"
                 raise MailboxError(f"a {type(message).__name__} message {found} descriptor")
         except MailboxError:
             _close(descriptor)

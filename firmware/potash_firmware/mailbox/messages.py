@@ -373,7 +373,7 @@ class Execute:
     def named(self) -> frozenset[int]:
         """The serial numbers of the memory and of the program that it needs."""
         program = () if self.program < FIRST_SERIAL else (self.program,)
-        return frozenset((*(one.serial for one in self.ranges), *program))
+        return frozenset((*(item.serial for item in self.ranges), *program))
 
 
 @message(EXECUTED)
@@ -476,7 +476,7 @@ class JobOverdue:
 
 def require_order(reads: tuple[Read, ...]) -> None:
     """Raise ValueError for reads that are not in the order of their times."""
-    times = [one.at for one in reads]
+    times = [read.at for read in reads]
     if times != sorted(times):
         raise ValueError("reads are out of order")
 

@@ -187,7 +187,7 @@ class SharedBuffers:
         return named | {f"arena{key}": memory.fd for key, memory in self.arenas.items()}
 
 
-def sealed(name: str, contents: bytes | memoryview) -> int:
+def seal(name: str, contents: bytes | memoryview) -> int:
     """A memfd with `contents`, sealed against changes; the caller closes it. Raises OSError."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:

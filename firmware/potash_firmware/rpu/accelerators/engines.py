@@ -29,7 +29,7 @@ from potash_firmware.mailbox.messages import (
     ShareProgram,
     ToApu,
 )
-from potash_firmware.mailbox.shared import sealed
+from potash_firmware.mailbox.shared import seal
 from potash_firmware.rpu.compute.engine import Execution, Shared, SharedRange
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class Engines:
         if not self._connected:
             return self._end(future, Execution(Outcome.LOST))
         try:
-            descriptor = sealed("potash-data", data) if data else NO_DESCRIPTOR
+            descriptor = seal("potash-data", data) if data else NO_DESCRIPTOR
         except OSError as error:
             log.error("there is no memory for the data of an execution: %s", error.strerror)
             return self._end(future, Execution(Outcome.LOST))
