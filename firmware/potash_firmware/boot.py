@@ -376,6 +376,7 @@ class Device:
             count_cycles=settings.count_cycles,
             platform_status=settings.platform_status,
             log=settings.log,
+            extensions=settings.rpu.extensions.sources if settings.rpu.extensions else (),
             processor=None if settings.rpu.time is None else settings.rpu.time.processor,
         )
 

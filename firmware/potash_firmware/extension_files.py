@@ -81,6 +81,13 @@ def load(sources: Iterable[str]) -> Extensions:
                 raise ExtensionError(f"the extension {source}: {why(error, file)}") from None
     finally:
         extensions.registering = before
+    if made.operators:
+        from potash_firmware.tflite.operators import check_names  # NumPy
+
+        try:
+            check_names(made.operators)
+        except ValueError as error:
+            raise ExtensionError(str(error)) from None
     return made
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
+from csd_spec.program import Helper
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.opcodes import DataDirection
 from nvme_spec.queues import SubmissionEntry
@@ -27,9 +28,12 @@ __all__ = [
     "Status",
     "admin_command",
     "completed",
+    "device_program",
     "feature",
+    "helper",
     "io_command",
     "log_page",
+    "operator",
     "state",
 ]
 
@@ -49,6 +53,9 @@ DIRECTIONS: Mapping[str, DataDirection] = {
 
 MOST_PAGE_BYTES = 1 << 20
 MOST_FEATURE_BYTES = 4096
+HELPER_NUMBERS = range(32, 64)
+"""Numbers for added helpers: Potash's own are below."""
+_OWN_HELPERS = frozenset(helper.name.lower() for helper in Helper)
 MOST_STATE_BYTES = 1 << 20
 """Bytes of all states of a drive, as JSON."""
 
@@ -183,6 +190,13 @@ class RegisteredFeature(Registered):
     saved: bool
 
 
+@dataclass(frozen=True, eq=False)
+class RegisteredHelper(Registered):
+    """A helper for eBPF programs."""
+
+    number: int
+
+
 class _Stateful(Protocol):
     """The part of a drive that has states."""
 
@@ -225,11 +239,18 @@ class Extensions:
     states: dict[str, DriveState[Any]] = field(default_factory=dict)
     completed: dict[tuple[bool, int], list[Registered]] = field(default_factory=dict)
     """Functions that are called after commands, by whether these are Admin commands, and opcode."""
+    helpers: dict[str, RegisteredHelper] = field(default_factory=dict)
+    operators: dict[str, Registered] = field(default_factory=dict)
+    programs: dict[str, Registered] = field(default_factory=dict)
+    """Device-defined programs, in the order of their indexes."""
 
 
 registering = Extensions()
 """Where the decorators register, which a loader sets. Nobody uses this first one, in which a file
 registers that is imported by something else, such as a test."""
+
+programs = Extensions()
+"""The extensions of a process that runs programs, or checks them."""
 
 
 def add(table: dict[Any, Any], key: Any, registered: object, what: str) -> None:
@@ -334,6 +355,66 @@ def feature(
         _require(fits, f"the default of the feature is {default!r}, which does not fit")
         registered = RegisteredFeature(made, name, fid, value, size, saved)
         add(registering.features, fid, registered, f"feature {fid:02X}h")
+        return function
+
+    return register
+
+
+def helper(number: int) -> Callable[[Function], Function]:
+    """Register a helper: a function that eBPF programs call by its name or its number, 32 to 63.
+
+    It gets the memory of the run and registers r1 to r5, and returns r0
+    (`potash_firmware.bpf.AddedHelper`). It runs in the processes of programs, which have nothing of
+    the drive, and keeps nothing from one call to the next.
+    """
+
+    def register(function: Function) -> Function:
+        made = _named(function, "helper")
+        check_helper(made.__name__, number)
+        registered = RegisteredHelper(made, made.__name__, number)
+        for one in registering.helpers.values():
+            if one.number == number:
+                add({number: one}, number, registered, f"helper number {number}")
+        add(registering.helpers, made.__name__, registered, "that name of a helper")
+        return function
+
+    return register
+
+
+def check_helper(name: str, number: object) -> None:
+    """Raise ExtensionError for a helper that programs cannot call so."""
+    if name in _OWN_HELPERS:
+        raise ExtensionError("Potash has a helper of that name")
+    if not (name.isascii() and name.isidentifier()):
+        raise ExtensionError("its name cannot be that of a function in C")
+    if number not in HELPER_NUMBERS:
+        first, last = HELPER_NUMBERS[0], HELPER_NUMBERS[-1]
+        raise ExtensionError(f"its number is {number}, and added helpers have {first} to {last}")
+
+
+def operator(name: str) -> Callable[[Function], Function]:
+    """Register an operator of TensorFlow Lite for the tensor accelerator, by its name in the
+    schema: a function of a node and settings (`potash_firmware.tflite.lowering.Lower`)."""
+
+    def register(function: Function) -> Function:
+        add(registering.operators, name, Registered(_named(function, name), name), f"{name}")
+        return function
+
+    return register
+
+
+def device_program(*, name: str) -> Callable[[Function], Function]:
+    """Register a device-defined program of compute namespaces.
+
+    Its index is the next one after Potash's and those registered before. It is a function of the
+    memory ranges (memoryviews), the two parameters and the data of Execute Program, and returns a
+    64-bit result. It raises ValueError to refuse them. It runs in a confined process, which has
+    nothing of the drive.
+    """
+
+    def register(function: Function) -> Function:
+        made = Registered(_named(function, name), name)
+        add(registering.programs, name, made, "that name of a device-defined program")
         return function
 
     return register

@@ -12,6 +12,7 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from potash_device.cache import digest_of_sources
+from potash_firmware import extension_files, extensions
 from potash_firmware.tflite import delegate, partition_cache
 from potash_firmware.tflite.operators import OPERATORS, added, installed
 from potash_firmware.tflite.runtime import inspect
@@ -194,3 +195,25 @@ def test_two_of_one_name_are_both_left_out(folder: Path) -> None:
     found = added.collect(metadata.entry_points(group=added.GROUP), OPERATORS)
     assert found.operators == {}
     assert len(found.problems) == 2
+
+
+def test_an_operator_of_an_extension_runs_on_the_vta(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    (code,) = blocks("adding/operator.md", "python")
+    file = tmp_path / "mine.py"
+    file.write_text(f"{code}\nfrom potash.extend import operator\noperator('ABS')(lower)\n")
+    monkeypatch.setattr(extensions, "programs", extension_files.load([str(file)]))
+    before = list(partition_cache.added_sources())
+    assert before == ["ABS", digest_of_sources(file).hex()]
+    data = np.random.default_rng(0).integers(-128, 128, SHAPE, np.int8)
+    with bench() as vta:
+        assert vta.infer(absolute(), [data], data.size) == reference(absolute(), [data])
+        assert vta.delegate.nodes_run == 1
+
+
+def test_an_operator_that_potash_has_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("from potash.extend import *\n@operator('ADD')\ndef mine(*_): pass\n")
+    with pytest.raises(extensions.ExtensionError, match=r"ADD \(.*mine.py, line 2\).* itself"):
+        extension_files.load([str(file)])

@@ -24,6 +24,7 @@ from functools import cache, partial
 from itertools import count
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+from potash_firmware import extensions
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.process import close_others, confine_compiler, fork, yield_to_others
 from potash_firmware.mailbox import MailboxError
@@ -419,14 +420,14 @@ def preload() -> None:
 
 
 def preload_operators() -> tuple[str, ...]:
-    """Load the operators of other packages, if there are any; what is wrong with them, a sentence
-    each.
+    """Load the operators of other packages and of extensions, if there are any; what is wrong with
+    them, a sentence each.
 
     A confined process may be unable to read the folders of such a package.
     """
     from importlib import metadata
 
-    if not metadata.entry_points(group=OPERATOR_GROUP):
+    if not (extensions.programs.operators or metadata.entry_points(group=OPERATOR_GROUP)):
         return ()
     from potash_firmware.tflite import operators
 

@@ -39,6 +39,10 @@ def _named(choices: type[Enum]) -> Converted:
     return Converted(str, lambda choice: choice.value, choices)
 
 
+_TEXTS = Converted(str, "\0".join, lambda texts: tuple(filter(None, texts.split("\0"))))
+"""Texts without zero bytes, such as paths."""
+
+
 class ConfigError(Exception):
     """The APU cannot start with this configuration."""
 
@@ -120,6 +124,7 @@ class Config:
     `log` are the levels of what the APU and its workers log. With `platform_status` an accelerator
     is done after a job that failed, and failed when Start finds no program, as the platform has it.
     With a `processor`, jobs count what they do, and end when they would have ended on that.
+    `extensions` are the files, or the names, of what programs have beside what is built in.
     """
 
     accelerators: Annotated[tuple[AcceleratorConfig, ...], Number("H"), Range(0, MOST)]
@@ -134,6 +139,7 @@ class Config:
     count_cycles: BOOL = False
     platform_status: BOOL = False
     log: LogSettings = field(default_factory=LogSettings)
+    extensions: Annotated[tuple[str, ...], Number("H"), Range(0, MOST), _TEXTS] = ()
     processor: Annotated[CoreProfile | None, MAY_FOLLOW] = None
 
     @property

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from potash_firmware import extensions
 from potash_firmware.bpf.crc32c import crc32c
 from potash_firmware.bpf.helpers import Infer
+from potash_firmware.extension_files import why
 from potash_firmware.mailbox.device_programs import RANGES, DeviceProgram
 
 INTEGER = np.dtype("<u8")
@@ -32,10 +34,12 @@ class Refused(ValueError):
 Views = Sequence[memoryview]
 
 
-def run(
-    program: DeviceProgram, ranges: Views, parameters: tuple[int, int], data: bytes, infer: Infer
-) -> int:
+def run(number: int, ranges: Views, parameters: tuple[int, int], data: bytes, infer: Infer) -> int:
     """Run a program; returns its 64-bit result. Raises Refused, and what a model raises."""
+    if number >= len(DeviceProgram):
+        registered = list(extensions.programs.programs.values())[number - len(DeviceProgram)]
+        return _extended(registered, ranges, parameters, data)
+    program = DeviceProgram(number)
     names = RANGES[program]
     given = len(ranges) + (program is DeviceProgram.GREP and bool(data))
     if given < len(names):
@@ -47,18 +51,31 @@ def run(
     return _FUNCTIONS[program](ranges, parameters)
 
 
-def bytes_moved(program: DeviceProgram, ranges: Views, parameters: tuple[int, int]) -> int:
+def _extended(
+    program: extensions.Registered, ranges: Views, parameters: tuple[int, int], data: bytes
+) -> int:
+    """Run a program of an extension. Raises Refused, with the line where it fails."""
+    try:
+        result = program.function(list(ranges), parameters, data)
+    except Exception as error:  # noqa: BLE001 - it is a user's code
+        raise Refused(f"{program.name}: {why(error, program.file)}") from None
+    if type(result) is not int or not 0 <= result <= MASK:
+        raise Refused(f"{program} returns {result!r:.100}, and must return a 64-bit number")
+    return result
+
+
+def bytes_moved(program: int, ranges: Views, parameters: tuple[int, int]) -> int:
     """Bytes of DRAM that a program counts as reading or writing, for its modelled time.
 
     COPY both; the others their first range, as far as they go. TFLITE counts by its model.
     """
-    if program is DeviceProgram.TFLITE or not ranges:
+    if program == DeviceProgram.TFLITE or not ranges:
         return 0
     length = parameters[0]
-    if program is DeviceProgram.FILTER:
+    if program == DeviceProgram.FILTER:
         length = (parameters[0] & 0xFFFF) * (parameters[0] >> 32)
     length = min(length or len(ranges[0]), len(ranges[0]))
-    return 2 * length if program is DeviceProgram.COPY else length
+    return 2 * length if program == DeviceProgram.COPY else length
 
 
 def _prefix(view: memoryview, length: int) -> memoryview:

@@ -13,7 +13,7 @@ import select
 import selectors
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -177,6 +177,8 @@ def _load_worker(config: Config, descriptors: dict[str, int]) -> RunWorker:
     from potash_firmware.bpf import added
     from potash_firmware.bpf.engine import usable
 
+    if config.extensions:
+        _extend(config.extensions)
     engine = usable(config.engine)
     for problem in (*added.found().problems, *preload_operators()):
         log.error("%s", problem)
@@ -190,6 +192,16 @@ def _load_worker(config: Config, descriptors: dict[str, int]) -> RunWorker:
     gc.freeze()
     gc.enable()
     return partial(worker.run, config=config, descriptors=descriptors, engine=engine)
+
+
+def _extend(sources: Sequence[str]) -> None:
+    """Import the extensions, which the RPU has imported, too."""
+    from potash_firmware import extension_files, extensions
+
+    try:
+        extensions.programs = extension_files.load(sources)
+    except extensions.ExtensionError as error:
+        log.error("programs have nothing of it: %s", error)
 
 
 if __name__ == "__main__":

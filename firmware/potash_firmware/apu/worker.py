@@ -37,7 +37,6 @@ from potash_firmware.bpf import reserve
 from potash_firmware.bpf.engine import base_of
 from potash_firmware.bpf.machine import Placed
 from potash_firmware.bpf.native import engine as native
-from potash_firmware.mailbox.device_programs import DeviceProgram
 from potash_firmware.mailbox.messages import FIRST_SERIAL, Execute, Executed, MemoryRange, Outcome
 from potash_firmware.mailbox.shared import Counters, Row, SharedMemory, Word, add, unshared_row
 
@@ -427,7 +426,7 @@ class EngineWorker(_ProgramWorker):
             return self._run_placed(self._placed, message, data)
         from potash_firmware.apu import device_programs  # NumPy takes its time to load
 
-        program, views = DeviceProgram(message.program), self._space.views
+        program, views = message.program, self._space.views
         if self._counter is not None:
             self._counter.moved(device_programs.bytes_moved(program, views, message.parameters))
         return device_programs.run(

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from csd_spec.program import Helper as OwnHelper
+from potash_firmware import extensions
 from potash_firmware.bpf.arena import Arena
 from potash_firmware.bpf.errors import Fault, FaultKind
 from potash_firmware.bpf.interpreter import Helper
@@ -29,11 +29,7 @@ if TYPE_CHECKING:
     from importlib import metadata
 
 GROUP = "potash.helpers"
-
-NUMBERS = range(32, 64)
-"""Numbers for added helpers: Potash's own are below."""
-
-OWN_NAMES = frozenset(helper.name.lower() for helper in OwnHelper)
+NUMBERS = extensions.HELPER_NUMBERS
 
 
 @dataclass(frozen=True)
@@ -88,7 +84,8 @@ class Found:
 
 @functools.cache
 def found() -> Found:
-    """The helpers of the packages that are installed; looked for once in a process."""
+    """The helpers of the packages that are installed, and of this process's extensions; looked for
+    once in a process."""
     # A fifth of what the APU imports, which looks for none.
     from importlib import metadata
 
@@ -96,8 +93,12 @@ def found() -> Found:
 
 
 def collect(points: Iterable[metadata.EntryPoint]) -> Found:
-    """The helpers behind some entry points. Two that claim one name or number are both left out."""
-    loaded: list[Added] = []
+    """The helpers behind some entry points, and of extensions. Two that claim one name or number
+    are both left out."""
+    loaded = [
+        Added(one.name, one.file, AddedHelper(one.number, one.function))
+        for one in extensions.programs.helpers.values()
+    ]
     problems: list[str] = []
     for point in sorted(points, key=lambda point: (point.name, point.value)):
         package = point.dist.name if point.dist is not None else point.module
@@ -130,15 +131,8 @@ def collect(points: Iterable[metadata.EntryPoint]) -> Found:
 
 def _load(point: metadata.EntryPoint) -> AddedHelper:
     """Raises whatever the package raises, and ValueError or TypeError for what is no helper."""
-    if point.name in OWN_NAMES:
-        raise ValueError("Potash has a helper of that name")
-    if not (point.name.isascii() and point.name.isidentifier()):
-        raise ValueError("its name cannot be that of a function in C")
     helper = point.load()
     if not isinstance(helper, AddedHelper):
         raise TypeError(f"{point.value} is not an AddedHelper")
-    if helper.number not in NUMBERS:
-        raise ValueError(
-            f"its number is {helper.number}, and added helpers have {NUMBERS[0]} to {NUMBERS[-1]}"
-        )
+    extensions.check_helper(point.name, helper.number)
     return helper

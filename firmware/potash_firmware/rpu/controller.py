@@ -97,6 +97,8 @@ class Controller:
         """Deadlines of commands, jobs and operations, in guest time."""
         self.apu = apu = ApuLink(buffers, self.timers)
         self.engine = engine or apu.engines
+        if settings.extensions is not None:
+            self.engine.device_defined += len(settings.extensions.programs)
         self.scheduler = Scheduler(self.deadlines, board.executor.submit)
         self.media_work = MediaWork(board.executor, board.trace)
         self.failures = MediaFailures(clock, self._media_failed, self._media_lost)

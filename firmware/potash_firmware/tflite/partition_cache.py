@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -24,6 +25,7 @@ from potash_device.cache import Store, digest_of_sources, package
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.encoding import INSTRUCTION_BYTES
 from potash_device.vta.isa import Opcode
+from potash_firmware import extensions
 from potash_firmware.tflite import runtime_package
 from potash_firmware.tflite.capi import Array, Node
 from potash_firmware.tflite.lowering import Settings
@@ -322,7 +324,10 @@ def _versions() -> Iterator[str]:
 
 
 def added_sources() -> Iterator[str]:
-    """Operators of other packages, and a digest of the sources of each."""
+    """Operators of extensions and of other packages, and a digest of the sources of each."""
+    for name, one in extensions.programs.operators.items():
+        yield name
+        yield digest_of_sources(Path(one.file)).hex()
     for point in metadata.entry_points(group=added.GROUP):
         yield point.name
         for path in added.sources(point):

@@ -76,8 +76,18 @@ OPERATORS: Mapping[int, Lower] = MappingProxyType(
 
 @functools.cache
 def installed() -> added.Found:
-    """The operators of installed packages; searched for once in a process."""
+    """The operators of installed packages and of extensions; searched for once in a process."""
     return added.collect(metadata.entry_points(group=added.GROUP), OPERATORS)
+
+
+def check_names(names: Mapping[str, object]) -> None:
+    """Raise ValueError for an operator of an extension that TensorFlow Lite does not have, or that
+    Potash has; `names` says what registers each."""
+    for name, registered in names.items():
+        try:
+            added.code_of(name, OPERATORS)
+        except ValueError as error:
+            raise ValueError(f"the operator {registered} cannot be used: {error}") from None
 
 
 def lower(node: Node, settings: Settings) -> Lowering | Refusal:

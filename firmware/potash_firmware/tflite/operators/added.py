@@ -24,6 +24,7 @@ from typing import TypeVar
 import numpy as np
 
 from potash_device.vta.config import Config
+from potash_firmware import extensions
 from potash_firmware.tflite import OPERATOR_GROUP
 from potash_firmware.tflite.capi import OPERATOR_CODES, Array, Node
 from potash_firmware.tflite.lowering import (
@@ -66,18 +67,26 @@ class Found:
 
 
 def collect(points: Iterable[metadata.EntryPoint], own: Container[int]) -> Found:
-    """The operators of some entry points. Two of one name are both left out, and so is one that
-    is among the codes of Potash's `own`."""
+    """The operators of some entry points, and of this process's extensions. Two of one name are
+    both left out, and so is one that is among the codes of Potash's `own`."""
     points = sorted(points, key=lambda point: (point.name, point.value))
-    names = Counter(point.name for point in points)
+    extended = extensions.programs.operators
+    names = Counter((*extended, *(point.name for point in points)))
     operators: dict[int, Lower] = {}
     problems = []
+    for name, one in extended.items():
+        try:
+            if names[name] > 1:
+                raise ValueError("another package has one of that name")
+            operators[code_of(name, own)] = one.function
+        except ValueError as error:
+            problems.append(f"the operator {one} is left out: {error}")
     for point in points:
         package = point.dist.name if point.dist is not None else point.module
         try:
             if names[point.name] > 1:
                 raise ValueError("another package has one of that name")
-            operators[OPERATOR_CODES[point.name]] = _load(point, own)
+            operators[code_of(point.name, own)] = _load(point)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - it is another package's code
             why = str(error) or type(error).__name__
             problems.append(f"the operator {point.name} of {package} is left out: {why}")
@@ -187,12 +196,17 @@ def checked(node: Node, found: object, config: Config) -> Lowering | Refusal:
     return Lowering(lambda given: attempt(lambda: check(lowering.place(given))))
 
 
-def _load(point: metadata.EntryPoint, own: Container[int]) -> Lower:
-    """Raises whatever the package raises, and ValueError or TypeError for what is no operator."""
-    if point.name not in OPERATOR_CODES:
+def code_of(name: str, own: Container[int]) -> int:
+    """The code of an operator that is not among Potash's `own`. Raises ValueError."""
+    if name not in OPERATOR_CODES:
         raise ValueError("TensorFlow Lite has no operator of that name")
-    if OPERATOR_CODES[point.name] in own:
+    if OPERATOR_CODES[name] in own:
         raise ValueError("Potash has that operator itself")
+    return OPERATOR_CODES[name]
+
+
+def _load(point: metadata.EntryPoint) -> Lower:
+    """Raises whatever the package raises, and TypeError for what is no operator."""
     lower: Lower = point.load()
     if not callable(lower):
         raise TypeError(f"{point.value} is not a function")

@@ -18,6 +18,7 @@ import click
 from csd_spec.reporting import Count, Form, Positive
 from nvme_spec.identify.capabilities import CommandSet
 from potash import configuration, options
+from potash.cli.device.extending import loaded
 from potash.cli.device.modelled_time import keep, modelled, standing
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
@@ -35,7 +36,6 @@ from potash_firmware.apu.config import RangeBlocks, RangeUnit
 from potash_firmware.boot import Device, StopSignals, run_until
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.confinement import be_undumpable
-from potash_firmware.extension_files import load
 from potash_firmware.extensions import ExtensionError
 from potash_firmware.settings import PROFILES, DeviceSettings
 
@@ -128,12 +128,7 @@ def serve(ctx: click.Context, config_file: Path | None, print_config: bool) -> N
     if section.libubpf is not None:  # for the processes that run programs, which inherit it
         os.environ[LIBUBPF] = str(section.libubpf.absolute())
     settings = device_settings(wanted)
-    if section.extensions:
-        try:
-            loaded = load(section.extensions)
-        except ExtensionError as error:
-            raise PotashError(str(error)) from None
-        settings = replace(settings, rpu=replace(settings.rpu, extensions=loaded))
+    settings = replace(settings, rpu=replace(settings.rpu, extensions=loaded(section.extensions)))
     _serve(wanted, settings, section.socket.absolute())
 
 

@@ -1,0 +1,110 @@
+"""Extensions of a whole device, through its socket: firmware, APU, workers, all processes."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import potash.sdk
+from potash.cli.app import run_app
+from potash.sdk import CommandFailed, Device
+from potash.sdk.compute_namespace import ComputeNamespace
+from potash.sdk.errors import PotashError
+from potash.sdk.memory_namespace import Bytes, MemoryNamespace
+from potash.vm.drive import device_process
+from potash_firmware import extensions
+from potash_firmware.bpf.added import found
+from support.compute_programs import program
+from support.extended import written
+
+MEMORY, COMPUTE = 2, 3
+"""Namespace identifiers."""
+FIRST = 9
+"""The index of the first device-defined program of an extension."""
+
+EXTENSION = """
+    import os, time
+
+    @admin_command(0xC4, name="Process", data="none")
+    def process(drive, command):
+        return os.getpid()
+
+    @admin_command(0xC8, name="Endless", data="none")
+    def endless(drive, command):
+        while True:
+            try:
+                time.sleep(0)
+            except Exception:
+                pass
+
+    @helper(40)
+    def popcount(arena, data, length, _3, _4, _5):
+        return int.from_bytes(arena.bytes_at(data, length), "little").bit_count()
+
+    @device_program(name="Count bits")
+    def count_bits(ranges, parameters, data):
+        if parameters[0]:
+            raise ValueError("it has no parameters")
+        return int.from_bytes(ranges[0], "little").bit_count() << 8 | len(data)
+
+    @device_program(name="Fail")
+    def fail(ranges, parameters, data):
+        return 1 / 0
+"""
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Device]:
+    folder = tmp_path_factory.mktemp("extensions")
+    options = ["--size", "16M", "--memory-namespace", "1M", "--compute-namespace"]
+    extend = ["--extend", written(folder, EXTENSION)]
+    with (
+        device_process(folder / "s", *options, *extend),
+        potash.sdk.open(f"vfio-user:{folder / 's'}", timeout=30.0) as opened,
+    ):
+        yield opened
+
+
+def test_programs_have_helpers_and_the_drive_has_programs(device: Device) -> None:
+    memory, compute = MemoryNamespace(device, MEMORY), ComputeNamespace(device, COMPUTE)
+    memory.write(0, b"\xff\x01\x03\x80".ljust(4096, b"\0"))
+    ranges = [Bytes(MEMORY, 0, 4096)]
+    assert [one.index for one in compute.programs() if one.built_in] == list(range(FIRST + 2))
+    compute.activate(FIRST)
+    assert compute.execute(FIRST, ranges) == 12 << 8
+    with pytest.raises(CommandFailed):
+        compute.execute(FIRST, ranges, parameters=(1, 0))
+    compute.activate(FIRST + 1)
+    with pytest.raises(CommandFailed):
+        compute.execute(FIRST + 1, ranges)
+    compute.load(FIRST + 2, program("r2 = 4096\ncall 40\nexit"))
+    assert compute.execute(FIRST + 2, ranges) == 12
+
+
+def test_an_endless_function_is_interrupted(device: Device) -> None:
+    pid = device.admin(0xC4).result
+    with pytest.raises(CommandFailed, match="Internal Error"):
+        device.admin(0xC8)
+    assert device.admin(0xC4).result == pid
+
+
+def test_a_device_that_does_not_start_says_why(tmp_path: Path) -> None:
+    bad = written(tmp_path, "admin_command(0xC5, name='Bad', data='none')(print)", "bad.py")
+    with (
+        pytest.raises(PotashError, match=r"bad.py.* line 2: bits 1:0 of opcode C5h are 01b"),
+        device_process(tmp_path / "s", "--extend", bad),
+    ):
+        pass
+
+
+def test_programs_without_a_drive_have_helpers(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(tmp_path, EXTENSION)
+    monkeypatch.setattr(extensions, "programs", extensions.programs)
+    found.cache_clear()
+    assert run_app(["bpf", "--extend", file, "helpers", "--json"]) == 0
+    found.cache_clear()
+    listed = {one["name"]: one for one in json.loads(capfd.readouterr().out)["helpers"]}
+    assert listed["popcount"] == {"number": 40, "name": "popcount", "package": file}
