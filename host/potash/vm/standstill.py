@@ -3,15 +3,14 @@
 When a job is emulated more slowly than the modelled hardware would execute it, the guest would
 measure the emulation. So the guest is stopped until the emulation is no longer behind: QEMU's
 `stop` halts the processors and the virtual clock, to which all clocks of the guest but the RTC
-belong, and `cont` lets them go on. Guest time is the host's monotonic
-clock less an offset, to which each stop adds its duration. For example, with an offset of 0, a stop
-from 100 ms to 130 ms leaves an offset of 30 ms: when the host's clock shows 150 ms, it is 120 ms in
-the guest.
+belong, and `cont` lets them go on. Guest time is the host's monotonic clock less an offset, to
+which each stop adds its duration. For example, with an offset of 0, a stop from 100 ms to 130 ms
+leaves an offset of 30 ms: when the host's clock shows 150 ms, it is 120 ms in the guest.
 
 Several holders may request a stop: it begins with the first one and ends when the last has released
 it. A stop that was requested elsewhere (by a user at another monitor, or by another device of the
-same guest) is not ended here, unless it was requested during a stop of ours, which cannot be
-noticed; if someone else ends ours early, it is requested again.
+same guest) is not ended here, unless it was requested while the guest was stopped already, which
+cannot be noticed. A stop that was requested here and is ended elsewhere is requested again.
 
 The offset is measured with QEMU's HPET, whose main counter follows the virtual clock (registers:
 IA-PC HPET specification 1.0a, section 2.3). The times of QEMU's events, which are used where there
@@ -48,11 +47,11 @@ READS = 4
 QUICK = 300_000
 """Nanoseconds within which a read of the counter is exact enough not to be repeated."""
 TOLERANCE = 1_000_000
-"""Nanoseconds that a stop may last less than none by the counter: the error of a measurement."""
+"""Nanoseconds by which a stop may be negative by the counter: the error of a measurement."""
 LATE = 1_000_000_000
 """Nanoseconds that a stop may be longer by the counter than by the events. The clock stops before
-the event STOP, which is sent when the processors have stopped; and a stop by another device of the
-guest may not be in our events."""
+the event STOP, which is sent when the processors have stopped; and this monitor may get no events
+of a stop by another device of the guest."""
 
 END_LIMIT = 2.0
 """Seconds that `close` waits, at most, for the guest to continue."""
@@ -124,10 +123,13 @@ class Standstill:
 
     def _forget(self) -> None:
         self._idle = False
+        """The conversation waits for a request of the device."""
         self._running = False
+        """The guest runs, by QEMU's last answer or event."""
         self._clock_runs = False
         """The guest's clock is known to run: it starts some time after the event RESUME."""
         self._stopped_here = False
+        """The guest was stopped here, and has not continued since."""
         self._began = 0
         """The time at which the current stop was requested."""
         self._stopped_at: int | None = None

@@ -305,6 +305,7 @@ def _tiles(form: int, blocks: int, *positions: int) -> Any:
     return fill_in_turn if less else fill
 
 
+# For 32 registers (many) or 16, for blocks of a form, one by one or two together.
 _many_full, _many_full_two = _tiles(FULL, 1, 14, 8, 4, 1), _tiles(FULL, 2, 7, 4, 1)
 _eights_of_two = _tiles(FULL, 2, 8)
 _many_first, _many_first_two = _tiles(FIRST, 1, 14, 4, 1), _tiles(FIRST, 2, 8, 2, 1)

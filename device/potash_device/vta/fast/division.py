@@ -74,14 +74,14 @@ class Writers(NamedTuple):
 
 
 class Granules(NamedTuple):
-    """The part of DRAM that a stream stores to."""
+    """The part of DRAM that a stream stores to, in granules of `size` bytes from `begin` on."""
 
     begin: int
     size: int
     stored: NDArray[np.int32]
-    """The last step that stored to each one."""
+    """The last step that stored to each granule."""
     loaded: NDArray[np.int32]
-    """The last step of each thread that loaded it, of shape (threads, granules)."""
+    """The last step of each thread that loaded a granule, of shape (threads, granules)."""
 
 
 class Left(NamedTuple):
@@ -94,6 +94,8 @@ class Left(NamedTuple):
 
 
 class Division(NamedTuple):
+    """The steps of each thread, and what has to be copied into the core's buffers afterwards."""
+
     parts: tuple[Part, ...]
     left: tuple[Left, ...]
 
@@ -174,6 +176,7 @@ def _stored_to(sink: s.Sink, rows: NDArray[np.int64], geometry: layout.Geometry)
 
 
 def _left(chains: Chains, writers: Writers) -> list[Left]:
+    """Runs of elements that the core's buffers lack at the end, as another thread wrote them."""
     found = []
     for memory, writer in zip((MemoryId.INP, MemoryId.WGT, MemoryId.ACC), writers, strict=True):
         written = np.flatnonzero(writer >= 0)

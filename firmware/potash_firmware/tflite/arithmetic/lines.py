@@ -3,9 +3,9 @@
 An elementwise operator's result is rounded several times, each of which would take several ALU
 operations. But it has few arguments of 256 values each: all its results are known when it is
 lowered. Two multiplications, two additions and a shift give the same for every combination of
-arguments, with factors that differ slightly from the scales: where halves are rounded away from
-zero, for example, they are a little larger. For example, a / 2 + b / 4, rounded with halves away
-from zero, is
+arguments, with factors that differ slightly from the scales: they are a little larger where
+halves are rounded away from zero. For example, a / 2 + b / 4, rounded with halves away from zero,
+is
 
     (2097158 * a + 1048579 * b + 2097151) >> 22
 
@@ -37,10 +37,11 @@ SHIFTS = 3
 _CHANGES = tuple(2.0**power for power in range(-26, -10, 2))
 """Relative changes of factors that are tried."""
 _DIRECTIONS = 16
-"""Directions in which two of them are changed."""
+"""Directions in which two factors are changed."""
 _NEAR = 1 / 64
 """The largest distance from a half of a nearly half."""
 _WORD = 1 << 31
+"""The limit of the ALU's numbers, which have 32 bits with the sign."""
 
 
 class Line(NamedTuple):
@@ -57,7 +58,8 @@ class Line(NamedTuple):
 
 
 class _Bounds(NamedTuple):
-    """The least and the largest right offset (none where `least > most`), and sum of products."""
+    """The least and the greatest correct offset (there is none if `least > most`), and the least
+    and the greatest sum of products."""
 
     least: int
     most: int

@@ -69,6 +69,15 @@ _CONSTANT_SHIFT = 22
 """Maximum shift for which one constant, added before it, holds the rounding and the zero point:
 zero_point << shift has to fit 32 bits."""
 
+MOST_VALUES = (1 << 23) - 1
+"""Maximum number of values of an average; the sums of more leave the ALU's 32 bits."""
+_QUOTIENTS = 1 << 8
+"""Number of the quotients of an average, which are moved to begin at zero."""
+_MOST_SHIFT = 22
+"""The largest shift of a reciprocal whose products fit 32 bits."""
+_ESTIMATE_SHIFT = 12
+"""Shift of a reciprocal for the estimate, whose product with 11 bits fits 32 bits."""
+
 
 @dataclass
 class Steps:
@@ -344,16 +353,6 @@ def _cut(significands: Values, widths: Sequence[int]) -> Iterator[Values]:
         yield (significands >> position) & ((1 << width) - 1)
 
 
-MOST_VALUES = (1 << 23) - 1
-"""The sums of more values leave the ALU's 32 bits."""
-
-_RANGE = 1 << 8
-"""All quotients, moved to begin at zero, are below it."""
-_MOST_SHIFT = 22
-"""The largest shift whose products fit 32 bits."""
-_ESTIMATE_SHIFT = 12
-
-
 def divide(steps: Steps, count: int, scratch: tuple[Plane, Plane]) -> None:
     """Append the steps that turn sums of `count` int8 values into averages. Raises
     QuantizationError."""
@@ -396,6 +395,6 @@ def _reciprocal(count: int) -> tuple[int, int] | None:
     for shift in range(_MOST_SHIFT + 1):
         multiplier = -(-(1 << shift) // count)
         excess = multiplier * count - (1 << shift)
-        if _RANGE * count * excess < 1 << shift:
+        if _QUOTIENTS * count * excess < 1 << shift:
             return multiplier, shift
     return None
