@@ -44,7 +44,7 @@ class ApuProcess:
         self._delay = RESTART_DELAY
         self._started_at = 0.0
         self.starts = 0
-        """How often there was a new process."""
+        """Number of processes started."""
 
     def __enter__(self) -> Self:
         return self

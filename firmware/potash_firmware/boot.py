@@ -111,7 +111,7 @@ class Device:
             rows = len(settings.accelerators) + (0 if settings.rpu.time is None else ENGINE_ROWS)
             self.counters = stack.enter_context(Counters.create(rows))
             self.accelerators = {one.id: at for at, one in enumerate(settings.accelerators)}
-            """Where in `counters` the accelerators are, by their identifiers."""
+            """Rows of the accelerators in `counters`, by their identifiers."""
             kept = self._sidecar
             if kept is None:
                 kept = MemoryMedia.create(SIDECAR_SIZE)
@@ -338,7 +338,7 @@ class Device:
         self._busy = True
 
     def _equipment(self) -> tuple[config.Config, Mapping[str, int]]:
-        """What an APU is given: its configuration, and descriptors by name."""
+        """Inputs of an APU's process: its configuration, and descriptors by name."""
         self._close_readers()
         self._namespaces_version = self.rpu.controller.namespaces.version
         for nsid, media in self.board.media.items():

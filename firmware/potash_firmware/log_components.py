@@ -56,10 +56,10 @@ def component_of(logger: str) -> str:
 
 @dataclass(frozen=True)
 class LogSettings:
-    """How much the components say, and in which form.
+    """Levels and format of the components' logs.
 
     `level` is that of components which `components` does not name. Raises ValueError for a
-    component, a level or a format that there is not.
+    component, a level or a format that does not exist.
     """
 
     level: Word = DEFAULT_LEVEL

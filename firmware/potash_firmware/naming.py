@@ -10,7 +10,7 @@ from nvme_spec.memory_commands import MemoryOpcode
 from nvme_spec.opcodes import AdminOpcode, IoOpcode
 
 UNKNOWN = "unknown"
-"""What opcodes are called that no document names."""
+"""The name of opcodes that no document names."""
 
 
 def _names(opcodes: type[IntEnum], prefix: str = "") -> Mapping[int, str]:

@@ -20,22 +20,22 @@ class DeviceSettings:
         config.AcceleratorConfig(0, 64 * MIB, 64 * MIB),
     )
     engine: Engine = Engine.NATIVE
-    """What runs programs."""
+    """The engine that runs programs."""
     range_blocks: config.RangeBlocks = field(default_factory=config.RangeBlocks)
-    """How local storage commands count."""
+    """The way in which local storage commands count blocks."""
     log: LogSettings = field(default_factory=LogSettings)
-    """What the APU and its workers say of themselves; this process's own log is its owner's."""
+    """Log settings of the APU and its workers; those of this process are its owner's."""
     platform_status: bool = False
-    """Whether an accelerator is done after a job that failed, as the platform has it."""
+    """True if an accelerator is done after a failed job, as on the original platform."""
     limits: config.Limits = field(default_factory=config.Limits)
-    """What programs and models may take."""
+    """Limits of programs and models."""
     vta_threads: int | None = None
     """Threads that execute a stream of the tensor accelerator; by default, as many as the number of
     processors suggests."""
     trust_memory: bool = False
-    """Whether a client's memory is mapped that is not sealed, or is in huge pages."""
+    """True if a client's memory is mapped even if it is not sealed, or is in huge pages."""
     count_cycles: bool = False
-    """Whether the counters have the cycles of the tensor accelerator, which have to be modelled."""
+    """True if the tensor accelerator's cycles are modelled, for the counters."""
 
 
 ALKALI = DeviceSettings(
@@ -50,7 +50,7 @@ ALKALI = DeviceSettings(
     ),
     platform_status=True,
 )
-"""What the scripts and programs that were published for the original platform look for."""
+"""Settings for the scripts and programs that were published for the original platform."""
 
 PROFILES = {"potash": DeviceSettings(), "alkali": ALKALI}
 """Whole devices by name."""

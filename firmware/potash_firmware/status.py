@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 VERSION = 1
-"""Of what a snapshot has in it; more may come without another number."""
+"""Version of a snapshot's contents; keys may be added without a new version."""
 
 BACKLOG = 8
 
@@ -52,7 +52,7 @@ LINK_DIRECTIONS = 2
 
 
 class Running(Protocol):
-    """What of a running device is looked at: `boot.Device`."""
+    """The parts of a running device (`boot.Device`) that a snapshot reads."""
 
     board: Board
     rpu: Rpu
@@ -124,7 +124,7 @@ class StatusSocket:
 
 
 def snapshot(device: Running) -> reported.Snapshot:
-    """What there is to say of a device now, but for its log."""
+    """A snapshot of a device, without its log."""
     rpu, board, link = device.rpu, device.board, device.link
     core = rpu.controller
     return reported.Snapshot(

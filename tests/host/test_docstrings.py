@@ -13,11 +13,7 @@ from support.docs import FRAGMENT, ROOT
 
 PACKAGES = (
     "device",
-    "firmware/potash_firmware/apu",
-    "firmware/potash_firmware/bpf/native",
-    "firmware/potash_firmware/mailbox",
-    "firmware/potash_firmware/rpu",
-    "firmware/potash_firmware/tflite/arithmetic",
+    "firmware",
     "host/potash/vm",
 )
 """Packages that are checked. Others are added when their docstrings have been revised."""

@@ -71,7 +71,7 @@ class Added:
 
 @dataclass(frozen=True)
 class Found:
-    """What there is, by number, and what is wrong with the rest, a sentence each."""
+    """The helpers that were found, by number, and a sentence for each that cannot be used."""
 
     helpers: Mapping[int, Added]
     problems: tuple[str, ...]

@@ -61,7 +61,7 @@ class Layout:
 
     @cached_property
     def input_offset(self) -> int:
-        """Where the input begins, in bytes from the arena's start, as the offsets below."""
+        """Offset of the input in bytes from the arena's start, as are the offsets below."""
         return page_aligned(self.stack_size)
 
     @cached_property
@@ -87,7 +87,7 @@ class Layout:
 
     @cached_property
     def writable_size(self) -> int:
-        """Where writes have to end that nothing but this number stops."""
+        """Limit of all writes, which nothing but this number stops."""
         return self.rodata_offset
 
 
@@ -206,7 +206,7 @@ class Arena:
         return begin < end and begin < offset + size and offset < end
 
     def _offset(self, address: int, size: int, *, write: bool, lowest: int = 0) -> int:
-        """Where in the memory an access begins: the one bounds check there is."""
+        """Offset of an access in the memory, after the only bounds check that there is."""
         offset = address - self.base
         if 0 <= offset <= self.layout.size - size and address >= lowest:
             if not write or not self._reaches_rodata(offset, size):

@@ -43,7 +43,7 @@ def _over_zero(states: Words) -> Words:
 
 
 _PAIRS = _over_zero(_over_zero(np.arange(1 << 16, dtype=np.uint32)))
-"""What the low half of a state becomes after two bytes of zero."""
+"""The state that follows from the low half of a state after two bytes of zero."""
 
 
 def crc32c(data: memoryview | bytes, crc: int = 0) -> int:

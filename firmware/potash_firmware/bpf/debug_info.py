@@ -22,7 +22,7 @@ _COLUMN_BITS = 10
 
 
 class _Header(NamedTuple):
-    """What .BTF and .BTF.ext begin with: each has two parts, of which only the second is read."""
+    """The header of .BTF and .BTF.ext: each has two parts, of which only the second is read."""
 
     magic: U16
     version: U8
@@ -63,7 +63,7 @@ class SourceLine(NamedTuple):
 
 
 class CodePlace(NamedTuple):
-    """Where a section of code lies in the linked program, in instructions."""
+    """Place of a section of code in the linked program, in instructions."""
 
     start: int
     size: int
@@ -157,7 +157,7 @@ class Function(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """What an instruction's address or call was linked to."""
+    """The target that an instruction's address or call was linked to."""
 
     name: str
     addend: int = 0
@@ -167,7 +167,7 @@ class Reference(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where an instruction comes from, as far as the object file tells."""
+    """The source of an instruction, as far as the object file names it."""
 
     function: str | None
     line: SourceLine | None

@@ -37,7 +37,7 @@ TRAP = 31
 """Number of the helper that LLVM 22 calls by the name of `__bpf_trap`."""
 
 _JUMP_TABLES = ".jumptables"
-"""Where LLVM 22 puts the addresses that a `gotox` chooses from, an instruction of no standard."""
+"""LLVM 22's section of targets of `gotox`, an instruction of no standard."""
 
 _MASK32 = 0xFFFF_FFFF
 _MASK64 = (1 << 64) - 1
@@ -161,7 +161,7 @@ def _set_immediate_kind(code: bytearray, offset: int, kind: isa.ImmediateKind) -
 
 
 def _extent(kind: int) -> int:
-    """How many bytes from the relocated place on a relocation of this type touches."""
+    """Number of bytes that a relocation of this type changes."""
     return 8 if kind == RelocationType.R_BPF_64_32 else _PLACES[kind][-1] + 4
 
 
@@ -347,7 +347,7 @@ class _Linker:
         )
 
     def _is_function(self, symbol: object_file.Symbol) -> bool:
-        """Whether a symbol names a piece of code that people would call a function."""
+        """True if a symbol names a piece of code that people would call a function."""
         return self._placed.get(symbol.section, (None,))[0] is Segment.CODE and (
             symbol.type == object_file.SymbolType.FUNC
             or (
@@ -370,7 +370,7 @@ class _Linker:
         return self._placed[symbol.section]
 
     def _address(self, symbol: object_file.Symbol, expected: Segment) -> int:
-        """Where in the piece `expected` a symbol is."""
+        """Address of a symbol in the segment `expected`."""
         segment, base = self._home(symbol)
         if segment is not expected:
             raise ElfError(f"{_called(symbol)} is not {expected.value}")

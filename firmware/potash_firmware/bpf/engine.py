@@ -65,12 +65,12 @@ def prepare(
 
 
 def base_of(engine: object, address: int) -> int:
-    """Where programs on `engine` find an arena that begins at `address` in this process."""
+    """Guest address, on `engine`, of an arena that begins at `address` in this process."""
     return address if engine is Engine.UBPF else BASE
 
 
 def unavailable(engine: Engine) -> str | None:
-    """Why an engine cannot be used here, in one sentence; None where it can."""
+    """The reason why an engine cannot be used here, in one sentence; None if it can."""
     if engine is Engine.INTERPRETER:
         return None
     if engine is Engine.UBPF:

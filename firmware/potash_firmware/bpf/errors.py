@@ -34,7 +34,7 @@ class EngineUnavailable(ProgramError):
 
 
 class FaultKind(Enum):
-    """Why a running program was stopped."""
+    """Reason for which a running program was stopped."""
 
     OUT_OF_BOUNDS = "memory access out of bounds"
     READ_ONLY = "write to read-only memory"

@@ -54,7 +54,7 @@ def _refuse_model(model: memoryview, processor: Processor) -> NoReturn:
 
 @dataclass(frozen=True)
 class Services:
-    """What stands behind the helpers. An exception in one of them ends the program.
+    """Functions that the helpers call. An exception in one of them ends the program.
 
     Without `log`, its texts are printed.
     """
@@ -110,7 +110,7 @@ class Helpers:
         return {number: _watched(names[number], helper) for number, helper in table.items()}
 
     def trap(self, *_: int) -> int:
-        """Where C has `__builtin_trap`, and where a compiler takes a place to be unreachable."""
+        """C's `__builtin_trap`, which compilers also call in code that they take to be unreachable."""
         reason = "the program has reached __builtin_trap, or what its compiler held unreachable"
         raise Fault(FaultKind.HELPER_FAILED, None, None, reason)
 

@@ -18,7 +18,7 @@ INSTRUCTION = struct.Struct("<BBhi")
 FRAME_POINTER = 10
 
 CODE_BASE = 1 << 40
-"""Where the addresses of functions begin: far above every arena, so that no data access hits."""
+"""Lowest address of functions: far above every arena, so that no data access hits them."""
 
 
 class Class(IntEnum):
@@ -235,7 +235,7 @@ def decode(code: bytes) -> list[Instruction]:
 
 
 def wide_value(instructions: Sequence[Instruction], at: int) -> int:
-    """What the wide instruction at `at` loads: its two halves, or where code is (section 3.2)."""
+    """Value of the wide instruction at `at`: its halves, or an address of code (section 3.2)."""
     first = instructions[at]
     if first.src == ImmediateKind.CODE_ADDRESS:
         return CODE_BASE + (at + 1 + first.imm) * INSTRUCTION_SIZE

@@ -20,7 +20,7 @@ _IDENT = b"\x7fELF" + bytes([2, 1, 1])  # 64 bits, little endian, version 1
 _ET_REL = 1
 
 _UNWINDING = (".eh_frame",)
-"""What some compilers mark as part of the program although nothing that runs can use it."""
+"""Sections that some compilers mark as part of the program although no code can use them."""
 
 
 class SectionType(IntEnum):
@@ -85,7 +85,7 @@ class Section(NamedTuple):
 
     @property
     def in_memory(self) -> bool:
-        """Whether the section is part of the running program, and not about it."""
+        """True if the section is part of the running program."""
         return bool(self.flags & SectionFlag.ALLOC) and self.name not in _UNWINDING
 
 
@@ -201,9 +201,9 @@ class ObjectFile:
 
 
 def stated_size(data: bytes) -> int:
-    """Where the file whose first bytes these are says that its section headers end.
+    """End of the section headers, as a file states that begins with these bytes.
 
-    That is the end of the file in what compilers write. Raises ElfError for no ELF file, and for
+    Compilers put it at the end of the file. Raises ElfError for no ELF file, and for
     one that is cut off within its header.
     """
     header = _header(data)

@@ -75,7 +75,7 @@ class Space:
     def __init__(self) -> None:
         first = _reserved()
         self.address = first + GUARD + BASE
-        """Of its first byte, in this process."""
+        """Address of the first byte in this process."""
         self.memory = memoryview(b"")
         """The bytes that are mapped."""
         self.places: tuple[tuple[int, int], ...] = ()
@@ -150,7 +150,7 @@ class Space:
 
 
 def holds(memory: memoryview) -> bool:
-    """True if memory was made here, from its first byte on."""
+    """True if memory was allocated here, and begins at the first byte of the allocation."""
     return address_of(memory) in _sizes
 
 

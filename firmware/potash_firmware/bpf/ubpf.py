@@ -74,7 +74,7 @@ def load() -> Any:
 
 
 def unavailable() -> str | None:
-    """Why libubpf cannot be used, in one sentence; None where it can."""
+    """The reason why libubpf cannot be used, in one sentence; None if it can."""
     try:
         load()
     except EngineUnavailable as error:

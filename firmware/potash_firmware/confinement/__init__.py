@@ -50,9 +50,9 @@ to."""
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a confined process may use: bytes of private memory, seconds of processor time, bytes of
-    a file that it writes to, descriptors; the folders and files that it may read, and folders whose
-    files it may read and not list: it has to know their names."""
+    """Limits of a confined process: bytes of private memory, seconds of processor time, bytes of a
+    file that it writes to, descriptors; the folders and files that it may read, and folders whose
+    files it may read but not list."""
 
     memory: int
     seconds: int
@@ -63,7 +63,7 @@ class Bounds:
 
 
 def missing() -> tuple[str, ...]:
-    """What this kernel lacks for confinement, and what that leaves open, a sentence each."""
+    """A sentence for each part of confinement that this kernel lacks, with the consequence."""
     found = []
     if not seccomp.supported():
         found.append(
@@ -101,7 +101,7 @@ def confine(bounds: Bounds) -> None:
 
 @functools.cache
 def libraries() -> tuple[Path, ...]:
-    """Where Python and what it loads find their code, and what they ask about the processor."""
+    """Folders and files of Python's code, of what it loads, and about the processor."""
     own = {path for path in sysconfig.get_paths().values() if path}
     folders = [*own, *sys.path, *site.getsitepackages(), sys.prefix, sys.base_prefix]
     system = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib", "/usr/share/zoneinfo")
@@ -113,9 +113,9 @@ def libraries() -> tuple[Path, ...]:
 
 
 def stay_readable(paths: Iterable[Path]) -> bool:
-    """Whether a confined process of this user can enter all these folders.
+    """True if a confined process of this user can enter all these folders.
 
-    What lets root into the folders of other users are capabilities, which it gives up.
+    Root enters the folders of other users by capabilities, which a confined process gives up.
     """
     user, groups = os.geteuid(), {os.getegid(), *os.getgroups()}
     real = [path.resolve() for path in paths if path.is_dir()]
@@ -129,7 +129,7 @@ def stay_readable(paths: Iterable[Path]) -> bool:
 
 
 def _links(folder: str) -> Iterator[str]:
-    """What some installers put there for a package: a link to a folder that many share."""
+    """Links in `folder`: some installers link a package to a folder that many share."""
     with suppress(OSError), os.scandir(folder) as entries:
         yield from [entry.path for entry in entries if entry.is_symlink()]
 

@@ -21,7 +21,7 @@ PATH_BENEATH = 1
 READ_FILE, READ_DIR = 1 << 2, 1 << 3
 
 _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}
-"""How many rights for files there are from a version on (linux/landlock.h)."""
+"""Number of rights for files from a version on (linux/landlock.h)."""
 _NET_FROM, _NET_RIGHTS = 4, 0b11
 _SCOPES_FROM, _SCOPES = 6, 0b11
 

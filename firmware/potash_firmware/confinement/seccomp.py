@@ -22,7 +22,7 @@ SECCOMP_MODE_FILTER = 2
 KILL_PROCESS = 0x80000000
 ERRNO = 0x00050000
 ALLOW = 0x7FFF0000
-"""What a filter returns (linux/seccomp.h)."""
+"""Return values of a filter (linux/seccomp.h)."""
 
 LOAD, JUMP_EQUAL, JUMP_AT_LEAST, AND, RETURN = 0x20, 0x15, 0x35, 0x54, 0x06
 """Instructions of classic BPF: the word at an offset, jumps on a constant (linux/bpf_common.h)."""
@@ -37,7 +37,7 @@ _INSTRUCTIONS = Record(tuple[U16, U8, U8, U32])
 
 
 class Machine(NamedTuple):
-    """How seccomp calls a machine (linux/audit.h), and its column in `NUMBERS`."""
+    """A machine's number in seccomp (linux/audit.h), and its column in `NUMBERS`."""
 
     audit: int
     column: int
@@ -52,7 +52,7 @@ def machine() -> Machine | None:
 
 
 def supported() -> bool:
-    """Whether this kernel takes filters, on a machine that one can be made for."""
+    """True if this kernel accepts filters, on a machine for which they can be made."""
     if machine() is None:
         return False
     try:

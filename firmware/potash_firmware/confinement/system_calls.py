@@ -169,7 +169,7 @@ class Rule(NamedTuple):
 ALLOWED = Rule()
 REFUSED = Rule((OneOf(0, ()),))
 MISSING = Rule((OneOf(0, ()),), errno.ENOSYS)
-"""As on a kernel that has no such call: the C library then uses an older one."""
+"""The rule of a call that the kernel seems to lack: the C library then uses an older one."""
 
 _WRITING = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | (os.O_TMPFILE & ~os.O_DIRECTORY)
 _CLONE_THREAD = 0x10000
@@ -199,7 +199,7 @@ _REFUSED = (
 
 
 def rules(pid: int) -> Mapping[str, Rule]:
-    """What the process `pid` may do; any call that is not here ends it."""
+    """The calls that the process `pid` may make; any other one ends it."""
     conditional = {
         **dict.fromkeys(_READING, Rule((_NOT_STANDARD,))),
         # Files are opened to be read.

@@ -226,7 +226,7 @@ _AFFINE_QUANTIZATION = 1
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """What is known of a tensor before it runs.
+    """Properties of a tensor that are known before a run.
 
     `scale` and `zero_point` hold for the whole tensor and are zero where it has none; `scales`,
     `zero_points` and `axis` are those of each channel. `constant` is the values of a constant: a

@@ -56,7 +56,7 @@ NO_ROOM = "the VTA's memory has no room for it"
 OTHER_SHAPES = "its tensors have other shapes when it runs than in the file"
 
 _INTEGERS = frozenset({TensorType.INT32, TensorType.INT64})
-"""Of shapes."""
+"""Types of tensors that hold shapes."""
 _CONSTANT = frozenset({Allocation.MMAP_RO, Allocation.PERSISTENT_RO})
 
 
@@ -66,7 +66,7 @@ class SplitError(Exception):
 
 @dataclass(slots=True)
 class Session:
-    """What the callbacks of one delegate share."""
+    """State that the callbacks of one delegate share."""
 
     runtime: Runtime
     settings: Settings
@@ -79,11 +79,11 @@ class Session:
     left: dict[tuple[int, int], str] = field(default_factory=dict)
     """Nodes that are not to be claimed, by their graphs and numbers, and why."""
     claims: Claims = field(default_factory=lambda: Claims(NO_PLAN, {}))
-    """Which of those that have to do with variables are claimed."""
+    """The claimed nodes that read or write variables."""
     unsure: set[tuple[int, int]] = field(default_factory=set)
     """Nodes that probably find other shapes than those in the file, likewise, if any do."""
     record: Record = field(default_factory=Record)
-    """What is known of the model."""
+    """The record of the model from earlier runs."""
     names: dict[int, str] = field(default_factory=dict)
     """The names of graphs in the record, by their numbers."""
     failure: BaseException | None = None
@@ -106,7 +106,7 @@ class Session:
 
 
 class Kernel(NamedTuple):
-    """What TensorFlow Lite keeps of a partition."""
+    """A partition, as TensorFlow Lite keeps it."""
 
     session: Session
     partition: Partition
@@ -165,12 +165,12 @@ class VtaDelegate:
 
     @property
     def nodes_run(self) -> int:
-        """How many nodes have been run on the VTA so far."""
+        """Number of nodes that have run on the VTA so far."""
         return self._session.nodes_run
 
     @property
     def partitions(self) -> int:
-        """How many partitions live interpreters hold."""
+        """Number of partitions that live interpreters hold."""
         return len(self._session.partitions)
 
     @property
@@ -192,8 +192,8 @@ class VtaDelegate:
 
     @property
     def unsure(self) -> tuple[Mapping[tuple[int, int], str], ...]:
-        """Where shapes depend on values: nodes that may find others than those in the file, as
-        `left` names them; those that probably do, and all."""
+        """Nodes whose shapes depend on values and may differ from those in the file, named as in
+        `left`: first those that probably do, then all."""
         if not self._dynamic:
             return ()
         every = {(graph, node.node) for graph, nodes in enumerate(self.decisions) for node in nodes}

@@ -18,7 +18,7 @@ class Copy(NamedTuple):
     sizes: Sizes
     spread: tuple[int, ...] | None = None
     memory: MemoryId = MemoryId.OUT
-    """What its elements are, where they are not those of OUT."""
+    """Memory type of its elements, if they are not those of OUT."""
 
 
 def _emitted_before(_: object, *__: object) -> None:
@@ -35,7 +35,7 @@ class Draft:
     layouts: dict[int, Layout] = field(default_factory=dict)
     """Each tensor's first layout."""
     memories: dict[int, MemoryId] = field(default_factory=dict)
-    """And what its elements are."""
+    """Memory type of each tensor's elements."""
     margins: dict[Copy, Margin] = field(default_factory=dict)
 
     def add(self, node: Node, lowering: Lowering, kept: Layouts | None) -> None:
@@ -62,7 +62,7 @@ class Draft:
         self.placements.append((node, placement))
 
     def memory(self, placement: Placement) -> MemoryId:
-        """What the elements of a node's packed inputs are: those of OUT if they are the same."""
+        """Memory type of the elements of a node's packed inputs: OUT if they are the same."""
         if not isinstance(placement.work, Compute):
             return MemoryId.OUT
         memory = placement.work.memory(self.config)

@@ -21,23 +21,23 @@ from potash_firmware.vta_runtime.schedules import Surface, layouts
 
 
 class Rounding(StrEnum):
-    """How an accumulator is scaled down to int8."""
+    """Rounding of an accumulator that is scaled down to int8."""
 
     EXACT = "exact"
-    """As TensorFlow Lite's reference kernels: twice, the second time with halves away from zero."""
+    """Two roundings, the second with halves away from zero: TensorFlow Lite's reference kernels."""
     SINGLE = "single"
-    """Once, with halves up, as kernels built with TFLITE_SINGLE_ROUNDING do."""
+    """One rounding, with halves up: kernels built with TFLITE_SINGLE_ROUNDING."""
     ALKALI = "alkali"
     """With multipliers of 16 bits, as the platform's own delegate does: sometimes off by one."""
 
     @property
     def elsewhere(self) -> "Rounding":
-        """That of operators which the platform's delegate does not have."""
+        """The rounding of operators that the platform's delegate lacks."""
         return Rounding.EXACT if self is Rounding.ALKALI else self
 
 
 class Settings(NamedTuple):
-    """What holds for every node of a delegate."""
+    """Settings of every node of a delegate."""
 
     config: Config
     rounding: Rounding = Rounding.EXACT
@@ -50,7 +50,7 @@ class Builder:
         self.runtime = runtime
         self.config = runtime.config
         self.buffers: list[Buffer] = []
-        """What it has allocated, in that order."""
+        """The allocated buffers, in order of allocation."""
 
     def allocate(self, size: int) -> Buffer:
         """Zeroed memory that lives as long as the partition. Raises VtaMemoryError."""
@@ -111,7 +111,7 @@ class Compute:
         return cls(emit_all, multiplies)
 
     def memory(self, config: Config) -> MemoryId:
-        """What the inputs are read as."""
+        """Memory type as which the inputs are read."""
         return MemoryId.INP if self.multiplies else layouts.alu_memory(config)
 
 
@@ -139,7 +139,7 @@ class Keep:
 
 Work: TypeAlias = Compute | Alias | Arrange | Keep
 Layouts: TypeAlias = Sequence[Layout | None]
-"""Of a node's inputs: None for a constant, and for a tensor that has no layout yet."""
+"""Layouts of a node's inputs: None for a constant, and for a tensor without a layout yet."""
 
 
 @dataclass(frozen=True)
@@ -169,10 +169,10 @@ class Lowering:
 
 
 class Refusal(Exception):
-    """Why the accelerator does not run a node, in one clause."""
+    """The reason why the accelerator does not run a node, as a clause."""
 
 
 Lower: TypeAlias = Callable[[Node, Settings], Lowering | Refusal]
-"""How one builtin operator runs on the accelerator: computes once for each node what does not
-depend on activations. Returns or raises a Refusal for a node that does not run there; the message
+"""Lowers a node of one builtin operator to the accelerator: computes once what does not depend on
+activations. Returns or raises a Refusal for a node that does not run there; the message
 of a QuantizationError or ScheduleError is a reason too."""

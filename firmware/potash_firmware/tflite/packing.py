@@ -109,7 +109,7 @@ class Layout:
 
 
 def fit(layouts: Sequence[Layout | None], tensors: Sequence[Tensor | None]) -> bool:
-    """Whether there is a layout, or None, for each tensor, and each has its tensor's size."""
+    """True if there is a layout, or None, for each tensor, and each has its tensor's size."""
 
     def fits(layout: Layout, tensor: Tensor | None) -> bool:
         shape = layout.spread or (tensor.shape if tensor else ())
@@ -174,8 +174,8 @@ def _pairs(
 def moved(
     source: Surface, sizes: Sizes, target: Surface, its_sizes: Sizes, config: Config
 ) -> list[MovedAxis] | None:
-    """How the elements of a tensor come from one layout to another. None where its values change
-    places within the elements, which moving whole ones does not do, or where elements are others.
+    """Moves of a tensor's elements from one layout to another. None if values change places within
+    elements, as only whole elements are moved, or if the elements differ.
     """
     loaded = layouts.alu_memory(config)
     if not layouts.alike(source.memory, loaded, config) or target.memory != MemoryId.OUT:

@@ -44,7 +44,7 @@ MOST = 1 << 62
 
 
 class Span(NamedTuple):
-    """Where a buffer is, and its bytes."""
+    """A buffer's address, and its size in bytes."""
 
     physical: int
     size: int
@@ -62,15 +62,15 @@ Streams: TypeAlias = tuple[tuple[bytes, tuple[int, ...]], ...]
 
 
 class Layouts(NamedTuple):
-    """Those that a node chose for its inputs and outputs."""
+    """Layouts that a node chose for its inputs and outputs."""
 
     inputs: tuple[Layout | None, ...]
     outputs: tuple[Layout, ...]
     multiplies: bool
-    """Whether it reads its inputs as elements of INP."""
+    """True if the node reads its inputs as elements of INP."""
 
     def fit(self, node: Node) -> bool:
-        """Whether these have the sizes of the node's tensors."""
+        """True if the layouts have the sizes of the node's tensors."""
         return fit(self.inputs, node.inputs) and fit(self.outputs, node.outputs)
 
 
@@ -85,13 +85,13 @@ class Compiled(NamedTuple):
     layouts: tuple[Layouts | None, ...]
 
     def suits(self, nodes: Sequence[Node]) -> bool:
-        """Whether these are layouts of these nodes' tensors."""
+        """True if these are layouts of the nodes' tensors."""
         return len(self.layouts) == len(nodes) and all(
             its is None or its.fit(node) for its, node in zip(self.layouts, nodes, strict=True)
         )
 
     def fits(self, jobs: Sequence[int], sizes: Sequence[int]) -> bool:
-        """Whether these are instructions for streams of so many jobs, and for tensors of these
+        """True if the instructions are for streams of so many jobs, and for tensors of these
         sizes."""
         its = [len(counts) for _, counts in self.streams], [span.size for span in self.tensors]
         return its == (list(jobs), list(sizes))
@@ -142,20 +142,20 @@ def _relocated(code: bytes, table: Array, config: Config) -> bytes | None:
 
 
 class Record:
-    """What is known of a model; what is added to it is kept by `store`."""
+    """Cached results about a model; `store` saves what was added."""
 
     def __init__(self, name: str | None = None) -> None:
-        """What is kept under that name; nothing, and nothing will be, where there is none."""
+        """Load the record of that name; without a name, nothing is loaded or saved."""
         self.name = name
         kept = None if name is None else _recall(name)
         self.known = kept is not None
-        """Whether the model has been loaded before."""
+        """True if the model has been loaded before."""
         self._parts: dict[str, bytes | memoryview] = {} if kept is None else kept
         self._new_code = 0
 
     def reasons(self, graph: str) -> Mapping[int, str | None]:
-        """Why nodes of a graph are not run on the accelerator, None for those that are; those that
-        are left out have not been decided about."""
+        """The reasons why nodes of a graph do not run on the accelerator, None for those that do;
+        nodes without an entry have not been decided about."""
         try:
             pairs = dict(json.loads(bytes(self._parts[graph])))
             if all(type(key) is int and isinstance(why, str | None) for key, why in pairs.items()):
@@ -262,7 +262,7 @@ def lend(name: str, contents: bytes) -> None:
 
 
 def _recall(name: str) -> dict[str, bytes | memoryview] | None:
-    """What `Record.store` kept under that name."""
+    """The contents that `Record.store` saved under that name."""
     contents = _lent.pop(name, None) or MODELS.load(name)
     if contents is None:
         return None

@@ -25,7 +25,7 @@ SIGNIFICAND_BITS = 31
 SHORT_SIGNIFICAND_BITS = 15
 
 _INCREMENTS = (1, 0, 2, 3, 4, -1, 5, 6, 7, 8)
-"""What is added to the nearest significand, in the order in which it is tried."""
+"""Numbers that are added to the nearest significand, in the order of the trials."""
 
 
 class QuantizationError(ValueError):

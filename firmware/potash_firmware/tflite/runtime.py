@@ -170,7 +170,7 @@ class Model:
         return False
 
     def _checked(self) -> tuple[accesses.Assigned, ...]:
-        """What has to be checked after each run, as the delegate has not made sure of it."""
+        """Variables to check after each run, as the delegate has not made sure of them."""
         assigned = accesses.assigned(self._contents)
         graphs = () if self._delegate is None else self._delegate.decisions
         claimed = {one.node for one in graphs[0] if one.claimed} if graphs else set()
@@ -216,7 +216,7 @@ def infer(
 
 
 def inspect(model: BytesLike, delegate: VtaDelegate) -> tuple[NodeReport, ...]:
-    """Which nodes of `model` the delegate takes, and why not the others. Raises ModelError."""
+    """All nodes of `model`, with those that the delegate runs, and reasons. Raises ModelError."""
     _prepare(bytes(model), delegate, reference=True, threads=None)
     return tuple(itertools.chain(*delegate.decisions))
 

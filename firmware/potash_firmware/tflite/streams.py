@@ -58,7 +58,7 @@ def values_of(words: Words, field: Field) -> npt.NDArray[np.int64]:
 
 
 def _steps(words: Words, config: Config) -> npt.NDArray[np.int64]:
-    """How many micro-ops each instruction executes."""
+    """Number of micro-ops that each instruction executes."""
     steps = np.zeros(len(words), np.int64)
     kinds: tuple[tuple[Opcode, Any], ...] = (
         (Opcode.GEMM, config.layouts.gemm),
@@ -136,7 +136,7 @@ def _marks(nodes: Sequence[Node], counts: Sequence[int]) -> Iterator[Mark]:
 
 
 def _within(marks: Iterator[Mark], piece: Piece) -> Iterator[Mark]:
-    """What a piece of a stream has of each node."""
+    """The part of each node's instructions in a piece of a stream."""
     for node, first, end in marks:
         if first < piece.end and end > piece.first:
             yield Mark(

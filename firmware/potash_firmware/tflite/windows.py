@@ -5,8 +5,8 @@ Source: `ComputeOutSize` and `ComputePaddingWithOffset` of `tflite/kernels/paddi
 
 
 def count(extent: int, size: int, stride: int, dilation: int = 1, *, same: bool) -> int:
-    """How many windows of `size` taps an axis of `extent` pixels has, with the padding SAME or
-    VALID; below 1 where a window of VALID is larger than the image."""
+    """Number of windows of `size` taps on an axis of `extent` pixels, with the padding SAME or
+    VALID; below 1 if a window of VALID is larger than the image."""
     return -(-extent // stride) if same else (extent - reach(size, dilation)) // stride + 1
 
 

@@ -16,7 +16,7 @@ from ai_edge_litert import schema_py_generated as schema
 FILE_IDENTIFIER = b"TFL3"
 SCHEMA_VERSION = 3
 SIGNATURE = "serving_default"
-"""What TensorFlow calls the one signature of a model."""
+"""TensorFlow's name of a model's only signature."""
 
 # deprecated_builtin_code is a byte; codes above it are in builtin_code alone.
 _LARGEST_DEPRECATED_CODE = 127

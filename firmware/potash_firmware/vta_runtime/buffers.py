@@ -64,7 +64,7 @@ class Buffer:
 
     @property
     def freed(self) -> bool:
-        """Whether `free` was called."""
+        """True if `free` was called."""
         return self._view is None
 
     def free(self) -> None:
@@ -170,7 +170,7 @@ class Need(NamedTuple):
 
 
 def places(needs: Sequence[Need], alignment: int) -> tuple[list[int], int]:
-    """Where each begins, at a multiple of `alignment`, and how many bytes all of them take: the
+    """Offsets of the buffers, at multiples of `alignment`, and the size of all together: the
     largest first, each at the lowest place that is free as long as it is needed."""
     found = [0] * len(needs)
     placed: list[tuple[int, int, Need]] = []

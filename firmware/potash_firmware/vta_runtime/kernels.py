@@ -104,7 +104,7 @@ def _loop_fields(kernel: AluKernel | GemmKernel, uop_bgn: int) -> dict[str, Any]
 
 
 class MicroOpCache:
-    """Which micro-ops are in DRAM, and which of them in the core's micro-op buffer."""
+    """The micro-ops in DRAM, and those of them that are in the core's micro-op buffer."""
 
     def __init__(
         self, config: Config, allocate: Callable[[int], Buffer], emit: Callable[[Load], None]
@@ -123,9 +123,9 @@ class MicroOpCache:
         self._spans = Spans(self._depth)
 
     def locate(self, micro_ops: tuple[MicroOp, ...]) -> int:
-        """Where in the micro-op buffer they are when the next instruction executes.
+        """Place of micro-ops in the micro-op buffer when the next instruction executes.
 
-        Raises ValueError for micro-ops that cannot be encoded or are too many, VtaMemoryError where
+        Raises ValueError for micro-ops that cannot be encoded or are too many, VtaMemoryError if
         DRAM has no room for them.
         """
         number = self._number(micro_ops)

@@ -248,7 +248,7 @@ class Runtime:
     def _base(
         self, buffer: Buffer, memory: MemoryId, offset: int, x_size: int, y_size: int, stride: int
     ) -> int:
-        """Where rows of a buffer begin, in elements. Raises ValueError where they exceed it."""
+        """Start of rows of a buffer, in elements. Raises ValueError if they exceed it."""
         element = self.config.element_bytes(memory)
         if buffer.freed:
             raise ValueError(f"the VTA buffer at {buffer.physical:#x} was freed")

@@ -94,7 +94,7 @@ def collect(points: Iterable[metadata.EntryPoint], own: Container[int]) -> Found
 
 
 def sources(point: metadata.EntryPoint) -> list[Path]:
-    """Where the package of an entry point has its sources: its folders, or its one file."""
+    """Sources of the package of an entry point: its folders, or its one file."""
     try:
         spec = find_spec(point.module.partition(".")[0])
     except (ImportError, ValueError):
@@ -112,8 +112,8 @@ def why_failed(error: Exception) -> str:
 
 
 def checked(node: Node, found: object, config: Config) -> Lowering | Refusal:
-    """What another package's operator returned for a node. Functions of the lowering raise
-    OperatorError where they fail, or leave any part of the output as it was.
+    """Check the result of another package's operator for a node. Functions of the lowering raise
+    OperatorError if they fail, or leave any part of the output as it was.
 
     Raises TypeError for what is neither a Lowering nor a Refusal.
     """

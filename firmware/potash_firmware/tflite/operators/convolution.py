@@ -58,7 +58,7 @@ from potash_firmware.vta_runtime.schedules import (
 
 SCRATCH = (Plane(1), Plane(2))
 MOST_STEPS = 1 << 15
-"""Of a stream, each of which is several instructions; layers of models have hundreds."""
+"""Maximum number of steps of a stream, of several instructions each; most have hundreds."""
 
 
 class Operands(NamedTuple):
@@ -98,7 +98,7 @@ def scales_of(weights: Tensor, channels: int, axis: int) -> tuple[float, ...]:
 
 
 def multipliers(its: Operands, scales: Sequence[float]) -> list[Multiplier]:
-    """Those of `PopulateConvolutionQuantizationParams` (`kernel_util.cc`): in double precision.
+    """Multipliers as in `PopulateConvolutionQuantizationParams` (`kernel_util.cc`), from doubles.
 
     Raises QuantizationError.
     """
@@ -117,8 +117,8 @@ def windows(
 
 
 class Products(NamedTuple):
-    """What an operator adds up and how it scales the sums: the weights as [O, ...], a bias and a
-    multiplier for each channel, and what all sums are below if that is known."""
+    """Products of an operator and the scaling of their sums: the weights as [O, ...], a bias and a
+    multiplier for each channel, and an upper bound of all sums if one is known."""
 
     weights: Array
     bias: Array

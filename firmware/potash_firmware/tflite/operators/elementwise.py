@@ -1,8 +1,8 @@
-"""What elementwise operators have in common: the layouts of their tensors, and the stream.
+"""Layouts and the stream of all elementwise operators.
 
-One input, a *whole* one, has the output's layout and is loaded into the tile. So is another one,
-into plane 1; but a number for each channel needs no plane of its own, whether it is constant or
-not. What is broadcast otherwise the host repeats while it packs.
+One input, a *whole* one, has the output's layout and is loaded into the tile. A second one is
+loaded into plane 1; but a number for each channel needs no plane of its own, whether it is constant
+or not. The host repeats any other broadcast input while it packs.
 """
 
 import math
@@ -173,7 +173,7 @@ def _place(sources: Sequence[Tensor], output: Tensor, given: Layouts, config: Co
 
 
 def _by_channel(tensor: Tensor, output: Tensor, layout: Layout, config: Config) -> bool:
-    """Whether the output's layout is images, and the tensor has a value for each channel, or for
+    """True if the output's layout is images, and the tensor has a value for each channel, or for
     each channel of each image."""
     if layout.sizes != Layout.image(output.shape).sizes or not output.shape:
         return False
@@ -187,7 +187,7 @@ def _by_channel(tensor: Tensor, output: Tensor, layout: Layout, config: Config) 
 
 
 def images_or_flat(output: Tensor, config: Config) -> Layout:
-    """As images, where those do not waste too much."""
+    """The layout as images if that does not waste too much, otherwise the flat one."""
     image, flat = Layout.image(output.shape), Layout.flat(output.shape)
     return image if image.elements(config) <= WASTE * flat.elements(config) else flat
 

@@ -97,14 +97,14 @@ def _joined(
 
 
 def _step(inner: int, rank: int, config: Config) -> int | None:
-    """How many places of the axis an element takes; None where the images have several axes."""
+    """Number of places of the axis in an element; None if the images have several axes."""
     if inner > 2:
         return config.batch if rank <= 4 else None
     return config.block_out if inner == 0 else 1
 
 
 def _part(whole: Surface, inner: int, first: int, size: Surface) -> Surface:
-    """As much as `size` of a surface, from an element of an axis on."""
+    """The part of a surface from an element of an axis on, as large as `size`."""
     group, row, column, block = (first if inner == axis else 0 for axis in (3, 2, 1, 0))
     return replace(
         whole,
@@ -132,7 +132,7 @@ def lower_reshape(node: Node, settings: Settings) -> Lowering:
 
 
 def _fits(wanted: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether a reshape's constant asks for this shape; a lone 0 is the old one of a scalar."""
+    """True if a reshape's constant is this shape; a lone 0 is an old form of a scalar's."""
     if list(wanted) == [0]:
         return not shape
     return len(wanted) == len(shape) and all(

@@ -203,7 +203,7 @@ def lower_mean(node: Node, settings: Settings) -> Lowering:
 
 
 def _gives(output: Tensor, image: Layout, down: int, across: int) -> bool:
-    """Whether an output has a value for each window of `down` rows and `across` columns."""
+    """True if an output has a value for each window of `down` rows and `across` columns."""
     return output.size * down * across == math.prod(image.sizes)
 
 
@@ -261,7 +261,7 @@ def _scaling(source: Tensor, output: Tensor, count: int, settings: Settings) -> 
 
 
 def _multiplier(source: Tensor, output: Tensor, count: int) -> Multiplier:
-    """That of the scales, divided by `count`."""
+    """The multiplier of the scales, divided by `count`."""
     whole = quantize_multiplier(source.scale / output.scale)
     shift = min(count.bit_length() - 1, 31 + whole.shift)
     return Multiplier((whole.significand << shift) // count, whole.shift - shift)

@@ -29,7 +29,7 @@ def lower_rank(node: Node, settings: Settings) -> Lowering:
 
 
 class _Taken(NamedTuple):
-    """What a slice takes along an axis."""
+    """The part of an axis in a slice."""
 
     first: int
     step: int

@@ -42,7 +42,7 @@ TABLES = 1024
 """Tables that are cached."""
 _SCRATCH = (Plane(1), Plane(2))
 _SAME = lines.Line((1,), 0, 0, INT8_MIN, INT8_MAX)
-"""Of what does nothing."""
+"""The line that changes nothing."""
 
 
 class Function(NamedTuple):
@@ -267,8 +267,8 @@ _REACH = 1 << 16
 _BENT_SHIFTS = (20, 18, 16, 14)
 _NEAR_HALF = 2.0 ** -np.arange(7, 14, 2)
 _HEIGHTS = np.concatenate((np.linspace(0.02, 0.98, 33), 0.5 + _NEAR_HALF, 0.5 - _NEAR_HALF))
-"""Where at the bend a line is tried, above the result. Many products are halves where scales are
-short, and go away from zero."""
+"""Heights above the result at which a line is tried at the bend. Many products are halves if scales
+are short, and are rounded away from zero."""
 _FAR = 1e6
 """Beyond all limits."""
 

@@ -1,5 +1,5 @@
-"""What a model must be before native code sees it: the graph (`model`), and each operator of those
-that the delegate has kernels for (`operators`)."""
+"""Validation of a model before native code reads it: the graph (`model`), and each operator that
+the delegate has kernels for (`operators`)."""
 
 from potash_firmware.tflite.validation.model import ModelError, validate
 

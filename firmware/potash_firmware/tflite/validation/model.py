@@ -276,8 +276,8 @@ def _memory(tensor: TensorView) -> int:
 
 
 def _is_open(tensor: Table, budget: _Budget) -> bool:
-    """Whether its shape in the file has a 1 in places where it is not known before the model
-    runs."""
+    """True if the tensor's shape in the file has a 1 in place of an extent that is not known
+    before a run."""
     extents = budget.take(tensor.ShapeSignatureLength(), "dimensions")
     return any(tensor.ShapeSignature(at) < 0 for at in extents)
 

@@ -24,11 +24,11 @@ Options: TypeAlias = Any
 
 INT8 = schema.TensorType.INT8
 EXTENT_LIMIT = 1 << 20
-"""Of windows, strides and dilations."""
+"""Maximum of windows, strides and dilations."""
 ELEMENT_LIMIT = 1 << 30
-"""Of what an operator makes larger than its inputs."""
+"""Maximum number of elements that an operator makes from smaller inputs."""
 LIST_LIMIT = 64
-"""Numbers in a list of axes or paddings, which have one or two for each dimension."""
+"""Maximum length of a list of axes or paddings, which have one or two per dimension."""
 
 
 class CheckError(ValueError):
@@ -43,7 +43,7 @@ class Scales:
     lowest: float
     highest: float
     axis: int
-    """That of several scales."""
+    """The axis of several scales."""
 
 
 NO_SCALES = Scales(0, 0.0, 0.0, 0)
@@ -95,7 +95,7 @@ class Call(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """How many inputs an operator has, its table of options, and what else is checked."""
+    """An operator's numbers of inputs, its table of options, and further checks."""
 
     inputs: range
     options: type[Any] | None

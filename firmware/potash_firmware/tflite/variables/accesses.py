@@ -28,7 +28,7 @@ Place: TypeAlias = tuple[int, int]
 """A graph's number, and a node's in it."""
 
 Name: TypeAlias = tuple[bytes, bytes]
-"""What identifies a variable: the name of its container and its own."""
+"""Identity of a variable: the name of its container and its own."""
 
 
 class Operator(NamedTuple):
@@ -47,11 +47,11 @@ class Access(NamedTuple):
     reads: bool
     variable: Name
     tensor: int
-    """What is read, or what the variable is set to."""
+    """The tensor that is read, or that the variable is set to."""
 
 
 class Variables(NamedTuple):
-    """What a model does with variables."""
+    """A model's accesses to variables."""
 
     handles: Mapping[Place, Name]
     """Its VAR_HANDLEs."""
@@ -62,9 +62,9 @@ class Variables(NamedTuple):
 
 
 def read(model: Table) -> Variables | None:
-    """What a valid `schema.Model` does with variables; None where it reads none.
+    """Accesses of a valid `schema.Model` to variables; None if it reads none.
 
-    Raises ModelError where it is not known which variable an operator means.
+    Raises ModelError if it is not known which variable an operator means.
     """
     with reading():
         return _read(model)
@@ -100,7 +100,7 @@ def _read(model: Table) -> Variables | None:
 
 
 def operators(model: Table) -> list[list[Operator]]:
-    """Those of each graph of a valid `schema.Model`."""
+    """The operators of each graph of a valid `schema.Model`."""
     codes = _codes(model)
     return [
         [
@@ -124,7 +124,7 @@ def _codes(model: Table) -> list[int]:
 
 
 def _names(graph: Sequence[Operator]) -> dict[int, Name]:
-    """Which variable each handle of a graph is. Raises ModelError."""
+    """The variable of each handle of a graph. Raises ModelError."""
     names: dict[int, Name] = {}
     for one in graph:
         if one.code == BuiltinOperator.VAR_HANDLE:
@@ -138,7 +138,7 @@ def _names(graph: Sequence[Operator]) -> dict[int, Name]:
 
 
 def _name(operator: Table) -> Name:
-    """Of which variable a VAR_HANDLE is. Raises ModelError."""
+    """The variable of a VAR_HANDLE. Raises ModelError."""
     table, options = operator.BuiltinOptions(), schema.VarHandleOptions()
     if table is None or operator.BuiltinOptionsType() != schema.BuiltinOptions.VarHandleOptions:
         raise ModelError("the model has a variable without a name")
@@ -163,10 +163,10 @@ class Assigned(NamedTuple):
 
 
 def assigned(model: bytes) -> tuple[Assigned, ...]:
-    """What a valid model sets the variables to that it reads.
+    """Assignments of a valid model to the variables that it reads.
 
-    Raises ModelError where it is known that a variable is read as a tensor of another size, and
-    where it is not known which variable is read.
+    Raises ModelError if a variable is known to be read as a tensor of another size, or if it is not
+    known which variable is read.
     """
     its = schema.Model.GetRootAs(model, 0)
     variables = read(its)
@@ -204,7 +204,7 @@ def _elements(tensor: Any) -> int:
 
 
 def _is_open(tensor: Any) -> bool:
-    """Whether TensorFlow Lite gives it the size of the variable."""
+    """True if TensorFlow Lite gives the tensor the size of the variable."""
     return any(tensor.ShapeSignature(at) < 0 for at in range(tensor.ShapeSignatureLength()))
 
 
@@ -232,7 +232,7 @@ _STATEFUL = frozenset(
 
 
 def keeps_state(model: bytes) -> bool:
-    """Whether a valid model keeps something from one run to the next, or may do so."""
+    """True if a valid model keeps state from one run to the next, or may do so."""
     its = schema.Model.GetRootAs(model, 0)
     codes = (its.OperatorCodes(at) for at in range(its.OperatorCodesLength()))
     if any(max(one.BuiltinCode(), one.DeprecatedBuiltinCode()) in _STATEFUL for one in codes):

@@ -1,8 +1,8 @@
-"""Which variables of a model the accelerator can keep, by what the file says.
+"""Decides, from a model's file, which of its variables the accelerator can keep.
 
-It has to be known what a variable holds when the first graph reads it: what the first graph has set
-it to, or in the first run the constant to which its *initialiser* sets it, a graph that nothing but
-one CALL_ONCE of the first graph runs.
+The value of a variable has to be known when the first graph reads it: it is the one that the first
+graph has set or, in the first run, the constant that is set by its *initialiser*, a graph that
+only one CALL_ONCE of the first graph runs.
 """
 
 from collections import defaultdict
@@ -55,7 +55,7 @@ Decision: TypeAlias = Variable | str
 
 
 class Plan(NamedTuple):
-    """What is known of a model's variables."""
+    """Decisions about a model's variables."""
 
     variables: Mapping[Place, Decision]
     """For each VAR_HANDLE, READ_VARIABLE and ASSIGN_VARIABLE."""
@@ -65,7 +65,7 @@ class Plan(NamedTuple):
 
 
 NO_PLAN = Plan({}, {})
-"""That of a model that reads no variables."""
+"""The plan of a model that reads no variables."""
 
 
 def plan(model: bytes) -> Plan:

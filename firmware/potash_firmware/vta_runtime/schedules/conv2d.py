@@ -233,7 +233,7 @@ class _Emission:
         runtime.dep_push(pipeline.COMPUTE, pipeline.LOAD)
 
     def _is_new(self, what: str, place: int, wanted: object) -> bool:
-        """Whether a part of a buffer holds other contents so far; then it gets these."""
+        """True if a part of a buffer has held other contents; from now on it holds these."""
         held, self._held[what, place] = self._held.get((what, place)), wanted
         return held != wanted
 

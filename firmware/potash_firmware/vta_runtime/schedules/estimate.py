@@ -83,7 +83,7 @@ def cycles(
     threads: int,
     found: Candidates,
 ) -> NDArray[np.float64]:
-    """How many cycles each of the candidates takes, about."""
+    """Approximate number of cycles of each candidate."""
     limit = Share.of(config, threads, epilogue).micro_ops
     places, kinds, parts = _counts(shape, config, found)
     tiles = places * kinds
@@ -140,14 +140,14 @@ def cycles(
 
 
 def steps(shape: Conv2d, config: Config, found: Candidates) -> Numbers:
-    """How many steps the streams of the candidates have."""
+    """Number of steps of each candidate's stream."""
     places, kinds, parts = _counts(shape, config, found)
     return places * kinds * parts
 
 
 def _counts(shape: Conv2d, config: Config, found: Candidates) -> tuple[Numbers, Numbers, Numbers]:
-    """How many tiles there are in an output channel, how many blocks of channels they are in, and
-    how many steps each has."""
+    """Numbers of tiles in an output channel, of blocks of channels that they are in, and of steps
+    of each."""
     places = (
         shape.groups(config)
         * _ceil(shape.out_height, found.rows)

@@ -50,13 +50,13 @@ def pack_channels(values: Array, config: Config) -> Array:
 
 
 def alu_memory(config: Config) -> MemoryId:
-    """As what an output is loaded for the ALU: ACC where it has 32 bits, else ACC_8BIT, which is
-    what an output looks like only where it has 8 bits."""
+    """Memory type as which the ALU loads an output: ACC if it has 32 bits, else ACC_8BIT, whose
+    elements are those of an output only if it has 8 bits."""
     return MemoryId.ACC if config.value_bits(MemoryId.OUT) == 32 else MemoryId.ACC_8BIT
 
 
 def alike(one: MemoryId, other: MemoryId, config: Config) -> bool:
-    """Whether elements of both are the same bytes in DRAM."""
+    """True if elements of both are the same bytes in DRAM."""
     return config.element_shape(one) == config.element_shape(other) and config.value_bits(
         one
     ) == config.value_bits(other)

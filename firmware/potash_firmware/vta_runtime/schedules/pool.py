@@ -44,7 +44,7 @@ class Sweep(NamedTuple):
 
     @property
     def taps(self) -> range:
-        """Those that are in the image for some window."""
+        """The taps that are in the image for some window."""
         earliest = self.before - (self.windows - 1) * self.stride
         return range(max(0, earliest), min(self.size, self.length + self.before))
 
@@ -87,12 +87,12 @@ class Pool2d(NamedTuple):
 
     @property
     def taps(self) -> tuple[int, int]:
-        """How many taps there are, down and across."""
+        """Numbers of taps, down and across."""
         return len(self.down.taps), len(self.across.taps)
 
     @property
     def separate(self) -> bool:
-        """Whether rows are reduced first. As that takes memory, it has to save a third of the
+        """True if rows are reduced first. As that takes memory, it has to save a third of the
         work."""
         height, width = self.taps
         return 3 * (self.down.stride * (width + 1) + height + 1) <= 2 * height * width
@@ -149,7 +149,7 @@ class Pooling:
 
     @property
     def folded(self) -> bool:
-        """Whether tiles are of one output."""
+        """True if tiles are of one output."""
         return self.piece.height * self.piece.width == 1
 
     def emit(

@@ -81,8 +81,8 @@ def _convolution(
 
 
 def fewest_steps(shape: Conv2d, config: Config, steps: Sequence[Step] = ()) -> int | None:
-    """How many steps a convolution's stream takes at least, with `steps` on its accumulators; None
-    where no tiling fits into the core."""
+    """Minimum number of steps of a convolution's stream, with `steps` on its accumulators; None if
+    no tiling fits into the core."""
     epilogue = Epilogue(tuple(steps))
     counts = [
         estimate.steps(shape, config, estimate.candidates(shape, config, epilogue, threads))
@@ -146,7 +146,7 @@ def _fastest(plans: Mapping[Convolution, float], parameters: Parameters) -> Conv
 
 
 def _recalled(question: str) -> Tile | None:
-    """What was kept for a question, if it is a tile."""
+    """The cached tile for a question, if there is one."""
     contents = TILINGS.load(TILINGS.name(question.encode()))
     try:
         return None if contents is None else _tile(json.loads(contents))

@@ -14,7 +14,7 @@ class ScheduleError(ValueError):
 
 
 def blocks(count: int, block: int) -> int:
-    """How many blocks `count` values take."""
+    """Number of blocks that `count` values take."""
     return -(-count // block)
 
 
@@ -73,7 +73,7 @@ class Conv2d:
         return pixels * self.out_channels * (1 if self.depthwise else self.in_channels) * taps
 
     def groups(self, config: Config) -> int:
-        """How many elements' worth of images: an element holds a row of each of BATCH images."""
+        """Number of groups of images: an element holds a row of each of BATCH images."""
         return blocks(self.images, config.batch)
 
     def in_blocks(self, config: Config) -> int:
@@ -103,7 +103,7 @@ class Conv2d:
         return min(first, self.in_blocks(config) - self.depth(config))
 
     def is_single(self, config: Config) -> bool:
-        """Whether blocks of output channels are computed one by one, as the next one's inputs are
+        """True if blocks of output channels are computed one by one, as the next one's inputs are
         not the next block."""
         same = config.block_in == config.block_out and self.multiplier == 1
         return self.depthwise and not same

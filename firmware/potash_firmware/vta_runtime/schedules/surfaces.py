@@ -50,7 +50,7 @@ class Surface:
     group: int
     first: int = 0
     memory: MemoryId = MemoryId.OUT
-    """What its elements are."""
+    """Memory type of the surface's elements."""
 
     @classmethod
     def dense(
@@ -85,12 +85,12 @@ class Surface:
 
     @property
     def is_dense(self) -> bool:
-        """Whether each group's elements are contiguous."""
+        """True if each group's elements are contiguous."""
         return self.row == self.width and self.plane == self.height * self.width
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether all elements are contiguous."""
+        """True if all elements are contiguous."""
         return self.is_dense and (self.groups == 1 or self.group == self.blocks * self.plane)
 
     def place(self, group: int, block: int, row: int, column: int) -> int:

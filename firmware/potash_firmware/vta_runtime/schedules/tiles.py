@@ -19,7 +19,7 @@ from potash_firmware.vta_runtime.schedules.steps import Epilogue
 from potash_firmware.vta_runtime.schedules.transfers import MOST
 
 THREADS = (1, 2)
-"""How many virtual threads there can be."""
+"""Possible numbers of virtual threads."""
 
 
 class Outer(Enum):
@@ -74,8 +74,8 @@ class Share:
 
     @classmethod
     def of(cls, config: Config, threads: int, epilogue: Epilogue) -> "Share":
-        """That of each of `threads`; a kernel takes at most a sixteenth of the micro-op buffer, so
-        that it holds those of two threads and of smaller tiles at the borders."""
+        """The share of each of `threads`; a kernel takes at most a sixteenth of the micro-op
+        buffer, which so holds those of two threads and of smaller tiles at the borders."""
         inp, wgt, acc = (
             min(config.depth(memory), MOST) for memory in (MemoryId.INP, MemoryId.WGT, MemoryId.ACC)
         )
@@ -87,7 +87,7 @@ class Share:
 
 
 def fits(shape: Conv2d, tile: Tile, epilogue: Epilogue, config: Config) -> bool:
-    """Whether a thread's part of each buffer holds what a tile and a step need."""
+    """True if a thread's part of each buffer holds what a tile and a step need."""
     share = Share.of(config, tile.threads, epilogue)
     rows, columns = window(shape, tile.rows, tile.columns, tile.taps)
     elements = tile.rows * tile.columns * epilogue.planes + epilogue.vectors

@@ -13,7 +13,7 @@ from potash_firmware.vta_runtime.buffers import Buffer
 from potash_firmware.vta_runtime.runtime import Runtime
 
 MOST = (1 << 16) - 1
-"""What a size or a stride can be."""
+"""Maximum of a size or a stride."""
 MOST_PAD = (1 << 4) - 1
 
 
@@ -25,7 +25,7 @@ class Axis(NamedTuple):
 
 
 class Rectangle(NamedTuple):
-    """What one instruction moves; addresses are relative to the piece's first element."""
+    """The data that one instruction moves; addresses are relative to the piece's first element."""
 
     sram: int
     dram: int
@@ -50,7 +50,7 @@ class Span(NamedTuple):
 
     @property
     def padded(self) -> bool:
-        """Whether there are positions outside the image."""
+        """True if there are positions outside the image."""
         return self.inside < self.total
 
     @property
