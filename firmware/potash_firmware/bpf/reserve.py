@@ -54,7 +54,7 @@ def allocate(size: int) -> memoryview:
 
 
 def share(descriptor: int, size: int) -> memoryview:
-    """As `allocate`, with the first `size` bytes of a file or memfd."""
+    """Map the first `size` bytes of a file or memfd, otherwise as `allocate`."""
     return _mapped(size, mmap.MAP_SHARED, descriptor)
 
 
