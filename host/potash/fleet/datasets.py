@@ -55,7 +55,8 @@ class Result(NamedTuple):
         Count | None, "Modelled duration of the job in ns; null if time is not modelled."
     ] = None
     traffic: Annotated[
-        TrafficLog | None, "What its drive moved meanwhile, and when; null without a result."
+        TrafficLog | None,
+        "Data that the drive moved meanwhile, and the times; null without a result.",
     ] = None
 
 
