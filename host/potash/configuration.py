@@ -64,14 +64,14 @@ class Configuration:
 
     @property
     def described_compute(self) -> ComputeSettings:
-        """What compute namespaces take, as the firmware wants it."""
+        """Settings of compute namespaces for the firmware."""
         values = asdict(self.compute)
         del values["namespaces"]
         return ComputeSettings(**{**values, "program_memory": self.compute.program_memory // MEBI})
 
     @property
     def described_limits(self) -> Limits:
-        """What programs and models may take, as the firmware wants it."""
+        """Limits of programs and models for the firmware."""
         return replace(LIMITS, **asdict(self.limits))
 
     @property

@@ -58,7 +58,7 @@ def serving(
 def serving_guest(
     drives: Sequence[Configuration], *, verbose: bool = False
 ) -> Iterator[tuple[list[Path], list[Path]]]:
-    """As `serving`, for all drives of a guest; gives their sockets and their monitors."""
+    """Serve all drives of a guest, as `serving` does; yields their sockets and monitors."""
     with contextlib.ExitStack() as stack:
         served = [stack.enter_context(serving(one, guest=True, verbose=verbose)) for one in drives]
         yield [one.socket for one in served], [one.monitor for one in served if one.monitor]

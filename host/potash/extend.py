@@ -1,3 +1,3 @@
-"""What extensions of a drive are written with (`potash serve --extend FILE`); docs/extend.md."""
+"""Interface for extensions of a drive (`potash serve --extend FILE`); see docs/extend.md."""
 
 from potash_firmware.extensions import *

@@ -90,7 +90,7 @@ def require_writable(path: Path) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> PotashError:
-    """Why a file cannot be written, and what to do."""
+    """The error for a file that cannot be written, with a remedy."""
     folder = path.absolute().parent
     reason = error.strerror or str(error)
     if error.errno in (errno.ENOENT, errno.ENOTDIR) and not folder.is_dir():

@@ -51,7 +51,7 @@ def _encoded(value: object) -> object:
 
 @functools.cache
 def _members(report: Any) -> Mapping[str, _Member]:
-    """What is reported of a type, by key."""
+    """The reported members of a type, by key."""
     hints = get_type_hints(report, include_extras=True)
     for parent in reversed(report.__mro__):
         for name, member in vars(parent).items():

@@ -223,7 +223,7 @@ def parse_cmb(described: str) -> CmbSettings:
 
 
 def describe_cmb(settings: CmbSettings) -> str:
-    """What `parse_cmb` reads as the same."""
+    """Text of the settings for `parse_cmb`."""
     bytes_ = short(settings.size)
     if settings.uses == EVERY_USE:
         return bytes_

@@ -37,7 +37,7 @@ class Parsed(click.ParamType[T]):
 def completing(
     names: Callable[[], Iterable[str]],
 ) -> Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]:
-    """What completes a parameter in a shell: these names, or else a file (`shell_complete`)."""
+    """Completion of a parameter in a shell: these names, or else a file (`shell_complete`)."""
 
     def complete(
         _ctx: click.Context, _param: click.Parameter, typed: str

@@ -110,7 +110,7 @@ class Helpers:
         return {number: _watched(names[number], helper) for number, helper in table.items()}
 
     def trap(self, *_: int) -> int:
-        """C's `__builtin_trap`, which compilers also call in code that they take to be unreachable."""
+        """C's `__builtin_trap`; compilers also call it in code that they take to be unreachable."""
         reason = "the program has reached __builtin_trap, or what its compiler held unreachable"
         raise Fault(FaultKind.HELPER_FAILED, None, None, reason)
 

@@ -1,4 +1,4 @@
-"""How fast the model of a drive's time is, and what data placement spares a modelled drive."""
+"""Benchmarks of the speed of a drive's timing model, and of the benefit of data placement."""
 
 import random
 import tempfile

@@ -35,7 +35,7 @@ def filled(*names: str) -> Iterator[Path]:
 
 
 class Workload(NamedTuple):
-    """What each processor does to the drive: `mode` is fio's `rw`, `depth` commands at a time."""
+    """The load of each processor on the drive: `mode` is fio's `rw`, `depth` its queue depth."""
 
     name: str
     mode: str

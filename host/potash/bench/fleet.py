@@ -15,7 +15,7 @@ from potash.sdk.progress import Progress
 
 SHARDS = 8
 COPIES = 8
-"""How often a shard has the example's log."""
+"""Number of copies of the example's log in a shard."""
 TASKS = 1000
 DRIVES = (1, 2, 4, 8)
 NAMES = (*(f"grep-{count}" for count in DRIVES), "task", "fleet-1000")
@@ -24,7 +24,7 @@ LARGE = 1000
 
 
 def measure(names: Sequence[str], pairs: int, progress: Progress) -> Iterator[Result]:
-    """What is named, of NAMES; `fleet-1000` is calculated from what a task costs."""
+    """Measure the named ones of NAMES; `fleet-1000` is calculated from the cost of a task."""
     for count in DRIVES:
         if f"grep-{count}" in names:
             progress(f"grep on {count} drives", None)

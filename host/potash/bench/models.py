@@ -58,7 +58,7 @@ NAMES = (
     "mobilenet-v2",
     CALLBACK,
 )
-"""What is measured if nothing is named, besides `PUBLIC`."""
+"""Networks that are measured by default, besides `PUBLIC`."""
 PUBLIC = (
     "face-detection",
     "hand-landmark",

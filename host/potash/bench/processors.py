@@ -84,7 +84,7 @@ class Followed:
         self._samples.append(_Sample(time.time(), used))
 
     def _at(self, moment: float) -> dict[str, float]:
-        """What had been used at a moment, on the line between the samples around it."""
+        """Processor time used up to a moment, interpolated between the samples around it."""
         at = bisect_left(self._samples, moment, key=lambda sample: sample.at)
         at = min(max(at, 1), len(self._samples) - 1)
         left, right = self._samples[at - 1], self._samples[at]

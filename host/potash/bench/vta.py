@@ -47,7 +47,7 @@ LOADS: Mapping[str, Load] = {
     "irregular": Load(streams.irregular),
     **{name: Load(make) for name, make in scheduled.SCHEDULED.items()},
 }
-"""What is measured in operations a second."""
+"""Loads that are measured in operations per second."""
 LAYERS = "layers"
 ADDITION = "add-200k"
 START_NAME = "start"
@@ -109,7 +109,7 @@ def _throughput(name: str, load: Load, pairs: int) -> Iterator[Result]:
 def _shares(
     name: str, engine: FastSimulator, stream: streams.Stream, pairs: int
 ) -> Iterator[Result]:
-    """What the time goes to, and how much of the multiplying is of use: what bounds a layer."""
+    """Shares of the time by kind of work, and the useful share of the products of a layer."""
     streams = {
         "all": stream.code,
         "without ALU": scheduled.without(stream, Alu),

@@ -135,14 +135,14 @@ def run_app(arguments: Sequence[str]) -> int:
 
 
 def _known_errors() -> tuple[type[Exception], ...]:
-    """Those that a user can do something about; the SDK's are imported by those who raise them."""
+    """Errors that a user can act on; those of the SDK are imported by the code that raises them."""
     from potash.sdk.errors import PotashError
 
     return PotashError, OSError
 
 
 def _usage(error: click.ClickException) -> str:
-    """What is wrong with a command line, and which help has what is right."""
+    """The error in a command line, and the help to look at."""
     if isinstance(error, click.exceptions.NoSuchCommand | click.NoSuchOption):
         said = error.message.removesuffix(".")
         if error.possibilities:

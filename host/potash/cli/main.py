@@ -10,7 +10,7 @@ ENDING = ("SIGTERM", "SIGHUP")
 """Signals that end a command as an interrupt does, so that it leaves nothing behind."""
 
 _came: list[int] = []
-"""Those of `ENDING` that have come."""
+"""The signals of `ENDING` that have arrived."""
 _lost: list[type[BaseException]] = []
 """Interrupts that Python could not raise where they came: in a finalizer or a callback of C."""
 

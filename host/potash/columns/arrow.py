@@ -46,7 +46,7 @@ _OTHERS = {
 
 
 class Store(Protocol):
-    """Where a file is."""
+    """Storage of a file."""
 
     @property
     def size(self) -> int:

@@ -34,7 +34,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 class Null(NamedTuple):
-    """Whether the column is null in the row."""
+    """A condition: the column is null in the row."""
 
     column: Column
     truth: bool
@@ -55,7 +55,7 @@ class Two(NamedTuple):
     operator: str
     right: Column
     nan: bool
-    """Whether it is enough that one of them is NaN."""
+    """True if it is enough that one of them is NaN."""
 
 
 class All(NamedTuple):
@@ -79,7 +79,7 @@ _APPLY: dict[str, Callable[..., bool]] = {
 def bind(
     expression: Expression, schema: Schema, dictionary: Dictionary, truth: bool = True
 ) -> Condition:
-    """What makes a filter on a file's columns certainly `truth`. Raises InvalidQuery."""
+    """The condition for a filter on columns to be certainly `truth`. Raises InvalidQuery."""
     match expression:
         case expressions.And(parts) | expressions.Or(parts):
             bound = tuple(bind(part, schema, dictionary, truth) for part in parts)
@@ -97,7 +97,7 @@ def bind(
 
 
 def null(column: Column, dictionary: Dictionary, truth: bool) -> Condition:
-    """Whether a column is null, or is a value of its dictionary that is."""
+    """The condition for a column to be null, or a null value of its dictionary."""
     values = [] if column.dictionary is None else dictionary(column)
     if None not in values:
         return Null(column, truth)
@@ -154,7 +154,7 @@ def _compare(
 
 
 def _comparable(column: Column) -> object:
-    """What two columns that can be compared have in common; None for none."""
+    """A value that columns have in common if they can be compared; None for no such column."""
     kind = column.type
     if column.dictionary is not None or kind.id == TypeId.BOOL:
         return None

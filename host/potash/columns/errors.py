@@ -1,4 +1,4 @@
-"""What this package raises."""
+"""Errors that this package raises."""
 
 from potash.sdk.errors import InvalidRequest, PotashError
 

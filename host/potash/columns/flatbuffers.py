@@ -59,7 +59,7 @@ class Table(NamedTuple):
         return default if at is None else _read(self.data, at, size, signed=signed)
 
     def _place(self, field: int) -> int | None:
-        """Where a field is, or None."""
+        """Offset of a field; None if there is no such field."""
         vtable = self.at - _read(self.data, self.at, 4, signed=True)
         size = _read(self.data, vtable, 2)
         entry = 4 + 2 * field
@@ -73,7 +73,7 @@ class Table(NamedTuple):
         return None if at is None else at + _read(self.data, at, 4)
 
     def _vector(self, field: int, size: int) -> tuple[int, int]:
-        """Where the elements of a vector begin, and how many there are."""
+        """Offset of the first element of a vector, and the number of elements."""
         at = self._reference(field)
         if at is None:
             return 0, 0

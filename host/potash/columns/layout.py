@@ -30,14 +30,14 @@ Locate = Callable[[Range], list[Range]]
 
 
 class Limits(NamedTuple):
-    """What one job can have."""
+    """Limits of one job."""
 
     ranges: int
     """Runs of pages on the drive."""
     table: int
     """Bytes of the table."""
     fits: Callable[[int, int], bool]
-    """Whether so many bytes of input and of output are possible."""
+    """A function that is true if so many bytes of input and of output are possible."""
 
 
 UNLIMITED = Limits(1 << 30, 1 << 30, lambda read, made: True)
@@ -48,7 +48,7 @@ class Job:
     """Pages of the drive that are read one after another, and the table."""
 
     pages: list[Range] = field(default_factory=list)
-    """Of the file, in its order."""
+    """Pages of the file, in its order."""
     ranges: int = 0
     """Runs of pages on the drive, at most."""
     rows: int = 0
@@ -62,7 +62,7 @@ class Job:
 
     @property
     def table(self) -> bytes:
-        """What the program reads: of each part of a batch, where its columns are in the input."""
+        """The program's table: for each part of a batch, the places of its columns in the input."""
         skipped: list[int] = []  # pages before each run that are no input
         end = 0
         for run in self.pages:

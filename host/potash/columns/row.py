@@ -8,8 +8,8 @@ from potash.columns.schema import Column
 from potash.columns.types import TypeId, float_bits
 
 INPUT, OUTPUT, BATCH, ROW = R6, R7, R8, R9
-"""What these registers have all the time: the input, the output, the batch's entry in the table,
-and the number of the row."""
+"""Registers with a fixed purpose: the input, the output, the batch's entry in the table, and the
+number of the row."""
 
 
 class Row:

@@ -23,7 +23,7 @@ _NESTED = {
 _BUFFERS = {TypeId.NULL: 0, **_NESTED, **dict.fromkeys(
     (TypeId.BINARY, TypeId.UTF8, TypeId.LARGE_BINARY, TypeId.LARGE_UTF8), 3
 )}  # fmt: skip
-"""How many buffers a field has itself; two if it is not listed."""
+"""Number of buffers of a field itself; two if it is not listed."""
 _VIEWS = {TypeId.BINARY_VIEW, TypeId.UTF8_VIEW}
 _SPARSE = 0
 
@@ -49,7 +49,7 @@ class Column:
 
     @property
     def stored(self) -> DataType:
-        """What its buffer has."""
+        """Type of the values in the column's buffer."""
         return self.type if self.index_type is None else self.index_type
 
     def __str__(self) -> str:

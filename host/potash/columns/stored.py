@@ -1,4 +1,4 @@
-"""Where an Arrow file is on a drive: in a file system, or in blocks of a namespace.
+"""An Arrow file on a drive: in a file system, or in blocks of a namespace.
 
 Its metadata is read by the host; the pages with its columns are only named.
 """

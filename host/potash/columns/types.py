@@ -60,14 +60,14 @@ class DataType(NamedTuple):
 
     id: TypeId
     bits: int = 0
-    """Of a value in the file; 0 if values have no fixed width."""
+    """Width of a value in the file; 0 if values have no fixed width."""
     signed: bool = True
     unit: int = 0
     timezone: str = ""
 
     @property
     def is_integer(self) -> bool:
-        """Whether its values are integers in the file: dates and times, too."""
+        """True if values are integers in the file, as dates and times are, too."""
         return self.id in _WHOLE_NUMBERS
 
     @property
@@ -76,7 +76,7 @@ class DataType(NamedTuple):
 
     @property
     def is_computable(self) -> bool:
-        """Whether programs can use it."""
+        """True if programs can use the type."""
         return self.is_integer or self.id in (TypeId.FLOAT, TypeId.BOOL)
 
     @property

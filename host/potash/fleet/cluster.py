@@ -19,7 +19,7 @@ Client = Any
 """A `distributed.Client`, which is imported when one is needed."""
 
 CONNECT_LIMIT = "10s"
-"""How long a scheduler may take to answer."""
+"""Time that a scheduler may take to answer."""
 
 
 @contextmanager

@@ -46,7 +46,7 @@ class File(NamedTuple):
 
     @property
     def dataset(self) -> str:
-        """What the name begins with."""
+        """The data set's name, which the file's name begins with."""
         return self.name.partition("/")[0]
 
     @property

@@ -46,7 +46,7 @@ class Drive:
 
 @dataclass(frozen=True)
 class FleetFile:
-    """What a file says of a fleet; `scheduler` is the address of a Dask cluster."""
+    """Contents of a fleet's file; `scheduler` is the address of a Dask cluster."""
 
     drives: tuple[Drive, ...]
     scheduler: str | None = None

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 PATIENCE = 10.0
 """Seconds in which a drive may come back on another worker."""
 RETRIES = 3
-"""How often a job is run again whose drive's device has died under it; Dask counts dead workers
-itself."""
+"""Number of times that a job is run again because its drive's device has died; Dask counts dead
+workers itself."""
 FAN_IN = 16
 """Outputs that one task of `reduce` combines."""
 
@@ -101,7 +101,7 @@ class Fleet:
 
     @property
     def placement(self) -> Placement:
-        """Where the drives are."""
+        """The workers that serve the drives."""
         if self._placement is None:
             raise InvalidRequest("the fleet is not open; use it in a with block")
         return self._placement
@@ -360,7 +360,7 @@ class Fleet:
         return future
 
     def _value(self, future: Any) -> Any:
-        """What a task gave. Raises PotashError for one that failed."""
+        """The result of a task. Raises PotashError if it failed."""
         if future.status == "cancelled":
             if self._client.status != "running":
                 raise PotashError("the Dask scheduler is gone")

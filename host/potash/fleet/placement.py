@@ -1,4 +1,4 @@
-"""Which worker serves which drive, from the first one to those that take over from dead ones."""
+"""Assignment of drives to workers, also of drives whose worker has died."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ had it served."""
 
 @dataclass
 class Place:
-    """Where a drive is served: the worker's address, or why it is not."""
+    """Place of a drive: the address of its worker, or the reason why it is not served."""
 
     drive: Drive
     worker: str | None = None
     reason: str = ""
     since: float = field(default_factory=time.monotonic)
-    """Since when it has no worker."""
+    """Time since which the drive has no worker."""
     opened: int = 0
-    """How often it was found served, or was served."""
+    """Number of times that a worker began to serve the drive, or was found to serve it."""
     gone: bool = False
-    """Whether nothing more is waited for."""
+    """True if the drive is not waited for any more."""
 
 
 class Placement:
@@ -76,11 +76,11 @@ class Placement:
 
     @property
     def moves(self) -> int:
-        """How often a drive has come back elsewhere."""
+        """Number of times that drives came back on another worker."""
         return sum(max(0, one.opened - 1) for one in self.places.values())
 
     def missing(self, drive: str) -> str:
-        """Why a drive is not to be waited for; nothing for one that is served, or may be soon."""
+        """The reason not to wait for a drive; empty if it is served, or may be soon."""
         place = self.places[drive]
         return place.reason if place.gone else ""
 
@@ -171,7 +171,7 @@ class Placement:
         place.gone, place.reason = True, f"drive {place.drive.name} is not served: {reason}"
 
     def _cancel(self) -> None:
-        """What waits for drives that are lost for good."""
+        """Cancel the tasks that wait for drives that are lost for good."""
         with self._lock:
             lost = [
                 future
@@ -184,7 +184,7 @@ class Placement:
 
 
 def _seen(client: Client) -> Mapping[str, Any]:
-    """What each worker says of itself, or its exception."""
+    """Each worker's report about itself, or its exception."""
     from potash.fleet.serving import about
 
     found: Mapping[str, Any] = client.run(about, on_error="return")
@@ -220,6 +220,6 @@ def _require_potash(client: Client) -> None:
 
 
 def _may(drive: Drive, address: str, name: str) -> bool:
-    """Whether a worker can serve a drive."""
+    """True if a worker can serve a drive."""
     host = address.partition("://")[2].rpartition(":")[0].strip("[]")
     return drive.worker is None or drive.worker in (name, host, address)

@@ -26,7 +26,7 @@ PLUGIN = "potash-drives"
 
 
 def resource(drive: str) -> str:
-    """What a job on this drive takes of its worker: one, so that a drive has one job at a time."""
+    """The Dask resource that a job on a drive takes, so that a drive has one job at a time."""
     return f"potash:{drive}"
 
 
@@ -114,7 +114,7 @@ class ServedDrive:
             self._thread.join()
 
     def seen(self) -> Seen:
-        """What is on it, without asking it."""
+        """The known contents of the drive, without a command to it."""
         return Seen(self.drive, tuple(self.directory.files.values()), self.directory.room)
 
 
@@ -145,7 +145,7 @@ def version() -> str:
 
 
 async def about(dask_worker: Worker) -> About:
-    """What the worker is and serves."""
+    """Name and version of the worker, and the drives that it serves."""
     seen = {name: drive.seen() for name, drive in drives_of(dask_worker).items()}
     return About(str(dask_worker.name), potash.__version__, seen)
 

@@ -29,7 +29,7 @@ class NotWanted(Exception):
 
 
 class Job(NamedTuple):
-    """What is done to every shard; `keep` names the data set that the outputs become, if any."""
+    """A job for every shard; `keep` names the data set that the outputs become, if any."""
 
     args: Sequence[Argument] = ()
     keep: str | None = None

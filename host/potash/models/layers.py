@@ -32,7 +32,7 @@ GAIN = (0.5, 1.5)
 OFFSET = (-0.5, 0.5)
 """A channel's mean, in standard deviations."""
 WINDOW_VALUES = 1 << 21
-"""How many values of windows are multiplied at once."""
+"""Number of values of windows that are multiplied together."""
 BOUNDS = {
     FusedActivation.NONE: (-math.inf, math.inf),
     FusedActivation.RELU: (0.0, math.inf),
@@ -265,7 +265,7 @@ def _quantised(
 def _windows(
     values: npt.NDArray[Any], kernel: int, stride: int, padding: Padding
 ) -> Iterator[npt.NDArray[Any]]:
-    """What a window sees, (rows)×W×(kernel)×(kernel)×C, some rows of the output at a time."""
+    """Inputs of the windows, (rows)×W×(kernel)×(kernel)×C, some rows of the output at a time."""
     height, width = values.shape[1:3]
     if padding is Padding.SAME:
         around = [same_padding(extent, kernel, stride) for extent in (height, width)]

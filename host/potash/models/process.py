@@ -24,9 +24,9 @@ _OK, _REFUSED, _FAILED = range(3)
 
 
 def isolated(function: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-    """What the function of a module returns, called in a process of its own.
+    """Call a module's function in a separate process, and return its result.
 
-    Raises PotashError for what it refuses, and where the process came to an end.
+    Raises PotashError if the function does, and if the process ends without a result.
     """
     with subprocess.Popen(
         [sys.executable, "-c", _CHILD],
@@ -72,7 +72,7 @@ def _answer(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[int, 
 
 
 def _ended(code: int, err: bytes) -> str:
-    """How a process ended that had not to, in one sentence."""
+    """A sentence about a process that ended unexpectedly."""
     with contextlib.suppress(ValueError):
         return (
             f"TensorFlow Lite ended with {signal.Signals(-code).name} on this model"

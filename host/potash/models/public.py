@@ -24,7 +24,7 @@ from potash_device.cache import Store
 from potash_firmware.tflite.runtime import Model
 
 INT8 = "wake-word"
-"""What the names of networks that are in int8 already begin with."""
+"""Prefix of the names of networks that are in int8 already."""
 SAMPLES = 4
 """Random samples for the scales."""
 

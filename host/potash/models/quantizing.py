@@ -38,7 +38,7 @@ _BIASED = {_Code.CONV_2D: 2, _Code.DEPTHWISE_CONV_2D: 2, _Code.FULLY_CONNECTED: 
 _BIASED[_Code.TRANSPOSE_CONV] = 3
 """The place of the bias among the inputs; the weights are the second."""
 _DUPLICATE = re.compile(r"_duplicated_\d+$")
-"""What the quantizer appends to the name of a constant that several operators read."""
+"""The quantizer's suffix for the name of a constant that several operators read."""
 _MOVES = frozenset(
     {
         *(_Code.DEPTH_TO_SPACE, _Code.SPACE_TO_DEPTH, _Code.EXPAND_DIMS, _Code.SQUEEZE),
@@ -47,7 +47,7 @@ _MOVES = frozenset(
 )
 _PRODUCTS = frozenset({_Code.NEG, _Code.SQUARE})
 _RESCALES = _PRODUCTS | {_Code.PRELU, _Code.LEAKY_RELU}
-"""Those whose output has a scale of its own."""
+"""Operators whose output has a scale of its own."""
 
 
 class Quantized(NamedTuple):
@@ -206,7 +206,7 @@ def _text(name: bytes | str) -> str:
 
 
 def _count(model: bytes) -> tuple[int, int]:
-    """How many operators there are, and how many of them give float32."""
+    """Numbers of all operators, and of those whose output is float32."""
     graph = schema.Model.GetRootAs(model, 0).Subgraphs(0)
     operators = [graph.Operators(at) for at in range(graph.OperatorsLength())]
     floats = [
@@ -317,7 +317,7 @@ def _drop_idle(graph: Any, codes: list[int]) -> None:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether two tensors of int8 have the same scale and zero point."""
+    """True if two tensors of int8 have the same scale and zero point."""
     if one.type != schema.TensorType.INT8 or other.type != schema.TensorType.INT8:
         return False
     its, others = one.quantization, other.quantization

@@ -20,11 +20,11 @@ class Layer(NamedTuple):
     stride: int
     outputs: int
     times: int
-    """How many layers of the network have this shape. C3 is none of them."""
+    """Number of the network's layers with this shape. C3 is not counted."""
 
     @property
     def shape(self) -> Conv2d:
-        """What the accelerator's scheduler cuts into tiles."""
+        """The layer as a shape for the accelerator's scheduler."""
         padding = same_padding(self.size, self.kernel, self.stride)
         return Conv2d(
             images=1,

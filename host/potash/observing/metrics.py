@@ -103,7 +103,7 @@ class Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """What comes in is not for the device's log."""
+        """Log nothing: requests are not for the device's log."""
 
     def _end(self) -> None:
         with suppress(OSError):

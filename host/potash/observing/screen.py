@@ -1,4 +1,4 @@
-"""What `potash top` shows: a device's queues and accelerators, and what they do each second."""
+"""The screen of `potash top`: a device's queues and accelerators, and their rates."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -28,7 +28,7 @@ RETRY = 0.01
 
 
 def status_socket(device: str) -> Path:
-    """Where a device can be asked, by its socket, as other commands take it."""
+    """The status socket of a device, by its own socket or its name in commands."""
     return Path(device.removeprefix(VFIO_USER_SCHEME) + SUFFIX)
 
 
@@ -39,7 +39,7 @@ def running() -> list[Path]:
 
 
 def _is_own(place: Path) -> bool:
-    """Whether the folder is this user's, which nobody else can make so."""
+    """True if this user owns the folder, which nobody else can arrange."""
     try:
         return place.parent.lstat().st_uid == os.geteuid()
     except OSError:  # it has gone meanwhile
@@ -47,7 +47,7 @@ def _is_own(place: Path) -> bool:
 
 
 def _listens(place: Path) -> bool:
-    """Whether a device runs there; one that was killed leaves its socket behind."""
+    """True if a device listens there; a killed one leaves its socket behind."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.setblocking(False)
         try:

@@ -26,7 +26,7 @@ from potash_firmware.bpf.arena import FRAME_SIZE, LEAST_FRAME
 
 
 class Advice(NamedTuple):
-    """Where one of `patterns` is in what the compiler says, `text` is what to do."""
+    """The remedy `text` for messages of the compiler that contain one of `patterns`."""
 
     patterns: Sequence[str]
     text: str
@@ -148,7 +148,7 @@ _CRASH = re.compile(
 
 
 def readable(said: str) -> str:
-    """What a compiler said, without what it says of itself where it gives up."""
+    """A compiler's messages, without those about its own crash."""
     lines = [line for line in said.splitlines() if not _CRASH.search(line)]
     return "\n".join(re.sub(r"\b0x[0-9a-f]{6,}: ", "", line) for line in lines)
 
@@ -173,7 +173,7 @@ FLAGS = (
 )
 
 _STACK_OPTION = "-bpf-stack-size"
-"""What a clang that can have larger stack frames suggests where it needs them."""
+"""The option that clang suggests where larger stack frames are needed and possible."""
 
 _UNKNOWN_CPU = ("unknown target CPU", "unknown CPU")
 
@@ -326,7 +326,7 @@ def build_program(
     cpu: str | None = None,
     compiler: str | None = None,
 ) -> Built:
-    """As `build`, with `find_compiler(compiler)`; shows its messages. Raises PotashError."""
+    """Call `build` with `find_compiler(compiler)`; shows its messages. Raises PotashError."""
     try:
         built = build(
             source,

@@ -18,7 +18,7 @@ ARGUMENT_SIZE = 4
 Describe = Callable[[bytes, bytes], list[str]]
 """Lines to show of an input and its output."""
 Figures = Callable[[bytes, bytes], dict[str, Any]]
-"""What a report in JSON says of them besides."""
+"""Further fields of a JSON report about an input and its output."""
 
 
 class Inferences(NamedTuple):

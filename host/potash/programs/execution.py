@@ -24,7 +24,7 @@ BUFFER_SIZE = 64 << 20
 
 
 class Ran(NamedTuple):
-    """How a run ended: the value of r0, the output, and how many instructions it took."""
+    """Result of a run: the value of r0, the output, and the number of executed instructions."""
 
     return_value: int
     output: bytes
@@ -74,7 +74,7 @@ def execute(
 
 
 def _models() -> Models:
-    """What runs a program's models. It loads TensorFlow Lite."""
+    """The runner of a program's models. It loads TensorFlow Lite."""
     from potash_firmware.apu.models import Models
 
     return Models({})

@@ -36,7 +36,7 @@ class Dwords(TypedDict, total=False):
     cdw2: int
     cdw3: int
     cdw4: int
-    """Where the transport has a place for it."""
+    """Used only if the transport has a place for it."""
     cdw10: int
     cdw11: int
     cdw12: int
@@ -243,7 +243,7 @@ class Commands:
 
     @property
     def reports_events(self) -> bool:
-        """Whether `await_event` can be used: over vfio-user; Linux does not pass events on."""
+        """True if `await_event` can be used: over vfio-user; Linux does not pass events on."""
         return self.transport.reports_events
 
     def await_event(self, timeout: float) -> AsyncEvent | None:

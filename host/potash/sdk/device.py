@@ -99,15 +99,15 @@ class Device(Commands):
         return self.namespace().capacity
 
     def read(self, lba: int, count: int, *, progress: Progress = silent) -> bytes:
-        """As `Namespace.read`."""
+        """Call `Namespace.read` of the namespace."""
         return self.namespace().read(lba, count, progress=progress)
 
     def write(self, lba: int, data: Buffer, *, progress: Progress = silent) -> None:
-        """As `Namespace.write`."""
+        """Call `Namespace.write` of the namespace."""
         self.namespace().write(lba, data, progress=progress)
 
     def flush(self) -> None:
-        """As `Namespace.flush`."""
+        """Call `Namespace.flush` of the namespace."""
         self.namespace().flush()
 
     def accelerators(self) -> list[Accelerator]:

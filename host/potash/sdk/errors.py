@@ -20,7 +20,7 @@ def of_last_job(entries: tuple[LogEntry, ...]) -> tuple[LogEntry, ...]:
 
 
 def is_fault(entries: Sequence[LogEntry]) -> bool:
-    """Whether these entries of one job show that it failed, whatever its status is.
+    """True if these entries of one job show that it failed, whatever its status is.
 
     With the original platform's status, an accelerator is done after a failed job, too. A missing
     entry for the job's start proves nothing, as the platform's own log has none.

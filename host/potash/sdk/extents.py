@@ -1,4 +1,4 @@
-"""Where on the drive a file is stored: its extents, and the file system's offset on the namespace.
+"""Extents of a file on the drive, and the file system's offset on the namespace.
 
 Linux's `Documentation/filesystems/fiemap.rst` and `include/uapi/linux/fiemap.h`; sysfs's
 `/sys/dev/block`, which knows partitions; proc(5) on `/proc/self/mountinfo`.
@@ -40,7 +40,7 @@ FILE_SYSTEMS = frozenset({"ext2", "ext3", "ext4"})
 """File systems whose extents are places on their device, and stay where they are."""
 
 SECTOR = 512
-"""What sysfs counts in."""
+"""Bytes of sysfs's unit of size."""
 
 Ioctl = Callable[[int, int, bytearray], int]
 
@@ -166,8 +166,8 @@ def volume_of(
 
 
 def _start_on(number: int, block_device: int, sysfs: Path) -> int | None:
-    """Where a block device begins on another one, itself or its partition; None if it is
-    neither."""
+    """Start of a block device on another one, whose partition it is or which is itself; None if
+    it is neither."""
     if number == block_device:
         return 0
     folder = Path(os.path.realpath(sysfs / "dev" / "block" / _text(number)))
@@ -201,7 +201,7 @@ def drive_of(path: Path, *, sysfs: Path = Path("/sys")) -> str | None:
 def mounts_of(
     block_device: int, *, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")
 ) -> Iterator[str]:
-    """Where file systems of a namespace, or of a partition on it, are mounted."""
+    """Mount points of file systems of a namespace, or of a partition on it."""
     for line in (proc / "self" / "mountinfo").read_text().splitlines():
         _, _, number, _, place, *_ = line.split()
         major, _, minor = number.partition(":")

@@ -97,7 +97,7 @@ class IoctlTransport:
         self._namespaces: dict[int, int] = {}
 
     def submit(self, request: Request, timeout: float) -> PendingCommand:
-        """As `Transport.submit`; PotashError also when the kernel refuses the command.
+        """Implement `Transport.submit`; PotashError also if the kernel refuses the command.
 
         With a queue depth of 1 the command is carried out at once, else on one of that many
         threads; further ones wait for a thread.
@@ -161,7 +161,7 @@ class IoctlTransport:
                 os.close(one)
 
     def _namespace(self, nsid: int) -> int:
-        """What takes I/O commands to a namespace, as Linux takes them only at its own device."""
+        """Descriptor for I/O commands to a namespace; Linux accepts them only at its own device."""
         if nsid == self.nsid or self._fd < 0:
             return self._fd
         if nsid not in self._namespaces and (found := self._open_namespace(nsid)) is not None:

@@ -37,7 +37,7 @@ class Namespace(AnyNamespace):
 
     @cached_property
     def _protected(self) -> bool:
-        """Whether blocks have metadata, which the drive makes and takes away.
+        """True if blocks have metadata, which the drive inserts and strips.
 
         Raises InvalidRequest for metadata that is more than protection information.
         """
@@ -56,7 +56,7 @@ class Namespace(AnyNamespace):
         return True
 
     def _fields(self, lba: int, blocks: int) -> Dwords:
-        """Of a Read or a Write, with tags that fit protection information of type 1."""
+        """Dwords of a Read or a Write, with tags that fit protection information of type 1."""
         fields = encoded(ReadWrite(lba, blocks - 1, prinfo=PRACT if self._protected else 0))
         if self._protected:
             fields["cdw14"] = lba & 0xFFFF_FFFF

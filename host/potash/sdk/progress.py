@@ -1,4 +1,4 @@
-"""How a long call reports its progress."""
+"""Reports of a long call's progress."""
 
 from collections.abc import Callable
 

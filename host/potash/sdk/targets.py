@@ -125,7 +125,7 @@ class PagesSource(Source):
 
 
 class LocalStorage(NamedTuple):
-    """Where on the drive a job's input and output are, in blocks of the drive.
+    """Places of a job's input and output on the drive, in blocks of the drive.
 
     Without `output_lba` the output follows the input. `output_size` is the room for the output in
     bytes: a program that does not set its output's length writes all of it. The default is the size
@@ -246,7 +246,7 @@ def room_for(accelerator: AcceleratorCommands, size: int | None, input_size: int
 
 
 def pages_of(size: int) -> int:
-    """How many pages hold `size` bytes."""
+    """Number of pages that hold `size` bytes."""
     return -(-size // PAGE_SIZE)
 
 

@@ -1,4 +1,4 @@
-"""How commands reach a device: what the SDK needs of a transport.
+"""Transport of commands to a device: the interface that the SDK needs.
 
 There are two: the kernel's driver through ioctl (`potash.sdk.ioctl`) and a driver in this process
 that speaks vfio-user (`potash.sdk.vfio_user`).
@@ -43,7 +43,7 @@ class PendingCommand(Protocol):
     """A command in flight, like a `concurrent.futures.Future`."""
 
     def done(self) -> bool:
-        """Whether `result` returns or raises at once."""
+        """True if `result` returns or raises without waiting."""
 
     def result(self) -> Completion:
         """Wait for the command to complete; a second call gives the same again.
@@ -88,11 +88,11 @@ class Transport(Protocol):
 
     @property
     def carries_cdw4(self) -> bool:
-        """Whether a command can have a dword 4; Linux has no field for it."""
+        """True if a command can have a dword 4; Linux has no field for it."""
 
     @property
     def reports_events(self) -> bool:
-        """Whether asynchronous events can be received."""
+        """True if asynchronous events can be received."""
 
     def submit(self, request: Request, timeout: float) -> PendingCommand:
         """Start one command, which may take `timeout` seconds.

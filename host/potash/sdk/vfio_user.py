@@ -43,7 +43,7 @@ _Result = TypeVar("_Result")
 def _reset_if_interrupted(
     method: Callable[Concatenate[VfioUserTransport, _Arguments], _Result],
 ) -> Callable[Concatenate[VfioUserTransport, _Arguments], _Result]:
-    """What was begun or ended in part is over after a reset, so that commands can be sent again."""
+    """Reset the controller after an interrupt of `method`, so that commands can be sent again."""
 
     @wraps(method)
     def guarded(
@@ -82,7 +82,7 @@ class VfioUserTransport:
 
     @_reset_if_interrupted
     def submit(self, request: Request, timeout: float) -> PendingCommand:
-        """As `Transport.submit`. After a CommandTimeout or an interrupt the controller is reset.
+        """Implement `Transport.submit`; a CommandTimeout or an interrupt resets the controller.
 
         The reset ends the other commands in flight with Command Aborted By Host.
         """

@@ -1,7 +1,7 @@
-"""Which tensor accelerator for which network: configurations tried on the scheduler and the clock.
+"""Comparison of tensor accelerators for networks, by the scheduler and the timing model.
 
-- `space`: what is varied, and the cores that this makes;
-- `networks`: what they are tried on, as shapes of convolutions and matrix products;
+- `space`: the varied parameters, and the cores that result;
+- `networks`: the networks, as shapes of convolutions and matrix products;
 - `workers`: a shape on a core, by this machine's processors or a Dask cluster;
-- `points`: what becomes of a core on a network, and which cores are worth what they cost.
+- `points`: the results of a core on a network, and the cores that are worth their costs.
 """

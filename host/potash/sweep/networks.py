@@ -1,4 +1,4 @@
-"""What cores are tried on: a network's convolutions and matrix products, each as often as it
+"""Networks for comparisons: their convolutions and matrix products, each as often as it
 occurs.
 
 Source: TensorFlow Lite's `schema.fbs`.

@@ -1,4 +1,4 @@
-"""What is varied: knobs by name, and the cores that all their values together make.
+"""Varied parameters: knobs by name, and the cores of all combinations of their values.
 
 Source: "VTA: An Open Hardware-Software Stack for Deep Learning", section 2.2 (the architecture's
 template and its parameters).
@@ -20,7 +20,7 @@ MOST_CORES = 10_000
 
 
 class SpaceError(ValueError):
-    """What cannot be varied so; the sentence says why."""
+    """An impossible variation; the message gives the reason."""
 
 
 class Core(NamedTuple):
@@ -97,12 +97,12 @@ KNOBS: Mapping[str, Knob] = {
     "wgt": Knob(_bytes, _buffer("wgt")),
     "acc": Knob(_bytes, _buffer("acc")),
 }
-"""What can be varied of a core's configuration; further knobs are the clock's parameters."""
+"""Knobs of a core's configuration; further knobs are the timing model's parameters."""
 
 PARAMETERS = tuple(field.name for field in fields(Parameters))
 
 DEFAULT = ("block=8,16,32", "buffers=1/4,1/2,1", "bus_bytes=4,8,16")
-"""What is varied if nothing is said: block size, buffers, bandwidth."""
+"""Default variations: block size, buffers, bandwidth."""
 
 Axis = tuple[str, tuple[float, ...]]
 

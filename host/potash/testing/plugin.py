@@ -79,7 +79,7 @@ def potash_guest(
 
 
 def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What the test's marker says; a nearer one adds to, and overrides, those of its module."""
+    """Options in the test's markers; a nearer one adds to, and overrides, those of its module."""
     found: dict[str, Any] = {}
     for marker in reversed(list(request.node.iter_markers(MARKER))):
         if marker.args:

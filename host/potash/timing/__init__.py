@@ -141,7 +141,7 @@ def precondition(
 
 
 class _Form(NamedTuple):
-    """How a trace is written: where time, kind, offset and size are, and their units."""
+    """Format of a trace: the columns of time, kind, offset and size, and their units."""
 
     delimiter: str | None
     columns: tuple[int, ...]
@@ -155,7 +155,7 @@ _FIU = _Form(None, (0, 5, 3, 4), 1, 512)
 """Timestamp (ns), process ID, process, LBA, size (512 bytes), W or R, device, hash."""
 _LATEST = np.iinfo(np.int64).max
 _LARGEST = 1 << 61
-"""Of nanoseconds, which are 73 years, and of bytes, so that sums of them fit into 64 bits."""
+"""Maximum of nanoseconds (73 years) and of bytes, so that sums of them fit into 64 bits."""
 _LINE = np.dtype([("time", np.int64), ("op", "U1"), ("offset", np.int64), ("size", np.int64)])
 
 

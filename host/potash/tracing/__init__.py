@@ -1,1 +1,1 @@
-"""What all processes of a device have done, on one time axis, for people to look at."""
+"""Traces of all processes of a device, on one time axis."""

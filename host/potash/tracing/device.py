@@ -29,7 +29,7 @@ WRITES, DMA, MAILBOX, INTERRUPTS = "host writes", "DMA", "mailbox", "interrupts"
 AT_ONCE, PROGRAM, STATE = "media at once", "program", "controller"
 EVENTS = "admin queue, event requests"
 FIXED_TRACKS = (STATE, WRITES, INTERRUPTS, MAILBOX, DMA, AT_ONCE)
-"""Of a device's own process, from the top; its queues are below."""
+"""Tracks of a device's own process, from the top; its queues are below."""
 
 FIRST_QUEUE = 100
 """Place of the first queue's tracks; each queue has room for as many."""
@@ -55,7 +55,7 @@ LANGUAGE = {
     "tflite.invoke": "run model",
     "tflite.partition": "partition on the VTA",
 }
-"""What spans of a worker are called; the others say themselves."""
+"""Names of a worker's spans; other spans are named after their points."""
 
 
 @dataclass
@@ -86,14 +86,14 @@ class DeviceTrace:
         self._last = 0.0
         self._commands: dict[tuple[int, int], deque[_Command]] = defaultdict(deque)
         self._lanes: dict[str, list[bool]] = defaultdict(list)
-        """For each queue, which of its tracks are taken."""
+        """For each queue, flags of the tracks that are in use."""
         self._flash_lanes: list[float] = []
-        """When the tracks of the modelled drive's requests are free again."""
+        """Times at which the tracks of the modelled drive's requests become free."""
         self._messages: dict[str, deque[int]] = defaultdict(deque)
         """Arrows of messages that have been sent and not received, by what names a message."""
         self._requests: dict[int, float] = {}
         self._phases: dict[tuple[int, int], int] = {}
-        """How much has begun on an accelerator's track: a job, and a phase of it."""
+        """Number of open slices on an accelerator's track: a job, and a phase of it."""
         self._handed_over: dict[int, int] = {}
         self._names: dict[int, str] = {}
         self._configs: dict[int, Config] = {}
@@ -308,7 +308,7 @@ class DeviceTrace:
         self._handed_over[accelerator] = number
 
     def _span(self, line: Line) -> None:
-        """What a worker does, one thing inside of another."""
+        """Draw a worker's span, which may be inside of another one."""
         process, point = line["pid"], line["point"]
         name: str = LANGUAGE.get(point) or point
         if point == "bpf.helper":
@@ -350,7 +350,7 @@ class DeviceTrace:
 
 
 def _about(line: Line) -> dict[str, object]:
-    """What a line says beside where and when."""
+    """Fields of a line, other than place and time."""
     return {
         key: value
         for key, value in line.items()
@@ -369,7 +369,7 @@ def _about_command(line: Line) -> dict[str, object]:
 
 
 def _queue(qid: int, opcode: int) -> str:
-    """Where a command is drawn. Requests for events wait for most of the time, and aside."""
+    """Track of a command. Requests for events, which wait most of the time, have their own."""
     if qid:
         return f"queue {qid}"
     return EVENTS if opcode == AdminOpcode.ASYNCHRONOUS_EVENT_REQUEST else "admin queue"
@@ -380,12 +380,12 @@ def _job_track(accelerator: int) -> str:
 
 
 def _message_key(line: Line) -> str:
-    """What a message is told by at both ends: its kind, and its tag or its accelerator."""
+    """Key of a message at both ends: its kind, and its tag or its accelerator."""
     return f"{line['message']} {line.get('tag', line.get('accelerator'))}"
 
 
 def _written(offset: int, value: int) -> str:
-    """What a host's write to BAR 0 is, in words."""
+    """Description of a host's write to BAR 0."""
     if offset >= DOORBELL_BASE:
         qid, completion = divmod((offset - DOORBELL_BASE) // 4, 2)
         return (

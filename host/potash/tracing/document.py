@@ -26,7 +26,7 @@ class Document:
         self, file: BinaryIO, began: float, about: Mapping[str, object], scale: float = MICROSECONDS
     ) -> None:
         self.events = 0
-        """How many have been written, names of tracks not counted."""
+        """Number of events written, without the names of tracks."""
         self._file = file
         self._began = began
         self._scale = scale

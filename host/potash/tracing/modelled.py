@@ -47,7 +47,7 @@ Nodes: TypeAlias = tuple[NodeOf, ...]
 
 
 class Shown(NamedTuple):
-    """What there is to say of a stream, and where and when its first slice is, if there is one."""
+    """Description of a stream, and track and time of its first slice, if there is one."""
 
     about: Mapping[str, object]
     track: str | None
@@ -62,7 +62,7 @@ class Modelled:
     parameters: Parameters
     left: int = field(default_factory=lambda: SHOWN_IN_FULL)
     _free: dict[int, float] = field(default_factory=dict)
-    """When each accelerator's modules have ended what they were shown to do."""
+    """Time at which the last slice of each accelerator's modules ends."""
     _known: dict[tuple[int, bytes], Timing | None] = field(default_factory=dict)
     _configs: list[Config] = field(default_factory=list)
 

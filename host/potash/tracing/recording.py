@@ -28,10 +28,10 @@ VARIABLE = "POTASH_TRACE"
 LINES = ".jsonl"
 
 TRACES = (".json", ".gz")
-"""What the names of traces end in, where anything else is lines."""
+"""Suffixes of traces; any other file has lines."""
 
 PREFIX = "potash-trace-"
-"""What such folders in the temporary folder begin with."""
+"""Prefix of such folders in the temporary folder."""
 
 NEW = 60.0
 """Seconds in which a folder may not be locked yet."""
@@ -48,7 +48,7 @@ class NothingRecorded(PotashError):
 
 
 class Recorded(NamedTuple):
-    """What a trace has in it."""
+    """Contents of a trace."""
 
     events: int
     devices: int

@@ -11,10 +11,10 @@ from potash_device.vta.timing.result import QUEUES, Kind, Timing, Token, tokens
 PROCESS = 1
 FETCH, READS, WRITES = "fetch", "DRAM reads", "DRAM writes"
 TRACKS = (FETCH, *(stage.name for stage in Stage), READS, WRITES)
-"""From the top."""
+"""Tracks from the top."""
 
 Moment = Callable[[int], float]
-"""When a cycle is, on the document's clock."""
+"""A function from a cycle to its time on the document's clock."""
 
 
 def write(file: BinaryIO, timing: Timing, texts: Sequence[str]) -> None:

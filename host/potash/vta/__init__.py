@@ -1,1 +1,1 @@
-"""What is known of the tensor accelerator's clock, for people: layers, rooflines, traces."""
+"""Reports of the tensor accelerator's timing model: layers, rooflines, traces."""

@@ -31,7 +31,7 @@ OUTPUT_BYTES = 1 << 24
 
 
 class Modelled(NamedTuple):
-    """What the tensor accelerator does for one inference, or for several."""
+    """Work of the tensor accelerator for one inference, or for several."""
 
     cycles: int
     instructions: int
@@ -44,7 +44,7 @@ class Modelled(NamedTuple):
         return self.cycles / self.clock
 
     def times(self, runs: int) -> "Modelled":
-        """The same for so many inferences, one behind the other."""
+        """The work for so many inferences, one after the other."""
         return Modelled(self.cycles * runs, self.instructions * runs, self.clock)
 
 

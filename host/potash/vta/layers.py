@@ -27,7 +27,7 @@ LAYERS = tuple(scheduled.SHAPES)
 
 
 class Tiles(StrEnum):
-    """Who cuts a layer into tiles."""
+    """Origin of a layer's tiles."""
 
     SCHEDULED = "scheduled"
     """The scheduler, for each number of virtual threads the best that it finds."""

@@ -85,7 +85,7 @@ def addition(count: int = 200_000) -> Stream:
 def _expected(
     images: layouts.Array, weights: layouts.Array, shape: Conv2d, config: Config
 ) -> bytes:
-    """What numpy says, packed. The sums are small enough for exact floating point."""
+    """NumPy's result, packed. The sums are small enough for exact floating point."""
     top, bottom, left, right = shape.padding
     padded = np.pad(images, ((0, 0), (0, 0), (top, bottom), (left, right))).astype(np.float32)
     down, across = shape.stride
@@ -107,7 +107,7 @@ SCHEDULED: Mapping[str, Callable[[], Stream]] = {
     f"{name}-scheduled" if name in CONVOLUTIONS else name: partial(scheduled, shape)
     for name, shape in SHAPES.items()
 }
-"""What the scheduler makes of them; `streams` has four of them with tiles that are given."""
+"""Streams of the scheduler for the shapes; `streams` has four of them with given tiles."""
 LAYERS: Mapping[str, Callable[[], Stream]] = {**CONVOLUTIONS, "matmul-1024": matrix}
 """Streams with tiles that are given."""
 BOUND = {
@@ -115,7 +115,7 @@ BOUND = {
     for name, shape in SHAPES.items()
     if shape.kernel == (1, 1) or shape.in_channels < 16
 }
-"""Those that GEMM alone does not bound: few products for each value, or blocks mostly empty."""
+"""Shapes that GEMM alone does not bound: few products per value, or blocks mostly empty."""
 
 
 def without(stream: Stream, *kinds: type[Gemm | Alu]) -> bytes:
@@ -129,8 +129,8 @@ def without(stream: Stream, *kinds: type[Gemm | Alu]) -> bytes:
 
 
 def of_use(stream: Stream) -> float:
-    """How many of the products that a stream makes the layer needs: empty channels of a block are
-    multiplied too."""
+    """Share of a stream's products that the layer needs: empty channels of a block are multiplied
+    too."""
     config = Config.default()
     gemms = (one for one in decode_stream(stream.code, config) if isinstance(one, Gemm))
     steps = sum(one.steps for one in gemms if not one.reset)

@@ -26,7 +26,7 @@ INP, WGT, ACC = 2048, 1024, 2048
 """Elements on the chip."""
 SHIFT = 5
 CLAMP = ((AluOpcode.SHR, SHIFT), (AluOpcode.MAX, 0), (AluOpcode.MIN, 127))
-"""What is done to sums: they are shifted, and clamped."""
+"""Operations on sums: they are shifted and clamped."""
 DRAM = 32 << 20
 LOAD, COMPUTE, STORE = Stage
 
@@ -43,7 +43,7 @@ class Stream(NamedTuple):
 
 
 def recorded(runtime: Runtime, output: Buffer, expected: bytes, products: int) -> Stream:
-    """What is in a runtime, and has to leave `expected` in `output`, as a stream."""
+    """The stream in a runtime, which leaves `expected` in `output`."""
     code, start = runtime.take(), output.physical - runtime.core.base
     place = slice(start, start + len(expected))
     return Stream(code, bytes(runtime.core.dram), products, place, expected)

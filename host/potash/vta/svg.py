@@ -125,7 +125,7 @@ class Axes(NamedTuple):
     up: Powers | Decades | Linear
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """Where a point lies in the picture."""
+        """Coordinates of a point in the picture."""
         return (
             self.left + (self.right - self.left) * self.across.part(x),
             self.bottom - (self.bottom - self.top) * self.up.part(y),

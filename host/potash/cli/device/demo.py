@@ -46,7 +46,7 @@ JOB_TIMEOUT = 300.0
 and a minute on a busy machine."""
 DRIVE_WANTED = Configuration(namespaces=(NamespaceSection(64 * MEBI),))
 PROGRAM, INPUT, OUTPUT = "program.o", "input.bin", "output.bin"
-"""What an example's files are called in the guest."""
+"""Names of an example's files in the guest."""
 SOURCE, HEADER, EXPECTED = "program.c", "include/potash.h", "expected.bin"
 ARGUMENTS = "arguments"
 """The options of `potash run` for the program's arguments, one a line."""
@@ -174,8 +174,8 @@ def run(name: str, embedded: bool, execute: bool, debian_mirror: str | None) -> 
 
 
 class Ran(NamedTuple):
-    """What a job made, how long it took in the drive, in seconds, and what went to and from
-    there."""
+    """A job's output, its duration in the drive in seconds, and the bytes transferred to and from
+    the drive."""
 
     output: bytes
     job: float
@@ -331,7 +331,7 @@ def _show_found(example: Example, ran: Ran, seconds: float) -> None:
 
 
 def _modelled(example: Example) -> Modelled | None:
-    """What all of a program's inferences take on the tensor accelerator's own clock."""
+    """Modelled time of all of a program's inferences on the tensor accelerator."""
     if example.inferences is None:
         return None
     from potash.vta.inference import infer  # brings numba and TensorFlow Lite
@@ -346,10 +346,10 @@ def _pages(size: int) -> int:
 
 
 def described(folder: Path) -> reports.ExampleEntry:
-    """What an example's README.md says. Raises PotashError where it says nothing.
+    """Title and topic of an example from its README.md. Raises PotashError if it lacks them.
 
-    Its heading is the title. What it teaches is the paragraph that begins with `TEACHES`, or else
-    the first one.
+    The title is the heading, the topic the paragraph that begins with `TEACHES`, or else the first
+    one.
     """
     try:
         title, *paragraphs = (folder / "README.md").read_text().strip().split("\n\n")

@@ -61,7 +61,7 @@ class Prepared(NamedTuple):
 
 
 def prepared(name: str, named: Sequence[str], fill: int, overwrite: float, seed: int) -> Prepared:
-    """What the options ask for. Raises UsageError, PotashError and PolicyError."""
+    """The drive that the options describe. Raises UsageError, PotashError and PolicyError."""
     from potash import timing
 
     if overwrite and not fill:

@@ -43,7 +43,7 @@ def _disk(text: str) -> Disk:
 
 
 Sockets = tuple[list[Path], list[Path]]
-"""Of devices, and those where QEMU makes monitors for the ones that stop the guest."""
+"""Sockets of devices, and those of QEMU's monitors for devices that stop the guest."""
 
 
 def _devices(

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 def standing(section: TimeSection) -> Callable[[Clock], Standstill] | None:
-    """What has the guest stand still, made of its clock; None where nothing does.
+    """A function from a clock to the object that stops the guest; None if nothing stops it.
 
-    Raises PotashError for what is no monitor.
+    Raises PotashError for a socket that is no monitor.
     """
     if section.mode != MODELLED or section.monitor is None:
         return None

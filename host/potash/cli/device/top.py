@@ -57,7 +57,7 @@ def top(device: str | None, interval: float, once: bool, web: int | None) -> Non
 
 
 def _has_screen() -> bool:
-    """Whether there is a terminal, which Textual reads from and writes to as standard error, or a
+    """True if there is a terminal, which Textual reads from and writes to as standard error, or a
     browser."""
     streams = (sys.stdin, sys.stdout, sys.stderr)
     return "TEXTUAL_DRIVER" in os.environ or all(one.isatty() for one in streams)

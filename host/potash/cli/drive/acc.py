@@ -127,7 +127,7 @@ def read(
 
 @contextmanager
 def _in_namespace(one: Accelerator, nsid: int | None) -> Iterator[None]:
-    """Where a command fails as there is no such namespace, say so."""
+    """Explain the failure of a command if the namespace does not exist."""
     try:
         yield
     except CommandFailed:

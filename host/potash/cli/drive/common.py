@@ -112,7 +112,7 @@ def json_option(report: Any, help: str = "Report as JSON.") -> Decorator:
 
 
 def as_json() -> bool:
-    """Whether the command that runs is to report as JSON."""
+    """True if the running command has to report as JSON."""
     return bool(click.get_current_context().meta.get(__name__))
 
 
@@ -199,7 +199,7 @@ def say(
 
 
 def returned(value: int) -> str:
-    """What a program returned, also as a C function of type int would mean it."""
+    """A program's return value, also as the int of a C function."""
     signed = f" ({value - (1 << 32)} as int)" if 1 << 31 <= value < 1 << 32 else ""
     return f"{value}{signed}"
 

@@ -150,7 +150,7 @@ def run(
 
 
 def _on_drive(drive: Device, path: Path) -> bool:
-    """Whether a file that there is, or is to be, is on a file system of the drive itself."""
+    """True if a file, which need not exist yet, is on a file system of the drive itself."""
     if path == STREAM:
         return False
     real = Path(os.path.realpath(path))

@@ -91,7 +91,7 @@ class QueuePair:
 
     @property
     def head_is_due(self) -> bool:
-        """Whether to report the head: twice a lap keeps the completion queue from filling.
+        """True if the head has to be reported: twice a lap keeps the completion queue from filling.
 
         Half of the queue is always free for commands in flight, and each message that is not sent
         spares the device a wake-up.
@@ -186,7 +186,7 @@ class Controller:
         return True
 
     def await_event(self, timeout: float) -> int | None:
-        """As `Transport.await_event`. One event request is outstanding afterwards."""
+        """Implement `Transport.await_event`. One event request is outstanding afterwards."""
         deadline = time.monotonic() + timeout
         if not self._event_requested:
             self._event_requested = True

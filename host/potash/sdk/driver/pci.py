@@ -12,7 +12,7 @@ from pyvfio_user.client import Client, VfioUserError
 from pyvfio_user.protocol import DeviceFlags, PciIrq, PciRegion
 
 BAR0_ADDRESS = 0xFE00_0000
-"""Where BAR 0 is put: below 4 GiB, as firmware would, and aligned for any size up to 32 MiB."""
+"""Address of BAR 0: below 4 GiB, as by firmware, and aligned for any size up to 32 MiB."""
 
 
 class Header(IntEnum):
