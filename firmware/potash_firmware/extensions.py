@@ -246,7 +246,7 @@ class Extensions:
 
 
 registering = Extensions()
-"""Where the decorators register, which a loader sets. Nobody uses this first one, in which a file
+"""The registry of the decorators, which a loader sets. Nobody uses this first one, in which a file
 registers that is imported by something else, such as a test."""
 
 programs = Extensions()

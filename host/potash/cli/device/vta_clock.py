@@ -366,7 +366,7 @@ def node_table(model: ModelTime) -> list[str]:
 
 
 def _waits(one: Activity) -> str:
-    """What each module waits for, most first."""
+    """Causes of each module's waits, the longest first."""
     parts = []
     for stage in Stage:
         stalls = sorted(one.stalls[stage].items(), key=lambda item: -item[1])
