@@ -35,18 +35,18 @@ class CompletionKind(IntEnum):
 
 
 class TimedCompletion(Packed, least_size=COMPLETION_SIZE, error=TrafficLogError):
-    """The times at which something was requested of the modelled drive, and was done."""
+    """Times of a command or a job of the modelled drive."""
 
     kind: Annotated[U8, "0 for a command, 1 for a job, 2 for the output of a job."] = 0
     opcode: Annotated[U8, "The command's opcode."] = 0
     status: Annotated[U16, "The command's status; 0 if it succeeded."] = 0
-    qid: Annotated[U16, "Its submission queue."] = 0
-    cid: Annotated[U16, "Its command identifier."] = 0
-    nsid: Annotated[U32, "Its namespace; for a job, the accelerator."] = 0
-    csi: Annotated[U8, "Its command set."] = 0
-    arrived: Annotated[U64, At(16), "When it was fetched, or the job had begun."] = 0
-    began: Annotated[U64, "When its core began with it; for other commands as `arrived`."] = 0
-    completed: Annotated[U64, "When it was done."] = 0
+    qid: Annotated[U16, "The command's submission queue."] = 0
+    cid: Annotated[U16, "The command's identifier."] = 0
+    nsid: Annotated[U32, "The command's namespace; for a job, the accelerator."] = 0
+    csi: Annotated[U8, "The command's command set."] = 0
+    arrived: Annotated[U64, At(16), "Time at which the command was fetched, or the job began."] = 0
+    began: Annotated[U64, "Time at which a core began with it; without a core, as `arrived`."] = 0
+    completed: Annotated[U64, "Time at which it was completed."] = 0
 
     @property
     def modelled(self) -> Annotated[Count, Key()]:
