@@ -30,7 +30,7 @@ class Padding(IntEnum):
 
 
 class Window(NamedTuple):
-    """How a square window moves over an image, and the activation of its output."""
+    """Steps of a square window that moves over an image, and the activation of its output."""
 
     stride: int
     padding: Padding
