@@ -111,7 +111,7 @@ def read(path: Path) -> Configuration:
     """
     content = read_toml(path)
     try:
-        return _configuration(content, path.absolute().parent)
+        return parse(content, path.absolute().parent)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
 
@@ -123,34 +123,17 @@ def read_toml(path: Path, largest: int = LARGEST_FILE) -> dict[str, Any]:
             data = file.read(largest + 1)
         if len(data) > largest:
             raise ConfigurationError(f"{path} is larger than {human(largest)}")
-        return _toml(data.decode())
+        return tomllib.loads(data.decode())
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"{path} is not TOML: it is not UTF-8") from None
-    except ValueError as error:
-        raise ConfigurationError(f"{path}: {error}") from None
-
-
-def parse(text: str, folder: Path) -> Configuration:
-    """The configuration in a text. Raises ConfigurationError."""
-    try:
-        content = _toml(text)
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from None
-    return _configuration(content, folder)
-
-
-def _toml(text: str) -> dict[str, Any]:
-    """Raises ValueError."""
-    try:
-        return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ValueError(f"it is not TOML: {error}") from None
+        raise ConfigurationError(f"{path}: it is not TOML: {error}") from None
 
 
-def _configuration(content: Mapping[str, Any], folder: Path) -> Configuration:
-    """Raises ConfigurationError."""
+def parse(content: Mapping[str, Any], folder: Path) -> Configuration:
+    """The configuration in the tables of a file. Raises ConfigurationError."""
     _known(content, [*SECTIONS, *NUMBERED, VTA], "there is no section [{}]")
     single = {name: _section(kind, content, name, folder) for name, kind in SECTIONS.items()}
     several = {

@@ -1,6 +1,7 @@
 """`potash serve --time modelled`: what a client of the socket sees of a drive's time."""
 
 import time
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,13 +107,15 @@ def test_files_of_the_drive_and_its_policies_are_found_from_the_configuration(
     section = configuration.read(file).time
     assert section.drive == f"{tmp_path}/mine.toml"
     assert section.policies == ("gc=fifo", f"wear={tmp_path}/mine.py:Mine")
-    beside = configuration.parse('[time]\ndrive = "a.toml"\npolicies = ["gc=b.py:C"]', tmp_path)
+    beside = configuration.parse(
+        tomllib.loads('[time]\ndrive = "a.toml"\npolicies = ["gc=b.py:C"]'), tmp_path
+    )
     assert beside.time == replace(
         beside.time, drive=f"{tmp_path}/a.toml", policies=(f"gc={tmp_path}/b.py:C",)
     )
     # A command line that wants no model gets none.
     assert run_app(["serve", "--config", str(file), "--time", "fast", "--print-config"]) == 0
-    assert configuration.parse(capsys.readouterr().out, tmp_path).time.mode == "fast"
+    assert configuration.parse(tomllib.loads(capsys.readouterr().out), tmp_path).time.mode == "fast"
 
 
 FLASH = """

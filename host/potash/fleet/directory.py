@@ -79,11 +79,6 @@ class Directory:
         self._generation, self.files = max(found, key=lambda one: one[0], default=(0, {}))
 
     @property
-    def held(self) -> int:
-        """Bytes of all files."""
-        return sum(file.size for file in self.files.values())
-
-    @property
     def room(self) -> int:
         """Bytes of the longest run of free pages."""
         return max((pages for _, pages in self._free()), default=0) * PAGE_SIZE
