@@ -13,11 +13,10 @@ from potash_firmware.bpf import (
     VerificationError,
     buffer_layout,
     load_program,
-    run_program,
 )
 from potash_firmware.bpf.debug_info import MAX_LINES, CodePlace, LineTable, SourceLine
 from potash_firmware.bpf.elf import Program
-from support.bpf import exit_, insn, load, mov
+from support.bpf import exit_, insn, load, mov, run_program
 from support.bpf_btf import Line, btf_parts
 from support.bpf_compiler import NO_COMPILER, compile_program, compiler
 from support.bpf_elf import LOCAL, NOTYPE, Name, Part, elf, text

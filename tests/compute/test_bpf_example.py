@@ -9,7 +9,8 @@ import pytest
 
 from csd_spec.descriptors import encode_arguments
 from csd_spec.program import Context
-from potash_firmware.bpf import Fault, Outcome, Services, buffer_layout, load_program, run_program
+from potash_firmware.bpf import Fault, Outcome, Services, buffer_layout, load_program
+from support.bpf import run_program
 from support.bpf_compiler import INCLUDE, NO_COMPILER, compile_program, compiler
 
 ADD = Path(__file__).parents[2] / "examples" / "add"

@@ -11,13 +11,24 @@ from potash_firmware.bpf import (
     buffer_layout,
     load_program,
     reserve,
-    run_program,
 )
 from potash_firmware.bpf.arena import Arena, Layout
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.bpf.errors import Fault, FaultKind
 from potash_firmware.bpf.machine import verify
-from support.bpf import call_local, engines, exit_, insn, lddw, load, mov, mov_reg, run_on, store
+from support.bpf import (
+    call_local,
+    engines,
+    exit_,
+    insn,
+    lddw,
+    load,
+    mov,
+    mov_reg,
+    run_on,
+    run_program,
+    store,
+)
 from support.bpf_compiler import NO_COMPILER, compile_program, compiler
 
 ENGINES = pytest.mark.parametrize("engine", engines())

@@ -22,10 +22,9 @@ from potash_firmware.bpf import (
     helpers,
     load_program,
     reserve,
-    run_program,
 )
 from potash_firmware.bpf.engine import unavailable
-from support.bpf import exit_, insn, load, mov_reg
+from support.bpf import exit_, insn, load, mov_reg, run_program
 from support.bpf_elf import R_64_32, Name, Part, elf, text
 
 PRINT, TFLITE_APU, TFLITE_VTA, SET_OUTPUT_LENGTH, LOG, ARG, CRC32C = range(1, 8)

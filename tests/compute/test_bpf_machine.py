@@ -17,9 +17,8 @@ from potash_firmware.bpf import (
     VerificationError,
     buffer_layout,
     load_program,
-    run_program,
 )
-from support.bpf import call, exit_, insn, lddw, load, mov, mov_reg, store
+from support.bpf import call, exit_, insn, lddw, load, mov, mov_reg, run_program, store
 from support.bpf_elf import ALLOC, OBJECT, R_64_64, WRITE, Name, Part, elf, text
 
 INPUT_SIZE, OUTPUT_SIZE = 8192, 4096

@@ -15,11 +15,12 @@ from csd_spec.descriptors import encode_arguments
 from csd_spec.program import Context, Processor
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
-from potash_firmware.bpf import Services, buffer_layout, load_program, run_program
+from potash_firmware.bpf import Services, buffer_layout, load_program
 from potash_firmware.tflite.delegate import VtaDelegate
 from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.runtime import Model
 from potash_firmware.vta_runtime import Runtime
+from support.bpf import run_program
 from support.tflite import reference
 
 FOLDER = Path(__file__).parents[2] / "examples" / "digits"

@@ -13,7 +13,8 @@ import pytest
 
 from csd_spec.descriptors import encode_arguments
 from csd_spec.program import Context
-from potash_firmware.bpf import Services, buffer_layout, load_program, run_program
+from potash_firmware.bpf import Services, buffer_layout, load_program
+from support.bpf import run_program
 
 FOLDER = Path(__file__).parents[2] / "examples" / "resnet18"
 SIZE = 4096

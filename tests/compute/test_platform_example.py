@@ -4,8 +4,9 @@ import numpy as np
 
 from csd_spec.program import Context
 from potash_firmware.apu.models import Models
-from potash_firmware.bpf import Services, buffer_layout, load_program, run_program
+from potash_firmware.bpf import Services, buffer_layout, load_program
 from potash_firmware.tflite.lowering import Rounding
+from support.bpf import run_program
 from support.platform_example import LEFT, OUTPUT, PLATFORM_OUTPUT, RIGHT, model, program
 from support.tflite import bench, reference
 

@@ -10,10 +10,11 @@ import pytest
 
 from csd_spec.descriptors import encode_arguments
 from csd_spec.program import Context, Helper, Level, Processor
-from potash_firmware.bpf import Engine, Outcome, Services, buffer_layout, load_program, run_program
+from potash_firmware.bpf import Engine, Outcome, Services, buffer_layout, load_program
 from potash_firmware.bpf.machine import Placed
 from potash_firmware.bpf.reserve import Extent, Space
 from potash_firmware.mailbox.shared import SharedMemory
+from support.bpf import run_program
 from support.bpf_compiler import INCLUDE, NO_COMPILER, compile_program, compiler
 
 SIZE = 8192

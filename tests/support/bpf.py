@@ -5,16 +5,19 @@ Encodings are written out from RFC 9669, apart from the ones under test.
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from _pytest.mark import ParameterSet
 
+from csd_spec.program import Context
+from potash_firmware.bpf import Outcome, Prepared, Program
 from potash_firmware.bpf.arena import Arena, Layout
 from potash_firmware.bpf.counters import InstructionCounters
 from potash_firmware.bpf.engine import Engine, prepare, unavailable
 from potash_firmware.bpf.interpreter import Execution, Helper
 from potash_firmware.bpf.interpreter import execute as run
+from potash_firmware.bpf.machine import NO_ARGUMENTS
 
 U64 = (1 << 64) - 1
 
@@ -85,6 +88,22 @@ def engines() -> list[ParameterSet]:
         skip = pytest.mark.skipif(reason is not None, reason=f"{engine.value}: {reason}")
         found.append(pytest.param(engine, marks=skip, id=engine.value))
     return found
+
+
+def run_program(
+    program: Program,
+    memory: memoryview,
+    *,
+    input_length: int,
+    output_size: int,
+    output_length: int | None = None,
+    context: Context = NO_ARGUMENTS,
+    **others: Any,
+) -> Outcome:
+    """Run a program once in an accelerator's memory; see `Prepared` for `others`."""
+    prepared = Prepared(program, memory, output_size=output_size, context=context, **others)
+    length = output_size if output_length is None else output_length
+    return prepared.run(input_length, length, context)
 
 
 class Result(NamedTuple):

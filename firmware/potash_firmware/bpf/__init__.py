@@ -1,8 +1,8 @@
 """The accelerator's processor: a BPF machine (RFC 9669) that runs programs next to the data.
 
 The platform runs a program's object file in a virtual machine on the APU (Alkali CSD platform
-documentation, section 3.4.3). `machine.load_program` links and verifies one, `machine.run_program`
-runs it in memory that `buffer_layout` describes, with `Services` for its helpers.
+documentation, section 3.4.3). `load_program` links and verifies one. `Prepared` runs it in memory
+that `buffer_layout` describes, and `machine.Placed` on memory ranges, with `Services` for helpers.
 """
 
 from potash_firmware.bpf.added import AddedHelper
@@ -25,7 +25,6 @@ from potash_firmware.bpf.machine import (
     buffer_layout,
     helper_names,
     load_program,
-    run_program,
 )
 
 __all__ = [
@@ -46,5 +45,4 @@ __all__ = [
     "buffer_layout",
     "helper_names",
     "load_program",
-    "run_program",
 ]

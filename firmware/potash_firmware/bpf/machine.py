@@ -293,42 +293,6 @@ class Prepared:
             memory[offset : offset + len(contents)] = contents
 
 
-def run_program(
-    program: Program,
-    memory: memoryview,
-    *,
-    input_size: int,
-    output_size: int,
-    input_length: int,
-    services: Services,
-    output_length: int | None = None,
-    context: Context = NO_ARGUMENTS,
-    instruction_limit: int = INSTRUCTION_LIMIT,
-    frame_size: int = FRAME_SIZE,
-    engine: Engine | Execute = Engine.INTERPRETER,
-    counters: InstructionCounters | None = None,
-) -> Outcome:
-    """Run `program` once, on `engine` or on what does its work: see `Prepared` and its `run`.
-
-    The output may have `output_size` bytes, unless `output_length` says less.
-    """
-    prepared = Prepared(
-        program,
-        memory,
-        input_size=input_size,
-        output_size=output_size,
-        services=services,
-        context=context,
-        instruction_limit=instruction_limit,
-        frame_size=frame_size,
-        engine=engine,
-        counters=counters,
-    )
-    return prepared.run(
-        input_length, output_size if output_length is None else output_length, context
-    )
-
-
 class Placed:
     """A program in a space of addresses, ready to run on the memory ranges that the space shows.
 

@@ -51,23 +51,24 @@ def execute(
     memory = reserve.allocate(layout.size)  # what is never touched costs nothing
     memory[layout.input_offset : layout.input_offset + len(data)] = data
     models = functools.cache(_models)
-    outcome = bpf.run_program(
+    context = Context(encode_arguments(arguments))
+    prepared = bpf.Prepared(
         program,
         memory,
         input_size=input_size,
         output_size=output_size,
-        input_length=len(data),
         services=bpf.Services(
             show,
             lambda *given: models().infer_apu(*given),
             lambda *given: models().infer_vta(*given),
             load_model=lambda *given: models().load(*given),
         ),
-        context=Context(encode_arguments(arguments)),
+        context=context,
         instruction_limit=instruction_limit,
         frame_size=frame_size,
         engine=engine,
     )
+    outcome = prepared.run(len(data), output_size, context)
     length = output_size if outcome.output_length is None else outcome.output_length
     output = bytes(memory[layout.output_offset : layout.output_offset + length])
     return Ran(outcome.return_value, output, outcome.instructions)
