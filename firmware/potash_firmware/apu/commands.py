@@ -42,7 +42,7 @@ class Context:
     """The log of a compute namespace's programs; None if there is no such namespace."""
 
     def accelerator(self, identifier: int) -> Accelerator:
-        """Raises NvmeError when there is none such."""
+        """Raises NvmeError if there is none."""
         try:
             return self.subsystem.accelerators[identifier]
         except KeyError:
@@ -159,7 +159,7 @@ host moves at least this much with one command."""
 
 
 def find_firmware(accelerator: Accelerator, identifier: int) -> bytes:
-    """The image of a firmware. Raises NvmeError when there is none such."""
+    """The image of a firmware. Raises NvmeError if there is none."""
     try:
         return accelerator.firmware[identifier]
     except KeyError:
@@ -239,7 +239,7 @@ def send_data(context: Context, request: Request) -> Result:
     arena = context.buffers.arena(command.accelerator)
     at = accelerator.config.plan.input_offset
     arena[at + start : at + end] = context.data(request)
-    # The first piece begins an input anew; the ones behind it make it longer.
+    # The first piece begins a new input, which later pieces extend.
     length = max(accelerator.buffers.input_length or 0, end) if start else end
     accelerator.buffers = replace(accelerator.buffers, input_length=length, input_ranges=())
     return Answer()

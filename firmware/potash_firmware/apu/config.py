@@ -29,7 +29,7 @@ from potash_wire.records import (
 )
 
 MOST = (1 << 16) - 1
-"""Accelerators, or namespaces."""
+"""The largest number of accelerators, or of namespaces."""
 
 _Seconds = Annotated[float, Stored("d")]
 

@@ -22,7 +22,7 @@ FIELD = np.dtype("<u4")
 RECORD_BYTES_AT_ONCE = 1 << 20
 
 TEXT_BYTES_AT_ONCE = 4096
-"""In which the beginning of a line is needle for."""
+"""Bytes that are searched together for the beginning of a line."""
 
 MASK = (1 << 64) - 1
 
@@ -67,7 +67,8 @@ def _extended(
 def bytes_moved(program: int, ranges: Views, parameters: tuple[int, int]) -> int:
     """Bytes of DRAM that a program counts as reading or writing, for its modelled time.
 
-    COPY both; the others their first range, as far as they go. TFLITE counts by its model.
+    COPY counts both ranges, the others their first one, up to the length that they process. What
+    TFLITE counts depends on its model.
     """
     if program == DeviceProgram.TFLITE or not ranges:
         return 0

@@ -35,7 +35,8 @@ log = logging.getLogger(__name__)
 PROCESS = "potash-fork-srv"
 
 RunWorker = Callable[[socket.socket, int, CompileClient], None]
-"""A worker's part: its end of its channel, its kind, and its connection to the compile service."""
+"""A worker's main function; it gets its end of its channel, its kind, and its connection to the
+compile service."""
 
 
 class ForkServer:
@@ -188,7 +189,8 @@ def _load_worker(config: Config, descriptors: dict[str, int]) -> RunWorker:
         preload()
 
     # What is here now is shared with every worker: the collector must not touch, and so copy, it.
-    # To collect first takes a tenth of all this, and leaves holes that workers fill with copies.
+    # Collecting first would take a tenth of this time, and leave holes that workers fill with
+    # copies.
     gc.freeze()
     gc.enable()
     return partial(worker.run, config=config, descriptors=descriptors, engine=engine)

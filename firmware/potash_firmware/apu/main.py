@@ -24,7 +24,8 @@ from potash_firmware.mailbox.shared import Counters
 PROCESS = "potash-apu"
 
 FOR_FORK_SERVER = ("arena", "config", "trace", "counters")
-"""The names of the fork server's descriptors begin so. Media come with a job that reads them."""
+"""Prefixes of the names of descriptors that the fork server gets. A job that reads media brings
+their descriptors."""
 
 
 def run(descriptors: dict[str, int], config: Config) -> None:

@@ -224,7 +224,7 @@ class Subsystem:
     limits: Limits
     enabled: bool = False
     interrupted: list[int] = field(default_factory=list)
-    """Accelerators whose job was lost with the APU before."""
+    """Accelerators whose job was lost with the previous APU."""
 
     @classmethod
     def create(cls, config: Config, clock: Clock) -> Self:

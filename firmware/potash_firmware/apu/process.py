@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from potash_firmware import confinement
 from potash_firmware.confinement.kernel import prctl
 
-if TYPE_CHECKING:  # the APU begins with this module, and is not to wait for more
+if TYPE_CHECKING:  # a starting APU imports this module, and must not wait for others
     from potash_firmware.apu.config import Limits
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ def confine_worker(limits: Limits, threads: int, keep: Collection[int]) -> None:
 
 
 def confine_compiler(limits: Limits, keep: Collection[int]) -> None:
-    """Confine this process, which compiles or checks what one stranger sent. Raises OSError."""
+    """Confine this process, which compiles or checks what one client sent. Raises OSError."""
     close_others(keep)
     seconds = max(1, int(limits.compile_seconds))
     confinement.confine(
@@ -138,7 +138,7 @@ def close_others(keep: Collection[int]) -> None:
     kept = {STANDARD_INPUT, STANDARD_OUTPUT, STANDARD_ERROR, *keep}
     for number in os.listdir("/proc/self/fd"):
         if int(number) not in kept:
-            with suppress(OSError):  # the one that the list was read by
+            with suppress(OSError):  # the descriptor by which the list was read
                 os.close(int(number))
 
 

@@ -40,8 +40,8 @@ CHECK_INTERVAL = 0.1
 PREPARE_AFTER = 10.0
 """Seconds after which accelerators have their workers though no command has come for one.
 
-What workers import takes more than the rest of a device's start together. It would slow a guest
-that boots beside it, and a drive that is used for seconds alone does without."""
+What workers import takes longer than the rest of a device's start. It would slow down a guest that
+boots meanwhile, and a drive that is used only for seconds does not need it."""
 
 EXECUTIONS = get_args(messages.ExecutionToApu)
 

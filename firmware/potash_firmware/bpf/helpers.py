@@ -89,22 +89,24 @@ class Helpers:
         self.arguments, self.output_limit = arguments, output_limit
 
     def close(self) -> None:
-        """Let go of the models that the program has left open."""
+        """Release the models that the program has left open."""
         self._models.clear()
 
     def table(self) -> Mapping[int, Helper]:
-        """Number to function, as the machine wants them."""
+        """The functions of helpers by number, for the machine."""
         extra = added.found().helpers
         # Each is a method here that is called as its number is named.
-        table: dict[int, Helper] = {one: getattr(self, one.name.lower()) for one in HelperNumber}
+        table: dict[int, Helper] = {
+            number: getattr(self, number.name.lower()) for number in HelperNumber
+        }
         table[TRAP] = self.trap
-        table.update((number, one.bound(self.arena)) for number, one in extra.items())
+        table.update((number, helper.bound(self.arena)) for number, helper in extra.items())
         called = self.services.called
         if called is not None:
             table = {number: _counted(called, helper) for number, helper in table.items()}
         if COMPUTE.sink is None:
             return table
-        names = {number: one.name for number, one in extra.items()}
+        names = {number: helper.name for number, helper in extra.items()}
         names.update((number, number.name.lower()) for number in HelperNumber)
         names[TRAP] = "trap"
         return {number: _watched(names[number], helper) for number, helper in table.items()}
@@ -154,7 +156,7 @@ class Helpers:
 
     def log(self, level: int, text: int, length: int, _4: int, _5: int) -> int:
         """`log(u32 level, const void *text, u64 length)`: as `print`, and the text needs no end."""
-        known = self._known(HelperNumber.LOG, "level", Level, level)
+        chosen = self._choice(HelperNumber.LOG, "level", Level, level)
         data = self.arena.bytes_at(text, length)
         line = bytes(data[:MAX_PRINT]).decode(errors="replace")
         log = self.services.log
@@ -163,7 +165,7 @@ class Helpers:
             if log is None:
                 self.services.print(line)
             else:
-                log(known, line)
+                log(chosen, line)
 
         self._do(HelperNumber.LOG, add)
         return 0
@@ -209,7 +211,7 @@ class Helpers:
         The model's bytes are copied.
         """
         number = HelperNumber.TFLITE_OPEN
-        chosen = self._known(number, "processor", Processor, processor)
+        chosen = self._choice(number, "processor", Processor, processor)
         view = self.arena.bytes_at(model, length)
         handle = next((i for i in range(1, MAX_MODELS + 1) if i not in self._models), None)
         if handle is None:
@@ -234,7 +236,7 @@ class Helpers:
         return self._do(HelperNumber.TFLITE_RUN, lambda: model(inputs, output))
 
     def tflite_close(self, handle: int, _2: int, _3: int, _4: int, _5: int) -> int:
-        """`tflite_close(handle)`: give its memory back."""
+        """`tflite_close(handle)`: release its memory."""
         self._opened(HelperNumber.TFLITE_CLOSE, handle)
         del self._models[handle]
         return 0
@@ -246,7 +248,7 @@ class Helpers:
         return opened[0]
 
     @staticmethod
-    def _known(number: HelperNumber, what: str, kind: type[Choice], value: int) -> Choice:
+    def _choice(number: HelperNumber, what: str, kind: type[Choice], value: int) -> Choice:
         try:
             return kind(value)
         except ValueError:

@@ -42,7 +42,7 @@ _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 _sizes: dict[int, int] = {}
-"""The arenas' memory that there is: its address in this process, and its bytes."""
+"""The sizes of all arenas' memory in bytes, by its address in this process."""
 
 
 def allocate(size: int) -> memoryview:

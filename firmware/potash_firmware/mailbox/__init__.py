@@ -200,5 +200,6 @@ class ApuPort(_Port[messages.ToRpu, messages.ToApu]):
 
 
 def pair() -> tuple[RpuPort, ApuPort]:
+    """Both ends of a new mailbox."""
     rpu, apu = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     return RpuPort(rpu), ApuPort(apu)

@@ -2,7 +2,7 @@
 
 One message is one datagram: a kind in the first byte, then the fields of that kind, little endian,
 as `potash_wire.records` stores them. This module defines the interface of the two processors;
-`port` transports datagrams, and bulk data is in the memory of `shared`.
+ports transport datagrams, and bulk data is in the memory of `shared`.
 
 Source: Alkali CSD platform documentation, section 3.4.4 (Userspace custom NVMe command handler).
 """
@@ -134,7 +134,7 @@ class Reset:
     """RPU to APU: reset every accelerator. `ResetDone` follows when no job runs any more, and all
     processes that it has ended are gone.
 
-    Requests behind it are carried out after it.
+    Later requests are executed after it.
     """
 
     tag: _Tag
@@ -256,7 +256,7 @@ EXECUTED = 40
 """The first byte of an `Executed`."""
 
 _Descriptor = Annotated[int, NOT_STORED]
-"""It is sent along with the message."""
+"""A descriptor, which is sent along with the message."""
 
 
 class Outcome(IntEnum):
@@ -366,7 +366,7 @@ class Execute:
     data_length: Annotated[U32, At(12)] = 0
     descriptor: _Descriptor = field(default=NO_DESCRIPTOR, compare=False)
     row: Annotated[U16, Range(0, ENGINE_ROWS), At(2)] = 0
-    """The row of the counters where it reports its modelled time: 1 is the first one behind those
+    """The row of the counters where it reports its modelled time: 1 is the first one after those
     of the accelerators, 0 none."""
 
     @property

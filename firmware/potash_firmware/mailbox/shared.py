@@ -243,7 +243,7 @@ Row = memoryview
 
 
 def add(row: Row, word: Word, amount: int) -> None:
-    """Count on. A worker that is an attacker's may have put anything there, so the sum may wrap."""
+    """Add to a counter. A compromised worker may have stored any value, so the sum may wrap."""
     row[word] = (row[word] + amount) % (1 << 8 * WORD)
 
 

@@ -1,7 +1,7 @@
 """Running compiled programs, and continuing those that leave compiled code by a side exit.
 
-While compiled code runs, other threads of the process do too (ctypes lets the interpreter's lock
-go). A helper's exception is kept until compiled code has returned, and raised then.
+While compiled code runs, other threads of the process do too, as ctypes releases the interpreter's
+lock. A helper's exception is kept until compiled code has returned, and raised then.
 """
 
 import ctypes
@@ -280,16 +280,16 @@ class Machine:
             interpreter.resume(pc, registers, depth, self._fuel - left)
             before = list(self._counters.counts) if self._counters is not None else []
             try:
-                with self._shown():
+                with self._show_memory():
                     while len(interpreter.frames) >= depth:
                         interpreter.step()
             finally:
-                self._interpreted(interpreter.executed, before)
+                self._note_interpreted(interpreter.executed, before)
             return interpreter.registers[0]
         except BaseException as error:  # noqa: BLE001 - `_raise_fault` raises it
             return self._give_up(error)
 
-    def _interpreted(self, executed: int, before: Sequence[int]) -> None:
+    def _note_interpreted(self, executed: int, before: Sequence[int]) -> None:
         """Update the context's counts after the interpreter, which has updated the counters."""
         self._refill(self._fuel - executed)
         if self._counters is not None:
@@ -320,7 +320,7 @@ class Machine:
                 raise Fault(FaultKind.UNKNOWN_HELPER, None, None, f"there is no helper {number}")
             if not self._copied:  # a context manager takes as long as all else here
                 return helper(*arguments) & MASK
-            with self._shown():
+            with self._show_memory():
                 return helper(*arguments) & MASK
         except BaseException as error:  # noqa: BLE001 - `_raise_fault` raises it
             return self._give_up(error)
@@ -333,7 +333,7 @@ class Machine:
         return 0
 
     @contextmanager
-    def _shown(self) -> Iterator[None]:
+    def _show_memory(self) -> Iterator[None]:
         """Copy memory that is in no reserved range back to the arena while other code uses it."""
         self._from_compiled()
         try:
