@@ -112,7 +112,7 @@ class DeviceSection:
         "it).", page="native.md#engines")
     trace: Path | None = key(kinds.FILE, None, "--trace",
         "File for a trace of commands: for ui.perfetto.dev, written at the end, if the name ends "
-        "in .json or .json.gz; otherwise JSON lines, written at once.", page="tracing.md")
+        "in .json or .json.gz; otherwise JSON lines, written immediately.", page="tracing.md")
     metrics: int | None = key(kinds.count(0, 0xFFFF), None, "--metrics",
         "Serve metrics for Prometheus at this port of 127.0.0.1 (0: any free port).",
         page="observing.md", metavar="PORT")
@@ -272,7 +272,7 @@ class ComputeSection:
     programs: int = key(kinds.count(1, 256), COMPUTE.programs, "",
         "Program indexes, those of device-defined programs included.")
     activated: int = key(kinds.count(1, 256), COMPUTE.activated, "",
-        "Programs that can be activated at once.")
+        "Maximum number of active programs.")
     program_memory: int = key(kinds.size(MEBI, LARGEST_BUFFER, MEBI),
         COMPUTE.program_memory * MEBI, "",
         "Total size of loaded programs.")

@@ -218,7 +218,7 @@ class _Linker:
         piece = self._pieces[segment]
         limit = MAX_CODE if segment is Segment.CODE else MAX_DATA
         if section.alignment > PAGE:
-            raise ElfError(f"section {section.name!r} wants to be aligned to more than a page")
+            raise ElfError(f"section {section.name!r} has an alignment of more than a page")
         padding = -len(piece) % max(section.alignment, 1)
         if len(piece) + padding + section.size > limit:
             raise ElfError(f"the program has more than {limit} bytes of {segment.value}")

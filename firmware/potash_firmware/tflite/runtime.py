@@ -42,6 +42,12 @@ Details: TypeAlias = dict[str, Any]
 Result = TypeVar("Result")
 Left: TypeAlias = Mapping[tuple[int, int], str]
 """Nodes that are not claimed, as `VtaDelegate.begin` takes them."""
+Shape = Sequence[int]
+
+NO_REASON = "it does not say why; there may be too little memory"
+"""The reason if TensorFlow Lite gives none, as its kernels do for memory that they do not get."""
+WITHOUT_MACS = frozenset({"RESHAPE", "EXPAND_DIMS", "SQUEEZE", "SHAPE", "DELEGATE"})
+"""Operators that only change a tensor's shape, and the one that stands for other nodes."""
 
 
 class RefusedError(ModelError):
@@ -268,10 +274,6 @@ def _native(action: Callable[[], Result], delegate: VtaDelegate | None) -> Resul
     return result
 
 
-NO_REASON = "it does not say why; there may be too little memory"
-"""Its kernels have no words for memory that they do not get."""
-
-
 def _sentence(error: Exception) -> str:
     return " ".join(str(error).split()) or NO_REASON
 
@@ -302,12 +304,6 @@ def _size(details: Details, what: str) -> int:
     if width == 0 or np.dtype(details["dtype"]).hasobject:
         raise ModelError(f"the {what} {details['name']!r} is text, which has no fixed size")
     return math.prod(int(extent) for extent in details["shape"]) * width
-
-
-Shape = Sequence[int]
-
-FREE = frozenset({"RESHAPE", "EXPAND_DIMS", "SQUEEZE", "SHAPE", "DELEGATE"})
-"""Operators that only give a tensor another shape, and what stands for other nodes."""
 
 
 def count_macs(interpreter: Any, claimed: Collection[int] = ()) -> int:
@@ -341,7 +337,7 @@ def macs_of(node: Node) -> int:
 
 def macs_of_node(operator: str, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
     """The multiply-accumulate operations of one node, by the shapes of its tensors."""
-    if operator in FREE:
+    if operator in WITHOUT_MACS:
         return 0
     products = _PRODUCTS.get(operator)
     if products is not None:

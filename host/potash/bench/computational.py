@@ -1,4 +1,4 @@
-"""Compute namespaces, over the drive's socket: executions of a program that returns at once."""
+"""Compute namespaces, over the drive's socket: executions of a program that returns immediately."""
 
 import statistics
 import tempfile

@@ -78,7 +78,7 @@ def find_native() -> Native:
         return Native("clang -O2", (clang,))
     if importlib.util.find_spec("ziglang") is not None:
         return Native("zig cc -O2", (sys.executable, "-m", "ziglang", "cc"))
-    raise PotashError("there is no C compiler to be measured beside: install clang, or ziglang")
+    raise PotashError("no C compiler was found for the baseline: install clang or ziglang")
 
 
 def measure(

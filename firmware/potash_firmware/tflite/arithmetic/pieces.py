@@ -1,12 +1,15 @@
 """Any function of int8 values as a line with bends: floor((sum of lines) / 2^shift), clamped.
 
-The ALU has no tables. But between a result and the next larger integer there is room for a line:
-from each bend it goes on as far as one line is right. With slopes f0, f1, … between bends b1, b2, …
+The ALU has no tables. But the function's values are integers: a line gives one, rounded down, if it
+is between this value and the next larger integer. So one line may be right for many values of x, up
+to a bend, from which on another one is. With slopes f0, f1, … between bends b1, b2, …
 
     y = (f0 * x + (f1 - f0) * max(x, b1) + (f2 - f1) * max(x, b2) + … + c) >> shift
 
-is made of the ALU's operations. The lines that reach furthest are searched for, and the search
-continues from their ends. The result is compared with the function for all 256 values.
+is made of the ALU's operations. For example, x where it is not negative and x / 4, rounded down,
+where it is, are (8192 * x + 24480 * max(x, -1) + 28575) >> 15. The lines that reach furthest are
+searched for, and the search continues from their ends. The result is compared with the function for
+all 256 values.
 """
 
 from collections.abc import Sequence

@@ -3,8 +3,12 @@
 Accumulators are between two known bounds, and the values at which the output changes are known,
 too. A shorter significand, with another constant than half of the last place, may give the same
 output for all of them. It takes fewer instructions, as its products fit into a word sooner, and as
-there is one rounding in place of two. Of the first rounding remains that halves below zero go down:
-one unit of the first rounding is subtracted there.
+there is one rounding in place of two. One effect of the first rounding remains: halves below zero
+go down, for which one unit of the first rounding is subtracted there. For example, the multiplier
+0.1 has the significand 1717986918, of 31 bits. For all x from -1284 to 1274, beyond which outputs
+are clamped, one of 20 bits gives the same outputs:
+
+    (838861 * x + 4718592 - (2^20 where x < 0)) >> 23
 """
 
 from collections.abc import Sequence
@@ -41,6 +45,7 @@ _PIECES = (1, 2, 3, 4)
 _NUDGES = (0, 1, -1, 2, -2)
 """Differences to the shortened significand that are tried."""
 _FEW = 16
+"""Number of channels that are tried before all are."""
 _UNSURE = 4
 """The maximum distance of a step of the output with two roundings from that with one."""
 _HALVINGS = (4, 2, 1, 1)

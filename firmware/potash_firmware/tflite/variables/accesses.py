@@ -30,9 +30,33 @@ Place: TypeAlias = tuple[int, int]
 Name: TypeAlias = tuple[bytes, bytes]
 """Identity of a variable: the name of its container and its own."""
 
+_OTHER_SIZE = "the model reads a variable as a tensor of another size"
+
+_STATEFUL = frozenset(
+    {
+        schema.BuiltinOperator.ASSIGN_VARIABLE,
+        schema.BuiltinOperator.CALL,
+        schema.BuiltinOperator.CALL_ONCE,
+        schema.BuiltinOperator.CUSTOM,
+        schema.BuiltinOperator.DELEGATE,
+        schema.BuiltinOperator.HASHTABLE,
+        schema.BuiltinOperator.HASHTABLE_FIND,
+        schema.BuiltinOperator.HASHTABLE_IMPORT,
+        schema.BuiltinOperator.HASHTABLE_SIZE,
+        schema.BuiltinOperator.MULTINOMIAL,
+        schema.BuiltinOperator.RANDOM_STANDARD_NORMAL,
+        schema.BuiltinOperator.RANDOM_UNIFORM,
+        schema.BuiltinOperator.READ_VARIABLE,
+        schema.BuiltinOperator.STABLEHLO_CUSTOM_CALL,
+        schema.BuiltinOperator.STABLEHLO_RNG_BIT_GENERATOR,
+        schema.BuiltinOperator.VAR_HANDLE,
+    }
+)
+"""Operators with resources, with random numbers, and of which nothing is known."""
+
 
 class Operator(NamedTuple):
-    """One of a graph."""
+    """An operator of a graph."""
 
     code: int
     inputs: tuple[int, ...]
@@ -150,9 +174,6 @@ def _name(operator: Table) -> Name:
     return container, own
 
 
-_OTHER_SIZE = "the model reads a variable as a tensor of another size"
-
-
 class Assigned(NamedTuple):
     """A tensor of the first graph that a variable is set to, and the elements that it must have."""
 
@@ -206,29 +227,6 @@ def _elements(tensor: Any) -> int:
 def _is_open(tensor: Any) -> bool:
     """True if TensorFlow Lite gives the tensor the size of the variable."""
     return any(tensor.ShapeSignature(at) < 0 for at in range(tensor.ShapeSignatureLength()))
-
-
-_STATEFUL = frozenset(
-    {
-        schema.BuiltinOperator.ASSIGN_VARIABLE,
-        schema.BuiltinOperator.CALL,
-        schema.BuiltinOperator.CALL_ONCE,
-        schema.BuiltinOperator.CUSTOM,
-        schema.BuiltinOperator.DELEGATE,
-        schema.BuiltinOperator.HASHTABLE,
-        schema.BuiltinOperator.HASHTABLE_FIND,
-        schema.BuiltinOperator.HASHTABLE_IMPORT,
-        schema.BuiltinOperator.HASHTABLE_SIZE,
-        schema.BuiltinOperator.MULTINOMIAL,
-        schema.BuiltinOperator.RANDOM_STANDARD_NORMAL,
-        schema.BuiltinOperator.RANDOM_UNIFORM,
-        schema.BuiltinOperator.READ_VARIABLE,
-        schema.BuiltinOperator.STABLEHLO_CUSTOM_CALL,
-        schema.BuiltinOperator.STABLEHLO_RNG_BIT_GENERATOR,
-        schema.BuiltinOperator.VAR_HANDLE,
-    }
-)
-"""Operators with resources, with random numbers, and of which nothing is known."""
 
 
 def keeps_state(model: bytes) -> bool:

@@ -89,7 +89,7 @@ def nvme(
 def cp(patterns: tuple[str, ...], pairs: int, seconds: float) -> None:
     """Measure executions of a program in a compute namespace.
 
-    The program returns at once. Latency is the median time from the doorbell to the completion.
+    The program returns immediately. Latency is the median time from the doorbell to the completion.
     Programs whose name contains -ranges- have two memory ranges.
     """
     names = _chosen(patterns, computational_bench.NAMES)

@@ -20,7 +20,7 @@ class DriveInfo(NamedTuple):
         Positive, "Number of superblocks, equal to the number of blocks of a plane."
     ]
     superblock: Annotated[Positive, "Size of a superblock in bytes."]
-    program_unit: Annotated[Positive, "Bytes that a die programs at once."]
+    program_unit: Annotated[Positive, "Bytes that a die programs in one operation."]
     idle_read_us: Annotated[
         Sequence[float], "Latency of a 4 KiB read of the idle drive in microseconds, by page type."
     ]
