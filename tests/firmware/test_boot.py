@@ -21,7 +21,6 @@ from potash_firmware.mailbox.messages import Alive, Ping, Request, WriteBack
 from potash_firmware.rpu.accelerators import apu_link
 from potash_firmware.rpu.features.persistence import SHUTDOWN
 from potash_firmware.rpu.logs import health
-from potash_firmware.rpu.logs.errors import ErrorLog
 from pyvfio_user import server
 from support.nvme_host import CC
 from support.vfio_user import QEMU_VERSION, VERSION, RawClient, command, open_descriptors
@@ -244,14 +243,13 @@ def test_a_sidecar_that_cannot_be_used_is_as_an_empty_one(
     earlier = Sidecar(sidecar)
     earlier.put(health.SECTION, {"reads": 5})
     earlier.save()
-    restore = health.Health.restore
+    load = health.Health.load
 
-    def fail(self: health.Health, state: health.SavedHealth | None, errors: ErrorLog) -> None:
-        restore(self, state, errors)
-        if state is not None:
-            raise OverflowError
+    def fail(self: health.Health, saved: health.SavedHealth) -> None:
+        load(self, saved)
+        raise OverflowError
 
-    monkeypatch.setattr(health.Health, "restore", fail)
+    monkeypatch.setattr(health.Health, "load", fail)
     with boot.Device(tmp_path / "s", {1: media}, media, sidecar=sidecar):
         processes[-1].gone = True
     assert "counters and saved features start anew" in caplog.text

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.file import FileMedia
 from potash_device.media.shapes import NamespaceShape
-from potash_device.media.sidecar import SIDECAR_SIZE
+from potash_device.media.sidecar import SIDECAR_SIZE, Sidecar
 from potash_device.media.store import MemoryMedia
 from potash_firmware.rpu.features.table import Limits
 from potash_firmware.rpu.features.values import Features
@@ -458,7 +458,8 @@ def features_of_one_namespace() -> Features:
         blocks={1: 100, 2: 100}.__getitem__,
         knows_deallocated={1: True, 2: False}.__getitem__,
     )
-    return Features(limits, clock=lambda: 0.0)
+    sidecar = Sidecar(MemoryMedia.create(SIDECAR_SIZE))
+    return Features(limits, sidecar, clock=lambda: 0.0)
 
 
 def test_errors_of_deallocated_blocks_are_each_namespace_s_own() -> None:

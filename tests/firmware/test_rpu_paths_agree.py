@@ -108,7 +108,7 @@ class Drive:
         return {
             "memory": bytes(self.host.memory.view[DATA:MEMORY]),
             "media": [bytes(_content(media)) for media in self.host.media.values()],
-            "health": controller.health.state(controller.errors),
+            "health": controller.health.save(),
             "commands": dict(controller.statistics.commands),
             "errors": dict(controller.statistics.errors),
             "log": controller.errors.encode(),

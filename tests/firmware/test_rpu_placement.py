@@ -348,7 +348,7 @@ def test_a_record_that_makes_no_sense_is_left_out(host: Host, queue: Queue, stat
     placement = host.rpu.controller.placement
     assert placement is not None
     host.sidecar.put(SECTION, state)
-    placement.restore(host.sidecar.get(SECTION))
+    placement.restore()
     assert statistics(host) == (0, 0, 0)
     assert events(host) == []
     assert status(host, queue) == [(one, one, 0, UNIT // PAGE) for one in range(3)]

@@ -65,7 +65,7 @@ def every(request: pytest.FixtureRequest) -> int:
 
 def kept(host: Host) -> object:
     """What outlives a reset."""
-    health = host.rpu.controller.health.state(host.rpu.controller.errors)
+    health = host.rpu.controller.health.save()
     memories = [os.pread(media.fd, media.size, 0) for media in host.media.values()]
     return health, host.flash.images, memories
 

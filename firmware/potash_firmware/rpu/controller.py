@@ -50,6 +50,7 @@ from potash_firmware.rpu.operations.sanitize import Sanitizing
 from potash_firmware.rpu.operations.self_tests import SelfTests
 from potash_firmware.rpu.operations.thermal import Thermal
 from potash_firmware.rpu.outstanding import Outstanding
+from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.placement import Placement
 from potash_firmware.rpu.scheduler import Scheduler, Signal
 from potash_firmware.rpu.settings import RpuSettings
@@ -115,6 +116,7 @@ class Controller:
                     one.csi for one in self.namespaces.every.values() if one.shape.attached
                 },
             ),
+            board.sidecar,
             clock,
         )
         handles = settings.placement.handles if settings.placement else 0
@@ -124,10 +126,10 @@ class Controller:
 
         self.events = AsyncEvents()
         self.errors = ErrorLog()
-        self.health = Health(clock, lambda: self.outstanding.any_io)
+        self.health = Health(board.sidecar, self.errors, clock, lambda: self.outstanding.any_io)
         self.persistent_events = PersistentEvents(board.sidecar, clock, self.timestamp)
         self.changed_namespaces = ChangedNamespaces()
-        self.lba_status = LbaStatus()
+        self.lba_status = LbaStatus(board.sidecar)
         self.alerts = Alerts(
             self.events,
             self.errors,
@@ -155,7 +157,11 @@ class Controller:
         """The reclaim unit handles of a drive with flexible data placement."""
         if settings.placement is not None:
             self.placement = Placement(
-                settings.placement, self.timing, self.namespaces.handles, self.timestamp
+                settings.placement,
+                self.timing,
+                board.sidecar,
+                self.namespaces.handles,
+                self.timestamp,
             )
         self.faults = Faults(
             settings.faults,
@@ -218,23 +224,45 @@ class Controller:
             self.namespaces,
             self.features,
             self.health,
-            self.errors,
             self.critical_warning,
             self.outstanding,
             self.media_work,
         )
         self.telemetry = Telemetry(board.sidecar, lambda: collect(source))
-        self.persistence = Persistence(
-            board.sidecar,
-            self.scheduler,
-            self.features,
-            self.health,
+        states = States(settings.extensions.states if settings.extensions else {}, board.drive)
+        optional = (self.job_time, self.placement)
+        self.parts: tuple[Part, ...] = (
+            self.outstanding,
+            self.write_backs,
+            self.operations,
             self.errors,
+            self.health,
+            self.features,
+            self.events,
+            self.alerts,
             self.persistent_events,
             self.telemetry,
             self.lba_status,
-            self.placement,
-            States(settings.extensions.states if settings.extensions else {}, board.drive),
+            *(part for part in optional if part is not None),
+            states,
+            self.keep_alive,
+            self.thermal,
+            self.firmware,
+            self.compute,
+            self.apu,
+            self.namespaces,
+            self.self_tests,
+            self.sanitizing,
+            self.uncorrectable,
+        )
+        """All parts, in the order in which a reset and a power cycle reach them."""
+        self.persistence = Persistence(
+            board.sidecar,
+            self.scheduler,
+            self.parts,
+            self.health,
+            self.persistent_events,
+            states,
             self.smart_log,
             self.began,
             self.timers,
@@ -245,7 +273,6 @@ class Controller:
             board,
             self.namespaces,
             self.features,
-            self.persistence,
             self.uncorrectable,
             self.failures,
             self.operations,
@@ -259,7 +286,6 @@ class Controller:
             board,
             self.namespaces,
             self.features,
-            self.persistence,
             self.uncorrectable,
             self.operations,
             self.self_tests,
@@ -279,17 +305,6 @@ class Controller:
 
     # Power and resets.
 
-    def power_on(self) -> None:
-        """Restore what has outlived the power cycle; waits for the sidecar."""
-        clean = self.persistence.power_on()
-        for namespace in self.namespaces.zoned:
-            namespace.power_cycled(clean=clean)
-        self.namespaces.protect()
-        self.self_tests.restore()
-        self.sanitizing.restore(clean=clean)
-        self.uncorrectable.restore()
-        self.thermal.update()
-
     def began(self) -> None:
         """Power has come, or a reset is over: an event, but for the first use after power came."""
         if self._unreported:
@@ -303,16 +318,6 @@ class Controller:
                 )
             )
         self._unreported = self._activated = False
-
-    def take_over(self) -> None:
-        """Remember what is on media that another process has used until now."""
-        self.persistence.restore()
-        for namespace in self.namespaces.zoned:
-            namespace.load()
-        self.namespaces.protect()
-        self.self_tests.restore()
-        self.sanitizing.restore(clean=True)
-        self.uncorrectable.restore()
 
     @property
     def unreported(self) -> tuple[bool, bool]:
@@ -331,30 +336,15 @@ class Controller:
         """
         active = self.firmware.active
         self.statistics.resets += 1
-        self.outstanding.clear()
         self.scheduler.held.clear()
-        self.write_backs.hurry()
-        if self.job_time is not None:
-            self.job_time.reset()
-        self.operations.reset()
-        self.events.clear()
-        self.errors.clear()
-        self.persistent_events.release()
-        self.features.reset()
-        self.alerts.reset()
-        self.keep_alive.stop()
-        self.thermal.update()
-        self.firmware.reset()
-        self.compute.reset(next_host=next_host)
-        self.apu.reset(next_host=next_host)
+        for part in self.parts:
+            part.reset(next_host=next_host)
         if next_host:
             # A host may reset as often as it likes; what is in a BAR it changes without a command.
             self._renew_memory(bar_alone=self._memory_is_new)
             self._memory_is_new = True
             self._memory_may_change = bool(self.compute.executions or self.media_work.unfinished)
             self.board.trace.recent.clear()
-            self.telemetry.forget_host()
-        self.self_tests.reset()
         self._unreported = True
         self._activated |= self.firmware.active != active
 
@@ -440,9 +430,9 @@ class Controller:
     def smart_log(self) -> SmartLog:
         warning = self.critical_warning()
         if self.timing is None:
-            return self.health.log(self.errors, warning)
+            return self.health.log(warning)
         wear = self.timing.drive.wear
-        return self.health.log(self.errors, warning, wear.available_spare, wear.percentage_used)
+        return self.health.log(warning, wear.available_spare, wear.percentage_used)
 
     def _memory(self, nsid: int) -> Shared | None:
         """The memory namespaces that programs of compute namespaces can reach."""

@@ -18,6 +18,7 @@ from potash_device.media.errors import MediaError
 from potash_device.media.shapes import replace_file
 from potash_device.saved import read_json
 from potash_firmware.extensions import MOST_STATE_BYTES, DriveState, ExtensionError
+from potash_firmware.rpu.part import Part
 from potash_wire.structures import Buffer
 
 log = logging.getLogger(__name__)
@@ -26,21 +27,22 @@ MOST_BYTES = 2 * MOST_STATE_BYTES
 """Bytes of a file, which may be written with other spaces than those that are counted."""
 
 
-class States:
+class States(Part):
     """The states of one drive, which are kept in a file of `drive`, if it has files."""
+
+    changes = 0
+    """Grows with each step of an extension, which may change a value."""
 
     def __init__(self, declared: Mapping[str, DriveState[Any]], drive: Drive) -> None:
         self.declared = declared
         self.values = {name: one.default() for name, one in declared.items()}
-        self.changes = 0
-        """Grows with each step of an extension, which may change a value."""
         self._drive = drive
         self._encoded: dict[str, list[Any]] = {}
         """Version, source and value, by name."""
         self._written: dict[str, list[Any]] | None = None
         self._saving = threading.Lock()
 
-    def restore(self) -> None:
+    def restore(self, *, clean: bool | None = None) -> None:
         """Have the values of the file. Raises ExtensionError if these extensions do not declare
         them, and MediaError."""
         path = self._drive.extension_states

@@ -228,7 +228,7 @@ class Rpu:
 
     def power_on(self) -> None:
         """Load the state of the last power cycle. Blocks until the sidecar is read."""
-        self.controller.power_on()
+        self._persistence.power_on()
 
     def power_off(self, *, clean: bool) -> None:
         """Flush everything to stable storage; `clean` unless something has failed. Blocks."""
@@ -367,7 +367,7 @@ class Rpu:
         self._interrupts.clear()
 
     def _host_is_dead(self) -> None:
-        self._keep_alive.stop()
+        self._keep_alive.reset()
         self.controller.errors.add_event(Status.KEEP_ALIVE_TIMER_EXPIRED)
         self.lifecycle.fail("the host has sent no Keep Alive command in time")
 

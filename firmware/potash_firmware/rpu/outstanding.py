@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from nvme_spec.opcodes import AdminOpcode
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.rpu.command import Command
+from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.scheduler import Signal, Task, Wait
 
 _EVENT_REQUEST = int(AdminOpcode.ASYNCHRONOUS_EVENT_REQUEST)
@@ -38,7 +39,7 @@ class CommandTask(Task):
     identifiers to other commands (SPDK does)."""
 
 
-class Outstanding:
+class Outstanding(Part):
     """Waiting commands, in the order in which they began to wait, and by queue and identifier."""
 
     def __init__(self) -> None:
@@ -102,7 +103,7 @@ class Outstanding:
             found = next((one for one in queue.values() if one.command.entry.cid == cid), None)
         return found
 
-    def clear(self) -> None:
+    def reset(self, *, next_host: bool = False) -> None:
         """End all of them, unanswered; the last first, so that none goes on in place of another."""
         tasks = list(self.all)
         self.all.clear()

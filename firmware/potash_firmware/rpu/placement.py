@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, TypedDict
 
 from nvme_spec import placement
 from nvme_spec.status import NvmeError, Status
+from potash_device.media.sidecar import Sidecar
 from potash_device.saved import Number, Section
+from potash_firmware.rpu.part import Part
 from potash_wire.records import U8, U16, U32
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ class PlacementSettings:
             raise ValueError("a reclaim unit has at least 1M, in whole pages of 4096 bytes")
 
 
-class Placement:
+class Placement(Part):
     """The reclaim unit handles of one drive.
 
     `lists` gives the placement handles of a namespace: the reclaim unit handle of each placement
@@ -68,12 +70,14 @@ class Placement:
         self,
         settings: PlacementSettings,
         timing: ModelledTime | None,
+        sidecar: Sidecar,
         lists: Callable[[int], Sequence[int]],
         timestamp: Callable[[], int],
     ) -> None:
         self.handles = settings.handles
         self.unit = settings.unit if timing is None else timing.superblock
         self._timing = timing
+        self._sidecar = sidecar
         self._lists = lists
         self._timestamp = timestamp
         self._written = 0
@@ -160,9 +164,8 @@ class Placement:
 
     # Saved state.
 
-    def state(self) -> SavedPlacement:
-        """The record for `restore`."""
-        return {
+    def record(self) -> None:
+        saved: SavedPlacement = {
             "written": self._written,
             "moved": self.media_written,
             "erased": self.erased,
@@ -170,9 +173,11 @@ class Placement:
             "enabled": [sorted(one) for one in self.enabled],
             "events": [one[:] for one in self.host_events],
         }
+        self._sidecar.put(SECTION, saved)
 
-    def restore(self, state: SavedPlacement | None) -> None:
-        """Go on from what was remembered, as far as that makes sense."""
+    def restore(self, *, clean: bool | None = None) -> None:
+        """Go on from what was recorded, as far as that makes sense."""
+        state = self._sidecar.get(SECTION)
         if state is None:
             return
         self._written = state.get("written", 0)

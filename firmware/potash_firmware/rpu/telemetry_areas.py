@@ -7,7 +7,6 @@ from nvme_spec.logs import CriticalWarning
 from nvme_spec.registers import Register
 from potash_device.board import Board
 from potash_firmware.rpu.features.values import Features
-from potash_firmware.rpu.logs.errors import ErrorLog
 from potash_firmware.rpu.logs.health import Health
 from potash_firmware.rpu.logs.telemetry import Areas
 from potash_firmware.rpu.media_work import MediaWork
@@ -27,7 +26,6 @@ class TelemetrySource:
     namespaces: Namespaces
     features: Features
     health: Health
-    errors: ErrorLog
     warning: Callable[[], CriticalWarning]
     outstanding: Outstanding
     media_work: MediaWork
@@ -74,7 +72,7 @@ def _state(source: TelemetrySource) -> dict[str, object]:
                 ("CC", Register.CC), ("CSTS", Register.CSTS), ("AQA", Register.AQA)
             )
         },
-        "health": source.health.state(source.errors),
+        "health": source.health.save(),
         "critical_warning": int(source.warning()),
         "outstanding": len(source.outstanding),
         "unfinished_media_work": len(source.media_work.unfinished),

@@ -40,6 +40,7 @@ from potash_firmware.mailbox.shared import SLOTS
 from potash_firmware.rpu.accelerators.engines import Engines
 from potash_firmware.rpu.command import Command
 from potash_firmware.rpu.deadlines import NO_TIMER, Deadlines, Timer
+from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.scheduler import Signal, Steps, Wait
 from potash_firmware.rpu.transfer import Transfer
 
@@ -84,7 +85,7 @@ class Slot:
             self._free(self.number)
 
 
-class ApuLink:
+class ApuLink(Part):
     """Requests in flight, free slots, and the port while an APU is there."""
 
     def __init__(self, buffers: SharedBuffers, timers: Deadlines) -> None:

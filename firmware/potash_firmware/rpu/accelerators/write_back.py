@@ -27,6 +27,7 @@ from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
 from potash_firmware.rpu.operations.sanitize import Sanitizing
+from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.protection.request import ProtectionRequest
 from potash_firmware.rpu.scheduler import Scheduler, Steps
 from potash_firmware.rpu.statistics import Statistics
@@ -88,7 +89,7 @@ class _Work:
 
 
 @dataclass(eq=False, repr=False)
-class WriteBacks:
+class WriteBacks(Part):
     """The write-backs in flight for the APU that is running."""
 
     apu: ApuLink
@@ -264,7 +265,7 @@ class WriteBacks:
         work = self._not_due.pop(timer)
         self._answer(work.tag, work.error, work.modelled)
 
-    def hurry(self) -> None:
+    def reset(self, *, next_host: bool = False) -> None:
         """Answer what is not due, as a reset waits for that."""
         for timer in list(self._not_due):
             timer.cancel()

@@ -53,7 +53,8 @@ def set_features(controller: Controller, command: Command) -> Steps:
     _AFTER.get(fields.fid, _nothing)(controller)
     if not (fields.save or feature.persistent):
         return result
-    save = controller.persistence.save_features()
+    controller.features.put_saved()
+    save = controller.board.sidecar.save
     if fields.fid == FeatureId.NAMESPACE_WRITE_PROTECTION:
         save = yield from _flushed_before(controller, nsids, save)
     try:

@@ -15,6 +15,7 @@ from potash_firmware.rpu.compute.engine import Execution, ProgramEngine
 from potash_firmware.rpu.compute.programs import Programs
 from potash_firmware.rpu.compute.ranges import Memory, RangeSets
 from potash_firmware.rpu.compute.runs import Runs
+from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.scheduler import Scheduler
 from potash_firmware.rpu.settings import ComputeSettings
 from potash_firmware.rpu.transfer import Transfer
@@ -36,7 +37,7 @@ class ComputeState:
 
 
 @dataclass(eq=False, repr=False)
-class Compute:
+class Compute(Part):
     """The state of all compute namespaces of a drive, by namespace identifier, made when it is
     needed."""
 
@@ -97,7 +98,7 @@ class Compute:
             state.programs.clear()
             self.engine.close(nsid)
 
-    def reset(self, *, next_host: bool) -> None:
+    def reset(self, *, next_host: bool = False) -> None:
         """The session is over; the `next_host` is to find nothing of this one's."""
         for state in self._states.values():
             state.runs.reset()

@@ -10,7 +10,7 @@ Source: NVM Express Base Specification 2.0, section 5.16.1.3 (SMART / Health Inf
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nvme_spec.logs import SmartLog
@@ -18,18 +18,11 @@ from nvme_spec.persistent_events import HardwareError, HardwareErrorCode, SmartS
 from potash_device.media.errors import MediaError
 from potash_device.media.sidecar import Sidecar
 from potash_device.saved import Section
-from potash_firmware.rpu import placement as placements
 from potash_firmware.rpu.deadlines import NO_TIMER, Deadlines, Timer
 from potash_firmware.rpu.extension_state import States
-from potash_firmware.rpu.features import values
-from potash_firmware.rpu.features.values import Features
-from potash_firmware.rpu.logs import health, namespaces
-from potash_firmware.rpu.logs.errors import ErrorLog
 from potash_firmware.rpu.logs.health import SAMPLE, Health
-from potash_firmware.rpu.logs.namespaces import LbaStatus
 from potash_firmware.rpu.logs.persistent_events import PersistentEvents
-from potash_firmware.rpu.logs.telemetry import Telemetry
-from potash_firmware.rpu.placement import Placement
+from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.scheduler import Scheduler, Steps
 
 log = logging.getLogger(__name__)
@@ -59,13 +52,9 @@ class Persistence:
 
     sidecar: Sidecar
     scheduler: Scheduler
-    features: Features
+    parts: Sequence[Part]
     health: Health
-    errors: ErrorLog
     events: PersistentEvents
-    telemetry: Telemetry
-    lba_status: LbaStatus
-    placement: Placement | None
     states: States
     smart: Callable[[], SmartLog]
     began: Callable[[], None]
@@ -82,26 +71,15 @@ class Persistence:
     saving: bool = False
     """A record is being written."""
 
-    def restore(self) -> None:
-        """Remember, as the sidecar has it. Raises ExtensionError where it has the state of an
-        extension that is not loaded."""
-        self.health.restore(self.sidecar.get(health.SECTION), self.errors)
-        saved = self.sidecar.get(values.SECTION)
-        self.features.restore(saved or [])
-        self.events.restore()
-        self.telemetry.restore()
-        self.lba_status.restore(self.sidecar.get(namespaces.SECTION))
-        if self.placement is not None:
-            self.placement.restore(self.sidecar.get(placements.SECTION))
-        self.states.restore()
-
-    def power_on(self) -> bool:
-        """Remember, and count this power cycle; whether the last one ended as it should."""
+    def power_on(self) -> None:
+        """Read what was recorded, and count this power cycle. Raises ExtensionError where there is
+        the state of an extension that is not loaded."""
         self._due = self.clock() + INTERVAL
-        self.restore()
-        shutdown = self.sidecar.get(SHUTDOWN)
+        clean = self.sidecar.get(SHUTDOWN) is not False
+        for part in self.parts:
+            part.restore(clean=clean)
         self.health.power_cycles += 1
-        if shutdown is False:
+        if not clean:
             self.health.unsafe_shutdowns += 1
             self.events.add(HardwareError(code=HardwareErrorCode.UNSAFE_SHUTDOWN))
             log.warning("the drive was not shut down before its power went")
@@ -110,7 +88,6 @@ class Persistence:
         self.sidecar.put(SHUTDOWN, False)
         self._record()
         self._try_to_save()
-        return shutdown is not False
 
     def power_off(self, *, clean: bool) -> None:
         """The last record; `clean` when everything acknowledged is on stable storage."""
@@ -146,12 +123,6 @@ class Persistence:
         self._record()
         self._try_to_save()
 
-    def save_features(self) -> Callable[[], None]:
-        """A function to be called, where it may wait, to store the saved values. It raises
-        MediaError."""
-        self.sidecar.put(values.SECTION, self.features.saved_values())
-        return self.sidecar.save
-
     def hurry(self) -> None:
         """Something is worth a record soon."""
         self._due, self._changed = min(self._due, self.clock() + EVENT_INTERVAL), True
@@ -179,9 +150,8 @@ class Persistence:
             self.scheduler.start(self._save())
 
     def _activity(self) -> int:
-        """Changes with every counter that is worth a record."""
-        counted = self.health.reads + self.health.writes + self.errors.count
-        return counted + self.events.added + self.telemetry.changes + self.states.changes
+        """Changes with everything that is worth a record."""
+        return sum(part.changes for part in self.parts)
 
     def _snapshot(self) -> None:
         """The health log as it is now, among the persistent events."""
@@ -192,11 +162,8 @@ class Persistence:
         self._recorded, self._changed = self._activity(), False
         self._due = self.clock() + INTERVAL
         self._schedule()
-        self.sidecar.put(health.SECTION, self.health.state(self.errors))
-        self.sidecar.put(namespaces.SECTION, self.lba_status.generation)
-        if self.placement is not None:
-            self.sidecar.put(placements.SECTION, self.placement.state())
-        self.states.record()
+        for part in self.parts:
+            part.record()
 
     def _save(self) -> Steps[None]:
         self.saving = True

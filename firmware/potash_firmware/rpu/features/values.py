@@ -23,8 +23,10 @@ from nvme_spec.features import (
     VolatileWriteCache,
 )
 from nvme_spec.status import NvmeError, Status
+from potash_device.media.sidecar import Sidecar
 from potash_device.saved import Number, Section
 from potash_firmware.rpu.features.table import FEATURES, Feature, Limits, Value, refuse
+from potash_firmware.rpu.part import Part
 from potash_wire.records import U8, U32
 
 log = logging.getLogger(__name__)
@@ -62,11 +64,12 @@ class SavedFeatures(NamedTuple):
     timestamp: Number
 
 
-class Features:
+class Features(Part):
     """The values of one controller's features; `clock` gives seconds."""
 
-    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
+    def __init__(self, limits: Limits, sidecar: Sidecar, clock: Callable[[], float]) -> None:
         self._limits = limits
+        self._sidecar = sidecar
         self._clock = clock
         self.rows: Mapping[int, Feature] = FEATURES
         """Every feature of the drive."""
@@ -92,7 +95,7 @@ class Features:
             raise refuse(f"there is no feature {fid:#x}")
         return feature
 
-    def reset(self) -> None:
+    def reset(self, *, next_host: bool = False) -> None:
         """Back to what was saved, or else to the defaults."""
         self._values = dict(self._saved)
         self._reset_at = self._timestamp_since = self._clock()
@@ -145,12 +148,16 @@ class Features:
     # Saved values.
 
     def saved_values(self) -> list[list[int | str]]:
-        """Values that outlive a power cycle, for `restore`."""
+        """Values that outlive a power cycle, as the sidecar has them."""
         return [_record(key, value) for key, value in self._saved.items()]
 
-    def restore(self, saved: Sequence[SavedValue]) -> None:
-        """Take what `saved_values` gave before a power cycle, without what makes no sense."""
-        for fid, _, nsid, dword, data in saved:
+    def put_saved(self) -> None:
+        """Put the saved values into the sidecar, for its next write."""
+        self._sidecar.put(SECTION, self.saved_values())
+
+    def restore(self, *, clean: bool | None = None) -> None:
+        """Have the saved values, without those that make no sense."""
+        for fid, _, nsid, dword, data in self._sidecar.get(SECTION) or ():
             self._restore_one(fid, dword, nsid, data)
         self.reset()
 

@@ -20,6 +20,7 @@ from nvme_spec.identify.capabilities import Oaes
 from nvme_spec.logs import AsyncEvent
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.rpu.logs.errors import ErrorLog
+from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.scheduler import Signal
 
 REQUEST_LIMIT = 4
@@ -29,7 +30,7 @@ QUEUE_LIMIT = 64
 """Events queued while nobody asks; the log pages hold what does not fit."""
 
 
-class AsyncEvents:
+class AsyncEvents(Part):
     """The events of one controller and the requests that wait for them."""
 
     def __init__(self) -> None:
@@ -39,7 +40,7 @@ class AsyncEvents:
         self._silent: dict[int, AsyncEvent] = {}
         """The event of each type whose log page the host has to read first."""
 
-    def clear(self) -> None:
+    def reset(self, *, next_host: bool = False) -> None:
         self._requests.clear()
         self.queued.clear()
         self._silent.clear()
@@ -151,7 +152,7 @@ _HEALTH = {
 
 
 @dataclass(eq=False, repr=False)
-class Alerts:
+class Alerts(Part):
     """The alerts of one controller. Each call says whether the event is to reach the host.
 
     `configuration` gives the Asynchronous Event Configuration, `warning` the critical warnings.
@@ -163,7 +164,7 @@ class Alerts:
     warning: Callable[[], logs.CriticalWarning]
     _warned: logs.CriticalWarning = field(default_factory=lambda: logs.CriticalWarning(0))
 
-    def reset(self) -> None:
+    def reset(self, *, next_host: bool = False) -> None:
         """A new session is notified again of what still deserves a warning."""
         self._warned = logs.CriticalWarning(0)
 

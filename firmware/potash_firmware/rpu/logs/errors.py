@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from nvme_spec import logs
 from nvme_spec.status import NvmeError, Status
 from potash_firmware.rpu.command import Command
+from potash_firmware.rpu.part import Part
 
 ERROR_LOG_ENTRIES = 64
 """Entries stored; ELPE in Identify Controller is one less, being 0's based."""
@@ -36,14 +37,14 @@ _HOST_WANTED_IT = frozenset({Status.ABORT_REQUESTED, Status.SQ_DELETION_ABORTED}
 """Ways to end a command that are no error."""
 
 
-class ErrorLog:
+class ErrorLog(Part):
     """The newest errors, and how many there have been in the drive's life."""
 
     def __init__(self) -> None:
         self.count = 0
         self._entries: deque[logs.ErrorLogEntry] = deque(maxlen=ERROR_LOG_ENTRIES)
 
-    def clear(self) -> None:
+    def reset(self, *, next_host: bool = False) -> None:
         """A controller reset removes the entries of commands, which nobody remembers any more.
 
         What was no command's stays: it may be why there was a reset.

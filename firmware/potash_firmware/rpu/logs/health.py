@@ -8,8 +8,10 @@ from typing import Annotated, TypedDict
 
 from nvme_spec.logs import SMART_DATA_UNIT, CriticalWarning, ErrorLogEntry, SmartLog
 from nvme_spec.persistent_events import PowerOnOrReset
+from potash_device.media.sidecar import Sidecar
 from potash_device.saved import LARGEST_NUMBER, Section, counts, limited
 from potash_firmware.rpu.logs.errors import ErrorLog
+from potash_firmware.rpu.part import Part
 from potash_wire.records import Range
 
 TEMPERATURE = 313
@@ -50,13 +52,21 @@ SECTION: Section[SavedHealth] = Section("health", SavedHealth)
 """The section of the sidecar with the saved counters."""
 
 
-class Health:
+class Health(Part):
     """Counters of the drive's life, as far as it is remembered.
 
     `waiting` says whether an I/O command is outstanding.
     """
 
-    def __init__(self, clock: Callable[[], float], waiting: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        sidecar: Sidecar,
+        errors: ErrorLog,
+        clock: Callable[[], float],
+        waiting: Callable[[], bool],
+    ) -> None:
+        self._sidecar = sidecar
+        self._errors = errors
         self.bytes_read = self.bytes_written = 0
         self.reads = self.writes = 0
         self.media_errors = 0
@@ -116,22 +126,31 @@ class Health:
     def power_on_hours(self) -> int:
         return int(self.power_on_seconds / HOUR)
 
-    def state(self, errors: ErrorLog) -> dict[str, int]:
-        counters = {name: int(getattr(self, name)) for name in _COUNTERS}
-        return {**counters, "power_on_seconds": self.power_on_seconds, "errors": errors.count}
+    @property
+    def changes(self) -> int:
+        return self.reads + self.writes + self._errors.count
 
-    def restore(self, state: SavedHealth | None, errors: ErrorLog) -> None:
-        """Go on from what was remembered; what is no counter there begins at zero."""
-        if state is None:
-            return
+    def save(self) -> dict[str, int]:
+        counters = {name: int(getattr(self, name)) for name in _COUNTERS}
+        errors = self._errors.count
+        return {**counters, "power_on_seconds": self.power_on_seconds, "errors": errors}
+
+    def load(self, saved: SavedHealth) -> None:
+        """Go on from saved counters; those that are missing begin at zero."""
         for name in _COUNTERS:
-            setattr(self, name, state.get(name, 0))
-        self._seconds_before = state.get("power_on_seconds", 0)
-        errors.count = state.get("errors", 0)
+            setattr(self, name, saved.get(name, 0))
+        self._seconds_before = saved.get("power_on_seconds", 0)
+        self._errors.count = saved.get("errors", 0)
+
+    def restore(self, *, clean: bool | None = None) -> None:
+        if (saved := self._sidecar.get(SECTION)) is not None:
+            self.load(saved)
+
+    def record(self) -> None:
+        self._sidecar.put(SECTION, self.save())
 
     def log(
         self,
-        errors: ErrorLog,
         warning: CriticalWarning,
         available_spare: int = 100,
         percentage_used: int = 0,
@@ -152,7 +171,7 @@ class Health:
             power_on_hours=self.power_on_hours,
             unsafe_shutdowns=self.unsafe_shutdowns,
             media_errors=self.media_errors,
-            error_log_entries=errors.count,
+            error_log_entries=self._errors.count,
             # These do not wrap.
             warning_temperature_time=limited(
                 SmartLog.warning_temperature_time, int(self.warning_temperature_time / MINUTE)

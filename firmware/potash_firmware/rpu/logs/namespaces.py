@@ -16,7 +16,9 @@ from nvme_spec.logs import (
     LbaStatusLog,
 )
 from nvme_spec.ranges import LbaStatusAction
+from potash_device.media.sidecar import Sidecar
 from potash_device.saved import Section, fits
+from potash_firmware.rpu.part import Part
 
 NSID_SIZE = 4
 LBA_RANGE_LIMIT = 1 << 32
@@ -55,22 +57,24 @@ Ranges = Sequence[tuple[int, int]]
 """First block and number of blocks of each, in ascending order."""
 
 
-class LbaStatus:
+class LbaStatus(Part):
     """The LBA Status Information log: which blocks of which namespaces cannot be read.
 
     A host that reads it in pieces gets pieces of one log: a new one is made for offset 0.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sidecar: Sidecar) -> None:
+        self._sidecar = sidecar
         self.generation = 0
         """Grows when there are blocks that the host has not read of."""
         self._known: set[tuple[int, int, int]] = set()
         self._log = b""
 
-    def restore(self, generation: int | None) -> None:
-        """Go on from what was remembered."""
-        if generation is not None:
-            self.generation = generation
+    def restore(self, *, clean: bool | None = None) -> None:
+        self.generation = self._sidecar.get(SECTION) or self.generation
+
+    def record(self) -> None:
+        self._sidecar.put(SECTION, self.generation)
 
     def read(self, bad: Mapping[int, Ranges], offset: int) -> bytes:
         """The log page, of the blocks that are `bad` in each namespace."""

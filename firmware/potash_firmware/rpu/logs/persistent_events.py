@@ -15,6 +15,7 @@ from nvme_spec import persistent_events
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.sidecar import Sidecar
 from potash_device.saved import Section
+from potash_firmware.rpu.part import Part
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ SUPPORTED = frozenset(persistent_events.PersistentEventType) - {
 
 
 @dataclass(eq=False, repr=False)
-class PersistentEvents:
+class PersistentEvents(Part):
     """The events of one controller, and the reporting context while there is one.
 
     `timestamp` gives the Timestamp feature's value, as its structure is laid out in memory.
@@ -52,8 +53,7 @@ class PersistentEvents:
     sidecar: Sidecar
     clock: Callable[[], float]
     timestamp: Callable[[], int]
-    added: int = 0
-    """Grows with each event, for those that keep it."""
+    changes: int = 0
     on_add: Callable[[], None] = lambda: None
     _events: deque[bytes] = field(default_factory=deque)
     _size: int = 0
@@ -61,7 +61,7 @@ class PersistentEvents:
     _context: bytes | None = None
     _generation: int = 0
 
-    def restore(self) -> None:
+    def restore(self, *, clean: bool | None = None) -> None:
         """Have what was stored, and nothing else."""
         self._events.clear()
         self._size = 0
@@ -82,7 +82,7 @@ class PersistentEvents:
             el=len(data),
         )
         self._keep(bytes(header) + bytes(data))
-        self.added += 1
+        self.changes += 1
         self.sidecar.put(SECTION, base64.b64encode(b"".join(self._events)).decode())
         self.on_add()
 
@@ -133,7 +133,10 @@ class PersistentEvents:
         return bytes(held)
 
     def release(self) -> None:
-        """The host has read what it wanted, or a reset has ended its session."""
+        """The host has read what it wanted."""
+        self._context = None
+
+    def reset(self, *, next_host: bool = False) -> None:
         self._context = None
 
 

@@ -17,6 +17,7 @@ from typing import Annotated, NamedTuple, TypedDict
 from nvme_spec.logs import TELEMETRY_BLOCK_SIZE, LogPage, TelemetryHeader
 from potash_device.media.sidecar import Sidecar
 from potash_device.saved import Section, fits
+from potash_firmware.rpu.part import Part
 
 log = logging.getLogger(__name__)
 
@@ -65,19 +66,18 @@ NOTHING = Capture()
 
 
 @dataclass(eq=False, repr=False)
-class Telemetry:
+class Telemetry(Part):
     """The telemetry logs of one controller; `collect` gives what is captured."""
 
     sidecar: Sidecar
     collect: Callable[[], Areas]
     changes: int = 0
-    """Grows with what is to be stored."""
 
     def __post_init__(self) -> None:
         self._host = self._controller = NOTHING
         self._host_generation = self._controller_generation = 0
 
-    def restore(self) -> None:
+    def restore(self, *, clean: bool | None = None) -> None:
         section = self.sidecar.get(SECTION)
         if section is None:
             return
@@ -91,9 +91,9 @@ class Telemetry:
         self._host_generation = self._host_generation + 1 & 0xFF
         self._keep()
 
-    def forget_host(self) -> None:
-        """Remove the data that the host had captured, which the next host must not read."""
-        self._host = NOTHING
+    def reset(self, *, next_host: bool = False) -> None:
+        if next_host:
+            self._host = NOTHING
 
     def capture(self, reason: str) -> bool:
         """Something has gone wrong. False while an earlier capture has not been read."""

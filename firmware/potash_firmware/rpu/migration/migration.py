@@ -265,7 +265,8 @@ class Migration:
             loadable.fill(controller)
             self._board.sidecar.load()
             self._board.flash.load()
-            controller.take_over()
+            for part in controller.parts:
+                part.restore()
             loadable.load(controller, self._lifecycle, self._commands)
             loadable.load_lasting(controller)
         except Exception as error:  # noqa: BLE001 - see _refused
@@ -307,7 +308,7 @@ class Migration:
                 board.drive.let_go()
                 raise MediaError(errno.ESTALE, "another device has used the drive since")
             board.flash.load()
-            self._controller.power_on()
+            self._controller.persistence.power_on()
         self.owns_media = True
 
     def _pause(self) -> None:

@@ -122,7 +122,6 @@ def save(
     board = controller.board
     board.interrupts.hold(interrupts.held)
     events, silent = controller.events.save()
-    health = controller.health.state(controller.errors)
     drive = SavedDrive(
         identity=_identity(controller),
         namespaces=_namespaces(controller),
@@ -139,7 +138,7 @@ def save(
         silent=silent,
         warned=int(controller.alerts.warned),
         errors=controller.errors.save(),
-        health=tuple(health.items()),
+        health=tuple(controller.health.save().items()),
         changed_namespaces=controller.changed_namespaces.save(),
         changed_zones=tuple(
             (one.nsid, tuple(sorted(one.zones.changed)[: MOST_CHANGED_ZONES + 1]))
@@ -253,7 +252,7 @@ class Loadable:
         slots = {1, *firmware.flash.images}  # without images that were damaged
         firmware.active = drive.active_slot if drive.active_slot in slots else 1
         firmware.next = drive.next_slot if drive.next_slot in slots else None
-        controller.health.restore(self.health, controller.errors)
+        controller.health.load(self.health)
         controller.thermal.update()
         controller.persistence.states.load(self.states)
 

@@ -20,6 +20,7 @@ from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.namespaces.memory import ComputeNamespace, MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.zoned import ZonedNamespace
+from potash_firmware.rpu.part import Part
 
 CONTROLLER_ID = 0
 """CNTLID of the one controller that namespaces are attached to."""
@@ -32,7 +33,7 @@ COMPUTATIONAL = frozenset({CommandSet.NVM, CommandSet.MEMORY, CommandSet.COMPUTE
 ZONED = frozenset({CommandSet.NVM, CommandSet.ZONED})
 
 
-class Namespaces:
+class Namespaces(Part):
     """The namespaces of one drive."""
 
     def __init__(self, board: Board, features: Features, handles: int = 0) -> None:
@@ -122,6 +123,15 @@ class Namespaces:
             for nsid, one in self.every.items()
             if one.shape.attached and one.csi in self.enabled and nsid not in self._withdrawn
         }
+
+    def restore(self, *, clean: bool | None = None) -> None:
+        """Read the records of zones, and protect what the host wants to be protected."""
+        for namespace in self.zoned:
+            if clean is None:
+                namespace.load()
+            else:
+                namespace.power_cycled(clean=clean)
+        self.protect()
 
     def protect(self) -> list[int]:
         """Write-protect the namespaces that the host wants to be; the identifiers that differ."""

@@ -14,6 +14,7 @@ from potash_firmware.rpu.media_work import MediaWork
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.namespaces.uncorrectable import MOST_RANGES, SavedRanges
+from potash_firmware.rpu.part import Part
 
 SECTION: Section[dict[str, SavedRanges]] = Section("uncorrectable", dict[str, SavedRanges])
 """The sidecar's section of the uncorrectable ranges of each namespace that has any.
@@ -23,7 +24,7 @@ killed between the two records of a format does not mistake old ranges for new o
 """
 
 
-class UncorrectableRecord:
+class UncorrectableRecord(Part):
     """The record of one drive."""
 
     def __init__(self, sidecar: Sidecar, namespaces: Namespaces, media_work: MediaWork) -> None:
@@ -33,7 +34,7 @@ class UncorrectableRecord:
         self._changes = 0
         self._saved = 0
 
-    def restore(self) -> None:
+    def restore(self, *, clean: bool | None = None) -> None:
         """Read the record after a power cycle."""
         section = self._sidecar.get(SECTION) or {}
         for namespace in self._namespaces.blocks.values():

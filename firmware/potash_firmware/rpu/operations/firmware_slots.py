@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.flash import IMAGE_LIMIT, LAST_SLOT, Flash
+from potash_firmware.rpu.part import Part
 
 BUILT_IN_SLOT = 1
 
@@ -76,7 +77,7 @@ class Download:
         return tuple((start, memory[start:end]) for start, end in pairs)
 
 
-class FirmwareSlots:
+class FirmwareSlots(Part):
     """The stored images, the active one, and the one that becomes active next."""
 
     def __init__(self, flash: Flash, built_in_revision: str) -> None:
@@ -89,7 +90,7 @@ class FirmwareSlots:
         self.next: int | None = None
         """The slot that the next controller reset activates."""
 
-    def reset(self) -> None:
+    def reset(self, *, next_host: bool = False) -> None:
         """A controller reset: forget the download, and activate what waits for that."""
         self.download.clear()
         if self.next is not None:

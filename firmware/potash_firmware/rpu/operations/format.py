@@ -18,7 +18,6 @@ from potash_device.board import Board
 from potash_device.media.errors import MediaError
 from potash_device.media.shapes import Metadata, NamespaceShape
 from potash_firmware.rpu.command import Steps
-from potash_firmware.rpu.features.persistence import Persistence
 from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.logs.persistent_events import PersistentEvents
 from potash_firmware.rpu.media_work import MediaFailures
@@ -46,7 +45,6 @@ class Formatting:
     board: Board
     namespaces: Namespaces
     features: Features
-    persistence: Persistence
     uncorrectable: UncorrectableRecord
     failures: MediaFailures
     operations: Operations
@@ -129,7 +127,7 @@ class Formatting:
         namespace.erased()
         if changed:  # What was said of blocks of another size is said of none.
             self.features.forget_namespace(nsid)
-            self.persistence.save_features()
+            self.features.put_saved()
         self.changed(nsid)
         try:
             yield partial(drive.lay_out, nsid)

@@ -6,9 +6,10 @@ further command is served, and CSTS.CFS is set.
 Source: NVM Express Base Specification 2.0, section 3.9 (Keep Alive)."""
 
 from potash_firmware.rpu.deadlines import NO_TIMER, Deadlines, Timer
+from potash_firmware.rpu.part import Part
 
 
-class KeepAlive:
+class KeepAlive(Part):
     """The Keep Alive Timer of a controller, one of its `timers`."""
 
     def __init__(self, timers: Deadlines) -> None:
@@ -44,8 +45,7 @@ class KeepAlive:
         self._seconds = milliseconds / 1000
         self._start(left / 1000)
 
-    def stop(self) -> None:
-        """Stop the timer, as after a controller reset."""
+    def reset(self, *, next_host: bool = False) -> None:
         self.configure(0.0)
 
     @property

@@ -32,7 +32,6 @@ from potash_device.media.errors import MediaError
 from potash_device.media.shapes import FORMATS, MEMORY_UNIT, MOST_NAMESPACES, NamespaceShape
 from potash_firmware.rpu.command import Steps
 from potash_firmware.rpu.compute.state import Compute
-from potash_firmware.rpu.features.persistence import Persistence
 from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.logs.persistent_events import PersistentEvents
 from potash_firmware.rpu.namespaces.inventory import AnyNamespace, Namespaces
@@ -53,7 +52,6 @@ class Management:
     board: Board
     namespaces: Namespaces
     features: Features
-    persistence: Persistence
     uncorrectable: UncorrectableRecord
     operations: Operations
     self_tests: SelfTests
@@ -231,7 +229,7 @@ class Management:
     def _forget(self, nsids: Iterable[int]) -> Steps:
         for nsid in nsids:
             self.features.forget_namespace(nsid)
-        self.persistence.save_features()
+        self.features.put_saved()
         yield from self.uncorrectable.saving()
         return None
 

@@ -16,6 +16,7 @@ from potash_firmware.rpu.command import Steps
 from potash_firmware.rpu.media_work import MediaWork
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace
+from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.scheduler import Scheduler, Signal, Task
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ class Operation:
         return self.dword
 
 
-class Operations:
+class Operations(Part):
     """The operations of one controller."""
 
     def __init__(self, media_work: MediaWork, scheduler: Scheduler) -> None:
@@ -71,7 +72,7 @@ class Operations:
         busy = sum(not one.passes_time for one in self._running)
         return busy + len(self._queue) >= OPERATION_LIMIT
 
-    def reset(self) -> None:
+    def reset(self, *, next_host: bool = False) -> None:
         """A controller reset: drop the commands' operations that have begun nothing."""
         self._queue = deque(one for one in self._queue if not one.of_command)
 

@@ -35,6 +35,7 @@ from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRec
 from potash_firmware.rpu.operations.firmware_slots import FirmwareSlots
 from potash_firmware.rpu.operations.operations import Operations
 from potash_firmware.rpu.operations.self_tests import SelfTests
+from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.scheduler import Signal
 from potash_wire.records import U32, Range
 
@@ -94,7 +95,7 @@ failed."""
 
 
 @dataclass(eq=False, repr=False)
-class Sanitizing:
+class Sanitizing(Part):
     """The sanitize operations of one controller.
 
     `erase_accelerators` gives a signal that is sent when the accelerators hold no user data.
@@ -207,11 +208,8 @@ class Sanitizing:
         self.operations.start(self._work(), exclusive=True)
         return None
 
-    def restore(self, *, clean: bool) -> None:
-        """The power is back: go on with what was in progress.
-
-        After a power cycle that was not `clean`, who knows what was written.
-        """
+    def restore(self, *, clean: bool | None = None) -> None:
+        """Go on with what was in progress."""
         saved = self.sidecar.get(SECTION)
         if saved is not None and saved["state"] in _STATES:
             self.state = logs.SanitizeState(saved["state"])
@@ -219,7 +217,8 @@ class Sanitizing:
             self._fields = Sanitize.decode((*saved["command"], 0, 0, 0, 0))
             self._dword10 = saved["command"][0]
             self._passes = saved["passes"]
-            self._erased = saved["erased"] if clean else None
+            # After a power cycle without a shutdown, it is not known what was written.
+            self._erased = None if clean is False else saved["erased"]
         if self.state is logs.SanitizeState.IN_PROGRESS:
             log.warning("a sanitize operation goes on")
             self.operations.start(self._work(), exclusive=True)

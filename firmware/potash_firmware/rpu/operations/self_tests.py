@@ -27,6 +27,7 @@ from potash_firmware.rpu.logs.health import Health
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.operations.operations import Operations
+from potash_firmware.rpu.part import Part
 from potash_wire.records import U32
 
 log = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ class Running:
 
 
 @dataclass(eq=False, repr=False)
-class SelfTests:
+class SelfTests(Part):
     """The self-tests of one controller; `warning` gives its critical warnings."""
 
     board: Board
@@ -125,12 +126,12 @@ class SelfTests:
         if run is not None and (nsids is None or run.nsid == BROADCAST_NSID or run.nsid in nsids):
             self._end(run, result)
 
-    def reset(self) -> None:
+    def reset(self, *, next_host: bool = False) -> None:
         """A controller level reset: a short test does not outlive it."""
         if self.running is not None and self.running.code == SelfTestCode.SHORT:
             self.abort(logs.SelfTestResult.ABORTED_BY_RESET)
 
-    def restore(self) -> None:
+    def restore(self, *, clean: bool | None = None) -> None:
         """The power is back: remember the results, and go on with an extended test."""
         section = self.board.sidecar.get(SECTION) or {}
         results = [one for one in map(_entry, section.get("results", ())) if one]

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from nvme_spec.features import HostControlledThermalManagement
 from potash_firmware.rpu.features.table import CRITICAL_TEMPERATURE, WARNING_TEMPERATURE
 from potash_firmware.rpu.logs.health import Health
+from potash_firmware.rpu.part import Part
 
 
 @dataclass(eq=False, repr=False)
-class Thermal:
+class Thermal(Part):
     """Follows `health.temperature`, and counts in `health` for how long it was too high."""
 
     health: Health
@@ -24,6 +25,12 @@ class Thermal:
 
     def __post_init__(self) -> None:
         self._since = self.clock()
+
+    def reset(self, *, next_host: bool = False) -> None:
+        self.update()
+
+    def restore(self, *, clean: bool | None = None) -> None:
+        self.update()
 
     def update(self) -> None:
         """Update the counters.

@@ -20,6 +20,7 @@ from potash_device.timing.requests import Op
 from potash_firmware.mailbox import messages
 from potash_firmware.mailbox.shared import ENGINE_ROWS, Row, Word, unshared_row
 from potash_firmware.rpu.deadlines import Timer
+from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.scheduler import Scheduler, Signal, Steps, Wait
 from potash_firmware.rpu.timing.holding import RunningJob
 from potash_firmware.rpu.timing.modelled import ModelledTime
@@ -74,7 +75,7 @@ class _Ended(NamedTuple):
     due: int
 
 
-class JobTime:
+class JobTime(Part):
     """The modelled time of all jobs of one controller."""
 
     def __init__(self, timing: ModelledTime, scheduler: Scheduler, apu: Apu) -> None:
@@ -94,7 +95,7 @@ class JobTime:
         self.engine_row: Callable[[int], Row] = lambda _: unshared_row()
         """The counters of an execution, by its row, from 1."""
 
-    def reset(self) -> None:
+    def reset(self, *, next_host: bool = False) -> None:
         """The session is over: what runs is stopped, and nobody waits for it."""
         for timed in reversed(list(self._timed.values())):  # none is to begin in the place of one
             self._drop(timed)
