@@ -168,10 +168,9 @@ class Alerts(Part):
         """A new session is notified again of what still deserves a warning."""
         self._warned = logs.CriticalWarning(0)
 
-    @property
-    def warned(self) -> logs.CriticalWarning:
-        """Events of which the host was notified."""
-        return self._warned
+    def save(self) -> int:
+        """Warnings of which the host was notified."""
+        return int(self._warned)
 
     def load(self, warned: int) -> None:
         """Go on from what the host was notified of."""

@@ -318,7 +318,7 @@ class Migration:
 
     def _wake(self) -> None:
         self.stopped = False
-        self._controller.keep_alive.load(*self._keep_alive)
+        self._controller.keep_alive.load(self._keep_alive)
         if self._board.queues.shadow is not None:
             self._board.queues.shadow.poll_again()
         self._woken()

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Annotated
+from typing import Annotated, Any
 
 from nvme_spec.computational import MemoryRange
 from nvme_spec.logs import ErrorLogEntry, FirmwareSlotLog, SmartLog
@@ -129,31 +129,25 @@ def save(
         record=board.sidecar.number,
         board=board.save(),
         lifecycle=lifecycle.state.name,
-        features=controller.features.save(),
         commands=tuple(
             SavedCommand(one.queue.qid, one.entry.encode())
             for one in controller.outstanding.commands
         ),
         events=events,
         silent=silent,
-        warned=int(controller.alerts.warned),
-        errors=controller.errors.save(),
         health=tuple(controller.health.save().items()),
-        changed_namespaces=controller.changed_namespaces.save(),
         changed_zones=tuple(
             (one.nsid, tuple(sorted(one.zones.changed)[: MOST_CHANGED_ZONES + 1]))
             for one in controller.namespaces.zoned
         ),
-        keep_alive=controller.keep_alive.save(),
         active_slot=controller.firmware.active,
         next_slot=controller.firmware.next,
-        download=controller.firmware.download.save(),
-        reachability=(controller.reachability.associated, controller.reachability.changes),
         compute=tuple(
             SavedCompute(nsid, state.programs.save(), tuple(state.sets.describe().items()))
             for nsid, state in controller.compute.states.items()
         ),
         unreported=controller.unreported,
+        **{name: part.save() for name, part in _session(controller).items()},
     )
     sections = {RECORD: [encode(drive)]}
     if states := controller.persistence.states.encode():
@@ -220,10 +214,8 @@ class Loadable:
         board.load(drive.board)
         if drive.lifecycle not in ControllerState.__members__:
             raise ValueError(f"a controller cannot be {drive.lifecycle}")
-        for offset, piece in drive.download:
-            controller.firmware.download.put(offset, [memoryview(piece)])
-        controller.reachability.load(*drive.reachability)
-        controller.features.load(drive.features)
+        for name, part in _session(controller).items():
+            part.load(getattr(drive, name))
         controller.go_on(*drive.unreported)
         lifecycle.load(ControllerState[drive.lifecycle])
         every = controller.namespaces.every.items()
@@ -234,17 +226,13 @@ class Loadable:
             state = controller.compute.of(one.nsid)
             state.programs.restore(one.programs)
             state.sets.load(dict(one.sets))
-        controller.alerts.load(drive.warned)
         for command in drive.commands:
             _begin_again(commands, board, command)
         controller.events.load(drive.events, drive.silent)
-        controller.errors.load(drive.errors)
-        controller.changed_namespaces.load(drive.changed_namespaces)
         changed_zones = dict(drive.changed_zones)
         for zoned in controller.namespaces.zoned:
             known = range(len(zoned.zones.every))
             zoned.zones.changed = {*changed_zones.get(zoned.nsid, ())} & {*known}
-        controller.keep_alive.load(*drive.keep_alive)
 
     def load_lasting(self, controller: Controller) -> None:
         """Have what outlives a reset."""
@@ -271,6 +259,19 @@ def _begin_again(commands: Commands, board: Board, saved: SavedCommand) -> None:
     if not event_request and not (saved.qid and entry.flags & FLAGS_FUSE_MASK == Fuse.FIRST):
         raise ValueError("a command waits that never does")
     commands.begin_again(queue, entry)
+
+
+def _session(controller: Controller) -> dict[str, Any]:
+    """The parts whose states are fields of `SavedDrive` as they are, by the names of these."""
+    return {
+        "features": controller.features,
+        "warned": controller.alerts,
+        "errors": controller.errors,
+        "changed_namespaces": controller.changed_namespaces,
+        "keep_alive": controller.keep_alive,
+        "download": controller.firmware.download,
+        "reachability": controller.reachability,
+    }
 
 
 def _identity(controller: Controller) -> tuple[str, str, str]:

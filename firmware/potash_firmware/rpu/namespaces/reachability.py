@@ -32,8 +32,11 @@ class Reachability:
         self.changes = 0
         """Changes of the associations since power came."""
 
-    def load(self, associated: bool, changes: int) -> None:
-        self.associated, self.changes = associated, changes
+    def save(self) -> tuple[bool, int]:
+        return self.associated, self.changes
+
+    def load(self, saved: tuple[bool, int]) -> None:
+        self.associated, self.changes = saved
 
     def associate(self, associated: bool) -> bool:
         """Have the members of the group reach each other, or no longer; whether that is new."""

@@ -8,6 +8,7 @@ Source: NVM Express Base Specification 2.0, section 3.11 (firmware update proces
 
 import mmap
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.flash import IMAGE_LIMIT, LAST_SLOT, Flash
@@ -75,6 +76,11 @@ class Download:
             return ()
         pairs = zip(bounds[::2], bounds[1::2], strict=True)
         return tuple((start, memory[start:end]) for start, end in pairs)
+
+    def load(self, saved: Iterable[tuple[int, bytes]]) -> None:
+        """Take the ranges that were saved. Raises NvmeError."""
+        for offset, piece in saved:
+            self.put(offset, [memoryview(piece)])
 
 
 class FirmwareSlots(Part):

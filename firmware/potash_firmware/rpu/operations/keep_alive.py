@@ -41,7 +41,8 @@ class KeepAlive(Part):
         left = self.timeout
         return (0, 0) if left is None else (round(self._seconds * 1000), round(left * 1000))
 
-    def load(self, milliseconds: int, left: int) -> None:
+    def load(self, saved: tuple[int, int]) -> None:
+        milliseconds, left = saved
         self._seconds = milliseconds / 1000
         self._start(left / 1000)
 
