@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from csd_spec.faults import Fault, FaultFlags
 from potash import configuration, toml_kinds
 from potash.configuration import Configuration
+from potash.files import about
 from potash.sdk.errors import PotashError
 from potash.sdk.faults import describe, read_table
 from potash.sections import MODELLED, SECTIONS_OPTIONS, NamespaceSection
@@ -110,10 +111,8 @@ def _faults(faults: Iterable[Fault], files: Iterable[Path]) -> tuple[Fault, ...]
     found = list(faults)
     for path in files:
         table = configuration.read_toml(path)
-        try:
+        with about(path):
             found += read_table(table)
-        except PotashError as error:
-            raise PotashError(f"{path}: {error}") from None
     for fault in found:
         if FaultFlags.AT_ONCE in fault.flags:
             raise PotashError(

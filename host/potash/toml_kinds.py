@@ -113,18 +113,6 @@ def keys(section: Any) -> dict[str, Key]:
     return {one.name: one.metadata["key"] for one in fields(section)}
 
 
-def _parsed(name: str, read: Callable[[Any, Path], T]) -> Parsed[T]:
-    """The type of an option whose text is read as in TOML."""
-
-    def parse(text: str) -> T:
-        try:
-            return read(text, Path())
-        except Refused as error:
-            raise ValueError(f"{text!r} {error}") from None
-
-    return Parsed(name, parse)
-
-
 def size(least: int, most: int, step: int = 1) -> Kind:
     """Bytes, as a number or as a text with a unit."""
     pieces = f", in steps of {human(step)}" if step > 1 else ""
@@ -140,9 +128,15 @@ def size(least: int, most: int, step: int = 1) -> Kind:
             raise Refused(f"must be {human(least)} to {human(most)}{pieces}")
         return found
 
+    def parse(described: str) -> int:
+        try:
+            return read(described, Path())
+        except Refused as error:
+            raise ValueError(f"{described!r} {error}") from None
+
     bounds = f"at least {human(least)}" if most == LARGEST else f"{human(least)} to {human(most)}"
     return Kind(
-        read, lambda value: text(short(value)), f"size, {bounds}{pieces}", _parsed("SIZE", read)
+        read, lambda value: text(short(value)), f"size, {bounds}{pieces}", Parsed("SIZE", parse)
     )
 
 

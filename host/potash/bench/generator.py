@@ -192,10 +192,10 @@ class Generator:
             self._drain(queue, depth)
         return LoadResult(total / elapsed, (family_time(self._pid) - before) / max(total, 1))
 
-    def run_singly(self, seconds: float, qid: int = 1) -> LoadResult:
+    def run_singly(self, seconds: float) -> LoadResult:
         """Give one command after the other, at least one; each is timed."""
         before = family_time(self._pid)
-        queue = self._queues[qid - 1]
+        queue = self._queues[0]
         latencies: list[float] = []
         began = now = time.perf_counter()
         while now < began + seconds or not latencies:

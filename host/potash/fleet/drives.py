@@ -10,7 +10,7 @@ from typing import Any
 
 from potash import options
 from potash.configuration import Configuration, read_toml
-from potash.sdk.errors import PotashError
+from potash.files import about
 
 MOST_DRIVES = 10_000
 LARGEST_FILE = 16 << 20
@@ -55,10 +55,8 @@ class FleetFile:
 def read_fleet(path: Path) -> FleetFile:
     """Read a file. Relative paths in it begin at its folder. Raises PotashError."""
     found = read_toml(path, LARGEST_FILE)
-    try:
+    with about(path, ValueError):
         return _fleet(found, path.absolute().parent)
-    except ValueError as error:
-        raise PotashError(f"{path}: {error}") from None
 
 
 def require_distinct(drives: Sequence[Drive]) -> None:

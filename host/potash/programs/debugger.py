@@ -198,7 +198,10 @@ class Debugger:
     def _locate(self, where: str) -> list[int]:
         """The instructions that a breakpoint's place stands for."""
         if where.startswith("*"):
-            pc = self._number(where[1:], "an instruction")
+            try:
+                pc = int(where[1:], 0)
+            except ValueError:
+                raise DebuggerError(f"{where[1:]!r} is not the number of an instruction") from None
             if pc not in self.rows:
                 raise DebuggerError(f"no instruction begins at {pc}")
             return [pc]
@@ -241,9 +244,3 @@ class Debugger:
             ("constants", layout.rodata_offset, layout.rodata_size),
         ]
         return [(name, BASE + start, BASE + start + size) for name, start, size in parts]
-
-    def _number(self, text: str, what: str) -> int:
-        try:
-            return int(text, 0)
-        except ValueError:
-            raise DebuggerError(f"{text!r} is not the number of {what}") from None

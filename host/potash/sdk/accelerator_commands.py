@@ -5,6 +5,7 @@ Alkali CSD platform documentation, section 4.3.
 
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, TypeVar, Unpack
 
 from csd_spec import descriptors, fields
@@ -98,13 +99,8 @@ class AcceleratorCommands:
             raise InvalidRequest(
                 f"{offset + len(data)} bytes do not fit in the input buffer of {self.input_size}"
             )
-        self._send(
-            IoOpcode.SEND_DATA,
-            data,
-            offset,
-            lambda count, at: fields.DataTransfer(count, self.id, at),
-            lambda fraction: progress("sending the input", fraction),
-        )
+        done = partial(progress, "sending the input")
+        self._send(IoOpcode.SEND_DATA, data, offset, self._data, done)
 
     def read_output(
         self, length: int | None = None, *, offset: int = 0, progress: Progress = silent
@@ -117,25 +113,15 @@ class AcceleratorCommands:
             length = max(0, self.status().produced - offset)
         if offset + length > self.output_size:
             raise InvalidRequest(f"the output buffer has only {self.output_size} bytes")
-        return self._receive(
-            IoOpcode.READ_DATA,
-            length,
-            offset,
-            lambda count, at: fields.DataTransfer(count, self.id, at),
-            lambda fraction: progress("reading the output", fraction),
-        )
+        done = partial(progress, "reading the output")
+        return self._receive(IoOpcode.READ_DATA, length, offset, self._data, done)
 
     def send_firmware(
         self, program: Buffer, firmware_id: int = 0, *, progress: Progress = silent
     ) -> None:
         """Store a program (an ELF file) as firmware `firmware_id`."""
-        self._send(
-            IoOpcode.SEND_FIRMWARE,
-            program,
-            0,
-            lambda count, at: fields.FirmwareTransfer(count, self.id, firmware_id, at),
-            lambda fraction: progress("sending the program", fraction),
-        )
+        done = partial(progress, "sending the program")
+        self._send(IoOpcode.SEND_FIRMWARE, program, 0, self._firmware(firmware_id), done)
 
     def read_firmware(
         self, length: int | None = None, firmware_id: int = 0, *, progress: Progress = silent
@@ -143,13 +129,9 @@ class AcceleratorCommands:
         """`length` bytes of a firmware, zeroes behind its end; without a length, all of it."""
         if length is None:
             length = self.firmware_length(firmware_id)
-        return self._receive(
-            IoOpcode.READ_FIRMWARE,
-            length,
-            0,
-            lambda count, at: fields.FirmwareTransfer(count, self.id, firmware_id, at),
-            lambda fraction: progress("reading the program", fraction),
-        )
+        done = partial(progress, "reading the program")
+        layout = self._firmware(firmware_id)
+        return self._receive(IoOpcode.READ_FIRMWARE, length, 0, layout, done)
 
     def firmware_length(self, firmware_id: int = 0) -> int:
         """Bytes of a firmware as reported by Read Firmware, including its padding to a dword."""
@@ -232,6 +214,12 @@ class AcceleratorCommands:
             return self.device.log_page(LOG_PAGE, size, lsi=self.id, rae=retain)
 
         return self._snapshot("log", MAX_LOG_SIZE, read, descriptors.LogPage.decode, retain)
+
+    def _data(self, count: int, at: int) -> Layout:
+        return fields.DataTransfer(count, self.id, at)
+
+    def _firmware(self, firmware_id: int) -> MakeLayout:
+        return lambda count, at: fields.FirmwareTransfer(count, self.id, firmware_id, at)
 
     def _global_control(self, operation: GlobalOperation) -> None:
         self.device.admin(AdminOpcode.GLOBAL_CONTROL, **encoded(fields.GlobalControl(operation)))

@@ -25,6 +25,7 @@ each but the last two with [count=N] [after=N]. A device that was not started wi
 import re
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
+from functools import partial
 from typing import TypeVar
 
 import csd_spec.opcodes
@@ -172,57 +173,35 @@ def _parse(head: list[str], rest: dict[str, str]) -> Fault:
             "reachability"
         )
     times = _number(rest, "count", 1 if what == "apu" else 0)
-    after = _number(rest, "after", 0)
+    made = partial(Fault, times=times, after=_number(rest, "after", 0))
     match what:
         case "apu":
-            moment = rest.pop("at", "job")
-            flags = _chosen(_MOMENTS, moment, "a moment")
-            return Fault(FaultKind.APU_DEATH, flags, times=times, after=after)
+            return made(FaultKind.APU_DEATH, _chosen(_MOMENTS, rest.pop("at", "job"), "a moment"))
         case "reachability":
-            return Fault(FaultKind.UNREACHABLE, times=times, after=after)
+            return made(FaultKind.UNREACHABLE)
         case "interrupt":
-            vector = _number(rest, "vector", ANY)
-            return Fault(FaultKind.INTERRUPT, queue=vector, times=times, after=after)
+            return made(FaultKind.INTERRUPT, queue=_number(rest, "vector", ANY))
     nsid = _number(rest, "nsid", 0)
     lba, blocks = _range(rest.pop("lba", None))
+    placed = partial(made, nsid=nsid, lba=lba, blocks=blocks)
     if what == "zone":
-        advice = _chosen(_ADVICE, head[1], "an action")
-        return Fault(advice, nsid=nsid, lba=lba, blocks=blocks, times=times, after=after)
+        return placed(_chosen(_ADVICE, head[1], "an action"))
     if what == "media":
         delay = _time(rest)
-        return Fault(
-            FaultKind.MEDIA_DELAY if delay else FaultKind.MEDIA_ERROR,
-            _chosen(_ACCESSES, head[1], "an access"),
-            nsid=nsid,
-            lba=lba,
-            blocks=blocks,
-            delay=delay,
-            times=times,
-            after=after,
-        )
+        kind = FaultKind.MEDIA_DELAY if delay else FaultKind.MEDIA_ERROR
+        return placed(kind, _chosen(_ACCESSES, head[1], "an access"), delay=delay)
     effects = {"status", "delay", "lost"} & set(rest)
     if len(effects) != 1:
         raise ValueError("a command gets one of status=, delay= and lost")
     flags = FaultFlags.ADMIN if what == "admin" else FaultFlags(0)
     if "status" in rest and rest.pop("dnr", None) is not None:
         flags |= FaultFlags.DNR
-    kind = {"status": FaultKind.STATUS, "delay": FaultKind.DELAY, "lost": FaultKind.LOST}
     status = _named(_STATUSES, rest.pop("status"), "status") if "status" in rest else 0
     delay = _time(rest)
     rest.pop("lost", None)
-    return Fault(
-        kind[effects.pop()],
-        flags,
-        ANY if head[1] == "any" else _named(_OPCODES[what], head[1], "opcode"),
-        _number(rest, "queue", ANY),
-        nsid,
-        status,
-        lba,
-        blocks,
-        delay,
-        times,
-        after,
-    )
+    opcode = ANY if head[1] == "any" else _named(_OPCODES[what], head[1], "opcode")
+    queue, kind = _number(rest, "queue", ANY), FaultKind[effects.pop().upper()]
+    return placed(kind, flags, opcode, queue, status=status, delay=delay)
 
 
 def _described(fault: Fault) -> Iterable[str]:

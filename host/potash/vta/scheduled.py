@@ -40,10 +40,10 @@ def plan(
     return conv2d(shape, config, STEPS, parameters=parameters, threads=threads)
 
 
-def scheduled(shape: Conv2d, config: Config | None = None, tile: Tile | None = None) -> Stream:
-    """A convolution's stream for a core, by default the platform's, in tiles of the scheduler's
-    choice or in these."""
-    config = config or Config.default()
+def scheduled(shape: Conv2d, tile: Tile | None = None) -> Stream:
+    """A convolution's stream for the platform's core, in tiles of the scheduler's choice or in
+    these."""
+    config = Config.default()
     made = Convolution(shape, config, tile, Epilogue(STEPS)) if tile else plan(shape, config)
     random = np.random.default_rng(shape.products)
     size = (shape.images, shape.in_channels, shape.height, shape.width)

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from potash.cli.progress import ticking
-from potash.files import read_whole
+from potash.files import about, read_whole
 from potash.models.process import isolated
-from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 
 P = ParamSpec("P")
@@ -28,8 +27,5 @@ def isolated_on(
     path: Path, function: Callable[P, Result], *args: P.args, **kwargs: P.kwargs
 ) -> Result:
     """Call it in a process of its own, and say which file what it refuses is about."""
-    try:
-        with ticking(f"working on {path.name}"):
-            return isolated(function, *args, **kwargs)
-    except PotashError as error:
-        raise PotashError(f"{path}: {error}") from None
+    with about(path), ticking(f"working on {path.name}"):
+        return isolated(function, *args, **kwargs)

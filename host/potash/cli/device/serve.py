@@ -22,6 +22,7 @@ from potash.cli.device.extending import loaded
 from potash.cli.device.modelled_time import keep, modelled, standing
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
+from potash.files import about
 from potash.observing.status import status_socket
 from potash.sdk.errors import PotashError
 from potash.sections import LIBUBPF
@@ -225,10 +226,8 @@ def _with_memory_bar(settings: DeviceSettings, drive: Drive) -> DeviceSettings:
     size = next(memories, None)
     if size is None:
         raise PotashError("--memory-bar is for a drive with a memory namespace")
-    try:
+    with about("--memory-bar", ValueError):
         require_size(size)
-    except ValueError as error:
-        raise PotashError(f"--memory-bar: {error}") from None
     return replace(settings, board=replace(settings.board, memory_bar=size))
 
 

@@ -9,7 +9,7 @@ from potash.cli.device import vta_reports as reports
 from potash.cli.device.vta_clock import roofline, time, trace
 from potash.cli.drive.common import as_json, json_option, output_option, positive, say
 from potash.cli.progress import showing
-from potash.files import STREAM, read_whole, replacing, write_whole
+from potash.files import STREAM, about, read_whole, replacing, write_whole
 from potash.schema import encode
 from potash.sdk.errors import PotashError
 from potash.tables import columns
@@ -89,10 +89,8 @@ def run(
                 engine=engine,
                 order=Order(order),
             )
-            try:
+            with about(insns, StreamError):
                 core.execute(stream)
-            except StreamError as error:
-                raise PotashError(f"{insns}: {error}") from None
             write_whole(file, image, output, progress)
     count = len(stream) // INSTRUCTION_BYTES
     line = f"{count} instructions ran on {len(image)} bytes of DRAM, which are in {output}"

@@ -15,7 +15,7 @@ from potash.cli.device import vta_reports as reports
 from potash.cli.device.model_files import isolated_on, read_model
 from potash.cli.drive.common import json_option, output_option, say, together
 from potash.cli.progress import showing
-from potash.files import STREAM, replacing
+from potash.files import STREAM, about, replacing
 from potash.sdk.errors import PotashError
 from potash.tables import columns
 from potash.units import Parsed, completing, human
@@ -228,17 +228,13 @@ def trace(
 
 def parameters_of(build: str, assumed: Sequence[tuple[str, float]]) -> Parameters:
     """The clock's parameters. Raises PotashError for those that no core has."""
-    try:
+    with about("--set", ParameterError):
         return dataclasses.replace(BUILDS[build], **dict(assumed))  # type: ignore[arg-type]  # checked there
-    except ParameterError as error:
-        raise PotashError(f"--set: {error}") from None
 
 
 def _clocked(insns: Path, stream: bytes, config: Config, parameters: Parameters) -> Timing:
-    try:
+    with about(insns, StreamError):
         return timing.run(config, parameters, stream)
-    except StreamError as error:
-        raise PotashError(f"{insns}: {error}") from None
 
 
 def _timed(names: Sequence[str], tiles: str, config: Config, parameters: Parameters) -> list[Timed]:

@@ -6,7 +6,7 @@ import click
 
 from potash.cli.drive import common
 from potash.cli.drive.common import Decorator, WritableFile
-from potash.files import read_whole
+from potash.files import about, read_whole
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 from potash.units import Parsed, completing, parse_shape, quadword
@@ -20,10 +20,8 @@ GIGA = 1e9
 def _config(text: str) -> Config:
     if text in CORES:
         return CORES[text]
-    try:
+    with about(text, ConfigError):
         return Config.from_file(Path(text))
-    except ConfigError as error:
-        raise PotashError(f"{text}: {error}") from None
 
 
 CORE = Parsed("CORE", _config)
