@@ -424,23 +424,24 @@ class Read(NamedTuple):
     length: Annotated[U64, Range(1, LARGEST_COUNT)]
 
 
-@message(48)
-class JobBegan:
-    """APU to RPU: a host has started a job, with the number `job` until it is due or has left."""
-
+@dataclass(frozen=True, slots=True)
+class _OfJob:
     accelerator: Annotated[U16, At(2)]
     job: U32
 
 
+@message(48)
+class JobBegan(_OfJob):
+    """APU to RPU: a host has started a job, with the number `job` until it is due or has left."""
+
+
 @message(49)
-class JobCounted:
+class JobCounted(_OfJob):
     """APU to RPU: a job's counts, and the blocks that it has read. `JobDue` answers it.
 
     If `more` is set, another message with further reads follows.
     """
 
-    accelerator: Annotated[U16, At(2)]
-    job: U32
     work: Annotated[Work, At(12)]
     reads: Annotated[tuple[Read, ...], Number("I", 8), Range(0, MAX_READS)] = ()
     more: Annotated[BOOL, At(1)] = False
@@ -450,28 +451,20 @@ class JobCounted:
 
 
 @message(50)
-class JobLeft:
+class JobLeft(_OfJob):
     """APU to RPU: a job was stopped, or has failed, before it was due."""
-
-    accelerator: Annotated[U16, At(2)]
-    job: U32
 
 
 @message(51)
-class JobDue:
+class JobDue(_OfJob):
     """RPU to APU: the modelled time of a job's program has passed, `modelled` nanoseconds."""
 
-    accelerator: Annotated[U16, At(2)]
-    job: U32
     modelled: U64 = 0
 
 
 @message(52)
-class JobOverdue:
+class JobOverdue(_OfJob):
     """RPU to APU: a job takes too long, and is to be ended as one that exceeds its limit."""
-
-    accelerator: Annotated[U16, At(2)]
-    job: U32
 
 
 def require_order(reads: tuple[Read, ...]) -> None:
