@@ -6,14 +6,16 @@ from collections.abc import Mapping
 
 import pytest
 
+from potash.models.networks import make
+from potash.vta.inference import time_nodes
 from potash_device.trace import COMPUTE
 from potash_device.vta import timing
-from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.config import CORES, Config, MemoryId
 from potash_device.vta.core import Core
 from potash_device.vta.isa import encode_stream
 from potash_device.vta.stream import StreamError
 from potash_device.vta.timing import parameters
-from potash_firmware.apu.models import Meter
+from potash_firmware.apu.models import Meter, Models
 from potash_firmware.mailbox.shared import Counters, Word, unshared_row
 from potash_firmware.vta_runtime import Runtime
 
@@ -108,3 +110,14 @@ def test_rows_are_shared_and_apart() -> None:
         assert mine.row(129)[Word.DONE] == (1 << 64) - 1
         assert mine.row(0)[Word.CYCLES] == 5
         assert sum(sum(mine.row(place)) for place in range(1, 129)) == 0
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_a_model_s_cycles_are_the_sum_of_those_of_its_nodes(core: str) -> None:
+    model, row = make("conv-conv-add"), unshared_row()
+    models = Models(CORES[core].to_mapping(), Meter(row, count_cycles=True))
+    output = memoryview(bytearray(4096))
+    for _ in range(2):
+        models.infer_vta(memoryview(model), memoryview(bytes(300)), output)
+    nodes = time_nodes(model, CORES[core], parameters.PYNQ).layers
+    assert row[Word.CYCLES] == 2 * sum(node.time.cycles for node in nodes if node.time)
