@@ -155,7 +155,11 @@ def test_the_roofline_of_a_model_has_its_products(model: Path, tmp_path: Path) -
         (["time", "MODEL", "--shape", "1x2"], 1, "has the shape 1x6x6x8"),
         (["time", __file__], 1, "test_cli_vta_clock.py: "),
         (["time", "/dev/null"], 1, "/dev/null: "),
-        (["time", "MODEL", "--vta-config", "board"], 1, "board"),
+        (
+            ["time", "MODEL", "--vta-config", "board"],
+            1,
+            "'board' is neither a core (platform, paper)",
+        ),
         (["roofline", "ADD", "-o", "/dev/null"], 1, "no node multiplies matrices"),
     ],
 )

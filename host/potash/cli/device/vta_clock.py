@@ -294,23 +294,24 @@ class _Row(NamedTuple):
 
 def _table(first: Sequence[str], found: Sequence[_Row]) -> list[str]:
     busy = [f"{stage.name} busy" for stage in Stage]
-    rows = [(*first, "cycles", "ms", "GOP/s", "used", *busy, "bound", "read", "written")]
+    rows = [(*first, "cycles", "ms", "GOP/s", "used", *busy, "bound", "bytes read", "written")]
     for row in found:
         one = row.time
-        if one is None:
-            rows.append((*row.first, *[""] * 10))
+        if one is None or not one.instructions:
+            cycles = "" if one is None else "0"
+            rows.append((*row.first, cycles, *[""] * (len(rows[0]) - len(row.first) - 1)))
             continue
         rows.append(
             (
                 *row.first,
                 str(one.cycles),
-                f"{one.seconds * 1e3:.2f}",
+                f"{one.seconds * 1e3:.3f}",
                 "" if row.throughput is None else f"{row.throughput:.1f}",
                 _share(one.utilisation),
                 *(_share(one.busy[stage] / max(one.cycles, 1)) for stage in Stage),
                 _bound(one),
-                human(one.read_bytes),
-                human(one.written_bytes),
+                str(one.read_bytes),
+                str(one.written_bytes),
             )
         )
     waits = ["waits", *(row.note or (row.time and _waits(row.time)) or "" for row in found)]
@@ -325,8 +326,7 @@ def _stream_table(found: Sequence[Timed]) -> list[str]:
 
 def _bound(one: Activity) -> str:
     """The busiest module, and what it does most."""
-    if one.bound is None:
-        return "-"
+    assert one.bound is not None
     work = one.work[Stage[one.bound]]
     return f"{one.bound} {max(work, key=lambda kind: work[kind]).name}"
 
@@ -352,7 +352,7 @@ def node_table(model: ModelTime) -> list[str]:
     claimed = sum(node.claimed for node in nodes)
     total = (
         f"{claimed} of {len(nodes)} nodes on the VTA: {model.cycles} cycles, "
-        f"{model.seconds * 1e3:.2f} ms"
+        f"{model.seconds * 1e3:.3f} ms"
     )
     config = Config.from_mapping(model.config)
     parameters = Parameters(**model.parameters)  # type: ignore[arg-type]  # the same again

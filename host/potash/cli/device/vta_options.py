@@ -20,8 +20,11 @@ GIGA = 1e9
 def _config(text: str) -> Config:
     if text in CORES:
         return CORES[text]
-    with about(text, ConfigError):
-        return Config.from_file(Path(text))
+    try:
+        with about(text, ConfigError):
+            return Config.from_file(Path(text))
+    except FileNotFoundError:
+        raise PotashError(f"{text!r} is neither a core ({', '.join(CORES)}) nor a file") from None
 
 
 CORE = Parsed("CORE", _config)
