@@ -104,38 +104,6 @@ struct TfLiteDelegate {
   int64_t flags;
   void *opaque_delegate_builder;
 };
-
-typedef struct { int activation; bool pot_scale_int16; } TfLiteAddParams;
-typedef struct { int activation; bool pot_scale_int16; } TfLiteSubParams;
-typedef struct { int activation; } TfLiteMulParams;
-typedef struct {
-  int padding, stride_width, stride_height, activation;
-  int dilation_width_factor, dilation_height_factor;
-} TfLiteConvParams;
-typedef struct {
-  int padding, stride_width, stride_height, depth_multiplier, activation;
-  int dilation_width_factor, dilation_height_factor;
-} TfLiteDepthwiseConvParams;
-typedef struct {
-  int padding, stride_width, stride_height, filter_width, filter_height, activation;
-} TfLitePoolParams;
-typedef struct {
-  int padding, stride_width, stride_height, activation;
-} TfLiteTransposeConvParams;
-typedef struct { int activation, weights_format; bool keep_num_dims; } TfLiteFullyConnectedParams;
-typedef struct { int axis, activation; } TfLiteConcatenationParams;
-typedef struct { int values_count, axis; } TfLitePackParams;
-typedef struct { int axis, batch_dims; } TfLiteGatherParams;
-typedef struct { int mode; } TfLiteMirrorPaddingParams;
-typedef struct { float alpha; } TfLiteLeakyReluParams;
-typedef struct { int block_size; } TfLiteDepthToSpaceParams;
-typedef struct { int block_size; } TfLiteSpaceToDepthParams;
-typedef struct { bool align_corners, half_pixel_centers; } TfLiteResizeBilinearParams;
-typedef struct { bool align_corners, half_pixel_centers; } TfLiteResizeNearestNeighborParams;
-typedef struct {
-  int begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask;
-  bool offset;
-} TfLiteStridedSliceParams;
 """
 
 # Untyped on purpose: the fields come from the declarations above, which no checker reads.
@@ -290,31 +258,40 @@ class Node:
     options: Options | None
 
 
-_STRUCTURES: Mapping[int, str] = {
-    BuiltinOperator.ADD: "TfLiteAddParams",
-    BuiltinOperator.SUB: "TfLiteSubParams",
-    BuiltinOperator.MUL: "TfLiteMulParams",
-    BuiltinOperator.CONV_2D: "TfLiteConvParams",
-    BuiltinOperator.DEPTHWISE_CONV_2D: "TfLiteDepthwiseConvParams",
-    BuiltinOperator.AVERAGE_POOL_2D: "TfLitePoolParams",
-    BuiltinOperator.MAX_POOL_2D: "TfLitePoolParams",
-    BuiltinOperator.FULLY_CONNECTED: "TfLiteFullyConnectedParams",
-    BuiltinOperator.CONCATENATION: "TfLiteConcatenationParams",
-    BuiltinOperator.DEPTH_TO_SPACE: "TfLiteDepthToSpaceParams",
-    BuiltinOperator.GATHER: "TfLiteGatherParams",
-    BuiltinOperator.LEAKY_RELU: "TfLiteLeakyReluParams",
-    BuiltinOperator.MIRROR_PAD: "TfLiteMirrorPaddingParams",
-    BuiltinOperator.PACK: "TfLitePackParams",
-    BuiltinOperator.RESIZE_BILINEAR: "TfLiteResizeBilinearParams",
-    BuiltinOperator.RESIZE_NEAREST_NEIGHBOR: "TfLiteResizeNearestNeighborParams",
-    BuiltinOperator.SPACE_TO_DEPTH: "TfLiteSpaceToDepthParams",
-    BuiltinOperator.STRIDED_SLICE: "TfLiteStridedSliceParams",
-    BuiltinOperator.TRANSPOSE_CONV: "TfLiteTransposeConvParams",
+_WINDOW = "int padding, stride_width, stride_height"
+_DILATION = "dilation_width_factor, dilation_height_factor"
+_POOL = f"{_WINDOW}, filter_width, filter_height, activation;"
+_BLOCK = "int block_size;"
+_RESIZE = "bool align_corners, half_pixel_centers;"
+_PARAMETERS: Mapping[int, str] = {
+    BuiltinOperator.ADD: "int activation; bool pot_scale_int16;",
+    BuiltinOperator.SUB: "int activation; bool pot_scale_int16;",
+    BuiltinOperator.MUL: "int activation;",
+    BuiltinOperator.CONV_2D: f"{_WINDOW}, activation, {_DILATION};",
+    BuiltinOperator.DEPTHWISE_CONV_2D: f"{_WINDOW}, depth_multiplier, activation, {_DILATION};",
+    BuiltinOperator.AVERAGE_POOL_2D: _POOL,
+    BuiltinOperator.MAX_POOL_2D: _POOL,
+    BuiltinOperator.FULLY_CONNECTED: "int activation, weights_format; bool keep_num_dims;",
+    BuiltinOperator.CONCATENATION: "int axis, activation;",
+    BuiltinOperator.DEPTH_TO_SPACE: _BLOCK,
+    BuiltinOperator.GATHER: "int axis, batch_dims;",
+    BuiltinOperator.LEAKY_RELU: "float alpha;",
+    BuiltinOperator.MIRROR_PAD: "int mode;",
+    BuiltinOperator.PACK: "int values_count, axis;",
+    BuiltinOperator.RESIZE_BILINEAR: _RESIZE,
+    BuiltinOperator.RESIZE_NEAREST_NEIGHBOR: _RESIZE,
+    BuiltinOperator.SPACE_TO_DEPTH: _BLOCK,
+    BuiltinOperator.STRIDED_SLICE: "int begin_mask, end_mask, ellipsis_mask, new_axis_mask;"
+    "int shrink_axis_mask; bool offset;",
+    BuiltinOperator.TRANSPOSE_CONV: f"{_WINDOW}, activation;",
 }
+"""Fields of the structures of `builtin_op_data.h` that hold the operators' options."""
+for _code, _fields in _PARAMETERS.items():
+    ffi.cdef(f"typedef struct {{ {_fields} }} Parameters{_code};")
 
 
-def _read_options(structure: str, data: CData) -> Options:
-    its = ffi.cast(f"{structure} *", data)
+def _read_options(operator: int, data: CData) -> Options:
+    its = ffi.cast(f"Parameters{operator} *", data)
 
     def pair(down: str, across: str, default: int) -> tuple[int, int]:
         return getattr(its, down, default), getattr(its, across, default)
@@ -396,14 +373,14 @@ def read_node(context: CData, index: int) -> Node:
     """Node `index` of the graph. Raises LookupError when the runtime does not know it."""
     node, registration = _node(context, index)
     operator = registration.builtin_code
-    structure, data = _STRUCTURES.get(operator), node.builtin_data
+    data = node.builtin_data
     return Node(
         index=index,
         operator=operator,
         version=registration.version,
         inputs=tuple(read_tensor(context, at) for at in read_ints(node.inputs)),
         outputs=tuple(read_tensor(context, at) for at in read_ints(node.outputs)),
-        options=_read_options(structure, data) if structure and data else None,
+        options=_read_options(operator, data) if operator in _PARAMETERS and data else None,
     )
 
 
