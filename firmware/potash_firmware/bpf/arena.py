@@ -9,8 +9,11 @@ use the process's own. Accesses outside the arena fault, and so do writes
 to rodata, which is therefore the last region.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
+from typing import ClassVar
 
 from potash_firmware.bpf.errors import Fault, FaultKind
 
@@ -39,18 +42,31 @@ def page_aligned(size: int) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of the regions in bytes; where they begin follows from them."""
+    """Sizes of the regions in bytes, and where they begin, in bytes from the arena's start."""
 
     input_size: int
     output_size: int
     stack_size: int = MAX_CALL_DEPTH * LEAST_FRAME
     data_size: int = 0
     rodata_size: int = 0
+    input_offset: int = field(init=False, compare=False)
+    output_offset: int = field(init=False, compare=False)
+    data_offset: int = field(init=False, compare=False)
+    rodata_offset: int = field(init=False, compare=False)
+    size: int = field(init=False, compare=False)
+    """Bytes of the whole arena."""
+
+    REGIONS: ClassVar[Sequence[str]] = ("stack", "input", "output", "data", "rodata")
+    """Names of the regions, in order."""
 
     def __post_init__(self) -> None:
-        sizes = (self.input_size, self.output_size, self.stack_size)
-        if min(*sizes, self.data_size, self.rodata_size) < 0:
+        sizes = [getattr(self, f"{region}_size") for region in self.REGIONS]
+        if min(sizes) < 0:
             raise ValueError("a region of an arena cannot have a negative size")
+        *offsets, _ = accumulate(map(page_aligned, sizes), initial=0)
+        for region, offset in zip(self.REGIONS, offsets, strict=True):
+            object.__setattr__(self, f"{region}_offset", offset)
+        object.__setattr__(self, "size", offsets[-1] + sizes[-1])
         if BASE + self.size > REACH:
             raise ValueError(f"an arena of {self.size} bytes exceeds {REACH - BASE}")
 
@@ -60,35 +76,14 @@ class Layout:
         return self.stack_size // MAX_CALL_DEPTH
 
     @cached_property
-    def input_offset(self) -> int:
-        """Offset of the input in bytes from the arena's start, as are the offsets below."""
-        return page_aligned(self.stack_size)
-
-    @cached_property
-    def output_offset(self) -> int:
-        return self.input_offset + page_aligned(self.input_size)
-
-    @cached_property
-    def data_offset(self) -> int:
-        return self.output_offset + page_aligned(self.output_size)
-
-    @cached_property
-    def rodata_offset(self) -> int:
-        return self.data_offset + page_aligned(self.data_size)
-
-    @cached_property
     def rodata_end(self) -> int:
-        return self.rodata_offset + self.rodata_size
-
-    @cached_property
-    def size(self) -> int:
-        """Bytes of the whole arena."""
-        return self.rodata_end
+        """The end of the pages of rodata, or of the arena."""
+        return min(self.rodata_offset + page_aligned(self.rodata_size), self.size)
 
     @cached_property
     def writable_size(self) -> int:
         """Limit of all writes, which nothing but this number stops."""
-        return self.rodata_offset
+        return self.rodata_offset if self.REGIONS[-1] == "rodata" else self.size
 
 
 @dataclass(frozen=True)
@@ -103,34 +98,9 @@ class RangesLayout(Layout):
     """
 
     context_size: int = 0
+    context_offset: int = field(init=False, compare=False)
 
-    @cached_property
-    def data_offset(self) -> int:
-        return page_aligned(self.stack_size)
-
-    @cached_property
-    def context_offset(self) -> int:
-        return self.data_offset + page_aligned(self.data_size)
-
-    @cached_property
-    def rodata_offset(self) -> int:
-        return self.context_offset + page_aligned(self.context_size)
-
-    @cached_property
-    def rodata_end(self) -> int:
-        return self.rodata_offset + page_aligned(self.rodata_size)
-
-    @cached_property
-    def input_offset(self) -> int:
-        return self.rodata_end
-
-    @cached_property
-    def size(self) -> int:
-        return self.output_offset + self.output_size
-
-    @cached_property
-    def writable_size(self) -> int:
-        return self.size
+    REGIONS = ("stack", "data", "context", "rodata", "input", "output")
 
 
 class Arena:
