@@ -210,11 +210,12 @@ def test_other_sources_are_another_name(tmp_path: Path) -> None:
     ],
 )
 def test_all_that_is_imported_to_make_a_thing_is_in_its_name(store: Store, imported: str) -> None:
-    """But for what cannot change it: definitions of formats, tracing, and the store itself."""
+    """But for what cannot change it: definitions of formats, tracing, the store itself, and the list
+    of what extensions add: the sources of operators are in the name themselves."""
     code = f"""if True:
         import sys, {imported}
         ours = ("potash_device.", "potash_firmware.")
-        others = ("potash_device.trace", "potash_device.cache")
+        others = ("potash_device.trace", "potash_device.cache", "potash_firmware.extensions")
         for name, module in sys.modules.items():
             if name.startswith(ours) and not name.startswith(others):
                 print(module.__file__)
