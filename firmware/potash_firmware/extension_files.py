@@ -121,22 +121,23 @@ def _import(source: str) -> None:
         sys.path.pop()
 
 
-_OWN = (__file__, extensions.__file__)
-"""Files that a failure of an extension is not blamed on."""
-
-
-def why(error: BaseException, file: str = "") -> str:
-    """The reason of a failure, with the line where it happened, in `file` if that has to do with
-    it."""
-    said = str(error) or type(error).__name__
+def why(error: BaseException, file: str, line: int = 1) -> str:
+    """The reason of a failure, with the line where it happened: the last one in `file`, else the
+    given one. Without a file, the last one anywhere."""
+    name = type(error).__name__
+    try:
+        text = " ".join(str(error).split())
+    except BaseException:  # noqa: BLE001 - it is a user's code, too
+        text = ""
+    said = f"{name}: {text}" if text else name
     if isinstance(error, TookTooLong):
         said = "it takes too long, and was interrupted"
-    elif not isinstance(error, ExtensionError) and str(error):
-        said = f"{type(error).__name__}: {error}"
+    elif isinstance(error, ExtensionError):
+        said = text
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}: {said}"
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename not in _OWN]
-    own = [one for one in frames if one.filename == file] or [
-        one for one in frames if not one.filename.startswith("<")
-    ]
-    return f"{own[-1].filename}, line {own[-1].lineno}: {said}" if own else said
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [one for one in frames if one.filename == file]
+    if own or not file:
+        file, line = (own or frames)[-1].filename, (own or frames)[-1].lineno or 0
+    return f"{file}, line {line}: {said}"

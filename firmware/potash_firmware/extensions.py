@@ -8,6 +8,7 @@ import the file once, so module globals are not shared between them.
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
 from types import FunctionType
 from typing import Any, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
@@ -151,12 +152,13 @@ class Registered:
     name: str
 
     @property
-    def file(self) -> str:
-        """The file of the function."""
-        return self.function.__code__.co_filename
+    def place(self) -> tuple[str, int]:
+        """The file and the line of the function."""
+        return self.function.__code__.co_filename, self.function.__code__.co_firstlineno
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.file}, line {self.function.__code__.co_firstlineno})"
+        file, line = self.place
+        return f"{self.name} ({file}, line {line})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -482,6 +484,8 @@ def _named(function: object, name: object) -> FunctionType:
     """The function. Raises ExtensionError where it is none, or the name no text."""
     if not isinstance(function, FunctionType):
         raise ExtensionError(f"{function!r} is not a function")
+    if function.__code__.co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR):
+        raise ExtensionError(f"{function.__name__} is async; what waits is a generator here")
     _require(isinstance(name, str) and name != "", f"the name is {name!r}, and must be a text")
     return function
 

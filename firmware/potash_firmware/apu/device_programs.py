@@ -58,7 +58,7 @@ def _extended(
     try:
         result = program.function(list(ranges), parameters, data)
     except Exception as error:  # noqa: BLE001 - it is a user's code
-        raise Refused(f"{program.name}: {why(error, program.file)}") from None
+        raise Refused(f"{program.name}: {why(error, *program.place)}") from None
     if type(result) is not int or not 0 <= result <= MASK:
         raise Refused(f"{program} returns {result!r:.100}, and must return a 64-bit number")
     return result

@@ -96,7 +96,7 @@ def collect(points: Iterable[metadata.EntryPoint]) -> Found:
     """The helpers behind some entry points, and of extensions. Two that claim one name or number
     are both left out."""
     loaded = [
-        Added(one.name, one.file, AddedHelper(one.number, one.function))
+        Added(one.name, one.place[0], AddedHelper(one.number, one.function))
         for one in extensions.programs.helpers.values()
     ]
     problems: list[str] = []

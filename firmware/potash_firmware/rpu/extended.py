@@ -155,14 +155,16 @@ class Extended:
             return 0
         if result is None:
             return 0
-        if not isinstance(result, int) or not 0 <= result <= LARGEST_RESULT:
+        value = int.__int__(result) if isinstance(result, int) else -1
+        if not 0 <= value <= LARGEST_RESULT:
             raise _failure(registered, f"it returns {_shown(result)}, which is no dword")
-        return int(result)
+        return value
 
     def _bytes(self, registered: Registered, result: object, most: int) -> bytes:
-        if not isinstance(result, bytes | bytearray | memoryview):
-            raise _failure(registered, f"it returns {_shown(result)}, which is no bytes")
-        data = bytes(result)
+        try:
+            data = memoryview(result).tobytes()  # type: ignore[arg-type]  # which is the question
+        except (TypeError, ValueError):
+            raise _failure(registered, f"it returns {_shown(result)}, which is no bytes") from None
         if len(data) > most:
             raise _failure(registered, f"it returns {len(data)} bytes, more than {most}")
         return data
@@ -178,13 +180,9 @@ class Extended:
         error: NvmeError | None = None
         try:
             while True:
-                try:
-                    if error is None:
-                        request = self.call(registered, generator.send, value)
-                    else:
-                        request = self.call(registered, generator.throw, error)
-                except StopIteration as end:
-                    return end.value
+                ended, request = self.call(registered, _step, generator, value, error)
+                if ended:
+                    return request
                 if not isinstance(request, Request):
                     what = f"it yields {_shown(request)}, for which it cannot wait"
                     raise _failure(registered, what)
@@ -197,7 +195,7 @@ class Extended:
             try:
                 limited(extension_files.STEP_LIMIT, generator.close)
             except BaseException as failed:  # noqa: BLE001 - it is a user's code
-                _failure(registered.name, why(failed, registered.file))
+                _failure(registered.name, why(failed, *registered.place))
 
     def _page(self, page: RegisteredPage) -> Page:
         def make(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
@@ -238,21 +236,16 @@ class Extended:
     def call(
         self, registered: Registered, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Call a function of an extension, or take a step of its generator.
-
-        Raises NvmeError, and StopIteration where a generator ends.
-        """
+        """Call a function of an extension, or take a step of its generator. Raises NvmeError."""
         self.drive.changed()
         try:
             return limited(extension_files.STEP_LIMIT, function, *args, **kwargs)
-        except StopIteration:
-            raise
         except NvmeError as error:
             if not isinstance(error.status, int) or not 0 < error.status <= STATUS_MASK:
                 raise _failure(registered, f"its status is {_shown(error.status)}") from None
             raise
         except BaseException as error:  # noqa: BLE001 - it is a user's code
-            raise _failure(registered.name, why(error, registered.file)) from None
+            raise _failure(registered.name, why(error, *registered.place)) from None
 
 
 @dataclass(eq=False, repr=False)
@@ -275,10 +268,12 @@ class _ObservedCommands(Commands):
             given = extensions.Command(*entry)
             given.queue = qid
             took = (self.controller.deadlines.clock.now() - command.fetched) / 1000
+            self.extended.drive.changed()
             try:
-                self.extended.call(hook, hook.function, self.extended.drive, given, took)
-            except Exception:  # noqa: BLE001 - it is logged
-                log.error("%s is not called again", hook.name)
+                limited(extension_files.STEP_LIMIT, hook.function, self.extended.drive, given, took)
+            except BaseException as error:  # noqa: BLE001 - it is a user's code
+                reason = why(error, *hook.place)
+                log.error("%s is not called again: %s", hook.name, reason)
                 hooks.remove(hook)
 
 
@@ -286,6 +281,16 @@ def _failure(what: object, reason: str) -> NvmeError:
     """The error of a command whose function has failed, which is logged."""
     log.error("%s: %s", what, reason)
     return NvmeError(Status.INTERNAL_ERROR, f"{what}: {reason}", dnr=False)
+
+
+def _step(
+    generator: Generator[Any, Any, Any], value: object, error: NvmeError | None
+) -> tuple[bool, Any]:
+    """Continue a generator. True with its result where it ends, False with what it yields."""
+    try:
+        return False, generator.send(value) if error is None else generator.throw(error)
+    except StopIteration as end:
+        return True, end.value
 
 
 class _Whole(Word):
@@ -306,4 +311,4 @@ def _conflict(registered: Registered, what: str, builtin: object) -> ExtensionEr
 
 def _shown(value: object) -> str:
     """A short text for a value, whose own text may be long, or fail."""
-    return repr(value) if isinstance(value, int | float | None) else f"a {type(value).__name__}"
+    return repr(value) if type(value) in (int, float) else f"a {type(value).__name__}"

@@ -7,6 +7,7 @@ modelled time.
 
 import logging
 from collections.abc import Callable, Generator, Mapping
+from operator import index
 from typing import Any, cast
 
 from nvme_spec.features import Select
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 
 MOST_BLOCKS = 1 << 16
 """Blocks of a Read or a Write."""
+LONGEST_SLEEP = 24 * 3600 * 10**6
+"""Microseconds."""
 
 
 class Request:
@@ -69,7 +72,7 @@ class Drive:
         return self._controller.deadlines.clock.now()
 
     def log(self, text: str) -> None:
-        log.info("%s", text)
+        log.info("%s", str(text))
 
     def notify(self, page: int, info: int = 0) -> bool:
         if not (0 <= page <= 0xFF and 0 <= info <= 0xFF):
@@ -84,6 +87,8 @@ class Drive:
         return self._controller.namespaces.of_kind(MemoryNamespace, nsid).memory.bytes
 
     def read(self, nsid: int, lba: int, blocks: int = 1) -> Request:
+        nsid, lba, blocks = map(index, (nsid, lba, blocks))  # fails where it is called
+
         def steps(queue: SubmissionQueue) -> Generator[Any, Any, bytes]:
             data = bytearray(self._length(nsid, lba, blocks))
             yield from self._execute(queue, IoOpcode.READ, nsid, lba, blocks, data)
@@ -92,7 +97,7 @@ class Drive:
         return Request(steps)
 
     def write(self, nsid: int, lba: int, data: bytes) -> Request:
-        content = bytearray(data)
+        nsid, lba, content = index(nsid), index(lba), bytearray(memoryview(data))
 
         def steps(queue: SubmissionQueue) -> Steps[None]:
             blocks, rest = divmod(len(content), self._block_size(nsid))
@@ -104,6 +109,8 @@ class Drive:
         return Request(steps)
 
     def sleep(self, microseconds: float) -> Request:
+        if not 0 <= microseconds <= LONGEST_SLEEP:
+            raise ValueError(f"nobody sleeps for {microseconds} µs")
         until = self.now() + round(microseconds * 1000)
 
         def steps(queue: SubmissionQueue) -> Steps[None]:

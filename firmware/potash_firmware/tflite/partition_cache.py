@@ -327,7 +327,7 @@ def added_sources() -> Iterator[str]:
     """Operators of extensions and of other packages, and a digest of the sources of each."""
     for name, one in extensions.programs.operators.items():
         yield name
-        yield digest_of_sources(Path(one.file)).hex()
+        yield digest_of_sources(Path(one.place[0])).hex()
     for point in metadata.entry_points(group=added.GROUP):
         yield point.name
         for path in added.sources(point):
