@@ -229,6 +229,19 @@ class DriveState(Generic[T]):
         cast(_Stateful, drive).set_state(self, value)
 
 
+class Listed(NamedTuple):
+    """What an extension adds to a drive; without a number where it has none."""
+
+    kind: str
+    number: int | None
+    name: str
+    source: str
+
+    def __str__(self) -> str:
+        number = "" if self.number is None else f" {self.number:02X}h"
+        return f"{self.kind}{number}, {self.name}"
+
+
 @dataclass(eq=False)
 class Extensions:
     """All that some files have registered."""
@@ -245,6 +258,25 @@ class Extensions:
     operators: dict[str, Registered] = field(default_factory=dict)
     programs: dict[str, Registered] = field(default_factory=dict)
     """Device-defined programs, in the order of their indexes."""
+
+    @property
+    def listed(self) -> list[Listed]:
+        """All of them but functions after commands."""
+        io = {(one.opcode, one): one for one in self.io.values()}  # once for all command sets
+        tables: Mapping[str, Mapping[Any, Registered]] = {
+            "Admin command": self.admin,
+            "I/O command": {opcode: one for (opcode, _), one in io.items()},
+            "log page": self.pages,
+            "feature": self.features,
+            "helper": {one.number: one for one in self.helpers.values()},
+            "operator": self.operators,
+            "device-defined program": self.programs,
+        }
+        return [
+            Listed(kind, number if isinstance(number, int) else None, one.name, one.place[0])
+            for kind, table in tables.items()
+            for number, one in table.items()
+        ]
 
 
 registering = Extensions()

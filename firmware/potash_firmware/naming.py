@@ -26,6 +26,11 @@ _OTHERS: Mapping[int, Mapping[int, str]] = {
 """I/O commands of namespaces without blocks, by command set."""
 
 
+CommandNames = Mapping[tuple[bool, int, int], str]
+"""Names of an extension's commands, by whether they are Admin commands, command set (0 for those),
+and opcode."""
+
+
 def command_name(opcode: int, *, admin: bool, csi: int = CommandSet.NVM) -> str:
     """A command's name in lower case with underscores; `UNKNOWN` where it has none."""
     return (_ADMIN if admin else _OTHERS.get(csi, _IO)).get(opcode, UNKNOWN)

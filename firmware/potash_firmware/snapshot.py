@@ -236,6 +236,15 @@ class ModelledTime(TypedDict):
     wear: Annotated[FlashWear, "Wear of the flash."]
 
 
+class Extension(TypedDict):
+    """An addition of an extension to the drive."""
+
+    kind: Annotated[str, "The kind: Admin command, I/O command, log page, and so on."]
+    number: Annotated[Count | None, "Opcode, identifier or number; null if it has none."]
+    name: Annotated[str, "The name."]
+    source: Annotated[str, "The extension's file."]
+
+
 class Snapshot(TypedDict):
     """A device's state and counters at a moment."""
 
@@ -252,4 +261,5 @@ class Snapshot(TypedDict):
     mailbox: Annotated[Mailbox, "The mailbox between RPU and APU."]
     accelerators: Annotated[Sequence[AcceleratorState], "One for each accelerator."]
     modelled: Annotated[ModelledTime | None, "The modelled drive; null without --time modelled."]
+    extensions: Annotated[Sequence[Extension], "All that extensions add to the drive."]
     log: Annotated[Sequence[LogLine], "The last lines that the device's process logged."]

@@ -167,6 +167,10 @@ def snapshot(device: Running) -> reported.Snapshot:
             for identifier, place in device.accelerators.items()
         ],
         modelled=None if core.timing is None else _modelled(core.timing),
+        extensions=[
+            reported.Extension(kind=one.kind, number=one.number, name=one.name, source=one.source)
+            for one in (core.settings.extensions.listed if core.settings.extensions else ())
+        ],
         log=[],
     )
 
@@ -230,7 +234,8 @@ def _queues(rpu: Rpu) -> list[reported.Queue]:
     core, submissions = rpu.controller, rpu.controller.board.queues.submissions
     commands: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for (qid, csi, opcode), count in sorted(core.statistics.commands.items()):
-        commands[qid][command_name(opcode, admin=qid == 0, csi=csi)] += count
+        name = rpu.names.get((not qid, csi, opcode))
+        commands[qid][name or command_name(opcode, admin=qid == 0, csi=csi)] += count
     return [
         reported.Queue(
             qid=qid,

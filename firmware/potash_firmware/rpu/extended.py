@@ -31,6 +31,7 @@ from potash_firmware.extensions import (
     RegisteredFeature,
     RegisteredPage,
 )
+from potash_firmware.naming import CommandNames
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS, log_pages
 from potash_firmware.rpu.admin.log_pages import PAGES, Page, Scope
 from potash_firmware.rpu.admin.placement import PLACEMENT_ADMIN, PLACEMENT_IO
@@ -72,6 +73,13 @@ class Extended:
         for fid, feature in registered.features.items():
             if fid in FEATURES:
                 raise _conflict(feature, f"feature {fid:02X}h", _key(FEATURES, fid))
+
+    @property
+    def names(self) -> CommandNames:
+        """The names of commands."""
+        found = {(True, 0, opcode): one.name for opcode, one in self.registered.admin.items()}
+        found |= {(False, csi, opcode): o.name for (csi, opcode), o in self.registered.io.items()}
+        return {key: name.lower().replace(" ", "_") for key, name in found.items()}
 
     def admin(self, table: Table) -> Table:
         """The Admin commands of a drive, and those of its extensions."""
@@ -207,6 +215,8 @@ class Extended:
     def attach(self, controller: Controller, tables: Mapping[CommandSet, Table]) -> None:
         """The drive has these extensions; `tables` are its I/O commands."""
         self.drive = Drive(controller, tables, controller.persistence.states)
+        if (sink := controller.board.trace.sink) is not None:
+            sink("rpu.extensions", {"names": [[*key, name] for key, name in self.names.items()]})
         controller.features.rows = dict(controller.features.rows) | {
             fid: self._feature(one) for fid, one in self.registered.features.items()
         }

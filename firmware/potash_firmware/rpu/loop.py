@@ -38,6 +38,7 @@ from potash_firmware.mailbox.messages import (
     ToRpu,
     WriteBack,
 )
+from potash_firmware.naming import CommandNames
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS
 from potash_firmware.rpu.admin.placement import PLACEMENT_ADMIN, PLACEMENT_IO
 from potash_firmware.rpu.arbitration import PASS_TIME, Arbiter
@@ -116,9 +117,11 @@ class Rpu:
             from potash_firmware.rpu.command_sets.timed import timed  # NumPy
 
             commands = timed(commands)
+        self.names: CommandNames = {}
         make: Callable[..., Commands] = Commands
         if extended is not None:
             extended.attach(self.controller, commands)
+            self.names = extended.names
             make = extended.commands
         self._commands = make(
             self.controller,

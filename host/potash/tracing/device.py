@@ -18,7 +18,7 @@ from nvme_spec.status import describe
 from potash.tracing.document import Document
 from potash.tracing.modelled import Modelled, NodeOf, Nodes
 from potash_device.vta.config import Config, ConfigError
-from potash_firmware.naming import command_name
+from potash_firmware.naming import CommandNames, command_name
 
 Line = Mapping[str, Any]
 
@@ -96,6 +96,7 @@ class DeviceTrace:
         """Number of open slices on an accelerator's track: a job, and a phase of it."""
         self._handed_over: dict[int, int] = {}
         self._names: dict[int, str] = {}
+        self._extended: CommandNames = {}
         self._configs: dict[int, Config] = {}
         self._coming: dict[int, Nodes] = {}
         """The nodes of the stream that a process runs next."""
@@ -103,6 +104,7 @@ class DeviceTrace:
             "process": self._process,
             "board.host_write": self._host_write,
             "board.interrupt": self._interrupt,
+            "rpu.extensions": self._extensions,
             "rpu.state": self._state,
             "rpu.fetch": self._fetch,
             "rpu.forward": self._forward,
@@ -179,10 +181,14 @@ class DeviceTrace:
             self._last = line["time"]
             self._end_commands("ended by a reset")
 
+    def _extensions(self, line: Line) -> None:
+        self._extended = {(admin, csi, opcode): n for admin, csi, opcode, n in line["names"]}
+
     def _fetch(self, line: Line) -> None:
         qid, queue = line["qid"], _queue(line["qid"], line["opcode"])
         name, about = (
-            command_name(line["opcode"], admin=qid == 0, csi=line.get("csi", 0)),
+            self._extended.get((qid == 0, line.get("csi", 0), line["opcode"]))
+            or command_name(line["opcode"], admin=qid == 0, csi=line.get("csi", 0)),
             _about_command(line),
         )
         lanes = self._lanes[queue]
