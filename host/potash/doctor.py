@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -27,6 +28,7 @@ from potash.vm import packages as debian
 from potash.vm import qemu as machine
 from potash.vm.qemu import Accelerator, Shape
 from potash_firmware.confinement import missing as missing_confinement
+from potash_firmware.extension_files import GROUP as EXTENSIONS
 from potash_firmware.tflite import TFLITE_RUNTIME, runtime_package
 
 GIBI, MEBI = 1 << 30, 1 << 20
@@ -272,6 +274,23 @@ def packages(needed: Sequence[tuple[str, str, str]] = NEEDED) -> list[Finding]:
         for process in running:
             with process:
                 process.kill()
+    return found
+
+
+def extensions() -> list[Finding]:
+    """Extensions of installed packages, each imported in a separate process."""
+    script = (
+        "import sys; from potash_firmware.extension_files import load;"
+        "print('; '.join(map(str, load(sys.argv[1:]).listed)))"
+    )
+    found = []
+    for name in sorted(entry_points(group=EXTENSIONS).names):
+        done = subprocess.run(
+            [sys.executable, "-c", script, name], capture_output=True, text=True, check=False
+        )
+        said = (done.stdout if not done.returncode else done.stderr).strip().splitlines()
+        grade = Grade.LIMITED if done.returncode else Grade.GOOD
+        found.append(Finding(f"extension {name}", grade, said[-1] if said else "nothing"))
     return found
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import potash.sdk
 from potash.cli.app import run_app
+from potash.observing.status import ask, status_socket
 from potash.sdk import CommandFailed, Device
 from potash.sdk.compute_namespace import ComputeNamespace
 from potash.sdk.errors import PotashError
@@ -55,14 +56,18 @@ EXTENSION = """
 
 
 @pytest.fixture(scope="module")
-def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Device]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The socket of a device with that extension."""
     folder = tmp_path_factory.mktemp("extensions")
     options = ["--size", "16M", "--memory-namespace", "1M", "--compute-namespace"]
     extend = ["--extend", written(folder, EXTENSION)]
-    with (
-        device_process(folder / "s", *options, *extend),
-        potash.sdk.open(f"vfio-user:{folder / 's'}", timeout=30.0) as opened,
-    ):
+    with device_process(folder / "s", *options, *extend):
+        yield folder / "s"
+
+
+@pytest.fixture
+def device(served: Path) -> Iterator[Device]:
+    with potash.sdk.open(f"vfio-user:{served}", timeout=30.0) as opened:
         yield opened
 
 
@@ -87,6 +92,21 @@ def test_an_endless_function_is_interrupted(device: Device) -> None:
     with pytest.raises(CommandFailed, match="Internal Error"):
         device.admin(0xC8)
     assert device.admin(0xC4).result == pid
+
+
+def test_the_doctor_and_the_status_name_what_there_is(
+    device: Device, served: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    device.admin(0xC4)
+    snapshot = ask(status_socket(str(served)))
+    assert snapshot["queues"][0]["commands"]["process"] >= 1
+    run_app(["doctor", "--no-boot", "--json", str(served)])
+    findings = json.loads(capfd.readouterr().out)["findings"]
+    (said,) = [one["meaning"] for one in findings if one["name"].endswith("mine.py")]
+    assert said.startswith(
+        "Admin command C4h, Process; Admin command C8h, Endless; helper 28h, pop"
+    )
+    assert said.endswith("device-defined program, Count bits; device-defined program, Fail")
 
 
 def test_a_device_that_does_not_start_says_why(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from potash.doctor import Finding, Grade, Report
 from potash.observing.status import ask, running, status_socket
 from potash.sdk.errors import PotashError
 from potash.tables import columns
+from potash_firmware.extensions import Listed
 
 SHARED_MEMORY = (
     "qemu-system-x86_64 -object memory-backend-memfd,id=m0,size=1G,share=on"
@@ -35,7 +36,8 @@ def doctor(devices: tuple[str, ...], no_boot: bool, debian_mirror: str | None) -
     if Potash or its guest does not work without it. The exit code is 1 if something is missing.
     """
     findings = _examined(boot=not no_boot, mirror=debian_mirror)
-    findings += map(_device, dict.fromkeys([*map(status_socket, devices), *running()]))
+    for socket in dict.fromkeys([*map(status_socket, devices), *running()]):
+        findings += _device(socket)
     healthy = all(one.state is not Grade.MISSING for one in findings)
     rows = [
         (one.state, one.name, f"{one.meaning}  → {one.remedy}" if one.remedy else one.meaning)
@@ -50,7 +52,7 @@ def _examined(*, boot: bool, mirror: str | None) -> list[Finding]:
     with showing() as progress:
         found = [checks.python()]
         progress("importing what Potash is built upon", None)
-        found += [*checks.packages(), checks.runtime(), checks.libubpf()]
+        found += [*checks.packages(), checks.runtime(), checks.libubpf(), *checks.extensions()]
         found += [
             checks.cpu(),
             checks.memory(),
@@ -64,16 +66,25 @@ def _examined(*, boot: bool, mirror: str | None) -> list[Finding]:
     return found
 
 
-def _device(socket: Path) -> Finding:
-    """The way in which a running device accesses the memory of its host."""
+def _device(socket: Path) -> list[Finding]:
+    """The way in which a running device accesses the memory of its host, and its extensions."""
     name = f"device {socket.with_suffix('')}"
     try:
-        controller = ask(socket)["controller"]
+        snapshot = ask(socket)
     except PotashError as error:
-        return Finding(name, Grade.LIMITED, str(error))
+        return [Finding(name, Grade.LIMITED, str(error))]
+    controller = snapshot["controller"]
+    found = Finding(name, Grade.GOOD, "guest memory is mapped")
     if not controller["host_attached"]:
-        return Finding(name, Grade.GOOD, "no host is attached")
-    if controller["memory_by_messages"]:
+        found = Finding(name, Grade.GOOD, "no host is attached")
+    elif controller["memory_by_messages"]:
         said = "guest memory cannot be mapped, and is reached by messages, which takes longer"
-        return Finding(name, Grade.LIMITED, said, SHARED_MEMORY)
-    return Finding(name, Grade.GOOD, "guest memory is mapped")
+        found = Finding(name, Grade.LIMITED, said, SHARED_MEMORY)
+    added = [Listed(**one) for one in snapshot.get("extensions", ())]
+    return [
+        found,
+        *(
+            Finding(f"{name}, {file}", Grade.GOOD, "; ".join(str(o) for o in added if o[3] == file))
+            for file in dict.fromkeys(one.source for one in added)
+        ),
+    ]
