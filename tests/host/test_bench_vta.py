@@ -18,9 +18,12 @@ from potash_device.vta.core import Core
 from potash_device.vta.fast import peak
 from potash_device.vta.isa import Alu, Gemm
 from potash_device.vta.stream import decode_stream
+from potash_firmware.vta_runtime.schedules import Tile
 
 SMALL = {
-    "convolution": lambda: streams.convolution(8, 32, 64, rows=4, out_blocks=2, in_blocks=2),
+    "convolution": lambda: scheduled.scheduled(
+        Layer(8, 32, 3, 1, 64, 1).shape, Tile(4, 8, out_blocks=2, in_blocks=2, taps=(3, 3))
+    ),
     "matrix": lambda: scheduled.matrix(128, rows=16, blocks=4),
     "addition": lambda: scheduled.addition(20_000),
     "irregular": lambda: streams.irregular(2),

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Annotated, NamedTuple
 
 from csd_spec.reporting import INLINE, OPTIONAL, Count, Form, Key, Positive
-from potash.vta import scheduled, streams
+from potash.vta import scheduled
 from potash_device.vta import timing
 from potash_device.vta.config import Config, ReportedConfig, ReportedCore
 from potash_device.vta.timing.parameters import Parameters, ReportedParameters
@@ -19,7 +19,6 @@ from potash_firmware.tflite.decisions import NodeReport
 from potash_firmware.vta_runtime.schedules import ScheduleError
 from potash_firmware.vta_runtime.schedules.search import stream_of
 
-PLATFORM = Config.default()
 THREADS = (1, 2)
 """Virtual threads: without hiding the latency of memory, and with it (section 4.3)."""
 LAYERS = tuple(scheduled.SHAPES)
@@ -111,16 +110,16 @@ def stream(
     name: str, config: Config, parameters: Parameters, threads: int, tiles: Tiles
 ) -> bytes | None:
     """A layer's stream with so many virtual threads; None where there is no schedule for it."""
-    if tiles is Tiles.SCHEDULED:
-        shape = scheduled.SHAPES[name]
-        try:
+    shape = scheduled.SHAPES[name]
+    try:
+        if tiles is Tiles.SCHEDULED:
             return stream_of(scheduled.plan(shape, config, parameters, threads))
-        except ScheduleError:
+        if name not in scheduled.TILES:
             return None
-    make = streams.CONVOLUTIONS.get(name)
-    if make is None or replace(config, log_uop_buff_size=PLATFORM.log_uop_buff_size) != PLATFORM:
+        tile = replace(scheduled.TILES[name], threads=threads)
+        return stream_of(scheduled.tiled(shape, config, tile))
+    except ScheduleError:
         return None
-    return make(threads=threads, config=config).code
 
 
 def timed(

@@ -1,7 +1,7 @@
 """Streams of the firmware's schedules, with what has to come out of them: the convolutions of
 ResNet-18, a product of matrices and an addition.
 
-What is done to the sums of products is what `streams` does: a shift, and ReLU.
+What is done to the sums of products is a shift, and ReLU.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from potash.models.resnet import LAYERS as CONVOLUTION_SHAPES
-from potash.vta.streams import CLAMP, CONVOLUTIONS, SHIFT, Stream, put, recorded
+from potash.vta.streams import Stream, put, recorded
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.core import Core
 from potash_device.vta.isa import Alu, AluOpcode, Gemm, encode_stream
@@ -31,7 +31,21 @@ from potash_firmware.vta_runtime.schedules import (
     layouts,
 )
 
-STEPS = tuple(Step(opcode, value) for opcode, value in CLAMP)
+SHIFT = 5
+STEPS = (Step(AluOpcode.SHR, SHIFT), Step(AluOpcode.MAX, 0), Step(AluOpcode.MIN, 127))
+TILES: Mapping[str, Tile] = {
+    "C2": Tile(rows=14, columns=56, out_blocks=1, in_blocks=1, taps=(3, 3)),
+    "C6": Tile(rows=14, columns=28, out_blocks=2, in_blocks=1, taps=(3, 3)),
+    "C9": Tile(rows=14, columns=14, out_blocks=4, in_blocks=1, taps=(3, 3)),
+    "C12": Tile(rows=7, columns=7, out_blocks=16, in_blocks=2, taps=(3, 3)),
+}
+"""Tiles of the paper's kind, by its names of layers: two virtual threads have a half of every
+buffer each, so that one loads while the other computes."""
+
+
+def tiled(shape: Conv2d, config: Config, tile: Tile) -> Convolution:
+    """A layer in given tiles. Raises ScheduleError where they do not fit into the core."""
+    return Convolution(shape, config, tile, Epilogue(STEPS))
 
 
 def plan(
@@ -44,7 +58,7 @@ def scheduled(shape: Conv2d, tile: Tile | None = None) -> Stream:
     """A convolution's stream for the platform's core, in tiles of the scheduler's choice or in
     these."""
     config = Config.default()
-    made = Convolution(shape, config, tile, Epilogue(STEPS)) if tile else plan(shape, config)
+    made = tiled(shape, config, tile) if tile else plan(shape, config)
     random = np.random.default_rng(shape.products)
     size = (shape.images, shape.in_channels, shape.height, shape.width)
     images = random.integers(-8, 8, size, np.int8)
@@ -104,11 +118,14 @@ SHAPES: Mapping[str, Conv2d] = {name: layer.shape for name, layer in CONVOLUTION
 """All layers, by the paper's names."""
 
 SCHEDULED: Mapping[str, Callable[[], Stream]] = {
-    f"{name}-scheduled" if name in CONVOLUTIONS else name: partial(scheduled, shape)
+    f"{name}-scheduled" if name in TILES else name: partial(scheduled, shape)
     for name, shape in SHAPES.items()
 }
-"""Streams of the scheduler for the shapes; `streams` has four of them with given tiles."""
-LAYERS: Mapping[str, Callable[[], Stream]] = {**CONVOLUTIONS, "matmul-1024": matrix}
+"""Streams of the scheduler for the shapes."""
+LAYERS: Mapping[str, Callable[[], Stream]] = {
+    **{name: partial(scheduled, SHAPES[name], tile) for name, tile in TILES.items()},
+    "matmul-1024": matrix,
+}
 """Streams with tiles that are given."""
 BOUND = {
     name: shape
