@@ -4,7 +4,7 @@ A model is loaded once by each contender; they run alternately on the same input
 XNNPACK in as many threads as are wanted, the reference kernels in one. First, the delegate's output
 has to be bit-identical to that of the reference kernels.
 Modelled cycles (`potash.vta.inference`) do not depend on this machine: they are at 100 MHz, with
-the parameters of the paper's PYNQ board.
+the parameters of the build `pynq`.
 
 Source of the breakdown: "VTA: An Open Hardware-Software Stack for Deep Learning", section 5, figure
 16.

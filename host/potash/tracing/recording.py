@@ -143,9 +143,9 @@ def write_trace(
 ) -> Recorded:
     """Make a trace of files of lines, one for each device.
 
-    The tensor accelerators' clock has `parameters`, by default those of a PYNQ board. Compressed
-    where the name ends in .gz. Raises NothingRecorded where there is nothing to show, and
-    PotashError where it cannot be written.
+    The tensor accelerators' clock has `parameters`, by default those of the build `pynq`.
+    Compressed where the name ends in .gz. Raises NothingRecorded where there is nothing to show,
+    and PotashError where it cannot be written.
     """
     began = [when for source in sources if (when := _begin(source)) > 0]
     if not began:

@@ -14,7 +14,7 @@ from potash.cli.device import vta_options
 from potash.cli.device import vta_reports as reports
 from potash.cli.device.model_files import isolated_on, read_model
 from potash.cli.drive.common import json_option, output_option, say, together
-from potash.cli.progress import showing
+from potash.cli.progress import showing, ticking
 from potash.files import STREAM, about, replacing
 from potash.sdk.errors import PotashError
 from potash.tables import columns
@@ -241,7 +241,8 @@ def _timed(names: Sequence[str], tiles: str, config: Config, parameters: Paramet
     for name in names:
         if name not in LAYERS:
             raise PotashError(f"{name!r} is not a layer; there are {', '.join(LAYERS)}")
-    found = list(timed(names or LAYERS, config, parameters, Tiles(tiles)))
+    with ticking("timing the layers"):
+        found = list(timed(names or LAYERS, config, parameters, Tiles(tiles)))
     if not found:
         raise PotashError("there is no schedule for these layers on this core")
     return found
