@@ -12,6 +12,8 @@ import pytest
 from support.docs import FRAGMENT, ROOT
 
 FOLDERS = ("device", "firmware", "host")
+PARAMETER = re.compile(r"^ +\\w+: (\\w+)", re.MULTILINE)
+"""The first word about a parameter or an attribute."""
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
@@ -33,6 +35,7 @@ def test_no_docstring_is_a_fragment(folder: str) -> None:
         for path in files
         for line, text in docstrings(path)
         if FRAGMENT.match(text)
+        or any(FRAGMENT.match(described.capitalize()) for described in PARAMETER.findall(text))
     ] == []
 
 

@@ -110,10 +110,10 @@ class Faults:
     """The faults of one controller.
 
     Args:
-        armed: those that it has from the start.
-        namespaces: gives every namespace that there is.
-        deadlines: where a delay is waited for.
-        end_apu: ends the application processor, now.
+        armed: faults that it has from the start.
+        namespaces: returns all namespaces.
+        deadlines: the timers for delays.
+        end_apu: ends the application processor immediately.
         lasting: called with the faults that last until they are cleared.
     """
 

@@ -54,7 +54,7 @@ def measure(
         names: some of `NAMES`.
         pairs: windows of each drive.
         seconds: length of a window.
-        progress: told what is measured.
+        progress: called with what is measured.
 
     Raises:
         PotashError: there is no memory for the drives, the guest does not start, or fio fails.

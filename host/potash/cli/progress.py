@@ -46,7 +46,7 @@ def showing(*, steps: bool = False, quiet: bool = False) -> Iterator[Progress]:
     """A `Progress` that shows itself on standard error.
 
     Args:
-        steps: where that is no terminal, print a line for each step.
+        steps: print a line for each step if that is no terminal.
         quiet: show nothing.
     """
     if not quiet and sys.stderr.isatty():

@@ -23,11 +23,11 @@ class Drive:
     """A drive of a fleet.
 
     Attributes:
-        name: what it is called.
-        media: where its blocks are kept, as the worker sees it; None in the worker's memory.
+        name: the drive's name.
+        media: path of its blocks, as the worker sees it; None for the worker's memory.
         size: bytes of a new drive, as text with a unit.
         worker: the only worker that can serve it: its name, or its host's address.
-        shared: whether any worker can reach `media`.
+        shared: true if any worker can reach `media`.
         options: further options of `potash serve`.
     """
 

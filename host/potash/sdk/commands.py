@@ -81,7 +81,7 @@ class Commands:
     InvalidRequest for what cannot be sent.
 
     Attributes:
-        target: what it was opened by, such as "/dev/nvme0n1"; None for a transport of the caller's.
+        target: name by which it was opened, such as "/dev/nvme0n1"; None for a custom transport.
     """
 
     target: str | None = None

@@ -70,16 +70,16 @@ class Guest:
     """A guest; a context manager. It belongs to the thread that enters it.
 
     Args:
-        images: what it is started from.
+        images: the files that it is started from.
         socket: the vfio-user socket of the drive that is plugged in at `rp0`, or None for none.
         more: sockets of further drives, at `rp1` and on, in the order of their names in the guest.
-        memory: in MiB.
+        memory: its size in MiB.
         cpus: number of processors.
-        backend: what holds its memory.
-        namespaces: how many the drive at `rp0` has, as far as it is known.
-        monitors: where QEMU makes a monitor for each device that stops the guest while its own
-            work is behind.
-        progress: told when the guest has to be booted first.
+        backend: the kind of file that holds its memory.
+        namespaces: number of namespaces of the drive at `rp0`, if it is known.
+        monitors: sockets at which QEMU makes a monitor for each device that stops the guest while
+            its own work is behind.
+        progress: called when the guest has to be booted first.
         life_limit: seconds without any sign of life after which the guest counts as hung. These,
             as all limits, are of the guest's own time.
 
@@ -138,7 +138,7 @@ class Guest:
 
         Args:
             driver: QEMU's name of it.
-            properties: as in `-device`.
+            properties: properties as in QEMU's option `-device`.
             name: its identifier.
         """
         placed = {"driver": driver, "id": name, "bus": bus, **properties}
@@ -157,7 +157,7 @@ class Guest:
         Args:
             blocks: the file with its blocks.
             name: its identifier, and its serial number.
-            block_size: of its logical blocks, in bytes.
+            block_size: size of its logical blocks in bytes.
         """
         node = {"node-name": f"{name}-blocks", "driver": "file", "filename": str(blocks.absolute())}
         with self._console():
@@ -253,8 +253,8 @@ class Guest:
         """Copy a file or a folder from the host into the guest.
 
         Args:
-            source: what to copy.
-            destination: what it is called in the guest; folders above it are made.
+            source: the file or folder.
+            destination: its path in the guest; folders above it are made.
 
         Raises:
             PotashError: it cannot be read, or the guest has no room for it.
@@ -277,7 +277,7 @@ class Guest:
 
         Args:
             source: its path in the guest.
-            destination: what it is called on the host; into it, when it is a folder.
+            destination: its path on the host, or an existing folder for it.
 
         Raises:
             PotashError: there is no such thing, or it cannot be written.

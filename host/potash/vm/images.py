@@ -52,7 +52,7 @@ class GuestImages:
         qemu: the program.
         kernel: an uncompressed kernel with a PVH entry.
         initrd: its file system.
-        cache: where its snapshots are kept.
+        cache: the cache with its snapshots.
     """
 
     qemu: Qemu
@@ -73,7 +73,7 @@ def prepare(
     """Download and build whatever is missing.
 
     Args:
-        progress: told what is being done.
+        progress: called with what is being done.
         mirror: the Debian archive's address, instead of the one that apt is configured with.
         refresh: download the packages again, in the versions that the archive has now.
 

@@ -29,7 +29,7 @@ class Machine:
 
     Args:
         qemu: the program.
-        arguments: what machine it is, and how it starts.
+        arguments: options of the machine and of its start.
 
     Attributes:
         qmp: its monitor.
@@ -94,7 +94,7 @@ class Machine:
 
     def seconds(self) -> float:
         """The time of the guest, from any origin: it stands still while the guest is stopped."""
-        self.qmp.take_events()
+        self.qmp.poll_events()
         if self._pauses.stopped and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + STOPPED_POLL
             # The machine's end is reported elsewhere.

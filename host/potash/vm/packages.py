@@ -188,7 +188,7 @@ class Archive:
     It is a context manager, inside which the cache's lock must be held.
 
     Args:
-        cache: where the trees are.
+        cache: the cache with the trees.
         mirror: the archive's address, or None to read it from the machine's configuration.
         progress: called with what is being done.
     """

@@ -22,6 +22,10 @@ LIMIT = 30.0
 """Seconds that a command may take; QEMU's main loop answers immediately unless something is
 wrong."""
 
+GREETING_LIMIT = 2.0
+"""Seconds within which a monitor without another client greets, while QEMU's main loop runs."""
+
+PIECE = 1 << 16
 LONGEST = 1 << 20
 """Maximum bytes of a message; a peer that sends more without a line's end is not a monitor."""
 
@@ -79,7 +83,7 @@ class Qmp:
 
     Args:
         stream: the socket.
-        on_event: called with each event, in `execute` and `take_events`.
+        on_event: called with each event, in `execute` and `poll_events`.
     """
 
     def __init__(
@@ -120,7 +124,7 @@ class Qmp:
                 raise GuestError(f"QEMU refuses {command}: {answer['error'].get('desc')}")
             self._on_event(answer)
 
-    def take_events(self) -> None:
+    def poll_events(self) -> None:
         """Report the events that have arrived, without waiting."""
         try:
             self._stream.settimeout(0.0)
@@ -149,16 +153,11 @@ class Qmp:
         return self._received.pop(0)
 
 
-PIECE = 1 << 16
-GREETING_LIMIT = 2.0
-"""Seconds within which a monitor without another client greets, while QEMU's main loop runs."""
-
-
 class Monitor:
     """A connection to a monitor's socket, of which this is the only client.
 
     Args:
-        path: of the UNIX socket that QEMU listens at.
+        path: path of the UNIX socket that QEMU listens at.
         on_message: called in `service` with the greeting, each answer and each event.
 
     Raises:

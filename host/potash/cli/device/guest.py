@@ -68,8 +68,8 @@ def running_guest(
 
     Args:
         drives: the configuration of each; that of the guest is in the first.
-        socket: where a device listens already, which is used instead.
-        monitor: where that one looks for QEMU's monitor, if it stops the guest.
+        socket: the socket of a running device, which is used instead.
+        monitor: the socket at which that device expects QEMU's monitor, if it stops the guest.
         refresh: download the packages again.
         quiet: show no progress.
         verbose: show what the device logs.
