@@ -189,8 +189,8 @@ def run_of(pairs: Any, first: Number, count: Number) -> Number:
             at = first
             while fits and at < first + count:
                 for number in range(at + 1, at + together):
-                    fits &= pairs[number, 0] == pairs[number - 1, 0] + 1
-                    fits &= pairs[number, 1] == pairs[number - 1, 1] + 1
+                    fits &= pairs[number, s.PAIR_INP] == pairs[number - 1, s.PAIR_INP] + 1
+                    fits &= pairs[number, s.PAIR_WGT] == pairs[number - 1, s.PAIR_WGT] + 1
                 at += together
             if fits:
                 return together
@@ -250,9 +250,9 @@ def in_loops(buffers: Any, step: Any, pairs: Any, lanes: Number, acc: Any) -> No
             if step[s.FRESH]:
                 acc[dst * lanes : (dst + 1) * lanes] = 0
             for number in range(step[s.PAIR], step[s.PAIR] + step[s.PAIRS]):
-                src = pairs[number, 0] + step[s.SRC] + block * step[s.SRC_BLOCK]
+                src = pairs[number, s.PAIR_INP] + step[s.SRC] + block * step[s.SRC_BLOCK]
                 src += line * step[s.SRC_LINE] + column * step[s.SRC_STEP]
-                wgt = pairs[number, 1] + step[s.WGT] + block * step[s.WGT_STEP]
+                wgt = pairs[number, s.PAIR_WGT] + step[s.WGT] + block * step[s.WGT_STEP]
                 for row in range(batch):
                     at = (src * batch + row) * depth
                     inputs = buffers.inp[at : at + depth]

@@ -242,8 +242,8 @@ def _relate_products(
         src += line * np.int64(step[s.SRC_LINE])
         wgt = np.int64(step[s.WGT]) + block * np.int64(step[s.WGT_STEP])
         for number in range(step[s.PAIR], step[s.PAIR] + step[s.PAIRS]):
-            count = _use(chains, at, writers.wgt[pairs[number, 1] + wgt], count)
-            first = pairs[number, 0] + src
+            count = _use(chains, at, writers.wgt[pairs[number, s.PAIR_WGT] + wgt], count)
+            first = pairs[number, s.PAIR_INP] + src
             before = -2
             for position in range(positions):
                 writer = writers.inp[first + position * step[s.SRC_STEP]]

@@ -136,8 +136,13 @@ def start(program: Number, loop: Number, which: Number, x: Number, y: Number, z:
 
 @compiled
 def add_several(program: Number, loop: Number, members: Any, at: Number, acc: Any) -> Number:
-    """Add a loop of several operations from number `at` on. Returns how many, or 0 where no such
-    loop begins with them."""
+    """Add a loop of several operations from number `at` on. Returns how many, or 0 if no such loop
+    begins with them. The loops, with operations that may be missing in parentheses, are
+
+    SCALE  y = x, y *= a, y >>= b             JOIN   x *= a, x += y, (x += b), (x >>= c)
+    LAST   z = x, z *= a, y += z, (y >>= b)   ROUND  (x += a), x >>= b
+    SIGN   y = x, y >>= a, (y <<= b), x += y  CLAMP  (x += a), x = max(x, b), x = min(x, c)
+    """
     target = np.int64(members[at, s.TARGET])
     a, b, c, count = np.int64(-1), np.int64(-1), np.int64(-1), np.int64(0)
     which, x, y = np.int64(0), target, target

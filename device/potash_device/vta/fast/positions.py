@@ -75,8 +75,8 @@ def lower_products(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink
     stride = 1 if transposed else length
     for number in range(rows):
         word = np.int64(words[number * stride])
-        table[number, 0] = word >> src_low & src_mask
-        table[number, 1] = word >> wgt_low & wgt_mask
+        table[number, s.PAIR_INP] = word >> src_low & src_mask
+        table[number, s.PAIR_WGT] = word >> wgt_low & wgt_mask
 
     # A loop that stays at its accumulators only adds products to them: it is unrolled into pairs.
     per_row = 1
@@ -88,7 +88,7 @@ def lower_products(row: Any, words: Any, geometry: layout.Geometry, sink: s.Sink
         inner = NO_LOOP
     consecutive = True
     for number in range(1, rows * per_row):
-        if table[number, 1] != table[number - 1, 1] + 1:
+        if table[number, s.PAIR_WGT] != table[number - 1, s.PAIR_WGT] + 1:
             row_of = number // per_row
             other_dst = (words[row_of * stride] ^ words[(row_of - 1) * stride]) & dst_mask
             consecutive &= number % per_row == 0 and other_dst != 0
@@ -155,7 +155,7 @@ def continues_lines(
     step = sink.steps[at]
     first, lines = np.int64(step[s.PAIR]), np.int64(step[s.LINES])
     dst_distance = dst - step[s.TARGET]
-    src_distance = np.int64(sink.pairs[pair, 0] - sink.pairs[first, 0])
+    src_distance = np.int64(sink.pairs[pair, s.PAIR_INP] - sink.pairs[first, s.PAIR_INP])
     if lines == 1:
         step[s.LINE_STEP], step[s.SRC_LINE] = dst_distance, src_distance
     if step[s.PAIRS] != size or step[s.FRESH] != fresh:
@@ -164,7 +164,9 @@ def continues_lines(
         return False
     for number in range(size):
         added, original = sink.pairs[pair + number], sink.pairs[first + number]
-        if added[0] - original[0] != src_distance or added[1] != original[1]:
+        if added[s.PAIR_INP] - original[s.PAIR_INP] != src_distance:
+            return False
+        if added[s.PAIR_WGT] != original[s.PAIR_WGT]:
             return False
     return True
 
@@ -211,8 +213,9 @@ def unroll(
         for iteration in range(iterations - 1, -1, -1):
             target = source * iterations + iteration * size
             for number in range(size - 1, -1, -1):
-                pairs[target + number, 0] = pairs[source + number, 0] + iteration * loop.src
-                pairs[target + number, 1] = pairs[source + number, 1] + iteration * loop.wgt
+                added, original = pairs[target + number], pairs[source + number]
+                added[s.PAIR_INP] = original[s.PAIR_INP] + iteration * loop.src
+                added[s.PAIR_WGT] = original[s.PAIR_WGT] + iteration * loop.wgt
         end = start
     return per_row * iterations
 

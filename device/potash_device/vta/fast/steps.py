@@ -15,7 +15,9 @@ from potash_device.vta.fast import layout
 from potash_device.vta.fast.compiling import Number, compiled
 
 TABLE_PAIRS = 1 << 14
-"""Pairs of an instruction, beside its micro-ops."""
+"""Maximum number of pairs of an instruction, besides those of its micro-ops."""
+PAIR_INP, PAIR_WGT = range(2)
+"""Columns of `Sink.pairs`: the INP and the WGT element that are multiplied."""
 
 COLUMNS = 19
 KIND, COUNT, TARGET = range(3)
