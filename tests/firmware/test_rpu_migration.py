@@ -29,6 +29,20 @@ def test_a_controller_that_is_disabled_is_moved(host: Host) -> None:
         other.enable()
 
 
+def test_a_controller_that_has_failed_is_moved(host: Host) -> None:
+    host.enable()
+    assert host.command(host.admin, SET_FEATURES, cdws=(0x0F, 100)).status == 0  # Keep Alive
+    host.now += 1
+    host.service()
+    assert host.ready and host.fatal
+    with Host() as other:
+        moved(host, other)
+        assert other.ready and other.fatal
+        other.disable()
+        other.enable()
+        assert not other.fatal
+
+
 def test_queues_go_on_where_they_were(host: Host) -> None:
     host.enable()
     queue = host.create_io_queue(1, 4)

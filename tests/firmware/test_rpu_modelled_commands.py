@@ -17,7 +17,7 @@ from potash_device.media.store import MemoryMedia
 from potash_device.timing.policies import Greedy, Policies, Superblocks
 from potash_device.timing.requests import Op
 from support.modelled_time import PROFILE, completions, model, modelled, timing_of
-from support.namespaces import ALL, attach, create, delete
+from support.namespaces import ALL, attach, create, delete, finish
 from support.nvme_host import DATA, PAGE, Host, Queue
 
 FLUSH, WRITE, READ, COMPARE, ZEROES, DSM, VERIFY, COPY = 0, 1, 2, 5, 8, 9, 12, 25
@@ -176,6 +176,19 @@ def test_a_format_erases_the_flash(host: Host, queue: Queue) -> None:
     due = expected.submit(2 * START, Op.FORMAT)
     assert due >= 2 * START + PROFILE.erase_ns
     assert completions(host, host.admin) == {1: due}
+    assert not (timing_of(host).drive.state.places >= 0).any()
+
+
+def test_a_format_erases_the_flash_of_namespaces_that_are_attached_or_not_by_then(
+    host: Host, queue: Queue
+) -> None:
+    send(host, queue, WRITE, 1, 0, 0, 0, prp2=0)
+    completions(host, queue)
+    send(host, host.admin, FORMAT, 1, 1, nsid=ALL)
+    host.put(struct.pack("<2H", 1, 0))
+    send(host, host.admin, 0x15, 2, 1)  # Namespace Attachment: detach, when the format has ended
+    finish(host)
+    assert sorted((one.cid, one.status) for one in host.reap(host.admin)) == [(1, 0), (2, 0)]
     assert not (timing_of(host).drive.state.places >= 0).any()
 
 

@@ -145,17 +145,16 @@ class Lifecycle:
     def load(self, state: ControllerState) -> None:
         """Go on in a state that was saved. Raises ValueError where the registers disagree."""
         status = self._status()
-        if (status.rdy, status.cfs) != (
-            state is ControllerState.READY,
-            state is ControllerState.FAILED,
-        ):
+        failed, ready = state is ControllerState.FAILED, state is ControllerState.READY
+        # RDY stays as it was when a controller fails.
+        if bool(status.cfs) != failed or (not failed and bool(status.rdy) != ready):
             raise ValueError(f"a controller that is {state.name} does not say so in CSTS")
         queues, dma = bool(self._board.queues.submissions), self._board.dma.started
-        if (state is ControllerState.READY) != dma or (
+        if ready != dma or (
             queues and state in (ControllerState.DISABLED, ControllerState.ENABLING)
         ):
             raise ValueError(f"a controller that is {state.name} has other queues")
-        if state is ControllerState.READY and not queues:
+        if ready and not queues:
             raise ValueError("a controller that is ready has no queues")
         self.state = state
         self._update_status()

@@ -29,7 +29,6 @@ from nvme_spec.commands import (
 from nvme_spec.identify.lists import IDENTIFY_SIZE, decode_controller_list
 from nvme_spec.logs import NoticeEvent, SelfTestResult
 from nvme_spec.persistent_events import FirmwareCommitted
-from nvme_spec.queues import BROADCAST_NSID
 from nvme_spec.status import NvmeError, Status, split
 from potash_device.media.errors import MediaError
 from potash_device.media.flash import LAST_SLOT
@@ -62,19 +61,24 @@ def format_nvm(controller: Controller, command: Command) -> Steps:
         first=bool(fields.pil),
         enabled=controller.features.extended_formats,
     )
-    steps = controller.formatting.format(
-        command.entry.nsid,
-        block_size,
-        metadata,
-        erases=fields.ses != SecureErase.NONE,
-        dword10=command.entry.cdw10,
-    )
-    result = yield from controller.operations.command(steps)
-    if controller.timing is not None:
-        nsid = command.entry.nsid
-        nsids = controller.namespaces.attached_blocks if nsid == BROADCAST_NSID else [nsid]
-        yield from controller.scheduler.until(controller.timing.erase(nsids))
-    return result
+    due: int | None = None
+
+    def operation() -> Steps:
+        nonlocal due
+        nsids = yield from controller.formatting.format(
+            command.entry.nsid,
+            block_size,
+            metadata,
+            erases=fields.ses != SecureErase.NONE,
+            dword10=command.entry.cdw10,
+        )
+        if controller.timing is not None:
+            due = controller.timing.erase(nsids)
+        return None
+
+    yield from controller.operations.command(operation())
+    yield from controller.scheduler.until(due)
+    return None
 
 
 def namespace_management(controller: Controller, command: Command) -> Result:

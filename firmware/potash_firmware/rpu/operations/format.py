@@ -17,7 +17,6 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.board import Board
 from potash_device.media.errors import MediaError
 from potash_device.media.shapes import Metadata, NamespaceShape
-from potash_firmware.rpu.command import Steps
 from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.logs.persistent_events import PersistentEvents
 from potash_firmware.rpu.media_work import MediaFailures
@@ -28,7 +27,7 @@ from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRec
 from potash_firmware.rpu.operations.operations import Operations
 from potash_firmware.rpu.operations.sanitize import Sanitizing
 from potash_firmware.rpu.operations.self_tests import SelfTests
-from potash_firmware.rpu.scheduler import Signal
+from potash_firmware.rpu.scheduler import Signal, Steps
 
 ERASED_PIECE = 1 << 30
 """Bytes that a format erases in one go."""
@@ -56,22 +55,25 @@ class Formatting:
 
     def format(
         self, nsid: int, block_size: int, metadata: Metadata, *, erases: bool, dword10: int
-    ) -> Steps:
-        """Format namespace `nsid`, or all; with `erases`, what jobs have read of it goes too.
+    ) -> Steps[list[int]]:
+        """Format namespace `nsid`, or all; with `erases`, what jobs have read of it goes too. The
+        result is the identifiers of the namespaces that were formatted.
 
         The persistent event log has how it began and how it ended.
         """
         self.events.add(FormatStarted(nsid=nsid, cdw10=dword10))
         try:
-            result = yield from self._format(nsid, block_size, metadata, erases)
+            nsids = yield from self._format(nsid, block_size, metadata, erases)
         except (NvmeError, MediaError) as error:
             status = error.status if isinstance(error, NvmeError) else Status.INTERNAL_ERROR
             self.events.add(FormatCompleted(nsid=nsid, format_status=1, status=status << 1))
             raise
         self.events.add(FormatCompleted(nsid=nsid))
-        return result
+        return nsids
 
-    def _format(self, nsid: int, block_size: int, metadata: Metadata, erases: bool) -> Steps:
+    def _format(
+        self, nsid: int, block_size: int, metadata: Metadata, erases: bool
+    ) -> Steps[list[int]]:
         self.sanitizing.require_none()
         if nsid == BROADCAST_NSID:
             namespaces = list(self.namespaces.attached_blocks.values())
@@ -108,9 +110,9 @@ class Formatting:
                 namespace.in_flight.closed = (
                     Status.NAMESPACE_NOT_READY if namespace.unformatted else closed
                 )
-        return None
+        return nsids
 
-    def _format_one(self, namespace: Namespace, block_size: int, metadata: Metadata) -> Steps:
+    def _format_one(self, namespace: Namespace, block_size: int, metadata: Metadata) -> Steps[None]:
         drive, media, nsid = self.board.drive, namespace.media, namespace.nsid
         shape = namespace.shape
         formatted = shape._replace(
