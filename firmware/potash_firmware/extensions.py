@@ -6,6 +6,7 @@ Programs of the drive (helpers, operators) run in other processes than its comma
 import the file once, so module globals are not shared between them.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
@@ -157,6 +158,9 @@ class Listed(NamedTuple):
     number: int | None
     name: str
     source: str
+    calls: int | None
+    """None where they are not counted, which programs make."""
+    failures: int | None
 
     def __str__(self) -> str:
         number = "" if self.number is None else f" {self.number:02X}h"
@@ -179,6 +183,10 @@ class Extensions:
     operators: dict[str, Registered] = field(default_factory=dict)
     programs: dict[str, Registered] = field(default_factory=dict)
     """Device-defined programs, in the order of their indexes."""
+    calls: Counter[Registered] = field(default_factory=Counter)
+    failures: Counter[Registered] = field(default_factory=Counter)
+    """Calls of functions since the drive was started, and the calls that failed; not of those that
+    programs call."""
 
     @property
     def listed(self) -> list[Listed]:
@@ -193,8 +201,17 @@ class Extensions:
             "operator": self.operators,
             "device-defined program": self.programs,
         }
+        uncounted = (self.helpers, self.operators, self.programs)
+        of_programs = {one for table in uncounted for one in table.values()}
         return [
-            Listed(kind, number if isinstance(number, int) else None, one.name, one.place[0])
+            Listed(
+                kind,
+                number if isinstance(number, int) else None,
+                one.name,
+                one.place[0],
+                None if one in of_programs else self.calls[one],
+                None if one in of_programs else self.failures[one],
+            )
             for kind, table in tables.items()
             for number, one in table.items()
         ]

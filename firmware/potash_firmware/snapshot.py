@@ -243,6 +243,10 @@ class Extension(TypedDict):
     number: Annotated[Count | None, "Opcode, identifier or number; null if it has none."]
     name: Annotated[str, "The name."]
     source: Annotated[str, "The extension's file."]
+    calls: Annotated[
+        Count | None, "Number of calls; null if programs make them, which are not counted."
+    ]
+    failures: Annotated[Count | None, "Number of failures of the function; null as for `calls`."]
 
 
 class Snapshot(TypedDict):

@@ -168,7 +168,14 @@ def snapshot(device: Running) -> reported.Snapshot:
         ],
         modelled=None if core.timing is None else _modelled(core.timing),
         extensions=[
-            reported.Extension(kind=one.kind, number=one.number, name=one.name, source=one.source)
+            reported.Extension(
+                kind=one.kind,
+                number=one.number,
+                name=one.name,
+                source=one.source,
+                calls=one.calls,
+                failures=one.failures,
+            )
             for one in (core.settings.extensions.listed if core.settings.extensions else ())
         ],
         log=[],

@@ -100,6 +100,16 @@ def test_the_doctor_and_the_status_name_what_there_is(
     device.admin(0xC4)
     snapshot = ask(status_socket(str(served)))
     assert snapshot["queues"][0]["commands"]["process"] >= 1
+    process, endless, *programs = snapshot["extensions"]
+    assert (process["calls"], process["failures"]) == (
+        snapshot["queues"][0]["commands"]["process"],
+        0,
+    )
+    assert endless["calls"] == endless["failures"]
+    assert {(one["calls"], one["failures"]) for one in programs} == {(None, None)}
+    assert run_app(["top", str(served), "--once", "--interval", "0.05"]) == 0
+    row = next(line for line in capfd.readouterr().out.splitlines() if "Process" in line)
+    assert row.split()[:5] == ["Process", "Admin", "command", "C4h", str(process["calls"])]
     run_app(["doctor", "--no-boot", "--json", str(served)])
     findings = json.loads(capfd.readouterr().out)["findings"]
     (said,) = [one["meaning"] for one in findings if one["name"].endswith("mine.py")]

@@ -32,6 +32,7 @@ def snapshot(moment: float, **changes: Any) -> Snapshot:
         "latencies": dict.fromkeys(("read", "write", "other"), NO_TIMES),
         "accelerators": [],
         "modelled": None,
+        "extensions": [],
         "log": [],
     }  # fmt: skip
     return cast(Snapshot, found | changes)

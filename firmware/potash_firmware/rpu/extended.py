@@ -134,7 +134,7 @@ class Extended:
             return size
         length = self.call(registered, size, command)
         if type(length) is not int or length < 0:
-            raise _failure(registered, f"its size is {_shown(length)}")
+            raise self._failure(registered, f"its size is {_shown(length)}")
         return length
 
     def _finished_later(
@@ -165,16 +165,18 @@ class Extended:
             return 0
         value = int.__int__(result) if isinstance(result, int) else -1
         if not 0 <= value <= LARGEST_RESULT:
-            raise _failure(registered, f"it returns {_shown(result)}, which is no dword")
+            raise self._failure(registered, f"it returns {_shown(result)}, which is no dword")
         return value
 
     def _bytes(self, registered: Registered, result: object, most: int) -> bytes:
         try:
             data = memoryview(result).tobytes()  # type: ignore[arg-type]  # which is the question
         except (TypeError, ValueError):
-            raise _failure(registered, f"it returns {_shown(result)}, which is no bytes") from None
+            raise self._failure(
+                registered, f"it returns {_shown(result)}, which is no bytes"
+            ) from None
         if len(data) > most:
-            raise _failure(registered, f"it returns {len(data)} bytes, more than {most}")
+            raise self._failure(registered, f"it returns {len(data)} bytes, more than {most}")
         return data
 
     def _steps(
@@ -193,7 +195,7 @@ class Extended:
                     return request
                 if not isinstance(request, Request):
                     what = f"it yields {_shown(request)}, for which it cannot wait"
-                    raise _failure(registered, what)
+                    raise self._failure(registered, what)
                 value, error = None, None
                 try:
                     value = yield from request.steps(queue)
@@ -203,7 +205,7 @@ class Extended:
             try:
                 limited(extension_files.STEP_LIMIT, generator.close)
             except BaseException as failed:  # noqa: BLE001 - it is a user's code
-                _failure(registered.name, why(failed, *registered.place))
+                self._failure(registered, why(failed, *registered.place), registered.name)
 
     def _page(self, page: RegisteredPage) -> Page:
         def make(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
@@ -248,14 +250,27 @@ class Extended:
     ) -> T:
         """Call a function of an extension, or take a step of its generator. Raises NvmeError."""
         self.drive.changed()
+        if function is registered.function:
+            self.registered.calls[registered] += 1
         try:
             return limited(extension_files.STEP_LIMIT, function, *args, **kwargs)
         except NvmeError as error:
             if not isinstance(error.status, int) or not 0 < error.status <= STATUS_MASK:
-                raise _failure(registered, f"its status is {_shown(error.status)}") from None
+                raise self._failure(registered, f"its status is {_shown(error.status)}") from None
             raise
         except BaseException as error:  # noqa: BLE001 - it is a user's code
-            raise _failure(registered.name, why(error, *registered.place)) from None
+            raise self._failure(
+                registered, why(error, *registered.place), registered.name
+            ) from None
+
+    def _failure(
+        self, registered: Registered, reason: str, name: object | None = None
+    ) -> NvmeError:
+        """The error of a command whose function has failed, which is logged and counted."""
+        self.registered.failures[registered] += 1
+        text = f"{name or registered}: {reason}"
+        log.error("%s", text)
+        return NvmeError(Status.INTERNAL_ERROR, text, dnr=False)
 
 
 @dataclass(eq=False, repr=False)
@@ -285,12 +300,6 @@ class _ObservedCommands(Commands):
                 reason = why(error, *hook.place)
                 log.error("%s is not called again: %s", hook.name, reason)
                 hooks.remove(hook)
-
-
-def _failure(what: object, reason: str) -> NvmeError:
-    """The error of a command whose function has failed, which is logged."""
-    log.error("%s: %s", what, reason)
-    return NvmeError(Status.INTERNAL_ERROR, f"{what}: {reason}", dnr=False)
 
 
 def _step(

@@ -118,6 +118,7 @@ class LiveScreen(App[None]):
                 yield _titled(Static(id="flash"), "modelled flash")
             yield _titled(Rows(id="queues", show_cursor=False), "queues")
             yield _titled(Rows(id="accelerators", show_cursor=False), "accelerators")
+            yield _titled(Rows(id="extensions", show_cursor=False), "extensions")
             yield _titled(Static(id="errors"), "errors")
             yield _titled(RichLog(id="log", max_lines=1000), "log")
         yield Footer()
@@ -163,6 +164,9 @@ class LiveScreen(App[None]):
         self._text("#errors", screen.errors(snapshot))
         self.query_one("#queues", Rows).show(screen.queues(snapshot, rates))
         self.query_one("#accelerators", Rows).show(screen.accelerators(snapshot, rates))
+        added = self.query_one("#extensions", Rows)
+        added.display = bool(snapshot["extensions"])
+        added.show(screen.extensions(snapshot))
         for line in snapshot["log"]:
             if line not in self._logged:  # times can go back
                 self.query_one(RichLog).write(Text(log_line(line)))

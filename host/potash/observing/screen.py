@@ -29,6 +29,7 @@ def lines(place: Path, snapshot: Snapshot, rates: Rates) -> list[str]:
         *columns(list(queues(snapshot, rates)), ">>>>>><"),
         "",
         *columns(list(accelerators(snapshot, rates)), ">>>>>>>>><"),
+        *(["", *columns(list(extensions(snapshot)), "<<>><")] if snapshot["extensions"] else ()),
         *modelled(snapshot, rates),
         *errors(snapshot),
     ]
@@ -111,6 +112,15 @@ def accelerators(snapshot: Snapshot, rates: Rates) -> Iterable[Row]:
             str(one["vta"]["streams"]),
             f"for {running:.1f} s" if running is not None else "",
         )
+
+
+def extensions(snapshot: Snapshot) -> Iterable[Row]:
+    """A table's rows, the heads first."""
+    yield "extension", "kind", "calls", "failures", "file"
+    for one in snapshot["extensions"]:
+        number = "" if one["number"] is None else f" {one['number']:02X}h"
+        counts = ("" if count is None else str(count) for count in (one["calls"], one["failures"]))
+        yield one["name"], one["kind"] + number, *counts, one["source"]
 
 
 def modelled(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
