@@ -7,9 +7,10 @@ Alkali CSD platform documentation, sections 4.2.1 (Get Log Page), 4.3.1 (Admin c
 (I/O commands).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NoReturn
 
 from csd_spec import descriptors, fields, opcodes
 from csd_spec.descriptors import DescriptorError, LogEntryType, decode_arguments
@@ -40,6 +41,10 @@ class Context:
     buffers: SharedBuffers
     engine_log: Callable[[int], LogOf | None] = lambda nsid: None
     """The log of a compute namespace's programs; None if there is no such namespace."""
+
+    @property
+    def namespaces(self) -> blocks.Namespaces:
+        return {item.nsid: item for item in self.config.namespaces}
 
     def accelerator(self, identifier: int) -> Accelerator:
         """Raises NvmeError if there is none."""
@@ -197,7 +202,8 @@ def send_firmware(context: Context, request: Request) -> Result:
 
     def decided(reason: str | None) -> None:
         if reason is not None:
-            _refuse(accelerator, f"firmware {identifier} was refused: {reason}")
+            refused = f"firmware {identifier} was refused: {reason}"
+            _refuse(accelerator, VendorStatus.FIRMWARE_REFUSED, refused)
         # Others may have been installed meanwhile.
         _require_room(context, accelerator, identifier, len(image))
         accelerator.firmware[identifier] = image
@@ -216,7 +222,8 @@ def _stated_size(image: bytes) -> int:
 def _require_room(context: Context, accelerator: Accelerator, identifier: int, size: int) -> None:
     limits = context.config.limits
     if size > limits.firmware_size:
-        _refuse(accelerator, f"the firmware has more than {limits.firmware_size} bytes")
+        refused = f"the firmware has more than {limits.firmware_size} bytes"
+        _refuse(accelerator, VendorStatus.FIRMWARE_REFUSED, refused)
     others = sum(
         len(image)
         for item in context.subsystem.accelerators.values()
@@ -224,12 +231,19 @@ def _require_room(context: Context, accelerator: Accelerator, identifier: int, s
         if (item, key) != (accelerator, identifier)
     )
     if others + size > limits.firmware_total:
-        _refuse(accelerator, f"all firmware together has {limits.firmware_total} bytes at most")
+        refused = f"all firmware together has {limits.firmware_total} bytes at most"
+        _refuse(accelerator, VendorStatus.FIRMWARE_REFUSED, refused)
 
 
-def _refuse(accelerator: Accelerator, reason: str) -> None:
-    accelerator.log.add(LogEntryType.ACCELERATOR_ERROR, reason)
-    raise NvmeError(VendorStatus.FIRMWARE_REFUSED, reason)
+def _refuse(
+    accelerator: Accelerator,
+    status: VendorStatus,
+    reason: str,
+    kind: LogEntryType = LogEntryType.ACCELERATOR_ERROR,
+) -> NoReturn:
+    """Refuse a command, with an entry in the accelerator's log. Raises NvmeError."""
+    accelerator.log.add(kind, reason)
+    raise NvmeError(status, reason)
 
 
 def send_data(context: Context, request: Request) -> Result:
@@ -311,8 +325,7 @@ def _start(
     try:
         decode_arguments(arguments)
     except DescriptorError as error:
-        accelerator.log.add(LogEntryType.ACCELERATOR_ERROR, str(error))
-        raise NvmeError(VendorStatus.INVALID_ARGUMENT_LIST, str(error)) from None
+        _refuse(accelerator, VendorStatus.INVALID_ARGUMENT_LIST, str(error))
     _require_buffers(context, accelerator)
     accelerator.active = chosen
     context.runner(accelerator).start(image, arguments)
@@ -346,19 +359,12 @@ def _find_selected(accelerator: Accelerator, identifier: int) -> bytes:
 
 
 def _require_buffers(context: Context, accelerator: Accelerator) -> None:
-    """Refuse buffers that a job cannot have, with an entry in the log."""
-    for kind, reason in _problems(context, accelerator):
-        accelerator.log.add(kind, reason)
-        raise NvmeError(VendorStatus.INVALID_BUFFERS, reason)
-
-
-def _problems(context: Context, accelerator: Accelerator) -> Iterator[tuple[LogEntryType, str]]:
-    """The faults of the buffers' configuration, with the types of their log entries."""
+    """Refuse buffers that a job cannot have."""
     buffers = accelerator.buffers
     if buffers.input_length is None and not buffers.input_ranges:
         reason = "no input has been sent, and no local storage chosen as input"
-        yield LogEntryType.INVALID_INPUT_BUFFER, reason
-    namespaces = {item.nsid: item for item in context.config.namespaces}
+        kind = LogEntryType.INVALID_INPUT_BUFFER
+        _refuse(accelerator, VendorStatus.INVALID_BUFFERS, reason, kind)
     chosen: dict[LogEntryType, Iterable[ByteRange | Grant]] = {
         LogEntryType.INVALID_INPUT_BUFFER: buffers.input_ranges,
         LogEntryType.INVALID_OUTPUT_BUFFER: buffers.output_ranges,
@@ -366,8 +372,8 @@ def _problems(context: Context, accelerator: Accelerator) -> Iterator[tuple[LogE
     }
     for kind, items in chosen.items():
         for item in items:
-            if missing := blocks.missing(item, namespaces):
-                yield kind, missing
+            if missing := blocks.missing(item, context.namespaces):
+                _refuse(accelerator, VendorStatus.INVALID_BUFFERS, missing, kind)
 
 
 Operate = Callable[[Context, Request, Accelerator, fields.Control], Result]
@@ -385,37 +391,29 @@ def grant_local_storage(context: Context, request: Request) -> Result:
     """Let programs access a range themselves, until the accelerator is reset."""
     command = fields.LocalStorage.decode(request.cdws)
     accelerator, item = _local_range(context, request)
-    _require_end(item, _namespaces(context))
-    block = _namespaces(context)[item.nsid].block_size
+    block = context.namespaces[item.nsid].block_size
     grant = Grant(item.nsid, item.first // block, item.length // block, command.writable)
     granted = (grant,) if command.replace else (*accelerator.buffers.granted, grant)
     limit = context.config.limits.ranges
     if len(granted) > limit:
-        detail = f"there can be {limit} grants, not {len(granted)}"
-        accelerator.log.add(LogEntryType.ACCELERATOR_ERROR, detail)
-        raise NvmeError(VendorStatus.INVALID_BUFFERS, detail)
+        reason = f"there can be {limit} grants, not {len(granted)}"
+        _refuse(accelerator, VendorStatus.INVALID_BUFFERS, reason)
     accelerator.buffers = replace(accelerator.buffers, granted=granted)
     return Answer()
 
 
 def _set_input(context: Context, request: Request, *, append: bool) -> Result:
     accelerator, item = _local_range(context, request)
-    _require_end(item, _namespaces(context))
     chosen = (*accelerator.buffers.input_ranges, item) if append else (item,)
-    _require_fit(
-        context,
-        accelerator,
-        chosen,
-        accelerator.config.input_size,
-        LogEntryType.INVALID_INPUT_BUFFER,
-    )
+    kind = LogEntryType.INVALID_INPUT_BUFFER
+    _require_fit(context, accelerator, chosen, accelerator.config.input_size, kind)
     accelerator.buffers = replace(accelerator.buffers, input_length=None, input_ranges=chosen)
     return Answer()
 
 
 def _set_output(context: Context, request: Request, *, append: bool) -> Result:
-    accelerator, item = _local_range(context, request)
-    over = blocks.overhang(item, _namespaces(context))
+    accelerator, item = _local_range(context, request, whole=False)
+    over = blocks.overhang(item, context.namespaces)
     item = item._replace(length=item.length - over)
     chosen = (*accelerator.buffers.output_ranges, item) if append else (item,)
     kind = LogEntryType.INVALID_OUTPUT_BUFFER
@@ -428,22 +426,18 @@ def _set_output(context: Context, request: Request, *, append: bool) -> Result:
     return Answer()
 
 
-def _local_range(context: Context, request: Request) -> tuple[Accelerator, ByteRange]:
-    command = fields.LocalStorage.decode(request.cdws)
+def _local_range(
+    context: Context, request: Request, *, whole: bool = True
+) -> tuple[Accelerator, ByteRange]:
+    """The accelerator and the range that a command names. Raises NvmeError, also for a range that
+    ends past the end of its namespace if it has to be `whole`."""
+    command, namespaces = fields.LocalStorage.decode(request.cdws), context.namespaces
     accelerator = context.idle_accelerator(command.accelerator)
-    item = blocks.resolve(command, request.nsid, _namespaces(context), context.config.range_blocks)
-    return accelerator, item
-
-
-def _require_end(item: ByteRange, namespaces: blocks.Namespaces) -> None:
-    """Raise NvmeError for a range that its namespace ends before."""
-    if blocks.overhang(item, namespaces):
+    item = blocks.resolve(command, request.nsid, namespaces, context.config.range_blocks)
+    if whole and blocks.overhang(item, namespaces):
         detail = "the range ends past the end of the namespace"
         raise NvmeError(Status.LBA_OUT_OF_RANGE, detail)
-
-
-def _namespaces(context: Context) -> blocks.Namespaces:
-    return {item.nsid: item for item in context.config.namespaces}
+    return accelerator, item
 
 
 def _require_fit(
@@ -453,17 +447,16 @@ def _require_fit(
     size: int,
     kind: LogEntryType,
 ) -> None:
-    """Refuse ranges that exceed the buffer of `size` bytes, with an entry in the log."""
+    """Refuse ranges that exceed the buffer of `size` bytes."""
     total = sum(item.length for item in chosen)
     limit = context.config.limits.ranges
     if total > size:
-        detail = f"ranges of {total} bytes do not fit in the buffer of {size}"
+        reason = f"ranges of {total} bytes do not fit in the buffer of {size}"
     elif len(chosen) > limit:
-        detail = f"there can be {limit} ranges, not {len(chosen)}"
+        reason = f"there can be {limit} ranges, not {len(chosen)}"
     else:
         return
-    accelerator.log.add(kind, detail)
-    raise NvmeError(VendorStatus.INVALID_BUFFERS, detail)
+    _refuse(accelerator, VendorStatus.INVALID_BUFFERS, reason, kind)
 
 
 ADMIN: dict[int, Handler] = {
