@@ -64,6 +64,8 @@ MOST_CPUS = 64
 MODELLED = "modelled"
 TIME_MODES = ("fast", MODELLED)
 MOST_FACTOR = 1000
+MOST_DIES = 1 << 16
+"""Dies of a drive: 256 of each of 256 channels."""
 """By which modelled times may be multiplied."""
 RANGE_COUNTS = ("plain", "zero-based")
 MOST_ACCELERATORS = 64
@@ -349,6 +351,8 @@ class TimeSection:
         (), "policies --policy",
         "Policy of the modelled drive, of gc, wear or allocation: a built-in name, or FILE:CLASS;"
         " may be repeated.", guest=True, metavar="KIND=POLICY")
+    zone_width: int = key(kinds.count(0, MOST_DIES), 0, "--zone-width",
+        "Number of dies of the modelled drive that a zone is on; 0 for all dies.", guest=True)
     factor: int = key(kinds.count(1, MOST_FACTOR), 1, "--time-factor",
         "Multiply all modelled times, for machines that are too slow for the drive.", guest=True)
     monitor: Path | None = key(kinds.PATH, None, "--monitor",

@@ -22,7 +22,7 @@ def test_both_engines_give_the_same_times_and_drives(profile: Profile, seed: int
 
 
 @pytest.mark.slow
-@settings(max_examples=600)
+@settings(max_examples=150)
 @given(profiles(), st.integers(0, 1 << 20))
 def test_both_engines_give_the_same_for_many_drives(profile: Profile, seed: int) -> None:
     compare(profile, seed)

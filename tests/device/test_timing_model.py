@@ -159,7 +159,7 @@ def test_the_formulas_have_their_published_values() -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"op": 6}, "is of no kind"),
+        ({"op": 8}, "is of no kind"),
         ({"time": 9}, "comes before"),
         ({"time": (1 << 62) + 1}, "comes in more than"),
         ({"count": 0}, "has no pages"),
@@ -207,4 +207,4 @@ def test_a_worn_drive_refuses_writes_and_goes_on_reading() -> None:
     assert refused[int(np.argmax(refused)) :].all()
     now = 10 * SECOND
     assert drive.submit(now, Op.READ, 0, 1) == now + 1110
-    assert int((drive.state.erases == 3).sum()) >= PLAIN.blocks - PLAIN.least_blocks + 1
+    assert int((drive.state.erases == 3).sum()) >= PLAIN.superblocks - PLAIN.least_superblocks + 1

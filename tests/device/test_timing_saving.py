@@ -17,7 +17,7 @@ from potash_device.timing.drive import Drive
 from potash_device.timing.policies import PolicyError
 from potash_device.timing.profile import Profile, Rate
 from potash_device.timing.requests import Op
-from potash_device.timing.saving import StateError, load, load_pieces, save
+from potash_device.timing.saving import Held, StateError, ZoneStream, load, load_held, save
 from potash_device.timing.state import IS_CLOSED, IS_FREE
 from support.drive_time import policies, problems, profiles, requests
 
@@ -77,6 +77,9 @@ def written() -> Drive:
         ("status", 0, 9, "superblocks"),
         ("status", 5, 1, "superblocks"),
         ("open", 0, 12, "superblocks"),
+        ("open", 5, 1, "superblocks"),
+        ("zone", 0, 5, "zones"),
+        ("zone", 0, -2, "zones"),
         ("open", 1, 1, "superblocks"),
         ("filled", 0, 16, "superblocks"),
         ("filled", 0, -1, "superblocks"),
@@ -104,20 +107,20 @@ def test_a_state_without_a_free_superblock_is_refused(written: Drive) -> None:
 
 
 def test_pieces_of_namespaces_are_kept_too(written: Drive) -> None:
-    pieces = [(1, 0, 7), (3, 7, 2), (1, 9, 4)]
+    held = Held(((1, 0, 7), (3, 7, 2), (1, 9, 4)), (ZoneStream(3, 0, 4),))
     file = io.BytesIO()
-    save(written, file, pieces)
+    save(written, file, held)
     file.seek(0)
-    assert load_pieces(file) == pieces
-    assert load_pieces(saved(written)) == []
-    arrays: dict[str, Any] = dict(np.load(file))
-    for wrong in (np.zeros(3), np.zeros((1, 2), np.int64), np.zeros((1 << 18, 3), np.int64)):
+    assert load_held(file) == held
+    assert load_held(saved(written)) == Held()
+    arrays: dict[str, Any] = dict(np.load(io.BytesIO(file.getvalue())))
+    for wrong in (np.zeros(3), np.zeros((1, 2), np.int64), np.zeros((1 << 20, 3), np.int64)):
         file = io.BytesIO()
         np.savez_compressed(file, **arrays | {"pieces": wrong})
         with pytest.raises(StateError):
-            load_pieces(io.BytesIO(file.getvalue()))
+            load_held(io.BytesIO(file.getvalue()))
     with pytest.raises(StateError):
-        load_pieces(io.BytesIO(b"no file of NumPy's"))
+        load_held(io.BytesIO(b"no file of NumPy's"))
 
 
 def test_damaged_files_are_refused(written: Drive) -> None:
@@ -163,7 +166,7 @@ def test_a_header_that_claims_anything_is_refused(
                     data = data.replace(b" " * (len(instead) - len(found)), b"", 1)
             changed.writestr(one, data)
     with pytest.raises(StateError):
-        (load_pieces if name == "pieces" else load)(io.BytesIO(file.getvalue()))
+        (load_held if name == "pieces" else load)(io.BytesIO(file.getvalue()))
 
 
 def test_a_file_with_wrong_bytes_is_refused_or_a_sound_drive(written: Drive) -> None:

@@ -12,7 +12,7 @@ from potash.sections import TimeSection
 from potash.vm.drive import serving
 from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
-from potash_device.timing.saving import save
+from potash_device.timing.saving import Held, save
 from potash_device.trace import Trace
 from potash_firmware.rpu.deadlines import GuestClock
 from potash_firmware.rpu.statistics import Histogram
@@ -28,7 +28,7 @@ def started(media: Drive, section: TimeSection = TLC) -> ModelledTime:
     settings = modelled(section, media)
     assert settings is not None
     sizes = {nsid: one.size for nsid, one in media.namespaces.items()}
-    return ModelledTime(settings, sizes, GuestClock(), Histogram(), Trace(), lambda: None)
+    return ModelledTime(settings, sizes, {}, GuestClock(), Histogram(), Trace(), lambda: None)
 
 
 def used(path: Path) -> list[int]:
@@ -49,7 +49,7 @@ def test_a_drive_goes_on_where_it_ended(tmp_path: Path) -> None:
     with Drive.open(path) as media:
         time = started(media)
         assert time.drive.state.places.tolist() == places
-        assert time.pieces == [(1, 0, 8192), (2, 8192, 4096)]
+        assert time.held.pieces == ((1, 0, 8192), (2, 8192, 4096))
 
 
 def test_a_namespace_that_is_gone_meanwhile_has_no_pages(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_namespace_that_is_gone_meanwhile_has_no_pages(tmp_path: Path) -> None
         media.delete([1])
     with Drive.open(path, capacity=48 * MIB) as media:
         time = started(media)
-        assert time.pieces == [(2, 8192, 4096)]
+        assert time.held.pieces == ((2, 8192, 4096),)
         assert (time.drive.state.places >= 0).nonzero()[0].tolist() == [8192]
 
 
@@ -77,7 +77,7 @@ def test_another_geometry_or_a_damaged_file_begins_anew(
     else:
         found = timing.restored(state)
         with state.open("wb") as file:
-            save(found, file, [(1, 0, 9)] * 2)
+            save(found, file, Held(((1, 0, 9),) * 2))
     with caplog.at_level(logging.WARNING), Drive.open(path) as media:
         time = started(media, section)
         assert not (time.drive.state.places >= 0).any()

@@ -5,6 +5,7 @@ A request takes its parts of all resources when it arrives, so that its completi
 * a die, a bus and a direction of the link do one thing at a time; each thing takes the first gap
   between others that is long enough, so it never waits for one that itself waits elsewhere;
 * the units of a block are programmed in order, and it is erased after all else on its die;
+* a zone has superblocks of its own, which only its reset erases;
 * a firmware core takes the next command when it is free.
 
 `potash_device.timing.engine` is the same for millions of requests, and is compared with this one.
@@ -25,9 +26,12 @@ from support.drive_calendar import Calendar, Die
 
 @dataclass
 class Superblock:
-    """The blocks of one number on all dies."""
+    """The blocks of one number on all dies of a group."""
 
+    number: int
     state: str = "free"
+    zone: int = -1
+    """The stream of the zone that has it."""
     owners: list[int] = field(default_factory=list)
     """The logical page that each place filled so far holds, -1 where it is not valid."""
     programmed: dict[int, int] = field(default_factory=dict)
@@ -65,10 +69,10 @@ class Reference:
         self.buses = [Calendar() for _ in range(profile.channels)]
         self.link_in, self.link_out = Calendar(), Calendar()
         self.cores = [0] * profile.cores
-        self.superblocks = [Superblock() for _ in range(profile.blocks)]
+        self.superblocks = [Superblock(number) for number in range(profile.superblocks)]
         self.places: dict[int, tuple[Superblock, int]] = {}
         """Of each mapped page: its superblock and its place there."""
-        self.open: list[Superblock | None] = [None] * profile.frontiers
+        self.open: list[Superblock | None] = [None] * (profile.frontiers + profile.superblocks)
         self.victim: Superblock | None = None
         self.cursor = 0
         """The place of the victim that relocation has come to."""
@@ -104,7 +108,9 @@ class Reference:
         pages = range(first, first + count)
         match op:
             case Op.READ:
-                end = self._read(ready, pages)
+                end = self._read(ready, pages, stream)
+            case Op.WRITE if stream >= self.profile.frontiers:
+                end = self._write_zone(ready, pages, stream)
             case Op.WRITE:
                 end = self._write(ready, pages, stream, fua)
             case Op.TRIM:
@@ -116,6 +122,10 @@ class Reference:
             case Op.CLOSE:
                 end = max(ready, self._pad(stream, ready))
                 self._close(stream)
+            case Op.RESET:
+                end = self._reset(ready, stream)
+            case Op.FINISH:
+                end = self._finish(ready, stream)
         return end if end == WORN else end + self.profile.completion_ns
 
     def _firmware(self, time: int, op: Op, count: int) -> int:
@@ -136,13 +146,14 @@ class Reference:
         self.cores[core] = max(time, self.cores[core]) + cost
         return self.cores[core]
 
-    def _read(self, ready: int, pages: Iterable[int]) -> int:
+    def _read(self, ready: int, pages: Iterable[int], stream: int) -> int:
         """Pages that lie one behind the other in a row are read together."""
+        mapped = self.profile.mapping_cache and stream < self.profile.frontiers
         end = known = ready
         group: list[tuple[tuple[Superblock, int], int]] = []
         last: tuple[Superblock, int] | None = None
         for page in pages:
-            if self.profile.mapping_cache:
+            if mapped:
                 self._make_room(ready)
                 known = self._translate(page, ready, False)
             place = self.places.get(page)
@@ -175,7 +186,7 @@ class Reference:
     def _sense(self, place: tuple[Superblock, int], pages: int, ready: int, host: bool) -> int:
         """When `pages` of a row are in the drive's memory."""
         profile = self.profile
-        number, row = self._die(place[1])
+        number, row = self._die(*place)
         times = profile.short_read_ns if pages == 1 and profile.short_read_ns else profile.read_ns
         duration, die = times[row % len(times)], self.dies[number]
         self._counts["senses"] += 1
@@ -208,6 +219,42 @@ class Reference:
             end = max(end, programmed, self._pad(stream, end))
         return end
 
+    def _write_zone(self, ready: int, pages: Iterable[int], zone: int) -> int:
+        """Without translation and padding; a page may come in parts, as blocks can be smaller."""
+        end = ready
+        for page in pages:
+            self._make_room(ready)
+            if self.worn:
+                return WORN
+            if page in self.places:
+                end = max(end, self._send(self.link_in, ready, 1))
+                continue
+            arrived = self._send(self.link_in, self._admit(ready), 1)
+            programmed = self._place(zone, page, arrived)
+            end = max(end, arrived, 0 if self.profile.buffer_bytes else programmed)
+            self._counts["host"] += 1
+        return end
+
+    def _reset(self, ready: int, zone: int) -> int:
+        open_one, end = self.open[zone], ready
+        if open_one is not None and self.profile.buffer_bytes:
+            self.buffered -= len(open_one.owners) % self.profile.unit_pages
+        self.open[zone] = None
+        for superblock in self.superblocks:
+            if superblock.zone == zone:
+                for page in superblock.owners:
+                    self._invalidate(page)
+                superblock.zone = -1
+                self._erase(superblock, ready)
+                end = max(end, superblock.erased)
+        return end
+
+    def _finish(self, ready: int, zone: int) -> int:
+        end = ready
+        while (superblock := self.open[zone]) is not None:
+            end = max(end, self._fill_unit(zone, superblock, ready))
+        return end
+
     def _trim(self, ready: int, pages: Iterable[int]) -> int:
         end = ready
         for page in pages:
@@ -228,9 +275,10 @@ class Reference:
         for page in list(self.places):
             self._invalidate(page)
         for superblock in self.superblocks:
-            if superblock.state in ("open", "closed"):
+            superblock.zone = -1
+            if superblock.state not in ("free", "retired"):
                 self._erase(superblock, ready)
-        self.open = [None] * self.profile.frontiers
+        self.open = [None] * len(self.open)
         self.victim = None
         self.cache = []
         self.hand = self.buffered = 0
@@ -274,28 +322,33 @@ class Reference:
         return self._program(frontier, superblock) if full else 0
 
     def _opened(self, frontier: int) -> Superblock:
-        """The least erased that is free; for relocated pages, which are cold, the most erased."""
+        """The least erased that is free; for relocated pages, which are cold, the most erased. A
+        zone has its superblocks on the dies of one group, while that has some that are free."""
         free = [one for one in self.superblocks if one.state == "free"]
-        pick = max if frontier == self.profile.frontiers - 1 else min
+        zone = frontier - self.profile.frontiers
+        if zone >= 0:
+            groups = self.profile.groups
+            free = [one for one in free if one.number % groups == zone % groups] or free
+        pick = max if zone == -1 else min
         superblock = pick(free, key=lambda one: one.erases)
-        superblock.state = "open"
+        superblock.state, superblock.zone = "open", frontier if zone >= 0 else -1
         return superblock
 
-    def _program(self, frontier: int, superblock: Superblock) -> int:
+    def _program(self, frontier: int, superblock: Superblock, buffered: bool = True) -> int:
         """Program the last unit of those filled."""
         profile = self.profile
-        unit = len(superblock.owners) // profile.unit_pages - 1
-        number = self.order[unit % profile.total_dies]
+        unit, dies = len(superblock.owners) // profile.unit_pages - 1, profile.group_dies
+        number = self.order[superblock.number % profile.groups * dies + unit % dies]
         there = self._transfer(number, superblock.ready, profile.unit_pages)
-        before = superblock.programmed.get(unit - profile.total_dies, superblock.erased)
-        duration = profile.program_ns[unit // profile.total_dies % len(profile.program_ns)]
+        before = superblock.programmed.get(unit - dies, superblock.erased)
+        duration = profile.program_ns[unit // dies % len(profile.program_ns)]
         done = self.dies[number].reserve(self.now, max(there, before), duration)
         superblock.programmed[unit] = done
         superblock.ready = 0
         self._counts["programs"] += 1
-        if frontier < profile.streams:
+        if frontier < profile.streams or frontier >= profile.frontiers:
             self.written = max(self.written, done)
-            if profile.buffer_bytes:
+            if profile.buffer_bytes and buffered:
                 heapq.heappush(self.programs, done)
         if len(superblock.owners) == profile.superblock_pages:
             self._close(frontier)
@@ -306,22 +359,30 @@ class Reference:
         superblock = self.open[frontier]
         if superblock is not None:
             superblock.owners += [-1] * (self.profile.superblock_pages - len(superblock.owners))
+            self.open[frontier] = None
+            if superblock.zone >= 0:
+                superblock.state = "zoned"
+                return
             superblock.state, superblock.closed_at = "closed", self.closed
             self.closed += 1
-            self.open[frontier] = None
 
     def _pad(self, stream: int, ready: int) -> int:
         """Program a stream's unit that is not full; when that is done, 0 if there is none."""
         superblock = self.open[stream]
-        padding = 0 if superblock is None else -len(superblock.owners) % self.profile.unit_pages
-        if superblock is None or not padding:
+        if superblock is None or not len(superblock.owners) % self.profile.unit_pages:
             return 0
+        return self._fill_unit(stream, superblock, ready)
+
+    def _fill_unit(self, stream: int, superblock: Superblock, ready: int) -> int:
+        """Program the next unit with what is there of it, or none; when that is done."""
+        padding = self.profile.unit_pages - len(superblock.owners) % self.profile.unit_pages
+        partial = padding < self.profile.unit_pages
         superblock.owners += [-1] * padding
         superblock.ready = max(superblock.ready, ready)
         self._counts["padding"] += padding
-        if self.profile.buffer_bytes:
+        if self.profile.buffer_bytes and partial:
             self.buffered += padding
-        return self._program(stream, superblock)
+        return self._program(stream, superblock, partial)
 
     def _invalidate(self, page: int) -> None:
         place = self.places.pop(page, None)
@@ -336,6 +397,9 @@ class Reference:
         # A host that is ahead of the buffer is not ahead of what the drive does.
         ready, asked = max(ready, self.admitted), 0
         while not self.worn and self._free() <= self.profile.reserve:
+            if not self._free():  # so many have retired that nothing can be relocated
+                self.worn = True
+                return
             asked += self._collect(ready, self.profile.superblock_pages, not asked)
             if asked > 2 * len(self.superblocks):
                 raise PolicyError("gc", f"{name_of(self.policies.gc)} frees nothing")
@@ -369,7 +433,7 @@ class Reference:
         while moved < pages and self.cursor < profile.superblock_pages:
             batch: list[int] = []
             there = ready
-            most = min(pages - moved, profile.unit_pages * profile.total_dies)
+            most = min(pages - moved, profile.unit_pages * profile.group_dies)
             while len(batch) < most and self.cursor < profile.superblock_pages:
                 row = range(self.cursor, self.cursor + profile.row_pages)
                 valid = [owner for index in row if (owner := victim.owners[index]) >= 0]
@@ -401,8 +465,11 @@ class Reference:
         )
 
     def _erase(self, superblock: Superblock, ready: int) -> None:
+        first = superblock.number % self.profile.groups * self.profile.group_dies
+        dies = [self.dies[n] for n in self.order[first : first + self.profile.group_dies]]
         superblock.erased = max(
-            die.reserve(self.now, max(ready, die.last), self.profile.erase_ns) for die in self.dies
+            superblock.erased,
+            *(die.reserve(self.now, max(ready, die.last), self.profile.erase_ns) for die in dies),
         )
         superblock.owners, superblock.programmed, superblock.ready = [], {}, 0
         superblock.erases += 1
@@ -410,7 +477,7 @@ class Reference:
         retired = self.profile.cycles and superblock.erases >= self.profile.cycles
         superblock.state = "retired" if retired else "free"
         good = sum(one.state != "retired" for one in self.superblocks)
-        self.worn = good < self.profile.least_blocks
+        self.worn = good < self.profile.least_superblocks
 
     # The mapping, where it is on flash.
 
@@ -446,12 +513,12 @@ class Reference:
 
     # Dies, buses and the link.
 
-    def _die(self, index: int) -> tuple[int, int]:
+    def _die(self, superblock: Superblock, index: int) -> tuple[int, int]:
         """The die that a place of a superblock is on, and the row of its block."""
-        profile = self.profile
+        profile, dies = self.profile, self.profile.group_dies
         unit, inside = divmod(index, profile.unit_pages)
-        row = unit // profile.total_dies * profile.program_pages + inside // profile.row_pages
-        return self.order[unit % profile.total_dies], row
+        row = unit // dies * profile.program_pages + inside // profile.row_pages
+        return self.order[superblock.number % profile.groups * dies + unit % dies], row
 
     def _transfer(self, die: int, ready: int, pages: int) -> int:
         """The end of a transfer between a die and the drive's memory."""

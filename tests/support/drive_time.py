@@ -27,7 +27,7 @@ from potash_device.timing.state import (
     IS_CLOSED,
     IS_FREE,
     IS_OPEN,
-    IS_RETIRED,
+    IS_ZONED,
     NEVER,
     DriveState,
 )
@@ -79,10 +79,16 @@ def profiles(draw: Any) -> Profile:
         "cycles": draw(st.sampled_from([0, 0, 3, 9])),
         "mapping_cache": draw(st.sampled_from([0, 0, PAGE, 3 * PAGE])) if reserve > 2 else 0,
     }
+    dies = values["channels"] * values["dies"]
+    values["width"] = draw(st.sampled_from([0, 0, *(n for n in range(1, dies) if dies % n == 0)]))
+    zones = draw(st.sampled_from([0, 0, 2, 4]))
+    values["blocks"] += zones
+    values["zone_superblocks"] = zones
     shape = Profile(**values, capacity=PAGE)
-    room = (shape.blocks - shape.frontiers - reserve - 1) * shape.superblock_pages
+    room = (shape.superblocks - zones - shape.frontiers - reserve - 1) * shape.superblock_pages
     most = room - -(-room // ENTRIES) if values["mapping_cache"] else room
-    values["capacity"] = PAGE * (max(1, most) - number(0, most // 2))
+    values["zone_pages"] = zones * shape.superblock_pages
+    values["capacity"] = PAGE * (max(1, most) - number(0, most // 2) + values["zone_pages"])
     values["buffer_bytes"] = draw(st.sampled_from([0, 1, 4])) * streams * shape.unit_pages * PAGE
     try:
         return Profile(**values)
@@ -91,12 +97,14 @@ def profiles(draw: Any) -> Profile:
 
 
 def requests(profile: Profile, count: int, seed: int) -> NDArray[np.void]:
-    """Random ones; half of the writes go to an eighth of the drive."""
-    random, pages = np.random.default_rng(seed), profile.logical_pages
+    """Random ones; half of the writes go to an eighth of the drive. Some are of zones, each of a
+    superblock, or of two."""
+    random = np.random.default_rng(seed)
+    pages, zones = profile.logical_pages - profile.zone_pages, _Zones(profile, random)
     found = np.zeros(count, REQUEST)
     found["time"] = np.cumsum(random.integers(0, 120, count))
     odds = [0.3, 0.59, 0.06, 0.038, 0.002, 0.01]
-    found["op"] = random.choice(len(Op), count, p=odds)
+    found["op"] = random.choice(len(odds), count, p=odds)
     hot = random.random(count) < 0.5
     found["first"] = np.where(
         hot, random.integers(0, pages // 8 + 1, count), random.integers(0, pages, count)
@@ -106,7 +114,44 @@ def requests(profile: Profile, count: int, seed: int) -> NDArray[np.void]:
     found["count"][found["op"] >= Op.FLUSH] = 0
     found["stream"] = random.integers(0, profile.streams, count)
     found["fua"] = random.random(count) < 0.1
+    if profile.zone_superblocks:
+        for row in np.flatnonzero(random.random(count) < 0.6).tolist():
+            zones.ask(found[row])
     return found
+
+
+class _Zones:
+    """Zones of one superblock each, or of two, behind all other pages of a drive."""
+
+    def __init__(self, profile: Profile, random: np.random.Generator) -> None:
+        self._random = random
+        superblocks = int(random.integers(1, 3))
+        self._size = profile.superblock_pages * superblocks
+        self._pointers = [0] * (profile.zone_superblocks // superblocks)
+        self._first = profile.logical_pages - profile.zone_pages
+        self._stream = profile.frontiers
+
+    def ask(self, request: np.void) -> None:
+        """Have a request be one of a zone; a write is at its write pointer, perhaps again at the
+        page before, as blocks may be smaller than pages."""
+        zone = int(self._random.integers(0, len(self._pointers)))
+        pointer, first = self._pointers[zone], self._first + zone * self._size
+        op = self._random.choice([Op.READ, Op.WRITE, Op.RESET, Op.FINISH], p=[0.2, 0.7, 0.06, 0.04])
+        if op == Op.WRITE and pointer == self._size:
+            op = Op.RESET
+        again = int(pointer > 0 and self._random.random() < 0.2)
+        most = max(1, min(64, self._size - pointer + again))
+        count = int(self._random.integers(1, most + 1))
+        request["op"], request["stream"] = op, self._stream + zone
+        request["first"], request["count"] = first + pointer - again, count
+        if op == Op.READ:
+            request["first"] = first + self._random.integers(0, self._size)
+            request["count"] = 1
+        elif op == Op.WRITE:
+            self._pointers[zone] += count - again
+        else:
+            request["first"] = request["count"] = 0
+            self._pointers[zone] = 0 if op == Op.RESET else self._size
 
 
 def policies(seed: int) -> Policies:
@@ -122,28 +167,31 @@ def problems(profile: Profile, state: DriveState) -> list[str]:
     size = profile.superblock_pages
     mapped = np.flatnonzero(state.places >= 0)
     owned = np.flatnonzero(state.owners >= 0)
-    by_status = {one: int((state.status == one).sum()) for one in range(IS_RETIRED + 1)}
+    by_status = {one: int((state.status == one).sum()) for one in range(IS_ZONED + 1)}
     opened = state.open[state.open >= 0]
-    filled = np.full(profile.blocks, 0)
-    filled[state.status == IS_CLOSED] = size
+    filled = np.full(profile.superblocks, 0)
+    full = (state.status == IS_CLOSED) | (state.status == IS_ZONED)
+    filled[full] = size
     filled[opened] = state.filled[state.open >= 0]
     # A superblock may be closed before all of its units are.
-    programmed = (state.programmed.reshape(profile.blocks, -1) != NEVER).sum(axis=1)
+    programmed = (state.programmed.reshape(profile.superblocks, -1) != NEVER).sum(axis=1)
     units = filled // profile.unit_pages
     wrong = {
         "the mapping and its inverse disagree": len(mapped) != len(owned)
         or bool((state.owners[state.places[mapped]] != mapped).any()),
         "valid pages are miscounted": bool(
-            (np.bincount(owned // size, minlength=profile.blocks) != state.valid).any()
+            (np.bincount(owned // size, minlength=profile.superblocks) != state.valid).any()
         ),
         "pages are valid that were never filled": bool(
             (owned % size >= filled[owned // size]).any()
         ),
         "superblocks are miscounted": by_status[IS_FREE] != state.registers[FREE]
         or by_status[IS_CLOSED] != state.registers[CLOSED]
-        or by_status[IS_OPEN] != len(opened),
+        or by_status[IS_OPEN] != len(opened)
+        or by_status[IS_ZONED]
+        != int((state.zone >= 0).sum()) - int((state.zone[opened] >= 0).sum()),
         "units are programmed that were never filled": bool(
-            np.where(state.status == IS_CLOSED, programmed > units, programmed != units).any()
+            np.where(full, programmed > units, programmed != units).any()
         ),
     }
     return [problem for problem, found in wrong.items() if found]

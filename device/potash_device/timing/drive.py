@@ -176,7 +176,7 @@ class Drive:
 
     def _choose(self, victims: int) -> None:
         """Choose the next superblock to relocate, after so many for the same page of a request."""
-        if victims > 2 * self.profile.blocks:
+        if victims > 2 * self.profile.superblocks:
             raise PolicyError("gc", f"{name_of(self.policies.gc)} frees nothing")
         registers = self.state.registers
         registers[VICTIM] = self.policies.victim(self.superblocks, wear=not victims)

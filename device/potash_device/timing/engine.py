@@ -85,19 +85,29 @@ def serve(s: DriveState, request: Any) -> Flag:
         r[state.END] = max(r[state.END], pad(s, stream, r[state.READY]))
         close(s, stream)
         return True
-    ready = r[state.READY]
+    if op == state.RESET:
+        reset(s, stream, r[state.READY])
+        return True
+    if op == state.FINISH:
+        finish(s, stream, r[state.READY])
+        return True
+    ready, zoned = r[state.READY], stream >= settings[state.FRONTIERS]
     while r[state.STEP] < count:
         page = first + r[state.STEP]
-        if (op == state.WRITE or settings[state.MAPPING_CACHE]) and not make_room(s, ready):
+        maps = settings[state.MAPPING_CACHE] and not zoned
+        if (op == state.WRITE or maps) and not make_room(s, ready):
             return False
         if op == state.WRITE and r[state.WORN_OUT]:
             r[state.END] = WORN
             return True
         known = ready
-        if settings[state.MAPPING_CACHE]:
+        if maps:
             known = translate(s, page, ready, op != state.READ)
         if op == state.READ:
             read(s, s.places[page], known)
+        elif op == state.WRITE and zoned and s.places[page] >= 0:
+            # The rest of a page whose first blocks were written before.
+            r[state.END] = max(r[state.END], send(s, 0, known, 1))
         elif op == state.WRITE:
             arrived = send(s, 0, admit(s, known), 1)
             r[state.END] = max(r[state.END], arrived)
@@ -109,6 +119,10 @@ def serve(s: DriveState, request: Any) -> Flag:
         r[state.STEP] += 1
     if op == state.READ:
         read_row(s)
+    elif op == state.WRITE and zoned:
+        # What is left of a unit stays in the zone's buffer: padded, it could not be filled later.
+        if not settings[state.BUFFER]:
+            r[state.END] = max(r[state.END], r[state.PROGRAMMED])
     elif op == state.WRITE and (
         not settings[state.BUFFER] or (request[5] and not settings[state.PROTECTED])
     ):
@@ -117,16 +131,50 @@ def serve(s: DriveState, request: Any) -> Flag:
 
 
 @compiled
+def reset(s: DriveState, zone: Number, ready: Number) -> None:
+    """Erase the superblocks of a zone."""
+    r, size = s.registers, s.settings[state.SUPERBLOCK]
+    if s.settings[state.BUFFER]:
+        r[state.BUFFERED] -= s.filled[zone] % s.settings[state.UNIT_PAGES]
+    s.open[zone] = -1
+    s.filled[zone] = s.ready[zone] = 0
+    for block in range(s.settings[state.SUPERBLOCKS]):
+        if s.zone[block] == zone:
+            for where in range(block * size, (block + 1) * size):
+                if s.owners[where] >= 0:
+                    s.places[s.owners[where]] = s.owners[where] = -1
+            s.valid[block] = 0
+            s.zone[block] = -1
+            erase(s, block, ready)
+            r[state.END] = max(r[state.END], s.erased[block])
+
+
+@compiled
+def finish(s: DriveState, zone: Number, ready: Number) -> None:
+    """Program the rest of the superblock that a zone has open, without data."""
+    r, size = s.registers, s.settings[state.UNIT_PAGES]
+    while s.open[zone] >= 0:
+        padding = size - s.filled[zone] % size
+        partial = padding < size
+        s.filled[zone] += padding
+        s.ready[zone] = max(s.ready[zone], ready)
+        s.counters[state.PADDING] += padding
+        if s.settings[state.BUFFER] and partial:
+            r[state.BUFFERED] += padding
+        r[state.END] = max(r[state.END], program(s, zone, partial))
+
+
+@compiled
 def format_drive(s: DriveState) -> None:
     r = s.registers
     s.places[:] = -1
-    for block in range(s.settings[state.BLOCKS]):
-        if s.status[block] == state.IS_OPEN or s.status[block] == state.IS_CLOSED:
+    for block in range(s.settings[state.SUPERBLOCKS]):
+        if s.status[block] != state.IS_FREE and s.status[block] != state.IS_RETIRED:
             first = block * s.settings[state.SUPERBLOCK]
             s.owners[first : first + s.settings[state.SUPERBLOCK]] = -1
             s.valid[block] = 0
             erase(s, block, r[state.READY])
-    s.open[:] = -1
+    s.zone[:] = s.open[:] = -1
     s.filled[:] = 0
     s.ready[:] = 0
     s.cached_at[:] = -1
@@ -142,9 +190,9 @@ def sense(s: DriveState, where: Number, pages: Number, ready: Number, host: Flag
     settings = s.settings
     index = where % settings[state.SUPERBLOCK]
     unit, inside = index // settings[state.UNIT_PAGES], index % settings[state.UNIT_PAGES]
-    die = s.order[unit % settings[state.TOTAL_DIES]]
+    die = die_of(s, where // settings[state.SUPERBLOCK], unit)
     row = (
-        unit // settings[state.TOTAL_DIES] * settings[state.PROGRAM_PAGES]
+        unit // settings[state.GROUP_DIES] * settings[state.PROGRAM_PAGES]
         + inside // settings[state.ROW_PAGES]
     )
     times = s.short_read_ns if pages == 1 else s.read_ns
@@ -162,6 +210,13 @@ def sense(s: DriveState, where: Number, pages: Number, ready: Number, host: Flag
     else:
         sensed = occupy(s, die, ready, duration)
     return transfer(s, die, sensed, pages)
+
+
+@inlined
+def die_of(s: DriveState, block: Number, unit: Number) -> Number:
+    """The die of a program unit of a superblock."""
+    dies = s.settings[state.GROUP_DIES]
+    return s.order[block % s.settings[state.GROUPS] * dies + unit % dies]
 
 
 @inlined
@@ -263,22 +318,30 @@ def place(s: DriveState, frontier: Number, page: Number, ready: Number) -> Numbe
     s.valid[block] += 1
     s.filled[frontier] += 1
     s.ready[frontier] = max(s.ready[frontier], ready)
-    return 0 if s.filled[frontier] % settings[state.UNIT_PAGES] else program(s, frontier)
+    return 0 if s.filled[frontier] % settings[state.UNIT_PAGES] else program(s, frontier, True)
 
 
 @compiled
 def open_superblock(s: DriveState, frontier: Number) -> None:
-    """The least erased free one; for relocated pages the most erased."""
-    cold, chosen = frontier == s.settings[state.FRONTIERS] - 1, -1
-    for block in range(s.settings[state.BLOCKS]):
+    """The least erased free one; for relocated pages the most erased.
+
+    That of a zone is on the dies of its group, while there is such a one.
+    """
+    settings = s.settings
+    cold, chosen = frontier == settings[state.FRONTIERS] - 1, -1
+    zone, best = frontier - settings[state.FRONTIERS], False
+    for block in range(settings[state.SUPERBLOCKS]):
         if s.status[block] != state.IS_FREE:
             continue
-        more = chosen < 0
-        if not more:
+        better = zone >= 0 and (block - zone) % settings[state.GROUPS] == 0
+        more = chosen < 0 or (better and not best)
+        if not more and better == best:
             difference = s.erases[block] - s.erases[chosen]
             more = difference > 0 if cold else difference < 0
         if more:
-            chosen = block
+            chosen, best = block, better
+    if zone >= 0:
+        s.zone[chosen] = frontier
     s.status[chosen] = state.IS_OPEN
     s.registers[state.FREE] -= 1
     s.open[frontier] = chosen
@@ -286,24 +349,24 @@ def open_superblock(s: DriveState, frontier: Number) -> None:
 
 
 @compiled
-def program(s: DriveState, frontier: Number) -> Number:
-    """Program the last unit of those filled; when it is done."""
+def program(s: DriveState, frontier: Number, buffered: Flag) -> Number:
+    """Program the last unit of those filled, which the host's data wait for in the write buffer, if
+    `buffered`; when it is done."""
     r, settings = s.registers, s.settings
     block = s.open[frontier]
     unit = s.filled[frontier] // settings[state.UNIT_PAGES] - 1
-    die = s.order[unit % settings[state.TOTAL_DIES]]
+    die, dies = die_of(s, block, unit), settings[state.GROUP_DIES]
     there = transfer(s, die, s.ready[frontier], settings[state.UNIT_PAGES])
-    duration = s.program_ns[unit // settings[state.TOTAL_DIES] % s.program_ns.size]
+    duration = s.program_ns[unit // dies % s.program_ns.size]
     index = block * (settings[state.SUPERBLOCK] // settings[state.UNIT_PAGES]) + unit
-    above = unit - settings[state.TOTAL_DIES]
-    before = s.erased[block] if above < 0 else s.programmed[index - settings[state.TOTAL_DIES]]
+    before = s.erased[block] if unit < dies else s.programmed[index - dies]
     done = occupy(s, die, max(there, before), duration)
     s.programmed[index] = done
     s.ready[frontier] = 0
     s.counters[state.PROGRAMS] += 1
-    if frontier < settings[state.STREAMS]:
+    if frontier < settings[state.STREAMS] or frontier >= settings[state.FRONTIERS]:
         r[state.WRITTEN] = max(r[state.WRITTEN], done)
-        if settings[state.BUFFER]:
+        if settings[state.BUFFER] and buffered:
             push(s, done)
     if s.filled[frontier] == settings[state.SUPERBLOCK]:
         close(s, frontier)
@@ -315,11 +378,14 @@ def close(s: DriveState, frontier: Number) -> None:
     """Fill no more of a superblock; the places that are left stay empty."""
     r, block = s.registers, s.open[frontier]
     if block >= 0:
+        s.open[frontier] = -1
+        if s.zone[block] >= 0:
+            s.status[block] = state.IS_ZONED
+            return
         s.status[block] = state.IS_CLOSED
         s.closed_at[block] = r[state.FILLED]
         r[state.FILLED] += 1
         r[state.CLOSED] += 1
-        s.open[frontier] = -1
 
 
 @compiled
@@ -334,7 +400,7 @@ def pad(s: DriveState, stream: Number, ready: Number) -> Number:
     s.counters[state.PADDING] += padding
     if s.settings[state.BUFFER]:
         s.registers[state.BUFFERED] += padding
-    return program(s, stream)
+    return program(s, stream, True)
 
 
 @inlined
@@ -351,6 +417,9 @@ def make_room(s: DriveState, ready: Number) -> Flag:
     r, settings = s.registers, s.settings
     ready = max(ready, r[state.ADMITTED])
     while not r[state.WORN_OUT] and r[state.FREE] <= settings[state.RESERVE]:
+        if not r[state.FREE]:  # so many have retired that nothing can be relocated
+            r[state.WORN_OUT] = 1
+            return True
         if r[state.VICTIM] < 0:
             return False
         collect(s, ready, settings[state.SUPERBLOCK])
@@ -373,7 +442,7 @@ def is_worth(s: DriveState, block: Number) -> Flag:
 
 @compiled
 def is_any_worth(s: DriveState) -> Flag:
-    for block in range(s.settings[state.BLOCKS]):
+    for block in range(s.settings[state.SUPERBLOCKS]):
         if s.status[block] == state.IS_CLOSED and is_worth(s, block):
             return True
     return False
@@ -385,7 +454,7 @@ def collect(s: DriveState, ready: Number, pages: Number) -> None:
     r, settings = s.registers, s.settings
     size, base, moved = settings[state.ROW_PAGES], r[state.VICTIM] * settings[state.SUPERBLOCK], 0
     while moved < pages and r[state.CURSOR] < settings[state.SUPERBLOCK]:
-        batch = min(pages, moved + settings[state.UNIT_PAGES] * settings[state.TOTAL_DIES])
+        batch = min(pages, moved + settings[state.UNIT_PAGES] * settings[state.GROUP_DIES])
         first, there = base + r[state.CURSOR], ready
         while moved < batch and r[state.CURSOR] < settings[state.SUPERBLOCK]:
             row, valid = base + r[state.CURSOR], 0
@@ -407,7 +476,8 @@ def collect(s: DriveState, ready: Number, pages: Number) -> None:
 @compiled
 def erase(s: DriveState, block: Number, ready: Number) -> None:
     r, settings = s.registers, s.settings
-    for die in range(settings[state.TOTAL_DIES]):
+    for unit in range(settings[state.GROUP_DIES]):
+        die = die_of(s, block, unit)
         end = occupy(s, die, max(ready, s.last[die]), settings[state.ERASE_NS])
         s.erased[block] = max(s.erased[block], end)
     units = settings[state.SUPERBLOCK] // settings[state.UNIT_PAGES]
@@ -418,7 +488,7 @@ def erase(s: DriveState, block: Number, ready: Number) -> None:
     if settings[state.CYCLES] and s.erases[block] >= settings[state.CYCLES]:
         s.status[block] = state.IS_RETIRED
         r[state.GOOD] -= 1
-        r[state.WORN_OUT] = r[state.GOOD] < settings[state.LEAST_BLOCKS]
+        r[state.WORN_OUT] = r[state.GOOD] < settings[state.LEAST_SUPERBLOCKS]
     else:
         s.status[block] = state.IS_FREE
         r[state.FREE] += 1

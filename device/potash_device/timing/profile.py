@@ -2,11 +2,13 @@
 
 Times are whole nanoseconds. A logical page (LPN) and a place for one on flash (PPN) have 4 KiB; a
 row is the flash pages of one number on all planes of a die, which are read together; a program unit
-is the rows that one program operation writes; a superblock is the blocks of one number on all dies.
+is the rows that one program operation writes; a superblock is the blocks of one number on all dies
+of a group, which are all dies unless `width` is less.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
@@ -22,6 +24,8 @@ LARGEST = 1 << 31
 hold whatever follows."""
 LEAST_SUPERBLOCKS = 32
 """For data, of a drive that is made smaller; half as many where they cannot be smaller."""
+ZONE_SPARE = 50
+"""Superblocks of zones for which there is a spare one."""
 MOST_PAGES = 1 << 28
 """Maximum number of 4 KiB pages: 1 TiB, for which the model takes about 3 GiB of memory."""
 
@@ -46,7 +50,7 @@ class Profile:
     """Dies of each channel."""
     planes: int
     blocks: int
-    """Blocks of each plane, which is also the number of superblocks."""
+    """Blocks of each plane."""
     pages: int
     """Pages of each block."""
     page_bytes: int
@@ -104,6 +108,12 @@ class Profile:
     """Thousandths of a superblock that must be invalid, or it is not relocated then."""
     cycles: int = 0
     """Erases after which a superblock is retired; 0 for none."""
+    width: int = 0
+    """Dies of a superblock; 0 for all dies."""
+    zone_superblocks: int = 0
+    """Superblocks that hold zones, if all zones are full."""
+    zone_pages: int = 0
+    """Logical pages of zones."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -117,16 +127,19 @@ class Profile:
         for problem, wrong in problems.items():
             if wrong:
                 raise ProfileError(problem)
-        if self.blocks * self.superblock_pages >= MOST_PAGES:
+        if self.width > self.total_dies or self.total_dies % (self.width or 1):
+            raise ProfileError(f"width is {self.width}; it must divide the {self.total_dies} dies")
+        if self.superblocks * self.superblock_pages >= MOST_PAGES:
             raise ProfileError("the geometry has a TiB or more")
         if self.mapping_cache and self.reserve < LEAST_CACHED_RESERVE:
             raise ProfileError(
                 f"reserve is {self.reserve}; with a mapping_cache it must be 3 at least"
             )
-        if self.blocks < self.least_blocks:
+        if self.superblocks < self.least_superblocks:
+            least = -(-self.least_superblocks // self.groups)
             raise ProfileError(
                 f"blocks is {self.blocks}; with its capacity, open superblocks and reserve the "
-                f"drive needs {self.least_blocks}"
+                f"drive needs {least}"
             )
         unit = self.unit_pages * PAGE
         for name, rate in (("bus", self.bus), ("link", self.link)):
@@ -145,6 +158,20 @@ class Profile:
         return self.channels * self.dies
 
     @property
+    def group_dies(self) -> int:
+        """Dies of a superblock."""
+        return self.width or self.total_dies
+
+    @property
+    def groups(self) -> int:
+        """Groups of dies; superblock n is on the dies of group n modulo their number."""
+        return self.total_dies // self.group_dies
+
+    @property
+    def superblocks(self) -> int:
+        return self.blocks * self.groups
+
+    @property
     def row_pages(self) -> int:
         """Logical pages of a row."""
         return self.planes * self.page_bytes // PAGE
@@ -157,7 +184,7 @@ class Profile:
     @property
     def superblock_pages(self) -> int:
         """Logical pages of a superblock."""
-        return self.total_dies * self.pages * self.row_pages
+        return self.group_dies * self.pages * self.row_pages
 
     @property
     def logical_pages(self) -> int:
@@ -184,9 +211,10 @@ class Profile:
         return self.reserve if self.background_invalid else max(self.reserve, self.background)
 
     @property
-    def least_blocks(self) -> int:
+    def least_superblocks(self) -> int:
         """Superblocks with which garbage collection always finds something to free."""
-        return -(-self.mapped_pages // self.superblock_pages) + self.frontiers + self.reserve + 1
+        data = -(-(self.mapped_pages - self.zone_pages) // self.superblock_pages)
+        return data + self.zone_superblocks + self.frontiers + self.reserve + 1
 
 
 _LEAST = {
@@ -237,33 +265,60 @@ def _check(name: str, kind: str, value: object) -> None:
             )
 
 
-def scaled(profile: Profile, capacity: int) -> Profile:
-    """The drive with another capacity in bytes, and the same spare.
+class ZoneShape(NamedTuple):
+    """Zones of one namespace: their number, and bytes of each, whole logical pages."""
+
+    zones: int
+    size: int
+    capacity: int
+    """Bytes of a zone that can be written."""
+
+    def superblocks(self, pages: int) -> int:
+        """Superblocks of so many pages that all zones take, as each has whole ones."""
+        return self.zones * -(-self.capacity // (pages * PAGE))
+
+
+def scaled(profile: Profile, capacity: int, zones: Collection[ZoneShape] = ()) -> Profile:
+    """The drive with another capacity in bytes, `zones` included, and the same spare.
 
     It has more or fewer superblocks. One that would have few, by which garbage collection cannot be
     modelled, has smaller ones instead, of blocks with fewer pages, which take less time to erase in
-    the same proportion. Raises ProfileError.
+    the same proportion. So has one whose superblocks would be larger than its zones, and of fewer
+    dies if that is not enough, as a zone has whole superblocks. Raises ProfileError.
     """
-    if capacity == profile.capacity:
+    if capacity == profile.capacity and not zones:
         return profile
     needed = profile.frontiers + profile.kept_free
-    size = profile.superblock_pages
-    spare = (profile.blocks - needed) * size, profile.mapped_pages
-    pages, least = profile.pages, profile.program_pages
-    logical = -(-capacity // PAGE)
-    while pages >= 2 * least and logical < LEAST_SUPERBLOCKS * size * pages // profile.pages:
+    spare = (profile.superblocks - needed) * profile.superblock_pages, profile.mapped_pages
+    pages, least, dies = profile.pages, profile.program_pages, profile.group_dies
+    rows = dies * profile.row_pages
+    zoned = sum(zone.zones * zone.size // PAGE for zone in zones)
+    logical = max(-(-capacity // PAGE), zoned)
+    data = logical - zoned
+    while pages >= 2 * least and 0 < data < LEAST_SUPERBLOCKS * rows * pages:
         pages = pages // 2 // least * least
-    size = size * pages // profile.pages
-    if logical < LEAST_SUPERBLOCKS // 2 * size:
+    if zones:
+        smallest = min(zone.capacity // PAGE for zone in zones)
+        pages = min(pages, max(1, -(-smallest // (rows * least))) * least)
+        while dies > 1 and dies * profile.row_pages * pages > smallest and pages == least:
+            dies = max(one for one in range(1, dies) if dies % one == 0)
+    size = dies * profile.row_pages * pages
+    if 0 < data < LEAST_SUPERBLOCKS // 2 * size:
         least = LEAST_SUPERBLOCKS // 2 * size * PAGE
         raise ProfileError(f"the drive has {capacity} bytes; such flash takes at least {least}")
+    whole = sum(zone.superblocks(size) for zone in zones)
+    groups = profile.total_dies // dies
     smaller = replace(
         profile,
         capacity=logical * PAGE,
         pages=pages,
+        width=0 if groups == 1 else dies,
         erase_ns=profile.erase_ns * pages // profile.pages,
-        blocks=profile.blocks + -(-logical // size),
+        blocks=profile.blocks * profile.groups + whole + -(-logical // size),
+        zone_superblocks=whole,
+        zone_pages=zoned,
     )
-    whole, part = smaller.mapped_pages * spare[0], size * spare[1]
-    blocks = (whole + part // 2) // part + needed
-    return replace(smaller, blocks=max(blocks, smaller.least_blocks))
+    mapped, part = (smaller.mapped_pages - zoned) * spare[0], size * spare[1]
+    superblocks = (mapped + part // 2) // part + needed + whole + -(-whole // ZONE_SPARE)
+    superblocks = max(superblocks, smaller.least_superblocks)
+    return replace(smaller, blocks=-(-superblocks // groups))

@@ -97,9 +97,9 @@ class DriveReport(NamedTuple):
 
 def wear(profile: Profile, state: DriveState) -> Wear:
     """The wear of a drive."""
-    spare = profile.blocks - profile.least_blocks + 1
-    left = max(0, int(state.registers[GOOD]) - profile.least_blocks + 1)
-    cycles = int(state.erases.sum()) * 100 // (profile.blocks * max(1, profile.cycles))
+    spare = profile.superblocks - profile.least_superblocks + 1
+    left = max(0, int(state.registers[GOOD]) - profile.least_superblocks + 1)
+    cycles = int(state.erases.sum()) * 100 // (profile.superblocks * max(1, profile.cycles))
     return Wear(
         percentage_used=min(255, cycles) if profile.cycles else 0,
         available_spare=100 * left // spare,

@@ -1,7 +1,7 @@
 """Requests of a host to a drive, and counters of what they cause."""
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,8 @@ from potash_device.timing.profile import Profile
 
 class Op(IntEnum):
     """Kinds of requests. Write Zeroes is a TRIM, as the drive deallocates; FORMAT is also what
-    Sanitize by block or crypto erase comes to; CLOSE has a stream begin another superblock."""
+    Sanitize by block or crypto erase comes to; CLOSE has a stream begin another superblock; RESET
+    erases a zone's superblocks, and FINISH fills the one that it has open."""
 
     READ = 0
     WRITE = 1
@@ -19,6 +20,8 @@ class Op(IntEnum):
     FLUSH = 3
     FORMAT = 4
     CLOSE = 5
+    RESET = 6
+    FINISH = 7
 
 
 REQUEST = np.dtype(
@@ -32,7 +35,10 @@ REQUEST = np.dtype(
     ]
 )
 """Nanoseconds at which the doorbell rings, in ascending order; an `Op`; the first logical page and
-how many, 0 for FLUSH, FORMAT and CLOSE; the stream of a WRITE or CLOSE; whether it has FUA."""
+how many, 0 from FLUSH on; the stream of a WRITE or CLOSE; whether it has FUA.
+
+For reads, writes, resets and finishes of zones, the stream is `frontiers` of the profile and the
+number that the zone has while it has superblocks; numbers are less than `superblocks`."""
 COLUMNS = 6
 """Number of these columns."""
 
@@ -94,7 +100,7 @@ def problem_of(
     profile: Profile, now: int, time: int, op: int, first: int, count: int, stream: int
 ) -> str | None:
     """The reason why the drive cannot have a request, as for `check`; None if it can."""
-    if not Op.READ <= op <= Op.CLOSE:
+    if not Op.READ <= op <= Op.FINISH:
         return "is of no kind that a drive knows"
     if time < now:
         return "comes before the one before it"
@@ -105,9 +111,18 @@ def problem_of(
             return "has no pages"
         if first + count > profile.logical_pages:
             return f"ends behind the drive's {profile.logical_pages} pages"
-    if not 0 <= stream < profile.streams:
-        return f"names none of the drive's {profile.streams} streams"
+    quick = op < Op.RESET and 0 <= stream < profile.streams
+    if not (quick or _names_stream(profile, op, stream)):
+        return f"names none of the drive's {profile.streams} streams, and no zone"
     return None
+
+
+def _names_stream(profile: Profile, op: Any, stream: Any) -> Any:
+    """True for a stream, or for a zone, that a request of a kind can name; arrays or numbers."""
+    zone = stream - profile.frontiers
+    of_zone = (zone >= 0) & (zone < profile.superblocks)
+    of_stream = (stream >= 0) & (stream < profile.streams)
+    return (of_zone & ((op <= Op.WRITE) | (op >= Op.RESET))) | (of_stream & (op < Op.RESET))
 
 
 def check(profile: Profile, requests: NDArray[np.void], now: int) -> None:
@@ -115,7 +130,7 @@ def check(profile: Profile, requests: NDArray[np.void], now: int) -> None:
     op, first, count = requests["op"], requests["first"], requests["count"]
     whole = op >= Op.FLUSH
     for wrong, problem in (
-        ((op < Op.READ) | (op > Op.CLOSE), "is of no kind that a drive knows"),
+        ((op < Op.READ) | (op > Op.FINISH), "is of no kind that a drive knows"),
         (np.diff(requests["time"], prepend=now) < 0, "comes before the one before it"),
         (requests["time"] > LATEST, "comes in more than 146 years"),
         (~whole & ((count < 1) | (first < 0)), "has no pages"),
@@ -124,8 +139,8 @@ def check(profile: Profile, requests: NDArray[np.void], now: int) -> None:
             f"ends behind the drive's {profile.logical_pages} pages",
         ),
         (
-            (requests["stream"] < 0) | (requests["stream"] >= profile.streams),
-            f"names none of the drive's {profile.streams} streams",
+            ~_names_stream(profile, op, requests["stream"]),
+            f"names none of the drive's {profile.streams} streams, and no zone",
         ),
     ):
         if wrong.any():

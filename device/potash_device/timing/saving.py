@@ -8,9 +8,9 @@ import json
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterable
 from dataclasses import asdict
-from typing import IO, Any
+from itertools import starmap
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
@@ -22,10 +22,10 @@ from potash_device.timing.policies import Policies, PolicyError
 from potash_device.timing.profile import PAGE, ProfileError
 from potash_device.timing.profiles import from_mapping
 
-ARRAYS = ("places", "status", "erases", "closed_at", "open", "filled")
+ARRAYS = ("places", "status", "erases", "closed_at", "open", "filled", "zone")
 LARGEST_PROFILE = 1 << 16
 """Maximum size of the profile in bytes."""
-LARGEST_PIECES = 1 << 20
+LARGEST_HELD = 1 << 24
 """Maximum size of the pieces in bytes."""
 LARGEST_COUNT = 1 << 48
 """Maximum count of erases or fills of a superblock, so that sums fit into 64 bits."""
@@ -43,28 +43,49 @@ Piece = tuple[int, int, int]
 """A namespace, and the first of its pages and their number, in the order of its bytes."""
 
 
+class ZoneStream(NamedTuple):
+    """The stream of a zone that has superblocks."""
+
+    nsid: int
+    zone: int
+    stream: int
+
+
+class Held(NamedTuple):
+    """The parts of a drive that namespaces have."""
+
+    pieces: tuple[Piece, ...] = ()
+    zones: tuple[ZoneStream, ...] = ()
+
+
+NOTHING_HELD = Held()
+
+
 class StateError(ValueError):
     """A file that holds no drive; a sentence."""
 
 
-def save(drive: Drive, file: IO[bytes], pieces: Iterable[Piece] = ()) -> None:
-    """Write a drive in NumPy's .npz form, and which pieces of it namespaces have, if it has any."""
+def save(drive: Drive, file: IO[bytes], held: Held = NOTHING_HELD) -> None:
+    """Write a drive in NumPy's .npz form, and what namespaces have of it, if it has any."""
     profile = np.frombuffer(json.dumps(asdict(drive.profile)).encode(), np.uint8)
     arrays = {name: getattr(drive.state, name) for name in ARRAYS}
-    placed = np.array(list(pieces), np.int64).reshape(-1, 3)
-    np.savez_compressed(file, profile=profile, pieces=placed, **arrays)
+    for name, rows in held._asdict().items():
+        arrays[name] = np.array(rows, np.int64).reshape(-1, 3)
+    np.savez_compressed(file, profile=profile, **arrays)
 
 
-def load_pieces(file: IO[bytes]) -> list[Piece]:
-    """The pieces in a file. Raises StateError."""
+def load_held(file: IO[bytes]) -> Held:
+    """What namespaces have of the drive in a file. Raises StateError."""
     try:
         with np.load(file, allow_pickle=False) as found:
-            read = _array(found, "pieces", LARGEST_PIECES)
+            read = [_array(found, name, LARGEST_HELD) for name in Held._fields]
     except _DAMAGED as error:
         raise StateError("this is no state of a drive: it is damaged") from error
-    if read.dtype != np.int64 or read.ndim != 2 or read.shape[1] != 3:
-        raise StateError("this is no state of a drive: pieces has the wrong size")
-    return [(nsid, first, count) for nsid, first, count in read.tolist()]
+    for name, rows in zip(Held._fields, read, strict=True):
+        if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != 3:
+            raise StateError(f"this is no state of a drive: {name} has the wrong size")
+    pieces, zones = (rows.tolist() for rows in read)
+    return Held(tuple(map(tuple, pieces)), tuple(starmap(ZoneStream, zones)))
 
 
 def load(file: IO[bytes], policies: Policies | None = None) -> Drive:
@@ -112,9 +133,9 @@ def _check(drive: Drive) -> None:
     profile, s = drive.profile, drive.state
     size, opened = profile.superblock_pages, s.open[s.open >= 0]
     if (
-        not np.isin(s.status, range(state.IS_RETIRED + 1)).all()
+        not np.isin(s.status, range(state.IS_ZONED + 1)).all()
         or (s.open < -1).any()
-        or (s.open >= profile.blocks).any()
+        or (s.open >= profile.superblocks).any()
         or sorted(opened) != np.flatnonzero(s.status == state.IS_OPEN).tolist()
         or (s.filled < 0).any()
         or (s.filled[s.open >= 0] >= size).any()
@@ -123,37 +144,54 @@ def _check(drive: Drive) -> None:
         # Without a free one nothing can be relocated, and none becomes free.
         or (
             not (s.status == state.IS_FREE).any()
-            and (s.status != state.IS_RETIRED).sum() >= profile.least_blocks
+            and (s.status != state.IS_RETIRED).sum() >= profile.least_superblocks
         )
     ):
         raise StateError("its superblocks contradict each other")
+    if _contradictory_zones(drive):
+        raise StateError("its zones contradict its superblocks")
     used = s.places[s.places >= 0].astype(np.int64)
-    filled = np.where(s.status == state.IS_CLOSED, size, 0)
+    filled = np.where((s.status == state.IS_CLOSED) | (s.status == state.IS_ZONED), size, 0)
     filled[opened] = s.filled[s.open >= 0]
     if (
         (s.places < -1).any()
-        or (used >= profile.blocks * size).any()
+        or (used >= profile.superblocks * size).any()
         or len(np.unique(used)) != len(used)
         or (used % size >= filled[used // size]).any()
     ):
         raise StateError("its mapping is not of pages that were written")
 
 
+def _contradictory_zones(drive: Drive) -> bool:
+    """True unless zones have full superblocks, and the open ones of their own frontiers."""
+    s, first = drive.state, drive.profile.frontiers
+    held = s.zone >= 0
+    frontiers = np.flatnonzero(s.open >= 0)
+    at = s.open[frontiers]
+    return bool(
+        ((s.zone < -1) | (s.zone >= len(s.open)) | (held & (s.zone < first))).any()
+        or (held != (s.status == state.IS_ZONED))[s.status != state.IS_OPEN].any()
+        or (s.zone[at] != np.where(frontiers >= first, frontiers, -1)).any()
+    )
+
+
 def _complete(drive: Drive) -> None:
     profile, s, r = drive.profile, drive.state, drive.state.registers
     mapped = np.flatnonzero(s.places >= 0)
     s.owners[s.places[mapped]] = mapped
-    s.valid[:] = np.bincount(s.places[mapped] // profile.superblock_pages, minlength=profile.blocks)
-    programmed = s.programmed.reshape(profile.blocks, -1)
-    programmed[s.status == state.IS_CLOSED] = 0
+    blocks = s.places[mapped] // profile.superblock_pages
+    s.valid[:] = np.bincount(blocks, minlength=profile.superblocks)
+    programmed = s.programmed.reshape(profile.superblocks, -1)
+    programmed[(s.status == state.IS_CLOSED) | (s.status == state.IS_ZONED)] = 0
     for frontier, block in enumerate(s.open.tolist()):
         if block >= 0:
             programmed[block, : s.filled[frontier] // profile.unit_pages] = 0
     r[state.FREE] = (s.status == state.IS_FREE).sum()
     r[state.CLOSED] = (s.status == state.IS_CLOSED).sum()
-    r[state.GOOD] = profile.blocks - (s.status == state.IS_RETIRED).sum()
-    r[state.WORN_OUT] = r[state.GOOD] < profile.least_blocks
+    r[state.GOOD] = profile.superblocks - (s.status == state.IS_RETIRED).sum()
+    r[state.WORN_OUT] = r[state.GOOD] < profile.least_superblocks
     r[state.FILLED] = s.closed_at.max() + 1
     if profile.buffer_bytes // PAGE:
         partial = np.where(s.open >= 0, s.filled % profile.unit_pages, 0)
-        r[state.BUFFERED] = partial[: profile.streams].sum()
+        partial[profile.streams : profile.frontiers] = 0
+        r[state.BUFFERED] = partial.sum()

@@ -8,21 +8,22 @@ from potash_device.timing.profile import PAGE, Profile
 from potash_device.timing.requests import Counters, Op
 
 SETTINGS = (
-    *("channels", "dies", "total_dies", "blocks", "program_pages", "row_pages", "unit_pages"),
-    *("superblock_pages", "logical_pages", "frontiers", "least_blocks", "erase_ns", "suspend_ns"),
-    *("bus_command_ns", "submission_ns", "completion_ns", "cores", "read_command_ns"),
-    *("short_read_command_ns", "read_page_ns", "write_command_ns", "write_page_ns"),
-    *("other_command_ns", "buffer_bytes", "protected", "mapping_cache", "streams", "reserve"),
-    *("background", "background_pages", "background_invalid", "cycles"),
+    *("channels", "dies", "total_dies", "superblocks", "program_pages", "row_pages"),
+    *("unit_pages", "superblock_pages", "logical_pages", "frontiers", "least_superblocks"),
+    *("erase_ns", "suspend_ns", "bus_command_ns", "submission_ns", "completion_ns", "cores"),
+    *("read_command_ns", "short_read_command_ns", "read_page_ns", "write_command_ns"),
+    *("write_page_ns", "other_command_ns", "buffer_bytes", "protected", "mapping_cache"),
+    *("streams", "reserve", "background", "background_pages", "background_invalid", "cycles"),
+    *("group_dies", "groups"),
 )
 """Properties of a profile that compiled code uses, in the order of their array; then the rates."""
-(CHANNELS, DIES, TOTAL_DIES, BLOCKS, PROGRAM_PAGES, ROW_PAGES, UNIT_PAGES) = range(7)
-(SUPERBLOCK, LOGICAL, FRONTIERS, LEAST_BLOCKS, ERASE_NS, SUSPEND_NS) = range(7, 13)
+(CHANNELS, DIES, TOTAL_DIES, SUPERBLOCKS, PROGRAM_PAGES, ROW_PAGES, UNIT_PAGES) = range(7)
+(SUPERBLOCK, LOGICAL, FRONTIERS, LEAST_SUPERBLOCKS, ERASE_NS, SUSPEND_NS) = range(7, 13)
 (BUS_COMMAND, SUBMISSION, COMPLETION, CORES, READ_COMMAND) = range(13, 18)
 (SHORT_READ_COMMAND, READ_PAGE, WRITE_COMMAND, WRITE_PAGE) = range(18, 22)
 (OTHER_COMMAND, BUFFER, PROTECTED, MAPPING_CACHE, STREAMS, RESERVE) = range(22, 28)
 (BACKGROUND, BACKGROUND_PAGES, BACKGROUND_INVALID, CYCLES) = range(28, 32)
-(BUS_BYTES, BUS_NS, LINK_BYTES, LINK_NS) = range(32, 36)
+(GROUP_DIES, GROUPS, BUS_BYTES, BUS_NS, LINK_BYTES, LINK_NS) = range(32, 38)
 
 MOST_GAPS = 64
 """Busy intervals that a calendar remembers; beyond it the earliest gap is given up."""
@@ -39,9 +40,10 @@ ADMITTED = 21
 host's programs are done, pages in the write buffer, programs in the heap, pages in the cache of the
 mapping, CLOCK's hand; how far the request has come; when the write buffer last had room."""
 
-IS_FREE, IS_OPEN, IS_CLOSED, IS_RETIRED = range(4)
+IS_FREE, IS_OPEN, IS_CLOSED, IS_RETIRED, IS_ZONED = range(5)
+"""The states of superblocks; IS_ZONED is a full one of a zone, which is erased by a reset alone."""
 NEVER = np.iinfo(np.int64).max
-READ, WRITE, TRIM, FLUSH, FORMAT, CLOSE = map(int, Op)
+READ, WRITE, TRIM, FLUSH, FORMAT, CLOSE, RESET, FINISH = map(int, Op)
 
 
 class DriveState(NamedTuple):
@@ -64,7 +66,11 @@ class DriveState(NamedTuple):
     erases: Any
     closed_at: Any
     status: Any
+    zone: Any
+    """The frontier of the zone that has a superblock, or -1."""
     open: Any
+    """The open superblock of each frontier, or -1: of streams, of translation pages and of
+    relocations, and then of zones, as many as superblocks."""
     filled: Any
     """Pages of each open superblock."""
     ready: Any
@@ -95,12 +101,13 @@ def new_state(profile: Profile, order: list[int]) -> DriveState:
         return np.full(shape, value, kind)
 
     p = profile
+    frontiers = p.frontiers + p.superblocks
     numbers = [int(getattr(p, name)) for name in SETTINGS]
     units = p.superblock_pages // p.unit_pages
-    heap = p.buffer_bytes // PAGE // p.unit_pages + p.frontiers + 2 if p.buffer_bytes else 1
+    heap = p.buffer_bytes // PAGE // p.unit_pages + frontiers + 2 if p.buffer_bytes else 1
     cache = min(max(1, p.mapping_cache // PAGE), p.translation_pages) if p.mapping_cache else 1
     registers = array(REGISTERS)
-    registers[[FREE, GOOD]] = p.blocks
+    registers[[FREE, GOOD]] = p.superblocks
     registers[VICTIM] = -1
     return DriveState(
         settings=np.array([*numbers, *p.bus, *p.link], np.int64),
@@ -109,16 +116,17 @@ def new_state(profile: Profile, order: list[int]) -> DriveState:
         program_ns=np.array(p.program_ns, np.int64),
         order=np.array(order, np.int64),
         places=array(p.mapped_pages, value=-1, kind=np.int32),
-        owners=array(p.blocks * p.superblock_pages, value=-1, kind=np.int32),
-        programmed=array(p.blocks * units, value=NEVER),
-        valid=array(p.blocks),
-        erases=array(p.blocks),
-        closed_at=array(p.blocks),
-        status=array(p.blocks, value=IS_FREE),
-        open=array(p.frontiers, value=-1),
-        filled=array(p.frontiers),
-        ready=array(p.frontiers),
-        erased=array(p.blocks),
+        owners=array(p.superblocks * p.superblock_pages, value=-1, kind=np.int32),
+        programmed=array(p.superblocks * units, value=NEVER),
+        valid=array(p.superblocks),
+        erases=array(p.superblocks),
+        closed_at=array(p.superblocks),
+        status=array(p.superblocks, value=IS_FREE),
+        zone=array(p.superblocks, value=-1),
+        open=array(frontiers, value=-1),
+        filled=array(frontiers),
+        ready=array(frontiers),
+        erased=array(p.superblocks),
         last=array(p.total_dies),
         reads_done=array(p.total_dies),
         begins=array(p.channels + 2 + p.total_dies, MOST_GAPS + 1),

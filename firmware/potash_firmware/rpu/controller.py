@@ -19,6 +19,7 @@ from nvme_spec.persistent_events import HardwareError, HardwareErrorCode, PowerO
 from nvme_spec.registers import CommandSetSelected, ControllerConfiguration, Register
 from potash_device.board import Board
 from potash_device.saved import limited
+from potash_device.timing.profile import ZoneShape
 from potash_firmware.mailbox import SharedBuffers
 from potash_firmware.rpu.accelerators.apu_link import AcceleratorCommands, ApuLink
 from potash_firmware.rpu.accelerators.write_back import WriteBacks
@@ -146,7 +147,7 @@ class Controller:
 
             self.timing = ModelledTime(
                 settings.time,
-                self._namespace_sizes(),
+                *self._namespace_sizes(),
                 guest_clock,
                 self.deadlines.lateness,
                 board.trace,
@@ -369,12 +370,19 @@ class Controller:
             namespace.recommend(one for one in faults if one.nsid in (0, namespace.nsid))
         self.zones_changed()
 
-    def _namespace_sizes(self) -> dict[int, int]:
-        return {nsid: one.media.size for nsid, one in self.namespaces.blocks.items()}
+    def _namespace_sizes(self) -> tuple[dict[int, int], dict[int, ZoneShape]]:
+        """Bytes of the namespaces with blocks, and the zones of those that have some."""
+        shapes = {nsid: one.shape for nsid, one in self.namespaces.blocks.items()}
+        zones = {
+            nsid: ZoneShape(shape.zones, shape.zone_size, shape.zone_capacity)
+            for nsid, shape in shapes.items()
+            if shape.zones
+        }
+        return {nsid: shape.data_size for nsid, shape in shapes.items()}, zones
 
     def _place_namespaces(self) -> None:
         if self.timing is not None:
-            self.timing.place(self._namespace_sizes())
+            self.timing.place(*self._namespace_sizes())
 
     def _erase_copies(self) -> Signal:
         """Have user data be in no memory of the device; sent when it is in none."""

@@ -72,7 +72,7 @@ def requests(op: Op, firsts: object, count: int = 1) -> NDArray[np.void]:
 def _placement(streams: int) -> float:
     """Write amplification where three of four writes overwrite random pages of an eighth of the
     drive, and one goes on overwriting the rest sequentially, in a stream of its own or not."""
-    profile = replace(PLAIN, capacity=int(PLAIN.blocks * PLAIN.superblock_pages / 1.28) * PAGE)
+    profile = replace(PLAIN, capacity=int(PLAIN.superblocks * PLAIN.superblock_pages / 1.28) * PAGE)
     drive, rng = Drive(replace(profile, streams=2)), np.random.default_rng(5)
     pages = profile.logical_pages
     hot, cold = pages // 8, pages - pages // 8

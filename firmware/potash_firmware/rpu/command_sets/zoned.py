@@ -76,8 +76,9 @@ def _write_time(controller: Controller, timing: "ModelledTime", blocks: Target) 
     return timing.write(nsid, blocks.offset, blocks.length, fua=fua, stream=stream)
 
 
-def _trim_time(controller: Controller, timing: "ModelledTime", blocks: Target) -> int | None:
-    return timing.trim(blocks.namespace.nsid, [(blocks.offset, blocks.length)])
+def _zeroes_time(controller: Controller, timing: "ModelledTime", blocks: Target) -> int | None:
+    # Zeroes are programmed, as the places of a zone are filled one after another.
+    return _write_time(controller, timing, blocks)
 
 
 def _no_time(controller: Controller, timing: "ModelledTime", blocks: Target) -> int | None:
@@ -149,7 +150,7 @@ read = _reading(read_write.read)
 compare = _reading(optional.compare)
 verify = _reading(optional.verify, moves_data=False)
 write = _writing(read_write.write, _write_time)
-write_zeroes = _writing(optional.write_zeroes, _trim_time)
+write_zeroes = _writing(optional.write_zeroes, _zeroes_time)
 write_uncorrectable = _writing(optional.write_uncorrectable, _no_time)
 
 
@@ -182,7 +183,12 @@ def zone_management_send(controller: Controller, command: Command) -> Steps:
     if extension is not None:
         selected[0].extension = extension
         selected[0].attributes |= zoned.ZoneAttribute.EXTENSION_VALID
-    return (yield from _store_claims(controller, namespace))
+    due = None
+    if controller.timing is not None and action is zoned.ZoneSendAction.FINISH:
+        ends = [controller.timing.finish(namespace.nsid, zone.number) for zone in selected]
+        due = max(ends, default=None)
+    stored = _store_claims(controller, namespace)
+    return (yield from controller.scheduler.not_before(due, stored))
 
 
 def _reset(controller: Controller, namespace: ZonedNamespace, zones: list[Zone]) -> Steps:

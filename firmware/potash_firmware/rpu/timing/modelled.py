@@ -18,19 +18,18 @@ from csd_spec.traffic import MOST_COMPLETIONS, TimedCompletion
 from nvme_spec.status import NvmeError, Status
 from potash_device.timing.cores import DEFAULT, CoreProfile
 from potash_device.timing.policies import Policies, PolicyError
-from potash_device.timing.profile import PAGE, Rate
+from potash_device.timing.profile import PAGE, Profile, Rate, ZoneShape
 from potash_device.timing.requests import FAILED, WORN, Op
+from potash_device.timing.saving import Held, Piece
 from potash_device.trace import Trace
 from potash_firmware.rpu.deadlines import GuestClock
 from potash_firmware.rpu.statistics import Histogram
+from potash_firmware.rpu.timing.zones import ZoneStreams
 
 if TYPE_CHECKING:  # it takes numba, which a drive without a model has no use for
     from potash_device.timing.drive import Drive
 
 log = logging.getLogger(__name__)
-
-Piece = tuple[int, int, int]
-"""The namespace, the first page and the number of pages."""
 
 
 class Layout:
@@ -109,6 +108,16 @@ class Layout:
             raise ValueError(f"namespace {nsid} ends before these pages")
 
 
+_WHOLE = ((0, 0),)
+"""The pages of a request for the whole drive, or for a whole zone."""
+
+
+def require_sound(profile: Profile, held: Held) -> None:
+    """Raises ValueError unless namespaces can have these parts of a drive."""
+    Layout(profile.logical_pages, held.pieces)
+    ZoneStreams(profile, held.zones)
+
+
 POLICY_KINDS = [one.name for one in fields(Policies)]
 
 
@@ -121,14 +130,15 @@ class TimeSettings:
     """A factor by which every modelled time is multiplied."""
     processor: CoreProfile = DEFAULT
     """The cores that run programs and models."""
-    pieces: tuple[Piece, ...] = ()
-    """The pages of namespaces on a drive that was used before."""
+    held: Held | None = None
+    """The parts of the drive that namespaces have, if it was used before."""
 
 
 class ModelledTime:
     """The modelled time of one controller.
 
-    `sizes` are the bytes of namespaces with blocks, by identifier, `lateness` how much later than
+    `sizes` are the bytes of namespaces with blocks, by identifier, and `zones` the zones of those
+    that have some, `lateness` how much later than
     their deadlines commands are completed; `retired` is called when superblocks have been. Raises
     ValueError for namespaces that the drive has no room for, and for pieces that it does not have.
     """
@@ -137,6 +147,7 @@ class ModelledTime:
         self,
         settings: TimeSettings,
         sizes: Mapping[int, int],
+        zones: Mapping[int, ZoneShape],
         clock: GuestClock,
         lateness: Histogram,
         trace: Trace,
@@ -150,7 +161,11 @@ class ModelledTime:
         self._trace = trace
         self._retired = retired
         self._good = self.drive.good
-        self._layout = Layout(self.drive.profile.logical_pages, settings.pieces)
+        held, profile = settings.held or Held(), self.drive.profile
+        self._layout = Layout(profile.logical_pages, held.pieces)
+        self._streams = ZoneStreams(profile, held.zones)
+        self._zones: dict[int, ZoneShape] = {}
+        """The zones of each namespace whose zones have superblocks of their own."""
         self._failure: PolicyError | None = None
         self.executions = 0
         """Executions in compute namespaces that have ended."""
@@ -162,20 +177,46 @@ class ModelledTime:
         self._memory_free = 0
         """The time at which the DRAM of memory namespaces has executed all requests."""
         self.drive.on_failure = self._policy_failed
-        self.place(sizes)
+        self._zones = self._fitting(sizes, zones)
+        self.place(sizes, zones)
+        known = {stream for _, _, stream in self._streams.every}
+        for stream in set(self.drive.state.zone.tolist()) - known - {-1}:
+            self._submit(Op.RESET, _WHOLE, 0, stream=stream)
 
-    def place(self, sizes: Mapping[int, int]) -> None:
+    def place(self, sizes: Mapping[int, int], zones: Mapping[int, ZoneShape]) -> None:
         """Adapt to changed namespaces: deleted ones are trimmed. Raises ValueError."""
-        layout = self._layout
+        layout, before = self._layout, self._zones
+        self._zones = self._fitting(sizes, zones)
         pages = {nsid: -(-size // PAGE) for nsid, size in sizes.items()}
-        for nsid in [one for one in layout.placed if layout.pages(one) != pages.get(one)]:
-            self._trim_gone(layout.remove(nsid))
+        for nsid in list(layout.placed):
+            same = layout.pages(nsid) == pages.get(nsid)
+            if not same or before.get(nsid) != self._zones.get(nsid):
+                for stream in self._streams.take(nsid):
+                    self._submit(Op.RESET, _WHOLE, self.clock.now(), stream=stream)
+                self._trim_gone(layout.remove(nsid))
         for nsid, count in pages.items():
             if nsid not in layout.placed:
                 # Namespaces that end within a page may have more pages in all than the drive; the
                 # last one shares the page before its last.
                 excess = count - layout.free
                 layout.place(nsid, count - excess if 0 < excess <= len(pages) else count)
+
+    def _fitting(
+        self, sizes: Mapping[int, int], zones: Mapping[int, ZoneShape]
+    ) -> dict[int, ZoneShape]:
+        """The namespaces for whose zones there are superblocks. Others are like those without zones
+        to the drive: it was not made for them."""
+        profile, found = self.drive.profile, dict[int, ZoneShape]()
+        pages = sum(-(-size // PAGE) for size in sizes.values())
+        kept = profile.frontiers + profile.reserve + 1
+        for nsid, shape in zones.items():
+            pages -= -(-sizes[nsid] // PAGE)
+            kept += shape.superblocks(profile.superblock_pages)
+            if kept + -(-pages // profile.superblock_pages) > profile.superblocks:
+                log.warning("the flash has not enough superblocks for zones of namespace %d", nsid)
+                break
+            found[nsid] = shape
+        return found
 
     def _trim_gone(self, pieces: list[tuple[int, int]]) -> None:
         """TRIM what a namespace had that is gone, whatever policies fail on the way."""
@@ -185,9 +226,9 @@ class ModelledTime:
                 return
 
     @property
-    def pieces(self) -> list[Piece]:
-        """The pages of the drive that namespaces have."""
-        return self._layout.pieces
+    def held(self) -> Held:
+        """The parts of the drive that namespaces have."""
+        return Held(tuple(self._layout.pieces), tuple(self._streams.every))
 
     def charge(
         self,
@@ -214,7 +255,35 @@ class ModelledTime:
         if op is not Op.TRIM:
             first = min(first, end - 1)
         pieces = self._layout.find(nsid, first, max(0, end - first))
-        return self._submit(op, pieces, at, fua=fua, stream=stream)
+        zones = self._zones.get(nsid)
+        if zones is None:
+            return self._submit(op, pieces, at, fua=fua, stream=stream)
+        zone = offset // zones.size
+        if op is Op.WRITE:
+            stale = None if offset % zones.size else self._streams.of(nsid, zone)
+            if stale is not None:  # the state of the drive is older than the blocks
+                self._submit(Op.RESET, _WHOLE, at, stream=stale)
+            return self._submit(op, pieces, at, stream=self._streams.give(nsid, zone))
+        if op is Op.READ:
+            return self._submit(op, pieces, at, stream=self._streams.first)
+        return self._reset(nsid, range(zone, -(-(offset + length) // zones.size)), at)
+
+    def finish(self, nsid: int, zone: int) -> int:
+        """The time at which the rest of a zone's superblock has been programmed."""
+        stream = self._streams.of(nsid, zone)
+        if stream is None:
+            return self._reset(nsid, range(0), self.clock.now())
+        return self._submit(Op.FINISH, _WHOLE, self.clock.now(), stream=stream)
+
+    def _reset(self, nsid: int, zones: range, at: int) -> int:
+        """The time at which the superblocks of zones have been erased."""
+        profile = self.drive.profile
+        end = at + self.factor * (
+            profile.submission_ns + profile.other_command_ns + profile.completion_ns
+        )
+        streams = self._streams.take(nsid, zones)
+        ends = [self._submit(Op.RESET, _WHOLE, at, stream=stream) for stream in streams]
+        return max(ends, default=end)
 
     def read(self, nsid: int, offset: int, length: int) -> int:
         return self.charge(nsid, Op.READ, offset, length)
@@ -266,14 +335,16 @@ class ModelledTime:
 
     def flush(self) -> int:
         """The time at which all earlier writes are on flash."""
-        return self._submit(Op.FLUSH, [(0, 0)], self.clock.now())
+        return self._submit(Op.FLUSH, _WHOLE, self.clock.now())
 
     def erase(self, nsids: Collection[int]) -> int:
         """The time at which namespaces have been emptied; if these are all of them, the flash is
         empty, too."""
         placed = self._layout.placed
         if set(nsids) >= set(placed):
-            return self._submit(Op.FORMAT, [(0, 0)], self.clock.now())
+            for nsid in placed:
+                self._streams.take(nsid)
+            return self._submit(Op.FORMAT, _WHOLE, self.clock.now())
         return max(self.trim(nsid, [(0, self._layout.pages(nsid) * PAGE)]) for nsid in nsids)
 
     # Streams, which are the reclaim unit handles of data placement.
@@ -290,7 +361,7 @@ class ModelledTime:
 
     def close(self, stream: int) -> int:
         """The time at which a stream has begun another superblock."""
-        return self._submit(Op.CLOSE, [(0, 0)], self.clock.now(), stream=stream)
+        return self._submit(Op.CLOSE, _WHOLE, self.clock.now(), stream=stream)
 
     @property
     def programmed(self) -> int:
@@ -352,7 +423,7 @@ class ModelledTime:
             channels=profile.channels,
             cores=profile.cores,
             **drive.wear._asdict(),
-            superblocks=profile.blocks,
+            superblocks=profile.superblocks,
             erases=erases.total,
             erases_least=erases.min,
             erases_p50=erases.p50,

@@ -56,9 +56,9 @@ def info(profile: str) -> None:
         profile=profile,
         profiles=list(PROFILES),
         capacity=found.capacity,
-        spare=found.blocks * found.superblock_pages / found.logical_pages - 1,
+        spare=found.superblocks * found.superblock_pages / found.logical_pages - 1,
         dies=found.total_dies,
-        superblocks=found.blocks,
+        superblocks=found.superblocks,
         superblock=found.superblock_pages * PAGE,
         program_unit=found.unit_pages * PAGE,
         idle_read_us=[one / MICRO for one in _idle_reads(found)],
@@ -68,7 +68,7 @@ def info(profile: str) -> None:
     rows = [
         ("capacity", f"{human(found.capacity)}, {report.spare:.1%} spare"),
         ("dies", f"{found.total_dies} on {found.channels} channels, {found.planes} planes each"),
-        ("superblocks", f"{found.blocks} of {human(report.superblock)}"),
+        ("superblocks", f"{found.superblocks} of {human(report.superblock)}"),
         ("program unit", human(report.program_unit)),
         ("4 KiB read, idle", f"{reads} µs, by page type"),
         ("4 KiB write, idle", f"{report.idle_write_us:g} µs"),
@@ -236,7 +236,7 @@ def wear(name: str, named: tuple[str, ...], fill: int, overwrite: float, seed: i
     with modelling(), ticking("modelling the drive"):
         drive, took = prepared(name, named, fill, overwrite, seed)
     profile, found = drive.profile, drive.report
-    allowed = profile.cycles * profile.blocks - found.spread.total
+    allowed = profile.cycles * profile.superblocks - found.spread.total
     programmed = took.host * took.write_amplification
     report = reports.DriveWorn(
         profile=name,

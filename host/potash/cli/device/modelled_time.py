@@ -16,13 +16,15 @@ from potash.sections import MODELLED, TimeSection
 from potash.vm.qmp import require_monitor
 from potash.vm.standstill import Clock, Standstill
 from potash_device.media.drive import Drive as MediaDrive
+from potash_device.media.shapes import blocks_of
 from potash_device.timing.cores import DEFAULT
-from potash_device.timing.profile import PAGE, ProfileError, scaled
+from potash_device.timing.profile import PAGE, ProfileError, ZoneShape, scaled
 
 log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from potash_device.timing.drive import Drive
+    from potash_device.timing.saving import Held
     from potash_firmware.rpu.placement import PlacementSettings
     from potash_firmware.rpu.timing.modelled import ModelledTime, TimeSettings
 
@@ -54,14 +56,11 @@ def modelled(
     from potash_device.timing import named
     from potash_firmware.rpu.timing.modelled import TimeSettings
 
-    pieces: tuple[tuple[int, int, int], ...] = ()
-    # Of all namespaces with blocks that there are and can be.
-    pages = sum(-(-one.size // PAGE) for one in media.namespaces.values())
-    pages = max(pages, -(-media.capacity // PAGE))
+    held = None
     try:
-        drive = _drive(section, pages * PAGE, placement.handles if placement else 1)
+        drive = _drive(section, media, placement.handles if placement else 1)
         if media.time_state is not None and media.time_state.exists():
-            drive, pieces = _kept(media.time_state, drive)
+            drive, held = _kept(media.time_state, drive)
     except (ProfileError, timing.PolicyError) as error:
         raise PotashError(f"--drive {section.drive}: {error}") from None
     except MemoryError:
@@ -73,7 +72,7 @@ def modelled(
         drive.prepare()
     # A drive's state says nothing of its cores.
     cores = DEFAULT if Path(section.drive).suffix == ".npz" else named.cores(section.drive)
-    return TimeSettings(drive, section.factor, cores, pieces)
+    return TimeSettings(drive, section.factor, cores, held)
 
 
 def keep(timing: ModelledTime | None, media: MediaDrive) -> None:
@@ -86,40 +85,47 @@ def keep(timing: ModelledTime | None, media: MediaDrive) -> None:
     from potash_device.timing.saving import save
 
     with replacing(media.time_state) as file:
-        save(timing.drive, file, timing.pieces)
+        save(timing.drive, file, timing.held)
 
 
-def _kept(path: Path, new: Drive) -> tuple[Drive, tuple[tuple[int, int, int], ...]]:
+def _kept(path: Path, new: Drive) -> tuple[Drive, Held | None]:
     """The drive in a file, and what namespaces have of it, or else the new one where that has
     another geometry, or the file holds none."""
-    from potash_device.timing.saving import load, load_pieces
-    from potash_firmware.rpu.timing.modelled import Layout
+    from potash_device.timing.saving import load, load_held
+    from potash_firmware.rpu.timing.modelled import require_sound
 
     try:
         with path.open("rb") as file:
             found = load(file, new.policies)
             file.seek(0)
-            pieces = load_pieces(file)
-        Layout(found.profile.logical_pages, pieces)
+            held = load_held(file)
+        require_sound(found.profile, held)
     except (OSError, ValueError) as error:
         log.warning("the modelled drive is empty, as %s cannot be used: %s", path, error)
-        return new, ()
+        return new, None
     if found.profile != new.profile:
         log.warning("the modelled drive is another one than in %s, and begins anew", path)
-        return new, ()
-    return found, tuple(pieces)
+        return new, None
+    return found, held
 
 
-def _drive(section: TimeSection, capacity: int, streams: int) -> Drive:
+def _drive(section: TimeSection, media: MediaDrive, streams: int) -> Drive:
     from potash import timing
 
+    shapes = blocks_of(media.shapes).values()
+    zones = [ZoneShape(one.zones, one.zone_size, one.zone_capacity) for one in shapes if one.zones]
+    records = sum(one.size - one.data_size for one in shapes if one.zones)
+    pages = sum(-(-one.data_size // PAGE) for one in shapes)
+    capacity = max(pages * PAGE, media.capacity - records)
     policies = timing.policies(section.policies)
     if Path(section.drive).suffix != ".npz":
         profile = timing.profile(section.drive)
         if more := max(0, streams - profile.streams):
             # Each stream has a superblock open, which is no part of the spare.
             profile = replace(profile, streams=streams, blocks=profile.blocks + more)
-        return timing.Drive(scaled(profile, capacity), policies)
+        if section.zone_width:
+            profile = replace(profile, width=section.zone_width)
+        return timing.Drive(scaled(profile, capacity, zones), policies)
     drive = timing.restored(Path(section.drive), policies)
     if drive.profile.streams < streams:
         raise ProfileError(

@@ -1,0 +1,129 @@
+"""Zones on a modelled drive, against closed forms: they have superblocks of their own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from potash_device.timing.drive import Drive
+from potash_device.timing.profile import PAGE, Profile, ProfileError, Rate, ZoneShape, scaled
+from potash_device.timing.profiles import PROFILES
+from potash_device.timing.requests import Op
+from support.drive_reference import Reference
+
+Either = type[Drive] | type[Reference]
+
+SECOND = 10**9
+ZONES = 16
+PLAIN = Profile(
+    channels=4,
+    dies=1,
+    planes=1,
+    blocks=64,
+    pages=64,
+    page_bytes=PAGE,
+    program_pages=1,
+    capacity=PAGE,
+    read_ns=(1000,),
+    program_ns=(5000,),
+    erase_ns=20_000,
+    bus=Rate(1, 0),
+    link=Rate(1, 0),
+    buffer_bytes=1 << 20,
+    submission_ns=10,
+    other_command_ns=20,
+    completion_ns=30,
+)
+"""A superblock has 256 pages; nothing takes time but the dies, and 60 ns of each command."""
+OVERHEAD = 60
+
+
+def zoned(width: int = 0, **changes: Any) -> Profile:
+    """A drive with zones of a superblock each, and a page that is in none."""
+    profile = replace(PLAIN, width=width, **changes)
+    return replace(
+        profile,
+        capacity=(1 + ZONES * profile.superblock_pages) * PAGE,
+        zone_superblocks=ZONES,
+        zone_pages=ZONES * profile.superblock_pages,
+    )
+
+
+def zone(profile: Profile, number: int) -> tuple[int, int]:
+    """The stream of a zone, and its first page."""
+    return profile.frontiers + number, 1 + number * profile.superblock_pages
+
+
+@pytest.mark.parametrize("kind", [Drive, Reference])
+def test_zones_that_are_reset_amplify_nothing(kind: Either) -> None:
+    profile = zoned()
+    drive, now, random = kind(profile), 0, np.random.default_rng(1)
+    size = profile.superblock_pages
+    for turn in range(6):
+        chosen = range(ZONES) if not turn else random.permutation(ZONES)[:8].tolist()
+        for number in chosen if turn else ():
+            now = drive.submit(now, Op.RESET, 0, 0, zone(profile, number)[0])
+        for at in range(0, size, 32):  # side by side
+            for number in chosen:
+                stream, first = zone(profile, number)
+                now = drive.submit(now, Op.WRITE, first + at, min(32, size - at), stream)
+    counters = drive.counters
+    assert counters.host == (ZONES + 5 * 8) * size
+    assert counters.write_amplification == 1
+    assert counters.erased == 5 * 8
+
+
+@pytest.mark.parametrize("kind", [Drive, Reference])
+def test_a_finish_costs_its_padding_and_a_reset_its_erases(kind: Either) -> None:
+    profile = zoned()
+    drive, (stream, first) = kind(profile), zone(profile, 3)
+    drive.submit(0, Op.WRITE, first, 100, stream)
+    now = drive.submit(SECOND, Op.FINISH, 0, 0, stream)
+    assert now - SECOND == OVERHEAD + (256 - 100) // 4 * 5000
+    assert drive.counters.padding == 156
+    assert drive.submit(now, Op.READ, first + 99, 1, stream) == now + OVERHEAD - 20 + 1000
+    now = drive.submit(2 * SECOND, Op.RESET, 0, 0, stream)
+    assert now - 2 * SECOND == OVERHEAD + 20_000
+    assert drive.counters.erased == 1
+    assert drive.submit(3 * SECOND, Op.READ, first, 1, stream) == 3 * SECOND + OVERHEAD - 20
+
+
+@pytest.mark.parametrize("kind", [Drive, Reference])
+def test_zones_are_as_quick_as_their_dies(kind: Either) -> None:
+    profile = zoned(width=2, buffer_bytes=0)
+
+    def took(*zones: int) -> int:
+        drive = kind(profile)
+        ends = []
+        for number in zones:
+            stream, first = zone(profile, number)
+            ends.append(drive.submit(0, Op.WRITE, first, profile.superblock_pages, stream))
+        return max(ends) - OVERHEAD + 20
+
+    assert profile.superblock_pages == 128
+    assert took(0) == 128 // 2 * 5000
+    assert took(0, 1) == took(0)
+    assert took(0, 2) == 2 * took(0)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize("size", [1 << 17, 1 << 20, 16 << 20, 48 << 20, 512 << 20])
+def test_a_drive_is_made_for_its_zones(name: str, size: int) -> None:
+    zones = ZoneShape(8, size, size * 3 // 4)
+    profile = scaled(PROFILES[name], 8 * size, [zones])
+    superblock = profile.superblock_pages * PAGE
+    assert profile.zone_superblocks == 8 * -(-zones.capacity // superblock)
+    assert profile.superblocks >= profile.least_superblocks
+    # A zone wastes little of its superblocks, unless a program unit is larger than the zone.
+    unit = profile.unit_pages * PAGE * profile.group_dies
+    assert superblock < zones.capacity + max(unit, superblock // 8) or profile.group_dies == 1
+    together = scaled(PROFILES[name], 8 * size + (4 << 30), [zones])
+    assert together.logical_pages == (8 * size + (4 << 30)) // PAGE
+
+
+def test_a_width_divides_the_dies() -> None:
+    with pytest.raises(ProfileError, match="width is 3"):
+        zoned(width=3)

@@ -1,0 +1,112 @@
+"""Zones in modelled time: each has superblocks of its own, which its reset erases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from potash.cli.device.modelled_time import keep, modelled
+from potash.sections import TimeSection
+from potash_device.media.drive import Drive
+from potash_firmware.rpu.settings import RpuSettings
+from support.modelled_time import modelled as modelled_drive
+from support.modelled_time import timing_of
+from support.nvme_host import DATA, Host
+from support.zones import BLOCKS, CAPACITY, FINISH, READ, RESET, WRITE, ZEROES, powered, shape
+
+ZONES = 8
+SECTION = TimeSection("modelled", "tlc", zone_width=4)
+
+
+def host_of(drive: Drive) -> Iterator[Host]:
+    settings = RpuSettings(time=modelled(SECTION, drive))
+    with Host(settings=settings, drive=drive) as host:
+        host.css = 6
+        host.enable()
+        host.create_io_queue()
+        yield host
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with Drive.open(None, (shape(ZONES),)) as drive:
+        yield from host_of(drive)
+
+
+def took(host: Host, opcode: int, slba: int, *more: int) -> int:
+    """The modelled nanoseconds of a command, which succeeds."""
+    queue, began = host.io[1], round(host.now * 1e9)
+    host.place(queue, opcode, 7, nsid=1, prp1=DATA, prp2=DATA + 4096, cdws=(slba, 0, *more))
+    host.ring(queue)
+    host.service()
+    while host.executor.waiting or host.deadline is not None:
+        host.executor.run_all()
+        if host.deadline is not None:
+            host.now = max(host.now, host.deadline / 1e9)
+        host.service()
+    (done,) = host.reap(queue)
+    assert done.status == 0
+    return round(host.now * 1e9) - began
+
+
+def fill(host: Host, *zones: int) -> None:
+    """Write all blocks of zones, which are side by side, alternately."""
+    for at in range(CAPACITY):
+        for zone in zones:
+            took(host, WRITE, zone * BLOCKS + at, 0)
+
+
+def test_zones_that_are_reset_amplify_nothing(host: Host) -> None:
+    drive = timing_of(host).drive
+    superblocks = -(-CAPACITY // drive.profile.superblock_pages)
+    fill(host, *range(ZONES))
+    for turn in range(4):
+        for zone in (turn, turn + 2):
+            took(host, 0x79, zone * BLOCKS, 0, RESET)
+        fill(host, turn, turn + 2)
+    assert drive.counters.host == (ZONES + 8) * CAPACITY
+    assert drive.counters.write_amplification == 1
+    assert drive.counters.erased == 8 * superblocks
+
+
+def test_actions_take_the_time_of_the_flash(host: Host) -> None:
+    drive = timing_of(host).drive
+    nothing = took(host, 0x79, 0, 0, RESET)
+    assert took(host, WRITE, 0, 0) < drive.profile.program_ns[0]
+    assert took(host, 0x79, 0, 0, FINISH) >= drive.profile.program_ns[0]
+    assert drive.counters.padding == drive.profile.superblock_pages - 1
+    assert took(host, READ, 0, 0) >= drive.profile.read_ns[0]
+    assert took(host, 0x79, 0, 0, RESET) >= nothing + drive.profile.erase_ns
+    assert took(host, READ, 0, 0) < drive.profile.read_ns[0]
+    assert took(host, ZEROES, 0, 0) < drive.profile.program_ns[0]
+    assert drive.counters.host == 2
+
+
+def test_zones_are_where_they_were_after_a_power_cycle(tmp_path: Path) -> None:
+    path = tmp_path / "drive"
+    with Drive.open(path, (shape(ZONES),)) as drive:
+        for host in host_of(drive):
+            fill(host, 0, 5)
+            held = timing_of(host).held
+            assert [(nsid, zone) for nsid, zone, _ in held.zones] == [(1, 0), (1, 5)]
+            keep(timing_of(host), drive)
+    with Drive.open(path) as drive:
+        for host in host_of(drive):
+            timing = timing_of(host)
+            assert timing.held == held
+            took(host, 0x79, 5 * BLOCKS, 0, RESET)
+            assert timing.held.zones == held.zones[:1]
+            assert timing.drive.counters.erased == -(
+                -CAPACITY // timing.drive.profile.superblock_pages
+            )
+
+
+def test_zones_without_superblocks_are_like_other_blocks(caplog: pytest.LogCaptureFixture) -> None:
+    """A drive that was not made for zones may have fewer superblocks than zones."""
+    with powered(zones=16, settings=modelled_drive()) as host:
+        assert "not enough superblocks for zones of namespace 1" in caplog.text
+        assert took(host, WRITE, 0, 0) > 0
+        took(host, 0x79, 0, 0, RESET)
+        assert timing_of(host).drive.counters.erased == 0
