@@ -75,7 +75,7 @@ def save(drive: Drive, file: IO[bytes], held: Held = NOTHING_HELD) -> None:
 
 
 def load_held(file: IO[bytes]) -> Held:
-    """What namespaces have of the drive in a file. Raises StateError."""
+    """The parts of the drive in a file that namespaces have. Raises StateError."""
     try:
         with np.load(file, allow_pickle=False) as found:
             read = [_array(found, name, LARGEST_HELD) for name in Held._fields]
