@@ -69,8 +69,8 @@ def load(sources: Iterable[str]) -> Extensions:
 
     Raises ExtensionError, with the file and the line.
     """
-    before, made = extensions.registering, Extensions()
-    extensions.registering = made
+    before, made = extensions.loading, Extensions()
+    extensions.loading = made
     try:
         for source in sources:
             made.sources = (*made.sources, source)
@@ -80,7 +80,7 @@ def load(sources: Iterable[str]) -> Extensions:
                 file = str(Path(source).absolute()) if is_file(source) else ""
                 raise ExtensionError(f"the extension {source}: {why(error, file)}") from None
     finally:
-        extensions.registering = before
+        extensions.loading = before
     if made.operators:
         from potash_firmware.tflite.operators import check_names  # NumPy
 

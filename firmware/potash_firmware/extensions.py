@@ -217,9 +217,15 @@ class Extensions:
         ]
 
 
-registering = Extensions()
-"""The registry of the decorators, which a loader sets. Nobody uses this first one, in which a file
-registers that is imported by something else, such as a test."""
+loading: Extensions | None = None
+"""The extensions that are being loaded, to which the decorators add."""
+
+
+def _registry() -> Extensions:
+    """The extensions that are being loaded. A file that is imported by something else, such as a
+    test, registers for nobody."""
+    return loading or Extensions()
+
 
 programs = Extensions()
 """The extensions of a process that runs programs, or checks them."""
@@ -259,7 +265,7 @@ def admin_command(
 
     def register(function: Function) -> Function:
         made = _command(function, opcode, name, data, size, namespace, writes)
-        add(registering.admin, opcode, made, f"Admin opcode {opcode:02X}h")
+        add(_registry().admin, opcode, made, f"Admin opcode {opcode:02X}h")
         return function
 
     return register
@@ -281,7 +287,7 @@ def io_command(
             function, opcode, name, data, size, True, writes, tuple(map(CommandSet, command_sets))
         )
         for one in made.command_sets:
-            add(registering.io, (one, opcode), made, f"I/O opcode {opcode:02X}h")
+            add(_registry().io, (one, opcode), made, f"I/O opcode {opcode:02X}h")
         return function
 
     return register
@@ -297,7 +303,7 @@ def log_page(lid: int, *, name: str, size: int) -> Callable[[Function], Function
             f"the size of a log page is 4 to {MOST_PAGE_BYTES} bytes in whole dwords, not {size!r}",
         )
         page = RegisteredPage(_named(function, name), name, lid, size)
-        add(registering.pages, lid, page, f"log page {lid:02X}h")
+        add(_registry().pages, lid, page, f"log page {lid:02X}h")
         return function
 
     return register
@@ -326,7 +332,7 @@ def feature(
             fits = type(value) is int and 0 <= value < 1 << 32
         _require(fits, f"the default of the feature is {default!r}, which does not fit")
         registered = RegisteredFeature(made, name, fid, value, size, saved)
-        add(registering.features, fid, registered, f"feature {fid:02X}h")
+        add(_registry().features, fid, registered, f"feature {fid:02X}h")
         return function
 
     return register
@@ -344,10 +350,10 @@ def helper(number: int) -> Callable[[Function], Function]:
         made = _named(function, "helper")
         check_helper(made.__name__, number)
         registered = RegisteredHelper(made, made.__name__, number)
-        for one in registering.helpers.values():
+        for one in _registry().helpers.values():
             if one.number == number:
                 add({number: one}, number, registered, f"helper number {number}")
-        add(registering.helpers, made.__name__, registered, "that name of a helper")
+        add(_registry().helpers, made.__name__, registered, "that name of a helper")
         return function
 
     return register
@@ -369,7 +375,7 @@ def operator(name: str) -> Callable[[Function], Function]:
     schema: a function of a node and settings (`potash_firmware.tflite.lowering.Lower`)."""
 
     def register(function: Function) -> Function:
-        add(registering.operators, name, Registered(_named(function, name), name), f"{name}")
+        add(_registry().operators, name, Registered(_named(function, name), name), f"{name}")
         return function
 
     return register
@@ -386,7 +392,7 @@ def device_program(*, name: str) -> Callable[[Function], Function]:
 
     def register(function: Function) -> Function:
         made = Registered(_named(function, name), name)
-        add(registering.programs, name, made, "that name of a device-defined program")
+        add(_registry().programs, name, made, "that name of a device-defined program")
         return function
 
     return register
@@ -402,8 +408,8 @@ def state(name: str, *, version: int = 1, default: Callable[[], T]) -> DriveStat
     _require(type(version) is int and version >= 0, f"a version cannot be {version!r}")
     _require(callable(default), f"default is {default!r}, and must be a function, such as dict")
     default()  # which may fail
-    made = DriveState(name, version, default, (registering.sources or ("",))[-1])
-    add(registering.states, name, made, f"the name {name!r}")
+    made = DriveState(name, version, default, (_registry().sources or ("",))[-1])
+    add(_registry().states, name, made, f"the name {name!r}")
     return made
 
 
@@ -418,7 +424,7 @@ def completed(opcode: int, *, admin: bool = False) -> Callable[[Function], Funct
         _require_opcode(opcode)
         made = _named(function, "completed")
         hook = Registered(made, f"the function {made.__name__}")
-        registering.completed.setdefault((admin, opcode), []).append(hook)
+        _registry().completed.setdefault((admin, opcode), []).append(hook)
         return function
 
     return register

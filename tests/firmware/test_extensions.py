@@ -1,6 +1,7 @@
 """Extensions: what their functions get, and what a host sees of them."""
 
 import logging
+import runpy
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -164,6 +165,12 @@ def test_a_conflict_names_both(tmp_path: Path) -> None:
         )
     with pytest.raises(ExtensionError, match=r"Mine .* and Potash's Smart both have log page 02h"):
         extended(tmp_path, '@log_page(2, name="Mine", size=4)\ndef mine(drive): pass\n')
+
+
+def test_a_test_can_import_an_extension(tmp_path: Path) -> None:
+    file = written(tmp_path, HISTOGRAM)
+    for _ in range(2):
+        assert runpy.run_path(file)["reads"](None) == b""
 
 
 @pytest.mark.parametrize(

@@ -46,22 +46,17 @@ def said_of(lab: str, code: str, folder: Path) -> list[str]:
 
 
 COUNT = (FOLDER / "vendor_command" / "solution.py").read_text()
-ON_ITS_OWN = "work = controller.media_work"
-DOES_NOT_RETURN = COUNT.replace(
-    "    blocks = target", "    while True:\n        pass\n    blocks = target"
-)
+DOES_NOT_RETURN = COUNT.replace("    data = yield", "    sum(range(1 << 60))\n    data = yield")
+"""A call into C, which nothing interrupts."""
 
 
 @pytest.mark.parametrize(
     ("code", "problem"),
     [
+        (COUNT.replace("== zeroes", "!= zeroes"), "blocks 8 to 13: 1 instead of 5"),
         (
-            COUNT.replace("        yield before", "        break\n        yield before"),
-            "beside a Write of blocks 40 to 42: 3 instead of 0",
-        ),
-        (
-            COUNT.replace(ON_ITS_OWN, f"return read()\n    {ON_ITS_OWN}"),
-            "while the media read for it, the drive serves no other command",
+            COUNT.replace("command.blocks)", "1)"),
+            "a range beyond the end does not end with LBA Out of Range",
         ),
     ],
 )
@@ -69,7 +64,7 @@ def test_the_errors_that_the_first_lab_is_about_are_found(
     code: str, problem: str, tmp_path: Path
 ) -> None:
     assert code != COUNT
-    assert said_of("vendor-command", code, tmp_path) == [problem]
+    assert problem in said_of("vendor-command", code, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +116,7 @@ def test_all_that_a_check_has_started_ends_with_it(tmp_path: Path) -> None:
     """The drive is in a handler that does not return, so that SIGTERM does not end it."""
     noted, mine = tmp_path / "pid", tmp_path / "mine.py"
     note = f"open({str(noted)!r}, 'w').write(str(__import__('os').getpid()))"
-    mine.write_text(DOES_NOT_RETURN.replace("    while True", f"    {note}\n    while True"))
+    mine.write_text(DOES_NOT_RETURN.replace("    sum", f"    {note}\n    sum"))
     command = [sys.executable, str(FOLDER / "check.py"), "vendor-command", str(mine)]
     patience = time.monotonic() + 60
 

@@ -219,6 +219,7 @@ media = "a.img"
 size = "1G"
 shared = true
 options = ["--accelerator", "1M"]
+extensions = ["mine.py", "installed"]
 [[drive]]
 name = "b"
 media = "/srv/b"
@@ -229,18 +230,24 @@ worker = "node1"
 def test_a_file_describes_a_fleet(tmp_path: Path) -> None:
     path = tmp_path / "fleet.toml"
     path.write_text(DESCRIBED)
+    (tmp_path / "mine.py").write_text("MINE = 1\n")
     found = read_fleet(path)
+    extensions = (("mine.py", "MINE = 1\n"), ("installed", ""))
     assert found.scheduler == "tls://10.0.0.1:8786"
     assert found.drives == (
-        Drive("a", str(tmp_path / "a.img"), "1G", None, True, ("--accelerator", "1M")),
+        Drive("a", str(tmp_path / "a.img"), "1G", None, True, ("--accelerator", "1M"), extensions),
         Drive("b", "/srv/b", worker="node1"),
     )
-    wanted = found.drives[0].configuration
+    folder = tmp_path / "on the worker"
+    folder.mkdir()
+    wanted = found.drives[0].configuration(folder)
+    assert wanted.device.extensions == (str(folder / "0" / "mine.py"), "installed")
+    assert (folder / "0" / "mine.py").read_text() == "MINE = 1\n"
     assert wanted.device.media == tmp_path / "a.img"
     assert wanted.namespaces == (NamespaceSection(1 << 30),)
     assert wanted.accelerators == (AcceleratorSection(1 << 20, 1 << 20),)
     with pytest.raises(PotashError, match="'1X' is not a size"):
-        _ = Drive("c", options=("--size", "1X")).configuration
+        _ = Drive("c", options=("--size", "1X")).configuration(Path())
 
 
 @pytest.mark.parametrize(
@@ -257,6 +264,7 @@ def test_a_file_describes_a_fleet(tmp_path: Path) -> None:
         ("[[drive]]\nname = 'a'\nshared = 1", "shared of drive a must be true or false"),
         ("[[drive]]\nname = 'a'\nshared = true\nworker = 'w'", "is of one worker and shared"),
         ("[[drive]]\nname = 'a'\noptions = 'x'", "options of drive a must be a list of strings"),
+        ("[[drive]]\nname = 'a'\nextensions = ['no.py']", "the extension no.py cannot be read"),
         ("scheduler = 1", "scheduler must be a string"),
         ("[", "is not TOML"),
         ("x = '\xff'", "is not TOML"),

@@ -1,4 +1,4 @@
-"""The check of lab 1: a drive that has the command too, and what it answers."""
+"""The check of lab 1: a drive with the file as an extension, and what it answers."""
 
 import contextlib
 import subprocess
@@ -15,17 +15,6 @@ from nvme_spec.status import Status
 from potash.sdk import faults
 from potash.vm.parent_death import dies_with_parent
 
-BOOT = """
-import runpy, sys
-from potash.cli.app import run_app
-from potash_firmware.rpu.command_sets import IO_COMMANDS
-file, socket = sys.argv[1:]
-row = runpy.run_path(file)["ROW"]
-assert row.opcode not in IO_COMMANDS, f"{row.opcode:02X}h is another command's opcode"
-IO_COMMANDS[row.opcode] = row
-sys.exit(run_app(["serve", "--socket", socket, "--size", "16M", "--json",
-                  "--log-level", "warning", "--allow-faults"]))
-"""
 TIMEOUT = 10
 """Seconds that a command may take."""
 ENDING = 2
@@ -36,15 +25,18 @@ DELAYS = ("250ms", "2s")
 
 @contextlib.contextmanager
 def drive_with(file: str) -> Iterator[potash.sdk.Device]:
-    """A drive in a process of its own whose table has the row of `file`."""
+    """A drive in a process of its own, with the extension `file`."""
     with tempfile.TemporaryDirectory(prefix="potash-") as folder:
         socket = str(Path(folder) / "drive")
-        command = dies_with_parent([sys.executable, "-c", BOOT, file, socket])
+        serve = ["serve", "--socket", socket, "--size", "16M", "--extend", file]
+        options = ["--json", "--log-level", "warning", "--allow-faults"]
+        module = [sys.executable, "-m", "potash.cli.main"]
+        command = dies_with_parent([*module, *serve, *options])
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             try:
                 assert process.stdout is not None
                 if not process.stdout.readline():
-                    raise SystemExit("the drive does not start with this row")
+                    raise SystemExit("the drive does not start with this file")
                 with potash.sdk.open(
                     f"vfio-user:{socket}", timeout=TIMEOUT, queue_depth=2
                 ) as device:
@@ -75,7 +67,7 @@ def check(made: Mapping[str, Any]) -> list[str]:
 
 def missing(made: Mapping[str, Any]) -> list[str]:
     """The same, of a drive that answers. Raises CommandTimeout, DeviceGone."""
-    opcode = made["ROW"].opcode
+    opcode = made["OPCODE"]
     with drive_with(made["__file__"]) as device:
         size, last = device.block_size, device.capacity // device.block_size - 1
         device.write(8, bytes(size) + b"\1" + bytes(2 * size - 1) + bytes(3 * size))

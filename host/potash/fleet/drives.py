@@ -11,6 +11,7 @@ from typing import Any
 from potash import options
 from potash.configuration import Configuration, read_toml
 from potash.files import about
+from potash_firmware.extension_files import is_file
 
 MOST_DRIVES = 10_000
 LARGEST_FILE = 16 << 20
@@ -29,6 +30,7 @@ class Drive:
         worker: the only worker that can serve it: its name, or its host's address.
         shared: true if any worker can reach `media`.
         options: further options of `potash serve`.
+        extensions: its extensions, each a file's name and text, or an installed one's name and "".
     """
 
     name: str
@@ -37,11 +39,20 @@ class Drive:
     worker: str | None = None
     shared: bool = False
     options: tuple[str, ...] = ()
+    extensions: tuple[tuple[str, str], ...] = ()
 
-    @property
-    def configuration(self) -> Configuration:
-        """Its configuration on the worker that serves it. Raises PotashError for an invalid one."""
-        return options.parse(self.options, {"media": self.media, "size": self.size})
+    def configuration(self, folder: Path) -> Configuration:
+        """Its configuration on the worker that serves it, where its extensions are written to a
+        folder. Raises PotashError for an invalid one."""
+        files = []
+        for number, (name, text) in enumerate(self.extensions):
+            path = folder / str(number) / name
+            if text:
+                path.parent.mkdir()
+                path.write_text(text, encoding="utf-8")
+            files.append(str(path) if text else name)
+        keywords = {"media": self.media, "size": self.size, "extensions": files}
+        return options.parse(self.options, keywords)
 
 
 @dataclass(frozen=True)
@@ -87,7 +98,7 @@ def _fleet(found: Mapping[str, Any], folder: Path) -> FleetFile:
 
 
 def _drive(table: Mapping[str, Any], folder: Path) -> Drive:
-    _require_known("a drive", table, (*_TEXTS, "shared", "options"))
+    _require_known("a drive", table, (*_TEXTS, "shared", "options", "extensions"))
     for key in _TEXTS:
         if not isinstance(table.get(key), str | None) or table.get(key) == "":
             raise ValueError(f"{key} of a drive must be a string that is not empty")
@@ -96,15 +107,29 @@ def _drive(table: Mapping[str, Any], folder: Path) -> Drive:
         raise ValueError(
             f"{name!r} is not a valid drive name; use letters, digits, dots and hyphens"
         )
-    options, shared = table.get("options", []), table.get("shared", False)
-    if not isinstance(options, list) or not all(isinstance(one, str) for one in options):
-        raise ValueError(f"options of drive {name} must be a list of strings")
+    shared = table.get("shared", False)
+    for key in ("options", "extensions"):
+        texts = table.get(key, [])
+        if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
+            raise ValueError(f"{key} of drive {name} must be a list of strings")
     if shared is not True and shared is not False:
         raise ValueError(f"shared of drive {name} must be true or false")
     if shared and "worker" in table:
         raise ValueError(f"drive {name} is of one worker and shared; choose one of them")
-    drive = Drive(**{**table, "options": tuple(options)})
+    extensions = tuple(_extension(one, folder) for one in table.get("extensions", []))
+    options = tuple(table.get("options", []))
+    drive = Drive(**{**table, "options": options, "extensions": extensions})
     return drive if drive.media is None else replace(drive, media=str(folder / drive.media))
+
+
+def _extension(source: str, folder: Path) -> tuple[str, str]:
+    """An extension, which workers get as a text. Raises ValueError."""
+    if not is_file(source):
+        return source, ""
+    try:
+        return Path(source).name, (folder / source).read_text(encoding="utf-8") or "\n"
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"the extension {source} cannot be read: {error}") from None
 
 
 def _require_known(what: str, table: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from distributed import Worker
@@ -75,7 +77,8 @@ class ServedDrive:
         def serve() -> None:
             try:
                 with (
-                    serving(self.drive.configuration) as served,
+                    TemporaryDirectory(prefix="potash-") as folder,
+                    serving(self.drive.configuration(Path(folder))) as served,
                     potash.sdk.open(f"vfio-user:{served.socket}") as device,
                 ):
                     self.device, self.accelerator = device, device.accelerator()
