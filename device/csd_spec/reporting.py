@@ -32,7 +32,7 @@ class Mark(Enum):
     INLINE = auto()
     """The keys of its value, in place of one key; it has no description."""
     OPTIONAL = auto()
-    """Behind the required keys, and without the key where the value is None."""
+    """A key behind the required ones, which is missing if the value is None."""
 
 
 INLINE, OPTIONAL = Mark

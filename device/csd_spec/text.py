@@ -12,5 +12,5 @@ def plain(text: str) -> str:
 
 
 def plain_lines(text: str) -> str:
-    """The same, but line feeds are kept."""
+    """`text` as `plain` returns it, but with its line feeds."""
     return "\n".join(map(plain, text.split("\n")))

@@ -91,7 +91,7 @@ class Layout:
     ) -> None:
         self.name: str = getattr(kind, "__name__", str(kind))
         self.longest_tail = 0
-        """In bytes; the expressions `_tails` give them."""
+        """Sizes in bytes; the expressions `_tails` give them."""
         self.unit = 0
         """The size of an item, of as many as `limits` say, where one field alone is the tail."""
         self.limits = Range(0, 0)

@@ -35,7 +35,7 @@ class Files:
         self._require = require_trusted if trust else require_sealed
         self._most = MAX_TRUSTED_FILES if trust else MAX_FILES
         self._mapped: dict[tuple[int, int], Content] = {}
-        """By st_dev and st_ino."""
+        """Mapped files, by st_dev and st_ino."""
         self._outgrown: set[Content] = set()
         """Files that windows still show as they were before they grew."""
 

@@ -247,7 +247,7 @@ class Server:
         return self._messages.failure if self._messages is not None else ""
 
     def drain(self, limit: int) -> int:
-        """Up to `limit` steps, as long as there is anything to do; how many there were."""
+        """Do up to `limit` steps, as long as there is anything to do; returns their number."""
         for done in range(limit):
             if not self.step():
                 return done

@@ -393,7 +393,7 @@ def _host_is_gone(reason: str) -> None:
 
 
 def _status_socket(stack: ExitStack, path: Path) -> StatusSocket | None:
-    """None where there cannot be one, which is no reason to be without a drive."""
+    """The status socket; None if it cannot be made, without which the drive works, too."""
     try:
         return stack.enter_context(StatusSocket(path))
     except OSError as error:

@@ -48,7 +48,7 @@ class Configuration:
     compute: ComputeSection = field(default_factory=ComputeSection)
     vta: Config = field(default_factory=Config.default)
     vta_threads: int | None = None
-    """By the number of processors where it is not given."""
+    """Number of threads; None for one that depends on the number of processors."""
     limits: LimitsSection = field(default_factory=LimitsSection)
     guest: GuestSection = field(default_factory=GuestSection)
     time: TimeSection = field(default_factory=TimeSection)

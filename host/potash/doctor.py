@@ -38,7 +38,7 @@ OLDEST_PYTHON = (3, 11)
 LEAST_MEMORY = 1 * GIBI
 """Bytes for a device, its accelerators' buffers and what compiles their code, without a guest."""
 GUEST_MEMORY = 2 * GIBI
-"""The same with the demo's guest."""
+"""Bytes for the same and the demo's guest."""
 
 CACHE_ROOM = 1 * GIBI
 """Bytes on disk of QEMU, the guest and its frozen state."""

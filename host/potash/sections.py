@@ -417,4 +417,4 @@ SECTIONS_OPTIONS: Mapping[str, SectionsOption] = {
         guest=False,
     ),
 }
-"""By their keyword in `potash.testing`."""
+"""Sections by their keyword in `potash.testing`."""

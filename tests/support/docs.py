@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 FRAGMENT = re.compile(
     r"(What|Whatever|Whether|Who|Whose|Which|Why|How|Where|When|Of|As|And|Or|But|Than|Those|"
-    r"That of|The same for|Likewise|Not)\b"
+    r"That|By|From|The same for|Likewise|Not)\b"
 )
 """Words that begin a subordinate clause or an attribute, for which the reader lacks the noun."""
 

@@ -121,7 +121,7 @@ class RegisterFile:
         self.interrupts.mask(mask)
 
     def _configure_cmb(self) -> None:
-        """At once, not when the firmware comes to it: a host reads CMBSZ after it has set CRE."""
+        """Apply CMBMSC before the firmware sees it: a host reads CMBSZ after it has set CRE."""
         if self._cmb is None:
             return
         before = self._cmb.base

@@ -13,7 +13,7 @@ from typing import Any, Self
 THREADS = 4
 
 FLUSH_THREADS = 2
-"""For what only flushes: media that hang in it hold no other work up."""
+"""Threads that only flush: media that hang in a flush hold no other work up."""
 
 
 class MediaExecutor:

@@ -158,7 +158,7 @@ class Pairs:
         return AREA + lba * self._size
 
     def _change(self, metadata: memoryview) -> None:
-        """From what is stored to what is meant, or back."""
+        """Convert stored metadata to their values in place, or back."""
         # As one number: a device that has no use for NumPy starts without it.
         pattern = self._unwritten * (len(metadata) // self._size)
         changed = int.from_bytes(metadata) ^ int.from_bytes(pattern)

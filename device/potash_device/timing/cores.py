@@ -49,7 +49,7 @@ class CoreProfile:
     """
 
     dispatch_ns: U64 = 20_000
-    """From the firmware that has a job to its first instruction."""
+    """Time from the firmware's start of a job to its first instruction."""
     clock_hz: U64 = 1_200_000_000
     cycles: Annotated[tuple[int, ...], Stored("Q", len(KINDS))] = (
         1000,
@@ -61,7 +61,7 @@ class CoreProfile:
         2000,
         4000,
     )
-    """That a thousand instructions of each of `KINDS` take."""
+    """Cycles that a thousand instructions of each of `KINDS` take."""
     helper_cycles: U64 = 300
     """Cycles of a call of a helper and the return from it."""
     dram: Rate = field(default=Rate(4, 1))
@@ -172,7 +172,7 @@ class Job:
 class _Core:
     free: int = 0
     jobs: deque[Job] = field(default_factory=deque)
-    """That have not ended, in the order of their arrival."""
+    """Jobs that have not ended, in the order of their arrival."""
 
 
 class Cores:

@@ -36,7 +36,7 @@ from potash_device.timing.state import (
 )
 
 _NONE = np.empty(0, np.int64)
-"""In flight: requests arrive at their own times."""
+"""Requests in flight, if requests arrive at their own times."""
 
 
 class Drive:
@@ -202,5 +202,5 @@ class Drive:
 
 
 def _rows(requests: NDArray[np.void]) -> NDArray[np.int64]:
-    """The same memory as numbers, if it is in one piece."""
+    """The requests as rows of numbers, in the same memory if that is in one piece."""
     return np.ascontiguousarray(requests).view(np.int64).reshape(-1, COLUMNS)

@@ -122,7 +122,7 @@ class Gap:
 
 
 class ChannelFirst:
-    """From channel to channel, then to the next die of each."""
+    """Writes to channel after channel, then to the next die of each."""
 
     def order(self, channels: int, dies: int) -> Sequence[int]:
         return [channel * dies + die for die in range(dies) for channel in range(channels)]
@@ -144,7 +144,7 @@ class Policies:
     allocation: Allocation = field(default_factory=ChannelFirst)
 
     def without(self, kind: str) -> Self:
-        """The same with the built-in policy of one kind."""
+        """These policies with the built-in one for one kind."""
         return replace(self, **{kind: getattr(Policies(), kind)})
 
     def dies(self, channels: int, dies: int) -> list[int]:

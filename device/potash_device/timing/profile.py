@@ -73,15 +73,15 @@ class Profile:
     short_read_ns: tuple[int, ...] = ()
     """tR where only one logical page of a row is read; as `read_ns` if empty."""
     suspend_ns: int = -1
-    """To suspend a program or an erase for a read of the host, and the same to resume it; -1 where
-    a read waits for its end."""
+    """Time to suspend a program or an erase for a read of the host, and to resume it; -1 if a read
+    waits for its end."""
 
     submission_ns: int = 0
-    """From the doorbell to the firmware."""
+    """Time from the doorbell to the firmware."""
     completion_ns: int = 0
-    """From the last data to the host's interrupt."""
+    """Time from the last data to the host's interrupt."""
     cores: int = 0
-    """That run firmware; 0 if a command never waits for another's firmware time."""
+    """Cores that run firmware; 0 if a command never waits for another's firmware time."""
     read_command_ns: int = 0
     short_read_command_ns: int = -1
     """Reads of one logical page; as `read_command_ns` if -1."""

@@ -32,7 +32,7 @@ class Register(IntEnum):
 
 
 WIDTHS: Mapping[Register, int] = {Register.CONTROL: 32, Register.INSN_COUNT: 32, Register.INSNS: 64}
-"""In bits. All registers can be written, and only CONTROL can be read."""
+"""Widths in bits. All registers can be written, and only CONTROL can be read."""
 
 
 class Control(IntFlag):

@@ -195,6 +195,6 @@ class DebugInfo:
         return self.lines.at(index, function.start if function else 0)
 
     def place(self, index: int) -> Place:
-        """Both."""
+        """Function and source line of an instruction."""
         function = self.function_at(index)
         return Place(function.name if function else None, self.line_at(index))

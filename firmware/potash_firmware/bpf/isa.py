@@ -113,7 +113,7 @@ MIRRORED = _both_ways(
     (Jump.JSGT, Jump.JSLT),
     (Jump.JSGE, Jump.JSLE),
 )
-"""The same comparison with its sides exchanged, of those that count."""
+"""Pairs of comparisons that are the same with their sides exchanged."""
 
 
 class CallKind(IntEnum):

@@ -28,7 +28,7 @@ LOAD, JUMP_EQUAL, JUMP_AT_LEAST, AND, RETURN = 0x20, 0x15, 0x35, 0x54, 0x06
 """Instructions of classic BPF: the word at an offset, jumps on a constant (linux/bpf_common.h)."""
 
 NUMBER_AT, MACHINE_AT, ARGUMENTS_AT = 0, 4, 16
-"""In struct seccomp_data."""
+"""Offsets in struct seccomp_data."""
 
 X32_CALLS = 0x40000000
 

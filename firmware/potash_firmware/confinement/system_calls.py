@@ -123,8 +123,8 @@ NUMBERS: Mapping[str, tuple[int | None, int | None]] = {
     "arch_prctl": (158, None),
     "pkey_alloc": (330, 289),
 }
-"""For x86-64 and for aarch64. The first ones are what jobs call most: a filter asks in this
-order."""
+"""Numbers of calls for x86-64 and for aarch64. Those that jobs call most are first: a filter
+compares in this order."""
 
 
 class Masked(NamedTuple):

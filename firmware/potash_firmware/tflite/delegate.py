@@ -71,9 +71,9 @@ class Session:
     runtime: Runtime
     settings: Settings
     decisions: dict[int, tuple[NodeReport, ...]] = field(default_factory=dict)
-    """For each graph, by its context's address, what was decided last."""
+    """The last decisions about each graph, by its context's address."""
     partitions: dict[int, tuple[CData, Partition]] = field(default_factory=dict)
-    """By the handle's address, which TensorFlow Lite keeps; the handle itself is kept here."""
+    """Handles and partitions, by the handle's address, which TensorFlow Lite keeps."""
     lowered: dict[int, tuple[Node, Work]] = field(default_factory=dict)
     """The nodes that are claimed in the graph that is being decided about, by their numbers."""
     left: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -160,7 +160,7 @@ class VtaDelegate:
 
     @property
     def decisions(self) -> tuple[tuple[NodeReport, ...], ...]:
-        """For each graph that was shown, what was decided about its nodes, in their order."""
+        """Decisions about the nodes of each graph that was seen, in the order of the nodes."""
         return tuple(self._session.decisions.values())
 
     @property

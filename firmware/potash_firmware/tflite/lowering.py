@@ -28,7 +28,7 @@ class Rounding(StrEnum):
     SINGLE = "single"
     """One rounding, with halves up: kernels built with TFLITE_SINGLE_ROUNDING."""
     ALKALI = "alkali"
-    """With multipliers of 16 bits, as the platform's own delegate does: sometimes off by one."""
+    """Multipliers of 16 bits, as in the platform's own delegate: sometimes off by one."""
 
     @property
     def elsewhere(self) -> "Rounding":

@@ -78,7 +78,7 @@ class Layout:
         return cls(Sizes(1, 1, 1, math.prod(shape)))
 
     def with_margin(self, margin: Margin) -> "Layout":
-        """The same with another margin."""
+        """The layout with another margin."""
         return replace(self, margin=margin)
 
     def elements(self, config: Config, memory: MemoryId = MemoryId.OUT) -> int:

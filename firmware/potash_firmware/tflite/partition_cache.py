@@ -309,7 +309,7 @@ def _layout(sizes: object, margin: object, spread: Any) -> Layout:
 
 
 def _numbers(values: object, count: int) -> tuple[int, ...]:
-    """So many numbers from 0 on. Raises TypeError, ValueError."""
+    """`count` numbers from 0 on. Raises TypeError, ValueError."""
     if not isinstance(values, list) or len(values) != count:
         raise ValueError(f"there are no {count} numbers")
     if not all(type(value) is int and 0 <= value <= MOST for value in values):

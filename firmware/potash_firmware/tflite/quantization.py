@@ -126,7 +126,7 @@ def rescale(values: Array64, significands: Array64, shifts: Array64) -> Array64:
 
 
 def rescale_once(values: Array64, significands: Array64, shifts: Array64) -> Array64:
-    """The same, rounded once and with halves up, as with TFLITE_SINGLE_ROUNDING."""
+    """Rescale values, rounded once and with halves up, as with TFLITE_SINGLE_ROUNDING."""
     total = SIGNIFICAND_BITS + shifts
     return (values * significands + (np.int64(1) << total - 1)) >> total
 

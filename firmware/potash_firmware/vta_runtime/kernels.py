@@ -118,7 +118,7 @@ class MicroOpCache:
         self._numbers: dict[tuple[MicroOp, ...], int] = {}
         self._in_dram: dict[int, Buffer] = {}
         self._in_core: OrderedDict[int, tuple[int, int]] = OrderedDict()
-        """By number, where micro-ops begin and how many they are."""
+        """Start and number of micro-ops, by their kernel's number."""
         self._depth = config.depth(MemoryId.UOP)
         self._spans = Spans(self._depth)
 

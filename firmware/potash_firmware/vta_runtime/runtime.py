@@ -31,7 +31,7 @@ class Runtime:
         # Most instructions of a stream differ from another one in their address in DRAM alone.
         self._moves: dict[tuple[object, ...], tuple[Stage, int]] = {}
         self._of_kernels: dict[tuple[int, int], tuple[AluKernel | GemmKernel, int]] = {}
-        """By the id of a kernel, which is kept, and where its micro-ops are."""
+        """Kernels and their instructions, by the kernel's id and the place of its micro-ops."""
 
     def __enter__(self) -> Self:
         return self

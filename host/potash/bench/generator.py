@@ -297,7 +297,7 @@ def _copy(_: int) -> tuple[SubmissionEntry, bytes]:
 
 
 class Load(NamedTuple):
-    """The same command at random places: `depth` at a time in each of `queues`.
+    """A load of one command at random places: `depth` at a time in each of `queues`.
 
     The baseline copies as many bytes as each of them from memory to memory, within `target` bytes;
     without a target, it reads blocks of the same drive.

@@ -23,10 +23,10 @@ BAD_INDEX = (1 << 64) - 1
 WRONG_ARGUMENTS = (1 << 64) - 2
 
 ALL_VALID = (1 << 64) - 1
-"""In the table, instead of the place of a validity bitmap."""
+"""Number in the table in place of the offset of a validity bitmap: all values are valid."""
 
 _BATCHES_LEFT, _OUTPUT_START = -8, -16
-"""On the stack."""
+"""Offsets on the stack."""
 
 _LIST_LENGTH, _LIST, _ARGUMENTS = 8, 16, 4
 """Members of the context."""

@@ -226,7 +226,7 @@ class Rows:
     found: list[ResultColumn]
 
     def empty(self) -> Rows:
-        """The same columns without values."""
+        """The columns without values."""
         return Rows([column._replace(values=[]) for column in self.found])
 
     def add(self, other: Rows) -> None:

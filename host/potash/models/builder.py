@@ -49,7 +49,7 @@ class Tensor(NamedTuple):
     number: int
     shape: tuple[int, ...]
     scales: tuple[float, ...]
-    """None, one for all values, or one for each index of an axis; as float32 has them."""
+    """No scale, one for all values, or one for each index of an axis; each fits float32."""
     zero_point: int
 
     @property

@@ -16,7 +16,7 @@ from potash_firmware.tflite.interpreter import Interpreter, OpResolverType
 from potash_firmware.tflite.writer import FILE_IDENTIFIER
 
 OPTIONAL = -1
-"""In place of a tensor that is left out."""
+"""Number of an optional tensor that is left out."""
 _Code = schema.BuiltinOperator
 _FOLDED = frozenset({_Code.DEQUANTIZE, _Code.DENSIFY})
 _SHAPES = frozenset({_Code.SHAPE, _Code.RANK})

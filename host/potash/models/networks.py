@@ -58,7 +58,7 @@ class Network(NamedTuple):
 
     summary: str
     make: Callable[[int, Progress], bytes]
-    """From a seed."""
+    """Makes the model from a seed."""
 
 
 class Conv(NamedTuple):

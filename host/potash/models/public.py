@@ -50,7 +50,7 @@ def _public() -> Iterator[tuple[str, Public]]:
 
 
 PUBLIC: Mapping[str, Public] = MappingProxyType(dict(_public()))
-"""By name."""
+"""Public networks by name."""
 
 # Any wheel of a release has the same file.
 _PLATFORMS = ("any", "manylinux_2_17_x86_64", "manylinux_2_28_x86_64", "manylinux_2_35_x86_64")

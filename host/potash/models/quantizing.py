@@ -1,4 +1,4 @@
-"""From float32 to int8: post-training quantisation by ai-edge-quantizer.
+"""Post-training quantisation from float32 to int8, by ai-edge-quantizer.
 
 Activations get one scale and zero point each from what flows through the model for some samples,
 weights one scale for each channel (`static_wi8_ai8`, ai-edge-quantizer's recipe for int8

@@ -21,7 +21,7 @@ from potash.sdk.errors import PotashError
 from potash_firmware.apu.process import set_name
 
 CONNECTIONS = 32
-"""At once; more wait in the listener's queue."""
+"""Maximum number of connections; more wait in the listener's queue."""
 
 DEADLINE = 5.0
 """Seconds for a connection, from its first byte to its last."""

@@ -15,7 +15,7 @@ from potash.sdk.errors import DeviceNotFound, PotashError
 from potash_firmware.snapshot import Snapshot
 
 SUFFIX = ".status"
-"""Behind the name of a device's socket."""
+"""Suffix of the status socket, after the path of the device's socket."""
 
 LARGEST = 16 << 20
 """Bytes that are believed to be a snapshot."""

@@ -1,4 +1,4 @@
-"""From C to an object file that the drive takes, with the newest clang, or else ziglang.
+"""Compiles C to an object file for the drive, with the newest clang, or else ziglang.
 
 Nothing is left behind when something fails, and an object file is only put in its place when the
 drive's own linker and verifier have taken it. Errors that only BPF has, C that this processor

@@ -49,7 +49,7 @@ class Fields(Dwords, total=False):
     """The keyword arguments of a command."""
 
     nsid: int | None
-    """For an I/O command the device's namespace, unless another one is named."""
+    """Namespace; by default, that of the device for an I/O command."""
     data_out: Buffer | None
     data_in_length: int
     """Bytes to receive."""

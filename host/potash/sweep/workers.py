@@ -59,7 +59,7 @@ Workers = Callable[[Sequence[Task]], Outcomes]
 
 @contextmanager
 def local(count: int | None = None) -> Iterator[Workers]:
-    """So many processes of this machine, one for each processor that this one may use by default.
+    """`count` processes of this machine, by default one for each processor that this one may use.
 
     They begin afresh and end with this one.
     """

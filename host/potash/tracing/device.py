@@ -41,7 +41,7 @@ RANGES = {IoOpcode.READ, IoOpcode.WRITE, IoOpcode.COMPARE, IoOpcode.VERIFY, IoOp
 
 PROCESSES = {"potash": "device (RPU)", "potash-apu": "APU"}
 PLACES = {"potash": 0, "potash-apu": 1}
-"""From the top of the trace; workers and their accelerators come below."""
+"""Places of processes from the top of the trace; workers and accelerators are below."""
 
 TIMES = ("time", "began", "ends")
 

@@ -125,7 +125,7 @@ class Modelled:
         )
 
     def _timing(self, config: Config, stream: bytes) -> Timing | None:
-        """None for a stream that the clock cannot follow."""
+        """The timing of a stream; None if the timing model cannot run it."""
         if config not in self._configs:
             self._configs.append(config)
         key = self._configs.index(config), stream

@@ -97,7 +97,7 @@ class ModelTime(NamedTuple):
 
     @property
     def seconds(self) -> Annotated[float, Key(before="layers")]:
-        """The same in seconds."""
+        """Duration of these cycles in seconds."""
         return self.cycles / self.parameters["clock"]
 
 

@@ -72,7 +72,7 @@ class Decades(NamedTuple):
 
     @classmethod
     def around(cls, values: Sequence[float]) -> "Decades":
-        """From the last mark that is not above a positive value to the first that is not below."""
+        """An axis from the last mark not above the positive values to the first not below them."""
         least, most = min(values), max(values)
         low = max(mark for mark in _decimal(least, most) if mark <= least)
         return cls(low, min(mark for mark in _decimal(least, most) if mark >= most and mark > low))
@@ -102,7 +102,7 @@ class Linear(NamedTuple):
 
     @classmethod
     def around(cls, high: float) -> "Linear":
-        """With five to ten steps, to the first that is not below `high`."""
+        """An axis with five to ten steps, to the first that is not below `high`."""
         unit = 10.0 ** math.floor(math.log10(high))
         step = next(unit * part for part in (0.1, 0.2, 0.5, 1) if high <= 10 * unit * part)
         return cls(step * math.ceil(high / step), step)

@@ -59,7 +59,7 @@ def entry(function: _Function) -> _Function:
 
 
 def entry_of(store: Store, function: _Function) -> _Function:
-    """The same as `entry`, for code that `store` keeps."""
+    """Compile as `entry` does, with `store` as the cache of the code."""
     folder = cache_folder(store)
     before = _settings.CACHE_DIR
     _settings.CACHE_DIR = str(folder or "")
@@ -79,7 +79,7 @@ def compiled(function: _Function) -> _Function:
 
 
 def inlined(function: _Function) -> _Function:
-    """The same, inlined into its callers."""
+    """Compile a function that is inlined into its callers."""
     result: Any = _Part(function, {"forceinline": True})
     return cast(_Function, result)
 

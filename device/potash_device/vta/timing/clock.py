@@ -63,7 +63,7 @@ time at which it became free, and the instruction that has tokens to give."""
 
 GIVEN, TAKEN = range(2)
 TOKEN_QUEUES = 4
-"""From each module to the next, and back: queue 2s leads from module s on, 2s + 1 back to it."""
+"""Queues from each module to the next, and back: 2s leads from module s on, 2s + 1 back to it."""
 
 NOBODY = -1
 

@@ -40,33 +40,33 @@ class Parameters:
     """Bytes that a memory channel moves in a cycle: 64-bit AXI ports. All reads of LOAD and COMPUTE
     share one channel, stores have another, and so has the fetch of instructions."""
     latency: int = 32
-    """From a row's request to its first byte. Each row of a transfer is a request that waits for
-    the one before it."""
+    """Cycles from a row's request to its first byte. Each row of a transfer is a request that waits
+    for the one before it."""
     burst_bytes: int = 2048
     """Bytes of the longest burst: 256 beats in AXI4, of 8 bytes."""
     burst_cycles: int = 2
-    """To begin a burst."""
+    """Cycles to begin a burst."""
 
     decode: int = 4
-    """From an instruction's tokens to its first request or micro-op."""
+    """Cycles from an instruction's tokens to its first request or micro-op."""
     token_cycles: int = 2
-    """An instruction that moves nothing, and FINISH."""
+    """Cycles of an instruction that moves nothing, and of FINISH."""
 
     gemm_interval: int = 1
-    """From one micro-op of GEMM to the next: the core is fully pipelined (section 2.5)."""
+    """Cycles from one micro-op of GEMM to the next: the core is fully pipelined (section 2.5)."""
     gemm_fill: int = 10
-    """Through the pipeline, once an instruction."""
+    """Cycles through the pipeline, once per instruction."""
     gemm_drain: int = 8
-    """For each iteration of the inner loop: HLS empties the pipeline of the micro-op loop before
-    the loop around it goes on."""
+    """Cycles per iteration of the inner loop: HLS empties the pipeline of the micro-op loop before
+    the loop around it continues."""
     alu_interval: int = 2
-    """The same between micro-ops of ALU: ACC has one read port, and two operands come from it."""
+    """Cycles between micro-ops of ALU: ACC has one read port, and two operands come from it."""
     alu_immediate_interval: int = 2
-    """The same where the second operand is the immediate, which HLS schedules no better."""
+    """Cycles between micro-ops of ALU with an immediate, which HLS schedules no better."""
     alu_fill: int = 10
-    """Through the pipeline, once an instruction."""
+    """Cycles through the pipeline, once per instruction."""
     alu_drain: int = 8
-    """For each iteration of the inner loop, as with `gemm_drain`."""
+    """Cycles per iteration of the inner loop, as with `gemm_drain`."""
 
     command_queue: int = 512
     """Instructions that wait before each module; the fetch stalls at a full queue."""

@@ -51,7 +51,7 @@ class Facts(NamedTuple):
     dependencies: int
     """Its `Dependencies`."""
     cycles: int
-    """From `granted` to `done`."""
+    """Cycles from `granted` to `done`."""
     beats: int
     """Cycles that it takes of its memory channel."""
     size: int
@@ -217,7 +217,7 @@ class Activity:
 
     @functools.cached_property
     def work(self) -> Mapping[Stage, Mapping[Kind, int]]:
-        """The same by what they work at."""
+        """Cycles that each module works, by kind of work."""
         spent = self._moment("done") - self._moment("start") - self._channel_waits
         stages, kinds = self._fact("stage"), self._fact("kind")
         found = np.zeros((len(Stage), len(Kind)), np.int64)
@@ -361,9 +361,9 @@ class Token(NamedTuple):
     queue: TokenQueue
     giver: int
     given: int
-    """The cycle."""
+    """The cycle in which it was given."""
     taker: int | None
-    """None where it is left over."""
+    """The instruction that took it; None if it is left over."""
     taken: int
 
 

@@ -88,7 +88,7 @@ def _checks(
     evaluator = values.Evaluator(instructions, values.extended)
     environment = values.start()
     open_: dict[tuple[frozenset[tuple[Symbol, int]], bool], tuple[int, Check]] = {}
-    """By the address's unknowns: the check that may be widened to further accesses, and the
+    """Keyed by the address's unknowns: the check that may be widened to further accesses, and the
     constant of its first access."""
     done: list[Check] = []
     for pc in pcs:

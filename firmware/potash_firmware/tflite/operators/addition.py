@@ -34,7 +34,7 @@ from potash_firmware.vta_runtime.schedules import TILE, Plane
 LEFT_SHIFT = 20
 """Left shift of the operands before they are scaled (`add.cc`, for int8)."""
 SHORT_LEFT_SHIFT = 7
-"""The same in the platform's scheme."""
+"""Left shift of the operands in the platform's scheme."""
 _REACH = 1 << 28
 """Sums are below it: each operand is below 2^8 * 2^20 / 2."""
 TABLES = 8

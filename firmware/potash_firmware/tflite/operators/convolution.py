@@ -158,9 +158,9 @@ class Products(NamedTuple):
                 raise Refusal("its sums, times a multiplier of 1 or more, may exceed 32 bits")
 
     def settled(self, its: Operands, rounding: Rounding, real: Array | None = None) -> "Products":
-        """The same, where channels with tiny multipliers whose output no input changes have a bias
-        alone. Weights that training has let vanish are such. `real` are the factors where they are
-        not the multipliers."""
+        """These products, where channels with tiny multipliers whose output no input changes have
+        only a bias. Weights that training has let vanish are such. `real` are the factors if they
+        are not the multipliers."""
         small = np.array(
             [one.shift < -MOST_SHIFT or one.significand == 0 for one in self.multipliers]
         )

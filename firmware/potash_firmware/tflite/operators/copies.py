@@ -27,7 +27,7 @@ from potash_firmware.tflite.packing import NO_MARGIN, Layout, Margin, Sizes
 from potash_firmware.vta_runtime.schedules import Conv2d, layouts
 
 MOST_WEIGHTS = 1 << 16
-"""In a product with ones; they are the square of the channels."""
+"""Maximum number of weights of a product with ones: the square of the number of channels."""
 
 
 def _padded(node: Node) -> tuple[Tensor, Tensor, list[tuple[int, int]]]:

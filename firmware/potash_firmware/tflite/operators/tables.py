@@ -270,7 +270,7 @@ _HEIGHTS = np.concatenate((np.linspace(0.02, 0.98, 33), 0.5 + _NEAR_HALF, 0.5 - 
 """Heights above the result at which a line is tried at the bend. Many products are halves if scales
 are short, and are rounded away from zero."""
 _FAR = 1e6
-"""Beyond all limits."""
+"""A number beyond all limits."""
 
 
 def _bent(table: Values, zero_point: int) -> _Bent | None:

@@ -54,10 +54,10 @@ class TensorView:
     """A tensor of a model."""
 
     name: str
-    """In quotes."""
+    """The tensor's name, in quotes."""
     type: int
     shape: tuple[int, ...]
-    """Empty for a scalar, and where it is not known before the model runs."""
+    """The shape; empty for a scalar, and if it is not known before the model runs."""
     scales: Scales
     data: Array | None
     """A constant's bytes."""

@@ -78,9 +78,9 @@ class Variables(NamedTuple):
     """A model's accesses to variables."""
 
     handles: Mapping[Place, Name]
-    """Its VAR_HANDLEs."""
+    """The variable of each VAR_HANDLE."""
     accesses: tuple[Access, ...]
-    """In the order of each graph."""
+    """All accesses, in the order of each graph."""
     escaped: frozenset[Name]
     """Variables whose handles other operators or the callers of a graph get, too."""
 

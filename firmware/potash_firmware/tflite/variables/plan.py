@@ -58,9 +58,9 @@ class Plan(NamedTuple):
     """Decisions about a model's variables."""
 
     variables: Mapping[Place, Decision]
-    """For each VAR_HANDLE, READ_VARIABLE and ASSIGN_VARIABLE."""
+    """The decision about each VAR_HANDLE, READ_VARIABLE and ASSIGN_VARIABLE."""
     calls: Mapping[Place, frozenset[Place] | None]
-    """For each CALL_ONCE what else is to be kept for the accelerator to do its work; None where it
+    """The nodes that the accelerator has to keep to do the work of each CALL_ONCE; None if it
     cannot."""
 
 

@@ -19,7 +19,7 @@ from potash_firmware.vta_runtime.schedules.tiles import Outer, Share, Tile
 Numbers = NDArray[np.int64]
 
 MOST_SIZES = 20
-"""So many sizes are tried of an axis with more."""
+"""Number of sizes that are tried of an axis with more."""
 
 
 class Candidates(NamedTuple):

@@ -102,7 +102,7 @@ def fill(runtime: Runtime, pieces: Iterable[Surface], value: int) -> None:
 
 
 def _best(axes: Iterable[MovedAxis]) -> list[MovedAxis]:
-    """In the order of the source or of the target, whichever takes fewer instructions."""
+    """The axes in the order of the source or of the target, whichever takes fewer instructions."""
     every = list(axes)
     by_source = sorted(every, key=lambda axis: -axis.source)
     by_target = sorted(every, key=lambda axis: -axis.target)

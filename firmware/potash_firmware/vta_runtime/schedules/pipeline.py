@@ -77,7 +77,7 @@ class Finish:
         self._micro_ops = micro_ops
 
     def append(self, acc: int, at: Extent, size: Extent) -> None:
-        """For a tile of that size, which begins there in the output."""
+        """Append the epilogue of a tile of that size, which begins at `at` in the output."""
         runtime, blocks = self._runtime, size.blocks
         vectors = acc + self._planes * size.elements
         group = at.groups if self._grouped else 0

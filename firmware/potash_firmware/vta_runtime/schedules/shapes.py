@@ -109,7 +109,7 @@ class Conv2d:
         return self.depthwise and not same
 
     def flattened(self) -> "Conv2d":
-        """The same with all pixels in one row, where each window is a single pixel."""
+        """The shape with all pixels in one row, if each window is a single pixel."""
         plain = self.kernel == (1, 1) == self.stride and not any(self.padding)
         if not plain:
             return self

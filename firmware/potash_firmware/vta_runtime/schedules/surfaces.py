@@ -115,7 +115,7 @@ class Surface:
         )
 
     def flattened(self) -> "Surface":
-        """The same with all pixels in one row. Raises ScheduleError for one that is not dense."""
+        """The surface with all pixels in one row. Raises ScheduleError if it is not dense."""
         if not self.is_dense:
             raise ScheduleError("the rows of a surface with a margin are no single row")
         return replace(self, height=1, width=self.plane, row=self.plane)

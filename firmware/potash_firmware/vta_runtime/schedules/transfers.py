@@ -67,7 +67,7 @@ def span(first: int, step: int, count: int, limit: int) -> Span:
 
 
 def merged_axes(axes: Iterable[Axis]) -> list[Axis]:
-    """The same elements with as few axes as possible."""
+    """Axes of the same elements, as few as possible."""
     merged: list[Axis] = []
     for axis in axes:
         if axis.extent == 1:

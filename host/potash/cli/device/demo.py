@@ -271,7 +271,7 @@ def _given(example: Example) -> int:
 
 
 def _job_seconds(entries: Iterable[tuple[int, int]]) -> float:
-    """From the last job's start to its end, by the drive's log: types and milliseconds."""
+    """Duration of the last job by the drive's log, whose entries are types and milliseconds."""
     last = dict(entries)
     return (last[LogEntryType.JOB_FINISHED] - last[LogEntryType.JOB_STARTED]) / 1000
 

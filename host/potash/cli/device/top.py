@@ -87,7 +87,7 @@ def _intervals(socket: Path, interval: float) -> Iterator[tuple[Snapshot, Rates]
 
 
 def _show(socket: Path, interval: float) -> None:
-    """On a terminal, or in a browser by textual-serve, which has no terminal but its variable."""
+    """Show the screen on a terminal, or in a browser by textual-serve, which sets a variable."""
     from potash.observing.live import LiveScreen
 
     live = LiveScreen(socket, interval)

@@ -290,7 +290,7 @@ class _Row(NamedTuple):
     time: Activity | None
     throughput: float | None
     note: str = ""
-    """Instead of what the modules wait for."""
+    """Text in place of the modules' waits."""
 
 
 def _table(first: Sequence[str], found: Sequence[_Row]) -> list[str]:
