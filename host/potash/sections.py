@@ -66,7 +66,7 @@ TIME_MODES = ("fast", MODELLED)
 MOST_FACTOR = 1000
 MOST_DIES = 1 << 16
 """Dies of a drive: 256 of each of 256 channels."""
-"""By which modelled times may be multiplied."""
+"""The largest factor by which modelled times may be multiplied."""
 RANGE_COUNTS = ("plain", "zero-based")
 MOST_ACCELERATORS = 64
 MOST_THREADS = 16
