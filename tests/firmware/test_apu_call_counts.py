@@ -18,7 +18,7 @@ from csd_spec import fields
 from csd_spec.opcodes import AdminOpcode, GlobalOperation, IoOpcode, Operation
 from potash_firmware.apu import channel
 from potash_firmware.apu.service import Service
-from potash_firmware.apu.worker import Checker, JobWorker, Worker
+from potash_firmware.apu.worker import Checker, JobWorker, Setup, Worker
 from potash_firmware.bpf import Engine
 from potash_firmware.mailbox import SharedBuffers, pair
 from potash_firmware.mailbox.messages import JobEnded, Reply, Request, ToRpu
@@ -79,7 +79,7 @@ class InProcess:
         if kind == channel.CHECKER:
             return Checker(end, CONFIG)
         arena = self.buffers.arenas[kind].fd
-        return JobWorker(end, CONFIG, Engine.NATIVE, compiler, None, kind, arena)
+        return JobWorker(Setup(end, CONFIG, Engine.NATIVE, compiler), kind, arena)
 
     def command(self, admin: bool, opcode: int, cdws: Any, data: bytes = b"") -> None:
         slot = self.buffers.slot(SLOT)

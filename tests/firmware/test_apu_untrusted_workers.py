@@ -17,7 +17,7 @@ from potash_firmware.apu.channel import JobExecuted
 from potash_firmware.apu.jobs import Jobs
 from potash_firmware.apu.lifecycle import JobState
 from potash_firmware.apu.model import Buffers, ByteRange, Grant, Subsystem
-from potash_firmware.apu.worker import JobWorker
+from potash_firmware.apu.worker import JobWorker, Setup
 from potash_firmware.bpf import Engine
 from potash_firmware.mailbox import SharedBuffers
 from potash_firmware.mailbox.messages import Executed, Outcome, ReadCheck, ReadChecked, ToRpu
@@ -177,7 +177,7 @@ def test_a_program_that_cannot_be_read_leaves_no_stale_descriptor() -> None:
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with SharedBuffers.create({0: plan}) as buffers, here, there:
         arena = os.dup(buffers.arenas[0].fd)
-        worker = JobWorker(there, CONFIG, Engine.INTERPRETER, compiler, None, 0, arena)
+        worker = JobWorker(Setup(there, CONFIG, Engine.INTERPRETER, compiler), 0, arena)
         huge = os.memfd_create("huge")
         os.ftruncate(huge, 1 << 62)
         job = channel.ExecuteJob(1, 0, 256)

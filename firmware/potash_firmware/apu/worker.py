@@ -20,7 +20,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from csd_spec.descriptors import LogEntryType
 from csd_spec.program import Context, Level
@@ -94,11 +94,21 @@ def run(
     counters = None
     if "counters" in descriptors and "counters" in kept:
         counters = Counters.adopt(descriptors["counters"], config.rows)
+    setup = Setup(service, config, engine, compiler, counters)
     if kind == channel.ENGINE:
-        EngineWorker(service, config, engine, compiler, counters).serve()
+        EngineWorker(setup).serve()
     else:
-        arena = descriptors[f"arena{kind}"]
-        JobWorker(service, config, engine, compiler, counters, kind, arena).serve()
+        JobWorker(setup, kind, descriptors[f"arena{kind}"]).serve()
+
+
+class Setup(NamedTuple):
+    """The surroundings of a worker that runs programs, on `engine`."""
+
+    service: socket.socket
+    config: Config
+    engine: bpf.Engine
+    compiler: CompileClient
+    counters: Counters | None = None
 
 
 class Worker:
@@ -217,23 +227,16 @@ class Checker(Worker):
 
 
 class _ProgramWorker(Worker):
-    """A worker that runs programs on `engine`; models and modelled work are counted in `row`."""
+    """A worker that runs programs; models and modelled work are counted in `row`."""
 
-    def __init__(
-        self,
-        service: socket.socket,
-        config: Config,
-        engine: bpf.Engine,
-        compiler: CompileClient,
-        row: Row | None,
-    ) -> None:
-        super().__init__(service, config)
-        self._engine = engine
-        if config.processor is not None:
-            self._counter = WorkCounter(config.processor, row)
+    def __init__(self, setup: Setup, row: Row | None) -> None:
+        super().__init__(setup.service, setup.config)
+        self._engine = setup.engine
+        if setup.config.processor is not None:
+            self._counter = WorkCounter(setup.config.processor, row)
         self._instructions = None if self._counter is None else self._counter.instructions
         self._models_row = row
-        self._compiler = compiler
+        self._compiler = setup.compiler
         self._prepared_for: bpf.Engine | None = None
         """The engine that the program is ready to run on."""
         self._services = bpf.Services(
@@ -271,19 +274,11 @@ class _ProgramWorker(Worker):
 class JobWorker(_ProgramWorker):
     """The worker of an accelerator, whose memory has the descriptor `arena`."""
 
-    def __init__(
-        self,
-        service: socket.socket,
-        config: Config,
-        engine: bpf.Engine,
-        compiler: CompileClient,
-        counters: Counters | None,
-        accelerator: int,
-        arena: int,
-    ) -> None:
+    def __init__(self, setup: Setup, accelerator: int, arena: int) -> None:
+        config, counters = setup.config, setup.counters
         place = [item.id for item in config.accelerators].index(accelerator)
         row = None if counters is None else counters.row(place)
-        super().__init__(service, config, engine, compiler, row)
+        super().__init__(setup, row)
         self._row = unshared_row() if row is None else row
         self._accelerator = config.accelerators[place]
         self._plan = plan = self._accelerator.plan
@@ -387,22 +382,15 @@ class JobWorker(_ProgramWorker):
 
 
 class EngineWorker(_ProgramWorker):
-    """A worker of a compute namespace; executions report their modelled time in `counters`."""
+    """A worker of a compute namespace; executions report their modelled time in the counters."""
 
     largest = 4096
 
-    def __init__(
-        self,
-        service: socket.socket,
-        config: Config,
-        engine: bpf.Engine,
-        compiler: CompileClient,
-        counters: Counters | None,
-    ) -> None:
-        super().__init__(service, config, engine, compiler, None)
-        self._counters = counters
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup, None)
+        self._counters = setup.counters
         self._space = reserve.Space()
-        self._base = base_of(engine, self._space.address)
+        self._base = base_of(setup.engine, self._space.address)
         self._program = 0
         self._placed: Placed | None = None
         self._ready_for: tuple[int, tuple[MemoryRange, ...]] | None = None
