@@ -178,8 +178,8 @@ class Commands:
     def _refuse(self, command: Command, error: NvmeError) -> None:
         if log.isEnabledFor(logging.DEBUG):
             qid, cid = command.key
-            known = {"qid": qid, "cid": cid, "opcode": command.entry.opcode, "status": error.status}
-            log.debug("opcode %#04x: %s", command.entry.opcode, error, extra={"known": known})
+            info = {"qid": qid, "cid": cid, "opcode": command.entry.opcode, "status": error.status}
+            log.debug("opcode %#04x: %s", command.entry.opcode, error, extra={"known": info})
         discovery = (
             command.queue.qid == 0
             and data_direction(command.entry.opcode) is DataDirection.CONTROLLER_TO_HOST
@@ -204,8 +204,8 @@ class Commands:
         if self.lifecycle.state is not ControllerState.READY:
             return
         if trace.sink is not None:
-            known = {"qid": qid, "cid": cid, "status": status, "dnr": dnr, "dw0": result}
-            trace.sink("rpu.complete", known)
+            info = {"qid": qid, "cid": cid, "status": status, "dnr": dnr, "dw0": result}
+            trace.sink("rpu.complete", info)
         try:
             posted = self._board.queues.post(queue, cid, status, dnr, result)
         except AccessFault as fault:

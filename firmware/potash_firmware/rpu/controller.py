@@ -114,7 +114,7 @@ class Controller:
                 knows_deallocated=lambda nsid: self.namespaces.knows_deallocated(nsid),
                 combinations=lambda: self.namespaces.combinations,
                 in_use=lambda: {
-                    one.csi for one in self.namespaces.every.values() if one.shape.attached
+                    ns.csi for ns in self.namespaces.every.values() if ns.shape.attached
                 },
             ),
             board.sidecar,
@@ -363,16 +363,16 @@ class Controller:
     def _lasting_faults(self, faults: list[Fault]) -> None:
         """These are the faults that last: whether namespaces reach each other, and what the drive
         recommends to do with zones."""
-        reachable = not any(one.kind is FaultKind.UNREACHABLE for one in faults)
+        reachable = not any(fault.kind is FaultKind.UNREACHABLE for fault in faults)
         if self.reachability.associate(reachable) and len(self.namespaces.supported) > 1:
             self.alerts.notice(NoticeEvent.REACHABILITY_ASSOCIATION_CHANGE)
         for namespace in self.namespaces.zoned:
-            namespace.recommend(one for one in faults if one.nsid in (0, namespace.nsid))
+            namespace.recommend(fault for fault in faults if fault.nsid in (0, namespace.nsid))
         self.zones_changed()
 
     def _namespace_sizes(self) -> tuple[dict[int, int], dict[int, ZoneShape]]:
         """Bytes of the namespaces with blocks, and the zones of those that have some."""
-        shapes = {nsid: one.shape for nsid, one in self.namespaces.blocks.items()}
+        shapes = {nsid: ns.shape for nsid, ns in self.namespaces.blocks.items()}
         zones = {
             nsid: ZoneShape(shape.zones, shape.zone_size, shape.zone_capacity)
             for nsid, shape in shapes.items()

@@ -135,7 +135,7 @@ class Deadlines:
     def put(self, due: int, waiter: Waiter) -> None:
         """Wake `waiter` at `due`, in nanoseconds."""
         if len(self.heap) >= self._limit:
-            self.heap[:] = [one for one in self.heap if not one[2].over]
+            self.heap[:] = [entry for entry in self.heap if not entry[2].over]
             heapify(self.heap)
             self._limit = max(_COMPACT, 2 * len(self.heap))
         heappush(self.heap, (due, next(self._sequence), waiter))

@@ -78,9 +78,9 @@ class _Impaired:
     armed: Collection[_Armed]
 
     def before(self, offset: int, length: int, *, writes: bool) -> None:
-        for one in self._touching(FaultKind.MEDIA_DELAY, offset, length, writes=writes):
-            if self.faults.triggers(one):
-                one.over.wait(one.fault.delay * MICROSECOND)
+        for armed in self._touching(FaultKind.MEDIA_DELAY, offset, length, writes=writes):
+            if self.faults.triggers(armed):
+                armed.over.wait(armed.fault.delay * MICROSECOND)
         at = self.fails_at(offset, length, writes=writes)
         if at is not None:
             error = MediaError(errno.EIO, "an injected fault of the media")
@@ -89,9 +89,9 @@ class _Impaired:
 
     def fails_at(self, offset: int, length: int, *, writes: bool) -> int | None:
         """The first byte that cannot be touched; None where all can. Does not wait."""
-        for one in self._touching(FaultKind.MEDIA_ERROR, offset, length, writes=writes):
-            if self.faults.triggers(one):
-                return max(offset, one.fault.lba * self.namespace.block_size)
+        for armed in self._touching(FaultKind.MEDIA_ERROR, offset, length, writes=writes):
+            if self.faults.triggers(armed):
+                return max(offset, armed.fault.lba * self.namespace.block_size)
         return None
 
     def _touching(self, kind: FaultKind, offset: int, length: int, *, writes: bool) -> list[_Armed]:
@@ -100,9 +100,9 @@ class _Impaired:
         blocks = -(-(offset + length) // size) - lba
         access = FaultFlags.WRITES if writes else FaultFlags.READS
         return [
-            one
-            for one in self.armed
-            if one.fault.kind is kind and access in one.fault.flags and one.overlaps(lba, blocks)
+            each
+            for each in self.armed
+            if each.fault.kind is kind and access in each.fault.flags and each.overlaps(lba, blocks)
         ]
 
 
@@ -151,13 +151,13 @@ class Faults:
             self._last = self._last % 0xFFFF + 1
             while self._last in self._kept:
                 self._last = self._last % 0xFFFF + 1
-            one = _Armed(fault._replace(identifier=self._last, triggered=0))
-            self._kept[self._last] = one
+            armed = _Armed(fault._replace(identifier=self._last, triggered=0))
+            self._kept[self._last] = armed
             self.arrange()
         at_once = fault.kind is FaultKind.APU_DEATH and FaultFlags.AT_ONCE in fault.flags
-        if at_once and self.triggers(one):
+        if at_once and self.triggers(armed):
             self._end_apu()
-        return one.fault.identifier
+        return armed.fault.identifier
 
     def clear(self, identifier: int = ALL_FAULTS) -> None:
         """Disarm and forget one fault, or every one. Raises NvmeError where there is none."""
@@ -170,18 +170,18 @@ class Faults:
             else:
                 raise NvmeError(Status.INVALID_FIELD, f"there is no fault {identifier}")
             self.arrange()
-        for one in gone:
-            one.over.set()
+        for armed in gone:
+            armed.over.set()
 
     def listed(self) -> list[Fault]:
         """All faults in the order in which they came, those that are spent included."""
         with self._lock:
-            return [one.fault for one in self._kept.values()]
+            return [armed.fault for armed in self._kept.values()]
 
     def arrange(self) -> None:
         """Put every fault where it is asked for; also to be called when namespaces have come."""
         with self._lock:
-            armed = [one for one in self._kept.values() if not one.fault.spent]
+            armed = [kept for kept in self._kept.values() if not kept.fault.spent]
             commands = [one for one in armed if one.fault.kind in COMMAND_KINDS]
             deaths = [one for one in armed if one.fault.kind is FaultKind.APU_DEATH]
             self.admin = tuple(one for one in commands if one.fault.admin)
@@ -198,7 +198,7 @@ class Faults:
         before, self._impaired = self._impaired, {}
         # A copy, as this may be another thread than the one that makes namespaces.
         for namespace in list(self._namespaces()):
-            mine = [one for one in armed if one.fault.nsid in (0, namespace.nsid)]
+            mine = [fault for fault in armed if fault.fault.nsid in (0, namespace.nsid)]
             if mine:
                 self._impaired[namespace.nsid] = _Impaired(self, namespace, mine)
                 namespace.media.impair(self._impaired[namespace.nsid])
@@ -206,27 +206,27 @@ class Faults:
                 namespace.media.impair(None)
 
     def _forget_one_spent(self) -> bool:
-        for identifier, one in self._kept.items():
-            if one.fault.spent:
+        for identifier, armed in self._kept.items():
+            if armed.fault.spent:
                 del self._kept[identifier]
-                one.over.set()
+                armed.over.set()
                 return True
         return False
 
     # Triggers.
 
-    def triggers(self, one: _Armed) -> bool:
+    def triggers(self, armed: _Armed) -> bool:
         """Count an occasion of a fault. True where it triggers."""
         with self._lock:
-            fault = one.fault
-            if fault.spent or one.over.is_set():
+            fault = armed.fault
+            if fault.spent or armed.over.is_set():
                 return False
-            if one.passed < fault.after:
-                one.passed += 1
+            if armed.passed < fault.after:
+                armed.passed += 1
                 return False
-            one.fault = fault._replace(triggered=min(fault.triggered + 1, 0xFFFF_FFFF))
+            armed.fault = fault._replace(triggered=min(fault.triggered + 1, 0xFFFF_FFFF))
             log.debug("fault %d triggers", fault.identifier)
-            if one.fault.spent:
+            if armed.fault.spent:
                 self.arrange()
             return True
 
@@ -264,8 +264,8 @@ class Faults:
         """The interrupts that come out, of those that are to be sent."""
         lost = set()
         for vector in vectors:
-            for one in self.interrupts:
-                if one.fault.queue in (ANY, vector) and self.triggers(one):
+            for armed in self.interrupts:
+                if armed.fault.queue in (ANY, vector) and self.triggers(armed):
                     lost.add(vector)
                     break
         return set(vectors) - lost
@@ -276,11 +276,11 @@ class Faults:
         return None if impaired is None else impaired.fails_at(offset, length, writes=False)
 
     def _end_apu_if_armed(self, *, at_start: bool) -> None:
-        for one in self.io:
+        for armed in self.io:
             if (
-                one.fault.kind is FaultKind.APU_DEATH
-                and (FaultFlags.AT_START in one.fault.flags) is at_start
-                and self.triggers(one)
+                armed.fault.kind is FaultKind.APU_DEATH
+                and (FaultFlags.AT_START in armed.fault.flags) is at_start
+                and self.triggers(armed)
             ):
                 self._end_apu()
 
@@ -302,9 +302,9 @@ def lost() -> Steps:
     return None
 
 
-def _concerns(one: _Armed, command: Command) -> bool:
+def _concerns(armed: _Armed, command: Command) -> bool:
     """True for a fault that applies to commands like this."""
-    fault, entry = one.fault, command.entry
+    fault, entry = armed.fault, command.entry
     if fault.kind not in COMMAND_KINDS or (fault.admin and entry.opcode in _OURS):
         return False
     if fault.opcode not in (ANY, entry.opcode) or fault.queue not in (ANY, command.queue.qid):
@@ -316,7 +316,7 @@ def _concerns(one: _Armed, command: Command) -> bool:
     if entry.opcode not in _WITH_BLOCKS:
         return False
     fields = ReadWrite.decode(entry.cdws)
-    return one.overlaps(fields.slba, fields.blocks)
+    return armed.overlaps(fields.slba, fields.blocks)
 
 
 def _failure(fault: Fault, command: Command) -> NvmeError:

@@ -265,8 +265,8 @@ class Lifecycle:
             if error is not None:
                 self.controller.failures.writing(namespace.nsid, namespace.media, error, lba=0)
         if self._status().shst == ShutdownStatus.OCCURRING and not self.flush_is_due:
-            for one in self.controller.namespaces.zoned:
-                one.zones.power_cycled()
+            for namespace in self.controller.namespaces.zoned:
+                namespace.zones.power_cycled()
             self._update_status(shst=ShutdownStatus.COMPLETE)
 
     def _status(self) -> ControllerStatus:

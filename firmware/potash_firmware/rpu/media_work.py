@@ -154,7 +154,7 @@ class MediaWork:
         """Some work has ended, be it of others: it is in nobody's way any more."""
         self.unfinished.discard(future)
         if self._shared:
-            self._shared = {key: one for key, one in self._shared.items() if one is not future}
+            self._shared = {key: work for key, work in self._shared.items() if work is not future}
         in_flight = self._blocks.pop(future, None)
         if in_flight is not None:
             in_flight.discard(future)
@@ -171,7 +171,7 @@ class MediaWork:
 
 def _named(qualified: str) -> str:
     """The name of a piece of work in traces: that of its function or of its handler."""
-    parts = [one for one in qualified.split(".") if not one.startswith("<")]
+    parts = [part for part in qualified.split(".") if not part.startswith("<")]
     named = not qualified.endswith("<lambda>")
     return parts[-1].strip("_") if named or len(parts) < 2 else parts[-2]
 

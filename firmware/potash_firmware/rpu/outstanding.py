@@ -100,7 +100,7 @@ class Outstanding(Part):
         queue = self.by_queue[qid]
         found = queue.get(cid)
         if found is None and not qid:  # few wait there
-            found = next((one for one in queue.values() if one.command.entry.cid == cid), None)
+            found = next((task for task in queue.values() if task.command.entry.cid == cid), None)
         return found
 
     def reset(self, *, next_host: bool = False) -> None:

@@ -117,7 +117,7 @@ class Placement(Part):
 
         Raises NvmeError for identifiers that the namespace does not have.
         """
-        handles = [self.handle(nsid, one) for one in identifiers]
+        handles = [self.handle(nsid, identifier) for identifier in identifiers]
         if None in handles:
             raise NvmeError(Status.INVALID_FIELD, "a placement identifier is not the namespace's")
         due = None
@@ -170,8 +170,8 @@ class Placement(Part):
             "moved": self.media_written,
             "erased": self.erased,
             "used": self._used,
-            "enabled": [sorted(one) for one in self.enabled],
-            "events": [one[:] for one in self.host_events],
+            "enabled": [sorted(kinds) for kinds in self.enabled],
+            "events": [event[:] for event in self.host_events],
         }
         self._sidecar.put(SECTION, saved)
 
@@ -185,5 +185,5 @@ class Placement(Part):
         for handle, used in enumerate(state.get("used", [])[: self.handles]):
             self._used[handle] = used % self.unit
         for handle, enabled in enumerate(state.get("enabled", [])[: self.handles]):
-            self.enabled[handle] = {one for one in placement.EventType if one in enabled}
-        self.host_events.extend(placement.Event(*one) for one in state.get("events", []))
+            self.enabled[handle] = {kind for kind in placement.EventType if kind in enabled}
+        self.host_events.extend(placement.Event(*event) for event in state.get("events", []))

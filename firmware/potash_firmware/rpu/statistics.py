@@ -38,10 +38,10 @@ class Histogram:
     def percentile(self, share: float) -> int:
         """Nanoseconds that this share of times, 0 to 1, is not above, as an upper bound; 0 where
         there are none."""
-        wanted, found = share * self.count, 0
+        target, found = share * self.count, 0
         for bound, count in zip(BOUNDS, self.buckets, strict=False):
             found += count
-            if found >= wanted:
+            if found >= target:
                 return min(bound, self.largest)
         return self.largest
 

@@ -78,14 +78,14 @@ def _state(source: TelemetrySource) -> dict[str, object]:
         "unfinished_media_work": len(source.media_work.unfinished),
         "shadow_doorbells": queues.shadow is not None,
         "submission_queues": [
-            {"qid": one.qid, "size": one.size, "head": one.head, "tail": one.tail,
-             "completions": one.completions.qid}
-            for one in queues.submissions.values()
+            {"qid": queue.qid, "size": queue.size, "head": queue.head, "tail": queue.tail,
+             "completions": queue.completions.qid}
+            for queue in queues.submissions.values()
         ],
         "completion_queues": [
-            {"qid": one.qid, "size": one.size, "head": one.head, "tail": one.tail,
-             "vector": one.interrupt.vector}
-            for one in queues.completions.values()
+            {"qid": queue.qid, "size": queue.size, "head": queue.head, "tail": queue.tail,
+             "vector": queue.interrupt.vector}
+            for queue in queues.completions.values()
         ],
         "media": {
             nsid: {
@@ -100,9 +100,4 @@ def _state(source: TelemetrySource) -> dict[str, object]:
 
 
 def _recent(source: TelemetrySource) -> dict[str, object]:
-    return {
-        "recent": [
-            {"time": one.time, "point": one.point, "qid": one.qid, "cid": one.cid, "what": one.what}
-            for one in source.board.trace.recent
-        ]
-    }
+    return {"recent": [note._asdict() for note in source.board.trace.recent]}

@@ -102,9 +102,9 @@ class Engines:
         if isinstance(program, Shared):
             self._share(program, ShareProgram)
             program = program.serial
-        for one in ranges:
-            self._share(one.memory, ShareMemory)
-        named = tuple(MemoryRange(one.memory.serial, one.offset, one.length) for one in ranges)
+        for area in ranges:
+            self._share(area.memory, ShareMemory)
+        named = tuple(MemoryRange(area.memory.serial, area.offset, area.length) for area in ranges)
         try:
             self.send(Execute(tag, nsid, program, parameters, named, len(data), descriptor, row))
         finally:

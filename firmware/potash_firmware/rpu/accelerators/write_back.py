@@ -188,13 +188,13 @@ class WriteBacks(Part):
         """Write the part of one namespace; the APU has its answer when all parts are written."""
         self.sanitizing.data_written()
         arena, media = self.apu.buffers.arena(accelerator), namespace.media
-        healed = [
+        marked = [
             blocks
             for item in pieces
             if (blocks := namespace.whole_blocks(item.first, item.length))
             and namespace.uncorrectable.first_in(*blocks) is not None
         ]
-        durable = bool(healed) or namespace.write_through
+        durable = bool(marked) or namespace.write_through
 
         def write() -> None:
             for source, first, length in pieces:
@@ -215,10 +215,10 @@ class WriteBacks(Part):
             log.error("a job's output could not be written: %s", error.strerror)
             self.failures.writing(namespace.nsid, namespace.media, error, namespace.lba_of(error))
         if error is not None:
-            healed = []
-            known = isinstance(error, OSError) and error.errno
-            work.error = work.error or known or errno.EIO
-        for blocks in healed:
+            marked = []
+            number = isinstance(error, OSError) and error.errno
+            work.error = work.error or number or errno.EIO
+        for blocks in marked:
             namespace.uncorrectable.remove(*blocks)
         self._writing -= 1
         if error is None:
@@ -226,7 +226,7 @@ class WriteBacks(Part):
         work.left -= 1
         if not work.left:
             self._ended(work)
-        if healed:
+        if marked:
             with suppress(NvmeError):  # the blocks are as good as saved by the next flush
                 yield from self.uncorrectable.save()
 

@@ -40,8 +40,8 @@ def set_features(controller: Controller, command: Command) -> Steps:
         return (yield from placement.set_feature(controller, command))
     nsids = _namespaces(controller, feature, nsid, all_allowed=True)
     if fields.fid == FeatureId.NAMESPACE_WRITE_PROTECTION:
-        for one in nsids:  # a format that could not write would leave nothing that can be used
-            controller.namespaces.blocks[one].require_not_formatting()
+        for chosen in nsids:  # a format that could not write would leave nothing that can be used
+            controller.namespaces.blocks[chosen].require_not_formatting()
     length = feature.taken(fields.value)
     data = bytes(controller.transfer.receive(command, length)) if length else b""
     timestamp = controller.timestamp()
@@ -70,15 +70,15 @@ def _flushed_before(
 ) -> Generator[Any, Any, Callable[[], None]]:
     """Wait for writes of namespaces that take no more; `save`, after a flush of them."""
     protected = [
-        one
-        for nsid, one in controller.namespaces.blocks.items()
-        if nsid in nsids and one.media.protected
+        ns
+        for nsid, ns in controller.namespaces.blocks.items()
+        if nsid in nsids and ns.media.protected
     ]
     yield Wait(
         {
             future
-            for one in protected
-            for future in one.in_flight.in_the_way(0, one.media.size, writes=False)
+            for ns in protected
+            for future in ns.in_flight.in_the_way(0, ns.media.size, writes=False)
         },
         never,
     )

@@ -44,7 +44,7 @@ def _allocated(controller: Controller) -> Mapping[int, AnyNamespace]:
     return controller.namespaces.allocated
 
 
-def _found(controller: Controller, nsid: int, which: Which) -> AnyNamespace | None:
+def _find(controller: Controller, nsid: int, which: Which) -> AnyNamespace | None:
     """The namespace; None where there could be one. Raises NvmeError for no identifier."""
     _require_possible(controller, nsid)
     return which(controller).get(nsid)
@@ -71,7 +71,7 @@ def _namespace(controller: Controller, command: Command, fields: Identify) -> by
                 fpi=capabilities.FPI_SUPPORTED, dlfeat=DEALLOCATION, **_FORMATS
             )
         )
-    return _of_blocks(_found(controller, nsid, _active))
+    return _of_blocks(_find(controller, nsid, _active))
 
 
 def _of_blocks(namespace: AnyNamespace | None) -> bytes:
@@ -108,8 +108,8 @@ def _nsattr(namespace: Namespace) -> int:
     return 0 if namespace.media.writable else capabilities.NSATTR_WRITE_PROTECTED
 
 
-def _format(one: BlockFormat) -> structures.LbaFormat:
-    return structures.LbaFormat(ms=one.metadata, lbads=one.block_size.bit_length() - 1)
+def _format(lbaf: BlockFormat) -> structures.LbaFormat:
+    return structures.LbaFormat(ms=lbaf.metadata, lbads=lbaf.block_size.bit_length() - 1)
 
 
 _FORMATS: dict[str, Any] = {
@@ -143,12 +143,12 @@ def _list(
     if first >= BROADCAST_NSID - 1:
         raise NvmeError(Status.INVALID_NAMESPACE, detail="no namespace can follow that one")
     return lists.encode_namespace_list(
-        nsid for nsid, one in which(controller).items() if nsid > first and csi in (None, one.csi)
+        nsid for nsid, ns in which(controller).items() if nsid > first and csi in (None, ns.csi)
     )
 
 
 def _allocated_namespace(controller: Controller, command: Command, fields: Identify) -> bytes:
-    return _of_blocks(_found(controller, command.entry.nsid, _allocated))
+    return _of_blocks(_find(controller, command.entry.nsid, _allocated))
 
 
 def _attached_controllers(controller: Controller, command: Command, fields: Identify) -> bytes:
@@ -162,7 +162,7 @@ def _attached_controllers(controller: Controller, command: Command, fields: Iden
 
 
 def _controllers_from(fields: Identify, identifiers: Iterable[int]) -> bytes:
-    return lists.encode_controller_list(one for one in identifiers if one >= fields.cntid)
+    return lists.encode_controller_list(cntid for cntid in identifiers if cntid >= fields.cntid)
 
 
 def _descriptors(controller: Controller, command: Command, fields: Identify) -> bytes:
@@ -183,7 +183,7 @@ def _of_command_set(
     nsid, csi = command.entry.nsid, _enabled(controller, fields)
     if nsid == BROADCAST_NSID and controller.support.oacs & capabilities.Oacs.NAMESPACE_MANAGEMENT:
         return bytes(_IN_COMMON[csi](controller))
-    namespace = _found(controller, nsid, which)
+    namespace = _find(controller, nsid, which)
     if namespace is None:
         return bytes(lists.IDENTIFY_SIZE)
     if isinstance(namespace, ZonedNamespace):
@@ -211,7 +211,7 @@ def _zones_of(namespace: ZonedNamespace) -> Structure:
 
 
 def _extensions(zone_size: int) -> tuple[LbaFormatExtension, ...]:
-    return tuple(LbaFormatExtension(zsze=zone_size // one, zdes=1) for one in BLOCK_SIZES)
+    return tuple(LbaFormatExtension(zsze=zone_size // size, zdes=1) for size in BLOCK_SIZES)
 
 
 def _compute_limits(controller: Controller) -> Structure:
@@ -232,8 +232,8 @@ def _extended_formats(storage_tag: int) -> structures.NvmCommandSetNamespace:
         lbstm=(1 << storage_tag) - 1,
         pic=capabilities.Pic.STORAGE_TAG_16 | capabilities.Pic.STORAGE_TAG_16_UNMASKED,
         elbaf=tuple(
-            structures.ExtendedLbaFormat(sts=one.storage_tag, pif=one.guard // 32)
-            for one in FORMATS
+            structures.ExtendedLbaFormat(sts=lbaf.storage_tag, pif=lbaf.guard // 32)
+            for lbaf in FORMATS
         ),
     )
 
@@ -256,7 +256,7 @@ def _command_set_controller(controller: Controller, command: Command, fields: Id
 
 
 def _independent(controller: Controller, command: Command, fields: Identify, which: Which) -> bytes:
-    namespace = _found(controller, command.entry.nsid, which)
+    namespace = _find(controller, command.entry.nsid, which)
     if namespace is None:
         return bytes(lists.IDENTIFY_SIZE)
     blocks = isinstance(namespace, Namespace)
@@ -278,7 +278,7 @@ def _command_sets(controller: Controller, command: Command, fields: Identify) ->
     return bytes(
         structures.CommandSetCombinations(
             combinations=[
-                sum(1 << csi for csi in one) for one in controller.namespaces.combinations
+                sum(1 << csi for csi in sets) for sets in controller.namespaces.combinations
             ]
         )
     )

@@ -243,7 +243,7 @@ def _persistent_event_header(controller: Controller) -> persistent_events.Persis
 
 def _lba_status(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     namespaces = controller.namespaces.attached_blocks
-    bad = {nsid: one.uncorrectable.ranges() for nsid, one in namespaces.items()}
+    bad = {nsid: ns.uncorrectable.ranges() for nsid, ns in namespaces.items()}
     return controller.lba_status.read(bad, fields.offset)
 
 
@@ -252,8 +252,8 @@ def _host_addressable(controller: Controller, command: Command, fields: GetLogPa
     return encode_host_addressable(
         [
             HostAddressable(nsid, MemoryAccessType.BAR, 0)
-            for nsid, one in controller.namespaces.allocated.items()
-            if isinstance(one, MemoryNamespace) and one.bar
+            for nsid, ns in controller.namespaces.allocated.items()
+            if isinstance(ns, MemoryNamespace) and ns.bar
         ]
     )
 
@@ -261,7 +261,7 @@ def _host_addressable(controller: Controller, command: Command, fields: GetLogPa
 def _changed_zones(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     namespace = controller.namespaces.zoned_one(command.entry.nsid)
     return encode_changed_zones(
-        namespace.zones.every[one].first for one in sorted(namespace.zones.changed)
+        namespace.zones.every[zone].first for zone in sorted(namespace.zones.changed)
     )
 
 

@@ -90,8 +90,8 @@ def namespace_management(controller: Controller, command: Command) -> Result:
             raise NvmeError(
                 Status.IO_COMMAND_SET_NOT_SUPPORTED, detail=f"there is no command set {fields.csi}"
             )
-        wanted = bytes(controller.transfer.receive(command, IDENTIFY_SIZE))
-        return controller.operations.command(management.create(fields.csi, wanted))
+        structure = bytes(controller.transfer.receive(command, IDENTIFY_SIZE))
+        return controller.operations.command(management.create(fields.csi, structure))
     if fields.sel == NamespaceManagementOperation.DELETE:
         return controller.operations.command(management.delete(command.entry.nsid))
     raise NvmeError(Status.INVALID_FIELD, detail=f"SEL {fields.sel} is reserved")
@@ -189,7 +189,7 @@ def _commit(controller: Controller, fields: FirmwareCommit) -> Steps:
     if fields.action == CommitAction.ACTIVATE_AT_RESET:
         if fields.slot not in slots.revisions:
             raise NvmeError(Status.INVALID_FIRMWARE_IMAGE, f"slot {fields.slot} holds no image")
-        yield from _stored(controller, lambda: slots.flash.activate(fields.slot))
+        yield from _store(controller, lambda: slots.flash.activate(fields.slot))
         slots.next = fields.slot
     else:
         yield from _replace(controller, fields)
@@ -211,7 +211,7 @@ def _replace(controller: Controller, fields: FirmwareCommit) -> Steps:
             slots.busy = False  # whoever waits for it, or nobody after a reset
 
     slots.busy = True
-    yield from _stored(controller, store)
+    yield from _store(controller, store)
     if fields.action == CommitAction.REPLACE_AND_ACTIVATE_AT_RESET:
         slots.next = slot
     elif fields.action == CommitAction.REPLACE_AND_ACTIVATE_NOW:
@@ -220,7 +220,7 @@ def _replace(controller: Controller, fields: FirmwareCommit) -> Steps:
     return None
 
 
-def _stored(controller: Controller, call: Callable[[], object]) -> Steps:
+def _store(controller: Controller, call: Callable[[], object]) -> Steps:
     """Have the flash written. Raises NvmeError."""
     try:
         yield controller.media_work.submit(call)

@@ -109,7 +109,7 @@ def get_feature(controller: Controller, command: Command) -> Result:
         _require_group(command)
         return _ENABLED
     enabled, fields = _events_of(controller, command)
-    listed = [bytes((one, one in enabled)) for one in EventType][: fields.noet]
+    listed = [bytes((kind, kind in enabled)) for kind in EventType][: fields.noet]
     controller.transfer.send(command, b"".join(listed), 2 * fields.noet)
     return len(EventType)
 
@@ -127,7 +127,7 @@ def set_feature(controller: Controller, command: Command) -> Steps:
     named = set(bytes(controller.transfer.receive(command, fields.noet))) if fields.noet else set()
     if unknown := named - set(EventType):
         raise NvmeError(Status.INVALID_FIELD, f"event {min(unknown):#x} is not supported")
-    events = {EventType(one) for one in named}
+    events = {EventType(kind) for kind in named}
     enabled |= events
     if not fields.enable:
         enabled -= events

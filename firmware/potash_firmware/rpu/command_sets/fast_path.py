@@ -101,20 +101,20 @@ class FastPath:
         entries = queue.entries[head * SUBMISSION_ENTRY_SIZE : end * SUBMISSION_ENTRY_SIZE]
         cids: list[int] = []
         writes = bytes_read = bytes_written = 0
-        known = counted = whole = csi = None
+        last_nsid = counted = whole = csi = None
         try:
             for (
                 opcode, flags, cid, nsid, prp1, prp2, first, count
             ) in READ_WRITE_ENTRY.iter_unpack(entries):  # fmt: skip
                 if cid in waiting:
                     break
-                if nsid != known:
+                if nsid != last_nsid:
                     namespace = namespaces.get(nsid)
                     path = None if namespace is None else namespace.fast_path
                     if path is None or (csi is not None and path.csi != csi):
                         break
                     csi, read, write, unit, zero_based, most, units, media = path
-                    known, counted, bound = nsid, None, units - zero_based
+                    last_nsid, counted, bound = nsid, None, units - zero_based
                 if count != counted:
                     length = (count + zero_based) * unit
                     if count > most or not 0 < length <= MAX_TRANSFER:

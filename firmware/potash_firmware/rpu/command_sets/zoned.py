@@ -100,7 +100,7 @@ def _write(controller: Controller, command: Command, handler: Handler, charge: C
     due = None if controller.timing is None else charge(controller, controller.timing, blocks)
     yield from _store_claims(controller, namespace)
 
-    def claimed_and_written() -> Result:
+    def write_claimed() -> Result:
         if namespace.zones is not zones or zone.resets != resets:
             # Behind the write pointer now: as if the zone had been reset first.
             raise NvmeError(
@@ -110,7 +110,7 @@ def _write(controller: Controller, command: Command, handler: Handler, charge: C
             )
         return handler(controller, command)
 
-    return (yield from controller.scheduler.not_before(due, steps_of(claimed_and_written)))
+    return (yield from controller.scheduler.not_before(due, steps_of(write_claimed)))
 
 
 def zone_append(controller: Controller, command: Command) -> Steps:
@@ -203,7 +203,7 @@ def _reset(controller: Controller, namespace: ZonedNamespace, zones: list[Zone])
         namespace.store_claims()
         media.flush()
 
-    def emptied() -> Steps:
+    def empty() -> Steps:
         while before := in_the_way(in_flight, ranges, writes=True, alone=True):
             yield before
         require_writable(controller, namespace)
@@ -225,7 +225,7 @@ def _reset(controller: Controller, namespace: ZonedNamespace, zones: list[Zone])
         return None
 
     due = None if controller.timing is None else controller.timing.trim(namespace.nsid, ranges)
-    return (yield from controller.scheduler.not_before(due, emptied()))
+    return (yield from controller.scheduler.not_before(due, empty()))
 
 
 def zone_management_receive(controller: Controller, command: Command) -> Result:

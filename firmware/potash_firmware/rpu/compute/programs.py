@@ -202,7 +202,7 @@ class Programs:
         if program.active:
             return
         _require(not program.missing, Status.INVALID_PROGRAM_DATA, f"program {index} is not whole")
-        active = sum(one.active for one in self._programs.values())
+        active = sum(program.active for program in self._programs.values())
         _require(
             active < self.limits.activated,
             Status.MAXIMUM_PROGRAMS_ACTIVATED,
@@ -276,17 +276,17 @@ class Programs:
         None of them counts as sound, which is found out again when it is next activated.
         """
         self.clear()
-        for one in saved:
-            if one.image is None:
-                if one.index not in self._programs:
-                    raise ValueError(f"there is no device-defined program {one.index}")
+        for record in saved:
+            if record.image is None:
+                if record.index not in self._programs:
+                    raise ValueError(f"there is no device-defined program {record.index}")
             else:
-                bounds = [0, *(bound for gap in one.missing for bound in gap), len(one.image)]
+                bounds = [0, *(bound for gap in record.missing for bound in gap), len(record.image)]
                 for start, end in zip(bounds[::2], bounds[1::2], strict=True):
                     if start < end:
-                        self._load_again(one, start, memoryview(one.image)[start:end])
-            program = self._occupied(one.index)
-            program.active = one.active and not program.missing
+                        self._load_again(record, start, memoryview(record.image)[start:end])
+            program = self._occupied(record.index)
+            program.active = record.active and not program.missing
 
     def _load_again(self, saved: SavedProgram, start: int, piece: memoryview) -> None:
         assert saved.image is not None

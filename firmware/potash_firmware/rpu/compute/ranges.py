@@ -46,7 +46,7 @@ class RangeSets:
                 detail=f"there are {len(self._sets)} memory range sets",
             )
         self.resolve(ranges)
-        rsid = next(one for one in count(1) if one not in self._sets)
+        rsid = next(number for number in count(1) if number not in self._sets)
         self._sets[rsid] = RangeSet(tuple(ranges))
         return rsid
 
@@ -77,7 +77,7 @@ class RangeSets:
         """The ranges of all sets, or of one, by RSID. Raises NvmeError."""
         if rsid:
             return {rsid: self.get(rsid).ranges}
-        return {one: self._sets[one].ranges for one in sorted(self._sets)}
+        return {number: self._sets[number].ranges for number in sorted(self._sets)}
 
     def load(self, sets: Mapping[int, tuple[MemoryRange, ...]]) -> None:
         """Have these sets and no others. Raises NvmeError for what nobody can have created."""
@@ -96,8 +96,8 @@ class RangeSets:
 
     def resolve(self, ranges: Iterable[MemoryRange]) -> tuple[SharedRange, ...]:
         """The memory that ranges are of, as things are now. Raises NvmeError."""
-        found = tuple(self._resolve(one) for one in ranges)
-        ordered = sorted((one.memory.serial, one.offset, one.length) for one in found)
+        found = tuple(self._resolve(area) for area in ranges)
+        ordered = sorted((area.memory.serial, area.offset, area.length) for area in found)
         for (serial, offset, length), (after, start, _) in pairwise(ordered):
             if serial == after and start < offset + length:
                 raise NvmeError(
@@ -105,21 +105,21 @@ class RangeSets:
                 )
         return found
 
-    def _resolve(self, one: MemoryRange) -> SharedRange:
-        memory = self._memory(one.nsid)
+    def _resolve(self, area: MemoryRange) -> SharedRange:
+        memory = self._memory(area.nsid)
         if memory is None:
             raise NvmeError(
                 Status.INVALID_MEMORY_NAMESPACE,
-                detail=f"namespace {one.nsid:#x} is no memory that can be reached",
+                detail=f"namespace {area.nsid:#x} is no memory that can be reached",
             )
-        if not one.length or (one.start | one.length) % (1 << RANGE_SHIFT):
+        if not area.length or (area.start | area.length) % (1 << RANGE_SHIFT):
             raise NvmeError(
                 Status.INVALID_MEMORY_RANGE_SET,
                 detail=f"a range starts and ends at multiples of {1 << RANGE_SHIFT} bytes",
             )
-        if one.start + one.length > memory.length:
+        if area.start + area.length > memory.length:
             raise NvmeError(
                 Status.INVALID_MEMORY_RANGE_SET,
-                detail=f"a range leaves the {memory.length} bytes of namespace {one.nsid}",
+                detail=f"a range leaves the {memory.length} bytes of namespace {area.nsid}",
             )
-        return SharedRange(memory, one.start, one.length)
+        return SharedRange(memory, area.start, area.length)

@@ -172,9 +172,9 @@ class Runs:
         """Stop every command, or those that use a memory namespace; what is to be waited for."""
 
         def concerns(run: ExecuteCommand) -> bool:
-            return not memory or any(one.nsid == memory for one in run.ranges)
+            return not memory or any(area.nsid == memory for area in run.ranges)
 
-        for run in [one for one in self._waiting if concerns(one)]:
+        for run in [waiting for waiting in self._waiting if concerns(waiting)]:
             self.stop(run, error)
             self._waiting.remove(run)
             run.turn.send()

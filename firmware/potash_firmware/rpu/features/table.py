@@ -135,18 +135,18 @@ def _check_ranges(value: Value, nsid: int, limits: Limits) -> None:
         features.LbaRange(data[at : at + features.LbaRange.SIZE])
         for at in range(0, len(data), features.LbaRange.SIZE)
     ]
-    for one in ranges:
-        if features.RangeType.PAGE_OR_SWAP_FILE < one.type < features.FIRST_VENDOR_RANGE_TYPE:
-            raise refuse(f"range type {one.type:#x} is reserved")
-        if not one.nlb:
+    for lba_range in ranges:
+        if features.RangeType.PAGE_OR_SWAP_FILE < lba_range.type < features.FIRST_VENDOR_RANGE_TYPE:
+            raise refuse(f"range type {lba_range.type:#x} is reserved")
+        if not lba_range.nlb:
             raise refuse("a range has no blocks")
-        if one.slba + one.nlb > limits.blocks(nsid):
+        if lba_range.slba + lba_range.nlb > limits.blocks(nsid):
             raise NvmeError(
                 Status.LBA_OUT_OF_RANGE,
                 detail=f"a range leaves the {limits.blocks(nsid)} blocks",
-                lba=max(one.slba, limits.blocks(nsid)),
+                lba=max(lba_range.slba, limits.blocks(nsid)),
             )
-    ranges.sort(key=lambda one: one.slba)
+    ranges.sort(key=lambda lba_range: lba_range.slba)
     for before, one in pairwise(ranges):
         if before.slba + before.nlb > one.slba:
             raise NvmeError(Status.OVERLAPPING_RANGE, detail=f"two ranges have block {one.slba}")
@@ -184,8 +184,8 @@ def _check_error_recovery(value: Value, nsid: int, limits: Limits) -> None:
 
 
 def _check_queues(value: Value, nsid: int, limits: Limits) -> None:
-    wanted = features.NumberOfQueues(value.dword)
-    if 0xFFFF in (wanted.nsq_z, wanted.ncq_z):
+    asked = features.NumberOfQueues(value.dword)
+    if 0xFFFF in (asked.nsq_z, asked.ncq_z):
         raise refuse("65536 queues are more than the identifiers allow")
     if limits.io_queues_exist():
         raise NvmeError(
@@ -206,8 +206,8 @@ def _whole_steps(dword: int) -> int:
 
 def _check_thermal_management(value: Value, nsid: int, limits: Limits) -> None:
     word = features.HostControlledThermalManagement(value.dword)
-    given = [one for one in (word.tmt1, word.tmt2) if one]
-    if not all(LOWEST_THRESHOLD <= one <= HIGHEST_THRESHOLD for one in given):
+    given = [temperature for temperature in (word.tmt1, word.tmt2) if temperature]
+    if not all(LOWEST_THRESHOLD <= temperature <= HIGHEST_THRESHOLD for temperature in given):
         raise refuse(f"thresholds are {LOWEST_THRESHOLD} to {HIGHEST_THRESHOLD} Kelvin")
     if len(given) == 2 and word.tmt1 >= word.tmt2:
         raise refuse("the first threshold is not below the second one")

@@ -105,7 +105,7 @@ class Features(Part):
         """The current values, and how long ago the reset and the timestamp were."""
         now = self._clock()
         return SavedFeatures(
-            tuple((*key, one.dword, one.data) for key, one in self._values.items()),
+            tuple((*key, value.dword, value.data) for key, value in self._values.items()),
             round((now - self._reset_at) / MILLISECOND),
             round((now - self._timestamp_since) / MILLISECOND),
         )
@@ -113,7 +113,7 @@ class Features(Part):
     def load(self, saved: SavedFeatures) -> None:
         """Have the current values that were saved. Raises ValueError where one makes no sense."""
         try:
-            self._values = dict(self._checked(*one) for one in saved.values)
+            self._values = dict(self._checked(*record) for record in saved.values)
         except NvmeError as error:
             raise ValueError(f"a feature has an impossible value: {error}") from None
         now = self._clock()

@@ -52,7 +52,7 @@ class AsyncEvents(Part):
     def save(self) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
         """The queued events as numbers, and the events that types are silent for."""
         silent = tuple((kind, event.encode()) for kind, event in self._silent.items())
-        return tuple(one.encode() for one in self.queued), silent
+        return tuple(event.encode() for event in self.queued), silent
 
     def load(self, events: Iterable[int], silent: Iterable[tuple[int, int]]) -> None:
         """Have these events and no others, whatever requests wait."""
@@ -89,7 +89,7 @@ class AsyncEvents(Part):
         def is_over(event: AsyncEvent) -> bool:
             return event.log_page == log_page and event.nsid in (0, nsid)
 
-        self._silent = {kind: one for kind, one in self._silent.items() if not is_over(one)}
+        self._silent = {kind: event for kind, event in self._silent.items() if not is_over(event)}
         self.drop(is_over)
 
     def deliver(self) -> None:

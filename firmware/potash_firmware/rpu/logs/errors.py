@@ -59,7 +59,7 @@ class ErrorLog(Part):
 
     def load(self, entries: Iterable[bytes]) -> None:
         """Have the entries that were saved. Raises ValueError for what is none."""
-        found = [logs.ErrorLogEntry(one) for one in entries if len(one) == logs.ErrorLogEntry.SIZE]
+        found = [logs.ErrorLogEntry(raw) for raw in entries if len(raw) == logs.ErrorLogEntry.SIZE]
         self._entries = deque(found, maxlen=ERROR_LOG_ENTRIES)
 
     def add(self, command: Command, error: NvmeError) -> None:

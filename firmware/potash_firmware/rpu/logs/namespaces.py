@@ -79,7 +79,7 @@ class LbaStatus(Part):
     def read(self, bad: Mapping[int, Ranges], offset: int) -> bytes:
         """The log page, of the blocks that are `bad` in each namespace."""
         if offset == 0 or not self._log:
-            found = {(nsid, *one) for nsid, ranges in bad.items() for one in ranges}
+            found = {(nsid, *blocks) for nsid, ranges in bad.items() for blocks in ranges}
             if found - self._known:
                 self.generation = self.generation + 1 & 0xFFFF
             self._known = found

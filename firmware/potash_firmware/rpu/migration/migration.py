@@ -202,17 +202,17 @@ class Migration:
 
     def _busy(self) -> str:
         """The work that has to end first; none for an idle drive."""
-        one, outstanding = self._controller, self._controller.outstanding
-        waiting = len(outstanding) - one.events.waiting - len(outstanding.fused)
+        controller, outstanding = self._controller, self._controller.outstanding
+        waiting = len(outstanding) - controller.events.waiting - len(outstanding.fused)
         reasons = {
             "registers": self._board.registers.host_writes,
             "commands": waiting or outstanding.aborted,
-            "completions": any(one.staged for one in self._board.queues.completions.values()),
-            "media": one.media_work.unfinished or one.persistence.saving,
-            "operations": not one.operations.idle,
+            "completions": any(queue.staged for queue in self._board.queues.completions.values()),
+            "media": controller.media_work.unfinished or controller.persistence.saving,
+            "operations": not controller.operations.idle,
             "a shutdown": self._lifecycle.flushing,
-            "programs": one.compute.executions,
-            "accelerators": one.write_backs or not one.apu.idle or self.jobs_run(),
+            "programs": controller.compute.executions,
+            "accelerators": controller.write_backs or not controller.apu.idle or self.jobs_run(),
         }
         return next((what for what, there in reasons.items() if there), "")
 

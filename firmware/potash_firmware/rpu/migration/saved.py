@@ -130,15 +130,15 @@ def save(
         board=board.save(),
         lifecycle=lifecycle.state.name,
         commands=tuple(
-            SavedCommand(one.queue.qid, one.entry.encode())
-            for one in controller.outstanding.commands
+            SavedCommand(command.queue.qid, command.entry.encode())
+            for command in controller.outstanding.commands
         ),
         events=events,
         silent=silent,
         health=tuple(controller.health.save().items()),
         changed_zones=tuple(
-            (one.nsid, tuple(sorted(one.zones.changed)[: MOST_CHANGED_ZONES + 1]))
-            for one in controller.namespaces.zoned
+            (ns.nsid, tuple(sorted(ns.zones.changed)[: MOST_CHANGED_ZONES + 1]))
+            for ns in controller.namespaces.zoned
         ),
         active_slot=controller.firmware.active,
         next_slot=controller.firmware.next,
@@ -219,13 +219,13 @@ class Loadable:
         controller.go_on(*drive.unreported)
         lifecycle.load(ControllerState[drive.lifecycle])
         every = controller.namespaces.every.items()
-        compute = {nsid for nsid, one in every if isinstance(one, ComputeNamespace)}
-        for one in drive.compute:
-            if one.nsid not in compute:
-                raise ValueError(f"namespace {one.nsid} runs no programs")
-            state = controller.compute.of(one.nsid)
-            state.programs.restore(one.programs)
-            state.sets.load(dict(one.sets))
+        compute = {nsid for nsid, ns in every if isinstance(ns, ComputeNamespace)}
+        for saved in drive.compute:
+            if saved.nsid not in compute:
+                raise ValueError(f"namespace {saved.nsid} runs no programs")
+            state = controller.compute.of(saved.nsid)
+            state.programs.restore(saved.programs)
+            state.sets.load(dict(saved.sets))
         for command in drive.commands:
             _begin_again(commands, board, command)
         controller.events.load(drive.events, drive.silent)
@@ -247,7 +247,7 @@ class Loadable:
 
 def memory_size(controller: Controller) -> int:
     """Bytes of all memories whose contents are in a state."""
-    return sum(one.size for one in _memories(controller).values())
+    return sum(memory.size for memory in _memories(controller).values())
 
 
 def _begin_again(commands: Commands, board: Board, saved: SavedCommand) -> None:
@@ -283,17 +283,17 @@ def _namespaces(controller: Controller) -> tuple[SavedNamespace, ...]:
     return tuple(
         SavedNamespace(
             nsid,
-            one.csi,
-            0 if isinstance(one, ComputeNamespace) else one.size,
-            one.shape.block_size,
-            one.shape.attached,
+            ns.csi,
+            0 if isinstance(ns, ComputeNamespace) else ns.size,
+            ns.shape.block_size,
+            ns.shape.attached,
         )
-        for nsid, one in sorted(controller.namespaces.every.items())
+        for nsid, ns in sorted(controller.namespaces.every.items())
     )
 
 
 def _accelerators(controller: Controller) -> tuple[tuple[int, int], ...]:
-    return tuple((one, memory.size) for one, memory in controller.apu.buffers.arenas.items())
+    return tuple((key, memory.size) for key, memory in controller.apu.buffers.arenas.items())
 
 
 def _memories(controller: Controller) -> dict[str, Media]:
@@ -301,7 +301,7 @@ def _memories(controller: Controller) -> dict[str, Media]:
     board, buffers = controller.board, controller.apu.buffers
     every = controller.namespaces.every.items()
     memories: dict[str, Media | None] = {
-        **{f"memory{nsid}": one.media for nsid, one in every if isinstance(one, MemoryNamespace)},
+        **{f"memory{nsid}": ns.media for nsid, ns in every if isinstance(ns, MemoryNamespace)},
         **{f"media{nsid}": media for nsid, media in board.media.items()},
         "sidecar": board.sidecar.media,
         "flash": board.flash.media,
@@ -312,7 +312,7 @@ def _memories(controller: Controller) -> dict[str, Media]:
             for key, memory in buffers.arenas.items()
         },
     }
-    return {name: one for name, one in memories.items() if isinstance(one, MemoryMedia)}
+    return {name: media for name, media in memories.items() if isinstance(media, MemoryMedia)}
 
 
 VERSION = 1

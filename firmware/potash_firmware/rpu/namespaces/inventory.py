@@ -54,7 +54,7 @@ class Namespaces(Part):
                 self.every[nsid], bar = MemoryNamespace(nsid, shape, bar), None
             else:
                 self.every[nsid] = self.make(nsid, shape, board.media.get(nsid))
-        present = {one.csi for one in self.every.values()}
+        present = {ns.csi for ns in self.every.values()}
         self.supported = NVM_ALONE
         """Command sets that namespaces can be of, until the power goes."""
         if self._drive.memory_capacity or present & (COMPUTATIONAL - NVM_ALONE):
@@ -89,8 +89,8 @@ class Namespaces(Part):
         """The reclaim unit handles of a namespace with blocks, by placement identifier."""
         listed = self.blocks[nsid].shape.handles
         # A drive that was made with more handles has namespaces that list those.
-        known = listed and max(listed) < self.handle_count
-        return listed if known else range(self.handle_count)
+        exist = listed and max(listed) < self.handle_count
+        return listed if exist else range(self.handle_count)
 
     def add(self, namespace: AnyNamespace) -> None:
         """Add a new namespace, which is not attached."""
@@ -111,17 +111,17 @@ class Namespaces(Part):
 
     def select(self, *, by_identifier: bool, profile: int = 0) -> None:
         """The host has enabled the combination of index `profile`, or else the NVM command set."""
-        known = by_identifier and profile < len(self.combinations)
+        exists = by_identifier and profile < len(self.combinations)
         self.by_identifier = by_identifier
-        self.enabled = self.combinations[profile] if known else NVM_ALONE
+        self.enabled = self.combinations[profile] if exists else NVM_ALONE
         self.attach()
 
     def attach(self) -> None:
         """Find again which are attached."""
         self.attached = {
-            nsid: one
-            for nsid, one in self.every.items()
-            if one.shape.attached and one.csi in self.enabled and nsid not in self._withdrawn
+            nsid: ns
+            for nsid, ns in self.every.items()
+            if ns.shape.attached and ns.csi in self.enabled and nsid not in self._withdrawn
         }
 
     def restore(self, *, clean: bool | None = None) -> None:
@@ -136,13 +136,13 @@ class Namespaces(Part):
     def protect(self) -> list[int]:
         """Write-protect the namespaces that the host wants to be; the identifiers that differ."""
         changed = []
-        for nsid, one in self.blocks.items():
-            wanted = bool(self._features.get(FeatureId.NAMESPACE_WRITE_PROTECTION, nsid=nsid))
-            if wanted != one.media.protected:
-                if wanted and isinstance(one, ZonedNamespace):
-                    one.write_protected()
-                    one.store_claims_at_once()
-                one.media.protected = wanted
+        for nsid, namespace in self.blocks.items():
+            protected = bool(self._features.get(FeatureId.NAMESPACE_WRITE_PROTECTION, nsid=nsid))
+            if protected != namespace.media.protected:
+                if protected and isinstance(namespace, ZonedNamespace):
+                    namespace.write_protected()
+                    namespace.store_claims_at_once()
+                namespace.media.protected = protected
                 changed.append(nsid)
         return changed
 
@@ -161,17 +161,17 @@ class Namespaces(Part):
     @property
     def allocated(self) -> dict[int, AnyNamespace]:
         """All namespaces of enabled command sets, attached or not."""
-        return {nsid: one for nsid, one in self.every.items() if one.csi in self.enabled}
+        return {nsid: ns for nsid, ns in self.every.items() if ns.csi in self.enabled}
 
     @property
     def blocks(self) -> dict[int, Namespace]:
         """Namespaces with logical blocks, attached or not."""
-        return {nsid: one for nsid, one in self.every.items() if isinstance(one, Namespace)}
+        return {nsid: ns for nsid, ns in self.every.items() if isinstance(ns, Namespace)}
 
     @property
     def attached_blocks(self) -> dict[int, Namespace]:
         """Attached namespaces with logical blocks."""
-        return {nsid: one for nsid, one in self.attached.items() if isinstance(one, Namespace)}
+        return {nsid: ns for nsid, ns in self.attached.items() if isinstance(ns, Namespace)}
 
     @property
     def highest_nsid(self) -> int:
@@ -192,7 +192,7 @@ class Namespaces(Part):
     @property
     def zoned(self) -> list[ZonedNamespace]:
         """Namespaces with zones, attached or not."""
-        return [one for one in self.every.values() if isinstance(one, ZonedNamespace)]
+        return [ns for ns in self.every.values() if isinstance(ns, ZonedNamespace)]
 
     def active(self, nsid: int) -> AnyNamespace:
         """The attached namespace of that identifier. Raises NvmeError where there is none."""

@@ -192,7 +192,7 @@ def flushing(namespaces: Iterable[Namespace]) -> Callable[[], list[Flushed]]:
     A namespace that is being formatted is left out: its contents are void, and its files are being
     replaced. The format itself has waited for every flush that began before (`Operations.quiet`).
     """
-    flushed = [one for one in namespaces if one.in_flight.closed is not Status.FORMAT_IN_PROGRESS]
+    flushed = [ns for ns in namespaces if ns.in_flight.closed is not Status.FORMAT_IN_PROGRESS]
 
     def flush() -> list[Flushed]:
         ended: list[Flushed] = []
@@ -225,18 +225,18 @@ def wanted_format(
         raise NvmeError(
             Status.INVALID_FORMAT, detail=f"there is no LBA format {index}", location=location
         )
-    wanted = FORMATS[index]
-    if protection > 3 or (protection and not wanted.metadata):
+    chosen = FORMATS[index]
+    if protection > 3 or (protection and not chosen.metadata):
         raise NvmeError(
             Status.INVALID_FORMAT,
             detail=f"LBA format {index} has no protection information of type {protection}",
             location=location,
         )
-    return wanted.block_size, Metadata(
-        wanted.metadata,
-        extended and wanted.metadata > 0,
+    return chosen.block_size, Metadata(
+        chosen.metadata,
+        extended and chosen.metadata > 0,
         protection,
         first and protection > 0,
-        wanted.guard,
-        wanted.storage_tag,
+        chosen.guard,
+        chosen.storage_tag,
     )

@@ -70,7 +70,7 @@ class Reachability:
 
     def associations(self, lsp: int) -> bytes:
         """Reachability Associations log (1Bh)."""
-        known = [Association(GROUP, self.changes, Characteristic.REACHABLE, (GROUP,))]
+        associations = [Association(GROUP, self.changes, Characteristic.REACHABLE, (GROUP,))]
         return encode_associations(
-            self.changes, known[: self.associated], groups=not lsp & ONLY_IDENTIFIERS
+            self.changes, associations[: self.associated], groups=not lsp & ONLY_IDENTIFIERS
         )

@@ -43,7 +43,7 @@ class UncorrectableRecord(Part):
     @property
     def is_full(self) -> bool:
         """No further range of uncorrectable blocks can be recorded."""
-        ranges = sum(len(one.uncorrectable) for one in self._namespaces.blocks.values())
+        ranges = sum(len(ns.uncorrectable) for ns in self._namespaces.blocks.values())
         return ranges >= MOST_RANGES
 
     @property

@@ -41,7 +41,7 @@ class ZonedNamespace(Namespace):
     def _all_empty(self) -> Zones:
         shape = self.shape
         count = self.media.size // (shape.zone_size + ZONE_RECORD)
-        size, capacity = (one // shape.block_size for one in (shape.zone_size, shape.zone_capacity))
+        size, capacity = (n // shape.block_size for n in (shape.zone_size, shape.zone_capacity))
         self.blocks = count * size
         return Zones(count, size, capacity)
 

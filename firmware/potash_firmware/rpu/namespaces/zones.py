@@ -99,8 +99,8 @@ class Zone:
             return True
         pointer, state, attributes = _RECORD.unpack_from(record)
         (checksum,) = _CHECKSUM.unpack_from(record, size)
-        known = checksum == zlib.crc32(record[:size]) and state in set(ZoneState)
-        if not known or pointer > capacity:
+        valid = checksum == zlib.crc32(record[:size]) and state in set(ZoneState)
+        if not valid or pointer > capacity:
             self.state = ZoneState.READ_ONLY
             return False
         self.pointer, self.state = pointer, ZoneState(state)

@@ -81,12 +81,12 @@ class Formatting:
                 raise NvmeError(Status.INVALID_FIELD, "no namespace is attached")
         else:
             namespaces = [self.namespaces.of_kind(Namespace, nsid)]
-        wanted = NamespaceShape(0, block_size, metadata=metadata).format
-        if wanted.storage_tag and any(one.format != wanted for one in namespaces):
+        lbaf = NamespaceShape(0, block_size, metadata=metadata).format
+        if lbaf.storage_tag and any(ns.format != lbaf for ns in namespaces):
             raise NvmeError(  # NVM Command Set 1.0, section 5.2.1.4.2
                 Status.INVALID_FORMAT, "only a new namespace can be given a storage tag"
             )
-        if metadata.size and any(one.shape.zone_size for one in namespaces):
+        if metadata.size and any(ns.shape.zone_size for ns in namespaces):
             raise NvmeError(Status.INVALID_FORMAT, "zones have no metadata")
         require_writable(namespaces)
         if any(namespace.media.size < block_size for namespace in namespaces):

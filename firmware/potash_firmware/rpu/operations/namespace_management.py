@@ -61,7 +61,7 @@ class Management:
     events: PersistentEvents
     changed: Callable[[int], None]
 
-    def create(self, csi: int, wanted: bytes) -> Steps:
+    def create(self, csi: int, given: bytes) -> Steps:
         """Make a namespace as the data of the command describe it; its identifier."""
         self.sanitizing.require_none()
         self._require_changeable()
@@ -69,7 +69,7 @@ class Management:
             raise NvmeError(
                 Status.IO_COMMAND_SET_NOT_SUPPORTED, detail=f"there is no command set {csi}"
             )
-        shape = _WANTED[CommandSet(csi)](wanted, self.features.extended_formats)
+        shape = _WANTED[CommandSet(csi)](given, self.features.extended_formats)
         drive = self.board.drive
         if shape.has_blocks:
             most, free = drive.most, self.namespaces.unallocated
@@ -80,13 +80,13 @@ class Management:
                 Status.NAMESPACE_INSUFFICIENT_CAPACITY,
                 detail=f"{shape.size} bytes are wanted, {free} are free",
             )
-        nsid = next((one for one in range(1, most + 1) if one not in self.namespaces.every), None)
+        nsid = next((n for n in range(1, most + 1) if n not in self.namespaces.every), None)
         if nsid is None:
             raise NvmeError(
                 Status.NAMESPACE_IDENTIFIER_UNAVAILABLE, detail=f"there are {most} namespaces"
             )
         if csi == CommandSet.NVM:
-            shape = shape._replace(**self._handles(wanted))
+            shape = shape._replace(**self._handles(given))
         shape = shape._replace(attached=False, uuid=str(uuid4()))
         # What may still be stored of another one of that identifier must not become this one's.
         yield from self._forget([nsid])
@@ -116,17 +116,17 @@ class Management:
         )
         return nsid
 
-    def _handles(self, wanted: bytes) -> dict[str, Any]:
+    def _handles(self, given: bytes) -> dict[str, Any]:
         """The reclaim unit handles of a new namespace: those of the host's list, or else one that
         no namespace has. Raises NvmeError."""
         if not self.namespaces.handle_count:
-            if IdentifyNamespace(wanted).endgid:
+            if IdentifyNamespace(given).endgid:
                 raise NvmeError(Status.INVALID_FIELD, detail="there is no endurance group")
             return {}
-        count = int.from_bytes(wanted[MANAGEMENT_HANDLES_AT:][:2], "little")
+        count = int.from_bytes(given[MANAGEMENT_HANDLES_AT:][:2], "little")
         end = MANAGEMENT_HANDLE_LIST_AT + 2 * min(count, MAX_HANDLES)
         listed = tuple(
-            one for (one,) in struct.iter_unpack("<H", wanted[MANAGEMENT_HANDLE_LIST_AT:end])
+            one for (one,) in struct.iter_unpack("<H", given[MANAGEMENT_HANDLE_LIST_AT:end])
         )
         every = self.namespaces.blocks
         used = {handle for nsid in every for handle in self.namespaces.handles(nsid)}
@@ -154,7 +154,7 @@ class Management:
         else:
             namespaces = [self._allocated(nsid)]
         self._require_changeable()
-        require_writable(one for one in namespaces if isinstance(one, Namespace))
+        require_writable(ns for ns in namespaces if isinstance(ns, Namespace))
         nsids = [namespace.nsid for namespace in namespaces]
         self.self_tests.abort(SelfTestResult.ABORTED_BY_NAMESPACE_REMOVAL, nsids)
         attached = [nsid for nsid in nsids if nsid in self.namespaces.attached]
@@ -208,7 +208,7 @@ class Management:
         """Wait for whatever was begun on these namespaces; programs are stopped."""
         self._stop_programs(namespaces)
         yield from self.operations.quiet(
-            [one for one in namespaces if not isinstance(one, ComputeNamespace)]
+            [ns for ns in namespaces if not isinstance(ns, ComputeNamespace)]
         )
         yield self._stop_programs(namespaces)
         return None
@@ -216,14 +216,14 @@ class Management:
     def _stop_programs(self, namespaces: Sequence[AnyNamespace]) -> set[Future[Any]]:
         """End what uses these namespaces; the executions that have not ended."""
         left: set[Future[Any]] = set()
-        for one in namespaces:
-            detail = f"namespace {one.nsid} is detached"
-            if isinstance(one, ComputeNamespace):
+        for namespace in namespaces:
+            detail = f"namespace {namespace.nsid} is detached"
+            if isinstance(namespace, ComputeNamespace):
                 error = NvmeError(Status.INVALID_NAMESPACE, detail=detail)
-                left |= self.compute.stop(one.nsid, error)
-            elif isinstance(one, MemoryNamespace):
+                left |= self.compute.stop(namespace.nsid, error)
+            elif isinstance(namespace, MemoryNamespace):
                 error = NvmeError(Status.INVALID_MEMORY_NAMESPACE, detail=detail)
-                left |= self.compute.stop_using(one.nsid, error)
+                left |= self.compute.stop_using(namespace.nsid, error)
         return left
 
     def _forget(self, nsids: Iterable[int]) -> Steps:
@@ -258,28 +258,28 @@ class Management:
 
 
 def _wanted_blocks(data: bytes, extended_formats: bool) -> NamespaceShape:
-    wanted = IdentifyNamespace(data)
+    given = IdentifyNamespace(data)
     # What is wrong is in the data, and not in the command.
     location = NO_PARAMETER_ERROR_LOCATION
     block_size, metadata = wanted_format(
-        wanted.format_index_upper << 4 | wanted.format_index,
-        extended=bool(wanted.metadata_extended),
-        protection=wanted.dps & DPS_TYPE,
-        first=bool(wanted.dps & DPS_FIRST),
+        given.format_index_upper << 4 | given.format_index,
+        extended=bool(given.metadata_extended),
+        protection=given.dps & DPS_TYPE,
+        first=bool(given.dps & DPS_FIRST),
         enabled=extended_formats,
         location=location,
     )
-    _require_capacity(wanted.nsze, wanted.ncap)
-    if wanted.lbstm and metadata.storage_tag and wanted.lbstm != (1 << metadata.storage_tag) - 1:
+    _require_capacity(given.nsze, given.ncap)
+    if given.lbstm and metadata.storage_tag and given.lbstm != (1 << metadata.storage_tag) - 1:
         raise NvmeError(Status.INVALID_FIELD, detail="no bit of a storage tag can be masked")
-    if wanted.nmic & ~NMIC_SHARED or wanted.anagrpid or wanted.nvmsetid or wanted.endgid > GROUP:
+    if given.nmic & ~NMIC_SHARED or given.anagrpid or given.nvmsetid or given.endgid > GROUP:
         raise NvmeError(
             Status.INVALID_FIELD, detail="there are no groups and sets for a namespace to be in"
         )
     return NamespaceShape(
-        wanted.nsze * block_size,
+        given.nsze * block_size,
         block_size,
-        shared=bool(wanted.nmic & NMIC_SHARED),
+        shared=bool(given.nmic & NMIC_SHARED),
         metadata=metadata,
     )
 
@@ -301,12 +301,12 @@ def _wanted_zones(data: bytes, extended_formats: bool) -> NamespaceShape:
 
 
 def _wanted_memory(data: bytes, extended_formats: bool) -> NamespaceShape:
-    wanted = MemoryStructure(data)
+    given = MemoryStructure(data)
     # NCAP may be left out: whether the standard's structure has one is not known.
-    _require_capacity(wanted.nsze, wanted.ncap or wanted.nsze)
-    if wanted.nsze % MEMORY_UNIT:
-        raise NvmeError(Status.INVALID_FIELD, detail=f"{wanted.nsze} bytes are no whole pages")
-    return NamespaceShape.memory(wanted.nsze)
+    _require_capacity(given.nsze, given.ncap or given.nsze)
+    if given.nsze % MEMORY_UNIT:
+        raise NvmeError(Status.INVALID_FIELD, detail=f"{given.nsze} bytes are no whole pages")
+    return NamespaceShape.memory(given.nsze)
 
 
 def _wanted_compute(data: bytes, extended_formats: bool) -> NamespaceShape:

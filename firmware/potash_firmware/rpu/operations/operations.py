@@ -69,12 +69,12 @@ class Operations(Part):
         """No command should begin another one, but for one that only passes time."""
         if len(self._running) + len(self._queue) < OPERATION_LIMIT:
             return False
-        busy = sum(not one.passes_time for one in self._running)
+        busy = sum(not operation.passes_time for operation in self._running)
         return busy + len(self._queue) >= OPERATION_LIMIT
 
     def reset(self, *, next_host: bool = False) -> None:
         """A controller reset: drop the commands' operations that have begun nothing."""
-        self._queue = deque(one for one in self._queue if not one.of_command)
+        self._queue = deque(operation for operation in self._queue if not operation.of_command)
 
     def quiet(self, namespaces: Sequence[Namespace | MemoryNamespace]) -> Steps:
         """Wait for all work on these namespaces, on which nothing new may begin.
@@ -84,7 +84,7 @@ class Operations(Part):
         """
         yield self._media_work.unfinished | self._scheduler.calls
         # A command that had begun may have a next step, which is what it has begun now.
-        while going_on := set().union(*(one.in_flight.futures for one in namespaces)):
+        while going_on := set().union(*(ns.in_flight.futures for ns in namespaces)):
             yield going_on
         for namespace in namespaces:
             namespace.in_flight = namespace.in_flight.replaced()
@@ -101,7 +101,7 @@ class Operations(Part):
     ) -> Operation:
         """Begin an operation, which may be over when this returns, or wait for others."""
         operation = Operation(steps, exclusive=exclusive, of_command=of_command)
-        if exclusive and any(one.exclusive for one in self._running):
+        if exclusive and any(operation.exclusive for operation in self._running):
             self._queue.append(operation)
         else:
             self._begin(operation)
@@ -113,7 +113,7 @@ class Operations(Part):
             operation.error = None if error is None else _refusal(error)
             self._running.remove(operation)
             operation.ended.send()
-            while self._queue and not any(one.exclusive for one in self._running):
+            while self._queue and not any(other.exclusive for other in self._running):
                 self._begin(self._queue.popleft())
 
         self._running.append(operation)

@@ -184,7 +184,7 @@ class Sanitizing(Part):
             raise NvmeError(
                 Status.FIRMWARE_NEEDS_CONTROLLER_RESET, "a reset is to activate firmware"
             )
-        if not all(one.media.writable for one in self.namespaces.blocks.values()):
+        if not all(ns.media.writable for ns in self.namespaces.blocks.values()):
             raise NvmeError(Status.NAMESPACE_WRITE_PROTECTED, "a namespace takes no writes")
         before = (self._fields, self._dword10, self._passes, self._erased)
         self._fields, self._dword10, self._erased = fields, dword10, None

@@ -134,7 +134,7 @@ class SelfTests(Part):
     def restore(self, *, clean: bool | None = None) -> None:
         """The power is back: remember the results, and go on with an extended test."""
         section = self.board.sidecar.get(SECTION) or {}
-        results = [one for one in map(_entry, section.get("results", ())) if one]
+        results = [entry for entry in map(_entry, section.get("results", ())) if entry]
         self._results = results[: logs.SELF_TEST_RESULTS]
         match section.get("running"):
             case (SelfTestCode.EXTENDED, nsid):

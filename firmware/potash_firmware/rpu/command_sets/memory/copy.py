@@ -67,13 +67,13 @@ def copy(controller: Controller, command: Command) -> Steps:
     listed = controller.transfer.receive(command, fields.data_length)
     if fields.desfmt == CopyFormat.MEMORY:
         sources = [
-            _bytes(controller, namespace, one) for one in MemorySourceRange.decode_list(listed)
+            _bytes(controller, namespace, item) for item in MemorySourceRange.decode_list(listed)
         ]
     else:
         kind = CopyFormat(fields.desfmt)
         sources = [
-            _blocks(controller, namespace, one)
-            for one in BlockSourceRange.decode_list(listed, kind)
+            _blocks(controller, namespace, item)
+            for item in BlockSourceRange.decode_list(listed, kind)
         ]
     total = sum(source.length for source in sources)
     if total != fields.length:
@@ -102,27 +102,27 @@ def _modelled(timing: ModelledTime, sources: Sequence[CopySource], total: int) -
     return timing.memory(total + from_memory, after=max(read, default=None))
 
 
-def _bytes(controller: Controller, target: MemoryNamespace, one: MemorySourceRange) -> CopySource:
-    namespace = source_memory(controller, target.nsid, one.snsid, one.sopt)
-    require_granularity(one.saddr, one.nbyte)
-    namespace.require_range(one.saddr, one.nbyte)
-    return CopySource(namespace, namespace.in_flight, one.saddr, one.nbyte)
+def _bytes(controller: Controller, target: MemoryNamespace, item: MemorySourceRange) -> CopySource:
+    namespace = source_memory(controller, target.nsid, item.snsid, item.sopt)
+    require_granularity(item.saddr, item.nbyte)
+    namespace.require_range(item.saddr, item.nbyte)
+    return CopySource(namespace, namespace.in_flight, item.saddr, item.nbyte)
 
 
-def _blocks(controller: Controller, target: MemoryNamespace, one: BlockSourceRange) -> CopySource:
-    if one.snsid == target.nsid:
+def _blocks(controller: Controller, target: MemoryNamespace, item: BlockSourceRange) -> CopySource:
+    if item.snsid == target.nsid:
         raise NvmeError(
             Status.INCOMPATIBLE_NAMESPACE, "a range of blocks is of the memory namespace itself"
         )
-    namespace = controller.namespaces.attached.get(one.snsid)
+    namespace = controller.namespaces.attached.get(item.snsid)
     if not isinstance(namespace, Namespace):
         raise NvmeError(
-            Status.INVALID_NAMESPACE, f"no namespace {one.snsid:#x} of blocks is attached"
+            Status.INVALID_NAMESPACE, f"no namespace {item.snsid:#x} of blocks is attached"
         )
-    controller.namespaces.require_usable(one.snsid)
-    controller.reachability.require_copyable(target.nsid, one.snsid, one.sopt)
-    first, length = namespace.byte_range(one.slba, one.blocks)
-    blocks.require_correctable(namespace, one.slba, one.blocks)
+    controller.namespaces.require_usable(item.snsid)
+    controller.reachability.require_copyable(target.nsid, item.snsid, item.sopt)
+    first, length = namespace.byte_range(item.slba, item.blocks)
+    blocks.require_correctable(namespace, item.slba, item.blocks)
     return CopySource(namespace, namespace.in_flight, first, length)
 
 

@@ -206,7 +206,7 @@ def require_writable(controller: Controller, namespace: Namespace) -> None:
         raise write_error(controller, namespace, error) from None
 
 
-def heals(controller: Controller, namespace: Namespace, slba: int, blocks: int) -> bool:
+def must_remove_marks(controller: Controller, namespace: Namespace, slba: int, blocks: int) -> bool:
     """Return True if a write of these blocks has to remove marks of Write Uncorrectable.
 
     Such a write must be durable before the marks are removed: otherwise a power loss could bring
@@ -220,7 +220,7 @@ def heals(controller: Controller, namespace: Namespace, slba: int, blocks: int) 
     return True
 
 
-def healed(controller: Controller, namespace: Namespace, slba: int, blocks: int) -> Steps:
+def remove_marks(controller: Controller, namespace: Namespace, slba: int, blocks: int) -> Steps:
     """Remove the marks of blocks that were written, and save that before the command ends."""
     namespace.uncorrectable.remove(slba, blocks)
     return controller.uncorrectable.save()

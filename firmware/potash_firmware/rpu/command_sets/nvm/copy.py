@@ -26,11 +26,11 @@ from potash_device.media.errors import MediaError
 from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.command_sets.nvm.blocks import (
     Target,
-    healed,
-    heals,
     in_the_way,
+    must_remove_marks,
     placement_of,
     read_error,
+    remove_marks,
     require_correctable,
     require_known_format,
     require_writable,
@@ -65,12 +65,12 @@ def copy(controller: Controller, command: Command) -> Steps:
     of_format_1 = fields.desfmt == COPY_FORMAT_1
     decode = SourceRange.decode_list_1 if of_format_1 else SourceRange.decode_list
     listed = list(decode(data))
-    total = sum(one.blocks for one in listed)
-    if max(one.blocks for one in listed) > limits.mssrl or total > limits.mcl:
+    total = sum(source.blocks for source in listed)
+    if max(source.blocks for source in listed) > limits.mssrl or total > limits.mcl:
         raise _too_much(f"{total} blocks in {len(listed)} ranges")
-    for one in listed:
-        namespace.byte_range(one.slba, one.blocks)
-    sources = [_source(namespace, fields, one) for one in listed]
+    for source in listed:
+        namespace.byte_range(source.slba, source.blocks)
+    sources = [_source(namespace, fields, source) for source in listed]
     destination = _destination(command, namespace, fields, total)
     return (yield from _write(controller, fields, destination, sources))
 
@@ -119,18 +119,18 @@ def _from_memory(
     """Copy from memory namespaces (format 4h). Raises NvmeError."""
     limits, block_size = copy_limits(namespace.block_size), namespace.block_size
     listed = list(MemorySourceRange.decode_list(data))
-    total = sum(one.nbyte for one in listed)
+    total = sum(source.nbyte for source in listed)
     if total % block_size or not total:
         raise NvmeError(Status.INVALID_FIELD, f"{total} bytes are not a whole number of blocks")
-    largest = max(one.nbyte for one in listed)
+    largest = max(source.nbyte for source in listed)
     if largest > limits.mssrl * block_size or total > limits.mcl * block_size:
         raise _too_much(f"{total} bytes in {len(listed)} ranges")
     sources = []
-    for one in listed:
-        controller.namespaces.active(one.snsid)
-        memory = source_memory(controller, namespace.nsid, one.snsid, one.sopt)
-        memory.require_range(one.saddr, one.nbyte)
-        sources.append(memory.memory.bytes[one.saddr : one.saddr + one.nbyte])
+    for source in listed:
+        controller.namespaces.active(source.snsid)
+        memory = source_memory(controller, namespace.nsid, source.snsid, source.sopt)
+        memory.require_range(source.saddr, source.nbyte)
+        sources.append(memory.memory.bytes[source.saddr : source.saddr + source.nbyte])
     destination = _destination(command, namespace, fields, total // block_size)
     return _write(controller, fields, destination, (), sources)
 
@@ -157,18 +157,18 @@ def _write(
     """
     namespace, length = destination.namespace, destination.length
     require_writable(controller, namespace)
-    ranges = [one.ranges[0] for one in (destination, *sources)]
+    ranges = [blocks.ranges[0] for blocks in (destination, *sources)]
     placement = placement_of(controller, fields.dtype, fields.dspec)
 
     def steps() -> Steps:
         while before := in_the_way(destination.in_flight, ranges, writes=True, alone=True):
             yield before
         # Only now: the commands that were waited for may have changed the sources.
-        for one in sources:
-            namespace.require_readable(one.slba, one.blocks)
-            require_correctable(namespace, one.slba, one.blocks)
-        heal = heals(controller, namespace, destination.slba, destination.blocks)
-        durable = heal or fields.fua or namespace.write_through
+        for source in sources:
+            namespace.require_readable(source.slba, source.blocks)
+            require_correctable(namespace, source.slba, source.blocks)
+        unmark = must_remove_marks(controller, namespace, destination.slba, destination.blocks)
+        durable = unmark or fields.fua or namespace.write_through
         if controller.placement is not None:
             controller.placement.write(namespace.nsid, placement, length)
         namespace.claim(destination.slba, destination.blocks)
@@ -188,8 +188,8 @@ def _write(
             raise read_error(controller, namespace, error)
         controller.health.count_write(length)
         controller.statistics.moved += length
-        if heal:
-            yield from healed(controller, namespace, destination.slba, destination.blocks)
+        if unmark:
+            yield from remove_marks(controller, namespace, destination.slba, destination.blocks)
         return None
 
     due = None
@@ -214,7 +214,7 @@ def _move(
     Returns the error of a source or of protection information, so that the caller can tell it from
     that of the destination, which is raised as MediaError.
     """
-    parts = [content_of(one) for one in sources]
+    parts = [content_of(source) for source in sources]
     try:
         for part in parts:
             part.fetch(dulbe=dulbe)

@@ -153,7 +153,7 @@ class _CompareAndWrite:
         # The second command may have written already, so the first must not be aborted now.
         return (
             yield from self.controller.scheduler.not_before(
-                self._compare_due, self._compared(blocks, work), abortable=False
+                self._compare_due, self._report_comparison(blocks, work), abortable=False
             )
         )
 
@@ -174,7 +174,7 @@ class _CompareAndWrite:
             yield Wait(set(self._before), never)
         blocks, work = self._work
         yield Wait({work}, never)
-        steps = self._written(blocks, work)
+        steps = self._report_write(blocks, work)
         return (yield from self.controller.scheduler.not_before(self._write_due, steps))
 
     def _free_blocks(self) -> Generator[Any, Any, Target]:
@@ -227,7 +227,7 @@ class _CompareAndWrite:
             at = expected.unlike(stored)
             if at is not None or content is None:
                 return Outcome(at)
-            return Outcome(None, _stored(content, durable=durable))
+            return Outcome(None, _store(content, durable=durable))
 
         future = controller.media_work.on_blocks(
             blocks.in_flight, blocks.ranges, work, writes=True, alone=True
@@ -269,7 +269,7 @@ class _CompareAndWrite:
             return None, False
         return content, fua or blocks.namespace.write_through
 
-    def _compared(self, blocks: Target, work: Future[Outcome]) -> Steps:
+    def _report_comparison(self, blocks: Target, work: Future[Outcome]) -> Steps:
         """Report the comparison to the first command."""
         controller, namespace = self.controller, blocks.namespace
         failed = None
@@ -292,7 +292,7 @@ class _CompareAndWrite:
         """Make the second command fail because the first did."""
         self._second_error = NvmeError(Status.FAILED_FUSED_COMMAND, f"its first half failed: {why}")
 
-    def _written(self, blocks: Target, work: Future[Outcome]) -> Steps:
+    def _report_write(self, blocks: Target, work: Future[Outcome]) -> Steps:
         """Report the write to the second command, after the first has completed."""
         if self._second_error is not None:
             raise self._second_error
@@ -307,7 +307,7 @@ class _CompareAndWrite:
         return None
 
 
-def _stored(content: Content, *, durable: bool) -> MediaError | None:
+def _store(content: Content, *, durable: bool) -> MediaError | None:
     """Write, and return the error, if any. Blocks: for the executor's threads only."""
     try:
         content.store(durable=durable)

@@ -21,11 +21,11 @@ from potash_firmware.rpu.command_sets.nvm.blocks import (
     carry_out,
     commit,
     full,
-    healed,
-    heals,
     in_the_way,
+    must_remove_marks,
     pieces,
     read_error,
+    remove_marks,
     require_allocated,
     require_correctable,
     require_writable,
@@ -123,8 +123,8 @@ def write_zeroes(controller: Controller, command: Command) -> Steps:
     if protection is not None and (protection.prinfo & CHECKS or protection.checks_storage_tag):
         raise NvmeError(Status.INVALID_PROTECTION_INFORMATION, "Write Zeroes checks nothing")
     require_writable(controller, namespace)
-    heal = heals(controller, namespace, blocks.slba, blocks.blocks)
-    durable = heal or blocks.fua or namespace.write_through
+    unmark = must_remove_marks(controller, namespace, blocks.slba, blocks.blocks)
+    durable = unmark or blocks.fua or namespace.write_through
     block_size, size = namespace.block_size, HOLE_STEP if blocks.deac else STEP
 
     def clear(first: int, length: int) -> None:
@@ -147,8 +147,8 @@ def write_zeroes(controller: Controller, command: Command) -> Steps:
             yield Part(blocks.offset, blocks.length, media.flush)
 
     yield from carry_out(controller, command, namespace, parts(), write_error, writes=True)
-    if heal:
-        yield from healed(controller, namespace, blocks.slba, blocks.blocks)
+    if unmark:
+        yield from remove_marks(controller, namespace, blocks.slba, blocks.blocks)
     return None
 
 
@@ -173,9 +173,9 @@ def dataset_management(controller: Controller, command: Command) -> Steps:
     namespace = controller.namespaces.usable(command.entry.nsid)
     media = namespace.media
     listed = [*DatasetRange.decode_list(controller.transfer.receive(command, fields.length))]
-    ranges = [namespace.byte_range(one.slba, one.blocks) for one in listed]
-    for one in listed:
-        namespace.require_readable(one.slba, one.blocks)
+    ranges = [namespace.byte_range(item.slba, item.blocks) for item in listed]
+    for item in listed:
+        namespace.require_readable(item.slba, item.blocks)
     if not fields.ad:
         return None
     require_writable(controller, namespace)

@@ -12,10 +12,10 @@ from nvme_spec.queues import BROADCAST_NSID
 from potash_device.media.errors import MediaError
 from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.command_sets.nvm.blocks import (
-    healed,
-    heals,
     in_the_way,
+    must_remove_marks,
     read_error,
+    remove_marks,
     require_correctable,
     target,
     write_error,
@@ -37,8 +37,8 @@ def flush(controller: Controller, command: Command) -> Steps:
     future = controller.media_work.shared_flush(tuple(namespaces), flushing(namespaces))
     yield {future}  # a set, as others may wait for it too
     failed = [
-        controller.failures.writing(one.nsid, one.media, error, 0)
-        for one, error in future.result()
+        controller.failures.writing(ns.nsid, ns.media, error, 0)
+        for ns, error in future.result()
         if error is not None
     ]
     if failed:
@@ -84,10 +84,10 @@ def write(controller: Controller, command: Command) -> Steps:
     namespace = blocks.namespace
     content = Plain(blocks) if blocks.protection is None else Pairs(blocks)
     content.require_host(controller.transfer, command, write=False)
-    heal = bool(namespace.uncorrectable.firsts) and heals(
+    unmark = bool(namespace.uncorrectable.firsts) and must_remove_marks(
         controller, namespace, blocks.slba, blocks.blocks
     )
-    durable = heal or blocks.fua or namespace.write_through
+    durable = unmark or blocks.fua or namespace.write_through
     if controller.placement is not None:
         controller.placement.write(namespace.nsid, blocks.placement, blocks.length)
     try:
@@ -104,6 +104,6 @@ def write(controller: Controller, command: Command) -> Steps:
     except MediaError as error:
         raise write_error(controller, namespace, error) from None
     controller.health.count_write(blocks.length)
-    if heal:
-        yield from healed(controller, namespace, blocks.slba, blocks.blocks)
+    if unmark:
+        yield from remove_marks(controller, namespace, blocks.slba, blocks.blocks)
     return None
