@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -240,58 +241,54 @@ def _number(path: Path) -> int | None:
 
 
 def packages(needed: Sequence[tuple[str, str, str]] = NEEDED) -> list[Finding]:
-    """Packages that Potash needs, each imported in a separate process."""
+    """Packages that Potash needs."""
     script = (
         "import importlib, sys; module = importlib.import_module(sys.argv[1]);"
         "from importlib.metadata import version; print(version(sys.argv[2]))"
     )
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, module, distribution],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _, module, distribution in needed
-    ]
     found = []
-    try:
-        for process, (name, module, distribution) in zip(running, needed, strict=True):
+    with ThreadPoolExecutor() as pool:
+        results = pool.map(lambda one: _separately(script, *one[1:]), needed)
+        for (name, _, distribution), (works, said) in zip(needed, results, strict=True):
+            if works:
+                found.append(Finding(name, Grade.GOOD, f"{distribution} {said}"))
+                continue
             pip = f"{shlex.quote(sys.executable)} -m pip install --force-reinstall {distribution}"
-            try:
-                said, wrong = process.communicate(timeout=IMPORT_LIMIT)
-            except subprocess.TimeoutExpired:
-                meaning = f"{module} is not imported after {IMPORT_LIMIT:g} seconds"
-                found.append(Finding(name, Grade.MISSING, meaning, pip))
-                continue
-            if process.returncode == 0:
-                found.append(Finding(name, Grade.GOOD, f"{distribution} {said.strip()}"))
-                continue
-            last = (wrong.strip().splitlines() or [f"it ended with {process.returncode}"])[-1]
-            found.append(Finding(name, Grade.MISSING, f"cannot be imported: {last}", pip))
-    finally:
-        for process in running:
-            with process:
-                process.kill()
+            found.append(Finding(name, Grade.MISSING, f"cannot be imported: {said}", pip))
     return found
 
 
 def extensions() -> list[Finding]:
-    """Extensions of installed packages, each imported in a separate process."""
+    """Extensions of installed packages."""
     script = (
         "import sys; from potash_firmware.extension_files import load;"
         "print('; '.join(map(str, load(sys.argv[1:]).listed)))"
     )
     found = []
     for name in sorted(entry_points(group=EXTENSIONS).names):
-        done = subprocess.run(
-            [sys.executable, "-c", script, name], capture_output=True, text=True, check=False
-        )
-        said = (done.stdout if not done.returncode else done.stderr).strip().splitlines()
-        grade = Grade.LIMITED if done.returncode else Grade.GOOD
-        found.append(Finding(f"extension {name}", grade, said[-1] if said else "nothing"))
+        works, said = _separately(script, name)
+        grade = Grade.GOOD if works else Grade.LIMITED
+        found.append(Finding(f"extension {name}", grade, said or "nothing"))
     return found
+
+
+def _separately(script: str, *arguments: str) -> tuple[bool, str]:
+    """Whether a script works in a process of its own, and the last line of what it says."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", script, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=IMPORT_LIMIT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return False, f"it has not ended after {IMPORT_LIMIT:g} seconds"
+    lines = (done.stderr if done.returncode else done.stdout).strip().splitlines()
+    if done.returncode and not lines:
+        return False, f"it ended with {done.returncode}"
+    return not done.returncode, lines[-1] if lines else ""
 
 
 def runtime() -> Finding:
@@ -309,21 +306,10 @@ def runtime() -> Finding:
 
 
 def libubpf() -> Finding:
-    """The library of the engine `ubpf`, loaded in a separate process, as packages are."""
-    script = "from potash_firmware.bpf import ubpf; print(ubpf.unavailable() or '')"
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", script],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=IMPORT_LIMIT,
-            check=False,
-        )
-        lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
-        lacking = lines[-1] if lines else f"it ended with {done.returncode}" * bool(done.returncode)
-    except subprocess.TimeoutExpired:
-        lacking = f"libubpf is not loaded after {IMPORT_LIMIT:g} seconds"
+    """The library of the engine `ubpf`."""
+    _, lacking = _separately(
+        "from potash_firmware.bpf import ubpf; print(ubpf.unavailable() or '')"
+    )
     if not lacking:
         return Finding("libubpf", Grade.GOOD, "--engine ubpf can run programs")
     return Finding("libubpf", Grade.LIMITED, f"no --engine ubpf: {lacking}", LIBUBPF)

@@ -140,11 +140,6 @@ def parse(words: Sequence[str] = (), keywords: Mapping[str, object] = {}) -> Con
         raise PotashError(error.format_message().removesuffix(".")) from None
 
 
-def keywords() -> list[str]:
-    """The keywords of `parse`."""
-    return [str(one.name) for one in device_options(guest=False)]
-
-
 def _text(value: object) -> object:
     """A value, as click converts it."""
     if isinstance(value, list | tuple):

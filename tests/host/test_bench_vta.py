@@ -11,8 +11,7 @@ from potash.bench.report import Baseline
 from potash.cli.device.bench import bench
 from potash.models.resnet import Layer
 from potash.sdk.errors import PotashError
-from potash.vta import scheduled, streams
-from potash.vta.streams import Stream
+from potash.vta import scheduled
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core
 from potash_device.vta.fast import peak
@@ -26,7 +25,7 @@ SMALL = {
     ),
     "matrix": lambda: scheduled.matrix(128, rows=16, blocks=4),
     "addition": lambda: scheduled.addition(20_000),
-    "irregular": lambda: streams.irregular(2),
+    "irregular": lambda: scheduled.irregular(2),
     "scheduled": lambda: scheduled.scheduled(Layer(9, 24, 3, 2, 40, 1).shape),
 }
 
@@ -132,7 +131,7 @@ def test_the_addition_is_reported_as_a_time(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_result_that_is_wrong_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     right = SMALL["convolution"]()
-    wrong = Stream(right.code, right.image, right.products, right.output, b"")
+    wrong = scheduled.Stream(right.code, right.image, right.products, right.output, b"")
     monkeypatch.setattr(vta, "LOADS", {"C2": vta.Load(lambda: wrong)})
     with pytest.raises(PotashError, match="C2 does not leave what numpy says"):
         list(vta.measure(["C2"], 1, lambda text, share: None))

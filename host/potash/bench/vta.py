@@ -15,7 +15,7 @@ from typing import NamedTuple
 from potash.bench.report import Result, alone, median, once, paired
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
-from potash.vta import scheduled, streams
+from potash.vta import scheduled
 from potash_device.vta.config import Config
 from potash_device.vta.fast import peak
 from potash_device.vta.fast.simulator import FastSimulator
@@ -37,14 +37,14 @@ print(time.perf_counter() - started)
 class Load(NamedTuple):
     """A stream, and the path that is forced on the simulator."""
 
-    make: Callable[[], streams.Stream]
+    make: Callable[[], scheduled.Stream]
     path: str | None = None
 
 
 LOADS: Mapping[str, Load] = {
     **{name: Load(make) for name, make in scheduled.LAYERS.items()},
     **{f"{name}-avx2": Load(make, "avx2") for name, make in scheduled.LAYERS.items()},
-    "irregular": Load(streams.irregular),
+    "irregular": Load(scheduled.irregular),
     **{name: Load(make) for name, make in scheduled.SCHEDULED.items()},
 }
 """Loads that are measured in operations per second."""
@@ -107,7 +107,7 @@ def _throughput(name: str, load: Load, pairs: int) -> Iterator[Result]:
 
 
 def _shares(
-    name: str, engine: FastSimulator, stream: streams.Stream, pairs: int
+    name: str, engine: FastSimulator, stream: scheduled.Stream, pairs: int
 ) -> Iterator[Result]:
     """Shares of the time by kind of work, and the useful share of the products of a layer."""
     streams = {
@@ -126,7 +126,7 @@ def _shares(
     yield alone(name, "share of products of use", "", [scheduled.of_use(stream)])
 
 
-def _ready(name: str, load: Load) -> tuple[FastSimulator, streams.Stream]:
+def _ready(name: str, load: Load) -> tuple[FastSimulator, scheduled.Stream]:
     """An engine that has run the stream once, and rightly."""
     stream = load.make()
     dram = memoryview(bytearray(stream.image))
@@ -140,7 +140,7 @@ def _ready(name: str, load: Load) -> tuple[FastSimulator, streams.Stream]:
     return engine, stream
 
 
-def _preparation(engine: FastSimulator, stream: streams.Stream) -> tuple[float, float]:
+def _preparation(engine: FastSimulator, stream: scheduled.Stream) -> tuple[float, float]:
     """Milliseconds that the first run takes longer than another one, and that two of those take."""
     engine.forget()
     first = once(lambda: engine.execute(stream.code))

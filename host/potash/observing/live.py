@@ -169,7 +169,9 @@ class LiveScreen(App[None]):
         added.show(screen.extensions(snapshot))
         for line in snapshot["log"]:
             if line not in self._logged:  # times can go back
-                self.query_one(RichLog).write(Text(log_line(line)))
+                clock = time.strftime("%H:%M:%S", time.localtime(line["time"]))
+                said = f"{clock} {line['level']} {line['component']}: {line['message']}"
+                self.query_one(RichLog).write(Text(plain(said)))
         self._logged = snapshot["log"]
 
     def _text(self, widget: str, lines: Iterable[str]) -> None:
@@ -205,9 +207,3 @@ def bars(histogram: Histogram) -> Iterable[str]:
     for one in buckets[used[0] : used[-1] + 1]:
         bar = "█" * -(-BAR * one["commands"] // most)
         yield f"{screen.microseconds(one['most']):>8} {bar} {one['commands'] or ''}"
-
-
-def log_line(line: LogLine) -> str:
-    """A line of the log as `potash serve` writes it."""
-    clock = time.strftime("%H:%M:%S", time.localtime(line["time"]))
-    return plain(f"{clock} {line['level']} {line['component']}: {line['message']}")

@@ -34,7 +34,7 @@ def drive_configuration(wanted: Mapping[str, Any]) -> Configuration:
         TypeError: there is no such option.
         PotashError: an option has no such value.
     """
-    known = [*options.keywords(), "options"]
+    known = [*(one.name for one in options.device_options(guest=False)), "options"]
     if unknown := next((name for name in wanted if name not in known), None):
         near = difflib.get_close_matches(unknown, known, 1)
         meant = f"did you mean {near[0]!r}?" if near else "potash serve --help lists them"

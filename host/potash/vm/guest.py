@@ -293,7 +293,9 @@ class Guest:
             try:
                 with tarfile.open(fileobj=archive) as tar:
                     unpack(tar, place)
-                _replace(place / origin.name, target)
+                if target.is_dir() and not target.is_symlink():
+                    shutil.rmtree(target)
+                os.replace(place / origin.name, target)
             except (OSError, tarfile.TarError) as error:
                 raise PotashError(f"{source} cannot be copied to {target}: {error}") from error
 
@@ -375,12 +377,6 @@ class Guest:
 def _exit_code(code: int) -> int:
     """The exit code as a shell reports it."""
     return 128 - code if code < 0 else code
-
-
-def _replace(source: Path, target: Path) -> None:
-    if target.is_dir() and not target.is_symlink():
-        shutil.rmtree(target)
-    os.replace(source, target)
 
 
 def _last_line(said: bytes | bytearray) -> str:

@@ -77,10 +77,6 @@ class Machine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the process and release everything; may be called again."""
         self._owned.close()
 
     @property

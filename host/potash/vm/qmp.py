@@ -9,8 +9,10 @@ to a register access, QEMU does not answer `stop`, so waiting for that here woul
 
 import contextlib
 import json
+import select
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -78,103 +80,32 @@ def event_time(event: Message) -> float | None:
     return seconds + microseconds / 1e6
 
 
-class Qmp:
-    """A client that waits for answers, on a connected socket, which it does not own.
-
-    Args:
-        stream: the socket.
-        on_event: called with each event, in `execute` and `poll_events`.
-    """
-
-    def __init__(
-        self, stream: socket.socket, on_event: Callable[[Message], object] = lambda _event: None
-    ) -> None:
-        self._stream = stream
-        self._messages = Messages()
-        self._received: list[Message] = []
-        self._on_event = on_event
-
-    def negotiate(self) -> None:
-        """Leave the negotiation mode that every connection starts in."""
-        greeting = self._receive(time.monotonic() + LIMIT)
-        if "QMP" not in greeting:
-            raise GuestError("QEMU's monitor does not greet as it should")
-        self.execute("qmp_capabilities")
-
-    def execute(
-        self, command: str, arguments: Mapping[str, Any] | None = None, limit: float = LIMIT
-    ) -> Any:
-        """Run a command of QEMU's QMP reference and return what it returns.
-
-        Raises GuestError where QEMU refuses it, has ended, or does not answer in `limit` seconds.
-        """
-        deadline = time.monotonic() + limit
-        try:
-            self._stream.settimeout(limit)
-            self._stream.sendall(encoded(command, arguments))
-        except TimeoutError as error:
-            raise GuestTimeout("QEMU does not answer") from error
-        except OSError as error:
-            raise GuestError("QEMU has ended") from error
-        while True:
-            answer = self._receive(deadline)
-            if "return" in answer:
-                return answer["return"]
-            if "error" in answer:
-                raise GuestError(f"QEMU refuses {command}: {answer['error'].get('desc')}")
-            self._on_event(answer)
-
-    def poll_events(self) -> None:
-        """Report the events that have arrived, without waiting."""
-        try:
-            self._stream.settimeout(0.0)
-            data = self._stream.recv(1 << 16)
-        except OSError:
-            data = b""  # The next command finds that QEMU has ended.
-        self._received += self._messages.feed(data)
-        while self._received:
-            self._on_event(self._received.pop(0))
-
-    def _receive(self, deadline: float) -> Message:
-        while not self._received:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise GuestTimeout("QEMU does not answer")
-            self._stream.settimeout(left)
-            try:
-                data = self._stream.recv(1 << 16)
-            except TimeoutError as error:
-                raise GuestTimeout("QEMU does not answer") from error
-            except OSError as error:
-                raise GuestError("QEMU has ended") from error
-            if not data:
-                raise GuestError("QEMU has ended")
-            self._received += self._messages.feed(data)
-        return self._received.pop(0)
+def connected(path: Path) -> socket.socket:
+    """A connection to the UNIX socket that QEMU listens at. Raises OSError where it does not."""
+    stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        stream.setblocking(False)
+        stream.connect(str(path))
+    except BaseException:
+        stream.close()
+        raise
+    return stream
 
 
 class Monitor:
-    """A connection to a monitor's socket, of which this is the only client.
+    """A connection to a monitor, of which this is the only client.
 
     Args:
-        path: path of the UNIX socket that QEMU listens at.
+        stream: a connected socket.
         on_message: called in `service` with the greeting, each answer and each event.
-
-    Raises:
-        OSError: on creation: nobody listens there.
     """
 
-    def __init__(self, path: Path, on_message: Callable[[Message], object]) -> None:
+    def __init__(self, stream: socket.socket, on_message: Callable[[Message], object]) -> None:
         self._on_message = on_message
         self._messages = Messages()
         self._outgoing = bytearray()
-        self._stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            self._stream.setblocking(False)
-            self._stream.connect(str(path))
-        except BaseException:
-            self._stream.close()
-            raise
+        self._stream = stream
+        stream.setblocking(False)
 
     def fileno(self) -> int:
         """Readable when `service` has something to do; writable, too, where `wants_write`."""
@@ -219,6 +150,66 @@ class Monitor:
             return
         except OSError as error:
             raise GuestError("QEMU has ended") from error
+
+
+class Qmp(Monitor):
+    """A client that waits for answers, on a connected socket.
+
+    Args:
+        stream: the socket.
+        on_event: called with each event, in `execute` and `poll_events`.
+    """
+
+    def __init__(
+        self, stream: socket.socket, on_event: Callable[[Message], object] = lambda _event: None
+    ) -> None:
+        self._received: deque[Message] = deque()
+        self._on_event = on_event
+        super().__init__(stream, self._received.append)
+
+    def negotiate(self) -> None:
+        """Leave the negotiation mode that every connection starts in."""
+        greeting = self._receive(time.monotonic() + LIMIT)
+        if "QMP" not in greeting:
+            raise GuestError("QEMU's monitor does not greet as it should")
+        self.execute("qmp_capabilities")
+
+    def execute(
+        self, command: str, arguments: Mapping[str, Any] | None = None, limit: float = LIMIT
+    ) -> Any:
+        """Run a command of QEMU's QMP reference and return what it returns.
+
+        Raises GuestError where QEMU refuses it, has ended, or does not answer in `limit` seconds.
+        """
+        deadline = time.monotonic() + limit
+        self.send(command, arguments)
+        while True:
+            answer = self._receive(deadline)
+            if "return" in answer:
+                return answer["return"]
+            if "error" in answer:
+                raise GuestError(f"QEMU refuses {command}: {answer['error'].get('desc')}")
+            self._on_event(answer)
+
+    def poll_events(self) -> None:
+        """Report the events that have arrived, without waiting."""
+        with contextlib.suppress(GuestError):  # The next command finds that QEMU has ended.
+            self.service()
+        while self._received:
+            self._on_event(self._received.popleft())
+
+    def _receive(self, deadline: float) -> Message:
+        while not self._received:
+            poll = select.poll()
+            poll.register(self, select.POLLIN | select.POLLOUT * self.wants_write)
+            if not poll.poll(max(0, (deadline - time.monotonic()) * 1000)):
+                raise GuestTimeout("QEMU does not answer")
+            try:
+                self.service()
+            except GuestError:
+                if not self._received:
+                    raise
+        return self._received.popleft()
 
 
 def require_monitor(path: Path) -> None:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from potash.vm.errors import GuestError
-from potash.vm.qmp import Message, Monitor, event_time
+from potash.vm.qmp import Message, Monitor, connected, event_time
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ class Standstill:
             return
         self._forget()
         try:
-            self._monitor = Monitor(self._path, self._receive)
+            self._monitor = Monitor(connected(self._path), self._receive)
         except OSError as error:
             log.warning(
                 "the guest will not stand still: no QEMU listens at %s (%s)",

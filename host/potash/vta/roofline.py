@@ -55,7 +55,8 @@ def draw(title: str, points: Sequence[Point], config: Config, parameters: Parame
     roof: dict[str, str | float] = {"stroke": "#333333", "stroke_width": 2}
     picture.line(axes.at(low, low * channel), axes.at(ridge, peak), **roof)
     picture.line(axes.at(ridge, peak), axes.at(high, peak), **roof)
-    for name, of_layer in _by_layer(points).items():
+    for name in dict.fromkeys(one.name for one in points):
+        of_layer = [one for one in points if one.name == name]
         places = [axes.at(one.time.intensity, one.throughput) for one in of_layer]
         for start, end in itertools.pairwise(places):
             picture.line(start, end, stroke="#888888", stroke_width=1.5)
@@ -84,10 +85,3 @@ def _axes(points: Sequence[Point], peak: float, channel: float) -> Axes:
     floor = 2.0 ** math.floor(math.log2(min(*up, low * channel)))
     ceiling = 2.0 ** math.ceil(math.log2(max(up)) + 0.2)
     return Axes(LEFT, TOP, RIGHT, BOTTOM, Powers(low, high), Powers(floor, ceiling))
-
-
-def _by_layer(points: Sequence[Point]) -> dict[str, list[Point]]:
-    found: dict[str, list[Point]] = {}
-    for one in points:
-        found.setdefault(one.name, []).append(one)
-    return found

@@ -1,23 +1,24 @@
-"""Streams of the firmware's schedules, with what has to come out of them: the convolutions of
-ResNet-18, a product of matrices and an addition.
+"""Streams to measure the tensor accelerator with, and what has to come out of them by NumPy.
 
-What is done to the sums of products is a shift, and ReLU.
+They are the firmware's schedules of ResNet-18's convolutions, of a product of matrices and of an
+addition, and one stream without any order. Sums of products are shifted, and ReLU follows.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from potash.models.resnet import LAYERS as CONVOLUTION_SHAPES
-from potash.vta.streams import Stream, put, recorded
 from potash_device.vta.config import Config, MemoryId
 from potash_device.vta.core import Core
-from potash_device.vta.isa import Alu, AluOpcode, Gemm, encode_stream
+from potash_device.vta.isa import Alu, AluOpcode, Gemm, MicroOp, Stage, encode_stream
 from potash_device.vta.stream import decode_stream
 from potash_device.vta.timing.parameters import PYNQ, Parameters
-from potash_firmware.vta_runtime import Runtime
+from potash_firmware.vta_runtime import Buffer, GemmKernel, Loop, Runtime
 from potash_firmware.vta_runtime.schedules import (
     Conv2d,
     Convolution,
@@ -33,6 +34,8 @@ from potash_firmware.vta_runtime.schedules import (
 
 SHIFT = 5
 STEPS = (Step(AluOpcode.SHR, SHIFT), Step(AluOpcode.MAX, 0), Step(AluOpcode.MIN, 127))
+INP, WGT, BLOCK = 2048, 1024, 16
+"""Elements on the chip, and values of one."""
 TILES: Mapping[str, Tile] = {
     "C2": Tile(rows=14, columns=56, out_blocks=1, in_blocks=1, taps=(3, 3)),
     "C6": Tile(rows=14, columns=28, out_blocks=2, in_blocks=1, taps=(3, 3)),
@@ -41,6 +44,31 @@ TILES: Mapping[str, Tile] = {
 }
 """Tiles of the paper's kind, by its names of layers: two virtual threads have a half of every
 buffer each, so that one loads while the other computes."""
+
+
+class Stream(NamedTuple):
+    """A stream as bytes, the DRAM that it runs on, and what has to lie where in it afterwards."""
+
+    code: bytes
+    image: bytes
+    products: int
+    """Multiplications and additions in pairs: half the operations."""
+    output: slice
+    expected: bytes
+
+
+def recorded(runtime: Runtime, output: Buffer, expected: bytes, products: int) -> Stream:
+    """The stream in a runtime, which leaves `expected` in `output`."""
+    code, start = runtime.take(), output.physical - runtime.core.base
+    place = slice(start, start + len(expected))
+    return Stream(code, bytes(runtime.core.dram), products, place, expected)
+
+
+def put(runtime: Runtime, values: NDArray[Any]) -> Buffer:
+    """Values in DRAM, in the order of their axes."""
+    buffer = runtime.alloc(values.nbytes)
+    buffer.view[:] = np.ascontiguousarray(values).tobytes()
+    return buffer
 
 
 def tiled(shape: Conv2d, config: Config, tile: Tile) -> Convolution:
@@ -94,6 +122,32 @@ def addition(count: int = 200_000) -> Stream:
     made.emit(runtime, tensors, output)
     sums = ((left.astype(np.int64) + right) * factor >> shift) + zero
     return recorded(runtime, output, np.clip(sums, -128, 127).astype(np.int8).tobytes(), 0)
+
+
+def irregular(turns: int = 64) -> Stream:
+    """Micro-ops without any order, again and again: nothing to make tiles of."""
+    random = np.random.default_rng(turns)
+    inputs = random.integers(-8, 8, (INP, BLOCK), np.int8)
+    weights = random.integers(-8, 8, (WGT, BLOCK, BLOCK), np.int8)
+    places = random.integers(0, (256, INP, WGT), (1024, 3))
+    vta = Runtime(Core.create(Config.default(), 32 << 20))
+    vta.load_2d(put(vta, inputs), MemoryId.INP, sram=0, offset=0, x_size=INP)
+    vta.load_2d(put(vta, weights), MemoryId.WGT, sram=0, offset=0, x_size=WGT)
+    output = vta.alloc(256 * BLOCK)
+    vta.dep_push(Stage.LOAD, Stage.COMPUTE)
+    vta.dep_pop(Stage.LOAD, Stage.COMPUTE)
+    vta.push_gemm(GemmKernel((MicroOp(0),), (Loop(256, dst=1),), reset=True))
+    micro_ops = tuple(MicroOp(*map(int, place)) for place in places)
+    for _ in range(turns):
+        vta.push_gemm(GemmKernel(micro_ops))
+    vta.dep_push(Stage.COMPUTE, Stage.STORE)
+    vta.dep_pop(Stage.COMPUTE, Stage.STORE)
+    vta.store_2d(output, sram=0, offset=0, x_size=256)
+    sums = np.zeros((256, BLOCK), np.int64)
+    for dst, src, wgt in places:
+        sums[dst] += weights[wgt].astype(np.int64) @ inputs[src]
+    expected = (sums * turns).astype(np.int8)
+    return recorded(vta, output, expected.tobytes(), turns * len(places) * BLOCK * BLOCK)
 
 
 def _expected(
