@@ -215,7 +215,7 @@ def test_all_that_is_imported_to_make_a_thing_is_in_its_name(store: Store, impor
     code = f"""if True:
         import sys, {imported}
         ours = ("potash_device.", "potash_firmware.")
-        others = ("potash_device.trace", "potash_device.cache", "potash_firmware.extensions")
+        others = ("potash_device.trace", "potash_device.cache", "potash_firmware.extension")
         for name, module in sys.modules.items():
             if name.startswith(ours) and not name.startswith(others):
                 print(module.__file__)
