@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from potash.timing.steady import Window
+    from potash.timing.traces import Trace
     from potash_device.timing.drive import Drive
 
 MICRO = 1000
@@ -127,43 +128,61 @@ def precondition(
 
 @drive.command()
 @click.argument("trace", type=FILE)
+@click.option(
+    "--faster",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    help="Divide the times of the trace.",
+)
 @drive_options
 @json_option(reports.DriveSimulated)
 def simulate(
-    trace: Path, name: str, named: tuple[str, ...], fill: int, overwrite: float, seed: int
+    trace: Path,
+    faster: float,
+    name: str,
+    named: tuple[str, ...],
+    fill: int,
+    overwrite: float,
+    seed: int,
 ) -> None:
     """Show the latencies of a block trace on a modelled drive.
 
-    TRACE has a request on each line, in the format of MSR Cambridge (CSV) or FIU; it may be
-    compressed (.gz). Requests arrive at the trace's times.
+    TRACE is a trace of blktrace (binary, or the text of blkparse), an iolog of fio, or one of the
+    collections of MSR Cambridge, FIU, Alibaba or Tencent; it may be compressed (.gz). Requests
+    arrive at the trace's times.
     """
-    from potash import timing
+    from potash.timing import traces
 
     with modelling(), ticking("modelling the drive"):
         drive, _ = prepared(name, named, fill, overwrite, seed)
-        requests = timing.read_trace(trace, drive.profile)
+        read = traces.load(trace, drive.profile.logical_pages, faster)
+        requests = read.requests
         # Compiling is not counted.
         drive.run(requests[:0])
         start = time.perf_counter()
         completions = drive.run(requests)
         seconds = time.perf_counter() - start
-    report = _report(name, drive, requests, completions)
+    report = _report(name, drive, read, completions)
     rate = len(requests) / max(seconds, 1e-9)
     say(report, [*_lines(report), f"simulated in {seconds:.2f} s, {rate:,.0f} requests a second"])
 
 
 def _report(
-    name: str, drive: Drive, requests: NDArray[np.void], completions: NDArray[np.int64]
+    name: str, drive: Drive, trace: Trace, completions: NDArray[np.int64]
 ) -> reports.DriveSimulated:
     from potash import timing
 
+    requests = trace.requests
     served = completions != timing.WORN
     latencies = completions - requests["time"]
     duration = int(completions.max()) if served.any() else 0
     found, counters, profile = drive.report, drive.counters, drive.profile
     return reports.DriveSimulated(
         profile=name,
+        form=trace.form,
         requests=len(requests),
+        folded=trace.folded,
+        split=trace.split,
         refused=int((~served).sum()),
         modelled_seconds=duration / GIGA,
         latencies=[

@@ -81,7 +81,12 @@ class DriveSimulated(NamedTuple):
     """The result of a trace on a modelled drive."""
 
     profile: Annotated[str, "Name or file of the drive's profile."]
-    requests: Annotated[Positive, "Number of requests of the trace."]
+    form: Annotated[str, "Format of the trace."]
+    requests: Annotated[Positive, "Number of requests of the drive."]
+    folded: Annotated[
+        Count, "Number of requests beyond the drive's end, which begin again at its start."
+    ]
+    split: Annotated[Count, "Number of requests across the drive's end, which are two."]
     refused: Annotated[Count, "Number of writes that were refused because the drive was worn out."]
     modelled_seconds: Annotated[
         Amount, "Modelled seconds from the first arrival to the last completion."
