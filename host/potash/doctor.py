@@ -273,7 +273,7 @@ def extensions() -> list[Finding]:
 
 
 def _separately(script: str, *arguments: str) -> tuple[bool, str]:
-    """Whether a script works in a process of its own, and the last line of what it says."""
+    """True if a script works in a process of its own; and the last line of its output."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", script, *arguments],
