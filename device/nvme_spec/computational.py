@@ -42,7 +42,7 @@ class ComputeNamespace(Structure):
 
     SIZE = 4096
     maxact = u16(0)
-    """Programs that can be activated at once."""
+    """Maximum number of active programs."""
     maxmemrs = u16(2)
     """Memory range sets."""
     mrsg = u16(4)

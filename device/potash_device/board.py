@@ -63,7 +63,7 @@ class SavedBoard:
     dma: bool
     """Transfers are allowed, but for Bus Master Enable."""
     pending: tuple[int, ...]
-    """Vectors that the host may not have heard of."""
+    """Vectors whose interrupts the host may not have received."""
 
 
 class Board:
@@ -230,7 +230,7 @@ class Board:
             self._renew_bars()
         except OSError as error:  # of now, perhaps: the next host has to come again
             log.error("the memory of BARs cannot be replaced: %s", error)
-        with suppress(OSError):  # the next host is told, when it resets the device
+        with suppress(OSError):  # the next host gets the error when it resets the device
             self._reset(as_they_were=True)
         self.dma.connect(None)
         self.interrupts.disconnect()

@@ -44,7 +44,7 @@ class Trace:
         """The newest notes, for telemetry."""
 
     def span(self, point: str, **known: object) -> AbstractContextManager[object]:
-        """Something that lasts as long as the block: told at its end, with when it `began`."""
+        """A span that lasts as long as the block: recorded at its end, with the time it `began`."""
         return _NOTHING if self.sink is None else _Span(self.sink, point, known)
 
 

@@ -221,7 +221,7 @@ class Channel:
         return dma_client.readable((self._connected().fileno(), *twin, *others), deadline)
 
     def _answer_ready(self, ready: set[int]) -> None:
-        """Answer a command at a socket that is readable; at ours nothing else may come."""
+        """Answer a command at a socket that is readable; at the own one nothing else may come."""
         if self.twin is None or self.twin.fileno() not in ready:
             deadline = time.monotonic() + self._timeout
             header, payload, _ = self._receive_message(protocol.Command.DMA_READ, deadline)

@@ -130,7 +130,7 @@ class Connection:
         Raises ProtocolError for what cannot be the beginning of a message, after which the stream
         has no meaning any more, and Disconnected.
         """
-        # Every register access passes here: the header is taken apart in place, not as a Header.
+        # Every register access passes here: the header is parsed in place, not as a Header.
         while True:
             start = self._start
             available = self._end - start

@@ -41,7 +41,7 @@ def close_all(fds: Iterable[int]) -> None:
 
 
 def close_socket(sock: socket.socket) -> None:
-    """Close a UNIX socket, of which the other end notices at once."""
+    """Close a UNIX socket, which the other end notices immediately."""
     with suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
     # Nothing can come any more now. A descriptor comes with a byte at least.

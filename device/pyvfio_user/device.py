@@ -89,7 +89,7 @@ class Pending:
                 self._listener(error)
 
     def then(self, listener: Callable[[int], None]) -> None:
-        """Have `listener` called with the errno (0 for success), at once if it is known."""
+        """Have `listener` called with the errno (0 for success), immediately if it is known."""
         self._listener = listener
         if self._outcome is not None:
             listener(self._outcome)
@@ -138,7 +138,7 @@ class Device(Protocol):
         """The `count` bytes, at least one, at `offset`; they lie inside a readable region."""
 
     def region_write(self, region: int, offset: int, data: bytes) -> None:
-        """Take `data`, at least one byte, at `offset`; it lies inside a writable region."""
+        """Write `data`, at least one byte, at `offset`; it is inside a writable region."""
 
     def reset(self) -> Pending | None:
         """Reset the device, as DEVICE_RESET asks; memory and interrupt lines stay."""

@@ -1,7 +1,7 @@
 """The payloads of vfio-user's messages, one type for each, with the form the specification gives
 it.
 
-`decode` takes the bytes behind a header apart and raises `ProtocolError` where they cannot be what
+`decode` parses the bytes behind a header and raises `ProtocolError` where they cannot be what
 the command wants; `encode` puts them together. Each is a request, a reply, or both.
 
 Source: `docs/interop/vfio-user.rst` in QEMU's sources, section "Protocol Specification".

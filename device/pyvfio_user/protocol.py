@@ -174,7 +174,7 @@ class Structure(Packed, error=ProtocolError):
 
 
 HEADER = struct.Struct("<HHIII")
-"""A `Header`, which every register access has, taken apart without one."""
+"""Parses a header without a `Header`, as every register access has one."""
 
 
 class Header(Structure):

@@ -56,8 +56,8 @@ def _silent(reason: str) -> None:
 class Server:
     """Serves `device` at the socket `path`, once entered as a context manager.
 
-    `on_disconnect` is told, in one sentence, why each client's connection ended; `on_refuse` why
-    one was not served at all. A client can map `max_dma_maps` windows of its memory at a time. With
+    `on_disconnect` is called with a sentence about why each client's connection ended;
+    `on_refuse`, why one was not served at all. A client can map `max_dma_maps` windows of its memory at a time. With
     `trust_memory`, its memory need not be sealed, and may be in huge pages: a client that makes a
     file smaller ends this process with SIGBUS.
     """
@@ -84,7 +84,7 @@ class Server:
         self._session: Session | None = None
         self._messages: DmaMessages | None = None
         self._kept: deque[Message] = deque()
-        """Commands that came in the middle of a transfer, with descriptors that are ours."""
+        """Commands that came in the middle of a transfer, with descriptors that this side owns."""
         self._handling = False
         self._limit: float | None = None
         """Time at which the connection ends unless the client has negotiated; None for no limit."""

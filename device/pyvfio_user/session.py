@@ -360,7 +360,7 @@ class Session:
         return payloads.REGION_ACCESS.pack(offset, region, count) + data
 
     def _region_write(self, message: Message) -> bytes:
-        # Doorbells: the payload is taken apart here, which spares two tuples of 0.3 µs each.
+        # Doorbells: the payload is parsed here, which spares two tuples of 0.3 µs each.
         payload = message.payload
         if len(payload) < payloads.REGION_ACCESS.size:
             raise protocol.ProtocolError(f"a region access cannot be {len(payload)} bytes long")

@@ -14,7 +14,7 @@ LONGEST_RESTART_DELAY = 5.0
 """Seconds before an APU that died is started again; doubled while it dies at once."""
 
 REAP_INTERVAL = 0.01
-"""Seconds between two looks at a process that was killed and is not gone yet."""
+"""Seconds between polls of a process that was killed and has not exited yet."""
 
 STEADY_AFTER = 10.0
 """Seconds after which an APU counts as started for good."""

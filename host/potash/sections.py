@@ -59,7 +59,7 @@ LARGEST_MEMORY = 1 << 40
 """Bytes of a memory namespace, which are this machine's memory once they are written."""
 MOST_COMPUTE_NAMESPACES = 16
 LEAST_GUEST = 320 * MEBI
-"""Bytes; the guest's file system is in its memory, and lies there twice while it is unpacked."""
+"""Bytes; the guest's file system is in its memory, and twice while it is unpacked."""
 MOST_CPUS = 64
 MODELLED = "modelled"
 TIME_MODES = ("fast", MODELLED)

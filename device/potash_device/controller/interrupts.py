@@ -44,7 +44,7 @@ class InterruptLines:
         self._choose()
 
     def disconnect(self) -> None:
-        """The host is gone, and what it had not heard with it."""
+        """Drop interrupts that were not sent, as the host is gone."""
         self.clear()
         self.connect(_nobody)
 
@@ -97,7 +97,7 @@ class InterruptLines:
         self._sent.clear()
 
     def save(self) -> tuple[int, ...]:
-        """The vectors that the host may not have heard of."""
+        """The vectors whose interrupts the host may not have received."""
         return tuple(sorted(self._pending | self._sent))
 
     def hold(self, vectors: Iterable[int]) -> None:
@@ -118,7 +118,7 @@ class InterruptLines:
 
 @dataclass(slots=True)
 class _Held:
-    """Completions of one vector that the host has not been told of."""
+    """Completions of one vector that the host has not been interrupted for."""
 
     count: int
     until: float
@@ -149,7 +149,7 @@ class Coalescing:
         self._exempt = exempt
 
     def announce(self, vector: int, count: int = 1, *, urgent: bool = False) -> None:
-        """`count` completions were posted of which `vector` is to tell; at once if `urgent`."""
+        """Interrupt for `count` posted completions of `vector`; immediately if `urgent`."""
         if self._threshold == 1 or urgent or vector in self._exempt:
             self.due.add(vector)
             return

@@ -255,7 +255,7 @@ class Drive:
     def _change(
         self, shapes: Mapping[int, NamespaceShape], *, remove: Collection[int] = ()
     ) -> None:
-        capacity = self.capacity  # also of a drive that was never told: it must not shrink
+        capacity = self.capacity  # also if none was ever set: the drive must not shrink
         memory_capacity = self.memory_capacity or None
         if self._paths is not None:
             listed = Listed(dict(shapes), capacity, tuple(remove), memory_capacity)

@@ -80,7 +80,7 @@ FORMATS = (
     BlockFormat(4096, 64, guard=32, storage_tag=32),
     BlockFormat(4096, 8, storage_tag=16),
 )
-"""The formats of blocks, by their index. A host that was told of one may have kept its index, so
+"""The formats of blocks, by their index. A host may have stored the index of one, so
 new ones go to the end."""
 
 

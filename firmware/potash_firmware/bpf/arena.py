@@ -32,7 +32,7 @@ FRAME_SIZE = 4096
 """Stack bytes that each active function has unless the configuration says otherwise."""
 
 MAX_CALL_DEPTH = 8
-"""Functions that can be active at once, the entry included."""
+"""Maximum depth of calls, including the entry function."""
 
 
 def page_aligned(size: int) -> int:

@@ -82,7 +82,7 @@ class Fixup(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """A program with everything settled but where its data lies; `entry` counts instructions.
+    """A program in which only the addresses of its data are open; `entry` counts instructions.
 
     Nothing that runs depends on `debug`.
     """
@@ -97,7 +97,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Image:
-    """A program as it lies in memory under one layout."""
+    """A program in memory with one layout."""
 
     code: bytes
     data: bytes
@@ -143,7 +143,7 @@ _PLACES: Mapping[int, tuple[int, ...]] = {
 
 
 def _get(piece: bytearray, offset: int, kind: int) -> int:
-    """The addend that lies in the relocated place."""
+    """The addend that is stored in the relocated place."""
     return int.from_bytes(
         b"".join(piece[offset + at : offset + at + 4] for at in _PLACES[kind]), "little"
     )

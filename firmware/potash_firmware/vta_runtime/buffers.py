@@ -123,7 +123,7 @@ class Heap:
         return Buffer(self, self._base + offset, size, view)
 
     def release(self, buffer: Buffer) -> None:
-        """Take a buffer back, at once or when the heap is held no longer."""
+        """Free a buffer, immediately or when the heap is no longer locked."""
         if self.held:
             self._released.append(buffer)
         else:

@@ -62,7 +62,7 @@ def _unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
 
 
 def _drop_unwritten() -> None:
-    """Forget output that cannot be written, of which the user has been told.
+    """Forget output that cannot be written, which was reported to the user.
 
     Python would try it again at its end, and exit with 120 and a message of its own.
     """

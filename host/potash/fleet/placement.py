@@ -18,7 +18,7 @@ from potash.fleet.drives import Drive
 from potash.sdk.errors import PotashError
 
 INTERVAL = 0.5
-"""Seconds between two looks at which workers there are."""
+"""Seconds between two polls for the cluster's workers."""
 ROUNDS = 10
 """Looks after which the workers are asked what they serve: a drive may have been ended by whoever
 had it served."""

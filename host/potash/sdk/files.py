@@ -22,7 +22,7 @@ from potash.sdk.errors import DeviceGone, InvalidRequest, PotashError
 from potash.sdk.extents import Volume, extents_of, ranges_of, require_usable, volume_of
 
 PIECE = 1 << 20
-"""Bytes of zeroes that are written at once."""
+"""Bytes of zeroes in one write."""
 
 
 class FileInPlace:

@@ -76,7 +76,7 @@ class Transport(Protocol):
 
     @property
     def queue_depth(self) -> int:
-        """Commands that can be in flight at once."""
+        """Maximum number of commands in flight."""
 
     @property
     def nsid(self) -> int | None:

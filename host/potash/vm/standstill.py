@@ -147,7 +147,7 @@ class Standstill:
     # Requests of the device.
 
     def hold(self, holder: object) -> None:
-        """Request a stop, and return at once. Has no effect if `holder` holds the guest already."""
+        """Request a stop, without waiting. Has no effect if `holder` holds the guest already."""
         self._holders.add(holder)
         self._proceed()
 

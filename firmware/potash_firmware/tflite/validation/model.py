@@ -91,7 +91,7 @@ class _Budget:
         return range(count)
 
     def read(self, count: int, what: str) -> None:
-        """Read `count` bytes at once."""
+        """Take `count` bytes from the budget. Raises ModelError."""
         self.bytes -= count
         if self.bytes < 0:
             raise ModelError(f"the model has too long {what}")

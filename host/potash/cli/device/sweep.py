@@ -178,7 +178,7 @@ def _summary(points: Sequence[Point]) -> list[str]:
 
 
 def draw(tried: Sequence[Point], against: Sequence[str]) -> bytes:
-    """The picture as SVG; the first of `against` is what lies across. A front's points are filled
+    """The picture as SVG; the first of `against` is horizontal. A front's points are filled
     and joined, and each says under the mouse what it is."""
     across = against[0]
     feasible = [point for point in tried if point.feasible]
