@@ -56,10 +56,10 @@ def _silent(reason: str) -> None:
 class Server:
     """Serves `device` at the socket `path`, once entered as a context manager.
 
-    `on_disconnect` is called with a sentence about why each client's connection ended;
-    `on_refuse`, why one was not served at all. A client can map `max_dma_maps` windows of its memory at a time. With
-    `trust_memory`, its memory need not be sealed, and may be in huge pages: a client that makes a
-    file smaller ends this process with SIGBUS.
+    `on_disconnect` is called with a sentence about why each client's connection ended; `on_refuse`,
+    why one was not served at all. A client can map `max_dma_maps` windows of its memory at a time.
+    With `trust_memory`, its memory need not be sealed, and may be in huge pages: a client that
+    makes a file smaller ends this process with SIGBUS.
     """
 
     def __init__(
