@@ -7,6 +7,7 @@ FILES = {
         "admin_verbs",
         "docs_in_a_guest",
         "drive",
+        "extensions",
         "faults",
         "io_verbs",
         "log_verbs",

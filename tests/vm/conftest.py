@@ -16,6 +16,7 @@ from potash.vm.drive import serving
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
 from support.booted import booted
+from support.extended import GUEST, written
 from support.shared_guests import SHARED_GUESTS
 from support.vm import WAITING, PotashGuest, fork_commands
 
@@ -36,9 +37,13 @@ def guest(images: GuestImages) -> Iterator[Guest]:
 
 
 @pytest.fixture(scope="session")
-def shared_guest(images: GuestImages) -> Iterator[Guest]:
-    """A guest with a drive of 64 MiB, and commands that are forked."""
-    with serving("--size", "64M", "--allow-faults") as socket, Guest(images, socket) as guest:
+def shared_guest(images: GuestImages, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
+    """A guest with a drive of 64 MiB, which has an extension, and commands that are forked."""
+    extend = ("--extend", written(tmp_path_factory.mktemp("extension"), GUEST))
+    with (
+        serving("--size", "64M", "--allow-faults", *extend) as socket,
+        Guest(images, socket) as guest,
+    ):
         fork_commands(guest, "acc", "fault", "fw", "run")
         yield guest
 
