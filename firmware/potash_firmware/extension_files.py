@@ -74,11 +74,14 @@ def load(sources: Iterable[str]) -> Extensions:
     try:
         for source in sources:
             made.sources = (*made.sources, source)
+            if is_file(source) and not Path(source).is_file():
+                raise ExtensionError(f"there is no file {source}")
             try:
                 limited(IMPORT_LIMIT, _import, source)
             except BaseException as error:  # noqa: BLE001 - it is a user's code
                 file = str(Path(source).absolute()) if is_file(source) else ""
-                raise ExtensionError(f"the extension {source}: {why(error, file)}") from None
+                what = "" if file else f"the extension {source}: "
+                raise ExtensionError(what + why(error, file)) from None
     finally:
         extensions.loading = before
     if made.operators:
@@ -108,8 +111,6 @@ def _import(source: str) -> None:
             point.load()
         return
     path = Path(source).absolute()
-    if not path.is_file():
-        raise ExtensionError("there is no such file")
     loader = SourceFileLoader(f"potash_extension_{next(_numbers)}_{path.stem}", str(path))
     spec = spec_from_loader(loader.name, loader)
     assert spec is not None

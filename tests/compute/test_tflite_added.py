@@ -202,7 +202,7 @@ def test_an_operator_of_an_extension_runs_on_the_vta(
 ) -> None:
     (code,) = blocks("adding/operator.md", "python")
     file = tmp_path / "mine.py"
-    file.write_text(f"{code}\nfrom potash.extend import operator\noperator('ABS')(lower)\n")
+    file.write_text(code + "\n")
     monkeypatch.setattr(extensions, "programs", extension_files.load([str(file)]))
     before = list(partition_cache.added_sources())
     assert before == ["ABS", digest_of_sources(file).hex()]

@@ -115,21 +115,13 @@ def test_an_alu_opcode_in_compiled_code(tmp_path: Path, monkeypatch: pytest.Monk
     assert said.splitlines()[-1] == str([value ^ 5 for value in range(16)])
 
 
-def test_an_nvme_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = "adding/nvme-command.md"
-    handler, attempt = blocks(page, "python")
-    place = "firmware/potash_firmware/rpu/command_sets/checksum.py"
-    assert f"`{place}`" in (ROOT / "docs" / page).read_text()
+def test_an_nvme_command(tmp_path: Path) -> None:
+    extension, attempt = blocks("adding/nvme-command.md", "python")
+    (tmp_path / "checksum.py").write_text(extension + "\n")
     socket = tmp_path / "s"
-    with changed(page, tmp_path, monkeypatch) as environ:
-        (tmp_path / place).write_text(handler + "\n")
-        with device_process(socket, "--size", "16M"):
-            said = run(attempt.replace(SOCKET, str(socket)), environ, tmp_path)
-        assert said == "True\n"
-        listed = supported(environ, tmp_path)
-    # One row for each command set that has it: NVM, and zoned namespaces.
-    row, *_ = (line for line in listed.splitlines() if line.startswith("| A0h |"))
-    assert "Block Checksum" in row and "| yes | one active namespace |" in row
+    with device_process(socket, "--size", "16M", "--extend", str(tmp_path / "checksum.py")):
+        said = run(attempt.replace(SOCKET, str(socket)), environment(), tmp_path)
+    assert said == "True\n"
 
 
 def supported(environ: Mapping[str, str], folder: Path) -> str:
@@ -170,31 +162,20 @@ def test_a_feature(
         assert row in supported(environ, tmp_path)
 
 
-def install(page: str, folder: Path) -> None:
-    """What pip makes of the page's package: its module, and what its metadata say."""
-    (description,), module = blocks(page, "toml"), blocks(page, "python")[0]
-    project = tomllib.loads(description)
-    name = project["project"]["name"]
-    (module_name,) = project["tool"]["setuptools"]["py-modules"]
-    (folder / f"{module_name}.py").write_text(module + "\n")
-    metadata = folder / f"{name.replace('-', '_')}-{project['project']['version']}.dist-info"
+def install(folder: Path, module: str, name: str, points: str) -> None:
+    """What pip makes of a package of one module: that, and what its metadata say."""
+    folder.mkdir()
+    (folder / "popcount.py").write_text(module)
+    metadata = folder / f"{name.replace('-', '_')}-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    points = [
-        f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in entries.items())
-        for group, entries in project["project"]["entry-points"].items()
-    ]
-    (metadata / "entry_points.txt").write_text("\n".join(points))
+    (metadata / "entry_points.txt").write_text(points)
 
 
-@pytest.fixture
-def helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The environment of a Python that has the page's package."""
-    packages = tmp_path / "packages"
-    packages.mkdir()
-    install("adding/helper.md", packages)
+def with_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The environment of a Python that has the packages of a folder."""
     environ = environment()
-    environ["PYTHONPATH"] += os.pathsep + str(packages)
+    environ["PYTHONPATH"] += os.pathsep + str(folder)
     monkeypatch.setenv("PYTHONPATH", environ["PYTHONPATH"])
     return environ
 
@@ -213,26 +194,40 @@ def shell(code: str, environ: Mapping[str, str], cwd: Path) -> str:
     return done.stdout
 
 
-def test_a_helper_of_another_package(tmp_path: Path, helper: dict[str, str]) -> None:
+@pytest.mark.parametrize("installed", [False, True])
+def test_a_helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool) -> None:
     if compiler() is None:
         pytest.skip(NO_COMPILER)
-    (program,) = blocks("adding/helper.md", "c")
-    attempt, on_drive = blocks("adding/helper.md", "sh")
+    page = "adding/helper.md"
+    (module,), (program,), (toml,) = (blocks(page, kind) for kind in ("python", "c", "toml"))
+    attempt, on_drive = blocks(page, "sh")
     (tmp_path / "bits.c").write_text(program + "\n")
-    assert shell(attempt, helper, tmp_path).splitlines()[-1].split() == ["12"]
-    assert "prints 12" in (ROOT / "docs" / "adding" / "helper.md").read_text()
-    listed = shell("potash bpf helpers", helper, tmp_path).splitlines()
-    assert listed[-1].split() == ["40", "popcount", "potash-popcount"]
-    named = shell("potash bpf disasm bits.o", helper, tmp_path)
-    assert "call popcount" in named
+    source, environ = "popcount.py", environment()
+    if installed:
+        project = tomllib.loads(toml)["project"]
+        points = f"[potash.extensions]\npopcount = {project['entry-points']['potash.extensions']['popcount']}"
+        install(tmp_path / "packages", module + "\n", project["name"], points)
+        source, environ = "popcount", with_package(tmp_path / "packages", monkeypatch)
+    else:
+        (tmp_path / source).write_text(module + "\n")
+    attempt = attempt.replace("popcount.py", source)
+    assert shell(attempt, environ, tmp_path).splitlines()[-1].split() == ["12"]
+    assert "prints 12" in (ROOT / "docs" / page).read_text()
+    listed = shell(f"potash bpf --extend {source} helpers", environ, tmp_path).splitlines()
+    assert listed[-1].split()[:2] == ["40", "popcount"]
     socket = tmp_path / "s"
-    with device_process(socket, "--size", "16M"):
-        said = shell(on_drive.replace(SOCKET, str(socket)), helper, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with device_process(socket, "--size", "16M", "--extend", source):
+        said = shell(on_drive.replace(SOCKET, str(socket)), environ, tmp_path)
     assert said.split() == ["12"]
 
 
-def test_a_helper_that_is_broken_harms_nobody_else(tmp_path: Path, helper: dict[str, str]) -> None:
-    (tmp_path / "packages" / "potash_popcount.py").write_text("raise RuntimeError('not today')\n")
+def test_a_helper_that_is_broken_harms_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = "[potash.helpers]\npopcount = popcount:POPCOUNT\n"
+    install(tmp_path / "packages", "raise RuntimeError('not today')\n", "potash-popcount", points)
+    helper = with_package(tmp_path / "packages", monkeypatch)
     command = [sys.executable, "-m", "potash.cli.main", "bpf", "helpers", "--json"]
     done = subprocess.run(
         command, env=helper, capture_output=True, text=True, timeout=LIMIT, check=False

@@ -12,7 +12,7 @@ import click
 from csd_spec.reporting import Count, Form
 from csd_spec.text import plain_lines
 from potash.cli.device import reports
-from potash.cli.device.extending import extend_option
+from potash.cli.device.extending import extend_option, use
 from potash.cli.drive import common
 from potash.files import STREAM
 from potash.programs.debugger import Debugger
@@ -70,8 +70,9 @@ class Disassembly(NamedTuple):
 
 @click.group()
 @extend_option
-def bpf() -> None:
+def bpf(sources: tuple[str, ...]) -> None:
     """Disassemble, run and debug programs without a drive."""
+    use(sources)
 
 
 @bpf.command()

@@ -5,12 +5,14 @@ from pathlib import Path
 import click
 
 from potash.cli.device import reports
+from potash.cli.device.extending import extend_option, use
 from potash.cli.drive.common import FILE, json_option, say
 from potash.programs.compiler import CPUS, VARIABLE, ZIGLANG, build_program
 from potash_firmware.bpf.isa import INSTRUCTION_SIZE
 
 
 @click.command()
+@extend_option
 @click.argument("source", type=FILE)
 @click.option(
     "-o",
@@ -38,6 +40,7 @@ from potash_firmware.bpf.isa import INSTRUCTION_SIZE
 )
 @json_option(reports.Built)
 def build(
+    sources: tuple[str, ...],
     source: Path,
     output: Path | None,
     includes: tuple[Path, ...],
@@ -51,6 +54,7 @@ def build(
     ziglang. For C features that BPF does not support, the error suggests an alternative. The
     object file is checked by the drive's own linker and verifier.
     """
+    use(sources)
     target = source.with_suffix(".o") if output is None else output
     if target.resolve() == source.resolve():
         raise click.UsageError(f"the object file would replace {source}; name it with -o")

@@ -16,16 +16,16 @@ def loaded(sources: Sequence[str]) -> extensions.Extensions | None:
         raise PotashError(str(error)) from None
 
 
-def _use(_context: click.Context, _parameter: click.Parameter, sources: Sequence[str]) -> None:
+def use(sources: Sequence[str]) -> None:
+    """Have the helpers and operators of extensions in this process. Raises PotashError."""
     extensions.programs = loaded(sources) or extensions.programs
 
 
 extend_option = click.option(
     "--extend",
+    "sources",
     multiple=True,
     metavar="FILE",
-    expose_value=False,
-    callback=_use,
     help="Python file, or installed extension, whose helpers and operators there are (--extend of "
     "potash serve); may be repeated.",
 )

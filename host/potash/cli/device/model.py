@@ -9,7 +9,7 @@ import click
 
 from csd_spec.reporting import INLINE, OPTIONAL, Amount, Count, Form
 from potash.cli.device import vta_options
-from potash.cli.device.extending import extend_option
+from potash.cli.device.extending import extend_option, use
 from potash.cli.device.model_files import isolated_on, read_model
 from potash.cli.device.vta_clock import clock_options, node_numbers, node_table, parameters_of
 from potash.cli.drive.common import json_option, output_option, say
@@ -132,8 +132,9 @@ _SEED = click.IntRange(0, (1 << 64) - 1)
 
 @click.group()
 @extend_option
-def model() -> None:
+def model(sources: tuple[str, ...]) -> None:
     """Create, inspect and run models without a drive."""
+    use(sources)
 
 
 @model.command("list")
