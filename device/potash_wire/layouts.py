@@ -108,7 +108,7 @@ class Layout:
         """The first byte of the record whose fields are added, and the one after its last byte."""
         if prefix:
             self._add(0, f"{len(prefix)}s", repr(prefix))
-        made = self._field(kind, "m") if Stored in _marks(kind)[1] else self._record(kind, "m")
+        made = self._field(kind, "m") if Stored in marks_of(kind)[1] else self._record(kind, "m")
         if total:
             self._add(total.offset, total.code, "size + len(t)" if self._tails else "size")
         items = sorted(self._items)
@@ -175,7 +175,7 @@ class Layout:
         if get_origin(kind) is tuple:
             hints = enumerate(get_args(kind))
             return f"({''.join(self._field(hint, f'{path}[{i}]') + ', ' for i, hint in hints)})"
-        start, found = self._start, _hints(kind)
+        start, found = self._start, hints_of(kind)
         values = {name: self._field(found[name], f"{path}.{name}") for name in kind.__match_args__}
         if record := getattr(kind, "RECORD", None):
             self._end = max(self._end, start + record.least_size)
@@ -196,7 +196,7 @@ class Layout:
 
     def _field(self, hint: Any, path: str) -> str:
         """Add a field; the expression of its value, empty where it is not stored."""
-        base, by_kind = _marks(hint)
+        base, by_kind = marks_of(hint)
         offset = by_kind.get(At)
         if NOT_STORED in by_kind:
             return ""
@@ -279,14 +279,14 @@ class Layout:
         return name
 
 
-def _marks(hint: Any) -> tuple[Any, dict[Any, Any]]:
+def marks_of(hint: Any) -> tuple[Any, dict[Any, Any]]:
     """The annotated type, and the annotations: each by its type, a `Mark` by itself."""
     base, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     return base, {mark if isinstance(mark, Enum) else type(mark): mark for mark in marks}
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
+def hints_of(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, NamedTuple
 
 from potash_device.timing.profile import LARGEST, ProfileError, Rate
+from potash_wire.ranges import require_ranges
 from potash_wire.records import U64, Range, Stored
 
 KINDS = ("alu", "multiply", "divide", "load", "store", "atomic", "branch", "call")
@@ -24,6 +25,8 @@ NS_PER_S = 1_000_000_000
 LARGEST_COUNT = (1 << 63) - 1
 Count = Annotated[U64, Range(0, LARGEST_COUNT)]
 _Counts = Annotated[tuple[int, ...], Stored("Q", len(KINDS)), Range(0, LARGEST_COUNT)]
+_Number = Annotated[U64, Range(0, LARGEST)]
+_Positive = Annotated[U64, Range(1, LARGEST)]
 
 
 class Work(NamedTuple):
@@ -48,10 +51,10 @@ class CoreProfile:
     The defaults are assumptions for a Cortex-A53 and a tensor accelerator in the logic beside it.
     """
 
-    dispatch_ns: U64 = 20_000
+    dispatch_ns: _Number = 20_000
     """Time from the firmware's start of a job to its first instruction."""
-    clock_hz: U64 = 1_200_000_000
-    cycles: Annotated[tuple[int, ...], Stored("Q", len(KINDS))] = (
+    clock_hz: _Positive = 1_200_000_000
+    cycles: Annotated[tuple[int, ...], Stored("Q", len(KINDS)), Range(0, LARGEST)] = (
         1000,
         3000,
         20_000,
@@ -62,28 +65,19 @@ class CoreProfile:
         4000,
     )
     """Cycles that a thousand instructions of each of `KINDS` take."""
-    helper_cycles: U64 = 300
+    helper_cycles: _Number = 300
     """Cycles of a call of a helper and the return from it."""
     dram: Rate = field(default=Rate(4, 1))
     """Rate of a core's copies."""
-    vta_hz: U64 = 100_000_000
-    macs_per_cycle: U64 = 4
+    vta_hz: _Positive = 100_000_000
+    macs_per_cycle: _Positive = 4
     """Rate of the core for operators of a model that the tensor accelerator does not run."""
 
     def __post_init__(self) -> None:
         if len(self.cycles) != len(KINDS):
             raise ProfileError(f"processor: cycles are {len(KINDS)} numbers")
-        numbers: dict[str, object] = {one.name: getattr(self, one.name) for one in fields(self)}
-        del numbers["cycles"], numbers["dram"]
-        numbers |= {f"cycles.{kind}": n for kind, n in zip(KINDS, self.cycles, strict=True)}
-        numbers |= {"dram's bytes": self.dram.bytes, "dram's ns": self.dram.ns}
-        for name, value in numbers.items():
-            least = int(name in _POSITIVE)
-            if type(value) is not int or not least <= value <= LARGEST:
-                raise ProfileError(f"processor: {name} is {value!r}, not {least} to {LARGEST}")
+        require_ranges(self, ProfileError, "processor: ")
 
-
-_POSITIVE = ("clock_hz", "vta_hz", "macs_per_cycle", "dram's bytes")
 
 DEFAULT = CoreProfile()
 
@@ -102,9 +96,7 @@ def from_mapping(table: object) -> CoreProfile:
         values["cycles"] = _cycles(values["cycles"])
     if "dram" in values:
         rate = values["dram"]
-        if not isinstance(rate, list) or len(rate) != 2:
-            raise ProfileError("processor: dram must be two numbers: bytes, and the ns they take")
-        values["dram"] = Rate(*rate)
+        values["dram"] = Rate(*rate) if isinstance(rate, list) and len(rate) == 2 else rate
     return CoreProfile(**values)
 
 

@@ -9,10 +9,11 @@ of a group, which are all dies unless `width` is less.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Annotated, NamedTuple
 
-from potash_wire.records import U64
+from potash_wire.ranges import require_ranges
+from potash_wire.records import U64, Range
 
 PAGE = 4096
 """Bytes of a logical page."""
@@ -22,10 +23,17 @@ ENTRIES = PAGE // 4
 LARGEST = 1 << 31
 """No number is greater, sizes in bytes excepted, and no operation takes more ns, so that 64 bits
 hold whatever follows."""
+Number = Annotated[int, Range(0, LARGEST)]
+Positive = Annotated[int, Range(1, LARGEST)]
+Numbers = Annotated[tuple[int, ...], Range(0, LARGEST)]
+_Size = Annotated[int, Range(0, 1 << 36)]
+
 LEAST_SUPERBLOCKS = 32
 """For data, of a drive that is made smaller; half as many where they cannot be smaller."""
 ZONE_SPARE = 50
 """Superblocks of zones for which there is a spare one."""
+LEAST_CACHED_RESERVE = 3
+"""The least reserve if a superblock may be opened for translation pages, too."""
 MOST_PAGES = 1 << 28
 """Maximum number of 4 KiB pages: 1 TiB, for which the model takes about 3 GiB of memory."""
 
@@ -37,87 +45,90 @@ class ProfileError(ValueError):
 class Rate(NamedTuple):
     """`bytes` take `ns`; other lengths are in proportion, rounded up."""
 
-    bytes: U64
-    ns: U64
+    bytes: Annotated[U64, Range(1, LARGEST)]
+    ns: Annotated[U64, Range(0, LARGEST)]
 
 
 @dataclass(frozen=True)
 class Profile:
     """A drive. Raises ProfileError."""
 
-    channels: int
-    dies: int
+    channels: Annotated[int, Range(1, 256)]
+    dies: Annotated[int, Range(1, 256)]
     """Dies of each channel."""
-    planes: int
-    blocks: int
+    planes: Annotated[int, Range(1, 64)]
+    blocks: Positive
     """Blocks of each plane."""
-    pages: int
+    pages: Positive
     """Pages of each block."""
-    page_bytes: int
-    program_pages: int
+    page_bytes: Annotated[int, Range(512, 1 << 20)]
+    program_pages: Positive
     """Pages of a plane that one operation programs: 3 for one-shot TLC."""
-    capacity: int
+    capacity: Annotated[int, Range(1, 1 << 43)]
     """Bytes that the host sees."""
 
-    read_ns: tuple[int, ...]
+    read_ns: Numbers
     """tR by page type: of page n of a block, the n-th, modulo their number."""
-    program_ns: tuple[int, ...]
+    program_ns: Numbers
     """tPROG, by program unit of a block, likewise."""
-    erase_ns: int
+    erase_ns: Number
     bus: Rate
     """Rate of each channel."""
     link: Rate
     """PCIe, for data in each direction."""
-    bus_command_ns: int = 0
+    bus_command_ns: Number = 0
     """A channel's time for the command phase of an operation."""
-    short_read_ns: tuple[int, ...] = ()
+    short_read_ns: Numbers = ()
     """tR where only one logical page of a row is read; as `read_ns` if empty."""
-    suspend_ns: int = -1
+    suspend_ns: Annotated[int, Range(-1, LARGEST)] = -1
     """Time to suspend a program or an erase for a read of the host, and to resume it; -1 if a read
     waits for its end."""
 
-    submission_ns: int = 0
+    submission_ns: Number = 0
     """Time from the doorbell to the firmware."""
-    completion_ns: int = 0
+    completion_ns: Number = 0
     """Time from the last data to the host's interrupt."""
-    cores: int = 0
+    cores: Annotated[int, Range(0, 1024)] = 0
     """Cores that run firmware; 0 if a command never waits for another's firmware time."""
-    read_command_ns: int = 0
-    short_read_command_ns: int = -1
+    read_command_ns: Number = 0
+    short_read_command_ns: Annotated[int, Range(-1, LARGEST)] = -1
     """Reads of one logical page; as `read_command_ns` if -1."""
-    read_page_ns: int = 0
-    write_command_ns: int = 0
-    write_page_ns: int = 0
-    other_command_ns: int = 0
+    read_page_ns: Number = 0
+    write_command_ns: Number = 0
+    write_page_ns: Number = 0
+    other_command_ns: Number = 0
 
-    buffer_bytes: int = 0
+    buffer_bytes: _Size = 0
     """Size of the write buffer; 0 if a write completes when it is programmed."""
     protected: bool = False
     """The buffer outlives a loss of power, so that FUA and Flush need not wait for programs."""
-    mapping_cache: int = 0
+    mapping_cache: _Size = 0
     """Bytes of translation pages in memory; 0 if the whole mapping is there."""
 
-    streams: int = 1
+    streams: Annotated[int, Range(1, 64)] = 1
     """Streams of the host, each with its own open superblock."""
-    reserve: int = 3
-    """Free superblocks at which a write waits for garbage collection."""
-    background: int = 0
+    reserve: Annotated[int, Range(2, LARGEST)] = 3
+    """Free superblocks at which a write waits for garbage collection. A step of a write may open a
+    superblock for data and for relocations."""
+    background: Number = 0
     """Free superblocks at which writes relocate `background_pages` each."""
-    background_pages: int = 0
-    background_invalid: int = 0
+    background_pages: Number = 0
+    background_invalid: Annotated[int, Range(0, 1000)] = 0
     """Thousandths of a superblock that must be invalid, or it is not relocated then."""
-    cycles: int = 0
+    cycles: Number = 0
     """Erases after which a superblock is retired; 0 for none."""
-    width: int = 0
+    width: Number = 0
     """Dies of a superblock; 0 for all dies."""
-    zone_superblocks: int = 0
+    zone_superblocks: Number = 0
     """Superblocks that hold zones, if all zones are full."""
-    zone_pages: int = 0
+    zone_pages: Number = 0
     """Logical pages of zones."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            _check(field.name, str(field.type), getattr(self, field.name))
+        require_ranges(self, ProfileError)
+        for name in ("read_ns", "program_ns"):
+            if not getattr(self, name):
+                raise ProfileError(f"{name} is empty")
         row, planes = self.planes * self.page_bytes, f"{self.planes} planes"
         problems = {
             f"{planes} of {self.page_bytes} bytes are no multiple of {PAGE}": row % PAGE,
@@ -215,54 +226,6 @@ class Profile:
         """Superblocks with which garbage collection always finds something to free."""
         data = -(-(self.mapped_pages - self.zone_pages) // self.superblock_pages)
         return data + self.zone_superblocks + self.frontiers + self.reserve + 1
-
-
-_LEAST = {
-    **dict.fromkeys(("channels", "dies", "planes", "blocks", "pages", "program_pages"), 1),
-    **dict.fromkeys(("streams", "capacity"), 1),
-    **dict.fromkeys(("suspend_ns", "short_read_command_ns"), -1),
-    "page_bytes": 512,
-    # A step of a write may open a superblock for data and for relocations.
-    "reserve": 2,
-}
-LEAST_CACHED_RESERVE = 3
-"""The least reserve if a superblock may be opened for translation pages, too."""
-_MOST = {
-    "streams": 64,
-    "background_invalid": 1000,
-    "cores": 1024,
-    "channels": 256,
-    "dies": 256,
-    "planes": 64,
-    "page_bytes": 1 << 20,
-    "capacity": 1 << 43,
-    "buffer_bytes": 1 << 36,
-    "mapping_cache": 1 << 36,
-}
-
-
-def _check(name: str, kind: str, value: object) -> None:
-    """Raises ProfileError for a value that its field cannot have."""
-    if kind == "bool":
-        if not isinstance(value, bool):
-            raise ProfileError(f"{name} is {value!r:.40}; it must be true or false")
-        return
-    several = kind != "int"
-    if several and not isinstance(value, tuple):
-        raise ProfileError(f"{name} is {value!r:.40}; it must be a list of whole numbers")
-    if not several and isinstance(value, tuple):
-        raise ProfileError(f"{name} is a list; it must be one whole number")
-    numbers = value if isinstance(value, tuple) else (value,)
-    if kind == "Rate" and (len(numbers) != 2 or numbers[0] == 0):
-        raise ProfileError(f"{name} must be two numbers: bytes, and the nanoseconds they take")
-    if several and not numbers and name != "short_read_ns":
-        raise ProfileError(f"{name} is empty")
-    least, most = _LEAST.get(name, 0), _MOST.get(name, LARGEST)
-    for number in numbers:
-        if type(number) is not int or not least <= number <= most:
-            raise ProfileError(
-                f"{name} has {number!r:.40}; it must be a whole number, {least} to {most}"
-            )
 
 
 class ZoneShape(NamedTuple):

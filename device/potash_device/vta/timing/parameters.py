@@ -6,13 +6,18 @@ project's `vta.h` and `vta.cc` (HLS) and `Core.scala`, `TensorGemm.scala`, `Tens
 (Chisel)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated
 
 from potash_device.vta.figures import CLOCK
+from potash_wire.fields import Range
+from potash_wire.ranges import require_ranges
 
 LARGEST = 1 << 16
 """No count of cycles, bytes or places is greater, so that 64 bits hold whatever follows."""
+
+Number = Annotated[int, Range(0, LARGEST)]
+Positive = Annotated[int, Range(1, LARGEST)]
 
 
 ReportedParameters = Annotated[
@@ -36,68 +41,48 @@ class Parameters:
     clock: float = CLOCK
     """Hertz. Nothing but the translation of cycles into seconds depends on it."""
 
-    bus_bytes: int = 8
+    bus_bytes: Positive = 8
     """Bytes that a memory channel moves in a cycle: 64-bit AXI ports. All reads of LOAD and COMPUTE
     share one channel, stores have another, and so has the fetch of instructions."""
-    latency: int = 32
+    latency: Number = 32
     """Cycles from a row's request to its first byte. Each row of a transfer is a request that waits
     for the one before it."""
-    burst_bytes: int = 2048
+    burst_bytes: Annotated[int, Range(16, LARGEST)] = 2048
     """Bytes of the longest burst: 256 beats in AXI4, of 8 bytes."""
-    burst_cycles: int = 2
+    burst_cycles: Number = 2
     """Cycles to begin a burst."""
 
-    decode: int = 4
+    decode: Number = 4
     """Cycles from an instruction's tokens to its first request or micro-op."""
-    token_cycles: int = 2
+    token_cycles: Positive = 2
     """Cycles of an instruction that moves nothing, and of FINISH."""
 
-    gemm_interval: int = 1
+    gemm_interval: Positive = 1
     """Cycles from one micro-op of GEMM to the next: the core is fully pipelined (section 2.5)."""
-    gemm_fill: int = 10
+    gemm_fill: Number = 10
     """Cycles through the pipeline, once per instruction."""
-    gemm_drain: int = 8
+    gemm_drain: Number = 8
     """Cycles per iteration of the inner loop: HLS empties the pipeline of the micro-op loop before
     the loop around it continues."""
-    alu_interval: int = 2
+    alu_interval: Positive = 2
     """Cycles between micro-ops of ALU: ACC has one read port, and two operands come from it."""
-    alu_immediate_interval: int = 2
+    alu_immediate_interval: Positive = 2
     """Cycles between micro-ops of ALU with an immediate, which HLS schedules no better."""
-    alu_fill: int = 10
+    alu_fill: Number = 10
     """Cycles through the pipeline, once per instruction."""
-    alu_drain: int = 8
+    alu_drain: Number = 8
     """Cycles per iteration of the inner loop, as with `gemm_drain`."""
 
-    command_queue: int = 512
+    command_queue: Positive = 512
     """Instructions that wait before each module; the fetch stalls at a full queue."""
-    token_queue: int = 1024
+    token_queue: Positive = 1024
     """Tokens between two modules, in each direction; a module waits at a full queue."""
 
     def __post_init__(self) -> None:
         if not 0 < self.clock < 1e12:
             raise ParameterError(f"no core has a clock of {self.clock} Hz")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name == "clock":
-                continue
-            least = LEAST.get(field.name, 0)
-            if type(value) is not int or not least <= value <= LARGEST:
-                raise ParameterError(
-                    f"{field.name} is {value!r}; it must be {least} to {LARGEST}, a whole number"
-                )
+        require_ranges(self, ParameterError)
 
-
-LEAST: Mapping[str, int] = {
-    "bus_bytes": 1,
-    "burst_bytes": 16,
-    "token_cycles": 1,
-    "gemm_interval": 1,
-    "alu_interval": 1,
-    "alu_immediate_interval": 1,
-    "command_queue": 1,
-    "token_queue": 1,
-}
-"""Parameters that may not be 0, and the minimum of each."""
 
 PYNQ = Parameters()
 CHISEL = Parameters(
