@@ -22,6 +22,12 @@ class FaultOpcode(IntEnum):
     FAULT_RECEIVE = 0xF2
 
 
+class ClockOpcode(IntEnum):
+    """The Admin command of a drive whose clock waits for its host (extension)."""
+
+    ADVANCE = 0xF4
+
+
 class IoOpcode(IntEnum):
     """Vendor specific I/O commands (section 4.3.2); the last three are extensions."""
 

@@ -303,6 +303,8 @@ def _fault_commands() -> Iterator[Cells]:
     for opcode, row in FAULT_COMMANDS.items():
         name = words(csd_spec.opcodes.FaultOpcode(opcode).name)
         yield f"{opcode:02X}h", name, IF_ALLOWED, row.namespace.value, _announced(row, "OACS")
+    advance = csd_spec.opcodes.ClockOpcode.ADVANCE
+    yield f"{advance:02X}h", "Advance Clock", "with `--clock stepped`", NO, NO
 
 
 def _announced(row: Row, field: str) -> str:

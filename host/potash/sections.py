@@ -63,6 +63,8 @@ LEAST_GUEST = 320 * MEBI
 MOST_CPUS = 64
 MODELLED = "modelled"
 TIME_MODES = ("fast", MODELLED)
+STEPPED = "stepped"
+CLOCKS = ("host", STEPPED)
 MOST_FACTOR = 1000
 MOST_DIES = 1 << 16
 """Dies of a drive: 256 of each of 256 channels."""
@@ -355,6 +357,9 @@ class TimeSection:
         "Number of dies of the modelled drive that a zone is on; 0 for all dies.", guest=True)
     factor: int = key(kinds.count(1, MOST_FACTOR), 1, "--time-factor",
         "Multiply all modelled times, for machines that are too slow for the drive.", guest=True)
+    clock: str = key(kinds.choice(CLOCKS), "host", "--clock",
+        "Let modelled time pass as the host's does, or only while the client waits (stepped).",
+        page="experiment.md#a-clock-that-waits-for-the-host")
     monitor: Path | None = key(kinds.PATH, None, "--monitor",
         "A monitor of the guest's QEMU, which has no other client: the guest is stopped while a "
         "job's emulation is behind its modelled time.", metavar="SOCKET")

@@ -157,3 +157,44 @@ def test_a_host_that_keeps_commands_in_flight_is_as_fast_as_predicted(depth: int
             host.service()
         predicted = closed_loop(expected, requests, depth)
         assert [taken[index] for index in range(count)] == predicted.tolist()
+
+
+def advance(host: Host, cid: int, queue: Queue, until: int = 0) -> None:
+    """Advance Clock by a host that has taken what it has taken."""
+    heads = host.admin.head | queue.head << 16
+    host.place(host.admin, 0xF4, cid, cdws=(until & 0xFFFF_FFFF, until >> 32, heads))
+    host.ring(host.admin)
+    for _ in range(6):
+        host.service()
+
+
+def test_a_stepped_clock_goes_from_completion_to_completion_or_to_a_time() -> None:
+    settings = replace(modelled(), time=TimeSettings(Drive(PROFILE), stepped=True))
+    model = Drive(PROFILE)
+    with Host(settings=settings) as host:
+        host.enable()
+        queue = host.create_io_queue()
+        host.now = 5.0  # the machine's time, which counts for nothing
+        send(host, queue, WRITE, 1, page=0)
+        send(host, queue, WRITE, 2, page=1, count=4)
+        first, second = model.submit(0, Op.WRITE, 0, 1), model.submit(0, Op.WRITE, 1, 4)
+        assert first < second
+        assert not host.reap(queue)
+        for cid, due in ((1, first), (2, second)):
+            advance(host, 10 + cid, queue)
+            ((ended, now),) = [(one.cid, one.dw0) for one in host.reap(host.admin)]
+            assert (ended, now) == (10 + cid, due)
+            if cid == 1:  # a completion that the host has not taken: no time passes
+                advance(host, 20, queue)
+                assert [one.dw0 for one in host.reap(host.admin)] == [first]
+            assert [one.cid for one in host.reap(queue)] == [cid]
+        advance(host, 3, queue)  # nothing is in flight
+        assert [one.dw0 for one in host.reap(host.admin)] == [second]
+        until = (7 << 32) + 5
+        send(host, queue, READ, 4, page=0)
+        advance(host, 5, queue, until)
+        assert [(one.dw0, one.dw1) for one in host.reap(host.admin)] == [(5, 7)]
+        assert [one.cid for one in host.reap(queue)] == [4]
+        read = host.rpu.controller.timing
+        assert read is not None
+        assert read.completions[-1].completed == model.submit(second, Op.READ, 0, 1)

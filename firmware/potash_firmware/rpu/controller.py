@@ -25,7 +25,7 @@ from potash_firmware.rpu.accelerators.apu_link import AcceleratorCommands, ApuLi
 from potash_firmware.rpu.accelerators.write_back import WriteBacks
 from potash_firmware.rpu.compute.engine import ProgramEngine, Shared
 from potash_firmware.rpu.compute.state import Compute
-from potash_firmware.rpu.deadlines import Deadlines, GuestClock
+from potash_firmware.rpu.deadlines import Deadlines, GuestClock, SteppedClock
 from potash_firmware.rpu.extension_state import States
 from potash_firmware.rpu.faults import Faults
 from potash_firmware.rpu.features.persistence import Persistence
@@ -95,6 +95,8 @@ class Controller:
         self.timers = Deadlines(GuestClock(clock))
         """Timers of the firmware itself, in host time."""
         guest_clock = GuestClock(clock)
+        if settings.time is not None and settings.time.stepped:
+            guest_clock = SteppedClock()
         self.deadlines = Deadlines(guest_clock)
         """Deadlines of commands, jobs and operations, in guest time."""
         self.apu = apu = ApuLink(buffers, self.timers)

@@ -53,6 +53,20 @@ class GuestClock:
         self.frozen = None
 
 
+class SteppedClock(GuestClock):
+    """A clock that begins at 0, and goes on only when it is advanced."""
+
+    behind = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = 0
+
+    def advance(self, to: int) -> None:
+        """Go on to a time, unless it has passed."""
+        self.frozen = max(self.now(), to)
+
+
 POLLED = 300_000
 """Nanoseconds before a deadline from which on the loop does not sleep: a timer wakes it late."""
 
@@ -132,18 +146,22 @@ class Deadlines:
             if not waiter.over:
                 yield waiter
 
-    def put(self, due: int, waiter: Waiter) -> None:
-        """Wake `waiter` at `due`, in nanoseconds."""
+    def place(self) -> int:
+        """A place among waiters with the same deadline: behind those that have one already."""
+        return next(self._sequence)
+
+    def put(self, due: int, waiter: Waiter, place: int | None = None) -> None:
+        """Wake `waiter` at `due`, in nanoseconds; `place` is one that it alone has."""
         if len(self.heap) >= self._limit:
             self.heap[:] = [entry for entry in self.heap if not entry[2].over]
             heapify(self.heap)
             self._limit = max(_COMPACT, 2 * len(self.heap))
-        heappush(self.heap, (due, next(self._sequence), waiter))
+        heappush(self.heap, (due, next(self._sequence) if place is None else place, waiter))
 
-    def call(self, due: int, step: Callable[[], None]) -> Timer:
-        """Take a step at `due`, unless the timer is cancelled before."""
+    def call(self, due: int, step: Callable[[], None], place: int | None = None) -> Timer:
+        """Take a step at `due`, unless the timer is cancelled before; `place` is as in `put`."""
         timer = Timer(due, step)
-        self.put(due, timer)
+        self.put(due, timer, place)
         return timer
 
     def after(self, seconds: float, step: Callable[[], None] = no_step) -> Timer:

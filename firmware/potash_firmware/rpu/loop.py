@@ -41,6 +41,7 @@ from potash_firmware.mailbox.messages import (
 from potash_firmware.naming import CommandNames
 from potash_firmware.rpu.admin import ADMIN_COMMANDS, FAULT_COMMANDS
 from potash_firmware.rpu.admin.placement import PLACEMENT_ADMIN, PLACEMENT_IO
+from potash_firmware.rpu.admin.stepping import Stepping
 from potash_firmware.rpu.arbitration import PASS_TIME, Arbiter
 from potash_firmware.rpu.command_sets import COMMANDS
 from potash_firmware.rpu.commands import Commands
@@ -90,6 +91,10 @@ class Rpu:
         if settings.placement is not None:
             admin |= PLACEMENT_ADMIN
             commands = {**COMMANDS, CommandSet.NVM: COMMANDS[CommandSet.NVM] | PLACEMENT_IO}
+        self._stepping: Stepping | None = None
+        if settings.time is not None and settings.time.stepped:
+            self._stepping = Stepping()
+            admin |= self._stepping.commands
         extended = None
         if settings.extensions is not None:
             from potash_firmware.rpu.extended import Extended
@@ -339,7 +344,8 @@ class Rpu:
         if now >= self._persistence.sample_at:
             self._persistence.sample(now)
         return (
-            bool(self._board.registers.host_writes)
+            (self._stepping is not None and self._stepping.service(self.controller))
+            or bool(self._board.registers.host_writes)
             or bool(self._engine.ended)
             or bool(self._scheduler.ready)
             or (
@@ -422,6 +428,8 @@ class Rpu:
             case ReadCheck():
                 self._write_backs.check(message)
             case JobEnded():
+                if job_time is not None:
+                    job_time.awaited.discard(message.accelerator)
                 self.controller.alerts.vendor(JOB_ENDED_EVENT, message.log_page)
             case ResetDone():
                 self._apu.reset_done(message.tag)

@@ -70,8 +70,9 @@ class Statistics:
         """Bytes that commands copied, and jobs wrote, inside the drive."""
         self.read_by_jobs: Callable[[], int] = lambda: 0
         """Bytes that jobs read from local storage."""
-        self.traffic_reads = 0
-        """Reads of the log page on traffic, which leaves them out."""
+        self.uncounted = 0
+        """Admin commands that the log page on traffic leaves out: its own reads, and those that
+        only advance the clock."""
         self.resets = 0
         """Ends of a host's session, whatever the kind of reset."""
 

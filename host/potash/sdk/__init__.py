@@ -27,12 +27,18 @@ from potash.sdk.errors import (
 from potash.sdk.files import FileSink, FileSource
 from potash.sdk.namespace import Namespace
 from potash.sdk.targets import LocalStorage
-from potash.sdk.transport import MAX_QUEUE_DEPTH, Completion, PendingCommand
+from potash.sdk.transport import MAX_QUEUE_DEPTH, Completion, HostClock, PendingCommand
 
 VFIO_USER_SCHEME = "vfio-user:"
 
 
-def open(target: str, *, timeout: float = DEFAULT_TIMEOUT, queue_depth: int = 1) -> Device:
+def open(
+    target: str,
+    *,
+    timeout: float = DEFAULT_TIMEOUT,
+    queue_depth: int = 1,
+    clock: HostClock | None = None,
+) -> Device:
     """Open a device.
 
     Args:
@@ -40,6 +46,7 @@ def open(target: str, *, timeout: float = DEFAULT_TIMEOUT, queue_depth: int = 1)
         timeout: seconds that a command may take.
         queue_depth: commands that can be in flight at once, 1 to 127. Over vfio-user each may
             use 1 MiB of memory; through Linux each is a thread.
+        clock: the host's clock, for a drive of `potash serve --clock stepped` over vfio-user.
 
     Raises:
         DeviceNotFound: there is no such device, or it may not be opened.
@@ -53,7 +60,7 @@ def open(target: str, *, timeout: float = DEFAULT_TIMEOUT, queue_depth: int = 1)
         from potash.sdk.vfio_user import open_vfio_user
 
         socket = target.removeprefix(VFIO_USER_SCHEME)
-        transport = open_vfio_user(socket, timeout=timeout, queue_depth=queue_depth)
+        transport = open_vfio_user(socket, timeout=timeout, queue_depth=queue_depth, clock=clock)
         device = Device(transport, timeout=timeout)
     else:
         from potash.sdk.ioctl import open_ioctl
@@ -75,6 +82,7 @@ __all__ = [
     "DeviceNotFound",
     "FileSink",
     "FileSource",
+    "HostClock",
     "InvalidRequest",
     "JobFailed",
     "JobResult",

@@ -67,6 +67,18 @@ class Ended(NamedTuple):
         return self.outcome
 
 
+class HostClock:
+    """A host's clock in modelled time, with any number of drives of `potash serve --clock stepped`.
+
+    Attributes:
+        now: nanoseconds. Commands advance it while the host waits for them; a program adds to it
+            what its own processor takes.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0
+
+
 class Transport(Protocol):
     """An open connection to one controller."""
 

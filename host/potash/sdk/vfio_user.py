@@ -15,19 +15,22 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
+from csd_spec.opcodes import ClockOpcode
 from nvme_spec.queues import CompletionEntry, SubmissionEntry
 from nvme_spec.status import Status
 from potash.sdk import errors
-from potash.sdk.driver.controller import Controller, command_timeout
+from potash.sdk.driver.controller import Controller, admin_command, command_timeout
 from potash.sdk.driver.memory import BASE_ADDRESS, MAX_TRANSFER, DriverMemory
 from potash.sdk.driver.pci import PciFunction, translated
-from potash.sdk.transport import Completion, Ended, PendingCommand, Request
+from potash.sdk.transport import Completion, Ended, HostClock, PendingCommand, Request
 from pyvfio_user.client import Client, VfioUserError
 from pyvfio_user.migration import State
 from pyvfio_user.protocol import PciIrq
 
 VECTORS = 2
 """One vector for Admin completions and one for I/O, if the device has two."""
+STEPPED_POLL = 0.01
+"""Seconds to wait for an event that the drive has raised by the time of its next completion."""
 LEAVING = 0.5
 """Seconds for which a client that is turned away tries again, as the one before may be leaving.
 Where a process has used io_uring, as QEMU does, Linux closes its sockets only about 30 ms after it
@@ -77,6 +80,9 @@ class VfioUserTransport:
     resources: ExitStack
     timeout: float
     queue_depth: int
+    clock: HostClock | None = None
+    """The host's clock, for a drive whose clock is advanced by `_advance`."""
+    _drive_now: int = field(default=0, init=False)
     _in_flight: dict[int, _PendingCommand] = field(default_factory=dict, init=False)
     """The commands by their buffers' numbers."""
 
@@ -88,6 +94,8 @@ class VfioUserTransport:
         """
         try:
             controller = self._opened()
+            if self.clock is not None and self._drive_now < self.clock.now:
+                self._advance(self.clock.now)
             while len(self._in_flight) == self.queue_depth:
                 self.wait(next(iter(self._in_flight.values())))
             slot = next(one for one in range(self.queue_depth) if one not in self._in_flight)
@@ -123,6 +131,8 @@ class VfioUserTransport:
     @_reset_if_interrupted
     def wait(self, pending: _PendingCommand) -> None:
         """Handle completions, or wait for some, at most until a command's deadline."""
+        if self.clock is not None and (self._pass_time() or pending.outcome is not None):
+            return
         if not self._opened().wait(pending.request.admin, pending.deadline):
             pending.outcome = pending.outcome or command_timeout(pending.timeout)
             # The device may still use the command's buffer: take it back.
@@ -135,7 +145,34 @@ class VfioUserTransport:
 
     @_reset_if_interrupted
     def await_event(self, timeout: float) -> int | None:
-        return self._opened().await_event(timeout)
+        controller = self._opened()
+        event = None
+        if self.clock is not None and timeout:
+            event = controller.await_event(0)
+            if event is None:
+                self._pass_time()
+                timeout = min(timeout, STEPPED_POLL)
+        return controller.await_event(timeout) if event is None else event
+
+    def _pass_time(self) -> bool:
+        """Handle completions; without any, let time pass up to the next one, and return False."""
+        controller = self._opened()
+        if controller.wait(True, 0) | controller.wait(False, 0):
+            return True
+        self._advance(0)
+        if self.clock is not None:
+            self.clock.now = max(self.clock.now, self._drive_now)
+        return False
+
+    def _advance(self, until: int) -> None:
+        """Let the drive's clock go on to a time, or for 0 to its next completion.
+
+        Raises CommandFailed (Invalid Command Opcode) by a drive whose clock needs no host.
+        """
+        controller = self._opened()
+        words = until & 0xFFFF_FFFF, until >> 32, controller.heads, 0, 0, 0
+        entry = controller.execute(admin_command(ClockOpcode.ADVANCE, 0, words), self.timeout)
+        self._drive_now = entry.dw1 << 32 | entry.dw0
 
     def move(self, path: str) -> None:
         """Move to the device at the socket `path`, which gets the state of this one.
@@ -244,7 +281,12 @@ class _PendingCommand:
 
 
 def open_vfio_user(
-    path: str, *, timeout: float, queue_depth: int = 1, io_queues: int = 1
+    path: str,
+    *,
+    timeout: float,
+    queue_depth: int = 1,
+    io_queues: int = 1,
+    clock: HostClock | None = None,
 ) -> VfioUserTransport:
     """Connect to the device at the socket `path`, and enable its controller.
 
@@ -274,6 +316,7 @@ def open_vfio_user(
             resources.pop_all(),
             timeout=timeout,
             queue_depth=depth,
+            clock=clock,
         )
 
 

@@ -16,7 +16,7 @@ from potash.sdk import faults as sdk_faults
 from potash.sdk.commands import DEFAULT_TIMEOUT
 from potash.sdk.device import Device
 from potash.sdk.faults import Fault
-from potash.sdk.transport import Transport
+from potash.sdk.transport import HostClock, Transport
 from potash.sdk.vfio_user import open_vfio_user
 from potash.sections import NamespaceSection
 from potash.vm import images
@@ -93,13 +93,20 @@ class BootedDevice(Device):
 
 
 def booted_device(
-    *, timeout: float = DEFAULT_TIMEOUT, verbose: bool = False, **wanted: Any
+    *,
+    timeout: float = DEFAULT_TIMEOUT,
+    verbose: bool = False,
+    queue_depth: int = 1,
+    host_clock: HostClock | None = None,
+    **wanted: Any,
 ) -> BootedDevice:
     """A drive until the end of the block, or its `close`.
 
     Args:
         timeout: seconds that a command may take.
         verbose: show the drive's log on standard error.
+        queue_depth: commands that can be in flight at once.
+        host_clock: the host's clock, for a drive with `clock="stepped"`.
         wanted: options of `potash serve`, by their names with underscores: `size="64M"`,
             `read_only=True`, `time="modelled"`. One that may be repeated has a list and is named in
             the plural: `namespaces`, `accelerators`, `faults`. `options` is a list of further
@@ -111,7 +118,9 @@ def booted_device(
     """
     with ExitStack() as stack:
         served = stack.enter_context(serving(drive_configuration(wanted), verbose=verbose))
-        transport = open_vfio_user(str(served.socket), timeout=timeout)
+        transport = open_vfio_user(
+            str(served.socket), timeout=timeout, queue_depth=queue_depth, clock=host_clock
+        )
         owned = stack.pop_all()
     return BootedDevice(transport, served.socket, served.process, owned, timeout=timeout)
 

@@ -108,6 +108,11 @@ class WriteBacks(Part):
     _not_due: dict[Timer, _Work] = field(default_factory=dict)
     """Write-backs that are done, and whose answer waits for their modelled time."""
 
+    @property
+    def waiting(self) -> int:
+        """Number of write-backs that are done, and wait for their modelled time."""
+        return len(self._not_due)
+
     def __bool__(self) -> bool:
         return self._writing > 0
 

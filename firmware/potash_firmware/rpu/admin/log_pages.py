@@ -271,11 +271,11 @@ def _zones_were_read(controller: Controller, nsid: int) -> None:
 
 def _traffic(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     transfer, statistics = controller.transfer, controller.statistics
-    statistics.traffic_reads += 1
+    statistics.uncounted += 1
     admin = sum(count for (qid, _, _), count in statistics.commands.items() if not qid)
     page = TrafficLog(
         commands=sum(statistics.commands.values()) - admin,
-        admin_commands=admin - statistics.traffic_reads,
+        admin_commands=admin - statistics.uncounted,
         to_host=max(0, transfer.to_host),
         from_host=transfer.from_host,
         moved=(statistics.moved + statistics.read_by_jobs()) % (1 << 64),

@@ -48,6 +48,8 @@ class Timed:
     """A job or an execution, in traces."""
     place: Job
     cancel: Callable[[], None]
+    order: int
+    """Its place among those with the same times, whichever worker ends first."""
     over: Callable[[int], None] = lambda _: None
     """Called at that time, with it, unless nothing comes of the job."""
     known: Signal = field(default_factory=Signal)
@@ -89,6 +91,8 @@ class JobTime(Part):
         """The job of each, and its number."""
         self._ended: dict[int, _Ended] = {}
         """The last job of each accelerator whose program has ended."""
+        self.awaited: set[int] = set()
+        """Accelerators whose jobs the APU has yet to end, as their programs are due."""
         self._rows = list(range(ENGINE_ROWS, 0, -1))
         self.accelerator_row: Callable[[int], Row] = lambda _: unshared_row()
         """The shared counters of an accelerator, by its identifier."""
@@ -107,11 +111,13 @@ class JobTime(Part):
             self._drop(timed)
         self._accelerators.clear()
         self._ended.clear()
+        self.awaited.clear()
 
     # Jobs on accelerators.
 
     def began(self, message: messages.JobBegan) -> None:
         accelerator, number = message.accelerator, message.job
+        self.awaited.discard(accelerator)
         before = self._accelerators.pop(accelerator, None)
         if before is not None:
             self._drop(before[1])
@@ -151,6 +157,7 @@ class JobTime(Part):
                 CompletionKind.JOB, nsid=accelerator, arrived=start, began=start, completed=due
             )
         )
+        self.awaited.add(accelerator)
         self._send(messages.JobDue(accelerator, number, due - timed.place.start))
 
     def write(self, accelerator: int, nsid: int, first: int, length: int) -> tuple[int, int]:
@@ -209,6 +216,15 @@ class JobTime(Part):
 
     # Running jobs.
 
+    def working(self, writing: int) -> bool:
+        """True while it is not known in modelled time when some job or execution goes on.
+
+        `writing` of the jobs whose programs have ended wait for their output to be written.
+        """
+        return len(self.awaited) > writing or any(
+            timed.work is None and place.start is not None for place, timed in self._timed.items()
+        )
+
     def running(self) -> Iterator[RunningJob]:
         """The running jobs and executions, with the progress of their workers."""
         factor = self._timing.factor
@@ -232,7 +248,8 @@ class JobTime(Part):
         over: Callable[[int], None] = lambda _: None,
     ) -> Timed:
         place = self._cores.begin(core, self._timing.clock.now())
-        timed = self._timed[place] = Timed(what, place, cancel, over)
+        order = self._scheduler.deadlines.place()
+        timed = self._timed[place] = Timed(what, place, cancel, order, over)
         return timed
 
     def _drop(self, timed: Timed) -> None:
@@ -287,7 +304,7 @@ class JobTime(Part):
 
     def _call(self, at: int, timed: Timed, step: Callable[[], None]) -> None:
         """Take a step at a time, unless the job is gone by then."""
-        timed.timer = self._scheduler.deadlines.call(at, step)
+        timed.timer = self._scheduler.deadlines.call(at, step, timed.order)
 
     def _read(self, read: messages.Read, at: int) -> int:
         """The time at which the drive has read a range that is requested at a given time."""

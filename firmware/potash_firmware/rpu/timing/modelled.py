@@ -132,6 +132,8 @@ class TimeSettings:
     """The cores that run programs and models."""
     held: Held | None = None
     """The parts of the drive that namespaces have, if it was used before."""
+    stepped: bool = False
+    """The clock stands still until the host advances it (`rpu.admin.stepping`)."""
 
 
 class ModelledTime:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from potash.cli.progress import ticking
 from potash.files import replacing
 from potash.sdk.errors import PotashError
-from potash.sections import MODELLED, TimeSection
+from potash.sections import MODELLED, STEPPED, TimeSection
 from potash.vm.qmp import require_monitor
 from potash.vm.standstill import Clock, Standstill
 from potash_device.media.drive import Drive as MediaDrive
@@ -72,7 +72,7 @@ def modelled(
         drive.prepare()
     # A drive's state says nothing of its cores.
     cores = DEFAULT if Path(section.drive).suffix == ".npz" else named.cores(section.drive)
-    return TimeSettings(drive, section.factor, cores, held)
+    return TimeSettings(drive, section.factor, cores, held, section.clock == STEPPED)
 
 
 def keep(timing: ModelledTime | None, media: MediaDrive) -> None:

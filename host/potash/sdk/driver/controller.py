@@ -190,7 +190,7 @@ class Controller:
         deadline = time.monotonic() + timeout
         if not self._event_requested:
             self._event_requested = True
-            request = _entry(AdminOpcode.ASYNCHRONOUS_EVENT_REQUEST, 0, NO_CDWS)
+            request = admin_command(AdminOpcode.ASYNCHRONOUS_EVENT_REQUEST, 0, NO_CDWS)
             self.submit(True, request, self._on_event)
         while not self._events:
             if not self.wait(True, deadline):
@@ -251,9 +251,14 @@ class Controller:
             (AdminOpcode.CREATE_IO_COMPLETION_QUEUE, memory.completion_address, create_cq.encode()),
             (AdminOpcode.CREATE_IO_SUBMISSION_QUEUE, memory.submission_address, create_sq.encode()),
         ):
-            self.execute(_entry(opcode, prp1, cdws), timeout)
+            self.execute(admin_command(opcode, prp1, cdws), timeout)
 
-    def execute(self, command: queues.SubmissionEntry, timeout: float) -> None:
+    @property
+    def heads(self) -> int:
+        """The heads of the Admin completion queue (bits 15:0) and of the I/O one (31:16)."""
+        return self._queues[ADMIN_QUEUE].head | self._queues[IO_QUEUE].head << 16
+
+    def execute(self, command: queues.SubmissionEntry, timeout: float) -> queues.CompletionEntry:
         """Send an Admin command, and wait for its completion."""
         completions: list[queues.CompletionEntry | None] = []
         self.submit(True, command, completions.append)
@@ -261,8 +266,11 @@ class Controller:
         while not completions:
             if not self.wait(True, deadline):
                 raise command_timeout(timeout)
-        if completions[0] is not None and completions[0].status:
-            raise CommandFailed(True, command.opcode, completions[0].status, dnr=completions[0].dnr)
+        (entry,) = completions
+        assert entry is not None
+        if entry.status:
+            raise CommandFailed(True, command.opcode, entry.status, dnr=entry.dnr)
+        return entry
 
     def _handle_completions(self, queue: QueuePair) -> bool:
         """End the commands that have completed; whether there are any."""
@@ -336,5 +344,5 @@ def _queue_pair(qid: int, entries: int, memory: QueueMemory) -> QueuePair:
     return QueuePair(qid, entries, memory.submission, memory.completion)
 
 
-def _entry(opcode: int, prp1: int, cdws: words.Cdws) -> queues.SubmissionEntry:
+def admin_command(opcode: int, prp1: int, cdws: words.Cdws) -> queues.SubmissionEntry:
     return queues.SubmissionEntry(opcode, 0, 0, 0, 0, 0, 0, prp1, 0, *cdws)

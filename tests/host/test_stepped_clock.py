@@ -1,0 +1,109 @@
+"""`potash serve --clock stepped`: modelled time passes only while the client waits.
+
+The times are the same in every run; tests/firmware compare them with the model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from csd_spec.opcodes import ClockOpcode
+from csd_spec.status import StatusId
+from csd_spec.traffic import CompletionKind, TimedCompletion
+from nvme_spec.opcodes import IoOpcode
+from nvme_spec.status import Status
+from potash.sdk import CommandFailed, HostClock
+from potash.testing.booting import BootedDevice, booted_device
+from support.apu import program
+from support.bpf import exit_, mov
+
+PAGE = 4096
+NOTHING = program(mov(0, 0), exit_)
+
+
+@contextmanager
+def stepped(clock: HostClock, depth: int = 1, **options: Any) -> Iterator[BootedDevice]:
+    with booted_device(
+        size="64M", time="modelled", clock="stepped", host_clock=clock, queue_depth=depth, **options
+    ) as device:
+        yield device
+
+
+def reads(pause: float) -> list[TimedCompletion]:
+    """Eight reads in flight, with pauses of this process in between."""
+    clock = HostClock()
+    with stepped(clock, depth=8) as device:
+        device.write(0, bytes(8 * PAGE))
+        device.flush()
+        before, began = device.traffic(), clock.now
+        pending = []
+        for page in range(16):
+            fields = {"cdw10": page % 8, "data_in_length": PAGE}
+            pending.append(device.submit(IoOpcode.READ, **fields))  # type: ignore[arg-type]
+            time.sleep(pause)
+        assert [len(one.result().data) for one in pending] == [PAGE] * 16
+        found = [*device.traffic(before).completions]
+        assert [one.arrived for one in found].count(began) == 8
+        assert max(one.completed for one in found) == clock.now
+        return found
+
+
+def test_reads_arrive_when_the_host_has_waited_however_slow_it_is() -> None:
+    assert reads(0.0) == reads(0.01)
+
+
+def test_what_the_host_computes_takes_time_and_drives_share_its_clock() -> None:
+    clock = HostClock()
+    with stepped(clock) as first, stepped(clock) as second:
+        first.read(0, 1)
+        clock.now += 10**9
+        before, began = second.traffic(), clock.now
+        second.read(0, 1)
+        (read,) = second.traffic(before).completions
+        assert began > 10**9
+        assert (read.arrived, read.completed) == (began, clock.now)
+        # What is in flight goes on while the host computes.
+        pending = first.submit(IoOpcode.READ, data_in_length=PAGE)
+        clock.now += 10**9
+        after = clock.now
+        second.read(0, 1)
+        pending.result()
+        assert clock.now < after + 10**6
+
+
+def contention() -> tuple[list[TimedCompletion], int]:
+    """Two jobs that begin together and read from the same flash: when they ended."""
+    clock = HostClock()
+    with stepped(clock, accelerators=["1M:4K"] * 2) as device:
+        device.write(0, bytes(2 << 20))
+        device.flush()
+        accelerators = device.accelerators()
+        for number, one in enumerate(accelerators):
+            one.enable()
+            one.send_firmware(NOTHING)
+            one.use_local_input(256 * number, 256)
+            one.select(0)
+        before = device.traffic()
+        for one in accelerators:
+            one.start()
+        assert [one.wait(60).status for one in accelerators] == [StatusId.DONE] * 2
+        found = device.traffic(before).completions
+        return [one for one in found if one.kind == CompletionKind.JOB], clock.now
+
+
+def test_jobs_that_begin_together_contend_in_the_same_way_each_time() -> None:
+    jobs, now = contention()
+    assert jobs[0].arrived == jobs[1].arrived
+    assert max(one.completed for one in jobs) == now
+    assert contention() == (jobs, now)
+
+
+def test_other_drives_refuse_to_advance_their_clock() -> None:
+    with booted_device(time="modelled") as device, pytest.raises(CommandFailed) as refused:
+        device.admin(ClockOpcode.ADVANCE)
+    assert refused.value.status == Status.INVALID_OPCODE
