@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 
 from potash.cli.app import run_app
 from potash.cli.device.sweep import draw
+from potash.fleet import workers
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import silent
-from potash.sweep import networks, points, space, workers
+from potash.sweep import networks, points, space
 from potash.sweep.networks import Network
 from potash.sweep.points import Point
 from potash.sweep.space import Core, SpaceError
-from potash.sweep.workers import Outcome, Task, carry_out
+from potash.sweep.tasks import Outcome, Task, carry_out
 from potash.vta.scheduled import SHAPES
 from potash_device.vta.config import CORES, Config
 from potash_device.vta.timing.parameters import PYNQ
@@ -220,7 +221,7 @@ def test_processes_of_this_machine_find_the_same_until_one_dies() -> None:
         Task(shape, core.config, core.parameters)
         for core, shape in itertools.product(cores("bus_bytes=4,8"), NETWORK.shapes)
     ]
-    with workers.local(1) as work:
+    with workers.local(carry_out, 1) as work:
         assert dict(work(tasks)) == dict(serially(tasks))
         with pytest.raises(PotashError, match="try --jobs 1"):
             for _ in work(
@@ -261,7 +262,7 @@ def test_an_interrupted_sweep_leaves_no_worker(tmp_path: Path, number: signal.Si
 def test_the_command_reports_and_draws(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "local", lambda count: _Here())
+    monkeypatch.setattr(workers, "local", lambda carry_out, count: _Here())
     plot = tmp_path / "sweep.svg"
     line = ["sweep", "C5", "--vary", "block=8,32", "--vary", "bus_bytes=8,16", "--against", "sram"]
     assert run_app([*line, "--plot", str(plot), "--json"]) == 0
@@ -321,7 +322,7 @@ def test_a_dask_cluster_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("potash.fleet.cluster.CONNECT_LIMIT", "1s")
     nobody = "tcp://127.0.0.1:1"
     refused = pytest.raises(PotashError, match=f"no Dask scheduler answers at {nobody}")
-    with refused, workers.cluster(nobody):
+    with refused, workers.cluster(carry_out, nobody):
         pass
     tasks = [Task(shape, CORES["paper"], PYNQ) for shape in NETWORK.shapes]
     with (
@@ -333,6 +334,6 @@ def test_a_dask_cluster_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
             protocol="tcp://",
             host="127.0.0.1",
         ) as cluster,
-        workers.cluster(cluster.scheduler_address) as work,
+        workers.cluster(carry_out, cluster.scheduler_address) as work,
     ):
         assert dict(work(tasks)) == dict(serially(tasks))

@@ -41,6 +41,7 @@ SECTIONS = {
         "drive": ("device", "Model the time of a flash drive."),
     },
     "Observe and check": {
+        "experiment": ("device", "Measure programs in the drive against the host."),
         "bench": ("device", "Measure the performance of the device."),
         "doctor": ("device", "Check whether this machine has what Potash needs."),
         "top": ("device", "Show the activity of a running device, live."),

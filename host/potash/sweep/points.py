@@ -7,7 +7,7 @@ from csd_spec.reporting import Count
 from potash.sdk.progress import Progress
 from potash.sweep.networks import Network
 from potash.sweep.space import Core
-from potash.sweep.workers import Outcome, Task
+from potash.sweep.tasks import Outcome, Task
 from potash_device.vta import figures
 from potash_device.vta.config import Config, ReportedConfig
 from potash_device.vta.timing.parameters import Parameters, ReportedParameters

@@ -10,15 +10,17 @@ from typing import Annotated, NamedTuple
 import click
 
 from csd_spec.reporting import Form
+from potash.cli.device.parallel import parallel_options, pool
 from potash.cli.device.vta_clock import clock_options, core_option, parameters_of
 from potash.cli.device.vta_options import writable_file
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
 from potash.files import STREAM, replacing
 from potash.sweep import networks as known
-from potash.sweep import points, space, workers
+from potash.sweep import points, space
 from potash.sweep.networks import Network
 from potash.sweep.points import COSTS, Point
+from potash.sweep.tasks import carry_out
 from potash.tables import columns
 from potash.units import completing, human
 from potash.vta.layers import LAYERS
@@ -78,12 +80,7 @@ class Swept(NamedTuple):
     is_flag=True,
     help="Also show configurations that are not on the Pareto front.",
 )
-@click.option(
-    "--jobs", type=click.IntRange(1), help="Number of processes (default: one per processor)."
-)
-@click.option(
-    "--scheduler", metavar="ADDRESS", help="Use the Dask cluster of the scheduler at this address."
-)
+@parallel_options
 @clock_options
 @core_option
 @json_option(Swept)
@@ -106,8 +103,7 @@ def sweep(
     timing model. The result is the Pareto front: the configurations for which no other one is at
     least as good in latency and all costs, and better in one of them.
     """
-    if jobs is not None and scheduler is not None:
-        raise click.UsageError("--jobs and --scheduler exclude each other")
+    work_pool = pool(carry_out, jobs, scheduler)
     against = tuple(dict.fromkeys(against))
     try:
         axes = [space.axis(text) for text in varied or space.DEFAULT]
@@ -115,8 +111,7 @@ def sweep(
     except space.SpaceError as error:
         raise click.UsageError(f"--vary: {error}") from None
     tried = [known.network(name) for name in dict.fromkeys(networks or (DEFAULT_NETWORK,))]
-    crew = workers.cluster(scheduler) if scheduler else workers.local(jobs)
-    with showing(steps=True) as progress, crew as work:
+    with showing(steps=True) as progress, work_pool as work:
         found = points.swept(cores, tried, against, work, progress)
     if plot is not None:
         with replacing(plot) as file:

@@ -1,7 +1,8 @@
-"""Tasks, and who carries them out: processes of this machine, or a Dask cluster's workers.
+"""Tasks in parallel: in processes of this machine, or on a Dask cluster's workers.
 
-Nothing in a task may depend on which process it runs in. Both give each task's number with its
-outcome as it comes, and leave nothing running when the block ends, whatever ends it.
+A task is a function's argument, and nothing in it may depend on the process it runs in. Both give
+each task's number with its outcome as it comes, and leave nothing running when the block ends,
+whatever ends it.
 """
 
 import ctypes
@@ -13,52 +14,24 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import TypeVar
 
 from potash.fleet.cluster import completed, connected
 from potash.sdk.errors import PotashError
 from potash.signals import handling
-from potash.vta.scheduled import STEPS
-from potash_device.vta import timing
-from potash_device.vta.config import Config
-from potash_device.vta.timing.parameters import Parameters
-from potash_firmware.vta_runtime.schedules import Conv2d, ScheduleError, conv2d
-from potash_firmware.vta_runtime.schedules.search import stream_of
 
 _PR_SET_PDEATHSIG = 1
 
 
-class Task(NamedTuple):
-    """A shape to be cut into tiles for a core, and timed on its clock."""
-
-    shape: Conv2d
-    config: Config
-    parameters: Parameters
-
-
-class Outcome(NamedTuple):
-    """Cycles that it takes, or why there is no schedule."""
-
-    cycles: int | None
-    reason: str = ""
-
-
-def carry_out(task: Task) -> Outcome:
-    """Find the best schedule and its cycles; with the shift and the clamps of a quantised layer."""
-    shape, config, parameters = task
-    try:
-        plan = conv2d(shape, config, STEPS, parameters=parameters)
-        return Outcome(timing.run(config, parameters, stream_of(plan)).cycles)
-    except ScheduleError as error:
-        return Outcome(None, str(error))
-
-
-Outcomes = Iterator[tuple[int, Outcome]]
-Workers = Callable[[Sequence[Task]], Outcomes]
+_Task = TypeVar("_Task")
+_Outcome = TypeVar("_Outcome")
+Workers = Callable[[Sequence[_Task]], Iterator[tuple[int, _Outcome]]]
 
 
 @contextmanager
-def local(count: int | None = None) -> Iterator[Workers]:
+def local(
+    carry_out: Callable[[_Task], _Outcome], count: int | None = None
+) -> Iterator[Workers[_Task, _Outcome]]:
     """`count` processes of this machine, by default one for each processor that this one may use.
 
     They begin afresh and end with this one.
@@ -67,7 +40,7 @@ def local(count: int | None = None) -> Iterator[Workers]:
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, context, initializer=_tie, initargs=(os.getpid(),))
 
-    def work(tasks: Sequence[Task]) -> Outcomes:
+    def work(tasks: Sequence[_Task]) -> Iterator[tuple[int, _Outcome]]:
         with _interrupted_later():
             futures = {pool.submit(carry_out, task): at for at, task in enumerate(tasks)}
         try:
@@ -111,14 +84,16 @@ def _interrupted_later() -> Iterator[None]:
 
 
 @contextmanager
-def cluster(address: str) -> Iterator[Workers]:
+def cluster(
+    carry_out: Callable[[_Task], _Outcome], address: str
+) -> Iterator[Workers[_Task, _Outcome]]:
     """The workers of the Dask scheduler at `address`, which must have Potash installed.
 
     Raises PotashError where there is no such scheduler, or no Dask.
     """
     with connected(address) as client:
 
-        def work(tasks: Sequence[Task]) -> Outcomes:
+        def work(tasks: Sequence[_Task]) -> Iterator[tuple[int, _Outcome]]:
             if not client.nthreads():
                 raise PotashError(f"the Dask scheduler at {address} has no workers; start one")
             for at, future in completed(client, client.map(carry_out, tasks, pure=False)):

@@ -1,0 +1,107 @@
+"""`potash experiment`: measure a program in the drive against the host, and draw the figure."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import click
+
+from csd_spec.reporting import Count
+from potash.cli.device.parallel import parallel_options, pool
+from potash.cli.drive.common import json_option, say
+from potash.cli.progress import showing
+from potash.experiment import plan, plot
+from potash.experiment.results import Results
+from potash.experiment.runs import Refused, Run, carry_out
+from potash.files import replacing
+from potash.sdk.errors import PotashError
+from potash.tables import columns
+from potash.units import Parsed
+
+SHOWN = 20
+"""Rows that are shown; the files, and `--json`, have them all."""
+
+
+class Experimented(NamedTuple):
+    """The results of an experiment."""
+
+    folder: Annotated[str, "The directory with the files."]
+    points: Annotated[Count, "Number of points, repetitions included."]
+    resumed: Annotated[Count, "Number of these that were there already."]
+    rows: Annotated[
+        Sequence[Mapping[str, float | str | bool]],
+        "A row for each function at each point: its parameters, what was measured, and the columns "
+        "that the function returned.",
+    ]
+    plot: Annotated[str | None, "The SVG file; null without --plot."]
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    required=True,
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory for the results; an experiment that was interrupted goes on there.",
+)
+@click.option(
+    "--plot",
+    "wanted",
+    type=Parsed("x=,y=,by=", plot.parse),
+    help="Also draw DIR/plot.svg: means and standard deviations of column y over x, a line for "
+    "each value of the columns by (joined by +; default: method).",
+)
+@parallel_options
+@json_option(Experimented)
+def experiment(
+    file: Path, folder: Path, wanted: plot.Plot | None, jobs: int | None, scheduler: str | None
+) -> None:
+    """Measure a program in the drive against a baseline on the host.
+
+    FILE is a TOML file that names two functions of a Python file, and parameters to vary
+    (docs/experiment.md). Every combination of their values is measured on drives of its own.
+    Results are results.csv, results.arrow and completions.csv in DIR.
+    """
+    work_pool = pool(carry_out, jobs, scheduler)
+    described = plan.read(file)
+    tasks = described.tasks()
+    results = Results(folder, described.settings(tasks))
+    runs = [results.load(task) for task in tasks]
+    left = [number for number, one in enumerate(runs) if one is None]
+    if left:
+        with showing(steps=True) as progress, work_pool as work:
+            label = f"measuring {len(left)} of {len(tasks)} points"
+            progress(label, 0.0)
+            with closing(work([tasks[number] for number in left])) as outcomes:  # type: ignore[type-var]  # generators, which can be closed
+                for done, (at, outcome) in enumerate(outcomes, 1):
+                    if isinstance(outcome, Refused):
+                        raise PotashError(outcome.reason)
+                    results.add(tasks[left[at]], outcome)
+                    runs[left[at]] = outcome
+                    progress(label, done / len(left))
+    rows = results.finish(_every(runs))
+    if wanted is not None:
+        picture = plot.draw(wanted, rows)
+        with replacing(folder / "plot.svg") as opened:
+            opened.write(picture)
+    drawn = None if wanted is None else str(folder / "plot.svg")
+    found = [{name: one for name, one in row.items() if one is not None} for row in rows]
+    report = Experimented(str(folder), len(tasks), len(tasks) - len(left), found, drawn)
+    say(report, _described(report, rows))
+
+
+def _every(runs: Sequence[list[Run] | None]) -> list[Run]:
+    return [run for one in runs if one is not None for run in one]
+
+
+def _described(report: Experimented, rows: Sequence[Mapping[str, object]]) -> list[str]:
+    shown = [["" if one is None else str(one) for one in row.values()] for row in rows[:SHOWN]]
+    lines = columns([list(rows[0]), *shown])
+    if len(rows) > SHOWN:
+        lines.append(f"… and {len(rows) - SHOWN} more in {report.folder}/results.csv")
+    lines.append(f"{report.points} points, {report.resumed} of them from before")
+    return lines

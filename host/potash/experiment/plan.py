@@ -1,0 +1,189 @@
+"""The file that describes an experiment, and the points that its parameters make."""
+
+import hashlib
+import itertools
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import potash
+from potash.configuration import read_toml
+from potash.programs.compiler import compiled
+from potash.sdk.errors import PotashError
+from potash.sdk.transport import MAX_QUEUE_DEPTH
+from potash.testing.booting import drive_configuration
+
+MOST_POINTS = 10_000
+MOST_DRIVES = 64
+MOST_REPETITIONS = 1000
+
+Value = int | float | str | bool
+DRIVES, DEPTH = "drives", "depth"
+SETTINGS = {"profile": "drive", "policy": "policies"}
+"""Parameters that are settings of the drives, and the keywords that they become."""
+
+
+class Task(NamedTuple):
+    """A point in one repetition, with all that a worker needs for it."""
+
+    number: int
+    repetition: int
+    seed: int
+    parameters: Mapping[str, Value]
+    drive: Mapping[str, Any]
+    """Options of each drive, as `potash.testing` takes them."""
+    methods: tuple[str, ...]
+    """The names of the functions that are measured."""
+    prepare: str
+    path: str
+    source: str
+    """The file with the functions, and its contents."""
+    files: Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment, as its file describes it.
+
+    `functions` is a Python file, in which `program`, `baseline` and `prepare` are functions.
+    """
+
+    functions: str
+    program: str
+    baseline: str = ""
+    prepare: str = ""
+    files: tuple[str, ...] = ()
+    repetitions: int = 1
+    seed: int = 0
+    vary: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    drive: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path = Path()
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The names of the functions that are measured."""
+        return (self.program, *([self.baseline] if self.baseline else []))
+
+    def tasks(self) -> list[Task]:
+        """All points with all repetitions.
+
+        Raises PotashError for files that cannot be read, and programs that cannot be built.
+        """
+        path = self.folder / self.functions
+        source = _read(path).decode(errors="replace")
+        files = {name: _contents(self.folder / name) for name in self.files}
+        found = []
+        for number, values in enumerate(itertools.product(*self.vary.values())):
+            parameters = dict(zip(self.vary, values, strict=True))
+            drive = {"time": "modelled", **self.drive}
+            if drive["time"] == "modelled":
+                drive.setdefault("clock", "stepped")
+            for name, keyword in SETTINGS.items():
+                if name in parameters:
+                    value = parameters[name]
+                    drive[keyword] = [value] if keyword == "policies" else value
+            _check(self.folder, drive)
+            for repetition in range(self.repetitions):
+                found.append(
+                    Task(
+                        number,
+                        repetition,
+                        self.seed + repetition,
+                        parameters,
+                        drive,
+                        self.methods,
+                        self.prepare,
+                        str(path),
+                        source,
+                        files,
+                    )
+                )
+        return found
+
+    def settings(self, tasks: list[Task]) -> dict[str, Any]:
+        """Everything that the results depend on, for a file beside them."""
+        described = {one.name: getattr(self, one.name) for one in fields(self)}
+        del described["folder"]
+        files = {name: hashlib.sha256(data).hexdigest() for name, data in tasks[0].files.items()}
+        return {
+            "potash": potash.__version__,
+            "python": ".".join(map(str, sys.version_info[:3])),
+            "experiment": json.loads(json.dumps(described, default=str)),
+            "functions": tasks[0].source,
+            "files": files,
+        }
+
+
+def read(path: Path) -> Experiment:
+    """An experiment's file. Raises PotashError, which names the file and says what is wrong."""
+    table = dict(read_toml(path))
+    try:
+        return _experiment(table, path.parent)
+    except (ValueError, TypeError) as error:
+        raise PotashError(f"{path}: {error}") from None
+
+
+def _experiment(table: dict[str, Any], folder: Path) -> Experiment:
+    known = [one.name for one in fields(Experiment) if one.name != "folder"]
+    for name in table:
+        if name not in known:
+            raise ValueError(f"there is no key {name}; there are {', '.join(known)}")
+    for name in ("functions", "program"):
+        if name not in table:
+            raise ValueError(f"the key {name} is missing")
+    for name in ("functions", "program", "baseline", "prepare"):
+        if not isinstance(table.get(name, ""), str):
+            raise TypeError(f"{name} is a text")
+    for name, most in (("repetitions", MOST_REPETITIONS), ("seed", 1 << 62)):
+        least = int(name == "repetitions")
+        if type(table.get(name, 1)) is not int or not least <= table.get(name, 1) <= most:
+            raise ValueError(f"{name} is a whole number from {least} to {most}")
+    for name in ("vary", "drive"):
+        if not isinstance(table.get(name, {}), Mapping):
+            raise TypeError(f"[{name}] is a table")
+    names = table.get("files", [])
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        raise ValueError("files is a list of names")
+    vary = {name: _values(name, values) for name, values in table.get("vary", {}).items()}
+    points = 1
+    for values in vary.values():
+        points *= len(values)
+    if points > MOST_POINTS:
+        raise ValueError(f"[vary] makes {points} points; {MOST_POINTS} are the most")
+    return Experiment(**{**table, "files": tuple(names), "vary": vary, "folder": folder})
+
+
+def _values(name: str, values: object) -> tuple[Value, ...]:
+    if not isinstance(values, list) or not values:
+        raise ValueError(f"vary.{name} is a list of values")
+    if not all(isinstance(one, Value) for one in values) or len(set(values)) < len(values):
+        raise ValueError(f"vary.{name} has numbers or texts, each once")
+    most = {DRIVES: MOST_DRIVES, DEPTH: MAX_QUEUE_DEPTH}.get(name)
+    if most and not all(type(one) is int and 1 <= one <= most for one in values):
+        raise ValueError(f"vary.{name} has whole numbers from 1 to {most}")
+    if name in SETTINGS and not all(isinstance(one, str) for one in values):
+        raise ValueError(f"vary.{name} has texts, as --{SETTINGS[name]} takes them")
+    return tuple(values)
+
+
+def _check(folder: Path, drive: Mapping[str, Any]) -> None:
+    try:
+        drive_configuration(drive)
+    except TypeError as error:
+        raise PotashError(f"[drive]: {error}") from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise PotashError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _contents(path: Path) -> bytes:
+    """A file, or the object file of a program in C."""
+    data = _read(path)
+    return compiled(path) if path.suffix == ".c" else data

@@ -1,0 +1,317 @@
+"""`potash experiment`: what its file may say, how points are measured, resumed and drawn, and the
+page about it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+from xml.etree import ElementTree as xml
+
+import pytest
+
+from csd_spec.traffic import TimedCompletion, TrafficLog
+from potash.cli.app import run_app
+from potash.experiment import plot
+from potash.experiment.plan import Task
+from support.bpf_compiler import NO_COMPILER, compiler
+from support.docs import blocks
+from support.processes import descendants
+from support.reports import check
+
+FUNCTIONS = """
+def fill(point):
+    point.kept = sum(point.each(lambda drive: 1))
+
+def offload(point):
+    point.compute(1000 * point["size"] + 100 * point.seed)
+    return {"answer": point["size"], "share": point["size"] / 2, "kept": point.kept}
+
+def host(point):
+    point.compute(2000 * point["size"])
+    return {"answer": point["size"]}
+"""
+FILE = """
+functions = "mine.py"
+program = "offload"
+baseline = "host"
+prepare = "fill"
+repetitions = 3
+seed = 1
+[vary]
+size = [1, 4, 100]
+drives = [2]
+[drive]
+"""
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+class PlayedDrive:
+    """A drive that completes a command whenever it is asked."""
+
+    capacity = max_transfer = 4096
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def traffic(self, before: TrafficLog | None = None) -> TrafficLog:
+        if before is None:
+            return TrafficLog()
+        done = TimedCompletion(opcode=2, arrived=50, began=60, completed=70)
+        return TrafficLog(commands=3, to_host=5, completed=1, completions=(done,))
+
+
+class Files:
+    """An experiment in a directory, whose points are measured here on drives that are played."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.measured: list[Task] = []
+        self.write()
+
+    def write(self, file: str = FILE, functions: str = FUNCTIONS) -> None:
+        (self.folder / "mine.toml").write_text(file)
+        (self.folder / "mine.py").write_text(functions)
+
+    def run(self, *options: str) -> int:
+        file, out = str(self.folder / "mine.toml"), str(self.folder / "out")
+        return run_app(["experiment", file, "-o", out, *options])
+
+    def rows(self, name: str = "results.csv") -> list[dict[str, str]]:
+        with (self.folder / "out" / name).open() as file:
+            return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
+    found = Files(tmp_path)
+
+    @contextmanager
+    def here(carry_out: Callable[[Task], object], *_: object) -> Iterator[object]:
+        def work(tasks: Sequence[Task]) -> Iterator[tuple[int, object]]:
+            for at, task in enumerate(tasks):
+                found.measured.append(task)
+                yield at, carry_out(task)
+
+        yield work
+
+    monkeypatch.setattr("potash.cli.device.experiment.pool", here)
+    monkeypatch.setattr("potash.experiment.runs.booted_device", lambda **_: PlayedDrive())
+    return found
+
+
+def test_each_point_is_measured_and_its_traffic_counted(
+    files: Files, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert files.run("--json", "--plot", "x=size,y=elapsed_ns,by=method") == 0
+    report = json.loads(capsys.readouterr().out)
+    check("experiment", report)
+    rows = files.rows()
+    assert len(rows) == len(report["rows"]) == 3 * 3 * 2
+    assert rows[2] == {
+        "point": "0", "repetition": "1", "seed": "2", "method": "offload", "size": "1",
+        "drives": "2", "elapsed_ns": "1200", "commands": "6", "admin_commands": "0",
+        "to_host": "10", "from_host": "0", "moved": "0", "completed": "2", "answer": "1",
+        "share": "0.5", "kept": "2",
+    }  # fmt: skip
+    assert (rows[3]["method"], rows[3]["elapsed_ns"], rows[3]["kept"]) == ("host", "2000", "")
+    reserved = files.rows("completions.csv")
+    assert reserved[1] == {
+        "point": "0", "repetition": "0", "method": "offload", "drive": "1", "kind": "0",
+        "csi": "0", "opcode": "2", "status": "0", "nsid": "0", "arrived": "0", "began": "10",
+        "completed": "20",
+    }  # fmt: skip
+    arrow = (files.folder / "out" / "results.arrow").read_bytes()
+    assert arrow.startswith(b"ARROW1")
+    settings = json.loads((files.folder / "out" / "experiment.json").read_text())
+    assert settings["functions"] == FUNCTIONS and settings["experiment"]["seed"] == 1
+    # Three points a line; the program's have error bars, the host's repetitions are the same.
+    root = xml.fromstring((files.folder / "out" / "plot.svg").read_bytes())
+    hints = [
+        title.text
+        for one in root.iter(f"{SVG}circle")
+        if (title := one.find(f"{SVG}title")) is not None
+    ]
+    assert hints[0] == "1: 1200 ± 100" and hints[3] == "1: 2000" and len(hints) == 6
+    assert {"5", "20", "50"} <= {one.text for one in root.iter(f"{SVG}text")}, "decimal log axes"
+
+
+def test_an_experiment_goes_on_where_it_was(
+    files: Files, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = FUNCTIONS.replace("2000 * point", "(1 / (100 - point['size']) + 2000) * point")
+    files.write(functions=broken)
+    assert files.run() == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(
+        r"potash: .*mine\.py:10, in host: at size 100, drives 2: ZeroDivisionError: division by zero",
+        said,
+    )
+    assert len(files.measured) == 7
+    assert files.run() == 1 and len(files.measured) == 8
+    files.write()
+    assert files.run() == 1
+    assert "results of another experiment" in capsys.readouterr().err
+    for one in (files.folder / "out").rglob("*.json"):
+        one.unlink()
+    assert files.run() == 0
+    first = (files.folder / "out" / "results.csv").read_bytes()
+    (files.folder / "out" / "points" / "00001-002.json").unlink()
+    files.measured.clear()
+    assert files.run() == 0
+    assert [(one.number, one.repetition) for one in files.measured] == [(1, 2)]
+    assert (files.folder / "out" / "results.csv").read_bytes() == first
+    (files.folder / "out" / "points" / "00001-002.json").write_text("[1")
+    assert files.run() == 1
+    assert "00001-002.json is damaged; delete it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("program =", "not TOML"),
+        ("", "mine.toml: the key functions is missing"),
+        ('functions = "mine.py"', "the key program is missing"),
+        (FILE + "\n[varied]\n", "there is no key varied; there are functions, program"),
+        (FILE.replace('"host"', "3"), "baseline is a text"),
+        (FILE.replace("= 3\n", "= 0\n"), "repetitions is a whole number from 1 to 1000"),
+        (FILE.replace("[1, 4, 100]", "3"), "vary.size is a list of values"),
+        (FILE.replace("[1, 4, 100]", "[1, 1]"), "vary.size has numbers or texts, each once"),
+        (FILE.replace("[2]", "[0]"), "vary.drives has whole numbers from 1 to 64"),
+        (FILE.replace("drives = [2]", "profile = [2]"), "vary.profile has texts"),
+        (FILE.replace("drives = [2]", f"x = {list(range(4000))}"), "12000 points"),
+        (FILE + 'sise = "1M"', "[drive]: a drive got an unexpected keyword argument 'sise'"),
+        (FILE + 'size = "much"', "much"),
+        (FILE.replace("mine.py", "none.py"), "none.py cannot be read: No such file"),
+        (FILE.replace("[vary]", 'files = ["no"]\n[vary]'), "no cannot be read: No such file"),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_ends_in_a_sentence(
+    files: Files, capsys: pytest.CaptureFixture[str], line: str, said: str
+) -> None:
+    files.write(file=line)
+    assert files.run() == 1
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith("potash: ") and said in error
+    assert not files.measured
+
+
+@pytest.mark.parametrize(
+    ("functions", "said"),
+    [
+        ("def offload(point:", "mine.py:1: SyntaxError: "),
+        ("import nothing_such", "ModuleNotFoundError: No module named 'nothing_such'"),
+        ("fill = host = print", "mine.py has no function offload"),
+        (FUNCTIONS.replace("def fill", "def full"), "mine.py has no function fill"),
+        (FUNCTIONS.replace('{"answer": point["size"]}', "3"), "host returned 3, not a dict"),
+        (FUNCTIONS.replace('"share"', '"seed"'), "offload returned 'seed': 0.5, which is no column"),
+        (FUNCTIONS.replace('point["size"] / 2', "[]"), "offload returned 'share': [], which is no"),
+        (FUNCTIONS.replace('"size"]}', '"size"] + 1}'), "the answers differ (offload: 1, host: 2)"),
+        (FUNCTIONS.replace('point["size"] +', 'point["sise"] +'), "in offload: at size 1, drives 2"),
+        (FUNCTIONS.replace("point.compute(1", "raise SystemExit(1"), "in offload: at size 1"),
+    ],
+)  # fmt: skip
+def test_a_wrong_function_ends_in_a_sentence(
+    files: Files, capsys: pytest.CaptureFixture[str], functions: str, said: str
+) -> None:
+    files.write(functions=functions)
+    assert files.run() == 1
+    *_, error = capsys.readouterr().err.splitlines()
+    assert error.startswith("potash: ") and said in error
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x=size", "a plot is x=COLUMN,y=COLUMN"),
+        ("x=size,y=none", "there is no column none; there are point, "),
+        ("x=method,y=size", "method has 'offload', which is no number"),
+        ("x=size,y=kept", "kept has None, which is no number"),
+    ],
+)
+def test_a_wrong_plot_ends_in_a_sentence(
+    files: Files, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    assert files.run("--plot", text) in (1, 2)
+    assert said in capsys.readouterr().err
+
+
+def test_an_axis_is_linear_where_its_values_are_near_each_other() -> None:
+    rows: list[dict[str, Any]] = [{"method": "a", "x": x, "y": 10 + x} for x in (0, 1)]
+    root = xml.fromstring(plot.draw(plot.Plot("x", "y"), rows))
+    assert {"0", "10"} <= {one.text for one in root.iter(f"{SVG}text")}
+
+
+def small(folder: Path) -> list[str]:
+    """The experiment of the page, with fewer values; the command that runs it."""
+    (file,) = blocks("experiment.md", "toml")
+    for pattern, value in (("selectivity", "[0.1]"), ("drives", "[1]"), ("repetitions", "1")):
+        file, found = re.subn(rf"{pattern} = .*", f"{pattern} = {value}", file)
+        assert found == 1
+    (folder / "scan.toml").write_text(file)
+    (folder / "scan.c").write_text(blocks("experiment.md", "c")[0])
+    (folder / "scan.py").write_text(blocks("experiment.md", "python")[0])
+    (command,) = blocks("experiment.md", "sh")
+    assert command.startswith("potash ")
+    return [sys.executable, "-m", "potash.cli.main", *command.split()[1:], "--jobs", "2"]
+
+
+def test_the_page_s_experiment_compares_both_command_sets_with_the_host(tmp_path: Path) -> None:
+    if compiler() is None:
+        pytest.skip(NO_COMPILER)
+    subprocess.run(small(tmp_path), cwd=tmp_path, check=True, timeout=120)
+    with (tmp_path / "results" / "results.csv").open() as file:
+        rows = {row["line"]: row for row in csv.DictReader(file)}
+    assert set(rows) == {f"{one}, drives: 1" for one in ("vendor", "compute", "host")}
+    assert len({row["answer"] for row in rows.values()}) == 1
+    for name, row in rows.items():
+        host = name.startswith("host")
+        assert int(row["moved"]) == (0 if host else 1 << 20)
+        assert (int(row["to_host"]) == 1 << 20) if host else (int(row["to_host"]) < 150_000)
+    with (tmp_path / "results" / "completions.csv").open() as file:
+        reserved = list(csv.DictReader(file))
+    jobs = [one for one in reserved if one["kind"] == "1"]
+    assert [int(one["arrived"]) < int(one["completed"]) for one in jobs] == [True]
+    assert b"vendor, drives: 1" in (tmp_path / "results" / "plot.svg").read_bytes()
+
+
+def test_an_interrupted_experiment_leaves_nothing(tmp_path: Path) -> None:
+    command = small(tmp_path)
+    (tmp_path / "scan.c").write_text("")
+    (tmp_path / "scan.toml").write_text(
+        'functions = "scan.py"\nprogram = "wait"\n[vary]\nn = [1, 2]\n'
+    )
+    (tmp_path / "scan.py").write_text("import time\ndef wait(point): time.sleep(60)\n")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, start_new_session=True,
+        env={**os.environ, "TMPDIR": str(scratch)},
+    ) as process:  # fmt: skip
+        deadline = time.monotonic() + 60
+        while not any(scratch.rglob("drive")):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        found = descendants(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        _, wrong = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert wrong.decode().splitlines()[-1] == "potash: interrupted"
+    assert b"Traceback" not in wrong
+    while any(Path(f"/proc/{pid}").exists() for pid in found):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
+    assert not list(scratch.iterdir())
