@@ -214,3 +214,9 @@ def test_the_loop_sleeps_up_to_a_deadline_where_it_does_not_poll() -> None:
     now = 1_100_000
     assert deadlines.timeout(polls=False) == 0.0
     assert deadlines.due
+
+
+def test_a_timer_ends_no_sooner_than_it_was_asked_to() -> None:
+    deadlines = Deadlines(GuestClock(lambda: 5.0))
+    deadlines.after(1e-10)
+    assert not list(deadlines.passed())

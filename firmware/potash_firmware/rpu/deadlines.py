@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import count
+from math import ceil
 from typing import Protocol
 
 from potash_firmware.rpu.statistics import Histogram
@@ -165,8 +166,9 @@ class Deadlines:
         return timer
 
     def after(self, seconds: float, step: Callable[[], None] = no_step) -> Timer:
-        """Take a step when so many seconds have passed."""
-        return self.call(self.clock.now() + round(seconds * 1e9), step)
+        """Take a step when so many seconds have passed, and not a fraction of a nanosecond sooner:
+        one that only asks for the rest of the time must not be taken again and again in a pass."""
+        return self.call(self.clock.now() + ceil(seconds * 1e9), step)
 
     def left(self, timer: Timer) -> float | None:
         """Seconds until a timer's step; None when the timer is over."""
