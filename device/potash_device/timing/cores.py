@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, NamedTuple
 
-from potash_device.timing.profile import LARGEST, ProfileError, Rate
+from potash_device.timing.profile import LARGEST, ProfileError, Rate, require_known
 from potash_wire.ranges import require_ranges
 from potash_wire.records import U64, Range, Stored
 
@@ -91,7 +91,7 @@ def from_mapping(table: object) -> CoreProfile:
     if not isinstance(table, Mapping):
         raise ProfileError("processor is not a table")
     values: dict[str, Any] = dict(table)
-    _require_known("processor", values, [one.name for one in fields(CoreProfile)])
+    require_known("processor has no key", values, [one.name for one in fields(CoreProfile)])
     if "cycles" in values:
         values["cycles"] = _cycles(values["cycles"])
     if "dram" in values:
@@ -103,23 +103,13 @@ def from_mapping(table: object) -> CoreProfile:
 def _cycles(table: object) -> tuple[int, ...]:
     if not isinstance(table, Mapping):
         raise ProfileError("processor: cycles is not a table of kinds of instructions")
-    _require_known("processor.cycles", table, KINDS)
+    require_known("processor.cycles has no key", table, KINDS)
     known = dict(zip(KINDS, DEFAULT.cycles, strict=True))
     for kind, value in table.items():
         if type(value) not in (int, float) or not 0 <= value <= LARGEST // THOUSAND:
             raise ProfileError(f"processor: cycles.{kind} is {value!r}, no number of cycles")
         known[kind] = round(value * THOUSAND)
     return tuple(known.values())
-
-
-def _require_known(where: str, table: Mapping[str, Any], known: Any) -> None:
-    for key in table:
-        if key not in known:
-            import difflib
-
-            near = difflib.get_close_matches(key, known, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ProfileError(f"{where} has no key {key}{hint}")
 
 
 class Price:

@@ -42,6 +42,16 @@ class ProfileError(ValueError):
     """A drive that cannot be built so; a sentence."""
 
 
+def require_known(refusal: str, table: Collection[str], known: Collection[str]) -> None:
+    """Raises ProfileError, which begins with `refusal`, for a key that is not known."""
+    for key in table:
+        if key not in known:
+            import difflib
+
+            near = difflib.get_close_matches(key, known, 1)
+            raise ProfileError(f"{refusal} {key}" + (f"; did you mean {near[0]}?" if near else ""))
+
+
 class Rate(NamedTuple):
     """`bytes` take `ns`; other lengths are in proportion, rounded up."""
 

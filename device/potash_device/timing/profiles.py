@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
-from potash_device.timing.profile import Profile, ProfileError, Rate
+from potash_device.timing.profile import Profile, ProfileError, Rate, require_known
 
 PROFILES: dict[str, Profile] = {}
 """Built-in drives. Sources: docs/time.md."""
@@ -23,15 +23,7 @@ def from_mapping(table: Mapping[str, Any]) -> Profile:
     base = values.pop("base", None)
     if base is not None and (not isinstance(base, str) or base not in PROFILES):
         raise ProfileError(f"base is {base!r:.40}; it must be one of {', '.join(PROFILES)}")
-    known = [field.name for field in fields(Profile)]
-    for key in values:
-        if key not in known:
-            import difflib
-
-            near = difflib.get_close_matches(key, known, 1)
-            raise ProfileError(
-                f"there is no key {key}" + (f"; did you mean {near[0]}?" if near else "")
-            )
+    require_known("there is no key", values, [field.name for field in fields(Profile)])
     for name in ("bus", "link"):
         if isinstance(values.get(name), tuple) and len(values[name]) == 2:
             values[name] = Rate(*values[name])
