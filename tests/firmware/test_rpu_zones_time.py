@@ -84,6 +84,15 @@ def test_actions_take_the_time_of_the_flash(host: Host) -> None:
     assert drive.counters.host == 2
 
 
+def test_an_empty_zone_that_is_finished_erases_no_other(host: Host) -> None:
+    timing = timing_of(host)
+    fill(host, 0, 5)
+    held = timing.held
+    took(host, 0x79, 3 * BLOCKS, 0, FINISH)
+    assert timing.held == held
+    assert timing.drive.counters.erased == 0
+
+
 def test_zones_are_where_they_were_after_a_power_cycle(tmp_path: Path) -> None:
     path = tmp_path / "drive"
     with Drive.open(path, (shape(ZONES),)) as drive:

@@ -4,6 +4,7 @@ While a zone has data, it has a stream of the drive, whose superblocks are its o
 them, and gives the stream back.
 """
 
+import sys
 from collections.abc import Collection
 
 from potash_device.timing.profile import Profile
@@ -38,9 +39,9 @@ class ZoneStreams:
             self._streams[nsid, zone] = found
         return found
 
-    def take(self, nsid: int, zones: range | None = None) -> list[int]:
+    def take(self, nsid: int, zones: range = range(sys.maxsize)) -> list[int]:
         """The streams of zones, or of all zones of a namespace, which have none from now on."""
-        gone = [key for key in self._streams if key[0] == nsid and (not zones or key[1] in zones)]
+        gone = [key for key in self._streams if key[0] == nsid and key[1] in zones]
         streams = [self._streams.pop(key) for key in gone]
         self._free.update(streams)
         return streams
