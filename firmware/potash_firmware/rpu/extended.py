@@ -65,6 +65,8 @@ class Extended:
             if (row := builtin_admin.get(opcode)) is not None:
                 raise _conflict(command, f"Admin opcode {opcode:02X}h", row.opcode)
         for (csi, opcode), command in registered.io.items():
+            if csi not in builtin_io:
+                raise ExtensionError(f"{command}: no drive has the command set {csi.name}")
             if (row := builtin_io[csi].get(opcode)) is not None:
                 raise _conflict(command, f"I/O opcode {opcode:02X}h", row.opcode)
         for lid, page in registered.pages.items():
