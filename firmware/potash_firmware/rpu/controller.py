@@ -56,7 +56,7 @@ from potash_firmware.rpu.placement import Placement
 from potash_firmware.rpu.scheduler import Scheduler, Signal
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.statistics import Statistics
-from potash_firmware.rpu.telemetry_areas import TelemetrySource, collect
+from potash_firmware.rpu.telemetry_areas import collect
 from potash_firmware.rpu.transfer import Transfer
 
 if TYPE_CHECKING:
@@ -220,18 +220,7 @@ class Controller:
             self.statistics,
         )
 
-        source = TelemetrySource(
-            settings,
-            board,
-            self.firmware,
-            self.namespaces,
-            self.features,
-            self.health,
-            self.critical_warning,
-            self.outstanding,
-            self.media_work,
-        )
-        self.telemetry = Telemetry(board.sidecar, lambda: collect(source))
+        self.telemetry = Telemetry(board.sidecar, lambda: collect(self))
         states = States(settings.extensions.states if settings.extensions else {}, board.drive)
         optional = (self.job_time, self.placement)
         self.parts: tuple[Part, ...] = (

@@ -1,7 +1,7 @@
 """The telemetry of a controller: its identity, its state, and its latest commands."""
 
 import dataclasses
-from collections.abc import Callable
+from typing import Protocol
 
 from nvme_spec.logs import CriticalWarning
 from nvme_spec.registers import Register
@@ -16,8 +16,7 @@ from potash_firmware.rpu.outstanding import Outstanding
 from potash_firmware.rpu.settings import RpuSettings
 
 
-@dataclasses.dataclass(frozen=True)
-class TelemetrySource:
+class TelemetrySource(Protocol):
     """The parts of a controller that telemetry is collected from."""
 
     settings: RpuSettings
@@ -26,9 +25,10 @@ class TelemetrySource:
     namespaces: Namespaces
     features: Features
     health: Health
-    warning: Callable[[], CriticalWarning]
     outstanding: Outstanding
     media_work: MediaWork
+
+    def critical_warning(self) -> CriticalWarning: ...
 
 
 def collect(source: TelemetrySource) -> Areas:
@@ -73,7 +73,7 @@ def _state(source: TelemetrySource) -> dict[str, object]:
             )
         },
         "health": source.health.save(),
-        "critical_warning": int(source.warning()),
+        "critical_warning": int(source.critical_warning()),
         "outstanding": len(source.outstanding),
         "unfinished_media_work": len(source.media_work.unfinished),
         "shadow_doorbells": queues.shadow is not None,
