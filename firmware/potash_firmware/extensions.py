@@ -9,7 +9,7 @@ import the file once, so module globals are not shared between them.
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
 from types import FunctionType
 from typing import Any, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
@@ -452,19 +452,16 @@ def _command(
         size is None or callable(size) or (type(size) is int and size >= 0),
         f"size is {size!r}, and must be a number of bytes, or a function of the command",
     )
-    made = _named(function, name, waits=True)
+    made = _named(function, name)
     return RegisteredCommand(made, name, opcode, data, size, namespace, writes, command_sets)
 
 
-def _named(function: object, name: object, *, waits: bool = False) -> FunctionType:
-    """The function. Raises ExtensionError where it is none, or a generator unless it `waits`, or
-    the name is no text."""
+def _named(function: object, name: object) -> FunctionType:
+    """The function. Raises ExtensionError where it is none, or the name no text."""
     if not isinstance(function, FunctionType):
         raise ExtensionError(f"{function!r} is not a function")
     if function.__code__.co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR):
         raise ExtensionError(f"{function.__name__} is async; what waits is a generator here")
-    if function.__code__.co_flags & CO_GENERATOR and not waits:
-        raise ExtensionError(f"{function.__name__} is a generator, and only commands can wait")
     _require(isinstance(name, str) and name != "", f"the name is {name!r}, and must be a text")
     return function
 

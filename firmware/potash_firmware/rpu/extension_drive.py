@@ -120,8 +120,7 @@ class Drive:
 
     def save(self) -> Request:
         def steps(queue: SubmissionQueue) -> Steps[None]:
-            if not self._states.note():
-                raise NvmeError(Status.INTERNAL_ERROR, "a state cannot be saved")
+            self._states.record()
             try:
                 yield self._controller.media_work.submit(self._states.save)
             except MediaError as error:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from potash.bench import first_load
-from potash.bench.report import Baseline, Result, alone, median, once, paired
+from potash.bench.report import Result, alone, median, once, paired
 from potash.models import networks, public, resnet
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
@@ -217,20 +217,14 @@ def breakdown(name: str, inference: Inference, rest: float) -> Iterator[Result]:
     ] or [0.0]
     others = inference.modelled.seconds - first - sum(convolutions)
     total = inference.modelled.seconds + rest
-    fortieth = Baseline(f"the paper's processor / {PAPER_SPEEDUP}", PAPER_CPU * 1e3 / PAPER_SPEEDUP)
-    limit = Baseline("the paper's accelerated total", PAPER_TOTAL * 1e3)
-    yield _once(name, "figure 16: convolutions", sum(convolutions), fortieth)
-    yield _once(name, "figure 16: first convolution", first)
-    yield _once(name, "figure 16: other operators", others)
-    yield _once(name, "figure 16: processor", rest)
-    yield _once(name, "figure 16: total", total, limit)
-
-
-def _once(name: str, metric: str, seconds: float, baseline: Baseline | None = None) -> Result:
-    value = seconds * 1e3
-    ratio = value / baseline.value if baseline else None
-    shown = value if ratio is None else ratio
-    return Result(name, metric, value, "ms", baseline, ratio, 1, (shown, shown))
+    fortieth = f"the paper's processor / {PAPER_SPEEDUP}"
+    pair = sum(convolutions) * 1e3, PAPER_CPU * 1e3 / PAPER_SPEEDUP
+    yield paired(name, "figure 16: convolutions", "ms", fortieth, [pair])
+    yield alone(name, "figure 16: first convolution", "ms", [first * 1e3])
+    yield alone(name, "figure 16: other operators", "ms", [others * 1e3])
+    yield alone(name, "figure 16: processor", "ms", [rest * 1e3])
+    pair = total * 1e3, PAPER_TOTAL * 1e3
+    yield paired(name, "figure 16: total", "ms", "the paper's accelerated total", [pair])
 
 
 def _inputs(model: bytes) -> bytes:

@@ -17,10 +17,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from potash.bench.report import Baseline, Result, alone, paired
-from potash.programs.compiler import build, find_compiler
+from potash.programs.compiler import Compiler, build, find_compiler
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 from potash_firmware import bpf
@@ -64,20 +63,13 @@ _Native = ctypes.CFUNCTYPE(
 )
 
 
-class Native(NamedTuple):
-    """A C compiler for this machine: what a result calls its work, and its command."""
-
-    name: str
-    command: tuple[str, ...]
-
-
-def find_native() -> Native:
-    """clang where there is one, else ziglang's. Raises PotashError where there is neither."""
+def find_native() -> Compiler:
+    """The compiler for this machine: clang, or else ziglang's. Raises PotashError."""
     clang = shutil.which("clang")
     if clang is not None:
-        return Native("clang -O2", (clang,))
+        return Compiler("clang -O2", (clang,))
     if importlib.util.find_spec("ziglang") is not None:
-        return Native("zig cc -O2", (sys.executable, "-m", "ziglang", "cc"))
+        return Compiler("zig cc -O2", (sys.executable, "-m", "ziglang", "cc"))
     raise PotashError("no C compiler was found for the baseline: install clang or ziglang")
 
 
@@ -119,7 +111,7 @@ def measure(
 class _Bench:
     """Input, output and compilers."""
 
-    def __init__(self, folder: Path, includes: Path, baseline: Native) -> None:
+    def __init__(self, folder: Path, includes: Path, baseline: Compiler) -> None:
         self._folder = folder
         self._includes = includes
         self._baseline = baseline

@@ -8,6 +8,7 @@ import math
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -111,45 +112,24 @@ def of_model(name: str, model: bytes) -> Network:
     return Network(name, dict(shapes), dict(sorted(left_out.items())))
 
 
-def _convolution(graph: Any, operator: Any) -> Conv2d | None:
-    """CONV_2D: an image of NHWC and kernels of OHWI. None where its channels are grouped."""
-    image, (out_channels, *taps, depth) = _image_and_kernels(graph, operator)
-    if depth != image[3]:
-        return None
-    return _windows(operator.builtinOptions, image, taps, out_channels)
-
-
-def _depthwise(graph: Any, operator: Any) -> Conv2d:
-    """DEPTHWISE_CONV_2D: an image of NHWC and kernels of 1HWO."""
-    image, (_, *taps, out_channels) = _image_and_kernels(graph, operator)
-    return _windows(operator.builtinOptions, image, taps, out_channels, depthwise=True)
-
-
-def _image_and_kernels(graph: Any, operator: Any) -> Sequence[tuple[int, ...]]:
-    image, kernels = _extents(graph, operator, 2)
+def _convolution(graph: Any, operator: Any, *, depthwise: bool = False) -> Conv2d | None:
+    """CONV_2D: an image of NHWC and kernels of OHWI, or DEPTHWISE_CONV_2D, whose are of 1HWO. None
+    where its channels are grouped."""
+    image, kernels = _extents(graph, operator)
     if len(image) != 4 or len(kernels) != 4:
         raise ModelError(f"a convolution of {image} with {kernels} is none")
-    return image, kernels
-
-
-def _windows(
-    options: Any,
-    image: Sequence[int],
-    taps: Sequence[int],
-    out_channels: int,
-    *,
-    depthwise: bool = False,
-) -> Conv2d:
-    """A convolution with the stride, the dilation and the padding in its options."""
     images, height, width, channels = image
+    first, down, across, last = kernels
+    if not depthwise and last != channels:
+        return None
+    options = operator.builtinOptions
     stride = options.strideH, options.strideW
     dilation = options.dilationHFactor, options.dilationWFactor
     padding = (0, 0, 0, 0)
     if options.padding == schema.Padding.SAME:
-        down = same_padding(height, taps[0], stride[0], dilation[0])
-        across = same_padding(width, taps[1], stride[1], dilation[1])
-        padding = (*down, *across)
-    kernel = taps[0], taps[1]
+        above_below = same_padding(height, down, stride[0], dilation[0])
+        padding = (*above_below, *same_padding(width, across, stride[1], dilation[1]))
+    out_channels, kernel = last if depthwise else first, (down, across)
     return Conv2d(
         images, channels, height, width, out_channels, kernel, stride, padding, dilation, depthwise
     )
@@ -157,17 +137,17 @@ def _windows(
 
 def _product(graph: Any, operator: Any) -> Conv2d | None:
     """FULLY_CONNECTED, as the delegate lowers it: each row of the input is an image of a pixel."""
-    values, weights = _extents(graph, operator, 2)
+    values, weights = _extents(graph, operator)
     if len(weights) != 2 or math.prod(values) % weights[1]:
         raise ModelError(f"a matrix product of {values} with {weights} is none")
     outputs, inputs = weights
     return Conv2d(math.prod(values) // inputs, inputs, 1, 1, outputs, (1, 1))
 
 
-def _extents(graph: Any, operator: Any, count: int) -> Sequence[tuple[int, ...]]:
-    """The shapes of an operator's first inputs."""
-    inputs = [] if operator.inputs is None else operator.inputs[:count]
-    if len(inputs) < count or min(inputs) < 0:
+def _extents(graph: Any, operator: Any) -> Sequence[tuple[int, ...]]:
+    """The shapes of an operator's first two inputs."""
+    inputs = [] if operator.inputs is None else operator.inputs[:2]
+    if len(inputs) < 2 or min(inputs) < 0:
         raise ModelError("a convolution or matrix product lacks its image or its weights")
     shapes = [graph.tensors[at].shape for at in inputs]
     found = [() if shape is None else tuple(map(int, shape)) for shape in shapes]
@@ -179,7 +159,7 @@ def _extents(graph: Any, operator: Any, count: int) -> Sequence[tuple[int, ...]]
 
 _READERS: Mapping[int, Callable[[Any, Any], Conv2d | None]] = {
     schema.BuiltinOperator.CONV_2D: _convolution,
-    schema.BuiltinOperator.DEPTHWISE_CONV_2D: _depthwise,
+    schema.BuiltinOperator.DEPTHWISE_CONV_2D: partial(_convolution, depthwise=True),
     schema.BuiltinOperator.FULLY_CONNECTED: _product,
 }
 

@@ -4,6 +4,7 @@ Every wait notices the end of the guest: while a command is silent, the agent is
 that does not answer is an error.
 """
 
+import itertools
 import json
 import os
 import select
@@ -100,7 +101,7 @@ class Channel:
         self._decoder = frames.Decoder()
         self._outgoing = bytearray()
         self._commands: dict[int, Command] = {}
-        self._next = 1
+        self._numbers = itertools.cycle(range(1, 1 << 16))
         self._life_limit = life_limit
         self._quiet = min(QUIET, life_limit / 4)
         self._last_received = self.clock()
@@ -151,7 +152,7 @@ class Channel:
         """
         if not argv or any("\0" in word for word in argv):
             raise ValueError("a command is one word or more, none with a zero byte")
-        channel = self._free_channel()
+        channel = next(one for one in self._numbers if one not in self._commands)
         command = Command(self, channel, stdin, stdout, stderr)
         request = {"argv": list(argv), "env": dict(env or {}), "cwd": cwd, "terminal": terminal}
         self._commands[channel] = command
@@ -198,13 +199,6 @@ class Channel:
                 self._receive()
                 self._flush()
         self._ping()
-
-    def _free_channel(self) -> int:
-        while self._next in self._commands or not self._next:
-            self._next = (self._next + 1) & 0xFFFF
-        channel = self._next
-        self._next = (channel + 1) & 0xFFFF
-        return channel
 
     def _receive(self) -> None:
         try:

@@ -13,6 +13,7 @@ import signal
 import sys
 import tarfile
 import tempfile
+import tty
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -26,7 +27,7 @@ from potash.vm.errors import GuestError
 from potash.vm.images import GuestImages
 from potash.vm.machine import Machine
 from potash.vm.qemu import CLIENT, CPUS, MEMORY, Memory, Shape, monitor_arguments
-from potash.vm.terminal import descriptor_sink, follow, raw, size
+from potash.vm.terminal import descriptor_sink, follow, restored, size
 from potash.vm.unpacking import unpack
 
 RESUME_LIMIT = 60.0
@@ -305,7 +306,8 @@ class Guest:
         standard = sys.stdin
         if not (standard.isatty() and sys.stdout.isatty()):
             return self.run(argv, standard, descriptor_sink(1), descriptor_sink(2))
-        with self._console(), raw(standard.fileno()):
+        with self._console(), restored(standard.fileno()):
+            tty.setraw(standard.fileno())  # Every key, Ctrl-C included, is the guest's.
             command = self.channel.start(
                 argv,
                 stdin=standard,

@@ -10,8 +10,7 @@ import json
 import subprocess
 import sys
 import tempfile
-import termios
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +26,7 @@ from potash.vm.qemu import (
     monitor_arguments,
     root_ports,
 )
+from potash.vm.terminal import restored
 
 APPEND = "console=ttyS0"
 """The kernel's command line when none is given: its console is the serial port."""
@@ -92,7 +92,9 @@ def run(qemu: Qemu, arguments: Sequence[str]) -> None:
     Raises:
         PotashError: QEMU does not take it; what it said is the reason.
     """
-    with tempfile.TemporaryFile() as said, _terminal():
+    # QEMU does not restore the terminal if it is killed.
+    terminal = restored(sys.stdin.fileno()) if sys.stdin.isatty() else contextlib.nullcontext()
+    with tempfile.TemporaryFile() as said, terminal:
         process = subprocess.Popen(dies_with_parent([*qemu.command, *arguments]), stderr=said)
         try:
             code = process.wait()
@@ -116,16 +118,3 @@ def _disk(name: str, disk: Disk) -> list[str]:
 
 def _json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
-
-
-@contextlib.contextmanager
-def _terminal() -> Iterator[None]:
-    """Restore the terminal, if there is one, after the block: QEMU does not if it is killed."""
-    if not sys.stdin.isatty():
-        yield
-        return
-    before = termios.tcgetattr(sys.stdin)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSAFLUSH, before)

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import termios
-import tty
 from collections.abc import Iterator
 
 from potash.vm.channel import Channel, Command, Sink
@@ -33,10 +32,9 @@ def size() -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def raw(descriptor: int) -> Iterator[None]:
-    """Have the terminal pass on every key, including Ctrl-C, until the block ends."""
+def restored(descriptor: int) -> Iterator[None]:
+    """Restore the terminal's settings after the block."""
     before = termios.tcgetattr(descriptor)
-    tty.setraw(descriptor)
     try:
         yield
     finally:

@@ -339,12 +339,8 @@ def _run_line(device: str, line: str, groups: Mapping[str, click.Group], opened:
         raise click.UsageError(f"{line.strip()}: {str(error).lower()}") from None
     if not words:
         return
-    group = groups.get(words[0])
-    if group is not None:
-        words = words[1:]
-    else:
-        group = next(iter(groups.values()))
-    command: click.Command | None = group
+    named = groups[words.pop(0)] if words[0] in groups else next(iter(groups.values()))
+    command: click.Command | None = named
     while isinstance(command, click.Group):
         name, words = words[0] if words else "", words[1:]
         command = command.commands.get(name)
