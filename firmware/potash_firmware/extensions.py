@@ -8,6 +8,7 @@ import the file once, so module globals are not shared between them.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
 from types import FunctionType
@@ -407,8 +408,13 @@ def state(name: str, *, version: int = 1, default: Callable[[], T]) -> DriveStat
     _require(isinstance(name, str) and name != "", f"a state cannot be called {name!r}")
     _require(type(version) is int and version >= 0, f"a version cannot be {version!r}")
     _require(callable(default), f"default is {default!r}, and must be a function, such as dict")
-    default()  # which may fail
-    made = DriveState(name, version, default, (_registry().sources or ("",))[-1])
+
+    def fresh() -> T:
+        # Of an object that it shares, no change could be told from the default.
+        return deepcopy(default())
+
+    fresh()  # which may fail
+    made = DriveState(name, version, fresh, (_registry().sources or ("",))[-1])
     add(_registry().states, name, made, f"the name {name!r}")
     return made
 

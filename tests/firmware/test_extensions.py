@@ -19,7 +19,7 @@ from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from support import zones
 from support.extended import extended, settings, written
 from support.migration import load, save
-from support.modelled_time import PROFILE, modelled
+from support.modelled_time import PROFILE, modelled, timing_of
 from support.nvme_host import Host, SlowMedia
 
 GET_LOG_PAGE = 0x02
@@ -403,6 +403,35 @@ def test_state_outlives_power_cycles(tmp_path: Path, caplog: Any) -> None:
         assert counted(host) == 5
 
 
+def test_state_is_saved_whatever_changes_it(tmp_path: Path) -> None:
+    """Also in an object that all defaults share, and when a command is closed."""
+    text = """
+    SHARED = {}
+    held = state("held", default=lambda: SHARED)
+
+    @admin_command(0xC4, name="Wait", data="none")
+    def wait(drive, command):
+        try:
+            yield drive.sleep(1e9)
+        finally:
+            held(drive)["closed"] = True
+    """
+    with powered(tmp_path, text, tmp_path / "drive") as host:
+        host.place(host.admin, 0xC4, 1)
+        host.ring(host.admin)
+        for _ in range(3):  # records
+            host.now += 61
+            host.service()
+            host.executor.run_all()
+            host.service()
+        host.disable()
+        host.service()
+        host.now += 61
+        host.service()
+        host.executor.run_all()
+        assert '{"closed": true}' in (tmp_path / "drive.extensions.json").read_text()
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -449,6 +478,32 @@ def test_what_an_extension_reads_takes_its_modelled_time(tmp_path: Path) -> None
         assert host.command(queue, WRITE, nsid=1).status == 0
         taken = host.command(queue, 0xA0, nsid=1).dw0
         assert taken > PROFILE.read_command_ns  # of blocks in the write buffer
+
+
+def test_a_modelled_time_is_of_no_other_command(tmp_path: Path) -> None:
+    """The time of what an extension has read is not the one at which another command completes."""
+    text = """
+    @io_command(0xA0, name="Read and sleep", data="none")
+    def both(drive, command):
+        yield drive.read(1, 0)
+        yield drive.sleep(1000)
+    """
+    with Host(settings=settings(tmp_path, text, modelled())) as host:
+        host.enable()
+        queue, other = host.create_io_queue(), host.create_io_queue(2)
+        host.place(queue, 0xA0, 1, nsid=1)
+        host.ring(queue)
+        host.service()
+        assert host.goes_on()  # the read is done
+        host.place(host.admin, 0x06, 2, cdws=(1,))
+        host.ring(host.admin)
+        host.service()
+        assert [one.cid for one in host.reap(host.admin)] == [2]
+        assert not timing_of(host).completions
+        # Nor are those of a command ended by the deletion of its queue, before that has ended.
+        host.rpu.controller.outstanding.abort_queue(1)
+        assert host.command(other, WRITE, nsid=1).status == 0
+        assert [one.qid for one in timing_of(host).completions] == [2]
 
 
 def test_an_extension_follows_the_rules_of_zones(tmp_path: Path) -> None:

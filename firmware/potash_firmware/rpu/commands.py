@@ -170,7 +170,9 @@ class Commands:
 
     def _succeeded(self, command: Command, result: int | None) -> None:
         while self._outstanding.aborted:  # answered before the command that has ended them
+            reached, self._scheduler.reached = self._scheduler.reached, None
             self._refuse(*self._outstanding.aborted.pop(0))
+            self._scheduler.reached = reached
         self._complete(command, result=result or 0)
 
     # Complete.

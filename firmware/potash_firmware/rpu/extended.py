@@ -204,6 +204,7 @@ class Extended:
                 except NvmeError as failed:
                     error = failed
         finally:
+            self.drive.changed()
             try:
                 limited(extension_files.STEP_LIMIT, generator.close)
             except BaseException as failed:  # noqa: BLE001 - it is a user's code

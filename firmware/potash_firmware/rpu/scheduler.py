@@ -191,6 +191,7 @@ class Task:
                 else:
                     error = TypeError(f"a task cannot wait for {what!r}")
                     continue
+                self._scheduler.reached = None
                 return True
         except StopIteration as end:
             self._steps = None
@@ -198,6 +199,7 @@ class Task:
         except Exception as failure:  # noqa: BLE001 - for `ended`
             self._steps = None
             self._ended(self, None, failure)
+        self._scheduler.reached = None
         return False
 
 
