@@ -5,6 +5,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from itertools import count
@@ -117,7 +118,8 @@ def _import(source: str) -> None:
     module = sys.modules[loader.name] = module_from_spec(spec)
     sys.path.append(str(path.parent))  # for modules beside it
     try:
-        loader.exec_module(module)
+        with redirect_stdout(sys.stderr):  # the device's report is on standard output
+            loader.exec_module(module)
     finally:
         sys.path.pop()
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import FunctionType
 from typing import Any, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
@@ -458,16 +458,19 @@ def _command(
         size is None or callable(size) or (type(size) is int and size >= 0),
         f"size is {size!r}, and must be a number of bytes, or a function of the command",
     )
-    made = _named(function, name)
+    made = _named(function, name, waits=True)
     return RegisteredCommand(made, name, opcode, data, size, namespace, writes, command_sets)
 
 
-def _named(function: object, name: object) -> FunctionType:
-    """The function. Raises ExtensionError where it is none, or the name no text."""
+def _named(function: object, name: object, *, waits: bool = False) -> FunctionType:
+    """The function. Raises ExtensionError where it is none, or a generator unless it `waits`, or
+    the name is no text."""
     if not isinstance(function, FunctionType):
         raise ExtensionError(f"{function!r} is not a function")
     if function.__code__.co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR):
         raise ExtensionError(f"{function.__name__} is async; what waits is a generator here")
+    if function.__code__.co_flags & CO_GENERATOR and not waits:
+        raise ExtensionError(f"{function.__name__} is a generator, and only commands can wait")
     _require(isinstance(name, str) and name != "", f"the name is {name!r}, and must be a text")
     return function
 

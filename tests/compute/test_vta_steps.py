@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from potash_device.vta.config import Config, MemoryId
+from potash_device.vta.fast import steps
 from potash_device.vta.fast.paths import available
 from potash_device.vta.isa import Alu, AluOpcode, Gemm, Instruction, Load, MicroOp, Store
 from potash_device.vta.stream import Order
@@ -245,6 +246,21 @@ def test_rows_of_an_image_are_one_step() -> None:
     pair.check(finished(Gemm(uop_end=len(micro_ops), iter_out=1, iter_in=1)))
     (program,) = pair.fast._programs.values()
     assert program.plan is not None and len(program.plan.steps.steps) == 1
+
+
+@pytest.mark.parametrize("transposed", (False, True))
+def test_the_example_of_positions_is_one_step(transposed: bool) -> None:
+    """Two weights at three positions, by rows or by columns: three positions and two pairs."""
+    micro_ops = [MicroOp(x, x + tap, tap) for tap in range(2) for x in range(3)]
+    if transposed:
+        micro_ops.sort(key=lambda one: one.dst)
+    pair = Pair(DEFAULT, micro_ops=micro_ops)
+    pair.check(finished(Gemm(uop_end=6, iter_out=1, iter_in=1)))
+    (program,) = pair.fast._programs.values()
+    assert program.plan is not None
+    found = program.plan.steps
+    assert found.steps[:, [steps.COUNT, steps.PAIRS]].tolist() == [[3, 2]]
+    assert found.pairs.tolist() == [[0, 0], [1, 1]]
 
 
 @settings(max_examples=40, deadline=None)

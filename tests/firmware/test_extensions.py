@@ -397,6 +397,7 @@ def test_state_outlives_power_cycles(tmp_path: Path, caplog: Any) -> None:
     with powered(tmp_path, COUNTER, media) as host:
         assert counted(host) == 5
         assert counted(host, 1) == 6  # and is no JSON any more
+        assert host.command(host.admin, 0xC4, cdws=(1, 1)).status == Status.INTERNAL_ERROR
         host.rpu.power_off(clean=True)
         assert "the state 'counter' of" in caplog.text and "keys are texts" in caplog.text
     with powered(tmp_path, COUNTER, media) as host:

@@ -75,15 +75,6 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("text", REFUSED.values(), ids=REFUSED)
-def test_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setattr(extension_files, "IMPORT_LIMIT", 0.05)
-    with pytest.raises(ExtensionError) as refused, extended(tmp_path, text):
-        pass
-    said = str(refused.value)
-    assert "mine.py" in said and "\n" not in said and len(said) < 500
-
-
 def page(body: str) -> str:
     return f'@log_page(0xC5, name="Bad", size=8)\ndef bad(drive):\n    {body}'
 
@@ -102,6 +93,22 @@ def read(body: str) -> str:
 
 def after(body: str) -> str:
     return f"@completed(2)\ndef bad(drive, command, microseconds):\n    {body}"
+
+
+REFUSED |= {
+    "a page that waits": page("yield drive.sleep(1)"),
+    "a feature that waits": value("yield drive.sleep(1)"),
+    "a function after reads that waits": after("yield drive.sleep(1)"),
+}
+
+
+@pytest.mark.parametrize("text", REFUSED.values(), ids=REFUSED)
+def test_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(extension_files, "IMPORT_LIMIT", 0.05)
+    with pytest.raises(ExtensionError) as refused, extended(tmp_path, text):
+        pass
+    said = str(refused.value)
+    assert "mine.py" in said and "\n" not in said and len(said) < 500
 
 
 ENDLESS = "while True:\n        try: x = 1\n        except Exception: pass"
@@ -152,7 +159,7 @@ FAILING = {
     "a page that fails": page("1 / 0"),
     "a page of text": page("return 'text'"),
     "a page that is too long": page("return bytes(9)"),
-    "a page that waits": page("yield drive.sleep(1)"),
+    "a feature that returns": value("return True"),
     "a page that does not end": page("while True: pass"),
     "a feature that fails": value("1 / 0"),
     "a feature that does not end": value("while True: pass"),

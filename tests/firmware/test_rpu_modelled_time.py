@@ -190,6 +190,9 @@ def test_a_stepped_clock_goes_from_completion_to_completion_or_to_a_time() -> No
             assert [one.cid for one in host.reap(queue)] == [cid]
         advance(host, 3, queue)  # nothing is in flight
         assert [one.dw0 for one in host.reap(host.admin)] == [second]
+        for wrong in ((1 << 62) + 1, (1 << 64) - 1):
+            advance(host, 6, queue, wrong)
+            assert [one.status for one in host.reap(host.admin)] == [2]
         until = (7 << 32) + 5
         send(host, queue, READ, 4, page=0)
         advance(host, 5, queue, until)

@@ -76,12 +76,18 @@ def test_a_register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_extension(tmp_path: Path) -> None:
-    extension, attempt = blocks("extend.md", "python")
+    extension, attempt, test = blocks("extend.md", "python")
     (tmp_path / "latency.py").write_text(extension + "\n")
     socket = tmp_path / "s"
     with device_process(socket, "--size", "16M", "--extend", str(tmp_path / "latency.py")):
         said = run(attempt.replace(SOCKET, str(socket)), environment(), tmp_path)
     assert said == "1\n" and "# 1\n" in attempt + "\n"
+    (tmp_path / "test_latency.py").write_text(test + "\n")
+    pytest_ = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_latency.py"]
+    done = subprocess.run(
+        pytest_, env=environment(), cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
 
 
 def test_an_alu_opcode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

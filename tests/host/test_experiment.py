@@ -20,11 +20,14 @@ from xml.etree import ElementTree as xml
 import pytest
 
 from csd_spec.traffic import TimedCompletion, TrafficLog
+from potash import __version__
 from potash.cli.app import run_app
-from potash.experiment import plot
+from potash.experiment import plan, plot
 from potash.experiment.plan import Task
+from potash.experiment.runs import carry_out
+from potash.fleet import workers
 from support.bpf_compiler import NO_COMPILER, compiler
-from support.docs import blocks
+from support.docs import blocks, run_python
 from support.processes import descendants
 from support.reports import check
 
@@ -122,7 +125,8 @@ def test_each_point_is_measured_and_its_traffic_counted(
     rows = files.rows()
     assert len(rows) == len(report["rows"]) == 3 * 3 * 2
     assert rows[2] == {
-        "point": "0", "repetition": "1", "seed": "2", "method": "offload", "size": "1",
+        "version": __version__, "point": "0", "repetition": "1", "seed": "2",
+        "method": "offload", "size": "1",
         "drives": "2", "elapsed_ns": "1200", "commands": "6", "admin_commands": "0",
         "to_host": "10", "from_host": "0", "moved": "0", "completed": "2", "answer": "1",
         "share": "0.5", "kept": "2",
@@ -237,7 +241,7 @@ def test_a_wrong_function_ends_in_a_sentence(
     ("text", "said"),
     [
         ("x=size", "a plot is x=COLUMN,y=COLUMN"),
-        ("x=size,y=none", "there is no column none; there are point, "),
+        ("x=size,y=none", "there is no column none; there are version, "),
         ("x=method,y=size", "method has 'offload', which is no number"),
         ("x=size,y=kept", "kept has None, which is no number"),
     ],
@@ -247,6 +251,44 @@ def test_a_wrong_plot_ends_in_a_sentence(
 ) -> None:
     assert files.run("--plot", text) in (1, 2)
     assert said in capsys.readouterr().err
+
+
+def test_options_of_drives_name_files_that_workers_get(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = "class Mine:\n    def victim(self, superblocks): return 0\n"
+    (files.folder / "gc.py").write_text(policy)
+    seen: list[str] = []
+
+    def booted(**options: Any) -> PlayedDrive:
+        (said,) = options["policies"]
+        seen.append(said)
+        kind, file, name = re.split("[=:]", said)
+        assert (kind, Path(file).read_text(), name) == ("gc", policy, "Mine")
+        return PlayedDrive()
+
+    monkeypatch.setattr("potash.experiment.runs.booted_device", booted)
+    file = FILE.replace("[vary]", 'files = ["gc.py"]\n[vary]')
+    files.write(file.replace("drives = [2]", 'policy = ["gc=gc.py:Mine"]'))
+    assert files.run() == 0
+    assert len(set(seen)) == len(seen) == 18, "each run has copies of its own"
+
+
+def test_a_dask_cluster_measures_the_same(files: Files) -> None:
+    distributed = pytest.importorskip("distributed", reason="the extra `fleet` is not installed")
+    tasks = plan.read(files.folder / "mine.toml").tasks()
+    with (
+        distributed.LocalCluster(
+            n_workers=1,
+            threads_per_worker=2,
+            dashboard_address=None,
+            processes=False,
+            protocol="tcp://",
+            host="127.0.0.1",
+        ) as cluster,
+        workers.cluster(carry_out, cluster.scheduler_address) as work,
+    ):
+        assert dict(work(tasks)) == dict(enumerate(map(carry_out, tasks)))
 
 
 def test_an_axis_is_linear_where_its_values_are_near_each_other() -> None:
@@ -286,6 +328,11 @@ def test_the_page_s_experiment_compares_both_command_sets_with_the_host(tmp_path
     jobs = [one for one in reserved if one["kind"] == "1"]
     assert [int(one["arrived"]) < int(one["completed"]) for one in jobs] == [True]
     assert b"vendor, drives: 1" in (tmp_path / "results" / "plot.svg").read_bytes()
+
+
+def test_the_page_s_clock_passes_with_commands_and_what_the_host_computes() -> None:
+    said = run_python(blocks("experiment.md", "python")[1])
+    assert int(said.split()[0]) > 5000 and said.endswith(" ns\n")
 
 
 def test_an_interrupted_experiment_leaves_nothing(tmp_path: Path) -> None:

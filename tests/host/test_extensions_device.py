@@ -128,6 +128,31 @@ def test_a_device_that_does_not_start_says_why(tmp_path: Path) -> None:
         pass
 
 
+def test_a_drive_with_state_is_not_started_without_the_extension(tmp_path: Path) -> None:
+    text = """
+    count = state("count", default=int)
+
+    @admin_command(0xC4, name="Count", data="none")
+    def counted(drive, command):
+        count.set(drive, count(drive) + 1)
+        yield drive.save()
+        return count(drive)
+    """
+    socket, drive = tmp_path / "s", ("--media", str(tmp_path / "drive"), "--size", "1M")
+    extend = ("--extend", written(tmp_path, text))
+    for number in (1, 2):
+        with (
+            device_process(socket, *drive, *extend),
+            potash.sdk.open(f"vfio-user:{socket}", timeout=30.0) as device,
+        ):
+            assert device.admin(0xC4).result == number
+    with (
+        pytest.raises(PotashError, match=r"state 'count' of .*mine.py.*start it with --extend"),
+        device_process(socket, *drive),
+    ):
+        pass
+
+
 def test_programs_without_a_drive_have_helpers(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -235,7 +235,9 @@ class Extended:
     def _feature(self, feature: RegisteredFeature) -> Feature:
         def check(value: Value, nsid: int, limits: Limits) -> None:
             new = value.data.ljust(feature.size, b"\0") if feature.size else value.dword
-            self.call(feature, feature.function, self.drive, new)
+            if (result := self.call(feature, feature.function, self.drive, new)) is not None:
+                said = f"it returns {_shown(result)}; to refuse a value, it raises NvmeError"
+                raise self._failure(feature, said)
 
         default, size = feature.default, feature.size
         return Feature(

@@ -120,7 +120,8 @@ class Drive:
 
     def save(self) -> Request:
         def steps(queue: SubmissionQueue) -> Steps[None]:
-            self._states.record()
+            if not self._states.note():
+                raise NvmeError(Status.INTERNAL_ERROR, "a state cannot be saved")
             try:
                 yield self._controller.media_work.submit(self._states.save)
             except MediaError as error:

@@ -86,7 +86,13 @@ class States(Part):
         self.values, self._encoded = {**new, **values}, json.loads(json.dumps(found))
 
     def record(self) -> None:
-        """Note the values as they are, for `save`. One that cannot be stored stays as it was."""
+        """Note the values, if they can be stored."""
+        self.note()
+
+    def note(self) -> bool:
+        """Note the values as they are, for `save`. One that cannot be stored stays as it was; False
+        then."""
+        whole = True
         for name, value in self.values.items():
             one = self.declared[name]
             try:
@@ -95,6 +101,8 @@ class States(Part):
                 self._encoded = _copied({**self._encoded, name: [one.version, one.source, value]})
             except BaseException as error:  # noqa: BLE001 - it is a user's value
                 log.error("the state %r of %s is not saved: %s", name, one.source, error)
+                whole = False
+        return whole
 
     def encode(self) -> bytes:
         """The values that were noted last; nothing where there are none."""

@@ -3,8 +3,9 @@
 import hashlib
 import itertools
 import json
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,7 +86,7 @@ class Experiment:
                 if name in parameters:
                     value = parameters[name]
                     drive[keyword] = [value] if keyword == "policies" else value
-            _check(self.folder, drive)
+            _check(placed(drive, files, self.folder))
             for repetition in range(self.repetitions):
                 found.append(
                     Task(
@@ -145,8 +146,8 @@ def _experiment(table: dict[str, Any], folder: Path) -> Experiment:
         if not isinstance(table.get(name, {}), Mapping):
             raise TypeError(f"[{name}] is a table")
     names = table.get("files", [])
-    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
-        raise ValueError("files is a list of names")
+    if not isinstance(names, list) or not all(one == Path(str(one)).name for one in names):
+        raise ValueError("files is a list of names of files that are beside this one")
     vary = {name: _values(name, values) for name, values in table.get("vary", {}).items()}
     points = 1
     for values in vary.values():
@@ -169,7 +170,23 @@ def _values(name: str, values: object) -> tuple[Value, ...]:
     return tuple(values)
 
 
-def _check(folder: Path, drive: Mapping[str, Any]) -> None:
+def placed(drive: Mapping[str, Any], files: Iterable[str], folder: Path) -> dict[str, Any]:
+    """Options of a drive, with the experiment's files that they name in a folder: `mine.py`, or
+    `gc=mine.py:Mine`."""
+    names = "|".join(map(re.escape, files))
+    pattern = re.compile(rf"(?:^|(?<==))({names})(?=:|$)") if names else None
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, list):
+            return [changed(one) for one in value]
+        if isinstance(value, str) and pattern is not None:
+            return pattern.sub(lambda found: str(folder / found[0]), value)
+        return value
+
+    return {name: changed(value) for name, value in drive.items()}
+
+
+def _check(drive: Mapping[str, Any]) -> None:
     try:
         drive_configuration(drive)
     except TypeError as error:

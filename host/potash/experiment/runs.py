@@ -1,14 +1,17 @@
 """A point of an experiment on its drives, measured. It runs in a process of its own."""
 
 import signal
+import tempfile
 import threading
 import traceback
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import potash
 from csd_spec.traffic import TimedCompletion, TrafficLog
-from potash.experiment.plan import DEPTH, DRIVES, Task, Value
+from potash.experiment.plan import DEPTH, DRIVES, Task, Value, placed
 from potash.experiment.point import Point
 from potash.sdk.errors import PotashError
 from potash.sdk.transport import HostClock
@@ -74,10 +77,14 @@ def _run(task: Task, method: str, scope: Mapping[str, Any]) -> Run:
     stepped = task.drive.get("clock") == "stepped" and task.drive["time"] == "modelled"
     clock = HostClock() if stepped else None
     with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="potash-")))
+        for name, data in task.files.items():
+            (folder / name).write_bytes(data)
+        options = placed(task.drive, task.files, folder)
         drives = [
             stack.enter_context(
                 booted_device(
-                    **task.drive,
+                    **options,
                     queue_depth=int(task.parameters.get(DEPTH, 1)),
                     host_clock=clock,
                 )
@@ -95,6 +102,7 @@ def _run(task: Task, method: str, scope: Mapping[str, Any]) -> Run:
         elapsed = point.now - began
         moved = [drive.traffic(old) for drive, old in zip(drives, before, strict=True)]
     row: dict[str, Value] = {
+        "version": potash.__version__,
         "point": task.number,
         "repetition": task.repetition,
         "seed": task.seed,

@@ -256,9 +256,10 @@ class Activity:
     def bound(self) -> Annotated[str | None, Key()]:
         """The module that limits the time: the one with the most busy cycles.
 
-        LOAD, COMPUTE or STORE; null if there are no instructions.
+        LOAD, COMPUTE or STORE; null if none is busy.
         """
-        return max(Stage, key=lambda stage: self.busy[stage]).name if len(self) else None
+        busiest = max(Stage, key=lambda stage: self.busy[stage])
+        return busiest.name if self.busy[busiest] else None
 
     @property
     def modules(self) -> Annotated[Mapping[str, ModuleTime], Key()]:

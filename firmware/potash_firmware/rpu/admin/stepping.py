@@ -19,6 +19,9 @@ from potash_firmware.rpu.deadlines import SteppedClock
 from potash_firmware.rpu.dispatch import Row, table
 from potash_firmware.rpu.scheduler import Signal, Wait
 
+LATEST = 1 << 62
+"""The latest time to which a host may advance the clock: the models compute in 64 bits."""
+
 QUEUES = (0, 1)
 """The completion queues whose heads a host names."""
 
@@ -40,9 +43,12 @@ class Stepping:
         """Wait until `service` has advanced the clock. Raises NvmeError for a second one."""
         if self._signal is not None:
             raise NvmeError(Status.COMMAND_SEQUENCE_ERROR, "the clock is being advanced already")
-        controller.statistics.uncounted += 1
         entry = command.entry
-        self._until = entry.cdw11 << 32 | entry.cdw10
+        until = entry.cdw11 << 32 | entry.cdw10
+        if until > LATEST:
+            raise NvmeError(Status.INVALID_FIELD, f"the clock does not go on to {until} ns")
+        controller.statistics.uncounted += 1
+        self._until = until
         self._heads = entry.cdw12 & 0xFFFF, entry.cdw12 >> 16
         self._signal = signal = Signal()
         try:

@@ -298,8 +298,8 @@ def _table(first: Sequence[str], found: Sequence[_Row]) -> list[str]:
     rows = [(*first, "cycles", "ms", "GOP/s", "used", *busy, "bound", "bytes read", "written")]
     for row in found:
         one = row.time
-        if one is None or not one.instructions:
-            cycles = "" if one is None else "0"
+        if one is None or one.bound is None:
+            cycles = "" if one is None else str(one.cycles)
             rows.append((*row.first, cycles, *[""] * (len(rows[0]) - len(row.first) - 1)))
             continue
         rows.append(
@@ -310,7 +310,7 @@ def _table(first: Sequence[str], found: Sequence[_Row]) -> list[str]:
                 "" if row.throughput is None else f"{row.throughput:.1f}",
                 _share(one.utilisation),
                 *(_share(one.busy[stage] / max(one.cycles, 1)) for stage in Stage),
-                _bound(one),
+                _bound(one, Stage[one.bound]),
                 str(one.read_bytes),
                 str(one.written_bytes),
             )
@@ -325,11 +325,10 @@ def _stream_table(found: Sequence[Timed]) -> list[str]:
     return _table(("", "threads"), rows)
 
 
-def _bound(one: Activity) -> str:
+def _bound(one: Activity, busiest: Stage) -> str:
     """The busiest module, and what it does most."""
-    assert one.bound is not None
-    work = one.work[Stage[one.bound]]
-    return f"{one.bound} {max(work, key=lambda kind: work[kind]).name}"
+    work = one.work[busiest]
+    return f"{busiest.name} {max(work, key=lambda kind: work[kind]).name}"
 
 
 def node_numbers(nodes: Sequence[NodeReport]) -> list[str]:
