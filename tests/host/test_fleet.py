@@ -82,6 +82,10 @@ def test_outputs_come_here_or_stay_as_a_data_set(fleet: Fleet, grep: Grep, tmp_p
     kept = list(fleet.map(grep.program, "logs", grep.args, keep="found"))
     assert [one.output for one in kept] == [b""] * SHARDS
     assert sum(one.moved for one in kept) == SHARDS * (len(grep.program) + 4 + len(grep.text))
+    for one in kept:  # the shard is read inside the drive, and its output is written there
+        assert one.held is not None and one.traffic is not None
+        assert one.traffic.moved >= one.held + one.produced
+        assert one.traffic.from_host < one.traffic.moved
     found = fleet.get("found", tmp_path)
     assert found.held == sum(one.produced for one in kept)
     for at, path in enumerate(grep.paths):

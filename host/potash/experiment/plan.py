@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import math
 import re
 import sys
 from collections.abc import Iterable, Mapping
@@ -22,9 +23,22 @@ MOST_DRIVES = 64
 MOST_REPETITIONS = 1000
 
 Value = int | float | str | bool
+_INTEGERS = range(-(1 << 63), 1 << 63)
 DRIVES, DEPTH = "drives", "depth"
 SETTINGS = {"profile": "drive", "policy": "policies"}
 """Parameters that are settings of the drives, and the keywords that they become."""
+
+
+def is_value(value: object) -> bool:
+    """True if a value can be stored in a table of the results."""
+    match value:
+        case int():
+            return value in _INTEGERS
+        case float():
+            return math.isfinite(value)
+        case str():
+            return value.isprintable()
+    return False
 
 
 class Task(NamedTuple):
@@ -160,7 +174,7 @@ def _experiment(table: dict[str, Any], folder: Path) -> Experiment:
 def _values(name: str, values: object) -> tuple[Value, ...]:
     if not isinstance(values, list) or not values:
         raise ValueError(f"vary.{name} is a list of values")
-    if not all(isinstance(one, Value) for one in values) or len(set(values)) < len(values):
+    if not all(map(is_value, values)) or len(set(values)) < len(values):
         raise ValueError(f"vary.{name} has numbers or texts, each once")
     most = {DRIVES: MOST_DRIVES, DEPTH: MAX_QUEUE_DEPTH}.get(name)
     if most and not all(type(one) is int and 1 <= one <= most for one in values):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import potash
 from csd_spec.traffic import TimedCompletion, TrafficLog
-from potash.experiment.plan import DEPTH, DRIVES, Task, Value, placed
+from potash.experiment.plan import DEPTH, DRIVES, Task, Value, is_value, placed
 from potash.experiment.point import Point
 from potash.sdk.errors import PotashError
 from potash.sdk.transport import HostClock
@@ -121,7 +121,7 @@ def _said(method: str, said: object, row: Mapping[str, Value]) -> dict[str, Valu
     if not isinstance(said, Mapping):
         raise PotashError(f"{method} returned {said!r:.60}, not a dict of columns")
     for name, value in said.items():
-        if not isinstance(name, str) or not isinstance(value, Value) or name in row:
+        if not isinstance(name, str) or not is_value(value) or name in row:
             raise PotashError(f"{method} returned {name!r}: {value!r:.60}, which is no column")
     return dict(said)
 
