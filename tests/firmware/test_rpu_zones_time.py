@@ -10,7 +10,11 @@ import pytest
 from potash.cli.device.modelled_time import keep, modelled
 from potash.sections import TimeSection
 from potash_device.media.drive import Drive
+from potash_device.timing.profile import PAGE, ZoneShape
+from potash_device.timing.saving import Held
+from potash_device.trace import Trace
 from potash_firmware.rpu.settings import RpuSettings
+from potash_firmware.rpu.timing.modelled import ModelledTime, TimeSettings
 from support.modelled_time import modelled as modelled_drive
 from support.modelled_time import timing_of
 from support.nvme_host import DATA, Host
@@ -110,6 +114,25 @@ def test_zones_are_where_they_were_after_a_power_cycle(tmp_path: Path) -> None:
             assert timing.drive.counters.erased == -(
                 -CAPACITY // timing.drive.profile.superblock_pages
             )
+
+
+def test_zones_that_are_gone_keep_no_superblocks(host: Host) -> None:
+    """A state may be of before a namespace of the same size has got other zones, or none."""
+    fill(host, 0, 5, 7)
+    before = timing_of(host)
+    pieces, (kept, beyond, other) = before.held
+    held = Held(pieces, (kept, beyond._replace(zone=ZONES), other._replace(nsid=2)))
+    after = ModelledTime(
+        TimeSettings(before.drive, held=held),
+        {1: shape(ZONES).data_size},
+        {1: ZoneShape(ZONES, BLOCKS * PAGE, CAPACITY * PAGE)},
+        before.clock,
+        before.lateness,
+        Trace(),
+        lambda: None,
+    )
+    assert after.held.zones == (kept,)
+    assert set(before.drive.state.zone.tolist()) == {-1, kept.stream}
 
 
 def test_zones_without_superblocks_are_like_other_blocks(caplog: pytest.LogCaptureFixture) -> None:

@@ -165,8 +165,7 @@ class ModelledTime:
         self._good = self.drive.good
         held, profile = settings.held or Held(), self.drive.profile
         self._layout = Layout(profile.logical_pages, held.pieces)
-        self._streams = ZoneStreams(profile, held.zones)
-        self._zones: dict[int, ZoneShape] = {}
+        self._zones = self._fitting(sizes, zones)
         """The zones of each namespace whose zones have superblocks of their own."""
         self._failure: PolicyError | None = None
         self.executions = 0
@@ -179,7 +178,10 @@ class ModelledTime:
         self._memory_free = 0
         """The time at which the DRAM of memory namespaces has executed all requests."""
         self.drive.on_failure = self._policy_failed
-        self._zones = self._fitting(sizes, zones)
+        # The state may be older than the namespaces.
+        shapes = self._zones
+        kept = [o for o in held.zones if o.nsid in shapes and o.zone in range(shapes[o.nsid].zones)]
+        self._streams = ZoneStreams(profile, kept)
         self.place(sizes, zones)
         known = {stream for _, _, stream in self._streams.every}
         for stream in set(self.drive.state.zone.tolist()) - known - {-1}:
