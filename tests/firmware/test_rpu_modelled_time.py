@@ -201,3 +201,18 @@ def test_a_stepped_clock_goes_from_completion_to_completion_or_to_a_time() -> No
         read = host.rpu.controller.timing
         assert read is not None
         assert read.completions[-1].completed == model.submit(second, Op.READ, 0, 1)
+
+
+def test_a_stepped_clock_rests_while_its_command_cannot_end() -> None:
+    settings = replace(modelled(), time=TimeSettings(Drive(PROFILE), stepped=True))
+    with Host(settings=settings) as host:
+        host.enable()
+        host.place(host.admin, 0xF4, 1, cdws=(5,))
+        host.ring(host.admin)
+        host.rpu.service()
+        host.master(False)
+        host.service()
+        assert not host.reap(host.admin)
+        host.master(True)
+        host.service()
+        assert [(one.cid, one.dw0) for one in host.reap(host.admin)] == [(1, 5)]

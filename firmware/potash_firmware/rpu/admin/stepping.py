@@ -63,7 +63,7 @@ class Stepping:
         clock = deadlines.clock
         assert isinstance(clock, SteppedClock)
         assert job_time is not None
-        if signal is None:
+        if signal is None or signal.sent:  # the command may have to wait for Bus Master Enable
             return False
         if not self._until and self._has_completed(controller):
             signal.send()
