@@ -92,9 +92,9 @@ def serve(s: DriveState, request: Any) -> Flag:
         finish(s, stream, r[state.READY])
         return True
     ready, zoned = r[state.READY], stream >= settings[state.FRONTIERS]
+    maps = settings[state.MAPPING_CACHE] and not zoned
     while r[state.STEP] < count:
         page = first + r[state.STEP]
-        maps = settings[state.MAPPING_CACHE] and not zoned
         if (op == state.WRITE or maps) and not make_room(s, ready):
             return False
         if op == state.WRITE and r[state.WORN_OUT]:
