@@ -73,7 +73,7 @@ def test_the_help_lists_commands_by_whole_sentences(
         ("demo gr", ["plain,grep"]),
         ("demo run dig", ["plain,digits"]),
         ("serve --profile al", ["plain,alkali"]),
-        ("serve --drive z", ["plain,z-nand"]),
+        ("serve --drive z-", ["plain,z-nand"]),
         ("guest --drive ./mi", ["file,./mi"]),
         ("drive info fe", ["plain,femu"]),
         ("drive wear --drive q", ["plain,qlc"]),

@@ -110,7 +110,9 @@ def time(
     assumed: Sequence[tuple[str, float]],
     config: Config | None,
 ) -> None:
-    """Show modelled times of ResNet-18's layers, or of the nodes of MODEL, a .tflite file.
+    """Show modelled times of layers, or of a model's nodes.
+
+    Without MODEL, a .tflite file, they are ResNet-18's layers.
 
     It also shows what the core's modules wait for. Each layer is timed with one and with two
     virtual threads. A model's nodes are timed as the drive runs them; the default core for them is
@@ -160,7 +162,9 @@ def roofline(
     assumed: Sequence[tuple[str, float]],
     config: Config | None,
 ) -> None:
-    """Draw a roofline diagram of ResNet-18's layers, or of the nodes of MODEL, as SVG.
+    """Draw a roofline diagram of layers, or of a model's nodes.
+
+    It is an SVG file. Without MODEL, the layers are ResNet-18's.
 
     It corresponds to figure 15 of the paper: operations per second over operations per byte,
     without and with latency hiding. With MODEL, it shows the nodes that multiply matrices, and the
