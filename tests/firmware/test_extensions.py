@@ -290,6 +290,34 @@ def test_a_reset_closes_a_command_that_waits(tmp_path: Path, caplog: Any) -> Non
         host.enable()
 
 
+def test_a_command_that_sleeps_for_no_time_lets_others_run(tmp_path: Path) -> None:
+    """Also while the guest's clock stands still."""
+    text = """
+    turns = []
+    told = []
+
+    @admin_command(0xC4, name="Poll", data="none")
+    def poll(drive, command):
+        while not told and len(turns) < 1000:
+            turns.append(0)
+            yield drive.sleep(0)
+        return len(turns)
+
+    @admin_command(0xC8, name="Tell", data="none")
+    def tell(drive, command):
+        told.append(0)
+    """
+    with extended(tmp_path, text) as host:
+        host.enable()
+        for opcode in (0xC4, 0xC8):
+            host.place(host.admin, opcode, opcode)
+            host.ring(host.admin)
+            host.service()
+        host.service()
+        ended = [(one.cid, one.dw0) for one in host.reap(host.admin)]
+        assert ended[0] == (0xC8, 0) and ended[1][0] == 0xC4 and ended[1][1] < 10
+
+
 def test_the_bytes_of_a_memory_namespace(tmp_path: Path) -> None:
     text = """
     @io_command(0xB0, name="Invert", data="none", command_sets=[CommandSet.MEMORY])

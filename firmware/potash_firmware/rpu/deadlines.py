@@ -138,11 +138,12 @@ class Deadlines:
         return bool(self.heap) and self.heap[0][0] <= self.clock.now()
 
     def passed(self) -> Iterator[Waiter]:
-        """The waiters whose deadline has passed, in the order of deadlines, then of arrival."""
+        """The waiters whose deadline has passed, in the order of deadlines, then of arrival; later
+        those that begin to wait meanwhile, as time need not pass."""
         if not self.heap:
             return
-        now = self.clock.now()
-        while self.heap and self.heap[0][0] <= now:
+        now, end = self.clock.now(), next(self._sequence)
+        while self.heap and self.heap[0][0] <= now and self.heap[0][1] < end:
             waiter = heappop(self.heap)[2]
             if not waiter.over:
                 yield waiter
