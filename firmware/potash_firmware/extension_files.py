@@ -29,6 +29,10 @@ REPEAT = 0.05
 """Seconds after which a function that goes on nevertheless is interrupted again."""
 
 
+class _NoPackage(ExtensionError):
+    """No package has an extension of that name."""
+
+
 class TookTooLong(BaseException):
     """A function is interrupted; no Exception, so that it does not handle it by mistake."""
 
@@ -79,6 +83,8 @@ def load(sources: Iterable[str]) -> Extensions:
                 raise ExtensionError(f"there is no file {source}")
             try:
                 limited(IMPORT_LIMIT, _import, source)
+            except _NoPackage as error:
+                raise ExtensionError(str(error)) from None
             except BaseException as error:  # noqa: BLE001 - it is a user's code
                 file = str(Path(source).absolute()) if is_file(source) else ""
                 what = "" if file else f"the extension {source}: "
@@ -106,7 +112,9 @@ def _import(source: str) -> None:
 
         points = metadata.entry_points(group=GROUP, name=source)
         if not points:
-            raise ExtensionError("no installed package has an extension of that name")
+            beside = Path(f"{source}.py")
+            meant = f"; did you mean {beside}?" if beside.is_file() else ""
+            raise _NoPackage(f"no installed package has an extension {source!r}{meant}")
         for point in points:
             sys.modules.pop(point.module, None)  # it registers while it is imported
             point.load()

@@ -411,12 +411,23 @@ def counted(host: Host, *cdws: int) -> int:
     return done.dw0
 
 
+def test_a_name_that_no_package_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = "no installed package has an extension 'mine'"
+    with pytest.raises(ExtensionError, match=f"^{said}$"):
+        extension_files.load(["mine"])
+    (tmp_path / "mine.py").touch()
+    with pytest.raises(ExtensionError, match=rf"^{said}; did you mean mine\.py\?$"):
+        extension_files.load(["mine"])
+
+
 def test_state_outlives_power_cycles(tmp_path: Path, caplog: Any) -> None:
     media = tmp_path / "drive"
     saved = tmp_path / "drive.extensions.json"
     with powered(tmp_path, COUNTER, media) as host:
         assert (counted(host), saved.exists()) == (1, False)
         assert (counted(host, 0, 1), saved.exists()) == (2, True)
+        assert saved.stat().st_mode & 0o777 == 0o600  # as that of the media
         assert counted(host) == 3
         host.rpu.power_off(clean=True)
     with powered(tmp_path, COUNTER, media) as host:

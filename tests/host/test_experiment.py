@@ -156,6 +156,10 @@ def test_each_point_is_measured_and_its_traffic_counted(
 def test_an_experiment_goes_on_where_it_was(
     files: Files, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    files.write(functions="def")
+    assert files.run() == 1  # and a directory without a finished point is for any experiment
+    files.measured.clear()
+    capsys.readouterr()
     broken = FUNCTIONS.replace("2000 * point", "(1 / (100 - point['size']) + 2000) * point")
     files.write(functions=broken)
     assert files.run() == 1

@@ -267,10 +267,12 @@ def write_list(path: Path, listed: Listed) -> None:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Have a file with that text; it is there whole, or not at all. Raises MediaError."""
+    """Write a file, which appears complete or not at all, and which only its user may read, as the
+    media. Raises MediaError."""
     new = path.with_name(path.name + ".new")
     try:
         with new.open("w") as file:
+            os.fchmod(file.fileno(), 0o600)
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

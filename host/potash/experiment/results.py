@@ -34,7 +34,8 @@ class Results:
         except OSError as error:
             raise unwritable(folder, error) from None
         path = folder / SETTINGS
-        if path.exists() and _json(path) != settings:
+        finished = any((folder / "points").iterdir())
+        if finished and path.exists() and _json(path) != settings:
             raise PotashError(
                 f"{folder} has results of another experiment, or version of Potash or Python; "
                 "give another directory, or delete it"
