@@ -58,7 +58,7 @@ def test_no_command_completes_before_the_model_says(tmp_path: Path) -> None:
         (["--time", "modelled", "--monitor", __file__], "is not a socket; QEMU makes one"),
         (["--time", "modelled", "--drive", "none"], "none is neither a file"),
         (["--time", "modelled", "--policy", "gc=no"], "'no' is neither FILE:CLASS nor one of"),
-        (["--time", "modelled", "--size", "1M"], "such flash takes at least 25165824"),
+        (["--time", "modelled", "--size", "1M"], "such flash takes at least 25165824 (24M)"),
         (["--time", "modelled", "--size", "2T"], "the geometry has a TiB or more"),
     ],
 )

@@ -278,7 +278,8 @@ def scaled(profile: Profile, capacity: int, zones: Collection[ZoneShape] = ()) -
     size = dies * profile.row_pages * pages
     if 0 < data < LEAST_SUPERBLOCKS // 2 * size:
         least = LEAST_SUPERBLOCKS // 2 * size * PAGE
-        raise ProfileError(f"the drive has {capacity} bytes; such flash takes at least {least}")
+        text = f"{capacity} bytes; such flash takes at least {least}"
+        raise ProfileError(f"the drive has {text} ({-(-least >> 20)}M)")
     whole = sum(zone.superblocks(size) for zone in zones)
     groups = profile.total_dies // dies
     smaller = replace(
