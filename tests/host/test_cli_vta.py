@@ -334,7 +334,7 @@ class TestRefusedRun:
         self, case: Run, capsys: pytest.CaptureFixture[str]
     ) -> None:
         said = self.refused(case, capsys, "--vta-config", case.folder / "none")
-        assert f"{case.folder / 'none'}: No such file" in said
+        assert f"{case.folder / 'none'}' is neither a core (platform, paper) nor a file" in said
 
     def test_a_place_that_cannot_be_written(
         self, case: Run, capsys: pytest.CaptureFixture[str]
