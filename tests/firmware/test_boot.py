@@ -19,8 +19,8 @@ from potash_firmware import boot
 from potash_firmware.mailbox import ApuPort
 from potash_firmware.mailbox.messages import Alive, Ping, Request, WriteBack
 from potash_firmware.rpu.accelerators import apu_link
-from potash_firmware.rpu.features.persistence import SHUTDOWN
 from potash_firmware.rpu.logs import health
+from potash_firmware.rpu.persistence import SHUTDOWN
 from pyvfio_user import server
 from support.nvme_host import CC
 from support.vfio_user import QEMU_VERSION, VERSION, RawClient, command, open_descriptors

@@ -218,7 +218,7 @@ def changed(host: Host, *, retain: bool) -> list[int]:
 def test_changed_namespaces_are_told_until_the_host_has_read_them(host: Host) -> None:
     assert changed(host, retain=False) == [0] * 1024
     for nsid in (7, 3, 7):
-        host.rpu.controller.namespace_changed(nsid)
+        host.rpu.controller.reports.namespace_changed(nsid)
     assert changed(host, retain=True)[:3] == [3, 7, 0]
     assert changed(host, retain=False)[:3] == [3, 7, 0]
     assert changed(host, retain=True) == [0] * 1024
@@ -226,15 +226,15 @@ def test_changed_namespaces_are_told_until_the_host_has_read_them(host: Host) ->
 
 def test_more_changes_than_the_list_holds_are_one_entry(host: Host) -> None:
     for nsid in range(1, 1025):
-        host.rpu.controller.namespace_changed(nsid)
+        host.rpu.controller.reports.namespace_changed(nsid)
     assert changed(host, retain=True) == list(range(1, 1025))
-    host.rpu.controller.namespace_changed(1025)
+    host.rpu.controller.reports.namespace_changed(1025)
     assert changed(host, retain=True) == [0xFFFFFFFF] + [0] * 1023
 
 
 def test_a_change_is_an_event_where_the_host_wants_it(host: Host) -> None:
     def event(cid: int) -> list[int]:
-        host.rpu.controller.namespace_changed(1)
+        host.rpu.controller.reports.namespace_changed(1)
         host.place(host.admin, 0x0C, cid)
         host.ring(host.admin)
         host.service()
@@ -342,7 +342,7 @@ def lived() -> Iterator[Host]:
         for slba in (1, 3, 5, 7):
             assert host.command(queue, 0x04, nsid=1, cdws=(slba,)).status == 0
         for nsid in (1, 5, 9):
-            host.rpu.controller.namespace_changed(nsid)
+            host.rpu.controller.reports.namespace_changed(nsid)
         for cid in range(9):
             host.command(queue, 0x7F, cid)
         yield host

@@ -12,7 +12,7 @@ import pytest
 from potash_device.media.file import FileMedia
 from potash_device.media.store import Media, MemoryMedia
 from potash_firmware.mailbox.messages import WriteBack, WriteBackDone
-from potash_firmware.rpu.features.persistence import SHUTDOWN
+from potash_firmware.rpu.persistence import SHUTDOWN
 from support.nvme_host import DATA, PAGE, Cqe, Host, Queue
 
 FLUSH, WRITE, READ = 0, 1, 2

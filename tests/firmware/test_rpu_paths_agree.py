@@ -111,7 +111,7 @@ class Drive:
             "health": controller.health.save(),
             "commands": dict(controller.statistics.commands),
             "errors": dict(controller.statistics.errors),
-            "log": controller.errors.encode(),
+            "log": controller.reports.errors.encode(),
             "outstanding": len(controller.outstanding),
             "in flight": len(self.host.executor.waiting),
         }

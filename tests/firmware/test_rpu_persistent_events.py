@@ -142,7 +142,7 @@ def test_a_host_that_resets_without_pause_does_not_fill_the_log(host: Host) -> N
 def test_what_happens_while_a_host_reads_is_not_in_what_it_reads(host: Host) -> None:
     assert ask(host, ESTABLISH) == 0
     before = host.data(512)
-    host.rpu.controller.persistent_events.add(FormatStarted(nsid=1))
+    host.rpu.controller.reports.persistent_events.add(FormatStarted(nsid=1))
     assert ask(host, READ) == 0
     assert host.data(512) == before
     assert ask(host, RELEASE) == 0
@@ -185,7 +185,7 @@ def test_the_header_alone_establishes_a_context_or_says_that_there_is_one(host: 
 def test_events_outlive_a_power_cycle(start: Start) -> None:
     with start() as host:
         host.enable()
-        host.rpu.controller.persistent_events.add(FormatStarted(nsid=9, fna=1, cdw10=0x200))
+        host.rpu.controller.reports.persistent_events.add(FormatStarted(nsid=9, fna=1, cdw10=0x200))
         host.now += 2  # killed after that: an event is on record a second later
         host.service()
         host.executor.run_all()
@@ -227,7 +227,7 @@ def test_the_oldest_events_make_room_for_new_ones(start: Start) -> None:
     with start() as host:
         host.enable()
         for nsid in range(1, 2000):
-            host.rpu.controller.persistent_events.add(FormatStarted(nsid=nsid))
+            host.rpu.controller.reports.persistent_events.add(FormatStarted(nsid=nsid))
         page = log(host)
         assert len(page) <= 512 + (16 << 10) <= 64 << 10
         newest = struct.unpack_from("<I", page, 512 + 24)

@@ -129,7 +129,6 @@ def test_zones_that_are_gone_keep_no_superblocks(host: Host) -> None:
         before.clock,
         before.lateness,
         Trace(),
-        lambda: None,
     )
     assert after.held.zones == (kept,)
     assert set(before.drive.state.zone.tolist()) == {-1, kept.stream}

@@ -28,7 +28,7 @@ def started(media: Drive, section: TimeSection = TLC) -> ModelledTime:
     settings = modelled(section, media)
     assert settings is not None
     sizes = {nsid: one.size for nsid, one in media.namespaces.items()}
-    return ModelledTime(settings, sizes, {}, GuestClock(), Histogram(), Trace(), lambda: None)
+    return ModelledTime(settings, sizes, {}, GuestClock(), Histogram(), Trace())
 
 
 def used(path: Path) -> list[int]:

@@ -188,7 +188,7 @@ class Commands:
             and error.status in _DISCOVERY
         )
         if not discovery:
-            self.controller.errors.add(command, error)
+            self.controller.reports.errors.add(command, error)
         self.controller.statistics.errors[error.status] += 1
         self._complete(command, error.status, error.dnr)
 

@@ -31,6 +31,7 @@ from nvme_spec.status import NvmeError, Status, StatusCodeType, describe, split
 from potash_device.media.errors import MediaError
 from potash_firmware.rpu.command import Command, Result, Steps, steps_of
 from potash_firmware.rpu.deadlines import Deadlines
+from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.scheduler import Signal
 
@@ -111,7 +112,7 @@ class Faults:
 
     Args:
         armed: faults that it has from the start.
-        namespaces: returns all namespaces.
+        namespaces: those with media that it may impair.
         deadlines: the timers for delays.
         end_apu: ends the application processor immediately.
         lasting: called with the faults that last until they are cleared.
@@ -120,7 +121,7 @@ class Faults:
     def __init__(
         self,
         armed: Iterable[Fault],
-        namespaces: Callable[[], Iterable[Namespace]],
+        namespaces: Namespaces,
         deadlines: Deadlines,
         end_apu: Callable[[], None],
         lasting: Callable[[list[Fault]], None],
@@ -197,7 +198,7 @@ class Faults:
     def _impair(self, armed: Collection[_Armed]) -> None:
         before, self._impaired = self._impaired, {}
         # A copy, as this may be another thread than the one that makes namespaces.
-        for namespace in list(self._namespaces()):
+        for namespace in list(self._namespaces.blocks.values()):
             mine = [fault for fault in armed if fault.fault.nsid in (0, namespace.nsid)]
             if mine:
                 self._impaired[namespace.nsid] = _Impaired(self, namespace, mine)

@@ -110,6 +110,7 @@ class Rpu:
         self._media_work = self.controller.media_work
         self._persistence = self.controller.persistence
         self._scheduler = self.controller.scheduler
+        self._events = self.controller.reports.events
         self._deadlines = self.controller.deadlines
         self._timers = self.controller.timers
         self._write_backs = self.controller.write_backs
@@ -329,8 +330,8 @@ class Rpu:
         try:
             if not self._commands.paused:
                 self._poll_and_execute()
-                if self.controller.events.queued and self.lifecycle.state is ControllerState.READY:
-                    self.controller.events.deliver()
+                if self._events.queued and self.lifecycle.state is ControllerState.READY:
+                    self._events.deliver()
                 if self._scheduler.ready:
                     self._scheduler.run()
         except AccessFault as fault:
@@ -377,7 +378,7 @@ class Rpu:
 
     def _host_is_dead(self) -> None:
         self._keep_alive.reset()
-        self.controller.errors.add_event(Status.KEEP_ALIVE_TIMER_EXPIRED)
+        self.controller.reports.errors.add_event(Status.KEEP_ALIVE_TIMER_EXPIRED)
         self.lifecycle.fail("the host has sent no Keep Alive command in time")
 
     # Input: the host's writes, media, the APU.

@@ -10,7 +10,7 @@ Source: NVM Express Base Specification 2.1, section 8.1.10 (Flexible Data Placem
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
@@ -18,6 +18,7 @@ from nvme_spec import placement
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.sidecar import Sidecar
 from potash_device.saved import Number, Section
+from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.part import Part
 from potash_wire.records import U8, U16, U32
 
@@ -62,8 +63,7 @@ class PlacementSettings:
 class Placement(Part):
     """The reclaim unit handles of one drive.
 
-    `lists` gives the placement handles of a namespace: the reclaim unit handle of each placement
-    identifier. `timestamp` is that of events.
+    `namespaces` give the reclaim unit handle of each placement identifier of a namespace.
     """
 
     def __init__(
@@ -71,15 +71,14 @@ class Placement(Part):
         settings: PlacementSettings,
         timing: ModelledTime | None,
         sidecar: Sidecar,
-        lists: Callable[[int], Sequence[int]],
-        timestamp: Callable[[], int],
+        namespaces: Namespaces,
     ) -> None:
         self.handles = settings.handles
         self.unit = settings.unit if timing is None else timing.superblock
         self._timing = timing
         self._sidecar = sidecar
-        self._lists = lists
-        self._timestamp = timestamp
+        self._lists = namespaces.handles
+        self._timestamp = namespaces.features.timestamp_value
         self._written = 0
         self._moved = self._erased = 0
         """Bytes that a modelled drive has written and erased before this start."""

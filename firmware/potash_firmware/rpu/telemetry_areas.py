@@ -3,16 +3,15 @@
 import dataclasses
 from typing import Protocol
 
-from nvme_spec.logs import CriticalWarning
 from nvme_spec.registers import Register
 from potash_device.board import Board
 from potash_firmware.rpu.features.values import Features
-from potash_firmware.rpu.logs.health import Health
 from potash_firmware.rpu.logs.telemetry import Areas
 from potash_firmware.rpu.media_work import MediaWork
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.operations.firmware_slots import FirmwareSlots
 from potash_firmware.rpu.outstanding import Outstanding
+from potash_firmware.rpu.reports import Reports
 from potash_firmware.rpu.settings import RpuSettings
 
 
@@ -24,11 +23,9 @@ class TelemetrySource(Protocol):
     firmware: FirmwareSlots
     namespaces: Namespaces
     features: Features
-    health: Health
+    reports: Reports
     outstanding: Outstanding
     media_work: MediaWork
-
-    def critical_warning(self) -> CriticalWarning: ...
 
 
 def collect(source: TelemetrySource) -> Areas:
@@ -72,8 +69,8 @@ def _state(source: TelemetrySource) -> dict[str, object]:
                 ("CC", Register.CC), ("CSTS", Register.CSTS), ("AQA", Register.AQA)
             )
         },
-        "health": source.health.save(),
-        "critical_warning": int(source.critical_warning()),
+        "health": source.reports.health.save(),
+        "critical_warning": int(source.reports.critical_warning()),
         "outstanding": len(source.outstanding),
         "unfinished_media_work": len(source.media_work.unfinished),
         "shadow_doorbells": queues.shadow is not None,

@@ -44,10 +44,10 @@ def set_features(controller: Controller, command: Command) -> Steps:
             controller.namespaces.blocks[chosen].require_not_formatting()
     length = feature.taken(fields.value)
     data = bytes(controller.transfer.receive(command, length)) if length else b""
-    timestamp = controller.timestamp()
+    timestamp = controller.features.timestamp_value()
     result = features.set(fields.fid, fields.value, nsids, data, save=fields.save)
     if fields.fid == FeatureId.TIMESTAMP:
-        controller.persistent_events.add(
+        controller.reports.persistent_events.add(
             TimestampChanged(previous=timestamp, since_reset=features.milliseconds_since_reset)
         )
     _AFTER.get(fields.fid, _nothing)(controller)
@@ -141,13 +141,13 @@ def _keep_alive(controller: Controller) -> None:
 
 def _protect(controller: Controller) -> None:
     for nsid in controller.namespaces.protect():
-        controller.namespace_changed(nsid)
-    controller.zones_changed()
+        controller.reports.namespace_changed(nsid)
+    controller.reports.zones_changed()
 
 
 def _configure_events(controller: Controller) -> None:
     controller.alerts.configured()
-    controller.zones_changed()
+    controller.reports.zones_changed()
 
 
 _AFTER: dict[int, Callable[[Controller], None]] = {

@@ -121,7 +121,7 @@ def get_log_page(
     # The page has reached the host: its event is over, unless the host retains it.
     if not fields.rae:
         page.after_reading(controller, command.entry.nsid)
-        controller.events.log_was_read(fields.lid, command.entry.nsid)
+        controller.reports.events.log_was_read(fields.lid, command.entry.nsid)
     return result
 
 
@@ -167,7 +167,7 @@ def supported(
 
 def _smart(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     controller.thermal.update()
-    return bytes(controller.smart_log())
+    return bytes(controller.reports.smart_log())
 
 
 def _firmware_slots(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
@@ -190,7 +190,7 @@ def _telemetry_host(controller: Controller, command: Command, fields: GetLogPage
     if fields.lsp & logs.TELEMETRY_CREATE:
         controller.telemetry.create()
         header = controller.telemetry.header(logs.LogPage.TELEMETRY_HOST)
-        controller.persistent_events.add(persistent_events.TelemetryCreated(header=header))
+        controller.reports.persistent_events.add(persistent_events.TelemetryCreated(header=header))
     return controller.telemetry.encode(logs.LogPage.TELEMETRY_HOST)
 
 
@@ -210,7 +210,7 @@ def _require_blocks(fields: GetLogPage) -> None:
 def _persistent_events(
     controller: Controller, command: Command, fields: GetLogPage
 ) -> bytes | None:
-    events = controller.persistent_events
+    events = controller.reports.persistent_events
     match persistent_events.PersistentEventAction(fields.lsp & _ACTION_MASK):
         case persistent_events.PersistentEventAction.READ:
             return events.context
@@ -228,7 +228,7 @@ def _persistent_events(
 
 def _persistent_event_header(controller: Controller) -> persistent_events.PersistentEventHeader:
     identity, pci = controller.settings.identity, controller.board.settings.identity
-    health = controller.smart_log()
+    health = controller.reports.smart_log()
     return persistent_events.PersistentEventHeader(
         lid=logs.LogPage.PERSISTENT_EVENT,
         power_on_hours=health.power_on_hours,
@@ -244,7 +244,7 @@ def _persistent_event_header(controller: Controller) -> persistent_events.Persis
 def _lba_status(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     namespaces = controller.namespaces.attached_blocks
     bad = {nsid: ns.uncorrectable.ranges() for nsid, ns in namespaces.items()}
-    return controller.lba_status.read(bad, fields.offset)
+    return controller.reports.lba_status.read(bad, fields.offset)
 
 
 def _host_addressable(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
@@ -309,14 +309,14 @@ PAGES: dict[int, Page] = {
         Scope.CONTROLLER, lambda *given: supported(PAGES, *given), Lpa.SUPPORTED_LOG_PAGES
     ),
     logs.LogPage.ERROR_INFORMATION: Page(
-        Scope.CONTROLLER, lambda controller, *_: controller.errors.encode()
+        Scope.CONTROLLER, lambda controller, *_: controller.reports.errors.encode()
     ),
     logs.LogPage.SMART: Page(Scope.CONTROLLER, _smart),
     logs.LogPage.FIRMWARE_SLOT: Page(Scope.CONTROLLER, _firmware_slots),
     logs.LogPage.CHANGED_NAMESPACE_LIST: Page(
         Scope.CONTROLLER,
-        lambda controller, *_: controller.changed_namespaces.encode(),
-        after_reading=lambda controller, _: controller.changed_namespaces.clear(),
+        lambda controller, *_: controller.reports.changed_namespaces.encode(),
+        after_reading=lambda controller, _: controller.reports.changed_namespaces.clear(),
     ),
     logs.LogPage.COMMANDS_SUPPORTED_AND_EFFECTS: Page(
         Scope.CONTROLLER, _effects, Lpa.COMMANDS_SUPPORTED_AND_EFFECTS

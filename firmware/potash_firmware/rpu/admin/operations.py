@@ -158,7 +158,7 @@ def firmware_commit(controller: Controller, command: Command) -> Steps:
     before, slot = slots.revision, fields.slot or slots.choose_writable()
 
     def note(status: int) -> None:
-        controller.persistent_events.add(
+        controller.reports.persistent_events.add(
             FirmwareCommitted(
                 old_revision=before,
                 new_revision=slots.revisions.get(slot, ""),

@@ -40,12 +40,12 @@ from potash_firmware.rpu.transfer import check_size
 def asynchronous_event_request(controller: Controller, command: Command) -> Steps:
     """Wait for an event; dword 0 says which."""
     controller.alerts.health()
-    request = controller.events.request()
+    request = controller.reports.events.request()
     try:
         event: int = yield Wait(request)
         return event
     finally:
-        controller.events.withdraw(request)
+        controller.reports.events.withdraw(request)
 
 
 def abort(controller: Controller, command: Command) -> Steps:

@@ -54,7 +54,7 @@ def _placement(controller: Controller, fields: GetLogPage) -> Placement:
 
 
 def endurance_group(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
-    placement, smart = _placement(controller, fields), controller.smart_log()
+    placement, smart = _placement(controller, fields), controller.reports.smart_log()
     health = controller.health
     return bytes(
         EnduranceGroupLog(
@@ -67,7 +67,7 @@ def endurance_group(controller: Controller, command: Command, fields: GetLogPage
             host_read_commands=health.reads,
             host_write_commands=health.writes,
             media_errors=health.media_errors,
-            error_log_entries=controller.errors.count,
+            error_log_entries=controller.reports.errors.count,
             tegcap=controller.namespaces.total_capacity,
             uegcap=controller.namespaces.unallocated,
         )

@@ -1,7 +1,7 @@
 """The current values of features; `features.table` lists the features.
 
 A value lasts until the next controller reset, which restores saved values. Saved values
-and those that always survive a power cycle are in the sidecar (`features.persistence`).
+and those that always survive a power cycle are in the sidecar (`rpu.persistence`).
 
 Source: NVM Express Base Specification 2.0, section 4.4 (feature values), 5.15 (Get Features) and
 5.27 (Set Features).
@@ -269,6 +269,10 @@ class Features(Part):
         """Dword 0 of Number of Queues: all that there are, however many were asked for."""
         pairs = self._limits.io_queue_pairs
         return NumberOfQueues(nsq_z=pairs - 1, ncq_z=pairs - 1).encode()
+
+    def timestamp_value(self) -> int:
+        """The timestamp, as its structure is laid out in memory."""
+        return int.from_bytes(bytes(self.timestamp), "little")
 
     @property
     def timestamp(self) -> Timestamp:

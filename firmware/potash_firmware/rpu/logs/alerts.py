@@ -15,10 +15,11 @@ from operator import or_
 from typing import NamedTuple
 
 from nvme_spec import logs
-from nvme_spec.features import AsyncEventConfiguration
+from nvme_spec.features import AsyncEventConfiguration, FeatureId
 from nvme_spec.identify.capabilities import Oaes
 from nvme_spec.logs import AsyncEvent
 from nvme_spec.status import NvmeError, Status
+from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.logs.errors import ErrorLog
 from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.scheduler import Signal
@@ -155,12 +156,12 @@ _HEALTH = {
 class Alerts(Part):
     """The alerts of one controller. Each call says whether the event is to reach the host.
 
-    `configuration` gives the Asynchronous Event Configuration, `warning` the critical warnings.
+    `warning` gives the critical warnings.
     """
 
     events: AsyncEvents
     errors: ErrorLog
-    configuration: Callable[[], int]
+    features: Features
     warning: Callable[[], logs.CriticalWarning]
     _warned: logs.CriticalWarning = field(default_factory=lambda: logs.CriticalWarning(0))
 
@@ -182,7 +183,7 @@ class Alerts(Part):
         Raises KeyError for what never does.
         """
         notice = NOTICES[what]
-        if not self.configuration() & notice.configured_by:
+        if not self._configuration & notice.configured_by:
             return False
         return self.events.add(
             logs.AsyncEvent(
@@ -229,7 +230,7 @@ class Alerts(Part):
 
     def configured(self) -> None:
         """The host has changed the configuration: what it wants to hear no more is dropped."""
-        configuration = self.configuration()
+        configuration = self._configuration
         wanted: dict[int, set[int]] = {
             logs.AsyncEventType.NOTICE: {
                 what for what, notice in NOTICES.items() if configuration & notice.configured_by
@@ -242,8 +243,12 @@ class Alerts(Part):
         self.health()
 
     @property
+    def _configuration(self) -> int:
+        return self.features.get(FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION)
+
+    @property
     def _wanted_warnings(self) -> logs.CriticalWarning:
-        return logs.CriticalWarning(AsyncEventConfiguration(self.configuration()).smart)
+        return logs.CriticalWarning(AsyncEventConfiguration(self._configuration).smart)
 
 
 def _health_event(warning: logs.CriticalWarning) -> logs.SmartEvent:

@@ -11,6 +11,7 @@ from nvme_spec.persistent_events import PowerOnOrReset
 from potash_device.media.sidecar import Sidecar
 from potash_device.saved import LARGEST_NUMBER, Section, counts, limited
 from potash_firmware.rpu.logs.errors import ErrorLog
+from potash_firmware.rpu.outstanding import Outstanding
 from potash_firmware.rpu.part import Part
 from potash_wire.records import Range
 
@@ -53,17 +54,14 @@ SECTION: Section[SavedHealth] = Section("health", SavedHealth)
 
 
 class Health(Part):
-    """Counters of the drive's life, as far as it is remembered.
-
-    `waiting` says whether an I/O command is outstanding.
-    """
+    """Counters of the drive's life, as far as it is remembered."""
 
     def __init__(
         self,
         sidecar: Sidecar,
         errors: ErrorLog,
         clock: Callable[[], float],
-        waiting: Callable[[], bool],
+        outstanding: Outstanding,
     ) -> None:
         self._sidecar = sidecar
         self._errors = errors
@@ -77,7 +75,7 @@ class Health(Part):
         self.thermal_time_1 = self.thermal_time_2 = 0.0
         self.temperature = TEMPERATURE
         self._clock = clock
-        self._waiting = waiting
+        self._outstanding = outstanding
         self._started = clock()
         self._seconds_before = 0
         self._sampled = self._started
@@ -115,7 +113,7 @@ class Health(Part):
         if commands != self._commands:
             busy = max(busy, min(elapsed, SAMPLE))
         self.busy_seconds += busy
-        self._sampled, self._commands, self.waited = now, commands, self._waiting()
+        self._sampled, self._commands, self.waited = now, commands, self._outstanding.any_io
 
     @property
     def power_on_seconds(self) -> int:

@@ -203,7 +203,7 @@ class Migration:
     def _busy(self) -> str:
         """The work that has to end first; none for an idle drive."""
         controller, outstanding = self._controller, self._controller.outstanding
-        waiting = len(outstanding) - controller.events.waiting - len(outstanding.fused)
+        waiting = len(outstanding) - controller.reports.events.waiting - len(outstanding.fused)
         reasons = {
             "registers": self._board.registers.host_writes,
             "commands": waiting or outstanding.aborted,

@@ -121,7 +121,7 @@ def save(
     """The state of a drive that is quiet."""
     board = controller.board
     board.interrupts.hold(interrupts.held)
-    events, silent = controller.events.save()
+    events, silent = controller.reports.events.save()
     drive = SavedDrive(
         identity=_identity(controller),
         namespaces=_namespaces(controller),
@@ -228,7 +228,7 @@ class Loadable:
             state.sets.load(dict(saved.sets))
         for command in drive.commands:
             _begin_again(commands, board, command)
-        controller.events.load(drive.events, drive.silent)
+        controller.reports.events.load(drive.events, drive.silent)
         changed_zones = dict(drive.changed_zones)
         for zoned in controller.namespaces.zoned:
             known = range(len(zoned.zones.every))
@@ -266,8 +266,8 @@ def _session(controller: Controller) -> dict[str, Any]:
     return {
         "features": controller.features,
         "warned": controller.alerts,
-        "errors": controller.errors,
-        "changed_namespaces": controller.changed_namespaces,
+        "errors": controller.reports.errors,
+        "changed_namespaces": controller.reports.changed_namespaces,
         "keep_alive": controller.keep_alive,
         "download": controller.firmware.download,
         "reachability": controller.reachability,

@@ -16,6 +16,7 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.board import Board
 from potash_device.media.shapes import MOST_NAMESPACES, NamespaceShape
 from potash_device.media.store import Media
+from potash_firmware.rpu.features.table import Limits
 from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.namespaces.memory import ComputeNamespace, MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace
@@ -36,9 +37,8 @@ ZONED = frozenset({CommandSet.NVM, CommandSet.ZONED})
 class Namespaces(Part):
     """The namespaces of one drive."""
 
-    def __init__(self, board: Board, features: Features, handles: int = 0) -> None:
+    def __init__(self, board: Board, handles: int, clock: Callable[[], float]) -> None:
         self._drive = board.drive
-        self._features = features
         self.handle_count = handles
         """Reclaim unit handles of the drive; 0 without data placement."""
         self.version = 0
@@ -47,6 +47,17 @@ class Namespaces(Part):
         """Called when namespaces have come or gone."""
         self.every: dict[int, AnyNamespace] = {}
         """Every namespace that there is, by identifier."""
+        limits = Limits(
+            io_queue_pairs=board.settings.queue_pairs,
+            vectors=board.interrupts.vectors,
+            io_queues_exist=lambda: len(board.queues.completions) > 1,
+            blocks=self.block_count,
+            knows_deallocated=self.knows_deallocated,
+            combinations=lambda: self.combinations,
+            in_use=lambda: {ns.csi for ns in self.every.values() if ns.shape.attached},
+        )
+        self.features = Features(limits, board.sidecar, clock)
+        """The drive's features, whose values are checked against its namespaces."""
         bar = board.memory_bar
         for nsid, shape in board.drive.shapes.items():
             if shape.csi == CommandSet.MEMORY:
@@ -83,7 +94,7 @@ class Namespaces(Part):
         assert media is not None
         kind = ZonedNamespace if shape.csi == CommandSet.ZONED else Namespace
         placed = bool(self.handle_count)
-        return kind(nsid, shape, media, self._features, placed=placed)
+        return kind(nsid, shape, media, self.features, placed=placed)
 
     def handles(self, nsid: int) -> Sequence[int]:
         """The reclaim unit handles of a namespace with blocks, by placement identifier."""
@@ -137,7 +148,7 @@ class Namespaces(Part):
         """Write-protect the namespaces that the host wants to be; the identifiers that differ."""
         changed = []
         for nsid, namespace in self.blocks.items():
-            protected = bool(self._features.get(FeatureId.NAMESPACE_WRITE_PROTECTION, nsid=nsid))
+            protected = bool(self.features.get(FeatureId.NAMESPACE_WRITE_PROTECTION, nsid=nsid))
             if protected != namespace.media.protected:
                 if protected and isinstance(namespace, ZonedNamespace):
                     namespace.write_protected()

@@ -17,8 +17,6 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.board import Board
 from potash_device.media.errors import MediaError
 from potash_device.media.shapes import Metadata, NamespaceShape
-from potash_firmware.rpu.features.values import Features
-from potash_firmware.rpu.logs.persistent_events import PersistentEvents
 from potash_firmware.rpu.media_work import MediaFailures
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.namespace import Namespace
@@ -27,6 +25,7 @@ from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRec
 from potash_firmware.rpu.operations.operations import Operations
 from potash_firmware.rpu.operations.sanitize import Sanitizing
 from potash_firmware.rpu.operations.self_tests import SelfTests
+from potash_firmware.rpu.reports import Reports
 from potash_firmware.rpu.scheduler import Signal, Steps
 
 ERASED_PIECE = 1 << 30
@@ -37,21 +36,18 @@ ERASED_PIECE = 1 << 30
 class Formatting:
     """The formats of one drive.
 
-    `erase_accelerators` gives a signal that is sent when the accelerators hold no user data;
-    `changed` is called for a namespace that is not as it was.
+    `erase_accelerators` gives a signal that is sent when the accelerators hold no user data.
     """
 
     board: Board
     namespaces: Namespaces
-    features: Features
     uncorrectable: UncorrectableRecord
-    failures: MediaFailures
     operations: Operations
     self_tests: SelfTests
+    reports: Reports
     sanitizing: Sanitizing
-    events: PersistentEvents
+    failures: MediaFailures
     erase_accelerators: Callable[[], Signal]
-    changed: Callable[[int], None]
 
     def format(
         self, nsid: int, block_size: int, metadata: Metadata, *, erases: bool, dword10: int
@@ -61,14 +57,16 @@ class Formatting:
 
         The persistent event log has how it began and how it ended.
         """
-        self.events.add(FormatStarted(nsid=nsid, cdw10=dword10))
+        self.reports.persistent_events.add(FormatStarted(nsid=nsid, cdw10=dword10))
         try:
             nsids = yield from self._format(nsid, block_size, metadata, erases)
         except (NvmeError, MediaError) as error:
             status = error.status if isinstance(error, NvmeError) else Status.INTERNAL_ERROR
-            self.events.add(FormatCompleted(nsid=nsid, format_status=1, status=status << 1))
+            self.reports.persistent_events.add(
+                FormatCompleted(nsid=nsid, format_status=1, status=status << 1)
+            )
             raise
-        self.events.add(FormatCompleted(nsid=nsid))
+        self.reports.persistent_events.add(FormatCompleted(nsid=nsid))
         return nsids
 
     def _format(
@@ -128,9 +126,9 @@ class Formatting:
         namespace.uncorrectable = UncorrectableBlocks()
         namespace.erased()
         if changed:  # What was said of blocks of another size is said of none.
-            self.features.forget_namespace(nsid)
-            self.features.put_saved()
-        self.changed(nsid)
+            self.namespaces.features.forget_namespace(nsid)
+            self.namespaces.features.put_saved()
+        self.reports.namespace_changed(nsid)
         try:
             yield partial(drive.lay_out, nsid)
             for at in range(0, media.size, ERASED_PIECE):
@@ -143,7 +141,7 @@ class Formatting:
         yield partial(drive.reshape, nsid, formatted)
         namespace.unformatted = 0
         namespace.in_flight.closed = None
-        self.changed(nsid)
+        self.reports.namespace_changed(nsid)
         return None
 
 

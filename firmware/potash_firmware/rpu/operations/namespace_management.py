@@ -32,8 +32,7 @@ from potash_device.media.errors import MediaError
 from potash_device.media.shapes import FORMATS, MEMORY_UNIT, MOST_NAMESPACES, NamespaceShape
 from potash_firmware.rpu.command import Steps
 from potash_firmware.rpu.compute.state import Compute
-from potash_firmware.rpu.features.values import Features
-from potash_firmware.rpu.logs.persistent_events import PersistentEvents
+from potash_firmware.rpu.faults import Faults
 from potash_firmware.rpu.namespaces.inventory import AnyNamespace, Namespaces
 from potash_firmware.rpu.namespaces.memory import ComputeNamespace, MemoryNamespace
 from potash_firmware.rpu.namespaces.namespace import Namespace, wanted_format
@@ -43,23 +42,22 @@ from potash_firmware.rpu.operations.operations import Operations
 from potash_firmware.rpu.operations.sanitize import Sanitizing
 from potash_firmware.rpu.operations.self_tests import SelfTests
 from potash_firmware.rpu.placement import GROUP
+from potash_firmware.rpu.reports import Reports
 
 
 @dataclass(eq=False, repr=False)
 class Management:
-    """Creates and deletes the namespaces of a drive; `changed` is called for each."""
+    """Creates and deletes the namespaces of a drive."""
 
     board: Board
     namespaces: Namespaces
-    features: Features
     uncorrectable: UncorrectableRecord
     operations: Operations
     self_tests: SelfTests
+    reports: Reports
     sanitizing: Sanitizing
-    arrange_faults: Callable[[], None]
+    faults: Faults
     compute: Compute
-    events: PersistentEvents
-    changed: Callable[[int], None]
 
     def create(self, csi: int, given: bytes) -> Steps:
         """Make a namespace as the data of the command describe it; its identifier."""
@@ -69,7 +67,7 @@ class Management:
             raise NvmeError(
                 Status.IO_COMMAND_SET_NOT_SUPPORTED, detail=f"there is no command set {csi}"
             )
-        shape = _WANTED[CommandSet(csi)](given, self.features.extended_formats)
+        shape = _WANTED[CommandSet(csi)](given, self.namespaces.features.extended_formats)
         drive = self.board.drive
         if shape.has_blocks:
             most, free = drive.most, self.namespaces.unallocated
@@ -102,9 +100,9 @@ class Management:
         units = shape.size
         if isinstance(namespace, Namespace):
             self.board.media[nsid] = namespace.media
-            self.arrange_faults()
+            self.faults.arrange()
             units = namespace.blocks
-        self.events.add(
+        self.reports.persistent_events.add(
             NamespaceChanged(
                 cdw10=NamespaceManagementOperation.CREATE,
                 nsid=nsid,
@@ -174,8 +172,10 @@ class Management:
         with suppress(MediaError):  # what is stored of no namespace harms none
             yield from self._forget(nsids)
         for one in attached:
-            self.changed(one)
-        self.events.add(NamespaceChanged(cdw10=NamespaceManagementOperation.DELETE, nsid=nsid))
+            self.reports.namespace_changed(one)
+        self.reports.persistent_events.add(
+            NamespaceChanged(cdw10=NamespaceManagementOperation.DELETE, nsid=nsid)
+        )
         return None
 
     def attach(self, nsid: int, *, attach: bool) -> Steps:
@@ -191,7 +191,7 @@ class Management:
             yield from self._quiet([namespace])
             yield partial(self.board.drive.reshape, nsid, shape)
             namespace.shape = shape
-        self.changed(nsid)
+        self.reports.namespace_changed(nsid)
         return None
 
     def _make(self, nsid: int, shape: NamespaceShape) -> Generator[Any, Any, AnyNamespace]:
@@ -228,8 +228,8 @@ class Management:
 
     def _forget(self, nsids: Iterable[int]) -> Steps:
         for nsid in nsids:
-            self.features.forget_namespace(nsid)
-        self.features.put_saved()
+            self.namespaces.features.forget_namespace(nsid)
+        self.namespaces.features.put_saved()
         yield from self.uncorrectable.saving()
         return None
 

@@ -20,14 +20,11 @@ from nvme_spec.identify.capabilities import Sanicap
 from nvme_spec.opcodes import AdminOpcode, IoOpcode
 from nvme_spec.persistent_events import SanitizeCompleted, SanitizeStarted
 from nvme_spec.status import NvmeError, Status
+from potash_device.board import Board
 from potash_device.media.errors import MediaError
-from potash_device.media.sidecar import Sidecar
 from potash_device.media.store import Media
 from potash_device.saved import Section, fits
 from potash_firmware.rpu.command import Command, Steps
-from potash_firmware.rpu.logs.alerts import AsyncEvents
-from potash_firmware.rpu.logs.health import Health
-from potash_firmware.rpu.logs.persistent_events import PersistentEvents
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.memory import ComputeNamespace
 from potash_firmware.rpu.namespaces.uncorrectable import UncorrectableBlocks
@@ -36,6 +33,7 @@ from potash_firmware.rpu.operations.firmware_slots import FirmwareSlots
 from potash_firmware.rpu.operations.operations import Operations
 from potash_firmware.rpu.operations.self_tests import SelfTests
 from potash_firmware.rpu.part import Part
+from potash_firmware.rpu.reports import Reports
 from potash_firmware.rpu.scheduler import Signal
 from potash_wire.records import U32, Range
 
@@ -101,15 +99,13 @@ class Sanitizing(Part):
     `erase_accelerators` gives a signal that is sent when the accelerators hold no user data.
     """
 
-    sidecar: Sidecar
+    board: Board
     namespaces: Namespaces
     uncorrectable: UncorrectableRecord
     operations: Operations
     self_tests: SelfTests
+    reports: Reports
     firmware: FirmwareSlots
-    health: Health
-    events: AsyncEvents
-    persistent_events: PersistentEvents
     erase_accelerators: Callable[[], Signal]
     state: logs.SanitizeState = logs.SanitizeState.NEVER_SANITIZED
     failure_mode: bool = False
@@ -197,7 +193,7 @@ class Sanitizing(Part):
             self._close(self._restriction)
             raise
         self.state, self.failure_mode = logs.SanitizeState.IN_PROGRESS, False
-        self.persistent_events.add(
+        self.reports.persistent_events.add(
             SanitizeStarted(
                 sanicap=sum(ACTIONS.values()) | Sanicap.MEDIA_NOT_MODIFIED,
                 cdw10=dword10,
@@ -210,7 +206,7 @@ class Sanitizing(Part):
 
     def restore(self, *, clean: bool | None = None) -> None:
         """Go on with what was in progress."""
-        saved = self.sidecar.get(SECTION)
+        saved = self.board.sidecar.get(SECTION)
         if saved is not None and saved["state"] in _STATES:
             self.state = logs.SanitizeState(saved["state"])
             self.failure_mode = saved["failed"]
@@ -234,7 +230,7 @@ class Sanitizing(Part):
                 sprog=self._progress,
                 state=self.state,
                 passes=self._passes if self._fields.sanact == SanitizeAction.OVERWRITE else 0,
-                global_data_erased=int(self._erased == self.health.writes),
+                global_data_erased=int(self._erased == self.reports.health.writes),
                 scdw10=self._dword10,
                 overwrite_time=overwrite,
                 block_erase_time=size // PUNCH_RATE + 1,
@@ -286,7 +282,7 @@ class Sanitizing(Part):
             yield partial(_flush, media)
             yield from self.uncorrectable.saving()
             # What says that it is over is durable before the host writes anything again.
-            self._erased = self.health.writes
+            self._erased = self.reports.health.writes
             yield self._save(logs.SanitizeState.SUCCEEDED, failed=False)
         except MediaError as error:
             log.error("a sanitize operation has failed: %s", error.strerror)
@@ -300,8 +296,8 @@ class Sanitizing(Part):
         self._close(self._restriction)
         # Its data begins as the log page does: SPROG, SSTAT.
         event = SanitizeCompleted(self.encode()[:4].ljust(SanitizeCompleted.SIZE, b"\0"))
-        self.persistent_events.add(event)
-        self.events.add(
+        self.reports.persistent_events.add(event)
+        self.reports.events.add(
             logs.AsyncEvent(
                 type=logs.AsyncEventType.IO_COMMAND_SET,
                 info=logs.IoCommandSetEvent.SANITIZE_COMPLETED,
@@ -322,7 +318,7 @@ class Sanitizing(Part):
 
     def _save(self, state: logs.SanitizeState, *, failed: bool) -> Callable[[], None]:
         """A function to be called, where it may wait, to record the state. It raises MediaError."""
-        self.sidecar.put(
+        self.board.sidecar.put(
             SECTION,
             {
                 "state": int(state),
@@ -332,7 +328,7 @@ class Sanitizing(Part):
                 "erased": self._erased,
             },
         )
-        return self.sidecar.save
+        return self.board.sidecar.save
 
     def _close(self, status: Status | None) -> None:
         """Keep commands from what all namespaces hold, or no longer."""

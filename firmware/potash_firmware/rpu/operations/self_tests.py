@@ -23,11 +23,11 @@ from potash_device.media.errors import MediaError
 from potash_device.saved import Section, fits
 from potash_firmware.rpu.command import Steps
 from potash_firmware.rpu.deadlines import GuestClock
-from potash_firmware.rpu.logs.health import Health
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.namespace import Namespace
 from potash_firmware.rpu.operations.operations import Operations
 from potash_firmware.rpu.part import Part
+from potash_firmware.rpu.reports import Reports
 from potash_wire.records import U32
 
 log = logging.getLogger(__name__)
@@ -89,13 +89,12 @@ class Running:
 
 @dataclass(eq=False, repr=False)
 class SelfTests(Part):
-    """The self-tests of one controller; `warning` gives its critical warnings."""
+    """The self-tests of one controller."""
 
     board: Board
     namespaces: Namespaces
     operations: Operations
-    health: Health
-    warning: Callable[[], logs.CriticalWarning]
+    reports: Reports
     clock: GuestClock
     _results: list[bytes] = field(default_factory=list)
     running: Running | None = None
@@ -237,7 +236,7 @@ class SelfTests(Part):
                 yield _reading(Segment.DATA_INTEGRITY, namespace, at, PIECE)
 
     def _check_health(self) -> None:
-        if self.warning() & logs.CriticalWarning.RELIABILITY_DEGRADED:
+        if self.reports.critical_warning() & logs.CriticalWarning.RELIABILITY_DEGRADED:
             raise MediaError(0, "the media have lost data")
 
     def _end(
@@ -252,7 +251,7 @@ class SelfTests(Part):
             return
         self.running = None
         entry = logs.SelfTestEntry(
-            result=result, code=run.code, power_on_hours=self.health.power_on_hours
+            result=result, code=run.code, power_on_hours=self.reports.health.power_on_hours
         )
         if piece is not None:
             entry.segment = piece.segment

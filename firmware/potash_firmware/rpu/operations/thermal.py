@@ -8,8 +8,9 @@ Source: NVM Express Base Specification 2.0, section 5.27.1.3, 5.16.1.3 and 8.15.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nvme_spec.features import HostControlledThermalManagement
+from nvme_spec.features import FeatureId, HostControlledThermalManagement
 from potash_firmware.rpu.features.table import CRITICAL_TEMPERATURE, WARNING_TEMPERATURE
+from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.logs.health import Health
 from potash_firmware.rpu.part import Part
 
@@ -20,7 +21,7 @@ class Thermal(Part):
 
     health: Health
     clock: Callable[[], float]
-    thresholds: Callable[[], HostControlledThermalManagement]
+    features: Features
     _level: int = 0
 
     def __post_init__(self) -> None:
@@ -57,7 +58,10 @@ class Thermal(Part):
         self._enter(self._wanted_level())
 
     def _wanted_level(self) -> int:
-        temperature, thresholds = self.health.temperature, self.thresholds()
+        temperature = self.health.temperature
+        thresholds = HostControlledThermalManagement(
+            self.features.get(FeatureId.HOST_CONTROLLED_THERMAL_MANAGEMENT)
+        )
         if 0 < thresholds.tmt2 <= temperature:
             return 2
         return 1 if 0 < thresholds.tmt1 <= temperature else 0

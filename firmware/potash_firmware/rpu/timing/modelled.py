@@ -141,7 +141,7 @@ class ModelledTime:
 
     `sizes` are the bytes of namespaces with blocks, by identifier, and `zones` the zones of those
     that have some, `lateness` how much later than
-    their deadlines commands are completed; `retired` is called when superblocks have been. Raises
+    their deadlines commands are completed. Raises
     ValueError for namespaces that the drive has no room for, and for pieces that it does not have.
     """
 
@@ -153,7 +153,6 @@ class ModelledTime:
         clock: GuestClock,
         lateness: Histogram,
         trace: Trace,
-        retired: Callable[[], None],
     ) -> None:
         self.drive = settings.drive
         self.factor = settings.factor
@@ -161,7 +160,8 @@ class ModelledTime:
         self.clock = clock
         self.lateness = lateness
         self._trace = trace
-        self._retired = retired
+        self.on_retired: Callable[[], None] = lambda: None
+        """Called when superblocks have been retired."""
         self._good = self.drive.good
         held, profile = settings.held or Held(), self.drive.profile
         self._layout = Layout(profile.logical_pages, held.pieces)
@@ -404,7 +404,7 @@ class ModelledTime:
             end = max(end, done * factor + later)
         if self.drive.good != self._good:
             self._good = self.drive.good
-            self._retired()
+            self.on_retired()
         self.show(op.name, at, end)
         return end
 

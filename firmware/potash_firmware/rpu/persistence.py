@@ -13,16 +13,15 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nvme_spec.logs import SmartLog
 from nvme_spec.persistent_events import HardwareError, HardwareErrorCode, SmartSnapshot
 from potash_device.media.errors import MediaError
 from potash_device.media.sidecar import Sidecar
 from potash_device.saved import Section
 from potash_firmware.rpu.deadlines import NO_TIMER, Deadlines, Timer
 from potash_firmware.rpu.extension_state import States
-from potash_firmware.rpu.logs.health import SAMPLE, Health
-from potash_firmware.rpu.logs.persistent_events import PersistentEvents
+from potash_firmware.rpu.logs.health import SAMPLE
 from potash_firmware.rpu.part import Part
+from potash_firmware.rpu.reports import Reports
 from potash_firmware.rpu.scheduler import Scheduler, Steps
 
 log = logging.getLogger(__name__)
@@ -47,16 +46,14 @@ class Persistence:
     One of `timers` has the next record. A drive on which nothing happens is recorded once a day:
     the first change after a record, which `sample` notices, makes the next one due earlier.
 
-    `smart` gives the health log; `began` is called once everything is restored at power-on.
+    `began` is called once everything is restored at power-on.
     """
 
     sidecar: Sidecar
     scheduler: Scheduler
     parts: Sequence[Part]
-    health: Health
-    events: PersistentEvents
+    reports: Reports
     states: States
-    smart: Callable[[], SmartLog]
     began: Callable[[], None]
     timers: Deadlines
     clock: Callable[[], float]
@@ -78,10 +75,12 @@ class Persistence:
         clean = self.sidecar.get(SHUTDOWN) is not False
         for part in self.parts:
             part.restore(clean=clean)
-        self.health.power_cycles += 1
+        self.reports.health.power_cycles += 1
         if not clean:
-            self.health.unsafe_shutdowns += 1
-            self.events.add(HardwareError(code=HardwareErrorCode.UNSAFE_SHUTDOWN))
+            self.reports.health.unsafe_shutdowns += 1
+            self.reports.persistent_events.add(
+                HardwareError(code=HardwareErrorCode.UNSAFE_SHUTDOWN)
+            )
             log.warning("the drive was not shut down before its power went")
         self.began()
         self._snapshot()
@@ -130,11 +129,11 @@ class Persistence:
 
     def sample(self, now: float) -> None:
         """Sample how busy the drive is, and whether there is something to record."""
-        self.health.sample()
+        self.reports.health.sample()
         if not self._changed and self._activity() != self._recorded:
             self._changed = True
             self._schedule()
-        self.sample_at = now + SAMPLE if self._changed and not self.health.waited else now
+        self.sample_at = now + SAMPLE if self._changed and not self.reports.health.waited else now
 
     def _schedule(self) -> None:
         """Make the next record, now or when it is due, unless one is being written."""
@@ -156,7 +155,7 @@ class Persistence:
     def _snapshot(self) -> None:
         """The health log as it is now, among the persistent events."""
         self._snapshot_at = self.clock() + SNAPSHOT_INTERVAL
-        self.events.add(SmartSnapshot(smart=self.smart()))
+        self.reports.persistent_events.add(SmartSnapshot(smart=self.reports.smart_log()))
 
     def _record(self) -> None:
         self._recorded, self._changed = self._activity(), False

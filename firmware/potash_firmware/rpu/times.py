@@ -1,0 +1,63 @@
+"""The times of a controller: guest time with its deadlines, and the modelled time of its drive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from potash_device.board import Board
+from potash_device.timing.profile import ZoneShape
+from potash_firmware.rpu.accelerators.apu_link import ApuLink
+from potash_firmware.rpu.deadlines import Deadlines, GuestClock, SteppedClock
+from potash_firmware.rpu.namespaces.inventory import Namespaces
+from potash_firmware.rpu.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from potash_firmware.rpu.timing.jobs import JobTime
+    from potash_firmware.rpu.timing.modelled import ModelledTime, TimeSettings
+
+
+class Times:
+    """The times of one controller; without `settings`, commands end as soon as they can."""
+
+    def __init__(
+        self,
+        board: Board,
+        settings: TimeSettings | None,
+        namespaces: Namespaces,
+        apu: ApuLink,
+        clock: Callable[[], float],
+    ) -> None:
+        stepped = settings is not None and settings.stepped
+        self.deadlines = Deadlines(SteppedClock() if stepped else GuestClock(clock))
+        """Deadlines of commands, jobs and operations, in guest time."""
+        self.scheduler = Scheduler(self.deadlines, board.executor.submit)
+        self.timing: ModelledTime | None = None
+        """The modelled time of the drive."""
+        self.job_time: JobTime | None = None
+        """The modelled time of jobs and executions."""
+        if settings is not None:
+            # Only here, as it takes NumPy, for which a drive without a model would start later.
+            from potash_firmware.rpu.timing.jobs import JobTime
+            from potash_firmware.rpu.timing.modelled import ModelledTime
+
+            self.timing = timing = ModelledTime(
+                settings,
+                *_namespace_sizes(namespaces),
+                self.deadlines.clock,
+                self.deadlines.lateness,
+                board.trace,
+            )
+            namespaces.on_change = lambda: timing.place(*_namespace_sizes(namespaces))
+            self.job_time = JobTime(timing, self.scheduler, apu)
+
+
+def _namespace_sizes(namespaces: Namespaces) -> tuple[dict[int, int], dict[int, ZoneShape]]:
+    """Bytes of the namespaces with blocks, and the zones of those that have some."""
+    shapes = {nsid: ns.shape for nsid, ns in namespaces.blocks.items()}
+    zones = {
+        nsid: ZoneShape(shape.zones, shape.zone_size, shape.zone_capacity)
+        for nsid, shape in shapes.items()
+        if shape.zones
+    }
+    return {nsid: shape.data_size for nsid, shape in shapes.items()}, zones
