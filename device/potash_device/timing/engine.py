@@ -9,8 +9,9 @@ from typing import Any
 
 from potash_device.cache import Store
 from potash_device.timing import state
+from potash_device.timing.engine_buffer import admit, push, sift
 from potash_device.timing.engine_calendars import gap, interrupt, occupy, send, transfer
-from potash_device.timing.profile import ENTRIES, PAGE
+from potash_device.timing.profile import ENTRIES
 from potash_device.timing.requests import WORN
 from potash_device.timing.state import DriveState
 from potash_device.vta.fast import compiling
@@ -251,57 +252,6 @@ def read_row(s: DriveState) -> None:
         sent = send(s, 1, there, count)
         r[state.END] = max(r[state.END], sent)
         r[state.GROUP] = 0
-
-
-@inlined
-def admit(s: DriveState, ready: Number) -> Number:
-    """The time at which the write buffer has room for a page."""
-    r, size = s.registers, s.settings[state.BUFFER]
-    if not size:
-        return ready
-    while r[state.QUEUED] and (s.programs[0] <= ready or r[state.BUFFERED] >= size // PAGE):
-        ready = max(ready, pop(s))
-        r[state.BUFFERED] -= s.settings[state.UNIT_PAGES]
-    r[state.BUFFERED] += 1
-    r[state.ADMITTED] = max(r[state.ADMITTED], ready)
-    return ready
-
-
-@inlined
-def pop(s: DriveState) -> Number:
-    """The least of the heap."""
-    heap = s.programs
-    least = heap[0]
-    s.registers[state.QUEUED] -= 1
-    sift(heap, s.registers[state.QUEUED], heap[s.registers[state.QUEUED]])
-    return least
-
-
-@compiled
-def sift(heap: Any, count: Number, time: Number) -> None:
-    """Put a time in the place of the least of a heap."""
-    at = 0
-    while True:
-        child = 2 * at + 1
-        if child >= count:
-            break
-        if child + 1 < count and heap[child + 1] < heap[child]:
-            child += 1
-        if heap[child] >= time:
-            break
-        heap[at] = heap[child]
-        at = child
-    heap[at] = time
-
-
-@inlined
-def push(s: DriveState, time: Number) -> None:
-    heap, at = s.programs, s.registers[state.QUEUED]
-    s.registers[state.QUEUED] += 1
-    while at and heap[(at - 1) // 2] > time:
-        heap[at] = heap[(at - 1) // 2]
-        at = (at - 1) // 2
-    heap[at] = time
 
 
 @inlined
