@@ -3,8 +3,6 @@
 import logging
 import runpy
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from potash_firmware.extensions import ExtensionError
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from support import zones
 from support.extended import extended, settings, written
-from support.migration import load, save
 from support.modelled_time import PROFILE, modelled, timing_of
 from support.nvme_host import Host, SlowMedia
 
@@ -377,40 +374,6 @@ def test_features(tmp_path: Path) -> None:
         assert host.command(host.admin, 0xC8).dw0 == 2 << 8 | 6
 
 
-COUNTER = """
-    counter = state("counter", default=dict)
-
-    @admin_command(0xC4, name="Count", data="none")
-    def count(drive, command):
-        value = counter(drive)
-        value["count"] = value.get("count", 0) + 1
-        if command.cdw10:
-            counter.set(drive, {1: 2})
-        if command.cdw11:
-            yield drive.save()
-        return value["count"]
-"""
-
-
-@contextmanager
-def powered(folder: Path, text: str, media: Path) -> Iterator[Host]:
-    """A drive with files, whose power comes, and an extension."""
-    shapes = [] if media.exists() else [NamespaceShape(1 << 20)]
-    with (
-        Drive.open(media, shapes) as drive,
-        Host(settings=settings(folder, text), drive=drive) as host,
-    ):
-        host.enable()
-        yield host
-
-
-def counted(host: Host, *cdws: int) -> int:
-    """The next number of the drive's counter."""
-    done = host.command(host.admin, 0xC4, cdws=cdws)
-    assert done.status == 0
-    return done.dw0
-
-
 def test_a_name_that_no_package_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     said = "no installed package has an extension 'mine'"
@@ -419,89 +382,6 @@ def test_a_name_that_no_package_has(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "mine.py").touch()
     with pytest.raises(ExtensionError, match=rf"^{said}; did you mean mine\.py\?$"):
         extension_files.load(["mine"])
-
-
-def test_state_outlives_power_cycles(tmp_path: Path, caplog: Any) -> None:
-    media = tmp_path / "drive"
-    saved = tmp_path / "drive.extensions.json"
-    with powered(tmp_path, COUNTER, media) as host:
-        assert (counted(host), saved.exists()) == (1, False)
-        assert (counted(host, 0, 1), saved.exists()) == (2, True)
-        assert saved.stat().st_mode & 0o777 == 0o600  # as that of the media
-        assert counted(host) == 3
-        host.rpu.power_off(clean=True)
-    with powered(tmp_path, COUNTER, media) as host:
-        assert counted(host) == 4
-        host.rpu.power_off(clean=True)
-    with powered(tmp_path, COUNTER, media) as host:
-        assert counted(host) == 5
-        assert counted(host, 1) == 6  # and is no JSON any more
-        assert host.command(host.admin, 0xC4, cdws=(1, 1)).status == Status.INTERNAL_ERROR
-        host.rpu.power_off(clean=True)
-        assert "the state 'counter' of" in caplog.text and "keys are texts" in caplog.text
-    with powered(tmp_path, COUNTER, media) as host:
-        assert counted(host) == 5
-
-
-def test_state_is_saved_whatever_changes_it(tmp_path: Path) -> None:
-    """Also in an object that all defaults share, and when a command is closed."""
-    text = """
-    SHARED = {}
-    held = state("held", default=lambda: SHARED)
-
-    @admin_command(0xC4, name="Wait", data="none")
-    def wait(drive, command):
-        try:
-            yield drive.sleep(1e9)
-        finally:
-            held(drive)["closed"] = True
-    """
-    with powered(tmp_path, text, tmp_path / "drive") as host:
-        host.place(host.admin, 0xC4, 1)
-        host.ring(host.admin)
-        for _ in range(3):  # records
-            host.now += 61
-            host.service()
-            host.executor.run_all()
-            host.service()
-        host.disable()
-        host.service()
-        host.now += 61
-        host.service()
-        host.executor.run_all()
-        assert '{"closed": true}' in (tmp_path / "drive.extensions.json").read_text()
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (
-            "",
-            r"version 1 of the state 'counter' of .*mine.py, an extension: start it with --extend",
-        ),
-        ('counter = state("counter", version=2, default=dict)', "version 1 .* has version 2 now"),
-    ],
-)
-def test_a_drive_with_state_wants_the_extension(tmp_path: Path, text: str, said: str) -> None:
-    media = tmp_path / "drive"
-    with powered(tmp_path, COUNTER, media) as host:
-        counted(host, 0, 1)
-    with pytest.raises(ExtensionError, match=said), powered(tmp_path, text, media):
-        pass
-
-
-def test_state_moves_with_the_drive(tmp_path: Path) -> None:
-    with extended(tmp_path, COUNTER) as source:
-        source.enable()
-        assert counted(source) == 1 and counted(source) == 2
-        state = save(source)
-        with extended(tmp_path, COUNTER) as host:
-            host.memory.view[:] = source.memory.view
-            host.admin = source.admin
-            load(host, state)
-            assert counted(host) == 3
-        with Host() as host, pytest.raises(OSError, match=r"state 'counter' of .*mine.py"):
-            load(host, state)
 
 
 def test_what_an_extension_reads_takes_its_modelled_time(tmp_path: Path) -> None:
