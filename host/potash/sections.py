@@ -21,6 +21,7 @@ from potash.vm.packages import MIRROR_HELP
 from potash.vm.qemu import CPUS, MEMORY
 from potash.vm.standstill import DEFAULT_LIMIT
 from potash_device.controller.cmb import CmbSettings
+from potash_device.flash.profiles import PROFILES as DRIVES
 from potash_device.media.shapes import (
     BLOCK_SIZES,
     DEFAULT_BLOCK_SIZE,
@@ -33,7 +34,6 @@ from potash_device.media.shapes import (
     Metadata,
     NamespaceShape,
 )
-from potash_device.timing.profiles import PROFILES as DRIVES
 from potash_device.vta.config import CORES
 from potash_firmware.apu.config import Limits, RangeUnit
 from potash_firmware.bpf.arena import LEAST_FRAME

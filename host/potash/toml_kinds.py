@@ -16,7 +16,7 @@ from potash.sdk import faults
 from potash.sdk.errors import PotashError
 from potash.units import LARGEST, Parsed, human, parse_size, short
 from potash_device.controller.cmb import EVERY_USE, CmbSettings
-from potash_device.timing.profiles import PROFILES
+from potash_device.flash.profiles import PROFILES
 from potash_firmware.extension_files import is_file
 from potash_firmware.log_components import LogSettings
 from potash_firmware.rpu.placement import PlacementSettings

@@ -8,7 +8,7 @@ import pytest
 
 from csd_spec.program import Processor
 from potash.models.networks import make
-from potash_device.timing.cores import CoreProfile
+from potash_device.cores import CoreProfile
 from potash_firmware.apu.models import Meter, Models
 from potash_firmware.apu.work_counter import WorkCounter
 from potash_firmware.tflite import runtime

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from potash_device.timing import cores as timing
-from potash_device.timing import named
-from potash_device.timing.cores import CoreProfile, Cores, Price, Work
-from potash_device.timing.profile import ProfileError, Rate
+from potash_device import cores as timing
+from potash_device.cores import CoreProfile, Cores, Price, Work
+from potash_device.flash.profile import ProfileError, Rate
 from potash_firmware.bpf.counters import Kind
+from potash_firmware.ftl import named
 
 PLAIN = CoreProfile(
     dispatch_ns=500,

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from potash_device.timing.drive import Drive
-from potash_device.timing.policies import PolicyError
-from potash_device.timing.profile import Profile
-from potash_device.timing.requests import WORN, Op
+from potash_device.flash.profile import Profile
+from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.policies import PolicyError
+from potash_firmware.ftl.requests import WORN, Op
 from support.drive_reference import Reference
 from support.drive_time import policies, problems, profiles, requests
 
@@ -48,7 +48,7 @@ def compare(profile: Profile, seed: int) -> None:
     if not whole:  # the reference is in the middle of a request that the drive has not seen
         return
     assert drive.counters == reference.counters
-    assert drive.state.erases.tolist() == [one.erases for one in reference.superblocks]
+    assert drive.state.flash.erases.tolist() == [one.erases for one in reference.superblocks]
     mapped = {
         page: reference.superblocks[place // profile.superblock_pages]
         for page, place in enumerate(drive.state.places.tolist())

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from potash_device.timing import isolation, named
-from potash_device.timing import policies as limits
-from potash_device.timing.drive import Drive
-from potash_device.timing.isolation import Isolated
-from potash_device.timing.policies import Greedy, Policies, PolicyError
-from potash_device.timing.profile import PAGE, Profile, ProfileError, Rate
-from potash_device.timing.requests import FAILED, REQUEST, Op
+from potash_device.flash.profile import PAGE, Profile, ProfileError, Rate
+from potash_firmware.ftl import isolation, named
+from potash_firmware.ftl import policies as limits
+from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.isolation import Isolated
+from potash_firmware.ftl.policies import Greedy, Policies, PolicyError
+from potash_firmware.ftl.requests import FAILED, REQUEST, Op
 from support.drive_time import problems
 
 SMALL = Profile(
@@ -134,7 +134,7 @@ def test_an_isolated_allocation_has_its_order(tmp_path: Path) -> None:
     order = "order(self, channels, dies)"
     name = policy(tmp_path, "return reversed(range(channels * dies))", order)
     drive = Drive(SMALL, named.policies([f"allocation={name}"]))
-    assert drive.state.order.tolist() == [3, 2, 1, 0]
+    assert drive.state.flash.order.tolist() == [3, 2, 1, 0]
     for body in ("return [0]", "return iter(int, 1)", "return 'abcd'"):
         with pytest.raises(PolicyError, match=r"mine\.py:Mine (gave no order|raised)"):
             Drive(SMALL, named.policies([f"allocation={policy(tmp_path, body, order)}"]))

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from potash import timing
-from potash_device.timing.drive import Drive
-from potash_device.timing.policies import Gap, Policies
-from potash_device.timing.profile import PAGE, Profile, Rate
-from potash_device.timing.profiles import PROFILES
-from potash_device.timing.requests import REQUEST, WORN, Op
+from potash_device.flash.profile import PAGE, Profile, Rate
+from potash_device.flash.profiles import PROFILES
+from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.policies import Gap, Policies
+from potash_firmware.ftl.requests import REQUEST, WORN, Op
 from support import drive_checks
 from support.drive_checks import CHECKS, Check
 from support.drive_reference import Reference
@@ -193,7 +193,7 @@ def test_static_wear_levelling_keeps_erases_together() -> None:
         drive = Drive(profile, wear)
         drive.run(writes(range(profile.logical_pages)))
         drive.run(writes(np.random.default_rng(2).integers(0, 32, 60_000)))  # the rest stays cold
-        spread.append(int(np.ptp(drive.state.erases)))
+        spread.append(int(np.ptp(drive.state.flash.erases)))
     assert spread[0] > 100
     assert spread[1] <= 5 + 2
 
@@ -207,4 +207,7 @@ def test_a_worn_drive_refuses_writes_and_goes_on_reading() -> None:
     assert refused[int(np.argmax(refused)) :].all()
     now = 10 * SECOND
     assert drive.submit(now, Op.READ, 0, 1) == now + 1110
-    assert int((drive.state.erases == 3).sum()) >= PLAIN.superblocks - PLAIN.least_superblocks + 1
+    assert (
+        int((drive.state.flash.erases == 3).sum())
+        >= PLAIN.superblocks - PLAIN.least_superblocks + 1
+    )

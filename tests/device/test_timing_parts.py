@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potash_device.timing.drive import Drive
-from potash_device.timing.policies import Gap, Policies, PolicyError, Superblocks
-from potash_device.timing.profile import ENTRIES, LARGEST, PAGE, Profile, Rate
-from potash_device.timing.profiles import PROFILES
-from potash_device.timing.requests import REQUEST, WORN, Op
-from potash_device.timing.state import MOST_GAPS, NEVER
+from potash_device.flash.profile import ENTRIES, LARGEST, PAGE, Profile, Rate
+from potash_device.flash.profiles import PROFILES
+from potash_device.flash.state import MOST_GAPS, NEVER
+from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.policies import Gap, Policies, PolicyError, Superblocks
+from potash_firmware.ftl.requests import REQUEST, WORN, Op
 from support.drive_checks import greedy_amplification
 from support.drive_reference import Reference
 from support.drive_time import policies, problems, profiles, requests
@@ -217,7 +217,7 @@ def test_levelling_moves_cold_superblocks_once_for_each_gap(gap: int) -> None:
     drive.run(asked(Op.WRITE, random.integers(0, hot * 64, 300_000)))
     moved = wear.moved - moved
     others = drive.counters.erased - erased - moved
-    assert int(np.ptp(drive.state.erases)) <= gap + 2
+    assert int(np.ptp(drive.state.flash.erases)) <= gap + 2
     assert moved == pytest.approx(others * cold / ((profile.blocks - cold) * gap), rel=0.1)
 
 
@@ -229,9 +229,9 @@ def test_spare_falls_to_nothing_as_superblocks_are_retired() -> None:
     while not drive.worn:
         found = drive.run(asked(Op.WRITE, random.integers(0, profile.logical_pages, 64)))
         report = drive.report.wear
-        assert report.retired == int((drive.state.erases == 12).sum())
+        assert report.retired == int((drive.state.flash.erases == 12).sum())
         assert report.available_spare == max(0, 100 * (spare - report.retired) // spare)
-        assert report.percentage_used == drive.state.erases.sum() * 100 // (40 * 12)
+        assert report.percentage_used == drive.state.flash.erases.sum() * 100 // (40 * 12)
         assert report.worn == (report.available_spare == 0)
         seen.append((report.available_spare, -report.percentage_used))
     assert seen == sorted(seen, reverse=True) and seen[0] == (100, 0)
@@ -255,15 +255,17 @@ def broken(drive: Drive) -> list[str]:
     """What is impossible in a drive at any time."""
     profile, state = drive.profile, drive.state
     wrong = problems(profile, state)
-    for which, count in enumerate(state.intervals.tolist()):
-        ends = np.stack([state.begins[which, :count], state.ends[which, :count]], axis=1).ravel()
+    for which, count in enumerate(state.flash.intervals.tolist()):
+        ends = np.stack(
+            [state.flash.begins[which, :count], state.flash.ends[which, :count]], axis=1
+        ).ravel()
         if count > MOST_GAPS or (np.diff(ends) < 0).any():
             wrong.append(f"the intervals of calendar {which} overlap")
-    rows = state.programmed.reshape(profile.superblocks, -1, profile.group_dies)
+    rows = state.flash.programmed.reshape(profile.superblocks, -1, profile.group_dies)
     later, before = rows[:, 1:], rows[:, :-1]
     if (before > later)[later != NEVER].any():
         wrong.append("a unit is programmed before the one below it")
-    if (rows[:, 0] < state.erased[:, None]).any():
+    if (rows[:, 0] < state.flash.erased[:, None]).any():
         wrong.append("a unit is programmed before its superblock is erased")
     counters = state.counters
     if (counters < 0).any() or drive.counters.programs * profile.unit_pages > sum(
@@ -280,7 +282,7 @@ def test_a_drive_is_sound_after_each_request(profile: Profile, seed: int) -> Non
     drive, every = Drive(profile, policies(seed)), requests(profile, 150, seed)
     unit = profile.unit_pages
     for time, op, first, count, stream, fua in every.tolist():
-        before, erases = drive.counters, drive.state.erases.copy()
+        before, erases = drive.counters, drive.state.flash.erases.copy()
         try:
             done = drive.submit(time, Op(op), first, count, stream, bool(fua))
         except PolicyError:
@@ -288,10 +290,10 @@ def test_a_drive_is_sound_after_each_request(profile: Profile, seed: int) -> Non
             return
         assert broken(drive) == []
         assert done == WORN or done >= time + profile.submission_ns + profile.completion_ns
-        assert drive.now == time and (drive.state.erases >= erases).all()
+        assert drive.now == time and (drive.state.flash.erases >= erases).all()
         took = drive.counters.since(before)
         assert min(took) >= 0
-        assert took.erased == (drive.state.erases - erases).sum()
+        assert took.erased == (drive.state.flash.erases - erases).sum()
         if op == Op.WRITE:
             assert took.host <= count and (
                 took.host == count or done == WORN or stream >= profile.frontiers

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from potash_device.timing import policies as limits
-from potash_device.timing.drive import Drive
-from potash_device.timing.policies import Policies, PolicyError, Superblocks
-from potash_device.timing.profile import PAGE, Profile, Rate
-from potash_device.timing.requests import FAILED, REQUEST, WORN, Op
+from potash_device.flash.profile import PAGE, Profile, Rate
+from potash_firmware.ftl import policies as limits
+from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.policies import Policies, PolicyError, Superblocks
+from potash_firmware.ftl.requests import FAILED, REQUEST, WORN, Op
 from support.drive_time import problems
 
 SMALL = Profile(
@@ -149,7 +149,7 @@ def test_a_drive_reports_its_wear_spare_and_load() -> None:
     asked = overwrites(1000)
     found = drive.run(asked)
     report = drive.report
-    erases = drive.state.erases
+    erases = drive.state.flash.erases
     assert report.time == asked["time"][-1]
     assert report.wear.percentage_used == erases.sum() * 100 // (24 * 20) > 50
     assert report.mapped == (drive.state.places >= 0).sum() * PAGE

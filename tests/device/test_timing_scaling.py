@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from potash_device.timing.profile import Profile, ProfileError, scaled
-from potash_device.timing.profiles import PROFILES
+from potash_device.flash.profile import Profile, ProfileError, scaled
+from potash_device.flash.profiles import PROFILES
 
 GIB = 1 << 30
 

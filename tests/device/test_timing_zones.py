@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from potash_device.timing.drive import Drive
-from potash_device.timing.profile import PAGE, Profile, ProfileError, Rate, ZoneShape, scaled
-from potash_device.timing.profiles import PROFILES
-from potash_device.timing.requests import Op
+from potash_device.flash.profile import PAGE, Profile, ProfileError, Rate, ZoneShape, scaled
+from potash_device.flash.profiles import PROFILES
+from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.requests import Op
 from support.drive_reference import Reference
 
 Either = type[Drive] | type[Reference]

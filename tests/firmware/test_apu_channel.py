@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csd_spec.descriptors import LogEntryType
-from potash_device.timing.cores import Work
+from potash_device.cores import Work
 from potash_firmware import status
 from potash_firmware.apu import channel
 from potash_firmware.apu.channel import (

@@ -9,8 +9,8 @@ import pytest
 from csd_spec.descriptors import LogEntryType
 from csd_spec.fields import LocalStorage
 from nvme_spec.status import NvmeError
-from potash_device.timing.cores import CoreProfile
-from potash_device.timing.profile import Rate
+from potash_device.cores import CoreProfile
+from potash_device.flash.profile import Rate
 from potash_firmware import bpf
 from potash_firmware.apu import blocks
 from potash_firmware.apu.config import (

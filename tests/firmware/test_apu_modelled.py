@@ -15,7 +15,7 @@ import pytest
 from csd_spec.opcodes import IoOpcode, Operation
 from csd_spec.program import Helper
 from csd_spec.status import StatusId
-from potash_device.timing.cores import CoreProfile, Price, Work
+from potash_device.cores import CoreProfile, Price, Work
 from potash_firmware.apu.channel import RANGES_AT_ONCE, BlocksRead, FromWorker, JobExecuted
 from potash_firmware.apu.config import NamespaceConfig
 from potash_firmware.apu.jobs import Jobs

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from csd_spec.descriptors import LogEntryType
-from potash_device.timing.cores import Work
+from potash_device.cores import Work
 from potash_firmware.apu import channel
 from potash_firmware.apu.channel import JobExecuted
 from potash_firmware.apu.jobs import Jobs

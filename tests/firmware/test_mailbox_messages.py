@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from potash_device.timing.cores import Work
+from potash_device.cores import Work
 from potash_firmware.mailbox import MailboxError, messages
 from potash_firmware.mailbox.messages import (
     MAX_MEMORY_RANGES,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from potash_device.timing.cores import Work
+from potash_device.cores import Work
 from potash_firmware.mailbox.messages import Outcome
 from potash_firmware.rpu.compute.runs import RUN_LIMIT
 from support.compute import COMPUTE, OTHER_COMPUTE, ComputeHost, compute_host

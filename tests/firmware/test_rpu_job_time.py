@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from potash_device.timing.cores import LARGEST_COUNT, Work
-from potash_device.timing.drive import Drive
-from potash_device.timing.requests import Op
+from potash_device.cores import LARGEST_COUNT, Work
+from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.requests import Op
 from potash_firmware.mailbox import ApuPort
 from potash_firmware.mailbox.messages import (
     JobBegan,

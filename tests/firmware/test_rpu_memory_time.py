@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import pytest
 
 from csd_spec.opcodes import IoOpcode
-from potash_device.timing.cores import CoreProfile
-from potash_device.timing.drive import Drive
-from potash_device.timing.profile import Rate
-from potash_device.timing.requests import Op
+from potash_device.cores import CoreProfile
+from potash_device.flash.profile import Rate
+from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.requests import Op
 from potash_firmware.mailbox.messages import Reply, Request
 from potash_firmware.rpu.timing.modelled import TimeSettings
 from support.compute import (

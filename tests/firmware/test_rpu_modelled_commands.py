@@ -14,8 +14,8 @@ import pytest
 from potash_device.media.drive import Drive as MediaDrive
 from potash_device.media.shapes import NamespaceShape
 from potash_device.media.store import MemoryMedia
-from potash_device.timing.policies import Greedy, Policies, Superblocks
-from potash_device.timing.requests import Op
+from potash_firmware.ftl.policies import Greedy, Policies, Superblocks
+from potash_firmware.ftl.requests import Op
 from support.modelled_time import PROFILE, completions, model, modelled, timing_of
 from support.namespaces import ALL, attach, create, delete, finish
 from support.nvme_host import DATA, PAGE, Host, Queue

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from potash.timing import closed_loop, precondition
-from potash_device.timing.drive import Drive
-from potash_device.timing.requests import REQUEST, Op
+from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.requests import REQUEST, Op
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.timing.modelled import TimeSettings
 from support.modelled_time import PROFILE, completions, modelled, timing_of

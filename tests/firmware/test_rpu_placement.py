@@ -12,8 +12,8 @@ from potash_device.media.file import FileMedia
 from potash_device.media.shapes import NamespaceShape
 from potash_device.media.sidecar import SIDECAR_SIZE
 from potash_device.media.store import MemoryMedia
-from potash_device.timing.drive import Drive as ModelledDrive
-from potash_device.timing.requests import Op
+from potash_firmware.ftl.drive import Drive as ModelledDrive
+from potash_firmware.ftl.requests import Op
 from potash_firmware.rpu.placement import SECTION, PlacementSettings
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.timing.modelled import TimeSettings

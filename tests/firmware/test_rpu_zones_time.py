@@ -9,10 +9,10 @@ import pytest
 
 from potash.cli.device.modelled_time import keep, modelled
 from potash.sections import TimeSection
+from potash_device.flash.profile import PAGE, ZoneShape
 from potash_device.media.drive import Drive
-from potash_device.timing.profile import PAGE, ZoneShape
-from potash_device.timing.saving import Held
 from potash_device.trace import Trace
+from potash_firmware.ftl.saving import Held
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.timing.modelled import ModelledTime, TimeSettings
 from support.modelled_time import modelled as modelled_drive

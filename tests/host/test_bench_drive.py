@@ -11,7 +11,7 @@ import pytest
 from potash import timing
 from potash.bench import drive_time
 from potash.cli.app import run_app
-from potash_device.timing.profiles import PROFILES
+from potash_device.flash.profiles import PROFILES
 from support.reports import check
 
 

@@ -19,7 +19,7 @@ from potash.cli.app import run_app
 from potash.sdk.accelerator import JobResult
 from potash.sdk.memory_namespace import Bytes
 from potash.vm.drive import serving
-from potash_device.timing.cores import DEFAULT, Price, Work
+from potash_device.cores import DEFAULT, Price, Work
 from potash_device.vta import timing
 from potash_device.vta.config import Config
 from potash_device.vta.core import Core

@@ -12,8 +12,8 @@ from potash.sections import TimeSection
 from potash.vm.drive import serving
 from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
-from potash_device.timing.saving import Held, save
 from potash_device.trace import Trace
+from potash_firmware.ftl.saving import Held, save
 from potash_firmware.rpu.deadlines import GuestClock
 from potash_firmware.rpu.statistics import Histogram
 from potash_firmware.rpu.timing.modelled import ModelledTime

@@ -13,11 +13,11 @@ import pytest
 
 from potash import timing
 from potash.cli.app import run_app
-from potash_device.timing import policies
-from potash_device.timing.cores import DEFAULT
-from potash_device.timing.named import cores
-from potash_device.timing.profile import PAGE
-from potash_device.timing.profiles import PROFILES
+from potash_device.cores import DEFAULT
+from potash_device.flash.profile import PAGE
+from potash_device.flash.profiles import PROFILES
+from potash_firmware.ftl import policies
+from potash_firmware.ftl.named import cores
 from support.docs import ROOT
 from support.reports import check
 

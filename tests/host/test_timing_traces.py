@@ -10,7 +10,7 @@ import pytest
 
 from potash.timing import traces
 from potash.timing.traces import TimingError, Trace
-from potash_device.timing.requests import Op
+from potash_firmware.ftl.requests import Op
 
 PAGES = 1000
 R, W, T, F = Op.READ, Op.WRITE, Op.TRIM, Op.FLUSH

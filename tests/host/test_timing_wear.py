@@ -14,10 +14,10 @@ import pytest
 
 from potash import timing
 from potash.cli.app import run_app
-from potash_device.timing.drive import Drive
-from potash_device.timing.policies import Policies
-from potash_device.timing.profile import PAGE, Profile, Rate
-from potash_device.timing.requests import REQUEST, Op
+from potash_device.flash.profile import PAGE, Profile, Rate
+from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.policies import Policies
+from potash_firmware.ftl.requests import REQUEST, Op
 from support.drive_reference import Reference
 from support.reports import check
 
@@ -177,7 +177,7 @@ def test_endurance_is_what_the_drive_bears(small: Path) -> None:
     small.write_text(SMALL.replace("cycles = 50", "cycles = 30"))
     drive = timing.drive(str(small), Policies())
     took = timing.precondition(drive, 1.0, 3.0)
-    profile, erases = drive.profile, int(drive.state.erases.sum())
+    profile, erases = drive.profile, int(drive.state.flash.erases.sum())
     predicted = (30 * 64 - erases) * profile.superblock_pages / took.write_amplification
     found = 0
     while not drive.worn:
@@ -202,7 +202,7 @@ def test_the_report_of_a_small_drive() -> None:
         link=Rate(1, 0),
     )
     drive = Drive(profile)
-    drive.state.erases[:] = [0, 1, 1, 2, 2, 2, 3, 3, 9, 17]
+    drive.state.flash.erases[:] = [0, 1, 1, 2, 2, 2, 3, 3, 9, 17]
     spread = drive.report.spread
     assert spread == (40, 4.0, 0, 2, 9, 17, 17)  # nearest ranks
     assert [one.superblocks for one in drive.report.erases if one.superblocks] == [3, 5, 1, 1]

@@ -8,14 +8,14 @@ shapes take the path without tiles that the default one can take, too.
 from __future__ import annotations
 
 import support.amx  # noqa: F401 - it adds a path
-from potash_device.timing.drive import Drive
-from potash_device.timing.profiles import PROFILES
-from potash_device.timing.requests import Op
+from potash_device.flash.profiles import PROFILES
 from potash_device.vta.config import Config
 from potash_device.vta.fast.paths import available
 from potash_device.vta.fast.simulator import FastSimulator
 from potash_device.vta.isa import encode_stream
 from potash_device.vta.warming import DRAM_BYTES, instructions, warm
+from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.requests import Op
 
 
 def main() -> None:

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from potash_device.cores import Work
 from potash_device.media.shapes import NamespaceShape
-from potash_device.timing.cores import Work
 from potash_firmware.mailbox.messages import Outcome
 from potash_firmware.rpu.compute.engine import Execution, Shared, SharedRange
 from potash_firmware.rpu.settings import ComputeSettings, RpuSettings

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from potash_device.timing.state import MOST_GAPS
+from potash_device.flash.state import MOST_GAPS
 
 
 @dataclass

@@ -9,11 +9,11 @@ import numpy as np
 
 from potash import timing
 from potash.bench.drive_time import PLAIN, requests
-from potash_device.timing.drive import Drive
-from potash_device.timing.policies import Fifo, Greedy, Policies
-from potash_device.timing.profile import PAGE, Rate
-from potash_device.timing.profiles import PROFILES
-from potash_device.timing.requests import Op
+from potash_device.flash.profile import PAGE, Rate
+from potash_device.flash.profiles import PROFILES
+from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.policies import Fifo, Greedy, Policies
+from potash_firmware.ftl.requests import Op
 
 SECOND = 10**9
 FREE = Rate(1, 0)
@@ -152,7 +152,7 @@ def _sustained_writes() -> tuple[float, float]:
     drive.run(asked)
     amplification = drive.counters.write_amplification
     each = amplification * (5000 + 20_000 / PLAIN.pages) + (amplification - 1) * 1000
-    rate = drive.counters.host / int(drive.state.last.max())
+    rate = drive.counters.host / int(drive.state.flash.last.max())
     return rate * 1000, drive.profile.total_dies / each * 1000
 
 

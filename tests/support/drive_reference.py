@@ -8,7 +8,7 @@ A request takes its parts of all resources when it arrives, so that its completi
 * a zone has superblocks of its own, which only its reset erases;
 * a firmware core takes the next command when it is free.
 
-`potash_device.timing.engine` is the same for millions of requests, and is compared with this one.
+`potash_firmware.ftl.page` is the same for millions of requests, and is compared with this one.
 Sources: docs/time.md.
 """
 
@@ -17,9 +17,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from potash_device.timing.policies import Policies, PolicyError, Superblocks, name_of
-from potash_device.timing.profile import ENTRIES, PAGE, Profile, Rate
-from potash_device.timing.requests import WORN, Counters, Op
+from potash_device.flash.profile import ENTRIES, PAGE, Profile, Rate
+from potash_firmware.ftl.policies import Policies, PolicyError, Superblocks, name_of
+from potash_firmware.ftl.requests import WORN, Counters, Op
 from support.drive_calendar import Calendar, Die
 from support.drive_superblocks import CachedPage, Superblock
 

@@ -8,7 +8,9 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from potash_device.timing.policies import (
+from potash_device.flash.profile import ENTRIES, PAGE, Profile, ProfileError, Rate
+from potash_device.flash.state import NEVER
+from potash_firmware.ftl.policies import (
     ChannelFirst,
     Choices,
     CostBenefit,
@@ -19,16 +21,14 @@ from potash_device.timing.policies import (
     NoWear,
     Policies,
 )
-from potash_device.timing.profile import ENTRIES, PAGE, Profile, ProfileError, Rate
-from potash_device.timing.requests import REQUEST, Op
-from potash_device.timing.state import (
+from potash_firmware.ftl.requests import REQUEST, Op
+from potash_firmware.ftl.state import (
     CLOSED,
     FREE,
     IS_CLOSED,
     IS_FREE,
     IS_OPEN,
     IS_ZONED,
-    NEVER,
     DriveState,
 )
 
@@ -174,7 +174,7 @@ def problems(profile: Profile, state: DriveState) -> list[str]:
     filled[full] = size
     filled[opened] = state.filled[state.open >= 0]
     # A superblock may be closed before all of its units are.
-    programmed = (state.programmed.reshape(profile.superblocks, -1) != NEVER).sum(axis=1)
+    programmed = (state.flash.programmed.reshape(profile.superblocks, -1) != NEVER).sum(axis=1)
     units = filled // profile.unit_pages
     wrong = {
         "the mapping and its inverse disagree": len(mapped) != len(owned)

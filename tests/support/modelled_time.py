@@ -1,10 +1,10 @@
 """A small drive of flash and a core for tests of modelled time, and when commands of a host
 complete."""
 
-from potash_device.timing.cores import CoreProfile, Price, Work
-from potash_device.timing.drive import Drive
-from potash_device.timing.policies import Policies
-from potash_device.timing.profile import Profile, Rate
+from potash_device.cores import CoreProfile, Price, Work
+from potash_device.flash.profile import Profile, Rate
+from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.policies import Policies
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.timing.jobs import JobTime
 from potash_firmware.rpu.timing.modelled import ModelledTime, TimeSettings

@@ -20,7 +20,7 @@ from potash import timing
 from potash.vm.drive import serving
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
-from potash_device.timing.profile import PAGE, scaled
+from potash_device.flash.profile import PAGE, scaled
 
 pytestmark = pytest.mark.slow
 

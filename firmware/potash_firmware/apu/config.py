@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Annotated, Self, cast
 
 from csd_spec.opcodes import PAGE_SIZE
-from potash_device.timing.cores import CoreProfile
+from potash_device.cores import CoreProfile
 from potash_firmware.bpf.arena import FRAME_SIZE, MAX_CALL_DEPTH
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.log_components import LogSettings

@@ -4,7 +4,7 @@ There is one in mode `modelled` only. While a job runs, its row of the shared co
 that its core would have taken so far.
 """
 
-from potash_device.timing.cores import LARGEST_COUNT, CoreProfile, Price, Work
+from potash_device.cores import LARGEST_COUNT, CoreProfile, Price, Work
 from potash_firmware.bpf.counters import InstructionCounters, Kind
 from potash_firmware.mailbox.messages import Read
 from potash_firmware.mailbox.shared import WORD, Row, Word, unshared_row

@@ -13,7 +13,7 @@ from enum import IntEnum, IntFlag
 from itertools import count
 from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform, get_args
 
-from potash_device.timing.cores import LARGEST_COUNT, Count, Work
+from potash_device.cores import LARGEST_COUNT, Count, Work
 from potash_firmware.mailbox.shared import ENGINE_ROWS, SLOT_SIZE, SLOTS, MailboxError
 from potash_wire.records import (
     BOOL,

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from potash import timing
 from potash.bench.report import Result, alone, once, paired
 from potash.sdk.progress import Progress
-from potash_device.timing.drive import Drive
-from potash_device.timing.profile import PAGE, Profile, Rate
-from potash_device.timing.profiles import PROFILES
-from potash_device.timing.requests import REQUEST, Op
+from potash_device.flash.profile import PAGE, Profile, Rate
+from potash_device.flash.profiles import PROFILES
+from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.requests import REQUEST, Op
 
 PLAIN = Profile(
     channels=4,

@@ -23,13 +23,13 @@ from potash.files import replacing
 from potash.timing import traces
 from potash.timing.steady import Window, steady
 from potash.timing.traces import TimingError
-from potash_device.timing import named
-from potash_device.timing.drive import Drive
-from potash_device.timing.policies import Policies, PolicyError, Superblocks
-from potash_device.timing.profile import Profile, ProfileError
-from potash_device.timing.requests import REQUEST, WORN, Counters, Op, RequestError
-from potash_device.timing.saving import StateError, load
-from potash_device.timing.saving import save as save_state
+from potash_device.flash.profile import Profile, ProfileError
+from potash_firmware.ftl import named
+from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.policies import Policies, PolicyError, Superblocks
+from potash_firmware.ftl.requests import REQUEST, WORN, Counters, Op, RequestError
+from potash_firmware.ftl.saving import StateError, load
+from potash_firmware.ftl.saving import save as save_state
 
 __all__ = [
     "REQUEST",

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from csd_spec.reporting import Amount, Count
 from potash.sdk.progress import Progress, silent
 from potash.vta.svg import Axes, Decades, Linear, Picture
-from potash_device.timing.drive import Drive
-from potash_device.timing.profile import PAGE
-from potash_device.timing.requests import FAILED, REQUEST, WORN, Op
+from potash_device.flash.profile import PAGE
+from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.requests import FAILED, REQUEST, WORN, Op
 
 _AT_ONCE = 1 << 18
 """Requests, of 48 bytes each."""

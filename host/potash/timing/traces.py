@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potash.sdk.errors import PotashError
-from potash_device.timing.profile import PAGE
-from potash_device.timing.requests import REQUEST, Op
+from potash_device.flash.profile import PAGE
+from potash_firmware.ftl.requests import REQUEST, Op
 
 T = TypeVar("T")
 

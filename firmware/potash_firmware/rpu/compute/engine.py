@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
-from potash_device.timing.cores import Work
+from potash_device.cores import Work
 from potash_firmware.mailbox.messages import Outcome
 
 

@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 
 from csd_spec.traffic import CompletionKind, TimedCompletion
 from nvme_spec.status import NvmeError
-from potash_device.timing.cores import Cores, Job, Price, Work
-from potash_device.timing.requests import Op
+from potash_device.cores import Cores, Job, Price, Work
+from potash_firmware.ftl.requests import Op
 from potash_firmware.mailbox import messages
 from potash_firmware.mailbox.shared import ENGINE_ROWS, Row, Word, unshared_row
 from potash_firmware.rpu.deadlines import Timer

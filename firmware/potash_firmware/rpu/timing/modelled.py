@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING
 from csd_spec.timing import TimingLog
 from csd_spec.traffic import MOST_COMPLETIONS, TimedCompletion
 from nvme_spec.status import NvmeError, Status
-from potash_device.timing.cores import DEFAULT, CoreProfile
-from potash_device.timing.policies import Policies, PolicyError
-from potash_device.timing.profile import PAGE, Profile, Rate, ZoneShape
-from potash_device.timing.requests import FAILED, WORN, Op
-from potash_device.timing.saving import Held, Piece
+from potash_device.cores import DEFAULT, CoreProfile
+from potash_device.flash.profile import PAGE, Profile, Rate, ZoneShape
 from potash_device.trace import Trace
+from potash_firmware.ftl.policies import Policies, PolicyError
+from potash_firmware.ftl.requests import FAILED, WORN, Op
+from potash_firmware.ftl.saving import Held, Piece
 from potash_firmware.rpu.deadlines import GuestClock
 from potash_firmware.rpu.statistics import Histogram
 from potash_firmware.rpu.timing.zones import ZoneStreams
 
 if TYPE_CHECKING:  # it takes numba, which a drive without a model has no use for
-    from potash_device.timing.drive import Drive
+    from potash_firmware.ftl.drive import Drive
 
 log = logging.getLogger(__name__)
 

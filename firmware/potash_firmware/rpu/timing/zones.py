@@ -7,8 +7,8 @@ them, and gives the stream back.
 import sys
 from collections.abc import Collection
 
-from potash_device.timing.profile import Profile
-from potash_device.timing.saving import ZoneStream
+from potash_device.flash.profile import Profile
+from potash_firmware.ftl.saving import ZoneStream
 
 
 class ZoneStreams:

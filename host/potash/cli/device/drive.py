@@ -17,8 +17,8 @@ from potash.cli.progress import showing, ticking
 from potash.files import STREAM, replacing
 from potash.tables import columns
 from potash.units import human
-from potash_device.timing.profile import PAGE, Profile
-from potash_device.timing.profiles import PROFILES
+from potash_device.flash.profile import PAGE, Profile
+from potash_device.flash.profiles import PROFILES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from potash.timing.steady import Window
     from potash.timing.traces import Trace
-    from potash_device.timing.drive import Drive
+    from potash_firmware.ftl.drive import Drive
 
 MICRO = 1000
 """Nanoseconds."""
@@ -122,7 +122,7 @@ def precondition(
         drive, _ = prepared(name, named, fill, overwrite, seed)
     timing.save(drive, output)
     valid = int(drive.state.valid.sum()) * PAGE
-    report = reports.DrivePreconditioned(str(output), valid, int(drive.state.erases.sum()))
+    report = reports.DrivePreconditioned(str(output), valid, int(drive.state.flash.erases.sum()))
     say(report, [f"{output}: {valid} bytes are mapped, {report.erases} superblocks were erased"])
 
 

@@ -12,11 +12,11 @@ import click
 from potash.cli.drive.common import together
 from potash.sdk.errors import PotashError
 from potash.units import completing
-from potash_device.timing.profiles import PROFILES
+from potash_device.flash.profiles import PROFILES
 
 if TYPE_CHECKING:
-    from potash_device.timing.drive import Drive
-    from potash_device.timing.requests import Counters
+    from potash_firmware.ftl.drive import Drive
+    from potash_firmware.ftl.requests import Counters
 
 profile_names = completing(lambda: PROFILES)
 

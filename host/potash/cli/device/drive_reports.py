@@ -5,7 +5,7 @@ from typing import Annotated, NamedTuple
 
 from csd_spec.reporting import INLINE, Amount, Count, Form, Positive, Share
 from potash.timing.steady import Percentiles, Window
-from potash_device.timing.report import DriveReport
+from potash_firmware.ftl.report import DriveReport
 
 
 class DriveInfo(NamedTuple):

@@ -15,16 +15,16 @@ from potash.sdk.errors import PotashError
 from potash.sections import MODELLED, STEPPED, TimeSection
 from potash.vm.qmp import require_monitor
 from potash.vm.standstill import Clock, Standstill
+from potash_device.cores import DEFAULT
+from potash_device.flash.profile import PAGE, ProfileError, ZoneShape, scaled
 from potash_device.media.drive import Drive as MediaDrive
 from potash_device.media.shapes import blocks_of
-from potash_device.timing.cores import DEFAULT
-from potash_device.timing.profile import PAGE, ProfileError, ZoneShape, scaled
 
 log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from potash_device.timing.drive import Drive
-    from potash_device.timing.saving import Held
+    from potash_firmware.ftl.drive import Drive
+    from potash_firmware.ftl.saving import Held
     from potash_firmware.rpu.placement import PlacementSettings
     from potash_firmware.rpu.timing.modelled import ModelledTime, TimeSettings
 
@@ -53,7 +53,7 @@ def modelled(
     if section.mode != MODELLED:
         return None
     from potash import timing
-    from potash_device.timing import named
+    from potash_firmware.ftl import named
     from potash_firmware.rpu.timing.modelled import TimeSettings
 
     held = None
@@ -82,7 +82,7 @@ def keep(timing: ModelledTime | None, media: MediaDrive) -> None:
     """
     if timing is None or media.time_state is None:
         return
-    from potash_device.timing.saving import save
+    from potash_firmware.ftl.saving import save
 
     with replacing(media.time_state) as file:
         save(timing.drive, file, timing.held)
@@ -91,7 +91,7 @@ def keep(timing: ModelledTime | None, media: MediaDrive) -> None:
 def _kept(path: Path, new: Drive) -> tuple[Drive, Held | None]:
     """The drive in a file, and what namespaces have of it, or else the new one where that has
     another geometry, or the file holds none."""
-    from potash_device.timing.saving import load, load_held
+    from potash_firmware.ftl.saving import load, load_held
     from potash_firmware.rpu.timing.modelled import require_sound
 
     try:

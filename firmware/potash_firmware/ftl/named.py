@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from potash_device.timing import policies as built_in
-from potash_device.timing.cores import DEFAULT, CoreProfile
-from potash_device.timing.cores import from_mapping as cores_from_mapping
-from potash_device.timing.isolation import Isolated
-from potash_device.timing.policies import Policies
-from potash_device.timing.profile import Profile, ProfileError
-from potash_device.timing.profiles import PROFILES, from_mapping
+from potash_device.cores import DEFAULT, CoreProfile
+from potash_device.cores import from_mapping as cores_from_mapping
+from potash_device.flash.profile import Profile, ProfileError
+from potash_device.flash.profiles import PROFILES, from_mapping
+from potash_firmware.ftl import policies as built_in
+from potash_firmware.ftl.isolation import Isolated
+from potash_firmware.ftl.policies import Policies
 
 LARGEST_PROFILE = 1 << 20
 """Bytes of a TOML file."""

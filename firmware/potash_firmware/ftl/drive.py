@@ -5,11 +5,12 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from potash_device.timing.engine import run
-from potash_device.timing.policies import Policies, PolicyError, Superblocks, name_of
-from potash_device.timing.profile import Profile
-from potash_device.timing.report import DriveReport, Spread, Wear, report, spread, wear
-from potash_device.timing.requests import (
+from potash_device.flash.profile import Profile
+from potash_device.flash.state import rest
+from potash_firmware.ftl.page import run
+from potash_firmware.ftl.policies import Policies, PolicyError, Superblocks, name_of
+from potash_firmware.ftl.report import DriveReport, Spread, Wear, counters, report, spread, wear
+from potash_firmware.ftl.requests import (
     COLUMNS,
     FAILED,
     REQUEST,
@@ -19,14 +20,12 @@ from potash_device.timing.requests import (
     check,
     problem_of,
 )
-from potash_device.timing.state import (
+from potash_firmware.ftl.state import (
     ADMITTED,
     BEGUN,
     CURSOR,
     GOOD,
     IS_CLOSED,
-    NEVER,
-    NOW,
     QUEUED,
     STEP,
     VICTIM,
@@ -58,11 +57,11 @@ class Drive:
     @property
     def now(self) -> int:
         """Arrival of the last request; none may arrive before it."""
-        return int(self.state.registers[NOW])
+        return int(self.state.flash.now[0])
 
     @property
     def counters(self) -> Counters:
-        return Counters(*self.state.counters.tolist())
+        return counters(self.state)
 
     @property
     def report(self) -> DriveReport:
@@ -90,7 +89,7 @@ class Drive:
         state = self.state
         return Superblocks(
             state.valid.copy(),
-            state.erases.copy(),
+            state.flash.erases.copy(),
             state.closed_at.copy(),
             np.flatnonzero(state.status == IS_CLOSED),
             self.profile.superblock_pages,
@@ -192,13 +191,11 @@ class Drive:
         What is on flash, in the write buffer and in the cache of the mapping stays.
         """
         state = self.state
-        for times in (state.erased, state.last, state.reads_done, state.cores, state.ready):
-            times[:] = 0
-        state.programmed[state.programmed != NEVER] = 0
+        rest(state.flash)
         state.programs[: state.registers[QUEUED]] = 0
         state.cached[:, 1] = 0
-        state.intervals[:] = state.counters[:] = 0
-        state.registers[[NOW, WRITTEN, ADMITTED]] = 0
+        state.cores[:] = state.ready[:] = state.counters[:] = 0
+        state.registers[[WRITTEN, ADMITTED]] = 0
 
 
 def _rows(requests: NDArray[np.void]) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from potash_device.timing.profile import Profile
+from potash_device.flash.profile import Profile
 
 
 class Op(IntEnum):

@@ -1,4 +1,4 @@
-"""The model of a drive's time over arrays: the results of `reference`, for millions of requests.
+"""The page-mapped flash translation layer over arrays, for millions of requests.
 
 Policies stay in Python: compiled code returns where it needs a victim, and goes on from there.
 """
@@ -8,16 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from potash_device.cache import Store
-from potash_device.timing import state
-from potash_device.timing.engine_buffer import admit, push, sift
-from potash_device.timing.engine_calendars import gap, interrupt, occupy, send, transfer
-from potash_device.timing.profile import ENTRIES
-from potash_device.timing.requests import WORN
-from potash_device.timing.state import DriveState
+from potash_device.flash import array
+from potash_device.flash import state as flash
+from potash_device.flash.array import in_memory, sense
+from potash_device.flash.calendars import send
+from potash_device.flash.profile import ENTRIES
 from potash_device.vta.fast import compiling
 from potash_device.vta.fast.compiling import Flag, Number, compiled, inlined
+from potash_firmware.ftl import state
+from potash_firmware.ftl.buffer import admit, push, sift
+from potash_firmware.ftl.requests import WORN
+from potash_firmware.ftl.state import DriveState
 
-STORE = Store("timing", [Path(__file__).parent, Path(compiling.__file__)], compiling.versions)
+STORE = Store(
+    "timing",
+    [Path(__file__).parent, Path(array.__file__).parent, Path(compiling.__file__)],
+    compiling.versions,
+)
 
 
 @partial(compiling.entry_of, STORE)
@@ -62,7 +69,7 @@ def begin(s: DriveState, time: Number, op: Number, count: Number) -> None:
         core = s.cores.argmin()
         ready = max(time + settings[state.SUBMISSION], s.cores[core]) + cost
         s.cores[core] = ready
-    r[state.NOW] = time
+    s.flash.now[0] = time
     r[state.READY] = r[state.END] = r[state.PROGRAMMED] = ready
     r[state.STEP] = r[state.GROUP] = 0
     r[state.BEGUN] = 1
@@ -108,9 +115,9 @@ def serve(s: DriveState, request: Any) -> Flag:
             read(s, s.places[page], known)
         elif op == state.WRITE and zoned and s.places[page] >= 0:
             # The rest of a page whose first blocks were written before.
-            r[state.END] = max(r[state.END], send(s, 0, known, 1))
+            r[state.END] = max(r[state.END], send(s.flash, 0, known, 1))
         elif op == state.WRITE:
-            arrived = send(s, 0, admit(s, known), 1)
+            arrived = send(s.flash, 0, admit(s, known), 1)
             r[state.END] = max(r[state.END], arrived)
             r[state.PROGRAMMED] = max(r[state.PROGRAMMED], place(s, stream, page, arrived))
             s.counters[state.HOST] += 1
@@ -134,12 +141,12 @@ def serve(s: DriveState, request: Any) -> Flag:
 @compiled
 def reset(s: DriveState, zone: Number, ready: Number) -> None:
     """Erase the superblocks of a zone."""
-    r, size = s.registers, s.settings[state.SUPERBLOCK]
+    r, size = s.registers, s.flash.settings[flash.SUPERBLOCK]
     if s.settings[state.BUFFER]:
-        r[state.BUFFERED] -= s.filled[zone] % s.settings[state.UNIT_PAGES]
+        r[state.BUFFERED] -= s.filled[zone] % s.flash.settings[flash.UNIT_PAGES]
     s.open[zone] = -1
     s.filled[zone] = s.ready[zone] = 0
-    for block in range(s.settings[state.SUPERBLOCKS]):
+    for block in range(s.flash.settings[flash.SUPERBLOCKS]):
         if s.zone[block] == zone:
             for where in range(block * size, (block + 1) * size):
                 if s.owners[where] >= 0:
@@ -147,13 +154,13 @@ def reset(s: DriveState, zone: Number, ready: Number) -> None:
             s.valid[block] = 0
             s.zone[block] = -1
             erase(s, block, ready)
-            r[state.END] = max(r[state.END], s.erased[block])
+            r[state.END] = max(r[state.END], s.flash.erased[block])
 
 
 @compiled
 def finish(s: DriveState, zone: Number, ready: Number) -> None:
     """Program the rest of the superblock that a zone has open, without data."""
-    r, size = s.registers, s.settings[state.UNIT_PAGES]
+    r, size = s.registers, s.flash.settings[flash.UNIT_PAGES]
     while s.open[zone] >= 0:
         padding = size - s.filled[zone] % size
         partial = padding < size
@@ -169,10 +176,10 @@ def finish(s: DriveState, zone: Number, ready: Number) -> None:
 def format_drive(s: DriveState) -> None:
     r = s.registers
     s.places[:] = -1
-    for block in range(s.settings[state.SUPERBLOCKS]):
+    for block in range(s.flash.settings[flash.SUPERBLOCKS]):
         if s.status[block] != state.IS_FREE and s.status[block] != state.IS_RETIRED:
-            first = block * s.settings[state.SUPERBLOCK]
-            s.owners[first : first + s.settings[state.SUPERBLOCK]] = -1
+            first = block * s.flash.settings[flash.SUPERBLOCK]
+            s.owners[first : first + s.flash.settings[flash.SUPERBLOCK]] = -1
             s.valid[block] = 0
             erase(s, block, r[state.READY])
     s.zone[:] = s.open[:] = -1
@@ -181,61 +188,21 @@ def format_drive(s: DriveState) -> None:
     s.cached_at[:] = -1
     r[state.VICTIM] = -1
     r[state.BUFFERED] = r[state.QUEUED] = r[state.CACHED] = r[state.HAND] = 0
-    for die in range(s.settings[state.TOTAL_DIES]):
-        r[state.END] = max(r[state.END], s.last[die])
-
-
-@inlined
-def sense(s: DriveState, where: Number, pages: Number, ready: Number, host: Flag) -> Number:
-    """The time at which pages of a row are in the drive's memory."""
-    settings = s.settings
-    index = where % settings[state.SUPERBLOCK]
-    unit, inside = index // settings[state.UNIT_PAGES], index % settings[state.UNIT_PAGES]
-    die = die_of(s, where // settings[state.SUPERBLOCK], unit)
-    row = (
-        unit // settings[state.GROUP_DIES] * settings[state.PROGRAM_PAGES]
-        + inside // settings[state.ROW_PAGES]
-    )
-    times = s.short_read_ns if pages == 1 else s.read_ns
-    duration, suspend = times[row % times.size], settings[state.SUSPEND_NS]
-    s.counters[state.SENSES] += 1
-    if host and suspend >= 0:
-        start = max(ready, s.reads_done[die])
-        which = settings[state.CHANNELS] + 2 + die
-        at = gap(s.begins[which], s.ends[which], s.intervals[which], start, duration)
-        if at and s.ends[which, at - 1] > start:
-            sensed = interrupt(s, die, start, duration)
-        else:
-            sensed = occupy(s, die, start, duration)
-        s.reads_done[die] = sensed
-    else:
-        sensed = occupy(s, die, ready, duration)
-    return transfer(s, die, sensed, pages)
-
-
-@inlined
-def die_of(s: DriveState, block: Number, unit: Number) -> Number:
-    """The die of a program unit of a superblock."""
-    dies = s.settings[state.GROUP_DIES]
-    return s.order[block % s.settings[state.GROUPS] * dies + unit % dies]
-
-
-@inlined
-def in_memory(s: DriveState, where: Number, time: Number) -> Flag:
-    return s.programmed[where // s.settings[state.UNIT_PAGES]] > time
+    for die in range(s.flash.settings[flash.TOTAL_DIES]):
+        r[state.END] = max(r[state.END], s.flash.last[die])
 
 
 @inlined
 def read(s: DriveState, where: Number, known: Number) -> None:
     """Add a page to the group that is read together, or begin a new group."""
-    r, settings = s.registers, s.settings
-    on_flash = where >= 0 and not in_memory(s, where, known)
+    r, shape = s.registers, s.flash.settings
+    on_flash = where >= 0 and not in_memory(s.flash, where, known)
     if r[state.GROUP] and not (
-        on_flash and where == r[state.GROUP_LAST] + 1 and where % settings[state.ROW_PAGES]
+        on_flash and where == r[state.GROUP_LAST] + 1 and where % shape[flash.ROW_PAGES]
     ):
         read_row(s)
     if not on_flash:
-        r[state.END] = max(r[state.END], send(s, 1, known, 1))
+        r[state.END] = max(r[state.END], send(s.flash, 1, known, 1))
         return
     r[state.GROUP_READY] = max(r[state.GROUP_READY], known) if r[state.GROUP] else known
     r[state.GROUP] += 1
@@ -248,8 +215,8 @@ def read_row(s: DriveState) -> None:
     r = s.registers
     count = r[state.GROUP]
     if count:
-        there = sense(s, r[state.GROUP_LAST] - count + 1, count, r[state.GROUP_READY], True)
-        sent = send(s, 1, there, count)
+        there = sense(s.flash, r[state.GROUP_LAST] - count + 1, count, r[state.GROUP_READY], True)
+        sent = send(s.flash, 1, there, count)
         r[state.END] = max(r[state.END], sent)
         r[state.GROUP] = 0
 
@@ -257,18 +224,18 @@ def read_row(s: DriveState) -> None:
 @inlined
 def place(s: DriveState, frontier: Number, page: Number, ready: Number) -> Number:
     """Give a page its place; when the unit is programmed that it fills, else 0."""
-    settings = s.settings
+    shape = s.flash.settings
     if s.open[frontier] < 0:
         open_superblock(s, frontier)
     block = s.open[frontier]
     invalidate(s, page)
-    where = block * settings[state.SUPERBLOCK] + s.filled[frontier]
+    where = block * shape[flash.SUPERBLOCK] + s.filled[frontier]
     s.places[page] = where
     s.owners[where] = page
     s.valid[block] += 1
     s.filled[frontier] += 1
     s.ready[frontier] = max(s.ready[frontier], ready)
-    return 0 if s.filled[frontier] % settings[state.UNIT_PAGES] else program(s, frontier, True)
+    return 0 if s.filled[frontier] % shape[flash.UNIT_PAGES] else program(s, frontier, True)
 
 
 @compiled
@@ -277,16 +244,16 @@ def open_superblock(s: DriveState, frontier: Number) -> None:
 
     That of a zone is on the dies of its group, while there is such a one.
     """
-    settings = s.settings
+    settings, shape = s.settings, s.flash.settings
     cold, chosen = frontier == settings[state.FRONTIERS] - 1, -1
     zone, best = frontier - settings[state.FRONTIERS], False
-    for block in range(settings[state.SUPERBLOCKS]):
+    for block in range(shape[flash.SUPERBLOCKS]):
         if s.status[block] != state.IS_FREE:
             continue
-        better = zone >= 0 and (block - zone) % settings[state.GROUPS] == 0
+        better = zone >= 0 and (block - zone) % shape[flash.GROUPS] == 0
         more = chosen < 0 or (better and not best)
         if not more and better == best:
-            difference = s.erases[block] - s.erases[chosen]
+            difference = s.flash.erases[block] - s.flash.erases[chosen]
             more = difference > 0 if cold else difference < 0
         if more:
             chosen, best = block, better
@@ -302,23 +269,16 @@ def open_superblock(s: DriveState, frontier: Number) -> None:
 def program(s: DriveState, frontier: Number, buffered: Flag) -> Number:
     """Program the last unit of those filled, which the host's data wait for in the write buffer, if
     `buffered`; when it is done."""
-    r, settings = s.registers, s.settings
+    r, settings, shape = s.registers, s.settings, s.flash.settings
     block = s.open[frontier]
-    unit = s.filled[frontier] // settings[state.UNIT_PAGES] - 1
-    die, dies = die_of(s, block, unit), settings[state.GROUP_DIES]
-    there = transfer(s, die, s.ready[frontier], settings[state.UNIT_PAGES])
-    duration = s.program_ns[unit // dies % s.program_ns.size]
-    index = block * (settings[state.SUPERBLOCK] // settings[state.UNIT_PAGES]) + unit
-    before = s.erased[block] if unit < dies else s.programmed[index - dies]
-    done = occupy(s, die, max(there, before), duration)
-    s.programmed[index] = done
+    unit = s.filled[frontier] // shape[flash.UNIT_PAGES] - 1
+    done = array.program(s.flash, block, unit, s.ready[frontier])
     s.ready[frontier] = 0
-    s.counters[state.PROGRAMS] += 1
     if frontier < settings[state.STREAMS] or frontier >= settings[state.FRONTIERS]:
         r[state.WRITTEN] = max(r[state.WRITTEN], done)
         if settings[state.BUFFER] and buffered:
             push(s, done)
-    if s.filled[frontier] == settings[state.SUPERBLOCK]:
+    if s.filled[frontier] == shape[flash.SUPERBLOCK]:
         close(s, frontier)
     return done
 
@@ -341,7 +301,7 @@ def close(s: DriveState, frontier: Number) -> None:
 @compiled
 def pad(s: DriveState, stream: Number, ready: Number) -> Number:
     """Program a stream's unit that is not full; when that is done, 0 if there is none."""
-    size = s.settings[state.UNIT_PAGES]
+    size = s.flash.settings[flash.UNIT_PAGES]
     padding = (size - s.filled[stream] % size) % size
     if s.open[stream] < 0 or not padding:
         return 0
@@ -358,13 +318,13 @@ def invalidate(s: DriveState, page: Number) -> None:
     where = s.places[page]
     if where >= 0:
         s.places[page] = s.owners[where] = -1
-        s.valid[where // s.settings[state.SUPERBLOCK]] -= 1
+        s.valid[where // s.flash.settings[flash.SUPERBLOCK]] -= 1
 
 
 @inlined
 def make_room(s: DriveState, ready: Number) -> Flag:
     """Collect down to the reserve, then in the background; False where a victim is needed."""
-    r, settings = s.registers, s.settings
+    r, settings, shape = s.registers, s.settings, s.flash.settings
     ready = max(ready, r[state.ADMITTED])
     while not r[state.WORN_OUT] and r[state.FREE] <= settings[state.RESERVE]:
         if not r[state.FREE]:  # so many have retired that nothing can be relocated
@@ -372,7 +332,7 @@ def make_room(s: DriveState, ready: Number) -> Flag:
             return True
         if r[state.VICTIM] < 0:
             return False
-        collect(s, ready, settings[state.SUPERBLOCK])
+        collect(s, ready, shape[flash.SUPERBLOCK])
     if not r[state.WORN_OUT] and r[state.FREE] <= settings[state.BACKGROUND]:
         if r[state.VICTIM] < 0:
             return not is_any_worth(s)
@@ -386,13 +346,13 @@ def make_room(s: DriveState, ready: Number) -> Flag:
 @inlined
 def is_worth(s: DriveState, block: Number) -> Flag:
     """True for a superblock of which enough is invalid for background collection."""
-    size = s.settings[state.SUPERBLOCK]
+    size = s.flash.settings[flash.SUPERBLOCK]
     return (size - s.valid[block]) * 1000 >= s.settings[state.BACKGROUND_INVALID] * size
 
 
 @compiled
 def is_any_worth(s: DriveState) -> Flag:
-    for block in range(s.settings[state.SUPERBLOCKS]):
+    for block in range(s.flash.settings[flash.SUPERBLOCKS]):
         if s.status[block] == state.IS_CLOSED and is_worth(s, block):
             return True
     return False
@@ -401,24 +361,28 @@ def is_any_worth(s: DriveState) -> Flag:
 @compiled
 def collect(s: DriveState, ready: Number, pages: Number) -> None:
     """Relocate at least `pages` of the victim, or to its end, a unit of each die at once."""
-    r, settings = s.registers, s.settings
-    size, base, moved = settings[state.ROW_PAGES], r[state.VICTIM] * settings[state.SUPERBLOCK], 0
-    while moved < pages and r[state.CURSOR] < settings[state.SUPERBLOCK]:
-        batch = min(pages, moved + settings[state.UNIT_PAGES] * settings[state.GROUP_DIES])
+    r, settings, shape = s.registers, s.settings, s.flash.settings
+    size, base, moved = (
+        shape[flash.ROW_PAGES],
+        r[state.VICTIM] * shape[flash.SUPERBLOCK],
+        0,
+    )
+    while moved < pages and r[state.CURSOR] < shape[flash.SUPERBLOCK]:
+        batch = min(pages, moved + shape[flash.UNIT_PAGES] * shape[flash.GROUP_DIES])
         first, there = base + r[state.CURSOR], ready
-        while moved < batch and r[state.CURSOR] < settings[state.SUPERBLOCK]:
+        while moved < batch and r[state.CURSOR] < shape[flash.SUPERBLOCK]:
             row, valid = base + r[state.CURSOR], 0
             for where in range(row, row + size):
                 valid += s.owners[where] >= 0
-            if valid and not in_memory(s, row, ready):
-                there = max(there, sense(s, row, valid, ready, False))
+            if valid and not in_memory(s.flash, row, ready):
+                there = max(there, sense(s.flash, row, valid, ready, False))
             moved += valid
             r[state.CURSOR] += size
         for where in range(first, base + r[state.CURSOR]):
             if s.owners[where] >= 0:
                 place(s, settings[state.FRONTIERS] - 1, s.owners[where], there)
     s.counters[state.RELOCATED] += moved
-    if r[state.CURSOR] == settings[state.SUPERBLOCK]:
+    if r[state.CURSOR] == shape[flash.SUPERBLOCK]:
         erase(s, r[state.VICTIM], ready)
         r[state.VICTIM] = -1
 
@@ -426,16 +390,9 @@ def collect(s: DriveState, ready: Number, pages: Number) -> None:
 @compiled
 def erase(s: DriveState, block: Number, ready: Number) -> None:
     r, settings = s.registers, s.settings
-    for unit in range(settings[state.GROUP_DIES]):
-        die = die_of(s, block, unit)
-        end = occupy(s, die, max(ready, s.last[die]), settings[state.ERASE_NS])
-        s.erased[block] = max(s.erased[block], end)
-    units = settings[state.SUPERBLOCK] // settings[state.UNIT_PAGES]
-    s.programmed[block * units : (block + 1) * units] = state.NEVER
+    array.erase(s.flash, block, ready)
     r[state.CLOSED] -= s.status[block] == state.IS_CLOSED
-    s.erases[block] += 1
-    s.counters[state.ERASED] += 1
-    if settings[state.CYCLES] and s.erases[block] >= settings[state.CYCLES]:
+    if settings[state.CYCLES] and s.flash.erases[block] >= settings[state.CYCLES]:
         s.status[block] = state.IS_RETIRED
         r[state.GOOD] -= 1
         r[state.WORN_OUT] = r[state.GOOD] < settings[state.LEAST_SUPERBLOCKS]
@@ -457,8 +414,8 @@ def translate(s: DriveState, page: Number, ready: Number, dirty: Flag) -> Number
         return max(ready, cached[at, 1])
     s.counters[state.MISSES] += 1
     where, loaded = s.places[settings[state.LOGICAL] + number], ready
-    if where >= 0 and not in_memory(s, where, ready):
-        loaded = sense(s, where, 1, ready, True)
+    if where >= 0 and not in_memory(s.flash, where, ready):
+        loaded = sense(s.flash, where, 1, ready, True)
     old = -1
     if r[state.CACHED] < cached.shape[0]:
         at = r[state.CACHED]

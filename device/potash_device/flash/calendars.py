@@ -2,39 +2,39 @@
 
 from typing import Any
 
-from potash_device.timing import state
-from potash_device.timing.profile import PAGE
-from potash_device.timing.state import MOST_GAPS, DriveState
+from potash_device.flash import state
+from potash_device.flash.profile import PAGE
+from potash_device.flash.state import MOST_GAPS, FlashState
 from potash_device.vta.fast.compiling import Number, compiled, inlined
 
 
 @inlined
-def send(s: DriveState, out: Number, ready: Number, pages: Number) -> Number:
+def send(f: FlashState, out: Number, ready: Number, pages: Number) -> Number:
     """The end of a transfer on the link, into the drive (0) or out of it (1)."""
-    settings = s.settings
+    settings = f.settings
     size = settings[state.LINK_BYTES]
     duration = (pages * PAGE * settings[state.LINK_NS] + size - 1) // size
-    s.counters[state.LINK_BUSY] += duration
-    return reserve(s, settings[state.CHANNELS] + out, ready, duration)
+    f.counters[state.LINK_BUSY] += duration
+    return reserve(f, settings[state.CHANNELS] + out, ready, duration)
 
 
 @inlined
-def transfer(s: DriveState, die: Number, ready: Number, pages: Number) -> Number:
+def transfer(f: FlashState, die: Number, ready: Number, pages: Number) -> Number:
     """The end of a transfer between a die and the drive's memory."""
-    settings = s.settings
+    settings = f.settings
     size = settings[state.BUS_BYTES]
     duration = (
         settings[state.BUS_COMMAND] + (pages * PAGE * settings[state.BUS_NS] + size - 1) // size
     )
-    s.counters[state.BUS_BUSY] += duration
-    return reserve(s, die // settings[state.DIES], ready, duration)
+    f.counters[state.BUS_BUSY] += duration
+    return reserve(f, die // settings[state.DIES], ready, duration)
 
 
 @inlined
-def occupy(s: DriveState, die: Number, ready: Number, duration: Number) -> Number:
-    s.counters[state.DIE_BUSY] += duration
-    end = reserve(s, s.settings[state.CHANNELS] + 2 + die, ready, duration)
-    s.last[die] = max(s.last[die], end)
+def occupy(f: FlashState, die: Number, ready: Number, duration: Number) -> Number:
+    f.counters[state.DIE_BUSY] += duration
+    end = reserve(f, f.settings[state.CHANNELS] + 2 + die, ready, duration)
+    f.last[die] = max(f.last[die], end)
     return end
 
 
@@ -49,10 +49,10 @@ def gap(begins: Any, ends: Any, count: Number, earliest: Number, duration: Numbe
 
 
 @inlined
-def reserve(s: DriveState, which: Number, earliest: Number, duration: Number) -> Number:
+def reserve(f: FlashState, which: Number, earliest: Number, duration: Number) -> Number:
     """The end of an operation in the first gap of a calendar."""
-    now = s.registers[state.NOW]
-    return insert(s.begins[which], s.ends[which], s.intervals, which, now, earliest, duration)
+    now = f.now[0]
+    return insert(f.begins[which], f.ends[which], f.intervals, which, now, earliest, duration)
 
 
 @compiled
@@ -106,23 +106,23 @@ def insert(
 
 
 @compiled
-def interrupt(s: DriveState, die: Number, start: Number, duration: Number) -> Number:
+def interrupt(f: FlashState, die: Number, start: Number, duration: Number) -> Number:
     """Read from `start` on, before all else that is to be done then; when that is sensed."""
-    which, wait = s.settings[state.CHANNELS] + 2 + die, 0
-    begins, ends, count = s.begins[which], s.ends[which], s.intervals[which]
+    which, wait = f.settings[state.CHANNELS] + 2 + die, 0
+    begins, ends, count = f.begins[which], f.ends[which], f.intervals[which]
     at = 0
     while ends[at] <= start:
         at += 1
     busy = begins[at] < start
     if busy:
-        wait = s.settings[state.SUSPEND_NS]
-        s.counters[state.SUSPENSIONS] += 1
+        wait = f.settings[state.SUSPEND_NS]
+        f.counters[state.SUSPENSIONS] += 1
     delay = duration + 2 * wait
     for one in range(at, count):
         begins[one] += 0 if busy and one == at else delay
         ends[one] += delay
-    s.last[die] = max(s.last[die], ends[count - 1])
-    s.counters[state.DIE_BUSY] += delay
+    f.last[die] = max(f.last[die], ends[count - 1])
+    f.counters[state.DIE_BUSY] += delay
     if not busy:
-        reserve(s, which, start, delay)
+        reserve(f, which, start, delay)
     return start + wait + duration

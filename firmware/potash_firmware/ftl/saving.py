@@ -16,11 +16,11 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
-from potash_device.timing import state
-from potash_device.timing.drive import Drive
-from potash_device.timing.policies import Policies, PolicyError
-from potash_device.timing.profile import PAGE, ProfileError
-from potash_device.timing.profiles import from_mapping
+from potash_device.flash.profile import PAGE, ProfileError
+from potash_device.flash.profiles import from_mapping
+from potash_firmware.ftl import state
+from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.policies import Policies, PolicyError
 
 ARRAYS = ("places", "status", "erases", "closed_at", "open", "filled", "zone")
 LARGEST_PROFILE = 1 << 16
@@ -68,7 +68,7 @@ class StateError(ValueError):
 def save(drive: Drive, file: IO[bytes], held: Held = NOTHING_HELD) -> None:
     """Write a drive in NumPy's .npz form, and what namespaces have of it, if it has any."""
     profile = np.frombuffer(json.dumps(asdict(drive.profile)).encode(), np.uint8)
-    arrays = {name: getattr(drive.state, name) for name in ARRAYS}
+    arrays: dict[str, Any] = {name: kept(drive, name) for name in ARRAYS}
     for name, rows in held._asdict().items():
         arrays[name] = np.array(rows, np.int64).reshape(-1, 3)
     np.savez_compressed(file, profile=profile, **arrays)
@@ -104,7 +104,7 @@ def _load(file: IO[bytes], policies: Policies | None) -> Drive:
         described = json.loads(_array(found, "profile", LARGEST_PROFILE).tobytes())
         drive = Drive(from_mapping(described), policies)
         for name in ARRAYS:
-            empty = getattr(drive.state, name)
+            empty = kept(drive, name)
             read = _array(found, name, empty.nbytes)
             if read.shape != empty.shape or read.dtype != empty.dtype:
                 raise StateError(f"{name} has the wrong size")
@@ -112,6 +112,13 @@ def _load(file: IO[bytes], policies: Policies | None) -> Drive:
     _check(drive)
     _complete(drive)
     return drive
+
+
+def kept(drive: Drive, name: str) -> NDArray[Any]:
+    """An array of those in `ARRAYS`."""
+    state = drive.state
+    found: NDArray[Any] = getattr(state if hasattr(state, name) else state.flash, name)
+    return found
 
 
 def _array(found: NpzFile, name: str, largest: int) -> NDArray[Any]:
@@ -139,8 +146,8 @@ def _check(drive: Drive) -> None:
         or sorted(opened) != np.flatnonzero(s.status == state.IS_OPEN).tolist()
         or (s.filled < 0).any()
         or (s.filled[s.open >= 0] >= size).any()
-        or min(s.erases.min(), s.closed_at.min()) < 0
-        or max(s.erases.max(), s.closed_at.max()) > LARGEST_COUNT
+        or min(s.flash.erases.min(), s.closed_at.min()) < 0
+        or max(s.flash.erases.max(), s.closed_at.max()) > LARGEST_COUNT
         # Without a free one nothing can be relocated, and none becomes free.
         or (
             not (s.status == state.IS_FREE).any()
@@ -181,7 +188,7 @@ def _complete(drive: Drive) -> None:
     s.owners[s.places[mapped]] = mapped
     blocks = s.places[mapped] // profile.superblock_pages
     s.valid[:] = np.bincount(blocks, minlength=profile.superblocks)
-    programmed = s.programmed.reshape(profile.superblocks, -1)
+    programmed = s.flash.programmed.reshape(profile.superblocks, -1)
     programmed[(s.status == state.IS_CLOSED) | (s.status == state.IS_ZONED)] = 0
     for frontier, block in enumerate(s.open.tolist()):
         if block >= 0:

@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
-from potash_device.timing.profile import Profile, ProfileError, Rate, require_known
+from potash_device.flash.profile import Profile, ProfileError, Rate, require_known
 
 PROFILES: dict[str, Profile] = {}
 """Built-in drives. Sources: docs/time.md."""

@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
-from potash_device.timing import policies
-from potash_device.timing.policies import Foreign, PolicyError, Superblocks
-from potash_device.timing.profile import ProfileError
+from potash_device.flash.profile import ProfileError
+from potash_firmware.ftl import policies
+from potash_firmware.ftl.policies import Foreign, PolicyError, Superblocks
 
 METHODS = {"gc": "victim", "wear": "victim", "allocation": "order"}
 """The method of each kind of policy."""

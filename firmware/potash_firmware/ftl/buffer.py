@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from potash_device.timing import state
-from potash_device.timing.profile import PAGE
-from potash_device.timing.state import DriveState
+from potash_device.flash import state as flash
+from potash_device.flash.profile import PAGE
 from potash_device.vta.fast.compiling import Number, compiled, inlined
+from potash_firmware.ftl import state
+from potash_firmware.ftl.state import DriveState
 
 
 @inlined
@@ -16,7 +17,7 @@ def admit(s: DriveState, ready: Number) -> Number:
         return ready
     while r[state.QUEUED] and (s.programs[0] <= ready or r[state.BUFFERED] >= size // PAGE):
         ready = max(ready, pop(s))
-        r[state.BUFFERED] -= s.settings[state.UNIT_PAGES]
+        r[state.BUFFERED] -= s.flash.settings[flash.UNIT_PAGES]
     r[state.BUFFERED] += 1
     r[state.ADMITTED] = max(r[state.ADMITTED], ready)
     return ready

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, NamedTuple
 
-from potash_device.timing.profile import LARGEST, ProfileError, Rate, require_known
+from potash_device.flash.profile import LARGEST, ProfileError, Rate, require_known
 from potash_wire.ranges import require_ranges
 from potash_wire.records import U64, Range, Stored
 

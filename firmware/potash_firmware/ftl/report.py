@@ -8,9 +8,10 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from csd_spec.reporting import INLINE, Amount, Count, Form, Key
-from potash_device.timing.profile import PAGE, Profile
-from potash_device.timing.requests import Counters
-from potash_device.timing.state import FREE, GOOD, IS_RETIRED, NOW, WORN_OUT, DriveState
+from potash_device.flash import state as flash
+from potash_device.flash.profile import PAGE, Profile
+from potash_firmware.ftl.requests import Counters
+from potash_firmware.ftl.state import COUNTERS, FREE, GOOD, IS_RETIRED, WORN_OUT, DriveState
 
 MOST_CLASSES = 16
 """Maximum number of classes of a histogram."""
@@ -95,11 +96,19 @@ class DriveReport(NamedTuple):
         )
 
 
+def counters(state: DriveState) -> Counters:
+    """The counts of a drive's flash and of its firmware."""
+    counts = dict(zip(COUNTERS, state.counters.tolist(), strict=True))
+    return Counters(
+        **counts, **dict(zip(flash.COUNTERS, state.flash.counters.tolist(), strict=True))
+    )
+
+
 def wear(profile: Profile, state: DriveState) -> Wear:
     """The wear of a drive."""
     spare = profile.superblocks - profile.least_superblocks + 1
     left = max(0, int(state.registers[GOOD]) - profile.least_superblocks + 1)
-    cycles = int(state.erases.sum()) * 100 // (profile.superblocks * max(1, profile.cycles))
+    cycles = int(state.flash.erases.sum()) * 100 // (profile.superblocks * max(1, profile.cycles))
     return Wear(
         percentage_used=min(255, cycles) if profile.cycles else 0,
         available_spare=100 * left // spare,
@@ -112,8 +121,8 @@ def wear(profile: Profile, state: DriveState) -> Wear:
 def report(profile: Profile, state: DriveState) -> DriveReport:
     """The report of a drive."""
     return DriveReport(
-        time=int(state.registers[NOW]),
-        counters=Counters(*state.counters.tolist()),
+        time=int(state.flash.now[0]),
+        counters=counters(state),
         mapped=int((state.places[: profile.logical_pages] >= 0).sum()) * PAGE,
         wear=wear(profile, state),
         spread=spread(state),
@@ -123,16 +132,16 @@ def report(profile: Profile, state: DriveState) -> DriveReport:
 
 def spread(state: DriveState) -> Spread:
     """The spread of the erases of a drive's superblocks."""
-    erases = state.erases
+    erases = state.flash.erases
     p50, p90, p99 = map(int, np.percentile(erases, (50, 90, 99), method="inverted_cdf"))
     ends = int(erases.min()), int(erases.max())
     return Spread(int(erases.sum()), float(erases.mean()), ends[0], p50, p90, p99, ends[1])
 
 
 def _histogram(state: DriveState) -> tuple[Erased, ...]:
-    least, most = int(state.erases.min()), int(state.erases.max())
+    least, most = int(state.flash.erases.min()), int(state.flash.erases.max())
     width = -(-(most - least + 1) // MOST_CLASSES)
-    counts = np.bincount((state.erases - least) // width).tolist()
+    counts = np.bincount((state.flash.erases - least) // width).tolist()
     return tuple(
         Erased(least + place * width, least + (place + 1) * width - 1, count)
         for place, count in enumerate(counts)

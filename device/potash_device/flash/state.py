@@ -1,0 +1,90 @@
+"""The arrays of a drive's flash, and the numbers by which compiled code finds its way in them."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from potash_device.flash.profile import Profile
+
+SETTINGS = (
+    *("channels", "dies", "total_dies", "superblocks", "program_pages", "row_pages"),
+    *("unit_pages", "superblock_pages", "group_dies", "groups"),
+    *("erase_ns", "suspend_ns", "bus_command_ns"),
+)
+"""Properties of a profile that the flash has, in the order of their array; then the rates."""
+(CHANNELS, DIES, TOTAL_DIES, SUPERBLOCKS, PROGRAM_PAGES, ROW_PAGES) = range(6)
+(UNIT_PAGES, SUPERBLOCK, GROUP_DIES, GROUPS, ERASE_NS, SUSPEND_NS, BUS_COMMAND) = range(6, 13)
+(BUS_BYTES, BUS_NS, LINK_BYTES, LINK_NS) = range(13, 17)
+
+MOST_GAPS = 64
+"""Busy intervals that a calendar remembers; beyond it the earliest gap is given up."""
+NEVER = np.iinfo(np.int64).max
+
+COUNTERS = ("senses", "programs", "erased", "suspensions", "die_ns", "bus_ns", "link_ns")
+SENSES, PROGRAMS, ERASED, SUSPENSIONS, DIE_BUSY, BUS_BUSY, LINK_BUSY = range(len(COUNTERS))
+
+
+class FlashState(NamedTuple):
+    """The state of a drive's flash: arrays of int64. A superblock is the blocks of one number on
+    all dies of a group; a place is the number of a superblock times its pages, plus the place in
+    it."""
+
+    settings: Any
+    read_ns: Any
+    short_read_ns: Any
+    program_ns: Any
+    order: Any
+    """The dies, in the order in which consecutive program units go to them."""
+    programmed: Any
+    """The time at which each program unit is done; NEVER for one that is not programmed."""
+    erases: Any
+    erased: Any
+    """The time at which each superblock is erased."""
+    last: Any
+    """The time at which each die has done everything."""
+    reads_done: Any
+    """The time at which the host's reads of each die are done."""
+    begins: Any
+    """Beginnings of the busy intervals of each bus, of the link into the drive and out of it, of
+    each die."""
+    ends: Any
+    intervals: Any
+    now: Any
+    """One number: the arrival of the request that is served."""
+    counters: Any
+
+
+def new_flash(profile: Profile, order: list[int]) -> FlashState:
+    """Empty flash that was never used."""
+    p = profile
+    calendars = p.channels + 2 + p.total_dies
+
+    def array(*shape: int, value: int = 0) -> Any:
+        return np.full(shape, value, np.int64)
+
+    numbers = [int(getattr(p, name)) for name in SETTINGS]
+    return FlashState(
+        settings=np.array([*numbers, *p.bus, *p.link], np.int64),
+        read_ns=np.array(p.read_ns, np.int64),
+        short_read_ns=np.array(p.short_read_ns or p.read_ns, np.int64),
+        program_ns=np.array(p.program_ns, np.int64),
+        order=np.array(order, np.int64),
+        programmed=array(p.superblocks * (p.superblock_pages // p.unit_pages), value=NEVER),
+        erases=array(p.superblocks),
+        erased=array(p.superblocks),
+        last=array(p.total_dies),
+        reads_done=array(p.total_dies),
+        begins=array(calendars, MOST_GAPS + 1),
+        ends=array(calendars, MOST_GAPS + 1),
+        intervals=array(calendars),
+        now=array(1),
+        counters=array(len(COUNTERS)),
+    )
+
+
+def rest(flash: FlashState) -> None:
+    """Let all that is under way be done, and set the clock and counters to 0."""
+    for times in (flash.erased, flash.last, flash.reads_done, flash.intervals, flash.counters):
+        times[:] = 0
+    flash.programmed[flash.programmed != NEVER] = 0
+    flash.now[:] = 0
