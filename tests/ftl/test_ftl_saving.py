@@ -17,7 +17,7 @@ from potash_device.flash.profile import Profile, Rate
 from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.policies import PolicyError
 from potash_firmware.ftl.requests import Op
-from potash_firmware.ftl.saving import Held, StateError, ZoneStream, load, load_held, save
+from potash_firmware.ftl.saving import Held, StateError, ZoneStream, kept, load, load_held, save
 from potash_firmware.ftl.state import IS_CLOSED, IS_FREE
 from support.drive_time import policies, problems, profiles, requests
 
@@ -95,7 +95,7 @@ def written() -> Drive:
 def test_a_state_that_contradicts_itself_is_refused(
     written: Drive, name: str, index: int, value: int, expected: str
 ) -> None:
-    saving.kept(written, name)[index] = value
+    kept(written, name)[index] = value
     with pytest.raises(StateError, match=expected):
         load(saved(written))
 
