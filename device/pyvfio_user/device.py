@@ -4,8 +4,11 @@ A device knows no sockets and no messages. It answers accesses to its regions, u
 memory through an `AddressSpace`, and interrupts through `InterruptLines`.
 """
 
+import errno
 import os
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import chain
 from mmap import PAGESIZE
@@ -70,29 +73,56 @@ class Region:
 
 
 class Pending:
-    """The result of a callback whose reply waits until the device calls `finish`.
-
-    Meanwhile the client's other messages are answered. If the client disconnects first, `finish`
-    has no effect.
-    """
+    """An earlier form of the `Future` that a callback returns. Deprecated: return a `Future`."""
 
     def __init__(self) -> None:
-        self._outcome: int | None = None
-        self._listener: Callable[[int], None] | None = None
+        message = "pyvfio_user.Pending is deprecated: return a concurrent.futures.Future"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        self.future: Future[None] = Future()
 
     def finish(self, error: int = 0) -> None:
         """Report that the request is done, or has failed with the errno `error`; only the first
         call counts."""
-        if self._outcome is None:
-            self._outcome = error
-            if self._listener is not None:
-                self._listener(error)
+        if not self.future.done():
+            end(self.future, error)
 
     def then(self, listener: Callable[[int], None]) -> None:
         """Have `listener` called with the errno (0 for success), immediately if it is known."""
-        self._listener = listener
-        if self._outcome is not None:
-            listener(self._outcome)
+        self.future.add_done_callback(lambda future: listener(failure_of(future)))
+
+
+Operation = Future[None] | Pending
+"""The result of a callback whose reply waits until the future has ended.
+
+The device sets it in the thread that calls `Server.step`; an OSError as its exception makes the
+reply an error. Meanwhile the client's other messages are answered. If the client disconnects first,
+nothing happens.
+"""
+
+Waiting = Generator[Future[None], None, bytes]
+"""A handler's course: it yields the operations that it waits for, and returns a payload."""
+
+
+def ended(operation: Operation | None) -> Generator[Future[None], None, None]:
+    """Yield the future of a callback's operation, unless the device has finished already."""
+    if operation is not None:
+        yield operation.future if isinstance(operation, Pending) else operation
+
+
+def end(operation: Future[None], error: int = 0) -> None:
+    """Have the reply sent that waits for `operation`: an error where `error` is an errno."""
+    if error:
+        operation.set_exception(OSError(error, os.strerror(error)))
+    else:
+        operation.set_result(None)
+
+
+def failure_of(operation: Future[None]) -> int:
+    """The errno of an operation that has ended; 0 where it has succeeded."""
+    if operation.cancelled():
+        return errno.ECANCELED
+    error = operation.exception()
+    return 0 if error is None else getattr(error, "errno", None) or errno.EIO
 
 
 class Device(Protocol):
@@ -100,8 +130,8 @@ class Device(Protocol):
 
     Nothing is called before `attached` nor after `detached`. A callback that raises OSError makes
     the reply an error with its errno (and EIO where it has none); any other exception is the
-    device's own mistake and leaves `Server.step`. No callback may block: while it runs, the client
-    waits, and a virtual machine with it.
+    device's own mistake and leaves `Server.step`, or is logged by the future that the reply waited
+    for. No callback may block: while it runs, the client waits, and a virtual machine with it.
 
     A device that uses the client's memory outside of `Server.step`, as it should, may be called
     back from there where that memory is reached by messages: with accesses to its regions, changes
@@ -140,17 +170,17 @@ class Device(Protocol):
     def region_write(self, region: int, offset: int, data: bytes) -> None:
         """Write `data`, at least one byte, at `offset`; it is inside a writable region."""
 
-    def reset(self) -> Pending | None:
+    def reset(self) -> Operation | None:
         """Reset the device, as DEVICE_RESET asks; memory and interrupt lines stay."""
 
-    def memory_changed(self) -> Pending | None:
+    def memory_changed(self) -> Operation | None:
         """The client has mapped or unmapped memory and waits for the reply.
 
         Drop the views of what is no longer mapped before returning: the client may give that
-        memory to something else once it has the reply. An OSError from here, or one that `Pending`
-        is finished with, refuses a window that was mapped, which is unmapped again: keep no view of
-        it. What was unmapped stays so.
-        Who has work under way in that memory which cannot be recalled returns `Pending`, and keeps
+        memory to something else once it has the reply. An OSError, from here or in the future,
+        refuses a window that was mapped, which is unmapped again: keep no view of it. What was
+        unmapped stays so.
+        Who has work under way in that memory which cannot be recalled returns a future, and keeps
         only the views of that work.
         """
 

@@ -11,14 +11,16 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
 
 from pyvfio_user import payloads, protocol
 from pyvfio_user.connection import MAX_MSG_FDS, Message
-from pyvfio_user.device import Device, Pending, Region
+from pyvfio_user.device import Device, Region, Waiting, ended, failure_of
+from pyvfio_user.device_features import DeviceFeatures
 from pyvfio_user.dma_messages import DmaMessages
 from pyvfio_user.irqs import InterruptLines, Irq
 from pyvfio_user.memory import MAX_MAPPINGS, AddressSpace
-from pyvfio_user.migration import DeviceFeatures, Later, done
 
 MAX_TRANSFER = protocol.DEFAULT_MAX_TRANSFER
 """Bytes of data in one REGION_READ or REGION_WRITE."""
@@ -91,7 +93,8 @@ class Session:
         try:
             if handler is None:
                 raise OSError(errno.ENOTSUP, f"command {message.command} is not supported")
-            payload = handler(self, message)
+            answer = handler(self, message)
+            payload = answer if isinstance(answer, bytes) else self._advance(answer, message)
             _require_open(self.fds)
         except protocol.ProtocolError:
             failure = errno.EINVAL
@@ -101,10 +104,7 @@ class Session:
         except OSError as error:
             failure = error.errno or errno.EIO
         else:
-            if message.flags & _NO_REPLY:
-                return None
-            if isinstance(payload, Later):
-                self._wait_for(payload, message.message_id, message.command)
+            if payload is None or message.flags & _NO_REPLY:
                 return None
             return protocol.encode_reply(message.message_id, message.command, payload)
         self.sent()
@@ -113,18 +113,40 @@ class Session:
             return None
         return protocol.encode_error(message.message_id, message.command, failure)
 
-    def _wait_for(self, later: Later, message_id: int, command: int) -> None:
-        """Reply when the device has finished, which may be now."""
+    def _advance(self, waiting: Waiting, message: Message, error: int = 0) -> bytes | None:
+        """Continue a handler until it returns a payload, or has to wait: None then.
 
-        def finished(failure: int) -> None:
-            if not self._attached:
+        Where what it has waited for failed, it gets the `error`. Raises what the handler does.
+        """
+        try:
+            while True:
+                failure = OSError(error, os.strerror(error)) if error else None
+                operation = waiting.throw(failure) if failure else next(waiting)
+                if not operation.done():
+                    operation.add_done_callback(partial(self._ended, waiting, message))
+                    return None
+                error = failure_of(operation)
+        except StopIteration as end:
+            return bytes(end.value)
+
+    def _ended(self, waiting: Waiting, message: Message, operation: Future[None]) -> None:
+        """The device has finished what a handler waits for: continue it, and reply."""
+        if not self._attached:
+            waiting.close()
+            return
+        try:
+            payload = self._advance(waiting, message, failure_of(operation))
+        except OSError as error:
+            error_number = error.errno or errno.EIO
+            reply = protocol.encode_error(message.message_id, message.command, error_number)
+        except protocol.ProtocolError:
+            reply = protocol.encode_error(message.message_id, message.command, errno.EINVAL)
+        else:
+            if payload is None:
                 return
-            if failure:
-                self._reply(protocol.encode_error(message_id, command, failure))
-            else:
-                self._reply(protocol.encode_reply(message_id, command, later.payload()))
-
-        later.pending.then(finished)
+            reply = protocol.encode_reply(message.message_id, message.command, payload)
+        if not message.flags & _NO_REPLY:
+            self._reply(reply)
 
     def may_interleave(self, message: Message) -> bool:
         """True if a command may be handled while the device waits for the client's memory.
@@ -208,7 +230,7 @@ class Session:
         self.fds = (self._twin.fileno(),)
         return True
 
-    def _dma_map(self, message: Message) -> bytes | Later:
+    def _dma_map(self, message: Message) -> Waiting:
         request = payloads.DmaMap.decode_head(message.payload)
         _require_argsz(request.argsz, payloads.DmaMap.RECORD.size)
         if len(message.fds) > 1:
@@ -226,23 +248,13 @@ class Session:
             writable=bool(request.flags & protocol.DmaFlags.WRITABLE),
         )
         try:
-            pending = self._device.memory_changed()
+            yield from ended(self._device.memory_changed())
         except OSError:
             self._memory.close(window)
             raise
-        if pending is None:
-            return b""
-        whole = Pending()
+        return b""
 
-        def finished(failure: int) -> None:
-            if failure:
-                self._memory.close(window)
-            whole.finish(failure)
-
-        pending.then(finished)
-        return Later(whole, bytes)
-
-    def _dma_unmap(self, message: Message) -> bytes | Later:
+    def _dma_unmap(self, message: Message) -> Waiting:
         request = payloads.DmaUnmap.decode_head(message.payload)
         _require_argsz(request.argsz, payloads.DmaUnmap.RECORD.size)
         if request.flags == protocol.DmaUnmapFlags.ALL and not request.address and not request.size:
@@ -254,7 +266,8 @@ class Session:
             self._memory.unmap(request.address, request.size)
             if self._memory.generation == generation:
                 return request.encode()
-        return done(self._device.memory_changed(), request.encode)
+        yield from ended(self._device.memory_changed())
+        return request.encode()
 
     def _device_info(self, message: Message) -> bytes:
         request = payloads.DeviceInfo.decode_head(message.payload)
@@ -395,15 +408,16 @@ class Session:
                 f"region {index} is not for {'writing' if write else 'reading'}"
             )
 
-    def _reset(self, message: Message) -> bytes | Later:
+    def _reset(self, message: Message) -> Waiting:
         if message.payload:
             raise protocol.ProtocolError("a DEVICE_RESET has no payload")
-        pending = self._device.reset()
+        operation = self._device.reset()
         self._features.reset()
-        return done(pending, bytes)
+        yield from ended(operation)
+        return b""
 
 
-_Handler = Callable[[Session, Message], bytes | Later]
+_Handler = Callable[[Session, Message], bytes | Waiting]
 
 _OPENING: Mapping[int, _Handler] = {protocol.Command.VERSION: Session._version}
 

@@ -37,6 +37,7 @@ from potash_firmware.rpu.timing.holding import Holding, Standstill
 from potash_firmware.settings import DeviceSettings
 from potash_firmware.status import StatusSocket, snapshot
 from potash_firmware.waiting import READ, WRITE, Pollable, Waiting, earliest
+from pyvfio_user.device import failure_of
 from pyvfio_user.dma_messages import UNANSWERED
 from pyvfio_user.server import Server
 
@@ -240,14 +241,11 @@ class Device:
         """Stop for good, and give the state with which another device can go on. Raises OSError
         where the device is too busy; it runs on then."""
         migration = self.rpu.migration
-        outcomes: list[int] = []
-        pending = migration.stop()
-        if pending is not None:
-            pending.then(outcomes.append)
-        while pending is not None and not outcomes:
+        stopping = migration.stop()
+        while stopping is not None and not stopping.done():
             self.run_once(PATIENCE)
-        if any(outcomes):
-            raise OSError(outcomes[0], "the drive is too busy to be stopped")
+        if stopping is not None and (failure := failure_of(stopping)):
+            raise OSError(failure, "the drive is too busy to be stopped")
         state = migration.save()
         migration.let_go(for_good=True)
         return state

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from potash_device.media.errors import MediaError
+from pyvfio_user.device import failure_of
 from pyvfio_user.migration import State
 from support.migration import finish, load, moved, stop, write
 from support.nvme_host import DATA, DOORBELLS, MEMORY, PAGE, Cqe, Host, Queue
@@ -91,7 +92,7 @@ def test_media_work_is_finished_before_it_stops(host: Host) -> None:
     pending = host.rpu.migration.change(State.RUNNING, State.STOP)
     assert pending is not None
     outcomes: list[int] = []
-    pending.then(outcomes.append)
+    pending.add_done_callback(lambda ended: outcomes.append(failure_of(ended)))
     host.service()
     assert not host.rpu.migration.stopped
     assert outcomes == []
@@ -112,7 +113,7 @@ def test_a_drive_that_stays_busy_goes_on(host: Host) -> None:
     pending = host.rpu.migration.change(State.RUNNING, State.STOP)
     assert pending is not None
     outcomes: list[int] = []
-    pending.then(outcomes.append)
+    pending.add_done_callback(lambda ended: outcomes.append(failure_of(ended)))
     assert host.rpu.timeout == 4.0
     host.now += 4.1
     host.service()
@@ -132,7 +133,7 @@ def test_a_drive_that_cannot_be_flushed_is_not_stopped(
     pending = host.rpu.migration.change(State.RUNNING, State.STOP)
     assert pending is not None
     outcomes: list[int] = []
-    pending.then(outcomes.append)
+    pending.add_done_callback(lambda ended: outcomes.append(failure_of(ended)))
     monkeypatch.setattr(host.media[1], "lost", MediaError(5, "flushing failed"))
     finish(host)
     assert outcomes == [5], "EIO"

@@ -10,12 +10,13 @@ import errno
 import itertools
 import struct
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 from pyvfio_user.client import Client, VfioUserError
-from pyvfio_user.device import Pending
+from pyvfio_user.device import Pending, end
 from pyvfio_user.migration import Feature, FeatureFlags, MigrationFlags, State
 from pyvfio_user.sealed_memory import SealedMemory
 from pyvfio_user.server import Server
@@ -235,13 +236,13 @@ def test_another_change_that_fails_leaves_the_state(client: RawClient, movable: 
 
 def test_the_reply_waits_for_the_device(client: RawClient, movable: Movable) -> None:
     """Other messages are answered meanwhile; the rest of the way is taken afterwards."""
-    pending = movable.pending = Pending()
+    pending = movable.pending = Future()
     client.send(set_state(STOP_COPY))
     client.pump()
     assert client.replies() == []
     assert state_of(client) == RUNNING
     assert not client.ask(region_read(0, 4)).failed
-    pending.finish()
+    end(pending)
     (reply,) = client.replies()
     assert (reply.command, reply.failed) == (DEVICE_FEATURE, False)
     assert reply.payload == struct.pack("<IIII", 4096, SET | 2, STOP_COPY, 0)
@@ -249,17 +250,51 @@ def test_the_reply_waits_for_the_device(client: RawClient, movable: Movable) -> 
 
 
 def test_one_change_at_a_time(client: RawClient, movable: Movable) -> None:
-    pending = movable.pending = Pending()
+    pending = movable.pending = Future()
     client.send(set_state(STOP))
     client.pump()
     assert client.ask(set_state(STOP_COPY)).error == errno.EBUSY
-    pending.finish(errno.ETIMEDOUT)
+    end(pending, errno.ETIMEDOUT)
     assert [one.error for one in client.replies()] == [errno.ETIMEDOUT]
     assert state_of(client) == RUNNING
 
 
+def test_the_earlier_form_of_a_future_still_serves(client: RawClient, movable: Movable) -> None:
+    """`pyvfio_user.Pending` is deprecated."""
+    kind, outcomes = Pending, list[int]()
+    with pytest.deprecated_call():
+        pending = movable.pending = kind()
+    pending.then(outcomes.append)
+    client.send(set_state(STOP))
+    client.pump()
+    assert client.replies() == []
+    pending.finish(errno.EBUSY)
+    pending.finish()
+    assert [one.error for one in client.replies()] == [errno.EBUSY]
+    assert outcomes == [errno.EBUSY]
+
+
+def test_what_cannot_be_done_any_more_is_refused(
+    device: MovableRecorder, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log that a client asks for ends while the device releases its memory."""
+    pending: Future[None] = Future()
+    start = feature(
+        SET | Feature.DMA_LOGGING_START, struct.pack("<QIIQQ", 4096, 1, 0, ADDRESS, SIZE)
+    )
+    report = feature(GET | Feature.DMA_LOGGING_REPORT, struct.pack("<QQQ", ADDRESS, SIZE, 4096))
+    assert not client.ask(start).failed
+    monkeypatch.setattr(device, "memory_changed", lambda: pending)
+    client.send(report)
+    client.send(feature(SET | Feature.DMA_LOGGING_STOP))
+    client.pump()
+    assert [one.failed for one in client.replies()] == [False]
+    end(pending)
+    assert [one.failed for one in client.replies()] == [True]
+
+
 def test_a_reset_ends_a_change(client: RawClient, movable: Movable) -> None:
-    pending = movable.pending = Pending()
+    pending = movable.pending = Future()
     client.send(set_state(STOP))
     client.send(command(DEVICE_RESET))
     client.pump()
@@ -267,7 +302,7 @@ def test_a_reset_ends_a_change(client: RawClient, movable: Movable) -> None:
         (DEVICE_FEATURE, errno.ECANCELED),
         (DEVICE_RESET, 0),
     ]
-    pending.finish()
+    end(pending)
     assert client.replies() == []
     assert state_of(client) == RUNNING
 
@@ -275,14 +310,14 @@ def test_a_reset_ends_a_change(client: RawClient, movable: Movable) -> None:
 def test_a_client_that_leaves_is_not_waited_for(
     device: MovableRecorder, movable: Movable, tmp_path: Path
 ) -> None:
-    pending = movable.pending = Pending()
+    pending = movable.pending = Future()
     with Server(socket_path(tmp_path), device) as server:
         with negotiated(server) as client:
             client.send(set_state(STOP_COPY))
             client.pump()
         client.pump()
         with negotiated(server) as other:
-            pending.finish()
+            end(pending)
             assert movable.arcs == [(RUNNING, STOP)]  # nothing is called after `detached`
             assert other.replies() == []
             assert state_of(other) == RUNNING
@@ -293,15 +328,15 @@ def test_other_replies_wait_where_the_device_asks_for_it(
 ) -> None:
     with SealedMemory(SIZE) as memory:
         client.ask(dma_map(ADDRESS, SIZE), [memory.fd])
-    waiting = {"reset": Pending(), "memory_changed": Pending()}
+    waiting: dict[str, Future[None]] = {"reset": Future(), "memory_changed": Future()}
     for name, pending in waiting.items():
         monkeypatch.setattr(device, name, lambda pending=pending: pending)
     client.send(command(DEVICE_RESET))
     client.send(command(3, struct.pack("<IIQQ", 24, 0, ADDRESS, SIZE)))
     client.pump()
     assert client.replies() == []
-    waiting["memory_changed"].finish()
-    waiting["reset"].finish()
+    end(waiting["memory_changed"])
+    end(waiting["reset"])
     assert [(one.command, one.failed) for one in client.replies()] == [(3, False), (13, False)]
 
 
@@ -310,7 +345,7 @@ def test_a_map_waits_where_the_device_asks_for_it(
     device: MovableRecorder, client: RawClient, monkeypatch: pytest.MonkeyPatch, failure: int
 ) -> None:
     """A window that it refuses then is closed, and no other one that has come in its place."""
-    pending = Pending()
+    pending: Future[None] = Future()
     monkeypatch.setattr(device, "memory_changed", lambda: pending)
     assert device.memory is not None
     with SealedMemory(SIZE) as memory:
@@ -318,20 +353,21 @@ def test_a_map_waits_where_the_device_asks_for_it(
         client.pump()
         assert client.replies() == []
         assert device.memory.is_mapped(ADDRESS, SIZE)
-        pending.finish(failure)
+        end(pending, failure)
         assert [(one.command, one.error) for one in client.replies()] == [(2, failure)]
         assert device.memory.is_mapped(ADDRESS, SIZE) is not bool(failure)
-        refused, pending = Pending(), Pending()
-        pending.finish()
+        refused: Future[None] = Future()
+        pending = Future()
+        end(pending)
         client.ask(command(3, struct.pack("<IIQQ", 24, 0, ADDRESS, SIZE)))
         pending = refused
         client.send(dma_map(ADDRESS, SIZE), [memory.fd])
         client.pump()
-        pending = Pending()
-        pending.finish()
+        pending = Future()
+        end(pending)
         client.ask(command(3, struct.pack("<IIQQ", 24, 0, ADDRESS, SIZE)))
         client.ask(dma_map(ADDRESS, SIZE), [memory.fd])
-        refused.finish(errno.ENOMEM)
+        end(refused, errno.ENOMEM)
         assert device.memory.is_mapped(ADDRESS, SIZE)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pyvfio_user.device import Pending
+from concurrent.futures import Future
+
 from pyvfio_user.migration import State
 from support.nvme_host import DATA, PAGE, Host, Queue
 
 WRITE = 0x01
 
 
-def stop(host: Host) -> Pending:
+def stop(host: Host) -> Future[None]:
     pending = host.rpu.migration.change(State.RUNNING, State.STOP)
     assert pending is not None
     finish(host)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from pyvfio_user.device import Pending
+from pyvfio_user.device import Operation
 from pyvfio_user.migration import Migration, State
 from support.vfio_user import DEVICE_FEATURE, Recorder, command
 
@@ -20,11 +20,11 @@ class Movable:
     def __init__(self) -> None:
         self.arcs: list[tuple[int, int]] = []
         self.state = b""
-        self.pending: Pending | None = None
+        self.pending: Operation | None = None
         """What the next change returns."""
         self.fail: OSError | None = None
 
-    def change(self, before: State, after: State) -> Pending | None:
+    def change(self, before: State, after: State) -> Operation | None:
         self.arcs.append((before, after))
         if self.fail is not None:
             raise self.fail

@@ -49,7 +49,7 @@ Source = ApuPort | socket.socket | Worker
 """The sources that the loop waits for; the socket is the fork server's."""
 
 
-class Pending(NamedTuple):
+class Deferred(NamedTuple):
     """An action that waits for a condition."""
 
     ready: Callable[[], bool]
@@ -82,7 +82,7 @@ class Service:
         self._state = StateArea(buffers.state.view)
         self._saved: tuple[bytes, ...] = ()
         self._waiting = Waiting()
-        self._later: list[Pending] = []
+        self._later: list[Deferred] = []
         self._queued: deque[messages.Request | messages.Reset | messages.ExecutionToApu] = deque()
         """Messages that have arrived during a reset, perhaps from the next host."""
         self._resetting = False
@@ -287,7 +287,7 @@ class Service:
         self._when(ready, done)
 
     def _when(self, ready: Callable[[], bool], then: Callable[[], None]) -> None:
-        self._later.append(Pending(ready, then))
+        self._later.append(Deferred(ready, then))
         self._answer_waiting()
 
     def _answer_waiting(self) -> None:

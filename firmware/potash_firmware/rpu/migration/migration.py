@@ -21,7 +21,7 @@ from potash_firmware.rpu.interrupts import Interrupts
 from potash_firmware.rpu.lifecycle import Lifecycle
 from potash_firmware.rpu.migration import saved
 from potash_firmware.rpu.namespaces.namespace import Flushed, flushing
-from pyvfio_user.device import Pending
+from pyvfio_user.device import end
 from pyvfio_user.migration import State
 from pyvfio_user.protocol import Buffer
 
@@ -61,9 +61,9 @@ class Migration:
         self._interrupts = interrupts
         self._woken = woken
         self._timers = controller.timers
-        self.stopping: Pending | None = None
+        self.stopping: Future[None] | None = None
         """The reply that waits for the drive to stop: no command is to be fetched meanwhile."""
-        self._starting: Pending | None = None
+        self._starting: Future[None] | None = None
         self._patience: Timer = NO_TIMER
         self._keep_alive = (0, 0)
         """The rest of the Keep Alive Timer, in milliseconds."""
@@ -86,7 +86,7 @@ class Migration:
     def initial(self) -> State:
         return State.STOP if self.stopped else State.RUNNING
 
-    def change(self, before: State, after: State) -> Pending | None:
+    def change(self, before: State, after: State) -> Future[None] | None:
         match before, after:
             case State.RUNNING, State.STOP:
                 return self.stop()
@@ -144,11 +144,11 @@ class Migration:
         """Seconds until a drive that has stopped gives up waiting; None while it does not wait."""
         return None if self._starting is None else self._timers.left(self._patience)
 
-    def stop(self) -> Pending | None:
+    def stop(self) -> Future[None] | None:
         """Come to rest; None where the drive is at rest."""
         if self.stopped:
             return None
-        self.stopping, self._flush = Pending(), None
+        self.stopping, self._flush = Future(), None
         self._patience = self._timers.after(PATIENCE)
         return self.stopping
 
@@ -162,7 +162,7 @@ class Migration:
             log.error("an APU that was asked nothing has said %s", message)
         if self._controller.apu.started or not self._timers.left(self._patience):
             self._starting = None
-            pending.finish()
+            end(pending)
 
     def service(self) -> None:
         """The firmware has done what there was to do."""
@@ -189,16 +189,16 @@ class Migration:
             self.stopping = None
             self._pause()
             log.info("the drive has stopped")
-            pending.finish()
+            end(pending)
             return
         if not self._timers.left(self._patience):
             self._refuse(pending, errno.EBUSY, f"it is busy with {busy}")
 
-    def _refuse(self, pending: Pending, error: int, why: str) -> None:
+    def _refuse(self, pending: Future[None], error: int, why: str) -> None:
         self.stopping = None
         log.warning("the drive cannot be stopped now: %s", why)
         self._woken()
-        pending.finish(error)
+        end(pending, error)
 
     def _busy(self) -> str:
         """The work that has to end first; none for an idle drive."""
@@ -238,7 +238,7 @@ class Migration:
             self._taken_over = False
         self._wake()
 
-    def load(self, state: Buffer) -> Pending | None:
+    def load(self, state: Buffer) -> Future[None] | None:
         """Take a state, and be stopped with it, when the accelerators are there with theirs.
 
         Raises OSError; the drive is as after a reset then, with what outlives one as it was, and
@@ -281,7 +281,7 @@ class Migration:
         if not loadable.has_accelerators:
             return None
         self._patience = self._timers.after(PATIENCE)
-        self._starting = Pending()
+        self._starting = Future()
         return self._starting
 
     def _refused(self, error: Exception) -> OSError:
