@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from potash_device.flash.profile import Profile
+from potash_device.flash.profiles import PROFILES
 from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.policies import PolicyError
 from potash_firmware.ftl.requests import WORN, Op
@@ -69,3 +72,12 @@ def test_no_request_completes_before_its_own_costs(profile: Profile, seed: int) 
     assert (completions[served] >= asked["time"][served] + least).all()
     assert (asked["op"][~served] == Op.WRITE).all()
     assert np.flatnonzero(~served).size == 0 or profile.cycles
+
+
+def test_a_copy_of_a_drive_has_a_state_of_its_own() -> None:
+    drive = Drive(PROFILES["z-nand"])
+    drive.submit(0, Op.WRITE, 0, 1)
+    copied = deepcopy(drive)
+    assert copied.submit(10**6, Op.WRITE, 1, 1) == drive.submit(10**6, Op.WRITE, 1, 1)
+    copied.submit(10**6, Op.WRITE, 2, 1)
+    assert (drive.counters.host, copied.counters.host) == (2, 3)

@@ -1,5 +1,6 @@
 """A modelled drive for whoever uses it: requests in, completion times out."""
 
+import struct
 from collections.abc import Callable
 
 import numpy as np
@@ -7,7 +8,8 @@ from numpy.typing import NDArray
 
 from potash_device.flash.profile import Profile
 from potash_device.flash.state import rest
-from potash_firmware.ftl.page import run
+from potash_firmware.ftl.native import WORDS
+from potash_firmware.ftl.page import keep, run
 from potash_firmware.ftl.policies import Policies, PolicyError, Superblocks, name_of
 from potash_firmware.ftl.report import DriveReport, Spread, Wear, counters, report, spread, wear
 from potash_firmware.ftl.requests import (
@@ -34,6 +36,7 @@ from potash_firmware.ftl.state import (
     new_state,
 )
 
+_PACK = struct.Struct(f"{COLUMNS}q").pack_into
 _NONE = np.empty(0, np.int64)
 """Requests in flight, if requests arrive at their own times."""
 
@@ -51,8 +54,13 @@ class Drive:
         self.on_failure: Callable[[PolicyError], None] | None = None
         order = self.policies.dies(profile.channels, profile.dies)
         self.state = new_state(profile, order)
+        self._words: NDArray[np.int64] | None = None
+        """The state for compiled code, once it was used."""
         self._row = np.zeros((1, COLUMNS), np.int64)
         self._completion = np.zeros(1, np.int64)
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_words": None}  # a copy has arrays of its own
 
     @property
     def now(self) -> int:
@@ -116,7 +124,7 @@ class Drive:
         if problem := problem_of(self.profile, self.now, time, op, first, count, stream):
             raise RequestError(f"request 0 {problem}")
         row, completion = self._row, self._completion
-        row[0] = time, op, first, count, stream, fua
+        _PACK(row.data, 0, time, op, first, count, stream, fua)
         self._serve(row, completion, _NONE)
         return int(completion[0])
 
@@ -153,11 +161,14 @@ class Drive:
     def _serve(
         self, rows: NDArray[np.int64], completions: NDArray[np.int64], flying: NDArray[np.int64]
     ) -> None:
-        registers = self.state.registers
+        registers, words = self.state.registers, self._words
+        if words is None:
+            words = self._words = np.zeros(WORDS, np.int64)
+            keep(self.state, words)
         index = victims = 0
         at = None
         try:
-            while (index := run(self.state, rows, completions, flying, index)) < len(rows):
+            while (index := run(words, rows, completions, flying, index)) < len(rows):
                 victims = victims + 1 if at == (index, registers[STEP]) else 0
                 at = index, int(registers[STEP])
                 try:

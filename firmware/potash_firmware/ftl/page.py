@@ -15,7 +15,7 @@ from potash_device.flash.calendars import send
 from potash_device.flash.profile import ENTRIES
 from potash_device.vta.fast import compiling
 from potash_device.vta.fast.compiling import Flag, Number, compiled, inlined
-from potash_firmware.ftl import state
+from potash_firmware.ftl import native, state
 from potash_firmware.ftl.buffer import admit, push, sift
 from potash_firmware.ftl.requests import WORN
 from potash_firmware.ftl.state import DriveState
@@ -28,12 +28,20 @@ STORE = Store(
 
 
 @partial(compiling.entry_of, STORE)
-def run(s: DriveState, requests: Any, completions: Any, flying: Any, index: Number) -> Number:
+def keep(s: DriveState, words: Any) -> None:
+    """Have `run` find a state in an array of WORDS, for as long as the state's arrays exist."""
+    native.store(s, words.ctypes.data)
+
+
+@partial(compiling.entry_of, STORE)
+def run(words: Any, requests: Any, completions: Any, flying: Any, index: Number) -> Number:
     """Serve requests from `index` on; how many are done, fewer than all where a victim is needed.
 
-    `requests` has the columns of `REQUEST`. If `flying` is not empty, it is a heap of completion
-    times: a request arrives at the first, which its own completion replaces.
+    `words` are those of `keep`. `requests` has the columns of `REQUEST`. If `flying` is not empty,
+    it is a heap of completion times: a request arrives at the first, which its own completion
+    replaces.
     """
+    s = native.loaded(words.ctypes.data)
     r = s.registers
     while index < requests.shape[0]:
         request = requests[index]
