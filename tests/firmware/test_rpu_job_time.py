@@ -30,7 +30,7 @@ from potash_firmware.mailbox.messages import (
 from potash_firmware.mailbox.shared import Word, unshared_row
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.timing.jobs import READS_AT_ONCE
-from support.modelled_time import LONG, PRICE, PROFILE, SECOND, WORK, job_time, with_core
+from support.modelled_time import LONG, PRICE, PROFILE, SECOND, WORK, drive_of, job_time, with_core
 from support.nvme_host import PAGE, Host
 
 
@@ -97,7 +97,7 @@ def test_reads_of_a_job_pass_through_the_drive_one_behind_the_other(
     host: Host, apu: ApuPort
 ) -> None:
     model = Drive(PROFILE)
-    for drive in (model, settings_of(host)):
+    for drive in (model, drive_of(host)):
         drive.submit(0, Op.WRITE, 0, 8)
     at(host, SECOND)
     reads = (Read(1000, 1, 0, 2 * PAGE), Read(1500, 1, 2 * PAGE, PAGE), Read(1500, 1, 0, 1))
@@ -113,13 +113,6 @@ def test_reads_of_a_job_pass_through_the_drive_one_behind_the_other(
     assert only_at(host, due) == [JobDue(0, 7, due - SECOND)]
 
 
-def settings_of(host: Host) -> Drive:
-    """The drive that a host's device models."""
-    timing = host.rpu.controller.timing
-    assert timing is not None
-    return timing.drive
-
-
 def test_a_read_of_a_namespace_that_has_gone_takes_no_time(host: Host, apu: ApuPort) -> None:
     at(host, SECOND)
     say(host, JobBegan(0, 7), JobCounted(0, 7, WORK, (Read(1000, 9, 5 * PAGE, PAGE),)))
@@ -127,7 +120,7 @@ def test_a_read_of_a_namespace_that_has_gone_takes_no_time(host: Host, apu: ApuP
 
 
 def test_a_job_with_many_reads_does_not_keep_others_waiting(host: Host, apu: ApuPort) -> None:
-    settings_of(host).submit(0, Op.WRITE, 0, 1)
+    drive_of(host).submit(0, Op.WRITE, 0, 1)
     count = 5 * READS_AT_ONCE + 3
     reads = tuple(Read(1000, 1, 0, PAGE) for _ in range(count))
     at(host, SECOND)

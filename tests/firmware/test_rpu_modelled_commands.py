@@ -16,7 +16,7 @@ from potash_device.media.shapes import NamespaceShape
 from potash_device.media.store import MemoryMedia
 from potash_firmware.ftl.policies import Greedy, Policies, Superblocks
 from potash_firmware.ftl.requests import Op
-from support.modelled_time import PROFILE, completions, model, modelled, timing_of
+from support.modelled_time import PROFILE, completions, drive_of, model, modelled
 from support.namespaces import ALL, attach, create, delete, finish
 from support.nvme_host import DATA, PAGE, Host, Queue
 
@@ -49,7 +49,7 @@ def test_reads_in_every_guise_take_the_time_of_a_read(host: Host, queue: Queue) 
     host.put(bytes(PAGE))
     for page in range(4):
         send(host, queue, WRITE, 1, page, 0, 0)
-        expected.submit(timing_of(host).drive.now, Op.WRITE, page, 1)
+        expected.submit(drive_of(host).now, Op.WRITE, page, 1)
         completions(host, queue)
     for opcode in (READ, COMPARE, VERIFY):
         host.now = now = host.now + 1
@@ -91,7 +91,7 @@ def test_deallocated_blocks_are_read_without_flash(host: Host, queue: Queue) -> 
     for page in range(4):
         send(host, queue, WRITE, 1, page, 0, 0)
         completions(host, queue)
-    drive = timing_of(host).drive
+    drive = drive_of(host)
     host.put(struct.pack("<IIQ", 0, 1, 0) + struct.pack("<IIQ", 0, 2, 2))
     send(host, queue, DSM, 1, 1, 4)
     completions(host, queue)
@@ -111,7 +111,7 @@ def test_a_copy_is_a_write_after_its_reads(host: Host, queue: Queue) -> None:
     expected = model()
     for page in range(4):
         send(host, queue, WRITE, 1, page, 0, 0)
-        expected.submit(timing_of(host).drive.now, Op.WRITE, page, 1)
+        expected.submit(drive_of(host).now, Op.WRITE, page, 1)
         completions(host, queue)
     host.now = 2.0
     host.put(struct.pack("<QQHHI8x", 0, 0, 0, 0, 0) + struct.pack("<QQHHI8x", 0, 3, 0, 0, 0))
@@ -163,7 +163,7 @@ def test_blocks_of_512_bytes_take_whole_pages() -> None:
         host.put(struct.pack("<IIQ", 0, 15, 1))
         send(host, queue, DSM, 1, 0, 4)  # blocks 1 to 15: of page 0 only a part
         completions(host, queue)
-        assert (timing_of(host).drive.state.places[:2] >= 0).tolist() == [True, False]
+        assert (drive_of(host).state.places[:2] >= 0).tolist() == [True, False]
 
 
 def test_a_format_erases_the_flash(host: Host, queue: Queue) -> None:
@@ -176,7 +176,7 @@ def test_a_format_erases_the_flash(host: Host, queue: Queue) -> None:
     due = expected.submit(2 * START, Op.FORMAT)
     assert due >= 2 * START + PROFILE.erase_ns
     assert completions(host, host.admin) == {1: due}
-    assert not (timing_of(host).drive.state.places >= 0).any()
+    assert not (drive_of(host).state.places >= 0).any()
 
 
 def test_a_format_erases_the_flash_of_namespaces_that_are_attached_or_not_by_then(
@@ -189,13 +189,13 @@ def test_a_format_erases_the_flash_of_namespaces_that_are_attached_or_not_by_the
     send(host, host.admin, 0x15, 2, 1)  # Namespace Attachment: detach, when the format has ended
     finish(host)
     assert sorted((one.cid, one.status) for one in host.reap(host.admin)) == [(1, 0), (2, 0)]
-    assert not (timing_of(host).drive.state.places >= 0).any()
+    assert not (drive_of(host).state.places >= 0).any()
 
 
 def test_a_sanitize_operation_erases_the_flash(host: Host, queue: Queue) -> None:
     send(host, queue, WRITE, 1, 0, 0, 0)
     completions(host, queue)
-    drive = timing_of(host).drive
+    drive = drive_of(host)
     assert host.command(host.admin, SANITIZE, cdws=(2,)).status == 0
     assert not (drive.state.places >= 0).any()
     assert drive.counters.erased
@@ -209,7 +209,7 @@ def test_namespaces_share_the_drive() -> None:
     ):
         host.enable()
         queue = host.create_io_queue()
-        flash = timing_of(host).drive
+        flash = drive_of(host)
 
         def mapped() -> list[int]:
             found: list[int] = (flash.state.places >= 0).nonzero()[0].tolist()
@@ -242,7 +242,7 @@ def test_namespaces_that_end_within_a_page_have_room() -> None:
         for nsid, lba in ((1, 1024), (2, 1022)):  # the last block of each
             send(host, queue, WRITE, nsid, lba, 0, 0, nsid=nsid)
         assert set(completions(host, queue)) == {1, 2}
-        places = timing_of(host).drive.state.places
+        places = drive_of(host).state.places
         assert (places >= 0).nonzero()[0].tolist() == [128, 255]
 
 
@@ -252,7 +252,7 @@ def test_a_worn_drive_refuses_writes_and_is_read() -> None:
     with Host({1: media}, settings=modelled(worn)) as host:
         host.enable()
         queue = host.create_io_queue()
-        drive = timing_of(host).drive
+        drive = drive_of(host)
         rewritten = 0
         while not drive.worn:
             drive.submit(drive.now, Op.WRITE, rewritten % 250, 1)
@@ -284,7 +284,7 @@ def test_a_policy_that_fails_ends_a_command_and_the_drive_goes_on() -> None:
             else:
                 completions(host, queue)
         assert [(one.status, one.dnr) for one in failed] == [(INTERNAL_ERROR, False)]
-        assert timing_of(host).drive.counters.erased
+        assert drive_of(host).counters.erased
         host.command(host.admin, 0x02, nsid=ALL, cdws=(15 << 16 | 1,))
         assert struct.unpack_from("<QHHH", host.data(64))[:4] == (1, 1, 1, INTERNAL_ERROR << 1)
 
@@ -298,7 +298,7 @@ def test_a_policy_that_fails_does_not_keep_a_namespace() -> None:
         Host(settings=modelled(cached, policies=policies), drive=drive) as host,
     ):
         host.enable()
-        flash = timing_of(host).drive
+        flash = drive_of(host)
         flash.policies = Policies()
         for page in range(cached.superblock_pages + 8):
             flash.submit(0, Op.WRITE, page % 64, 1)

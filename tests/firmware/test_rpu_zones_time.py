@@ -12,11 +12,11 @@ from potash.sections import TimeSection
 from potash_device.flash.profile import PAGE, ZoneShape
 from potash_device.media.drive import Drive
 from potash_device.trace import Trace
-from potash_firmware.ftl.saving import Held
+from potash_firmware.ftl.interface import Held
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.timing.modelled import ModelledTime, TimeSettings
+from support.modelled_time import flash_of, timing_of
 from support.modelled_time import modelled as modelled_drive
-from support.modelled_time import timing_of
 from support.nvme_host import DATA, Host
 from support.zones import BLOCKS, CAPACITY, FINISH, READ, RESET, WRITE, ZEROES, powered, shape
 
@@ -131,7 +131,7 @@ def test_zones_that_are_gone_keep_no_superblocks(host: Host) -> None:
         Trace(),
     )
     assert after.held.zones == (kept,)
-    assert set(before.drive.state.zone.tolist()) == {-1, kept.stream}
+    assert set(flash_of(before).state.zone.tolist()) == {-1, kept.stream}
 
 
 def test_zones_without_superblocks_are_like_other_blocks(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,6 +15,7 @@ from potash_device.flash.profile import PAGE, Profile, ProfileError, Rate
 from potash_firmware.ftl import isolation, named
 from potash_firmware.ftl import policies as limits
 from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.interface import FtlError
 from potash_firmware.ftl.isolation import Isolated
 from potash_firmware.ftl.policies import Greedy, Policies, PolicyError
 from potash_firmware.ftl.requests import FAILED, REQUEST, Op
@@ -95,10 +96,11 @@ def test_a_policy_that_fails_is_replaced(
     mine = Isolated("gc", policy(tmp_path, body))
     if "0.2 s to decide" in said:
         monkeypatch.setattr(isolation, "LONGEST", 0.2)
-    drive, errors = Drive(SMALL, Policies(mine)), list[PolicyError]()
+    drive, errors = Drive(SMALL, Policies(mine)), list[FtlError]()
     drive.on_failure = errors.append
     found = drive.run(writes(600))
     (error,) = errors
+    assert isinstance(error, PolicyError)
     assert str(error).startswith(f"the policy {tmp_path}/mine.py:Mine ") and said in str(error)
     assert error.kind == "gc" and (found == FAILED).sum() == 1
     assert isinstance(drive.policies.gc, Greedy)

@@ -13,6 +13,7 @@ import pytest
 from potash_device.flash.profile import PAGE, Profile, Rate
 from potash_firmware.ftl import policies as limits
 from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.interface import FtlError
 from potash_firmware.ftl.policies import Policies, PolicyError, Superblocks
 from potash_firmware.ftl.requests import FAILED, REQUEST, WORN, Op
 from support.drive_time import problems
@@ -98,12 +99,13 @@ def test_a_drive_goes_on_with_the_built_in_policy(
     monkeypatch.setattr(limits, "MOST_INSTRUCTIONS", 10_000)
     failing: dict[str, Any] = {kind: Failing(decide)}
     drive = Drive(SMALL, Policies(**failing))
-    errors: list[PolicyError] = []
+    errors: list[FtlError] = []
     drive.on_failure = errors.append
     asked = overwrites(600)
     with ThreadPoolExecutor(1) as thread:  # limits hold in any thread
         found = thread.submit(drive.run, asked).result()
     (error,) = errors
+    assert isinstance(error, PolicyError)
     assert said in str(error) and error.kind == kind
     assert (found == FAILED).sum() == 1
     assert (found[found != FAILED] > asked["time"][found != FAILED]).all()

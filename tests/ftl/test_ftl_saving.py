@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from potash_device.flash.profile import Profile, Rate
 from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.interface import Held, ZoneStream
 from potash_firmware.ftl.policies import PolicyError
 from potash_firmware.ftl.requests import Op
-from potash_firmware.ftl.saving import Held, StateError, ZoneStream, kept, load, load_held, save
+from potash_firmware.ftl.saving import StateError, kept, load, load_held, save
 from potash_firmware.ftl.state import IS_CLOSED, IS_FREE
 from support.drive_time import policies, problems, profiles, requests
 

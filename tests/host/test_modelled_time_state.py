@@ -13,10 +13,12 @@ from potash.vm.drive import serving
 from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
 from potash_device.trace import Trace
-from potash_firmware.ftl.saving import Held, save
+from potash_firmware.ftl.interface import Held
+from potash_firmware.ftl.saving import save
 from potash_firmware.rpu.deadlines import GuestClock
 from potash_firmware.rpu.statistics import Histogram
 from potash_firmware.rpu.timing.modelled import ModelledTime
+from support.modelled_time import flash_of
 
 MIB = 1 << 20
 SHAPES = (NamespaceShape(32 * MIB), NamespaceShape(16 * MIB, 512))
@@ -38,7 +40,7 @@ def used(path: Path) -> list[int]:
         time.write(1, 4096 * 7, 4096)
         time.write(2, 0, 512)
         keep(time, media)
-        places: list[int] = time.drive.state.places.tolist()
+        places: list[int] = flash_of(time).state.places.tolist()
         return places
 
 
@@ -48,7 +50,7 @@ def test_a_drive_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert sum(place >= 0 for place in places) == 2
     with Drive.open(path) as media:
         time = started(media)
-        assert time.drive.state.places.tolist() == places
+        assert flash_of(time).state.places.tolist() == places
         assert time.held.pieces == ((1, 0, 8192), (2, 8192, 4096))
 
 
@@ -60,7 +62,7 @@ def test_a_namespace_that_is_gone_meanwhile_has_no_pages(tmp_path: Path) -> None
     with Drive.open(path, capacity=48 * MIB) as media:
         time = started(media)
         assert time.held.pieces == ((2, 8192, 4096),)
-        assert (time.drive.state.places >= 0).nonzero()[0].tolist() == [8192]
+        assert (flash_of(time).state.places >= 0).nonzero()[0].tolist() == [8192]
 
 
 @pytest.mark.parametrize("how", ["another", "damaged", "overlap"])
@@ -80,7 +82,7 @@ def test_another_geometry_or_a_damaged_file_begins_anew(
             save(found, file, Held(((1, 0, 9),) * 2))
     with caplog.at_level(logging.WARNING), Drive.open(path) as media:
         time = started(media, section)
-        assert not (time.drive.state.places >= 0).any()
+        assert not (flash_of(time).state.places >= 0).any()
     assert said in caplog.text
 
 

@@ -65,6 +65,16 @@ def timing_of(host: Host) -> ModelledTime:
     return timing
 
 
+def flash_of(timing: ModelledTime) -> Drive:
+    """The drive, which has the built-in flash translation layer."""
+    assert isinstance(timing.drive, Drive)
+    return timing.drive
+
+
+def drive_of(host: Host) -> Drive:
+    return flash_of(timing_of(host))
+
+
 def completions(host: Host, *queues: Queue, status: int = 0) -> dict[int, int]:
     """When each command completes, by its identifier, once the media have done what they are asked;
     a nanosecond before it does not."""

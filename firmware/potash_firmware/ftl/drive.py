@@ -1,13 +1,14 @@
 """A modelled drive for whoever uses it: requests in, completion times out."""
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 from numpy.typing import NDArray
 
 from potash_device.flash.profile import Profile
 from potash_device.flash.state import rest
+from potash_firmware.ftl.interface import FtlError
 from potash_firmware.ftl.native import WORDS
 from potash_firmware.ftl.page import keep, run
 from potash_firmware.ftl.policies import Policies, PolicyError, Superblocks, name_of
@@ -51,7 +52,7 @@ class Drive:
     def __init__(self, profile: Profile, policies: Policies | None = None) -> None:
         self.profile = profile
         self.policies = policies or Policies()
-        self.on_failure: Callable[[PolicyError], None] | None = None
+        self.on_failure: Callable[[FtlError], None] | None = None
         order = self.policies.dies(profile.channels, profile.dies)
         self.state = new_state(profile, order)
         self._words: NDArray[np.int64] | None = None
@@ -107,6 +108,17 @@ class Drive:
     def worn(self) -> bool:
         """True if so many superblocks are retired that the drive refuses writes."""
         return bool(self.state.registers[WORN_OUT])
+
+    @property
+    def zone_streams(self) -> Collection[int]:
+        """The streams of zones that have superblocks."""
+        zones: NDArray[np.int64] = self.state.zone
+        return set(zones[zones >= 0].tolist())
+
+    def filled(self, stream: int) -> int:
+        """Pages in the superblock that a stream fills; 0 where it has none open."""
+        state = self.state
+        return int(state.filled[stream]) if state.open[stream] >= 0 else 0
 
     def prepare(self) -> None:
         """Have the model compiled, which takes half a minute the first time, so that the first
@@ -177,7 +189,9 @@ class Drive:
                     if self.on_failure is None:
                         raise
                     self.fall_back(error)
-                    self.on_failure(error)
+                    self.on_failure(
+                        PolicyError(error.kind, f"{error}; the built-in policy replaces it")
+                    )
                     completions[index] = FAILED
                     registers[BEGUN] = 0
                     index += 1

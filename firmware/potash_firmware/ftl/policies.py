@@ -15,13 +15,15 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from potash_firmware.ftl.interface import FtlError
+
 MOST_INSTRUCTIONS = 5_000_000
 """Python instructions of a custom policy's decision, at most: about a second."""
 
 _Answer = TypeVar("_Answer")
 
 
-class PolicyError(RuntimeError):
+class PolicyError(FtlError):
     """A policy raised, took too long, or gave an answer that makes no sense; a sentence that names
     it. `kind` is the field of `Policies` that it is in."""
 

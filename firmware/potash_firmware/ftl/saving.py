@@ -10,7 +10,7 @@ import zipfile
 import zlib
 from dataclasses import asdict
 from itertools import starmap
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
@@ -20,6 +20,7 @@ from potash_device.flash.profile import PAGE, ProfileError
 from potash_device.flash.profiles import from_mapping
 from potash_firmware.ftl import state
 from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.interface import Held, ZoneStream
 from potash_firmware.ftl.policies import Policies, PolicyError
 
 ARRAYS = ("places", "status", "erases", "closed_at", "open", "filled", "zone")
@@ -37,26 +38,6 @@ _DAMAGED = (
     *(RuntimeError, zipfile.BadZipFile, zlib.error),
 )
 """Errors of NumPy for files that are not its own, and those that follow from wrong files."""
-
-
-Piece = tuple[int, int, int]
-"""A namespace, and the first of its pages and their number, in the order of its bytes."""
-
-
-class ZoneStream(NamedTuple):
-    """The stream of a zone that has superblocks."""
-
-    nsid: int
-    zone: int
-    stream: int
-
-
-class Held(NamedTuple):
-    """The parts of a drive that namespaces have."""
-
-    pieces: tuple[Piece, ...] = ()
-    zones: tuple[ZoneStream, ...] = ()
-
 
 NOTHING_HELD = Held()
 

@@ -10,8 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from csd_spec.timing import TimingLog
 from csd_spec.traffic import MOST_COMPLETIONS, TimedCompletion
@@ -19,15 +18,11 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.cores import DEFAULT, CoreProfile
 from potash_device.flash.profile import PAGE, Profile, Rate, ZoneShape
 from potash_device.trace import Trace
-from potash_firmware.ftl.policies import Policies, PolicyError
+from potash_firmware.ftl.interface import Ftl, FtlError, Held, Piece
 from potash_firmware.ftl.requests import FAILED, WORN, Op
-from potash_firmware.ftl.saving import Held, Piece
 from potash_firmware.rpu.deadlines import GuestClock
 from potash_firmware.rpu.statistics import Histogram
 from potash_firmware.rpu.timing.zones import ZoneStreams
-
-if TYPE_CHECKING:  # it takes numba, which a drive without a model has no use for
-    from potash_firmware.ftl.drive import Drive
 
 log = logging.getLogger(__name__)
 
@@ -118,14 +113,15 @@ def require_sound(profile: Profile, held: Held) -> None:
     ZoneStreams(profile, held.zones)
 
 
-POLICY_KINDS = [one.name for one in fields(Policies)]
+ATTEMPTS = 3
+"""Attempts at a request that has to be served; a failed policy is replaced before the next one."""
 
 
 @dataclass(frozen=True)
 class TimeSettings:
     """A drive whose time is modelled."""
 
-    drive: Drive
+    drive: Ftl
     factor: int = 1
     """A factor by which every modelled time is multiplied."""
     processor: CoreProfile = DEFAULT
@@ -167,7 +163,7 @@ class ModelledTime:
         self._layout = Layout(profile.logical_pages, held.pieces)
         self._zones = self._fitting(sizes, zones)
         """The zones of each namespace whose zones have superblocks of their own."""
-        self._failure: PolicyError | None = None
+        self._failure: FtlError | None = None
         self.executions = 0
         """Executions in compute namespaces that have ended."""
         self.execution_ns = 0
@@ -177,14 +173,14 @@ class ModelledTime:
         """All completions, those included that are no longer kept."""
         self._memory_free = 0
         """The time at which the DRAM of memory namespaces has executed all requests."""
-        self.drive.on_failure = self._policy_failed
+        self.drive.on_failure = self._request_failed
         # The state may be older than the namespaces.
         shapes = self._zones
         kept = [o for o in held.zones if o.nsid in shapes and o.zone in range(shapes[o.nsid].zones)]
         self._streams = ZoneStreams(profile, kept)
         self.place(sizes, zones)
         known = {stream for _, _, stream in self._streams.every}
-        for stream in set(self.drive.state.zone.tolist()) - known - {-1}:
+        for stream in set(self.drive.zone_streams) - known:
             self._submit(Op.RESET, _WHOLE, 0, stream=stream)
 
     def place(self, sizes: Mapping[int, int], zones: Mapping[int, ZoneShape]) -> None:
@@ -224,7 +220,7 @@ class ModelledTime:
 
     def _trim_gone(self, pieces: list[tuple[int, int]]) -> None:
         """TRIM what a namespace had that is gone, whatever policies fail on the way."""
-        for _ in POLICY_KINDS:  # each failure has a built-in one replace another
+        for _ in range(ATTEMPTS):
             with suppress(NvmeError):
                 self._submit(Op.TRIM, pieces, self.clock.now())
                 return
@@ -360,8 +356,7 @@ class ModelledTime:
 
     def filled(self, stream: int) -> int:
         """Bytes of the superblock that a stream fills."""
-        state = self.drive.state
-        return int(state.filled[stream]) * PAGE if state.open[stream] >= 0 else 0
+        return self.drive.filled(stream) * PAGE
 
     def close(self, stream: int) -> int:
         """The time at which a stream has begun another superblock."""
@@ -450,9 +445,9 @@ class ModelledTime:
             times = {"began": (began + behind) / 1e9, "ends": (ends + behind) / 1e9}
             self._trace.sink("rpu.modelled", {"op": what, **times})
 
-    def _policy_failed(self, error: PolicyError) -> None:
+    def _request_failed(self, error: FtlError) -> None:
         self._failure = error
-        log.error("the built-in policy replaces one that has failed: %s", error)
+        log.error("%s", error)
 
 
 def _taken(length: int, rate: Rate) -> int:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Collection
 
 from potash_device.flash.profile import Profile
-from potash_firmware.ftl.saving import ZoneStream
+from potash_firmware.ftl.interface import ZoneStream
 
 
 class ZoneStreams:

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from potash_firmware.ftl.drive import Drive
-    from potash_firmware.ftl.saving import Held
+    from potash_firmware.ftl.interface import Held
     from potash_firmware.rpu.placement import PlacementSettings
     from potash_firmware.rpu.timing.modelled import ModelledTime, TimeSettings
 
@@ -82,8 +82,10 @@ def keep(timing: ModelledTime | None, media: MediaDrive) -> None:
     """
     if timing is None or media.time_state is None:
         return
+    from potash_firmware.ftl.drive import Drive
     from potash_firmware.ftl.saving import save
 
+    assert isinstance(timing.drive, Drive)
     with replacing(media.time_state) as file:
         save(timing.drive, file, timing.held)
 

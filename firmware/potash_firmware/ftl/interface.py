@@ -1,0 +1,105 @@
+"""A drive's flash translation layer, as the rest of the firmware knows it.
+
+`potash_firmware.ftl.drive` is the built-in one; a user's own is one with the same members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from potash_device.flash.profile import Profile
+from potash_firmware.ftl.requests import Counters, Op
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from potash_firmware.ftl.report import DriveReport, Spread, Wear
+
+
+Piece = tuple[int, int, int]
+"""A namespace, and the first of its pages and their number, in the order of its bytes."""
+
+
+class ZoneStream(NamedTuple):
+    """The stream of a zone that has superblocks."""
+
+    nsid: int
+    zone: int
+    stream: int
+
+
+class Held(NamedTuple):
+    """The parts of a drive that namespaces have."""
+
+    pieces: tuple[Piece, ...] = ()
+    zones: tuple[ZoneStream, ...] = ()
+
+
+class FtlError(RuntimeError):
+    """A flash translation layer, or a policy of it, raised, took too long, or gave an answer that
+    makes no sense; a sentence that names it."""
+
+
+class Ftl(Protocol):
+    """A flash translation layer with its flash: requests in, completion times out.
+
+    Times are nanoseconds, in ascending order; a page is 4 KiB.
+    """
+
+    on_failure: Callable[[FtlError], None] | None
+    """Called with the error of a request that fails, which is then FAILED; if it is None, the
+    error is raised instead."""
+
+    @property
+    def profile(self) -> Profile:
+        """The drive that it was made for."""
+
+    @property
+    def now(self) -> int:
+        """Arrival of the last request; none may arrive before it."""
+
+    @property
+    def counters(self) -> Counters: ...
+
+    @property
+    def good(self) -> int:
+        """Superblocks that are not retired."""
+
+    @property
+    def worn(self) -> bool:
+        """True if so many superblocks are retired that the drive refuses writes."""
+
+    @property
+    def wear(self) -> Wear:
+        """The drive's wear for SMART; faster than `report`, as is `spread`."""
+
+    @property
+    def spread(self) -> Spread:
+        """Erases of its superblocks."""
+
+    @property
+    def report(self) -> DriveReport:
+        """Its wear, spare and load."""
+
+    @property
+    def zone_streams(self) -> Collection[int]:
+        """The streams of zones that have superblocks."""
+
+    def filled(self, stream: int) -> int:
+        """Pages in the superblock that a stream fills; 0 where it has none open."""
+
+    def prepare(self) -> None:
+        """Have everything compiled, so that the first request does not wait for that."""
+
+    def submit(
+        self, time: int, op: Op, first: int = 0, count: int = 0, stream: int = 0, fua: bool = False
+    ) -> int:
+        """Completion of a request that arrives at `time`; WORN if it is refused, FAILED if it
+        failed. Raises RequestError for one that the drive cannot have."""
+
+    def run(self, requests: NDArray[Any]) -> NDArray[Any]:
+        """The same as `submit`, for an array of `REQUEST`: completions, of int64."""
+
+    def rest(self) -> None:
+        """Let the drive become idle, and set its clock and counters to 0."""
