@@ -92,7 +92,7 @@ def workers(board: EngineBoard) -> list[int]:
 
 def test_a_program_sees_its_ranges_parameters_and_data(board: EngineBoard) -> None:
     """It writes its registers, and then its context, into the second range."""
-    first, serial = board.memory(b"first", 2)
+    first, handle = board.memory(b"first", 2)
     second, other = board.memory(pages=1)
     words = 16
     copied = (
@@ -100,7 +100,7 @@ def test_a_program_sees_its_ranges_parameters_and_data(board: EngineBoard) -> No
     )
     registers = (store(2, 8 * index, index + 1) for index in range(5))
     image = board.program(program(*registers, *copied, load(0, 1), exit_))
-    ranges = ((serial, PAGE, PAGE), (other, 0, PAGE), (serial, 0, PAGE))
+    ranges = ((handle, PAGE, PAGE), (other, 0, PAGE), (handle, 0, PAGE))
     with closing(first), closing(second):
         first.view[PAGE : PAGE + 8] = struct.pack("<Q", 1 << 63 | 5)
 
@@ -122,10 +122,10 @@ def test_a_program_sees_its_ranges_parameters_and_data(board: EngineBoard) -> No
 
 
 def test_what_a_program_writes_is_in_the_memory_at_once(board: EngineBoard) -> None:
-    memory, serial = board.memory(pages=3)
+    memory, handle = board.memory(pages=3)
     with closing(memory):
         image = program(mov(0, 9), lddw(3, 0x1122_3344_5566_7788), store(2, 8, 3), exit_)
-        ranges = ((serial, 0, PAGE), (serial, 2 * PAGE, PAGE))
+        ranges = ((handle, 0, PAGE), (handle, 2 * PAGE, PAGE))
         assert board.execute(board.program(image), *ranges) == (RETURNED, 9)
         expected = bytearray(3 * PAGE)
         expected[2 * PAGE + 8 : 2 * PAGE + 16] = struct.pack("<Q", 0x1122_3344_5566_7788)
@@ -139,10 +139,10 @@ def test_what_a_program_writes_is_in_the_memory_at_once(board: EngineBoard) -> N
 def test_nothing_behind_the_last_range_is_reached(
     board: EngineBoard, offset: int, text: str
 ) -> None:
-    memory, serial = board.memory(b"x", 4)
+    memory, handle = board.memory(b"x", 4)
     with closing(memory):
         image = program(lddw(3, offset), insn(0x0F, 2, 3), load(0, 2), exit_)
-        ranges = ((serial, 0, PAGE), (serial, PAGE, PAGE))
+        ranges = ((handle, 0, PAGE), (handle, PAGE, PAGE))
         assert board.execute(board.program(image), *ranges) == (FAULTED, 0)
         assert text in board.texts()[-1]
         assert board.execute(board.program(SEVEN)) == (RETURNED, 7)
@@ -177,7 +177,7 @@ def test_constants_are_read_only(board: EngineBoard) -> None:
 
 def test_nothing_of_one_execution_is_left_for_the_next(native: EngineBoard) -> None:
     """Stack, data, context and ranges: a program fills all that it reaches, another one looks."""
-    first, serial = native.memory(b"secret", 4)
+    first, handle = native.memory(b"secret", 4)
     second, other = native.memory(pages=1)
     with closing(first), closing(second):
         context_pages = (1 << 20) // PAGE + 1
@@ -185,7 +185,7 @@ def test_nothing_of_one_execution_is_left_for_the_next(native: EngineBoard) -> N
         fill = [mov_reg(1, 10), insn(0x07, 1, imm=-PAGE), lddw(2, BASE + reach), mov(3, -1)]
         loop = [store(1, 0, 3), insn(0x07, 1, imm=8), insn(0xAD, 1, 2, -3)]
         image = program(*fill, *loop, mov(0, 1), exit_)
-        assert native.execute(native.program(image), (serial, 0, 4 * PAGE)) == (RETURNED, 1)
+        assert native.execute(native.program(image), (handle, 0, 4 * PAGE)) == (RETURNED, 1)
         assert bytes(first.view) == b"\xff" * 4 * PAGE
 
         own = (STACK + context_pages) * PAGE  # the next one's stack and context
@@ -210,7 +210,7 @@ def test_functions_have_stack_frames_as_the_configuration_says() -> None:
 
 
 def test_a_worker_has_what_its_execution_names_and_no_more(limited: EngineBoard) -> None:
-    first, serial = limited.memory()
+    first, handle = limited.memory()
     second, other = limited.memory()
     with closing(first), closing(second):
 
@@ -224,7 +224,7 @@ def test_a_worker_has_what_its_execution_names_and_no_more(limited: EngineBoard)
 
         seven = limited.program(SEVEN)
         try:
-            for named, expected in (((serial,), first), ((other,), second), ((), None)):
+            for named, expected in (((handle,), first), ((other,), second), ((), None)):
                 limited.execute(seven, *((one, 0, PAGE) for one in named))
                 assert held() == ({os.fstat(expected.fd).st_ino} if expected else set())
         except PermissionError:
@@ -311,12 +311,12 @@ def test_erasing_clears_what_programs_have_left_but_ends_none(limited: EngineBoa
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root sees what a worker has mapped")
 def test_what_is_forgotten_is_freed_and_names_nothing(native: EngineBoard) -> None:
-    memory, serial = native.memory()
+    memory, handle = native.memory()
     with closing(memory):
         seven = native.program(SEVEN)
-        assert native.execute(seven, (serial, 0, PAGE)) == (RETURNED, 7)
-        native.forget(serial)
-        assert native.execute(seven, (serial, 0, PAGE)) == (Outcome.REFUSED, 0)
+        assert native.execute(seven, (handle, 0, PAGE)) == (RETURNED, 7)
+        native.forget(handle)
+        assert native.execute(seven, (handle, 0, PAGE)) == (Outcome.REFUSED, 0)
         native.forget(seven)
         assert native.execute(seven) == (Outcome.REFUSED, 0)
         needle = os.fstat(memory.fd).st_ino
@@ -361,11 +361,11 @@ def test_a_check_that_a_reset_ends_says_nothing_of_the_program(limited: EngineBo
 def test_a_range_outside_its_memory_is_refused(
     native: EngineBoard, offset: int, length: int
 ) -> None:
-    memory, serial = native.memory()
+    memory, handle = native.memory()
     with closing(memory):
-        program_serial = native.program(SEVEN)
-        assert native.execute(program_serial, (serial, offset, length)) == (Outcome.REFUSED, 0)
-        assert native.execute(program_serial, (serial, 0, PAGE)) == (RETURNED, 7)
+        program_handle = native.program(SEVEN)
+        assert native.execute(program_handle, (handle, offset, length)) == (Outcome.REFUSED, 0)
+        assert native.execute(program_handle, (handle, 0, PAGE)) == (RETURNED, 7)
 
 
 def test_more_than_an_arena_reaches_is_refused(native: EngineBoard) -> None:
@@ -383,7 +383,7 @@ def test_more_than_an_arena_reaches_is_refused(native: EngineBoard) -> None:
 
 def test_two_programs_share_memory_while_both_run(native: EngineBoard) -> None:
     """Each stores a number and waits for the other's, which it looks at by an atomic operation."""
-    memory, serial = native.memory()
+    memory, handle = native.memory()
     with closing(memory):
 
         def waiting(mine: int, other: int) -> bytes:
@@ -392,7 +392,7 @@ def test_two_programs_share_memory_while_both_run(native: EngineBoard) -> None:
             return program(mov(2, 1), store(1, mine, 2), *loop, mov(0, mine), exit_)
 
         tags = [
-            native.begin(native.program(waiting(mine, other)), (serial, 0, PAGE))
+            native.begin(native.program(waiting(mine, other)), (handle, 0, PAGE))
             for mine, other in ((0, 8), (8, 0))
         ]
         assert [native.end_of(tag) for tag in tags] == [(RETURNED, 0), (RETURNED, 8)]
@@ -412,11 +412,11 @@ def test_executions_leave_no_descriptor_behind(native: EngineBoard) -> None:
     assert native.execute(seven, data=b"data") == (RETURNED, 7)
     before = len(descriptors(apu))
     for _ in range(3):
-        memory, serial = native.memory()
+        memory, handle = native.memory()
         with closing(memory):
-            assert native.execute(seven, (serial, 0, PAGE), data=b"data") == (RETURNED, 7)
+            assert native.execute(seven, (handle, 0, PAGE), data=b"data") == (RETURNED, 7)
             assert native.execute(999, data=b"data") == (Outcome.REFUSED, 0)
-            native.forget(serial)
+            native.forget(handle)
     assert native.execute(seven) == (RETURNED, 7)
     native.until_so(lambda: len(descriptors(apu)) <= before)
 

@@ -190,10 +190,10 @@ def test_the_counters_show_how_far_a_job_is(apu: Board) -> None:
 
 def test_the_counters_show_how_far_an_execution_is() -> None:
     with engine_board(replace(ENGINE_CONFIG, processor=PROCESSOR)) as made:
-        memory, serial = made.memory(pages=1)
+        memory, handle = made.memory(pages=1)
         with closing(memory):
             endless, simple = made.program(ENDLESS), made.program(SIMPLE)
-            ranges = ((serial, 0, PAGE), (serial, 0, PAGE))
+            ranges = ((handle, 0, PAGE), (handle, 0, PAGE))
             tag = made.begin(endless, *ranges, row=5)
             other = made.begin(simple, *ranges, row=1)
             assert work_of(made, other) == SIMPLE_WORK
@@ -218,8 +218,8 @@ def test_executions_count_in_one_worker_or_three() -> None:
     for workers in (1, 3):
         limits = replace(ENGINE_CONFIG.limits, engine_workers=workers)
         with engine_board(replace(ENGINE_CONFIG, processor=PROCESSOR, limits=limits)) as made:
-            memory, serial = made.memory(pages=2)
-            simple, ranges = made.program(SIMPLE), ((serial, 0, PAGE), (serial, PAGE, PAGE))
+            memory, handle = made.memory(pages=2)
+            simple, ranges = made.program(SIMPLE), ((handle, 0, PAGE), (handle, PAGE, PAGE))
             with closing(memory):
                 tags = [made.begin(simple, *ranges) for _ in range(6)]
                 assert [work_of(made, tag) for tag in tags] == [SIMPLE_WORK] * 6
@@ -234,8 +234,8 @@ def work_of(made: EngineBoard, tag: int) -> Work | None:
 
 def test_device_defined_programs_count_the_bytes_that_they_touch() -> None:
     with engine_board(replace(ENGINE_CONFIG, processor=PROCESSOR)) as made:
-        memory, serial = made.memory(pages=4)
-        first, second = (serial, 0, 2 * PAGE), (serial, 2 * PAGE, 2 * PAGE)
+        memory, handle = made.memory(pages=4)
+        first, second = (handle, 0, 2 * PAGE), (handle, 2 * PAGE, 2 * PAGE)
         with closing(memory):
             for asked, expected in (
                 ((DeviceProgram.COPY, (0, 0)), 4 * PAGE),

@@ -207,7 +207,7 @@ def test_an_execution_names_program_parameters_and_ranges() -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        struct.pack("<B7xQQ", 32, 255, 4096),  # no serial number
+        struct.pack("<B7xQQ", 32, 255, 4096),  # no handle
         struct.pack("<BBHIIIQQQ", 39, 1, 0, 7, 3, 0, 300, 1, 2),  # a range is missing
         struct.pack("<BBHIIIQQQ", 39, 0, 65, 7, 3, 0, 300, 1, 2),  # a row that is not there
         struct.pack("<BBxxIQ11Q", 40, 0, 7, 1, *[0] * 11),  # a count is missing

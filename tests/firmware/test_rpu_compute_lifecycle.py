@@ -234,7 +234,7 @@ def test_a_reset_that_may_bring_another_host_clears_all(
     assert occupancy(host) == START
     assert sets(host) == 0
     assert not isinstance(program, int)
-    assert program.serial in host.engine.forgotten
+    assert program.handle in host.engine.forgotten
 
 
 def test_abort_in_the_middle_of_a_reset(host: ComputeHost, queue: Queue) -> None:

@@ -104,20 +104,20 @@ def test_the_memory_of_a_program_cannot_be_written(host: ComputeHost) -> None:
 
 
 def test_a_serial_number_names_one_program(host: ComputeHost) -> None:
-    serials = []
+    handles = []
     for _ in range(3):
         assert host.load(2, PROGRAM).status == 0
         host.engine.verdict = None
         host.place(host.admin, ACTIVATION, 7, nsid=COMPUTE, cdws=(2 | 1 << 16,))
         host.ring(host.admin)
         host.service()
-        serials.append(host.engine.checks[0][0].serial)
+        handles.append(host.engine.checks[0][0].handle)
         host.engine.end_check(Outcome.RETURNED)
         assert host.answers(host.admin) == [(7, 0, False)]
         assert host.deactivate(2).status == 0
         assert host.unload(2).status == 0
-    assert len(set(serials)) == 3
-    assert host.engine.forgotten == serials
+    assert len(set(handles)) == 3
+    assert host.engine.forgotten == handles
 
 
 def test_namespaces_have_programs_of_their_own(host: ComputeHost) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from potash_firmware.mailbox import ApuPort, SharedBuffers, pair
 from potash_firmware.mailbox.messages import (
-    FIRST_SERIAL,
+    FIRST_HANDLE,
     Cancel,
     CheckProgram,
     CloseEngine,
@@ -53,8 +53,8 @@ def apu(link: ApuLink) -> Iterator[ApuPort]:
 def shared() -> Iterator[list[Shared]]:
     """A program and two memories."""
     made = [
-        Shared(serial, seal("shared", bytes(LENGTH)), LENGTH)
-        for serial, _ in zip(count(FIRST_SERIAL), range(3), strict=False)
+        Shared(handle, seal("shared", bytes(LENGTH)), LENGTH)
+        for handle, _ in zip(count(FIRST_HANDLE), range(3), strict=False)
     ]
     yield made
     for one in made:
@@ -86,13 +86,13 @@ def test_what_an_execution_names_is_shared_once(
     first = engines.execute(3, program, [SharedRange(memory, 4096, 4096)], (1, 2))
     second = engines.execute(3, program, [SharedRange(memory, 0, 4096)])
     *given, one, two = heard(apu)
-    assert given == [ShareProgram(program.serial, LENGTH), ShareMemory(memory.serial, LENGTH)]
+    assert given == [ShareProgram(program.handle, LENGTH), ShareMemory(memory.handle, LENGTH)]
     assert isinstance(one, Execute)
     assert isinstance(two, Execute)
-    expected = (MemoryRange(memory.serial, 4096, 4096),)
-    assert one == Execute(one.tag, 3, program.serial, (1, 2), expected)
-    expected = (MemoryRange(memory.serial, 0, 4096),)
-    assert two == Execute(two.tag, 3, program.serial, (0, 0), expected)
+    expected = (MemoryRange(memory.handle, 4096, 4096),)
+    assert one == Execute(one.tag, 3, program.handle, (1, 2), expected)
+    expected = (MemoryRange(memory.handle, 0, 4096),)
+    assert two == Execute(two.tag, 3, program.handle, (0, 0), expected)
     apu.send(Executed(two.tag, Outcome.RETURNED, 22))
     apu.send(Executed(one.tag, Outcome.FAULTED))
     assert ended(link) == [second, first]
@@ -119,9 +119,9 @@ def test_a_program_is_checked(
     program = shared[0]
     check = link.engines.check(3, program)
     given, asked = heard(apu)
-    assert given == ShareProgram(program.serial, LENGTH)
+    assert given == ShareProgram(program.handle, LENGTH)
     assert isinstance(asked, CheckProgram)
-    assert (asked.nsid, asked.serial) == (3, program.serial)
+    assert (asked.nsid, asked.handle) == (3, program.handle)
     apu.send(ProgramChecked(asked.tag, verdict))
     assert ended(link) == [check]
     assert check.result() is verdict
@@ -134,8 +134,8 @@ def test_what_is_forgotten_is_told_where_it_was_known(
     link.engines.execute(3, 0, [SharedRange(known, 0, LENGTH)])
     heard(apu)
     for one in (known, other, known):
-        link.engines.forget(one.serial)
-    assert heard(apu) == [Forget(known.serial)]
+        link.engines.forget(one.handle)
+    assert heard(apu) == [Forget(known.handle)]
 
 
 def test_the_loss_of_the_apu_ends_executions_and_the_next_one_learns_all(
@@ -164,7 +164,7 @@ def test_the_loss_of_the_apu_ends_executions_and_the_next_one_learns_all(
         link.connect(rpu)
         engines.execute(3, 0, [SharedRange(memory, 0, LENGTH)])
         opened, given, asked = heard(second)
-        assert (opened, given) == (OpenEngine(3), ShareMemory(memory.serial, LENGTH))
+        assert (opened, given) == (OpenEngine(3), ShareMemory(memory.handle, LENGTH))
         assert isinstance(asked, Execute)
 
 

@@ -88,8 +88,8 @@ class FakeEngine:
         for one in self.asked:
             one.cancelled |= one.future is execution
 
-    def forget(self, serial: int) -> None:
-        self.forgotten.append(serial)
+    def forget(self, handle: int) -> None:
+        self.forgotten.append(handle)
 
     # The test's.
 

@@ -9,7 +9,7 @@ from itertools import count
 
 from potash_firmware.apu.config import Config, Limits
 from potash_firmware.mailbox.messages import (
-    FIRST_SERIAL,
+    FIRST_HANDLE,
     Cancel,
     CheckProgram,
     Execute,
@@ -39,26 +39,26 @@ class EngineBoard(Board):
     def boot(self) -> None:
         self.ended_executions: dict[int, Executed] = {}
         self.checked: dict[int, Outcome] = {}
-        self._serials = count(FIRST_SERIAL)
+        self._handles = count(FIRST_HANDLE)
         self._execution_tags = count(1 << 16)
         super().boot()
         self.port.send(OpenEngine(NSID))
 
     def memory(self, contents: bytes = b"", pages: int = 1) -> tuple[SharedMemory, int]:
-        """Shared memory and its serial number."""
+        """Shared memory and its handle."""
         size = max(pages * PAGE, -(-len(contents) // PAGE) * PAGE)
         memory = SharedMemory(size, "memory")
         memory.view[: len(contents)] = contents
-        serial = next(self._serials)
-        self.port.send(ShareMemory(serial, size, memory.fd))
-        return memory, serial
+        handle = next(self._handles)
+        self.port.send(ShareMemory(handle, size, memory.fd))
+        return memory, handle
 
     def program(self, image: bytes) -> int:
-        """The serial number of a program."""
-        serial, descriptor = next(self._serials), seal("program", image)
-        self.port.send(ShareProgram(serial, len(image), descriptor))
+        """The handle of a program."""
+        handle, descriptor = next(self._handles), seal("program", image)
+        self.port.send(ShareProgram(handle, len(image), descriptor))
         os.close(descriptor)
-        return serial
+        return handle
 
     def begin_check(self, program: int) -> int:
         tag = next(self._execution_tags)
@@ -109,8 +109,8 @@ class EngineBoard(Board):
     def cancel(self, tag: int) -> None:
         self.port.send(Cancel(tag))
 
-    def forget(self, serial: int) -> None:
-        self.port.send(Forget(serial))
+    def forget(self, handle: int) -> None:
+        self.port.send(Forget(handle))
 
     def texts(self) -> list[str]:
         """What the engine's log says."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from potash_firmware.apu.channel import CHECKER, ChannelError, FromWorker, Line, Ready
 from potash_firmware.apu.config import Limits
 from potash_firmware.apu.supervisor import Supervisor, Worker
-from potash_firmware.mailbox.messages import FIRST_SERIAL, Execute, Executed, Outcome
+from potash_firmware.mailbox.messages import FIRST_HANDLE, Execute, Executed, Outcome
 from potash_firmware.mailbox.shared import seal
 
 Ended = Callable[[Outcome, str], None]
@@ -41,8 +41,8 @@ class Checks:
         self._checks[worker] = _Check(ended)
         program = seal("potash-program", image)
         try:
-            message = Execute(0, 0, FIRST_SERIAL)
-            shared, seconds = {FIRST_SERIAL: program}, self._limits.compile_seconds
+            message = Execute(0, 0, FIRST_HANDLE)
+            shared, seconds = {FIRST_HANDLE: program}, self._limits.compile_seconds
             self._supervisor.execute(worker, message, shared, [], seconds)
         finally:
             os.close(program)

@@ -19,7 +19,7 @@ from potash_firmware.apu.config import Config
 from potash_firmware.apu.model import Clock, Log, Snapshot
 from potash_firmware.apu.supervisor import Supervisor, Worker
 from potash_firmware.mailbox.messages import (
-    FIRST_SERIAL,
+    FIRST_HANDLE,
     Cancel,
     CheckProgram,
     CloseEngine,
@@ -99,8 +99,8 @@ class Engines:
                 any(engine.cancel(tag) for engine in self._engines.values())
             case ShareMemory() | ShareProgram():
                 self._share(message)
-            case Forget(serial):
-                self._forget(serial)
+            case Forget(handle):
+                self._forget(handle)
             case CheckProgram():
                 self._check(message)
             case OpenEngine(nsid) if nsid not in self._engines:
@@ -124,22 +124,22 @@ class Engines:
             self._closed.remove(engine)
 
     def descriptors(self, execution: _Execution) -> dict[int, int]:
-        """Descriptors of what an execution names, by serial number."""
-        return {serial: self._shared[serial].descriptor for serial in execution.names}
+        """Descriptors of what an execution names, by handle."""
+        return {handle: self._shared[handle].descriptor for handle in execution.names}
 
     def release(self, execution: _Execution) -> None:
         """Release the descriptors of an execution: its worker has them, or it will not run."""
         if execution.message.data_length:
             os.close(execution.message.descriptor)
-        for serial in execution.names:
-            self._shared[serial].users -= 1
-            self._close_unused(serial)
+        for handle in execution.names:
+            self._shared[handle].users -= 1
+            self._close_unused(handle)
 
-    def _close_unused(self, serial: int) -> None:
-        shared = self._shared[serial]
+    def _close_unused(self, handle: int) -> None:
+        shared = self._shared[handle]
         if shared.forgotten and not shared.users:
             os.close(shared.descriptor)
-            del self._shared[serial]
+            del self._shared[handle]
 
     def _share(self, message: ShareMemory | ShareProgram) -> None:
         try:
@@ -147,25 +147,25 @@ class Engines:
             fits = sealed and os.fstat(message.descriptor).st_size >= message.length
         except OSError:
             fits = False
-        if not fits or message.serial in self._shared:
-            log.error("the memory that is shared as %d is refused", message.serial)
+        if not fits or message.handle in self._shared:
+            log.error("the memory with the handle %d is refused", message.handle)
             os.close(message.descriptor)
             return
-        self._shared[message.serial] = _Shared(message.descriptor, message.length)
+        self._shared[message.handle] = _Shared(message.descriptor, message.length)
 
-    def _forget(self, serial: int) -> None:
-        if serial not in self._shared:
+    def _forget(self, handle: int) -> None:
+        if handle not in self._shared:
             return
-        self._shared[serial].forgotten = True
-        self._close_unused(serial)
+        self._shared[handle].forgotten = True
+        self._close_unused(handle)
         # Its memory is freed when no worker has it mapped any more.
         for engine in (*self._engines.values(), *self._closed):
             for worker in engine.workers:
-                if serial in worker.named:
+                if handle in worker.named:
                     self.supervisor.retire(worker)
 
     def _check(self, message: CheckProgram) -> None:
-        shared, engine = self._shared.get(message.serial), self._engines.get(message.nsid)
+        shared, engine = self._shared.get(message.handle), self._engines.get(message.nsid)
 
         def ended(outcome: Outcome, reason: str) -> None:
             if reason and engine is not None:
@@ -182,10 +182,10 @@ class Engines:
         if engine is None:
             reason = f"namespace {message.nsid} has no engine"
         for item in message.ranges:
-            shared = self._shared.get(item.serial)
+            shared = self._shared.get(item.handle)
             if shared is None or item.offset + item.length > shared.length:
                 reason = f"{item} does not exist"
-        if message.program >= FIRST_SERIAL and message.program not in self._shared:
+        if message.program >= FIRST_HANDLE and message.program not in self._shared:
             reason = f"program {message.program} does not exist"
         if engine is None or reason is not None:
             log.error("an execution is refused: %s", reason)
@@ -194,8 +194,8 @@ class Engines:
             self.send(Executed(message.tag, Outcome.REFUSED))
             return
         execution = _Execution(message, message.named)
-        for serial in execution.names:
-            self._shared[serial].users += 1
+        for handle in execution.names:
+            self._shared[handle].users += 1
         engine.begin(execution)
 
 

@@ -35,7 +35,7 @@ from potash_firmware.apu.model import Accelerator, ByteRange, Outcome, count_eve
 from potash_firmware.apu.supervisor import Supervisor, Worker
 from potash_firmware.apu.work_counter import MOST_READS
 from potash_firmware.mailbox.messages import (
-    FIRST_SERIAL,
+    FIRST_HANDLE,
     Executed,
     JobBegan,
     JobCounted,
@@ -154,9 +154,9 @@ class JobRunner:
         self._jobs = jobs
         self._job: _Job | None = None
         self._worker: Worker | None = None
-        self._serials = count(FIRST_SERIAL)
+        self._handles = count(FIRST_HANDLE)
         self._program = 0, b""
-        """The program that the worker has: its serial number and its image."""
+        """The program that the worker has: its handle and its image."""
         self._writing = False
         """The RPU has not answered a write-back, for which it reads the arena."""
 
@@ -306,7 +306,7 @@ class JobRunner:
             COMPUTE.sink("apu.hand_over", {"accelerator": self._key})
         made = {}
         if self._program[1] != job.image:
-            self._program = next(self._serials), job.image
+            self._program = next(self._handles), job.image
             made[self._program[0]] = seal("potash-program", job.image)
         message = replace(job.message, program=self._program[0], unreadable=tuple(job.unreadable))
         data = [seal("potash-data", job.arguments)] if job.arguments else []

@@ -240,11 +240,11 @@ class Supervisor:
     ) -> None:
         """Give a worker an execution, which may take at most `seconds`.
 
-        `shared` has descriptors by serial number, of which the worker gets those that the execution
+        `shared` has descriptors by handle, of which the worker gets those that the execution
         names and its last one did not; `others` are descriptors of this execution alone.
         """
         named = message.named
-        descriptors = [shared[serial] for serial in sorted(named - worker.named)]
+        descriptors = [shared[handle] for handle in sorted(named - worker.named)]
         descriptors += others
         worker.named = named
         worker.used = True

@@ -37,7 +37,7 @@ from potash_firmware.bpf import reserve
 from potash_firmware.bpf.engine import base_of
 from potash_firmware.bpf.machine import Placed
 from potash_firmware.bpf.native import engine as native
-from potash_firmware.mailbox.messages import FIRST_SERIAL, Execute, Executed, MemoryRange, Outcome
+from potash_firmware.mailbox.messages import FIRST_HANDLE, Execute, Executed, MemoryRange, Outcome
 from potash_firmware.mailbox.shared import Counters, Row, SharedMemory, Word, add, unshared_row
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Worker:
         self._config = config
         self._counter: WorkCounter | None = None
         self._descriptors: dict[int, int] = {}
-        """Descriptors of what the last execution named, by serial number."""
+        """Descriptors of what the last execution named, by handle."""
 
     def serve(self) -> None:
         """Run one execution after another, until the other end is closed."""
@@ -140,10 +140,10 @@ class Worker:
 
     def _perform(self, message: Execute, descriptors: Sequence[int]) -> None:
         named, has = message.named, self._descriptors
-        for serial in has.keys() - named:
-            self._release(serial)
-            self._close(serial)
-            del has[serial]
+        for handle in has.keys() - named:
+            self._release(handle)
+            self._close(handle)
+            del has[handle]
         new = sorted(named - has.keys())
         has.update(zip(new, descriptors, strict=False))
         others = descriptors[len(new) :]
@@ -176,12 +176,12 @@ class Worker:
         """Run a program. Raises one of `FAILURES`."""
         raise NotImplementedError
 
-    def _release(self, serial: int) -> None:
+    def _release(self, handle: int) -> None:
         """Unmap memory, or drop a program, which the next execution does not name."""
 
-    def _close(self, serial: int) -> None:
+    def _close(self, handle: int) -> None:
         """Close the descriptor of memory or a program, unless that has happened."""
-        descriptor, self._descriptors[serial] = self._descriptors[serial], CLOSED
+        descriptor, self._descriptors[handle] = self._descriptors[handle], CLOSED
         if descriptor != CLOSED:
             os.close(descriptor)
 
@@ -355,7 +355,7 @@ class JobWorker(_ProgramWorker):
             counters=self._instructions,
         )
 
-    def _release(self, serial: int) -> None:
+    def _release(self, handle: int) -> None:
         self._program = self._prepared = self._prepared_for = None
 
     def _read_input(self, job: ExecuteJob, media: Mapping[int, int]) -> None:
@@ -426,7 +426,7 @@ class EngineWorker(_ProgramWorker):
         self._ready_for = None
         if self._placed is None or self._program != message.program:
             self._drop_program()
-            if message.program >= FIRST_SERIAL:
+            if message.program >= FIRST_HANDLE:
                 image = _contents(self._descriptors[message.program])
                 frame_size = self._config.limits.frame_size
                 program = bpf.load_program(image, frame_size=frame_size)
@@ -434,7 +434,7 @@ class EngineWorker(_ProgramWorker):
         self._program = message.program
         self._space.show(
             [
-                reserve.Extent(self._descriptors[item.serial], item.offset, item.length)
+                reserve.Extent(self._descriptors[item.handle], item.offset, item.length)
                 for item in message.ranges
             ]
         )
@@ -456,10 +456,10 @@ class EngineWorker(_ProgramWorker):
         self._ready_for, self._program, self._placed = None, 0, None
         self._space.begin(0)
 
-    def _release(self, serial: int) -> None:
+    def _release(self, handle: int) -> None:
         self._ready_for = None
         self._space.hide()
-        if serial == self._program:
+        if handle == self._program:
             self._drop_program()
 
     def _clear(self) -> None:

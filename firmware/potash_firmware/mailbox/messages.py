@@ -239,13 +239,13 @@ class Alive:
 
 
 # Programs of compute namespaces. Memory and programs are shared once, by a message with a
-# descriptor and a serial number that is never reused; later messages refer to that number.
+# descriptor and a handle that is never reused; later messages refer to that number.
 
-FIRST_SERIAL = 256
-"""Serial numbers begin here; lower ones in an `Execute` are indexes of device-defined programs."""
+FIRST_HANDLE = 256
+"""Handles begin here; lower numbers in an `Execute` are indexes of device-defined programs."""
 
-next_serial = count(FIRST_SERIAL).__next__
-"""A serial number for memory or for a program, never used before."""
+next_handle = count(FIRST_HANDLE).__next__
+"""A handle for memory or for a program, never used before."""
 
 MAX_MEMORY_RANGES = 64
 """Memory ranges of one `Execute`."""
@@ -281,16 +281,16 @@ VERDICTS = frozenset({Outcome.RETURNED, Outcome.REFUSED, Outcome.LOST})
 
 
 class MemoryRange(NamedTuple):
-    """`length` bytes from byte `offset` of the shared memory `serial`, both multiples of a page."""
+    """`length` bytes from byte `offset` of the shared memory `handle`, both multiples of a page."""
 
-    serial: U64
+    handle: U64
     offset: U64
     length: _AtLeastOne
 
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    serial: Annotated[U64, Range(FIRST_SERIAL, (1 << 64) - 1), At(8)]
+    handle: Annotated[U64, Range(FIRST_HANDLE, (1 << 64) - 1), At(8)]
     length: _AtLeastOne
     descriptor: _Descriptor = field(default=NO_DESCRIPTOR, compare=False)
     """The receiver owns it; the sender keeps its own."""
@@ -298,20 +298,20 @@ class _Share:
 
 @message(32)
 class ShareMemory(_Share):
-    """RPU to APU, with a descriptor: memory of `length` bytes is `serial`."""
+    """RPU to APU, with a descriptor: `handle` is memory of `length` bytes."""
 
 
 @message(33)
 class ShareProgram(_Share):
     """RPU to APU, with a descriptor: a program of `length` bytes, which never changes, is
-    `serial`."""
+    `handle`."""
 
 
 @message(34)
 class Forget:
     """RPU to APU: no further message names this memory or program."""
 
-    serial: Annotated[U64, At(8)]
+    handle: Annotated[U64, At(8)]
 
 
 @message(35)
@@ -321,7 +321,7 @@ class CheckProgram:
 
     tag: _Tag
     nsid: U32
-    serial: Annotated[U64, At(16)]
+    handle: Annotated[U64, At(16)]
 
 
 @message(36)
@@ -371,9 +371,9 @@ class Execute:
 
     @property
     def named(self) -> frozenset[int]:
-        """The serial numbers of the memory and of the program that it needs."""
-        program = () if self.program < FIRST_SERIAL else (self.program,)
-        return frozenset((*(item.serial for item in self.ranges), *program))
+        """The handles of the memory and of the program that it needs."""
+        program = () if self.program < FIRST_HANDLE else (self.program,)
+        return frozenset((*(item.handle for item in self.ranges), *program))
 
 
 @message(EXECUTED)

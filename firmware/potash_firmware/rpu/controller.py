@@ -220,7 +220,7 @@ class Controller:
         """Give memory namespaces other memory; that of before is freed where it may take time."""
         for namespace in self._memory_namespaces():
             if (namespace.bar or not bar_alone) and (before := namespace.renew()):
-                self.compute.forget(before.serial)
+                self.compute.forget(before.handle)
                 self.board.executor.submit(partial(len, before.bytes))
 
     def _memory_namespaces(self) -> list[MemoryNamespace]:
@@ -267,7 +267,7 @@ class Controller:
         namespace = self.namespaces.attached.get(nsid)
         if not isinstance(namespace, MemoryNamespace) or not self.reachability.associated:
             return None
-        return Shared(namespace.memory.serial, namespace.memory.fd, namespace.size)
+        return Shared(namespace.memory.handle, namespace.memory.fd, namespace.size)
 
     def internal_fault(self, reason: str) -> None:
         """The firmware has failed: capture its state for whoever looks for the mistake."""

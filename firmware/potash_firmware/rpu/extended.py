@@ -79,18 +79,20 @@ class Extended:
     @property
     def names(self) -> CommandNames:
         """The names of commands."""
-        found = {(True, 0, opcode): one.name for opcode, one in self.registered.admin.items()}
-        found |= {(False, csi, opcode): o.name for (csi, opcode), o in self.registered.io.items()}
+        found = {
+            (True, 0, opcode): command.name for opcode, command in self.registered.admin.items()
+        }
+        found |= {(False, *key): command.name for key, command in self.registered.io.items()}
         return {key: name.lower().replace(" ", "_") for key, name in found.items()}
 
     def admin(self, table: Table) -> Table:
         """The Admin commands of a drive, and those of its extensions."""
-        pages = PAGES | {lid: self._page(one) for lid, one in self.registered.pages.items()}
+        pages = PAGES | {lid: self._page(page) for lid, page in self.registered.pages.items()}
         pages[0] = replace(PAGES[0], make=partial(log_pages.supported, pages))
         read = partial(log_pages.get_log_page, pages=pages)
         return {
             **table,
-            **{opcode: self._row(one) for opcode, one in self.registered.admin.items()},
+            **{opcode: self._row(command) for opcode, command in self.registered.admin.items()},
             AdminOpcode.GET_LOG_PAGE: replace(table[AdminOpcode.GET_LOG_PAGE], handler=read),
         }
 
@@ -223,7 +225,7 @@ class Extended:
         if (sink := controller.board.trace.sink) is not None:
             sink("rpu.extensions", {"names": [[*key, name] for key, name in self.names.items()]})
         controller.features.rows = dict(controller.features.rows) | {
-            fid: self._feature(one) for fid, one in self.registered.features.items()
+            fid: self._feature(feature) for fid, feature in self.registered.features.items()
         }
 
     def commands(self, controller: Controller, *args: Any, **kwargs: Any) -> Commands:
@@ -325,7 +327,7 @@ class _Whole(Word):
 
 def _key(table: Mapping[int, object], number: int) -> int:
     """The key of a table that equals the number, and has a name."""
-    return next(one for one in table if one == number)
+    return next(key for key in table if key == number)
 
 
 def _conflict(registered: Registered, what: str, builtin: object) -> ExtensionError:

@@ -182,14 +182,16 @@ class Faults:
     def arrange(self) -> None:
         """Put every fault where it is asked for; also to be called when namespaces have come."""
         with self._lock:
-            armed = [kept for kept in self._kept.values() if not kept.fault.spent]
-            commands = [one for one in armed if one.fault.kind in COMMAND_KINDS]
-            deaths = [one for one in armed if one.fault.kind is FaultKind.APU_DEATH]
-            self.admin = tuple(one for one in commands if one.fault.admin)
-            self.io = (*(one for one in commands if not one.fault.admin), *deaths)
-            self.interrupts = tuple(one for one in armed if one.fault.kind is FaultKind.INTERRUPT)
-            self._impair([one for one in armed if one.fault.kind in MEDIA_KINDS])
-            self._lasting([one.fault for one in armed if one.fault.kind in LASTING])
+            every = [armed for armed in self._kept.values() if not armed.fault.spent]
+            commands = [armed for armed in every if armed.fault.kind in COMMAND_KINDS]
+            deaths = [armed for armed in every if armed.fault.kind is FaultKind.APU_DEATH]
+            self.admin = tuple(armed for armed in commands if armed.fault.admin)
+            self.io = (*(armed for armed in commands if not armed.fault.admin), *deaths)
+            self.interrupts = tuple(
+                armed for armed in every if armed.fault.kind is FaultKind.INTERRUPT
+            )
+            self._impair([armed for armed in every if armed.fault.kind in MEDIA_KINDS])
+            self._lasting([armed.fault for armed in every if armed.fault.kind in LASTING])
 
     def release(self) -> None:
         """The device ends: nobody is to wait any longer."""
@@ -253,7 +255,11 @@ class Faults:
     def triggered(self, command: Command) -> list[Fault]:
         """The faults that a command triggers; each counts."""
         candidates = self.io if command.queue.qid else self.admin
-        return [one.fault for one in candidates if _concerns(one, command) and self.triggers(one)]
+        return [
+            armed.fault
+            for armed in candidates
+            if _concerns(armed, command) and self.triggers(armed)
+        ]
 
     def delay(self, triggered: Iterable[Fault]) -> int | None:
         """The time at which the delays of faults that a command has triggered are over; None

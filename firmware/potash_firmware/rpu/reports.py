@@ -69,9 +69,9 @@ class Reports:
         ):
             warning |= CriticalWarning.TEMPERATURE
         media = [namespace.media for namespace in self._namespaces.blocks.values()]
-        if any(one.lost is not None for one in media):
+        if any(each.lost is not None for each in media):
             warning |= CriticalWarning.RELIABILITY_DEGRADED
-        if media and not any(one.writable or one.protected for one in media):
+        if media and not any(each.writable or each.protected for each in media):
             warning |= CriticalWarning.READ_ONLY
         if self._timing is not None:
             wear = self._timing.drive.wear

@@ -89,5 +89,5 @@ class Statistics:
     def ended(self, csi: int, opcode: int, nanoseconds: int) -> None:
         """An I/O command has ended so long after its fetch."""
         read, write = _READ_AND_WRITE.get(csi, (None, None))
-        one = self.reads if opcode == read else self.writes if opcode == write else self.others
-        one.add(nanoseconds)
+        kind = self.reads if opcode == read else self.writes if opcode == write else self.others
+        kind.add(nanoseconds)

@@ -76,7 +76,7 @@ class Engines:
         tag = self.new_tag()
         self._checks[tag] = future
         self._share(program, ShareProgram)
-        self.send(CheckProgram(tag, nsid, program.serial))
+        self.send(CheckProgram(tag, nsid, program.handle))
         return future
 
     def execute(
@@ -101,10 +101,10 @@ class Engines:
         self._executions[tag] = future
         if isinstance(program, Shared):
             self._share(program, ShareProgram)
-            program = program.serial
+            program = program.handle
         for area in ranges:
             self._share(area.memory, ShareMemory)
-        named = tuple(MemoryRange(area.memory.serial, area.offset, area.length) for area in ranges)
+        named = tuple(MemoryRange(area.memory.handle, area.offset, area.length) for area in ranges)
         try:
             self.send(Execute(tag, nsid, program, parameters, named, len(data), descriptor, row))
         finally:
@@ -117,10 +117,10 @@ class Engines:
             if future is execution:
                 self._notify(Cancel(tag))
 
-    def forget(self, serial: int) -> None:
-        if serial in self._shared:
-            self._shared.discard(serial)
-            self._notify(Forget(serial))
+    def forget(self, handle: int) -> None:
+        if handle in self._shared:
+            self._shared.discard(handle)
+            self._notify(Forget(handle))
 
     # The APU comes, answers and goes.
 
@@ -155,9 +155,9 @@ class Engines:
             log.error("the APU has ended %#x, which nobody asked", message.tag)
 
     def _share(self, what: Shared, message: type[ShareMemory | ShareProgram]) -> None:
-        if what.serial not in self._shared:
-            self._shared.add(what.serial)
-            self.send(message(what.serial, what.length, what.fd))
+        if what.handle not in self._shared:
+            self._shared.add(what.handle)
+            self.send(message(what.handle, what.length, what.fd))
 
     def _notify(self, message: ToApu) -> None:
         if self._connected:

@@ -290,10 +290,9 @@ def _traffic(controller: Controller, command: Command, fields: GetLogPage) -> by
 
 
 def _feature_effect(row: Feature) -> int:
-    one = row.namespace_specific
-    return logs.FeatureEffects.FSUPP | (
-        logs.FeatureEffects.NAMESPACE_SCOPE if one else logs.FeatureEffects.CONTROLLER_SCOPE
-    )
+    effects = logs.FeatureEffects
+    scope = effects.NAMESPACE_SCOPE if row.namespace_specific else effects.CONTROLLER_SCOPE
+    return effects.FSUPP | scope
 
 
 def _compute_page(make: Make) -> Page:

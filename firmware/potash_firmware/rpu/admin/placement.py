@@ -82,8 +82,8 @@ def configurations(controller: Controller, command: Command, fields: GetLogPage)
 def usage(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     placement = _placement(controller, fields)
     uses = [HandleUse.UNUSED] * placement.handles
-    for nsid, one in controller.namespaces.blocks.items():
-        chosen = one.shape.chosen
+    for nsid, namespace in controller.namespaces.blocks.items():
+        chosen = namespace.shape.chosen
         for handle in controller.namespaces.handles(nsid):
             uses[handle] = HandleUse.CONTROLLER_SPECIFIED if chosen else HandleUse.HOST_SPECIFIED
     return encode_usage(uses)

@@ -20,7 +20,7 @@ from potash_firmware.mailbox.messages import Outcome
 class Shared(NamedTuple):
     """A memfd that an engine maps: a program, sealed against writing, or a namespace's memory."""
 
-    serial: int
+    handle: int
     fd: int
     """The RPU's; whoever sends it sends a duplicate."""
     length: int
@@ -80,5 +80,5 @@ class ProgramEngine(Protocol):
     def cancel(self, execution: Future[Execution]) -> None:
         """Stop it as soon as can be; its future comes back when it no longer touches any memory."""
 
-    def forget(self, serial: int) -> None:
+    def forget(self, handle: int) -> None:
         """Nothing names this program or memory any more; its descriptor is about to be closed."""

@@ -16,7 +16,7 @@ from typing import Annotated
 
 from nvme_spec import computational
 from nvme_spec.status import NvmeError, Status
-from potash_firmware.mailbox.messages import Outcome, next_serial
+from potash_firmware.mailbox.messages import Outcome, next_handle
 from potash_firmware.rpu.compute.engine import ProgramEngine, Shared
 from potash_firmware.rpu.scheduler import Scheduler, Steps, Wait
 from potash_firmware.rpu.settings import ComputeSettings
@@ -331,7 +331,7 @@ class Programs:
 
     def _drop(self, program: Program) -> None:
         if isinstance(program.image, Shared):
-            self.engine.forget(program.image.serial)
+            self.engine.forget(program.image.handle)
             os.close(program.image.fd)
 
 
@@ -356,7 +356,7 @@ def _new_program(fields: computational.LoadProgram) -> Program:
         os.close(fd)
         raise
     return Program(
-        Shared(next_serial(), fd, fields.psize),
+        Shared(next_handle(), fd, fields.psize),
         fields.ptype,
         fields.pit,
         _pid(fields),

@@ -97,9 +97,9 @@ class RangeSets:
     def resolve(self, ranges: Iterable[MemoryRange]) -> tuple[SharedRange, ...]:
         """The memory that ranges are of, as things are now. Raises NvmeError."""
         found = tuple(self._resolve(area) for area in ranges)
-        ordered = sorted((area.memory.serial, area.offset, area.length) for area in found)
-        for (serial, offset, length), (after, start, _) in pairwise(ordered):
-            if serial == after and start < offset + length:
+        ordered = sorted((area.memory.handle, area.offset, area.length) for area in found)
+        for (handle, offset, length), (after, start, _) in pairwise(ordered):
+            if handle == after and start < offset + length:
                 raise NvmeError(
                     Status.OVERLAPPING_MEMORY_RANGES, detail="two ranges of one set overlap"
                 )

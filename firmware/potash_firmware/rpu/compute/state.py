@@ -88,7 +88,7 @@ class Compute(Part):
         return set().union(*stopped)
 
     def forget(self, memory: int) -> None:
-        """The memory of that serial number is about to go."""
+        """The memory with that handle is about to go."""
         self.engine.forget(memory)
 
     def remove(self, nsid: int) -> None:

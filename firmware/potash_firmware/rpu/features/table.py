@@ -147,9 +147,9 @@ def _check_ranges(value: Value, nsid: int, limits: Limits) -> None:
                 lba=max(lba_range.slba, limits.blocks(nsid)),
             )
     ranges.sort(key=lambda lba_range: lba_range.slba)
-    for before, one in pairwise(ranges):
-        if before.slba + before.nlb > one.slba:
-            raise NvmeError(Status.OVERLAPPING_RANGE, detail=f"two ranges have block {one.slba}")
+    for before, after in pairwise(ranges):
+        if before.slba + before.nlb > after.slba:
+            raise NvmeError(Status.OVERLAPPING_RANGE, detail=f"two ranges have block {after.slba}")
 
 
 def _check_threshold(value: Value, nsid: int, limits: Limits) -> None:
@@ -228,8 +228,8 @@ def _check_write_protection(value: Value, nsid: int, limits: Limits) -> None:
 
 
 def _check_combination(value: Value, nsid: int, limits: Limits) -> None:
-    index, known = features.IoCommandSetProfile(value.dword).iocsci, limits.combinations()
-    if index >= len(known) or not limits.in_use() <= known[index]:
+    index, combinations = features.IoCommandSetProfile(value.dword).iocsci, limits.combinations()
+    if index >= len(combinations) or not limits.in_use() <= combinations[index]:
         raise NvmeError(
             Status.IO_COMMAND_SET_COMBINATION_REJECTED,
             detail=f"no combination of command sets {index} has those of the attached namespaces",

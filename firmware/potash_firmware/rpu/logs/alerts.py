@@ -217,7 +217,7 @@ class Alerts(Part):
 
         To be called when something has changed on either side, the device's or the host's.
         """
-        warning = self.warning() & self._wanted_warnings
+        warning = self.warning() & self._enabled_warnings
         new, self._warned = warning & ~self._warned, warning
         for bit in new:
             self.events.add(
@@ -229,16 +229,16 @@ class Alerts(Part):
             )
 
     def configured(self) -> None:
-        """The host has changed the configuration: what it wants to hear no more is dropped."""
+        """The host has changed the configuration: events that it has disabled are dropped."""
         configuration = self._configuration
-        wanted: dict[int, set[int]] = {
+        enabled: dict[int, set[int]] = {
             logs.AsyncEventType.NOTICE: {
                 what for what, notice in NOTICES.items() if configuration & notice.configured_by
             },
-            logs.AsyncEventType.SMART: {_health_event(bit) for bit in self._wanted_warnings},
+            logs.AsyncEventType.SMART: {_health_event(bit) for bit in self._enabled_warnings},
         }
         self.events.drop(
-            lambda event: event.type in wanted and event.info not in wanted[event.type]
+            lambda event: event.type in enabled and event.info not in enabled[event.type]
         )
         self.health()
 
@@ -247,7 +247,7 @@ class Alerts(Part):
         return self.features.get(FeatureId.ASYNCHRONOUS_EVENT_CONFIGURATION)
 
     @property
-    def _wanted_warnings(self) -> logs.CriticalWarning:
+    def _enabled_warnings(self) -> logs.CriticalWarning:
         return logs.CriticalWarning(AsyncEventConfiguration(self._configuration).smart)
 
 

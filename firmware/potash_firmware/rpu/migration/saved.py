@@ -40,6 +40,15 @@ from potash_firmware.rpu.namespaces.memory import ComputeNamespace, MemoryNamesp
 from potash_wire.records import U8, U16, U32, U64, Range, Record, Stored
 from pyvfio_user.protocol import Buffer
 
+VERSION = 1
+"""Version of the format and of the sections' meaning; a state of another version is refused."""
+
+_MAGIC = b"PTSHMIGR"
+_HEADER = Record(tuple[Annotated[bytes, Stored("8s")], U32, U32, U64])
+_SECTION = Record(tuple[U16, U64])
+_PIECE = Record(tuple[U64, U64])
+_LONGEST_PIECE = 1 << 20
+
 STATE_LIMIT = 64 << 20
 """Bytes of a state that are no contents of memories."""
 
@@ -49,7 +58,6 @@ EXTENSIONS = "extensions"
 """The section of the states of extensions, of a drive that has some."""
 _APU = "apu-"
 """Begins the names of what accelerators hold."""
-
 
 Slot = Annotated[int, fits(FirmwareSlotLog.active_slot)]
 
@@ -231,8 +239,8 @@ class Loadable:
         controller.reports.events.load(drive.events, drive.silent)
         changed_zones = dict(drive.changed_zones)
         for zoned in controller.namespaces.zoned:
-            known = range(len(zoned.zones.every))
-            zoned.zones.changed = {*changed_zones.get(zoned.nsid, ())} & {*known}
+            numbers = range(len(zoned.zones.every))
+            zoned.zones.changed = {*changed_zones.get(zoned.nsid, ())} & {*numbers}
 
     def load_lasting(self, controller: Controller) -> None:
         """Have what outlives a reset."""
@@ -313,16 +321,6 @@ def _memories(controller: Controller) -> dict[str, Media]:
         },
     }
     return {name: media for name, media in memories.items() if isinstance(media, MemoryMedia)}
-
-
-VERSION = 1
-"""Version of the format and of the sections' meaning; a state of another version is refused."""
-
-_MAGIC = b"PTSHMIGR"
-_HEADER = Record(tuple[Annotated[bytes, Stored("8s")], U32, U32, U64])
-_SECTION = Record(tuple[U16, U64])
-_PIECE = Record(tuple[U64, U64])
-_LONGEST_PIECE = 1 << 20
 
 
 def join(sections: Mapping[str, Sequence[Buffer]]) -> bytes:

@@ -16,7 +16,7 @@ from potash_device.controller.dma import gather_into, scatter
 from potash_device.media.shapes import NamespaceShape
 from potash_device.media.store import Media, SharedMemory
 from potash_device.pcie.bar_memory import BarMemory
-from potash_firmware.mailbox.messages import next_serial
+from potash_firmware.mailbox.messages import next_handle
 from potash_firmware.rpu.media_work import BlocksInFlight
 from potash_firmware.rpu.namespaces.namespace import FastAccess
 
@@ -27,7 +27,7 @@ class Memory:
     def __init__(self, size: int, shared: SharedMemory | None = None) -> None:
         self.shared = shared or SharedMemory(size)
         self.media, self.bytes, self.fd = self.shared.media, self.shared.bytes, self.shared.fd
-        self.serial = next_serial()
+        self.handle = next_handle()
         """Names it to the APU, which may have had another one of the same namespace."""
 
 

@@ -76,7 +76,7 @@ class Management:
         if shape.size > free:
             raise NvmeError(
                 Status.NAMESPACE_INSUFFICIENT_CAPACITY,
-                detail=f"{shape.size} bytes are wanted, {free} are free",
+                detail=f"{shape.size} bytes are asked for, {free} are free",
             )
         nsid = next((n for n in range(1, most + 1) if n not in self.namespaces.every), None)
         if nsid is None:
@@ -123,12 +123,11 @@ class Management:
             return {}
         count = int.from_bytes(given[MANAGEMENT_HANDLES_AT:][:2], "little")
         end = MANAGEMENT_HANDLE_LIST_AT + 2 * min(count, MAX_HANDLES)
-        listed = tuple(
-            one for (one,) in struct.iter_unpack("<H", given[MANAGEMENT_HANDLE_LIST_AT:end])
-        )
+        handles = struct.iter_unpack("<H", given[MANAGEMENT_HANDLE_LIST_AT:end])
+        listed = tuple(handle for (handle,) in handles)
         every = self.namespaces.blocks
         used = {handle for nsid in every for handle in self.namespaces.handles(nsid)}
-        chosen = {one.shape.handles[0] for one in every.values() if one.shape.chosen}
+        chosen = {ns.shape.handles[0] for ns in every.values() if ns.shape.chosen}
         there = set(range(self.namespaces.handle_count))
         if not count:
             if not there - used:
@@ -164,15 +163,15 @@ class Management:
             if isinstance(namespace, Namespace):
                 del self.board.media[namespace.nsid]
             elif isinstance(namespace, MemoryNamespace):
-                self.compute.forget(namespace.memory.serial)
+                self.compute.forget(namespace.memory.handle)
                 if namespace.bar:
                     namespace.clear()
             else:
                 self.compute.remove(namespace.nsid)
         with suppress(MediaError):  # what is stored of no namespace harms none
             yield from self._forget(nsids)
-        for one in attached:
-            self.reports.namespace_changed(one)
+        for attached_nsid in attached:
+            self.reports.namespace_changed(attached_nsid)
         self.reports.persistent_events.add(
             NamespaceChanged(cdw10=NamespaceManagementOperation.DELETE, nsid=nsid)
         )

@@ -256,13 +256,13 @@ class Sanitizing(Part):
         yield from self.operations.quiet(namespaces)
         yield self.erase_accelerators()
         media = [namespace.media for namespace in namespaces]
-        fields, size = self._fields, sum(one.size for one in media)
+        fields, size = self._fields, sum(each.size for each in media)
         passes = fields.passes if fields.sanact == SanitizeAction.OVERWRITE else 1
         self._done, self._total = self._passes * size, max(passes * size, 1)
         try:
-            for one in media:
-                if one.beside is not None:
-                    yield partial(one.beside.punch, 0, one.size)
+            for each in media:
+                if each.beside is not None:
+                    yield partial(each.beside.punch, 0, each.size)
             for number in range(self._passes, passes):
                 for call, length in _in_pieces(media, *self._pass(number)):
                     yield call
@@ -345,10 +345,10 @@ def _in_pieces(
     media: list[Media], most: int, do: Callable[[Media, int, int], None]
 ) -> Iterator[tuple[Callable[[], None], int]]:
     """Calls that go over all media, each with the bytes that it is about."""
-    for one in media:
-        for at in range(0, one.size, most):
-            length = min(most, one.size - at)
-            yield partial(do, one, at, length), length
+    for each in media:
+        for at in range(0, each.size, most):
+            length = min(most, each.size - at)
+            yield partial(do, each, at, length), length
 
 
 def _write(pattern: int, media: Media, at: int, length: int) -> None:
@@ -358,5 +358,5 @@ def _write(pattern: int, media: Media, at: int, length: int) -> None:
 
 
 def _flush(media: list[Media]) -> None:
-    for one in media:
-        one.flush()
+    for each in media:
+        each.flush()

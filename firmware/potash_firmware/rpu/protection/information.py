@@ -7,6 +7,7 @@ The last two share 32, 80 or 48 bits, with a guard of 16, 32 or 64 bits.
 Source: NVM Command Set Specification 1.0, section 5.2.
 """
 
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -81,9 +82,9 @@ def check(
     if asked & CHECK_REFERENCE_TAG and kept.protection != 3:
         mask = _mask(protection, reference_mask)
         expect(Status.REFERENCE_TAG_CHECK_ERROR, (different & mask).any(axis=1))
-    bad = [(int(one.argmax()), status) for status, one in wrong if one.any()]
+    bad = [(int(blocks.argmax()), status) for status, blocks in wrong if blocks.any()]
     if bad:
-        at, status = min(bad, key=lambda one: one[0])
+        at, status = min(bad, key=itemgetter(0))
         name = status.name.removesuffix("_CHECK_ERROR").replace("_", " ").lower()
         raise NvmeError(status, f"the {name} of block {slba + at} is wrong", lba=slba + at)
 

@@ -94,7 +94,7 @@ class Plain:
         mine, other = self.pieces[0], stored.pieces[0]
         if mine == other:
             return None
-        return self.blocks.offset + next(at for at, one in enumerate(other) if one != mine[at])
+        return self.blocks.offset + next(at for at, byte in enumerate(other) if byte != mine[at])
 
 
 class Pairs:
