@@ -21,7 +21,8 @@ from potash_device.saved import limited
 from potash_firmware.mailbox import SharedBuffers
 from potash_firmware.rpu.accelerators.apu_link import AcceleratorCommands, ApuLink
 from potash_firmware.rpu.accelerators.write_back import WriteBacks
-from potash_firmware.rpu.compute.engine import ProgramEngine, Shared
+from potash_firmware.rpu.compute.engine import ProgramEngine
+from potash_firmware.rpu.compute.memories import Memories
 from potash_firmware.rpu.compute.state import Compute
 from potash_firmware.rpu.deadlines import Deadlines, GuestClock
 from potash_firmware.rpu.extension_state import States
@@ -29,7 +30,6 @@ from potash_firmware.rpu.faults import Faults
 from potash_firmware.rpu.logs.telemetry import Telemetry
 from potash_firmware.rpu.media_work import MediaFailures, MediaWork
 from potash_firmware.rpu.namespaces.inventory import Namespaces
-from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from potash_firmware.rpu.namespaces.reachability import Reachability
 from potash_firmware.rpu.namespaces.uncorrectable_record import UncorrectableRecord
 from potash_firmware.rpu.operations.firmware_slots import FirmwareSlots
@@ -45,7 +45,6 @@ from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.persistence import Persistence
 from potash_firmware.rpu.placement import Placement
 from potash_firmware.rpu.reports import Reports
-from potash_firmware.rpu.scheduler import Signal
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.statistics import Statistics
 from potash_firmware.rpu.telemetry_areas import collect
@@ -109,8 +108,15 @@ class Controller:
         """The reclaim unit handles of a drive with flexible data placement."""
         scheduler, job_time = self.scheduler, self.job_time
         self.compute = Compute(
-            settings.compute, self.engine, self.transfer, scheduler, self._memory, job_time
+            settings.compute,
+            self.engine,
+            self.transfer,
+            scheduler,
+            namespaces,
+            self.reachability,
+            job_time,
         )
+        self.memories = Memories(namespaces, self.compute, self.media_work, board.executor)
         self.accelerators = AcceleratorCommands(apu, self.transfer, board.trace)
         self.operations = operations = Operations(self.media_work, self.scheduler)
         self.firmware = FirmwareSlots(board.flash, settings.identity.firmware_revision)
@@ -118,7 +124,9 @@ class Controller:
             board, namespaces, operations, reports, self.deadlines.clock
         )
         common = (board, namespaces, uncorrectable, operations, tests, reports)
-        self.sanitizing = sanitizing = Sanitizing(*common, self.firmware, self._erase_copies)
+        self.sanitizing = sanitizing = Sanitizing(
+            *common, self.firmware, self.memories, self.timing, apu.erase
+        )
         self.formatting = Formatting(*common, sanitizing, self.failures, apu.erase)
         self.management = Management(*common, sanitizing, self.faults, self.compute)
         self.keep_alive = KeepAlive(self.timers)
@@ -156,6 +164,7 @@ class Controller:
             tests,
             sanitizing,
             uncorrectable,
+            self.memories,
         )
         self.parts: tuple[Part, ...] = tuple(part for part in parts if part is not None)
         """All parts, in the order in which a reset and a power cycle reach them."""
@@ -166,10 +175,6 @@ class Controller:
         self._unreported = True
         """There was a reset, or power has come, since the controller was last ready."""
         self._activated = False
-        self._memory_is_new = True
-        """No host has been served since memory namespaces have begun with zeroes."""
-        self._memory_may_change = False
-        """Work that was begun before a reset may still write to memory that a host has mapped."""
 
     # Power and resets.
 
@@ -208,24 +213,9 @@ class Controller:
         for part in self.parts:
             part.reset(next_host=next_host)
         if next_host:
-            # A host may reset as often as it likes; what is in a BAR it changes without a command.
-            self._renew_memory(bar_alone=self._memory_is_new)
-            self._memory_is_new = True
-            self._memory_may_change = bool(self.compute.executions or self.media_work.unfinished)
             self.board.trace.recent.clear()
         self._unreported = True
         self._activated |= self.firmware.active != active
-
-    def _renew_memory(self, *, bar_alone: bool = False) -> None:
-        """Give memory namespaces other memory; that of before is freed where it may take time."""
-        for namespace in self._memory_namespaces():
-            if (namespace.bar or not bar_alone) and (before := namespace.renew()):
-                self.compute.forget(before.handle)
-                self.board.executor.submit(partial(len, before.bytes))
-
-    def _memory_namespaces(self) -> list[MemoryNamespace]:
-        every = self.namespaces.every.values()
-        return [namespace for namespace in every if isinstance(namespace, MemoryNamespace)]
 
     def _lasting_faults(self, faults: list[Fault]) -> None:
         """These are the faults that last: whether namespaces reach each other, and what the drive
@@ -237,21 +227,9 @@ class Controller:
             namespace.recommend(fault for fault in faults if fault.nsid in (0, namespace.nsid))
         self.reports.zones_changed()
 
-    def _erase_copies(self) -> Signal:
-        """Have user data be in no memory of the device; sent when it is in none."""
-        if self.timing is not None:
-            self.timing.erase(self.namespaces.blocks)
-        self._renew_memory()
-        return self.apu.erase()
-
     def select_command_sets(self) -> None:
         """The host has enabled command sets: by CC, or by its profile."""
-        self._memory_is_new = False
-        if self._memory_may_change:  # no more: nothing of before is still at work
-            self._memory_may_change = False
-            for namespace in self._memory_namespaces():
-                if namespace.bar:
-                    namespace.clear()
+        self.memories.begin_session()
         configuration = ControllerConfiguration(self.board.registers.read(Register.CC))
         self.namespaces.select(
             by_identifier=configuration.css == CommandSetSelected.ALL_SUPPORTED,
@@ -261,13 +239,6 @@ class Controller:
         )
 
     # Reports.
-
-    def _memory(self, nsid: int) -> Shared | None:
-        """The memory namespaces that programs of compute namespaces can reach."""
-        namespace = self.namespaces.attached.get(nsid)
-        if not isinstance(namespace, MemoryNamespace) or not self.reachability.associated:
-            return None
-        return Shared(namespace.memory.handle, namespace.memory.fd, namespace.size)
 
     def internal_fault(self, reason: str) -> None:
         """The firmware has failed: capture its state for whoever looks for the mistake."""

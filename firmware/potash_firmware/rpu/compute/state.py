@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nvme_spec.status import NvmeError
-from potash_firmware.rpu.compute.engine import Execution, ProgramEngine
+from potash_firmware.rpu.compute.engine import Execution, ProgramEngine, Shared
 from potash_firmware.rpu.compute.programs import Programs
-from potash_firmware.rpu.compute.ranges import Memory, RangeSets
+from potash_firmware.rpu.compute.ranges import RangeSets
 from potash_firmware.rpu.compute.runs import Runs
+from potash_firmware.rpu.namespaces.inventory import Namespaces
+from potash_firmware.rpu.namespaces.memory import MemoryNamespace
+from potash_firmware.rpu.namespaces.reachability import Reachability
 from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.scheduler import Scheduler
 from potash_firmware.rpu.settings import ComputeSettings
@@ -45,7 +48,8 @@ class Compute(Part):
     engine: ProgramEngine
     transfer: Transfer
     scheduler: Scheduler
-    memory: Memory
+    namespaces: Namespaces
+    reachability: Reachability
     job_time: JobTime | None = None
     _states: dict[int, ComputeState] = field(default_factory=dict)
 
@@ -58,9 +62,16 @@ class Compute(Part):
             programs = Programs(
                 nsid, self.settings, self.engine, self.scheduler, runs.uses, self._has_room
             )
-            sets = RangeSets(self.settings, self.memory, runs.uses)
+            sets = RangeSets(self.settings, self._memory, runs.uses)
             state = self._states[nsid] = ComputeState(programs, sets, runs)
         return state
+
+    def _memory(self, nsid: int) -> Shared | None:
+        """The memory of an attached memory namespace that programs can reach."""
+        namespace = self.namespaces.attached.get(nsid)
+        if not isinstance(namespace, MemoryNamespace) or not self.reachability.associated:
+            return None
+        return Shared(namespace.memory.handle, namespace.memory.fd, namespace.size)
 
     def _has_room(self) -> bool:
         return sum(state.programs.loaded for state in self._states.values()) < LOADED_LIMIT

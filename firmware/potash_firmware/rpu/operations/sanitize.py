@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import csd_spec.opcodes
 from nvme_spec import logs
@@ -25,6 +25,7 @@ from potash_device.media.errors import MediaError
 from potash_device.media.store import Media
 from potash_device.saved import Section, fits
 from potash_firmware.rpu.command import Command, Steps
+from potash_firmware.rpu.compute.memories import Memories
 from potash_firmware.rpu.namespaces.inventory import Namespaces
 from potash_firmware.rpu.namespaces.memory import ComputeNamespace
 from potash_firmware.rpu.namespaces.uncorrectable import UncorrectableBlocks
@@ -36,6 +37,9 @@ from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.reports import Reports
 from potash_firmware.rpu.scheduler import Signal
 from potash_wire.records import U32, Range
+
+if TYPE_CHECKING:  # it takes NumPy
+    from potash_firmware.rpu.timing.modelled import ModelledTime
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +110,8 @@ class Sanitizing(Part):
     self_tests: SelfTests
     reports: Reports
     firmware: FirmwareSlots
+    memories: Memories
+    timing: "ModelledTime | None"
     erase_accelerators: Callable[[], Signal]
     state: logs.SanitizeState = logs.SanitizeState.NEVER_SANITIZED
     failure_mode: bool = False
@@ -254,6 +260,9 @@ class Sanitizing(Part):
     def _work(self) -> Steps:
         namespaces = list(self.namespaces.blocks.values())
         yield from self.operations.quiet(namespaces)
+        if self.timing is not None:
+            self.timing.erase(self.namespaces.blocks)
+        self.memories.renew()
         yield self.erase_accelerators()
         media = [namespace.media for namespace in namespaces]
         fields, size = self._fields, sum(each.size for each in media)
