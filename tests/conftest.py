@@ -7,6 +7,7 @@ SIGINT ignored, as nohup does with SIGHUP, and every process that a test starts 
 """
 
 import gc
+import math
 import signal
 from collections.abc import Generator
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from potash.cli import progress
 from support.shared_guests import SHARED_GUESTS
 
 # How long examples take to draw, and how many are thrown away, is chance, and no reason to fail.
@@ -30,6 +32,9 @@ settings.load_profile("potash")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+
+# What commands write to standard error does not depend on how busy the machine is.
+progress.PATIENCE = math.inf
 
 LONG = ("vm", "host")
 """Folders whose files take long; the others follow."""

@@ -3,7 +3,6 @@ and terminals matter."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pty
@@ -18,7 +17,6 @@ from typing import Any
 import pytest
 
 from potash.cli.app import run_app
-from potash.cli.progress import Line
 from support.apu import program
 from support.bpf import call, exit_, insn, mov
 from support.bpf_compiler import NO_COMPILER, compiler
@@ -231,28 +229,7 @@ def test_wrong_uses_of_run(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_line_shows_how_far_it_is_after_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
-    monkeypatch.setattr("potash.cli.progress.time.monotonic", lambda: now)
-    stream = io.StringIO()
-    line = Line(stream)
-    shown = []
-    for moment, label, fraction in (
-        (101.9, "sending", 0.5),
-        (102.1, "sending", 0.5),
-        (102.15, "sending", 0.6),
-        (104.0, "running", None),
-    ):
-        now = moment
-        line(label, fraction)
-        shown.append(stream.getvalue().split("\r\x1b[K")[-1])
-    assert shown == ["", "sending: 50%", "sending: 50%", "running: 4 s"]
-    line.clear()
-    line.clear()
-    assert stream.getvalue().endswith("running: 4 s\r\x1b[K")
-
-
-def test_progress_is_for_terminals(
+def test_progress_is_shown_on_a_terminal(
     drive: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At once, so that no program has to run for two seconds."""

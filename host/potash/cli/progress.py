@@ -1,4 +1,5 @@
-"""Progress of long commands: one line on a terminal, a line for each step elsewhere."""
+"""Progress of long commands on standard error: one line on a terminal, a line now and then
+elsewhere."""
 
 import contextlib
 import sys
@@ -7,84 +8,109 @@ import time
 from collections.abc import Iterator
 from typing import TextIO
 
-from potash.sdk.progress import Progress, silent
-
 PATIENCE = 2.0
 """Seconds before anything is shown."""
 INTERVAL = 0.1
-"""Seconds between two changes of the line."""
+"""Seconds between two changes of the line on a terminal."""
+RARELY = 10.0
+"""Seconds between two lines elsewhere."""
 ERASE = "\r\x1b[K"
 
 
-class Line:
-    """The line, on a terminal. `clear` it before other output is written."""
+class Reporter:
+    """A `Progress` that a thread shows, so that a step is seen that takes long.
 
-    def __init__(self, stream: TextIO) -> None:
+    Args:
+        stream: standard error, or None to show nothing.
+        steps: print each step as it begins, if the stream is no terminal.
+    """
+
+    def __init__(self, stream: TextIO | None, *, steps: bool = False) -> None:
         self._stream = stream
-        self._began = self._changed = time.monotonic()
+        self._steps = steps
+        self._terminal = stream is not None and stream.isatty()
+        self._step: tuple[str, float | None] = ("", None)
+        self._began = time.monotonic()
+        self._next = self._began + PATIENCE
         self._shown = False
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def __call__(self, label: str, fraction: float | None) -> None:
-        now = time.monotonic()
-        if now - self._began < PATIENCE or now - self._changed < INTERVAL:
-            return
-        self._changed = now
-        self._shown = True
-        how_far = f"{now - self._began:.0f} s" if fraction is None else f"{fraction:.0%}"
-        self._stream.write(f"{ERASE}{label}: {how_far}")
-        self._stream.flush()
+        before, _ = self._step
+        self._step = (label, fraction)
+        if label != before and self._steps and not self._terminal:
+            self._next = time.monotonic() + PATIENCE
+            self.write(f"potash: {label}")
+        if self._thread is None and self._stream is not None:
+            self._thread = threading.Thread(target=self._show, daemon=True)
+            self._thread.start()
 
-    def clear(self) -> None:
+    def write(self, text: str, output: TextIO | None = None) -> None:
+        """Write a line of other output, by default to the stream itself."""
+        with self._lock:
+            self._clear()
+            if output or self._stream:
+                print(text, file=output or self._stream, flush=True)
+
+    def close(self) -> None:
+        """Show nothing any more."""
+        self._done.set()
+        if self._thread is not None:
+            self._thread.join()
+        with self._lock:
+            self._clear()
+
+    def _show(self) -> None:
+        with contextlib.suppress(OSError):  # nobody reads it
+            while not self._done.wait(INTERVAL):
+                self.show(time.monotonic())
+
+    def show(self, now: float) -> None:
+        """Show the current step, if it is time."""
+        if now < self._next:
+            return
+        label, fraction = self._step
+        seconds = f"{now - self._began:.0f} s"
+        how_far = seconds if fraction is None else f"{fraction:.0%}"
+        text = f"{label}{_compiling()}: {how_far}"
+        if self._terminal:
+            with self._lock:
+                print(f"{ERASE}{text}", end="", file=self._stream, flush=True)
+                self._shown = True
+        else:
+            self.write(f"potash: {text}")
+            self._next = now + RARELY
+
+    def _clear(self) -> None:
         if self._shown:
-            self._stream.write(ERASE)
-            self._stream.flush()
+            print(ERASE, end="", file=self._stream, flush=True)
             self._shown = False
 
 
+def _compiling() -> str:
+    """Words for what this process compiles at the moment."""
+    # Not imported: it takes half a second to import, and is not there in a guest.
+    module = sys.modules.get("potash_device.vta.fast.compiling")
+    return " (compiling the simulator, once)" if getattr(module, "is_compiling", False) else ""
+
+
 @contextlib.contextmanager
-def showing(*, steps: bool = False, quiet: bool = False) -> Iterator[Progress]:
-    """A `Progress` that shows itself on standard error.
+def showing(*, steps: bool = False, quiet: bool = False) -> Iterator[Reporter]:
+    """A `Progress` that is shown on standard error after two seconds.
 
     Args:
-        steps: print a line for each step if that is no terminal.
+        steps: print each step as it begins, if that is no terminal.
         quiet: show nothing.
     """
-    if not quiet and sys.stderr.isatty():
-        line = Line(sys.stderr)
-        try:
-            yield line
-        finally:
-            line.clear()
-    else:
-        yield _steps() if steps and not quiet else silent
+    with contextlib.closing(Reporter(None if quiet else sys.stderr, steps=steps)) as reporter:
+        yield reporter
 
 
 @contextlib.contextmanager
 def ticking(label: str) -> Iterator[None]:
-    """Show, on a terminal, for how long a block runs that has no progress of its own."""
-    done = threading.Event()
-
-    def tick(progress: Progress) -> None:
-        while not done.wait(INTERVAL):
-            progress(label, None)
-
+    """Show for how long a block runs that has no progress of its own."""
     with showing() as progress:
-        thread = threading.Thread(target=tick, args=(progress,), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
-
-
-def _steps() -> Progress:
-    last = ""
-
-    def report(label: str, fraction: float | None) -> None:
-        nonlocal last
-        if label != last:
-            last = label
-            print(f"potash: {label}", file=sys.stderr, flush=True)
-
-    return report
+        progress(label, None)
+        yield

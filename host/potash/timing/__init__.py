@@ -24,6 +24,7 @@ from potash.timing import traces
 from potash.timing.steady import Window, steady
 from potash.timing.traces import TimingError
 from potash_device.flash.profile import Profile, ProfileError
+from potash_device.flash.profiles import PROFILES
 from potash_firmware.ftl import named
 from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.policies import Policies, PolicyError, Superblocks
@@ -64,6 +65,12 @@ def drive(name: str, chosen: Policies | None = None) -> Drive:
     Raises TimingError for a profile that is none, PolicyError for an allocation policy that fails.
     """
     return Drive(profile(name), chosen)
+
+
+def compile_model() -> None:
+    """Have the model compiled, which takes half a minute the first time. Processes that begin
+    together would each compile it."""
+    drive(next(iter(PROFILES))).prepare()
 
 
 def profile(name: str) -> Profile:

@@ -1,18 +1,24 @@
 """Devices in separate processes (`potash serve`), for as long as a block lasts."""
 
 import contextlib
+import os
 import select
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from potash.sdk.errors import PotashError
 from potash.vm.parent_death import dies_with_parent
 
 START_LIMIT = 180.0
 """Seconds; compiling the model of a drive takes half a minute the first time."""
+LOOK = 1.0
+"""Seconds between two looks at what it says meanwhile."""
+COMPILING = "compiling the simulator"
+"""Part of what it says then, which takes long enough to be shown."""
 STOP_LIMIT = 20.0
 """Seconds for the device to write its data and to release its media."""
 
@@ -55,7 +61,7 @@ def device_process(
             start_new_session=True,
         )
         try:
-            if not _listens(process):
+            if not _listens(process, said):
                 said.seek(0)
                 lines = said.read().decode(errors="replace").strip().splitlines()
                 silent = "its log is above" if verbose else "it said nothing"
@@ -66,13 +72,24 @@ def device_process(
             _end(process)
 
 
-def _listens(process: subprocess.Popen[bytes]) -> bool:
+def _listens(process: subprocess.Popen[bytes], said: IO[bytes]) -> bool:
     """True once the device has reported that it listens; False if it ends, or does not within the
-    limit."""
+    limit. Shows what it says of compiling meanwhile."""
     assert process.stdout is not None
     waiting = select.poll()
     waiting.register(process.stdout, select.POLLIN)
-    return bool(waiting.poll(START_LIMIT * 1000) and process.stdout.readline())
+    shown = 0
+    for _ in range(int(START_LIMIT / LOOK)):
+        if waiting.poll(LOOK * 1000):
+            return bool(process.stdout.readline())
+        # The device writes at the end of the file, whose position it shares.
+        lines = os.pread(said.fileno(), 1 << 16, 0).decode(errors="replace").splitlines()
+        for line in lines[shown:]:
+            if COMPILING in line and sys.stderr is not None:
+                erase = "\r\x1b[K" if sys.stderr.isatty() else ""  # a line of progress
+                print(f"{erase}{line}", file=sys.stderr, flush=True)
+        shown = len(lines)
+    return False
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -39,6 +39,9 @@ setattr(TargetConfig, "values", _values)  # noqa: B010 - for mypy, a method
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
+is_compiling = False
+"""True while an entry is compiled that is not in the cache, for commands that show progress."""
+
 Number = Any
 """A machine integer, in compiled code."""
 Flag = Any
@@ -126,11 +129,14 @@ class _EntryCompiler(Compiler):
     def compile_extra(self, function: Any) -> Any:
         """Compile without the garbage collector, which would visit numba's many objects
         repeatedly."""
+        global is_compiling
         collects = gc.isenabled()
         gc.disable()
+        is_compiling = True
         try:
             return super().compile_extra(function)  # type: ignore[no-untyped-call]
         finally:
+            is_compiling = False
             if collects:
                 gc.enable()
 

@@ -24,6 +24,7 @@ from potash.cli.device import reports
 from potash.cli.device.guest import SHARE, running_guest
 from potash.cli.device.mirror import mirror_option
 from potash.cli.drive.common import as_json, json_option, say
+from potash.cli.progress import showing
 from potash.configuration import Configuration
 from potash.devices import serving
 from potash.programs.compiler import compiled, find_compiler
@@ -156,15 +157,20 @@ def run(name: str, embedded: bool, execute: bool, debian_mirror: str | None) -> 
     example = Example.load(name)
     started = time.monotonic()
 
-    def report(step: str) -> None:
-        if not as_json():
-            click.echo(f"  {step}")
+    if embedded:
+        with showing() as progress:
+            progress("starting the drive", None)
 
-    if execute:
-        ran = _run_executed(example, report)
-    elif embedded:
-        with _driven(DRIVE_WANTED) as device:
-            ran = start(device, example, report)
+            def report(step: str) -> None:
+                progress(step, None)
+                if not as_json():
+                    progress.write(f"  {step}", sys.stdout)
+
+            if execute:
+                ran = _run_executed(example, report)
+            else:
+                with _driven(DRIVE_WANTED) as device:
+                    ran = start(device, example, report)
     else:
         ran = _run_in_guest(example, debian_mirror, quiet=as_json())
     show = _show_vectors if example.describe is None else _show_found

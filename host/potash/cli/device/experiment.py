@@ -8,6 +8,7 @@ from typing import Annotated, NamedTuple
 import click
 
 from csd_spec.reporting import Count
+from potash import timing
 from potash.cli.device.parallel import parallel_options, pool
 from potash.cli.drive.common import json_option, say
 from potash.cli.progress import showing
@@ -16,6 +17,7 @@ from potash.experiment.results import Results
 from potash.experiment.runs import Refused, Run, carry_out
 from potash.files import replacing
 from potash.sdk.errors import PotashError
+from potash.sections import MODELLED
 from potash.tables import columns
 from potash.units import Parsed
 
@@ -74,6 +76,9 @@ def experiment(
     left = [number for number, one in enumerate(runs) if one is None]
     if left:
         with showing(steps=True) as progress, work_pool as work:
+            if scheduler is None and any(one.drive["time"] == MODELLED for one in tasks):
+                progress("loading the model of the drive", None)
+                timing.compile_model()
             label = f"measuring {len(left)} of {len(tasks)} points"
             progress(label, 0.0)
             with closing(work([tasks[number] for number in left])) as outcomes:  # type: ignore[type-var]  # generators, which can be closed

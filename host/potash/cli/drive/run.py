@@ -8,7 +8,7 @@ import click
 
 from csd_spec.text import plain
 from potash.cli.drive import common, reports
-from potash.cli.progress import Line, showing
+from potash.cli.progress import showing
 from potash.files import STREAM
 from potash.sdk import INPUT_LENGTH, Device, FileSink, FileSource, JobResult, LocalStorage
 from potash.sdk.accelerator import Argument
@@ -126,9 +126,7 @@ def run(
                 )
 
             def report(step: str) -> None:
-                if isinstance(progress, Line):
-                    progress.clear()
-                click.echo(plain(step), err=True)
+                progress.write(plain(step))
 
             result = drive.accelerator(accelerator).run(
                 image,
