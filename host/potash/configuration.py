@@ -226,5 +226,16 @@ def _known(table: Mapping[str, Any], known: list[str], sentence: str) -> None:
     for name in table:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
-            meant = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
-            raise ConfigurationError(sentence.format(name) + meant)
+            meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            sections = _sections_of(name)
+            if sections and not isinstance(table[name], dict):
+                meant = f"the key {name} belongs in {' or '.join(sections)}"
+            raise ConfigurationError(f"{sentence.format(name)}; {meant}")
+
+
+def _sections_of(name: str) -> list[str]:
+    """The sections that have a key of this name."""
+    kinds_by_name = {**SECTIONS, VTA: VtaSection} | {
+        f"{one}.{first}": kind for one, (kind, first, _) in NUMBERED.items()
+    }
+    return [f"[{one}]" for one, kind in kinds_by_name.items() if name in kinds.keys(kind)]

@@ -168,7 +168,11 @@ def test_a_core_is_selected_by_its_name_and_changed_by_keys() -> None:
     ("text", "said"),
     [
         ("[devise]", "there is no section [devise]; did you mean device?"),
-        ("size = 1", "there is no section [size]; there are device, memory, compute, limits"),
+        ("[sizes]", "there is no section [sizes]; there are device, memory, compute, limits"),
+        ("size = 1", "there is no section [size]; the key size belongs in [namespace.1]"),
+        ("extensions = ['x']", "section [extensions]; the key extensions belongs in [device]"),
+        ("[guest]\nengine = 'x'", "[guest] has no key engine; the key engine belongs in [device]"),
+        ("[device]\nthreads = 1", "[device] has no key threads; the key threads belongs in [vta]"),
         ("device = 1", "[device] must be a section"),
         ("[device]\nmedai = 'x'", "[device] has no key medai; did you mean media?"),
         ("[device]\nmedia = 1", "media in [device] is 1; it must be a string that is not empty"),

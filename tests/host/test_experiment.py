@@ -193,6 +193,7 @@ def test_an_experiment_goes_on_where_it_was(
         ("program =", "not TOML"),
         ("", "mine.toml: the key functions is missing"),
         ('functions = "mine.py"', "the key program is missing"),
+        ("size = 3\n" + FILE, "there is no key size; it belongs in [drive]"),
         (FILE + "\n[varied]\n", "there is no key varied; there are functions, program"),
         (FILE.replace('"host"', "3"), "baseline is a text"),
         (FILE.replace("= 3\n", "= 0\n"), "repetitions is a whole number from 1 to 1000"),

@@ -261,6 +261,7 @@ def test_a_file_describes_a_fleet(tmp_path: Path) -> None:
         ("", "a fleet has 1 to 10000 drives, not 0"),
         ("[[drive]]\nname = 'a'", "drive a has no media"),
         ("[[drive]]\nname = 'a/b'\nmedia = 'x'", "'a/b' is not a valid drive name"),
+        ("extensions = ['x.py']", "a fleet has no 'extensions'; it belongs in a"),
         ("[[drive]]\nname = 'a'\nmedium = 'x'", "a drive has no 'medium'; it has name, media"),
         ("[[drive]]\nname = 'a'\nmedia = 'x'\n[[drive]]\nname = 'a'\nmedia = 'y'", "the same name"),
         ("[[drive]]\nname = 'a'\nmedia = 'x'\n[[drive]]\nname = 'b'\nmedia = 'x'", "the same media"),

@@ -16,7 +16,7 @@ from potash.configuration import read_toml
 from potash.programs.compiler import compiled
 from potash.sdk.errors import PotashError
 from potash.sdk.transport import MAX_QUEUE_DEPTH
-from potash.testing.booting import drive_configuration
+from potash.testing.booting import drive_configuration, drive_options
 
 MOST_POINTS = 10_000
 MOST_DRIVES = 64
@@ -145,7 +145,9 @@ def _experiment(table: dict[str, Any], folder: Path) -> Experiment:
     known = [one.name for one in fields(Experiment) if one.name != "folder"]
     for name in table:
         if name not in known:
-            raise ValueError(f"there is no key {name}; there are {', '.join(known)}")
+            of_drive = name in drive_options()
+            meant = "it belongs in [drive]" if of_drive else f"there are {', '.join(known)}"
+            raise ValueError(f"there is no key {name}; {meant}")
     for name in ("functions", "program"):
         if name not in table:
             raise ValueError(f"the key {name} is missing")

@@ -17,6 +17,7 @@ MOST_DRIVES = 10_000
 LARGEST_FILE = 16 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _TEXTS = ("name", "media", "size", "worker")
+_KEYS = (*_TEXTS, "shared", "options", "extensions")
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,9 @@ def require_distinct(drives: Sequence[Drive]) -> None:
 
 
 def _fleet(found: Mapping[str, Any], folder: Path) -> FleetFile:
+    for key in found:
+        if key in _KEYS:
+            raise ValueError(f"a fleet has no {key!r}; it belongs in a [[drive]]")
     _require_known("a fleet", found, ("drive", "scheduler"))
     scheduler = found.get("scheduler")
     if scheduler is not None and (not isinstance(scheduler, str) or not scheduler):
@@ -98,7 +102,7 @@ def _fleet(found: Mapping[str, Any], folder: Path) -> FleetFile:
 
 
 def _drive(table: Mapping[str, Any], folder: Path) -> Drive:
-    _require_known("a drive", table, (*_TEXTS, "shared", "options", "extensions"))
+    _require_known("a drive", table, _KEYS)
     for key in _TEXTS:
         if not isinstance(table.get(key), str | None) or table.get(key) == "":
             raise ValueError(f"{key} of a drive must be a string that is not empty")

@@ -27,6 +27,11 @@ DEFAULT_SIZE = 64 << 20
 """Bytes of the namespace of a drive without media."""
 
 
+def drive_options() -> list[str]:
+    """The names of a drive's options."""
+    return [*(one.name or "" for one in options.device_options(guest=False)), "options"]
+
+
 def drive_configuration(wanted: Mapping[str, Any]) -> Configuration:
     """The configuration of a drive, which takes further faults by command.
 
@@ -34,7 +39,7 @@ def drive_configuration(wanted: Mapping[str, Any]) -> Configuration:
         TypeError: there is no such option.
         PotashError: an option has no such value.
     """
-    known = [*(one.name for one in options.device_options(guest=False)), "options"]
+    known = drive_options()
     if unknown := next((name for name in wanted if name not in known), None):
         near = difflib.get_close_matches(unknown, known, 1)
         meant = f"did you mean {near[0]!r}?" if near else "potash serve --help lists them"
