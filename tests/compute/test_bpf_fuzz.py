@@ -46,7 +46,7 @@ def put_back(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def unchecked_literals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generator, "checked", lambda text: text)
+    monkeypatch.setattr(generator, "verify", lambda text: text)
 
 
 def test_random_programs() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.bpf.errors import EngineUnavailable, FaultKind
-from potash_firmware.bpf.native.writer import checked
+from potash_firmware.bpf.native.writer import verify
 from support import bpf_attacks as attacks
 from support.bpf import LAYOUT
 from support.bpf_native import own_cache
@@ -68,7 +68,7 @@ def test_the_limit_holds_for_a_loop_that_seems_short() -> None:
 )
 def test_a_number_that_does_not_fit_its_type_is_never_compiled(text: str) -> None:
     with pytest.raises(EngineUnavailable, match="does not fit"):
-        checked(text)
+        verify(text)
 
 
 def test_numbers_that_do_are() -> None:
@@ -78,4 +78,4 @@ def test_numbers_that_do_are() -> None:
       store i8 255, ptr %r999, align 1, !tbaa !999
       br i1 %v.999, label %b999, label %u999, !prof !999
     """
-    assert checked(text) == text
+    assert verify(text) == text

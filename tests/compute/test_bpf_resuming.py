@@ -200,7 +200,7 @@ def divisions() -> dict[str, Any]:
         " store i128 %z, ptr %c, align 1\n ret void }"
         for name in names
     )
-    owner = runtime.load() and compiler.loaded(compiler.compile_assembly(text, names))
+    owner = runtime.load() and compiler.load(compiler.compile_assembly(text, names))
     kind = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p)
     found = {name: kind(owner.get_function_address(f"t{name}")) for name in names}
     return found | {"owner": owner}

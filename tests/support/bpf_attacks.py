@@ -190,7 +190,7 @@ def products(*, store: bool = False) -> bytes:
 
 def _spans(patch: pytest.MonkeyPatch) -> None:
     """Distances in a group of accesses are neither taken modulo 2^64 nor limited."""
-    patch.setattr(checks, "wrapped", lambda value: value)
+    patch.setattr(checks, "wrap", lambda value: value)
     patch.setattr(checks, "MOST_SPAN", 1 << 70)
 
 

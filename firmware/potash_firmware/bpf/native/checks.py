@@ -12,7 +12,7 @@ from potash_firmware.bpf import isa
 from potash_firmware.bpf.arena import LEAST_FRAME
 from potash_firmware.bpf.isa import Class, Instruction, Jump, Mode
 from potash_firmware.bpf.native import values
-from potash_firmware.bpf.native.loops import Symbol, wrapped
+from potash_firmware.bpf.native.loops import Symbol, wrap
 
 MOST_INSTRUCTIONS = 128
 """Maximum length of a segment: the checks of an instruction depend on all that follow it."""
@@ -85,7 +85,7 @@ def segments(
 def _checks(
     instructions: list[Instruction], pcs: Sequence[int], proven: Collection[int]
 ) -> dict[int, list[Check]]:
-    evaluator = values.Evaluator(instructions, values.extended)
+    evaluator = values.Evaluator(instructions, values.extend)
     environment = values.start()
     open_: dict[tuple[frozenset[tuple[Symbol, int]], bool], tuple[int, Check]] = {}
     """Keyed by the address's unknowns: the check that may be widened to further accesses, and the
@@ -103,7 +103,7 @@ def _checks(
             write = writes(instruction)
             origin, check = open_.get((terms, write), (at, Check(pc, 0, 0, write, ())))
             # Addresses wrap, so two that are far apart as numbers may be neighbours.
-            distance = wrapped(at - origin)
+            distance = wrap(at - origin)
             low, high = min(check.low, distance), max(check.high, distance + instruction.size)
             if high - low > MOST_SPAN:
                 done.append(check)

@@ -177,7 +177,7 @@ def symbols(contents: bytes) -> tuple[set[str], set[str]]:
     return defined, undefined
 
 
-def loaded(contents: bytes) -> Any:
+def load(contents: bytes) -> Any:
     """An object file's code and data in this process, for as long as the returned object lives."""
     binding = llvm()
     owner = binding.create_mcjit_compiler(binding.parse_assembly(""), target())

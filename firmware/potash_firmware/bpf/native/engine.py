@@ -48,7 +48,7 @@ _FUEL, _RESERVE, _SIDE_EXIT = map(int, (Word.FUEL, Word.RESERVE, Word.SIDE_EXIT)
 _HIGH_HALF = (isa.CODE_BASE >> 32).to_bytes(4, "little")
 
 
-class Loaded(NamedTuple):
+class Module(NamedTuple):
     """Machine code in this process, for as long as `owner` lives.
 
     `functions` has the addresses of those that can be called through a pointer, by their indices.
@@ -93,15 +93,15 @@ def machine_code(code: bytes, entry: int, by_kind: bool = False) -> bytes:
 
 
 @functools.lru_cache(maxsize=KEPT)
-def load(code: bytes, entry: int, by_kind: bool = False) -> Loaded:
+def load(code: bytes, entry: int, by_kind: bool = False) -> Module:
     """The function at `entry`, ready to be called. Raises EngineUnavailable."""
     return place(machine_code(code, entry, by_kind), entry)
 
 
-def place(contents: bytes, entry: int) -> Loaded:
+def place(contents: bytes, entry: int) -> Module:
     """Put an object file into this process. Raises EngineUnavailable."""
     runtime.load()  # it has what a program may call, which LLVM would else take to be at 0
-    owner = compiler.loaded(contents)
+    owner = compiler.load(contents)
     functions = {
         int(name[1:]): owner.get_function_address(name)
         for name in compiler.symbols(contents)[0]
@@ -109,7 +109,7 @@ def place(contents: bytes, entry: int) -> Loaded:
     }
     if entry not in functions:
         raise EngineUnavailable("the compiled program lacks its entry")
-    return Loaded(functions[entry], functions, owner)
+    return Module(functions[entry], functions, owner)
 
 
 def _pointed_at(arena: Arena, count: int) -> list[int]:
@@ -152,29 +152,29 @@ class Machine:
         self._limit = instruction_limit
         self._fuel = min(instruction_limit, MOST_FUEL)
         self._counters = counters
-        self._counted = [0] * len(Kind)
+        self._counts = [0] * len(Kind)
         """Instructions of this run, by kind, that the counters include already."""
         self._error: BaseException | None = None
         self._interpreter: Interpreter | None = None
         self._memory = arena.memory
-        self._copied = not reserve.holds(self._memory)
-        if self._copied:
+        self._is_copy = not reserve.holds(self._memory)
+        if self._is_copy:
             self._memory = reserve.allocate(layout.size)
         by_kind = counters is not None
-        loaded = load(code, entry, by_kind)
-        functions = dict(loaded.functions)
-        self._loaded = [loaded]
+        module = load(code, entry, by_kind)
+        functions = dict(module.functions)
+        self._modules = [module]
         count = len(code) // isa.INSTRUCTION_SIZE
         for index in _pointed_at(arena, count):
-            if index not in functions and len(self._loaded) <= MOST_POINTERS:
-                self._loaded.append(load(code, index, by_kind))
-                functions |= self._loaded[-1].functions
+            if index not in functions and len(self._modules) <= MOST_POINTERS:
+                self._modules.append(load(code, index, by_kind))
+                functions |= self._modules[-1].functions
         table = (ctypes.c_uint64 * count)()
         for index, function in functions.items():
             table[index] = function
-        entered = runtime.load()
+        trampolines = runtime.load()
         # The context holds only addresses: the objects at them must live as long as this one.
-        self._kept = table, _CallHelper(self._call_helper), _Resume(self._resume)
+        self._callbacks = table, _CallHelper(self._call_helper), _Resume(self._resume)
         self._context = context = (ctypes.c_uint64 * SIZE)()
         context[Word.READABLE] = layout.size
         context[Word.WRITABLE] = layout.writable_size
@@ -182,15 +182,15 @@ class Machine:
         context[Word.FRAME] = layout.frame_size
         context[Word.FUNCTIONS] = ctypes.addressof(table)
         context[Word.COUNT] = count
-        context[Word.CALL_HELPER] = entered.call_helper
-        context[Word.RESUME] = entered.resume
-        context[Word.HELPER_CALLBACK] = _address(self._kept[1])
-        context[Word.RESUME_CALLBACK] = _address(self._kept[2])
-        self._enter = _Enter(entered.enter)
+        context[Word.CALL_HELPER] = trampolines.call_helper
+        context[Word.RESUME] = trampolines.resume
+        context[Word.HELPER_CALLBACK] = _address(self._callbacks[1])
+        context[Word.RESUME_CALLBACK] = _address(self._callbacks[2])
+        self._enter = _Enter(trampolines.enter)
         self._fence = fence = reserve.Fence(self._memory, layout.size)
         context[Word.LOW] = fence.origin - reserve.GUARD
         context[Word.HIGH] = fence.origin + REACH + reserve.GUARD
-        self._before = loaded.address, ctypes.addressof(context), fence.origin, arena.stack_top
+        self._before = module.address, ctypes.addressof(context), fence.origin, arena.stack_top
 
     def run(self, arguments: Sequence[int]) -> Execution:
         """Run it from its entry to its exit. Raises Fault."""
@@ -198,14 +198,14 @@ class Machine:
         values = [value & MASK for value in arguments][:5]
         values += [0] * (5 - len(values))
         self._error = self._interpreter = None
-        self._to_compiled()
+        self._copy_in()
         with runtime.lock, self._fence:
             self._refill(self._fuel)
             if self._counters is not None:
                 self._put_counts([0] * len(Kind))
             context[_SIDE_EXIT] = 0
             value = self._enter(*self._before, *values)
-        self._from_compiled()
+        self._copy_out()
         left = self._left()
         self._count()
         if self._error is not None or left < 0 or context[_SIDE_EXIT]:
@@ -230,8 +230,8 @@ class Machine:
         counts = list(self._context[Word.COUNTS : SIZE])
         counts[Kind.ALU] = 0
         counts[Kind.ALU] = self._fuel - self._left() - sum(counts)
-        counters.add([now - before for now, before in zip(counts, self._counted, strict=True)])
-        self._counted = counts
+        counters.add([now - before for now, before in zip(counts, self._counts, strict=True)])
+        self._counts = counts
 
     def _raise_fault(self, left: int) -> None:
         """Raise the fault or exception that ended the program, if it did not exit."""
@@ -250,11 +250,11 @@ class Machine:
                 reason = f"compiled code reached for 0x{at:x} unchecked, where nothing is"
                 raise Fault(FaultKind.OUT_OF_BOUNDS, None, at, reason)
             case SideExit.LIMIT:
-                raise self._exceeded()
+                raise self._limit_fault()
         if left < 0:
-            raise self._exceeded()
+            raise self._limit_fault()
 
-    def _exceeded(self) -> Fault:
+    def _limit_fault(self) -> Fault:
         reason = f"the program may execute {self._limit} instructions"
         pc = ctypes.c_int64(self._context[Word.PC]).value
         return Fault(FaultKind.INSTRUCTION_LIMIT, pc, None, reason)
@@ -268,7 +268,7 @@ class Machine:
             context = self._context
             left = self._left()
             if left < 0:
-                raise self._exceeded()
+                raise self._limit_fault()
             interpreter = self._interpreter = self._interpreter or interpreter_of(
                 self._code, self._arena, self._helpers, self._limit, self._counters
             )
@@ -284,12 +284,12 @@ class Machine:
                     while len(interpreter.frames) >= depth:
                         interpreter.step()
             finally:
-                self._note_interpreted(interpreter.executed, before)
+                self._note_interpreter(interpreter.executed, before)
             return interpreter.registers[0]
         except BaseException as error:  # noqa: BLE001 - `_raise_fault` raises it
             return self._give_up(error)
 
-    def _note_interpreted(self, executed: int, before: Sequence[int]) -> None:
+    def _note_interpreter(self, executed: int, before: Sequence[int]) -> None:
         """Update the context's counts after the interpreter, which has updated the counters."""
         self._refill(self._fuel - executed)
         if self._counters is not None:
@@ -297,7 +297,7 @@ class Machine:
             self._put_counts(
                 [
                     total + new - old
-                    for total, new, old in zip(self._counted, now, before, strict=True)
+                    for total, new, old in zip(self._counts, now, before, strict=True)
                 ]
             )
 
@@ -305,7 +305,7 @@ class Machine:
         """Set the context's counts of this run, which the counters include already."""
         for word, count in enumerate(counts, Word.COUNTS):
             self._context[word] = count
-        self._counted = counts
+        self._counts = counts
 
     def _call_helper(self, number: int, *arguments: int) -> int:
         try:
@@ -318,7 +318,7 @@ class Machine:
             helper = self._helpers.get(number)
             if helper is None:
                 raise Fault(FaultKind.UNKNOWN_HELPER, None, None, f"there is no helper {number}")
-            if not self._copied:  # a context manager takes as long as all else here
+            if not self._is_copy:  # a context manager takes as long as all else here
                 return helper(*arguments) & MASK
             with self._show_memory():
                 return helper(*arguments) & MASK
@@ -335,18 +335,18 @@ class Machine:
     @contextmanager
     def _show_memory(self) -> Iterator[None]:
         """Copy memory that is in no reserved range back to the arena while other code uses it."""
-        self._from_compiled()
+        self._copy_out()
         try:
             yield
         finally:
-            self._to_compiled()
+            self._copy_in()
 
-    def _to_compiled(self) -> None:
-        if self._copied:
+    def _copy_in(self) -> None:
+        if self._is_copy:
             self._memory[:] = self._arena.memory
 
-    def _from_compiled(self) -> None:
-        if self._copied:
+    def _copy_out(self) -> None:
+        if self._is_copy:
             end = self._arena.layout.rodata_offset
             self._arena.memory[:end] = self._memory[:end]
 

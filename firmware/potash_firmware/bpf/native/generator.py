@@ -26,7 +26,7 @@ from potash_firmware.bpf.native.context import REFUEL, SideExit, Word
 from potash_firmware.bpf.native.loops import Nest
 from potash_firmware.bpf.native.ranges import Guard
 from potash_firmware.bpf.native.values import live
-from potash_firmware.bpf.native.writer import CONTEXT, LIKELY, SCALAR, UNLIKELY, Writer, checked
+from potash_firmware.bpf.native.writer import CONTEXT, LIKELY, SCALAR, UNLIKELY, Writer, verify
 
 PARAMETERS = "ptr %context, ptr %memory, i64 %frame, i64 %a1, i64 %a2, i64 %a3, i64 %a4, i64 %a5"
 _ARGUMENTS = range(1, 6)
@@ -115,7 +115,7 @@ class _Generator:
         for block in self._function.blocks.values():
             self._block(block)
         for nest in self._nests.values():
-            self._unchecked(nest)
+            self._write_guarded(nest)
         linkage = "" if exported else "internal "
         name = symbol(self._function.entry)
         lines = [f"define {linkage}i64 @{name}({PARAMETERS}) nounwind {{", "start:"]
@@ -130,7 +130,7 @@ class _Generator:
         lines.append(f"  store i64 {fuel}, ptr %fuel")
         lines += [f"  store i64 {count}, ptr {_counter(kind)}" for kind, count in counts.items()]
         lines.append(f"  br label %{self._entrance(None, self._function.entry)}")
-        return checked("\n".join([*lines, self._writer.text(), "}", ""]))
+        return verify("\n".join([*lines, self._writer.text(), "}", ""]))
 
     # Values that every function computes once
 
@@ -195,7 +195,7 @@ class _Generator:
             self._check_fuel(block.pcs[-1], label)
         return check
 
-    def _unchecked(self, nest: Nest) -> None:
+    def _write_guarded(self, nest: Nest) -> None:
         """The guard in front of a nest, and the version of the nest that it allows."""
         writer = self._writer
         order = self._order[nest.loop.header]
@@ -447,11 +447,11 @@ class _Generator:
         count = self._from_context(Word.COUNT)
         self._unless(writer.value(f"icmp uge i64 {index}, {count}"), (pc,))
         self._check_depth(pc)
-        self._call_function(self._compiled(index, pc))
+        self._call_function(self._find_compiled(index, pc))
         writer.jump(done)
         writer.label(done)
 
-    def _compiled(self, index: str, pc: int) -> str:
+    def _find_compiled(self, index: str, pc: int) -> str:
         """The compiled function that begins at an instruction; one that is not compiled is
         interpreted."""
         writer = self._writer

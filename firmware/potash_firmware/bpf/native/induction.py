@@ -48,7 +48,7 @@ from potash_firmware.bpf.native.loops import (
     number,
     unknown,
 )
-from potash_firmware.bpf.native.values import merged, static, unwidened, widened
+from potash_firmware.bpf.native.values import join, static, strip_extensions, widen
 
 MOST_FACTOR = 1 << 31
 """Maximum coefficient in a form that a guard computes. Addresses have smaller ones."""
@@ -122,12 +122,12 @@ class _Analysis:
         self._root = root
         self._loops = {loop.header: loop for loop in root.nest()}
         self._order = sorted(root.blocks, key=flow.order.__getitem__)
-        self._evaluator = values.Evaluator(self._instructions, widened)
+        self._evaluator = values.Evaluator(self._instructions, widen)
         self._initial: dict[Phi, Linear] = {}
         """Registers' values before the first iteration of their loop."""
         self._steps: dict[Phi, Linear] = {}
         """Increments of registers per iteration: invariant ones, and others that have bounds."""
-        self._extended: dict[Phi, set[bool]] = {}
+        self._extensions: dict[Phi, set[bool]] = {}
         """Registers that each iteration truncates to 32 bits, with their extensions: True for that
         with the sign, False for that with zeroes."""
         self._before: dict[int, values.Environment] = {}
@@ -204,46 +204,45 @@ class _Analysis:
                 if (source, start) in edges
             ]
             environment = [
-                merged(start, register, [path[register] for path in paths])
-                for register in range(11)
+                join(start, register, [path[register] for path in paths]) for register in range(11)
             ]
         if start in self._loops:
-            for register in self._written(self._loops[start]):
+            for register in self._definitions(self._loops[start]):
                 phi = Phi(start, register)
                 self._initial[phi] = self._evaluator.wide(environment[register])
                 environment[register] = values.Value(unknown(phi))
         return environment
 
-    def _written(self, loop: Loop) -> set[int]:
+    def _definitions(self, loop: Loop) -> set[int]:
         """The registers that a loop may change."""
         return {
             register
             for start in loop.blocks
             for pc in self._function.blocks[start].pcs
-            for register in values.written(self._instructions[pc])
+            for register in values.definitions(self._instructions[pc])
         }
 
     def _increment(self, phi: Phi, value: values.Value) -> Linear | None:
         """The increment in an iteration that leaves `value` in a register; None if it is neither
-        invariant nor bounded. Notes in `_extended` how the register is truncated."""
+        invariant nor bounded. Notes in `_extensions` how the register is truncated."""
         form = value.form
-        extended: set[bool] = set()
+        extensions: set[bool] = set()
         if value.narrow:
             # Only the low 32 bits matter, which no extension inside the form changes.
-            form = unwidened(form)
-            extended.add(False)
+            form = strip_extensions(form)
+            extensions.add(False)
         elif len(form.terms) == 1 and not form.constant:
             [(symbol, factor)] = form.terms
-            if isinstance(symbol, values.Extended) and factor == 1:
+            if isinstance(symbol, values.Extension) and factor == 1:
                 form = symbol.form
-                extended.add(symbol.signed)
+                extensions.add(symbol.signed)
         increment = form - unknown(phi)
         symbols = [symbol for symbol, _ in increment.terms]
         if (
             all(isinstance(symbol, values.Start) for symbol in symbols)
             or static(increment) is not None
         ):
-            self._extended.setdefault(phi, set()).update(extended)
+            self._extensions.setdefault(phi, set()).update(extensions)
             return increment
         return None
 
@@ -279,7 +278,7 @@ class _Analysis:
             self._evaluator.operand(environment, instruction),
         ):
             if instruction.kind == Class.JMP32:
-                form = widened(value.form, jump in SIGNED)
+                form = widen(value.form, jump in SIGNED)
             else:
                 form = self._evaluator.wide(value)
             sides.append(form)
@@ -367,7 +366,7 @@ class _Analysis:
         match symbol:
             case values.Start() | values.Bounded() | Merged():
                 return unknown(symbol)
-            case values.Extended(form=form):
+            case values.Extension(form=form):
                 return self._try_resolve(form)
             case Phi():
                 return self._resolved_phi(symbol)
@@ -397,11 +396,11 @@ class _Analysis:
         if symbol not in self._conditions:
             found: set[Fits] = set()
             match symbol:
-                case values.Extended(form=inner, signed=signed):
+                case values.Extension(form=inner, signed=signed):
                     found = {Fits(inner, signed), *self._conditions_of(inner)}
                 case Phi() if symbol in self._steps:
                     found = self._conditions_of(self._initial[symbol])
-                    for signed in self._extended.get(symbol, ()):
+                    for signed in self._extensions.get(symbol, ()):
                         found.add(Fits(unknown(symbol), signed))
             self._conditions[symbol] = frozenset(found)
         return self._conditions[symbol]

@@ -50,7 +50,7 @@ They are not named tuples, as these are equal even if their types differ.
 """
 
 
-def wrapped(value: int) -> int:
+def wrap(value: int) -> int:
     """`value` modulo 2^64, as a signed number."""
     return (value + _HALF) % _WRAP - _HALF
 
@@ -63,7 +63,7 @@ class Linear(NamedTuple):
 
     def __add__(self, other: Linear) -> Linear:  # type: ignore[override]  # a form is no tuple
         if not other.terms:
-            return Linear(wrapped(self.constant + other.constant), self.terms)
+            return Linear(wrap(self.constant + other.constant), self.terms)
         terms = dict(self.terms)
         for symbol, factor in other.terms:
             terms[symbol] = terms.get(symbol, 0) + factor
@@ -76,7 +76,7 @@ class Linear(NamedTuple):
         return _linear(self.constant * factor, {symbol: by * factor for symbol, by in self.terms})
 
     def shifted(self, by: int) -> Linear:
-        return Linear(wrapped(self.constant + by), self.terms)
+        return Linear(wrap(self.constant + by), self.terms)
 
     @property
     def known(self) -> bool:
@@ -89,7 +89,7 @@ def near(low: int, high: int) -> bool:
 
 
 def number(value: int) -> Linear:
-    return Linear(wrapped(value), frozenset())
+    return Linear(wrap(value), frozenset())
 
 
 def unknown(symbol: Symbol) -> Linear:
@@ -97,8 +97,8 @@ def unknown(symbol: Symbol) -> Linear:
 
 
 def _linear(constant: int, terms: Mapping[Symbol, int]) -> Linear:
-    wrap = {symbol: wrapped(factor) for symbol, factor in terms.items()}
-    return Linear(wrapped(constant), frozenset(item for item in wrap.items() if item[1]))
+    factors = {symbol: wrap(factor) for symbol, factor in terms.items()}
+    return Linear(wrap(constant), frozenset(item for item in factors.items() if item[1]))
 
 
 MOST_BLOCKS = 4096

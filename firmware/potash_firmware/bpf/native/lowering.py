@@ -58,20 +58,20 @@ def put(writer: Writer, register: int, value: str) -> None:
     writer.line(f"store i64 {value}, ptr %r{register}")
 
 
-def _cut(writer: Writer, value: str, bits: int) -> str:
+def _truncate(writer: Writer, value: str, bits: int) -> str:
     return value if bits == 64 else writer.value(f"trunc i64 {value} to i{bits}")
 
 
-def _extended(writer: Writer, value: str, bits: int, *, signed: bool = False) -> str:
+def _extend(writer: Writer, value: str, bits: int, *, signed: bool = False) -> str:
     if bits == 64:
         return value
     return writer.value(f"{'sext' if signed else 'zext'} i{bits} {value} to i64")
 
 
 def _operands(writer: Writer, instruction: Instruction, bits: int) -> tuple[str, str]:
-    left = _cut(writer, get(writer, instruction.dst), bits)
+    left = _truncate(writer, get(writer, instruction.dst), bits)
     if instruction.source == OperandSource.X:
-        return left, _cut(writer, get(writer, instruction.src), bits)
+        return left, _truncate(writer, get(writer, instruction.src), bits)
     return left, str(instruction.imm)
 
 
@@ -79,10 +79,10 @@ def arithmetic(writer: Writer, instruction: Instruction) -> None:
     bits = 32 if instruction.kind == Class.ALU else 64
     code = instruction.code
     if code == Alu.END:
-        put(writer, instruction.dst, _byte_swapped(writer, instruction))
+        put(writer, instruction.dst, _swap_bytes(writer, instruction))
         return
     if code == Alu.MOV:
-        put(writer, instruction.dst, _moved(writer, instruction, bits))
+        put(writer, instruction.dst, _move(writer, instruction, bits))
         return
     left, right = _operands(writer, instruction, bits)
     kind = f"i{bits}"
@@ -94,29 +94,29 @@ def arithmetic(writer: Writer, instruction: Instruction) -> None:
     elif code == Alu.NEG:
         result = writer.value(f"sub {kind} 0, {left}")
     else:
-        result = _divided(writer, instruction, kind, left, right)
-    put(writer, instruction.dst, _extended(writer, result, bits))
+        result = _divide(writer, instruction, kind, left, right)
+    put(writer, instruction.dst, _extend(writer, result, bits))
 
 
-def _moved(writer: Writer, instruction: Instruction, bits: int) -> str:
+def _move(writer: Writer, instruction: Instruction, bits: int) -> str:
     if instruction.source == OperandSource.K:
         return str(instruction.imm if bits == 64 else instruction.imm & 0xFFFF_FFFF)
     value = get(writer, instruction.src)
     if instruction.offset:
-        part = _cut(writer, value, instruction.offset)
+        part = _truncate(writer, value, instruction.offset)
         value = writer.value(f"sext i{instruction.offset} {part} to i64")
-    return _extended(writer, _cut(writer, value, bits), bits)
+    return _extend(writer, _truncate(writer, value, bits), bits)
 
 
-def _byte_swapped(writer: Writer, instruction: Instruction) -> str:
+def _swap_bytes(writer: Writer, instruction: Instruction) -> str:
     bits = instruction.imm
-    value = _cut(writer, get(writer, instruction.dst), bits)
+    value = _truncate(writer, get(writer, instruction.dst), bits)
     if instruction.kind != Class.ALU or instruction.source != isa.ByteOrder.TO_LE:
         value = writer.value(f"call i{bits} @llvm.bswap.i{bits}(i{bits} {value})")
-    return _extended(writer, value, bits)
+    return _extend(writer, value, bits)
 
 
-def _divided(writer: Writer, instruction: Instruction, kind: str, left: str, right: str) -> str:
+def _divide(writer: Writer, instruction: Instruction, kind: str, left: str, right: str) -> str:
     """A division as in section 4.1: by zero, the quotient is 0 and the remainder the dividend;
     nothing overflows."""
     zero = writer.value(f"icmp eq {kind} {right}, 0")
@@ -164,32 +164,32 @@ def access(writer: Writer, instruction: Instruction, at: str) -> None:
     if instruction.kind == Class.LDX:
         loaded = writer.value(f"load i{bits}, ptr {place}, align 1, {ARENA}")
         signed = instruction.mode == Mode.MEMSX
-        put(writer, instruction.dst, _extended(writer, loaded, bits, signed=signed))
+        put(writer, instruction.dst, _extend(writer, loaded, bits, signed=signed))
     elif instruction.kind == Class.STX and instruction.mode == Mode.ATOMIC:
         _atomic(writer, instruction, place, bits)
     else:
         if instruction.kind == Class.ST:
             value = str(instruction.imm if bits >= 32 else instruction.imm & (1 << bits) - 1)
         else:
-            value = _cut(writer, get(writer, instruction.src), bits)
+            value = _truncate(writer, get(writer, instruction.src), bits)
         writer.line(f"store i{bits} {value}, ptr {place}, align 1, {ARENA}")
 
 
 def _atomic(writer: Writer, instruction: Instruction, place: str, bits: int) -> None:
     kind = f"i{bits}"
-    value = _cut(writer, get(writer, instruction.src), bits)
+    value = _truncate(writer, get(writer, instruction.src), bits)
     if instruction.imm == Atomic.CMPXCHG:
-        expected = _cut(writer, get(writer, 0), bits)
+        expected = _truncate(writer, get(writer, 0), bits)
         pair = writer.value(
             f"cmpxchg ptr {place}, {kind} {expected}, {kind} {value} seq_cst seq_cst"
         )
         old = writer.value(f"extractvalue {{{kind}, i1}} {pair}, 0")
-        put(writer, 0, _extended(writer, old, bits))
+        put(writer, 0, _extend(writer, old, bits))
         return
     operation = _ATOMICS[instruction.imm & ~Atomic.FETCH]
     old = writer.value(f"atomicrmw {operation} ptr {place}, {kind} {value} seq_cst")
     if instruction.imm & Atomic.FETCH:
-        put(writer, instruction.src, _extended(writer, old, bits))
+        put(writer, instruction.src, _extend(writer, old, bits))
 
 
 def outside(writer: Writer, at: str, low: int, span: str) -> str:

@@ -49,7 +49,7 @@ def load() -> Runtime:
     if contents is None:
         contents = compiler.compile_assembly(_text(), _LIBRARY)
         compiler.OBJECTS.keep(name, contents)
-    owner = compiler.loaded(contents)
+    owner = compiler.load(contents)
     try:
         library = ctypes.CDLL("libgcc_s.so.1")
     except OSError as error:

@@ -27,7 +27,7 @@ from potash_firmware.bpf.native.loops import FAR, Linear, Merged, Unsteady, near
 _ARGUMENTS = range(1, 6)
 
 
-def read(instruction: Instruction) -> Iterator[int]:
+def uses(instruction: Instruction) -> Iterator[int]:
     """The registers whose values an instruction uses, and for calls and atomics perhaps one more,
     which is safe for liveness."""
     match instruction.kind:
@@ -45,10 +45,10 @@ def read(instruction: Instruction) -> Iterator[int]:
             if instruction.mode == Mode.ATOMIC:
                 yield 0
         case Class.JMP | Class.JMP32:
-            yield from _read_by_jump(instruction)
+            yield from _uses_of_jump(instruction)
 
 
-def _read_by_jump(instruction: Instruction) -> Iterator[int]:
+def _uses_of_jump(instruction: Instruction) -> Iterator[int]:
     match instruction.code:
         case Jump.CALL:
             yield from _ARGUMENTS
@@ -63,7 +63,7 @@ def _read_by_jump(instruction: Instruction) -> Iterator[int]:
                 yield instruction.src
 
 
-def written(instruction: Instruction) -> Iterator[int]:
+def definitions(instruction: Instruction) -> Iterator[int]:
     """The register that an instruction changes, if there is one."""
     match instruction.kind:
         case Class.ALU | Class.ALU64 | Class.LD | Class.LDX:
@@ -79,7 +79,7 @@ def live(
 ) -> dict[int, frozenset[int]]:
     """The live registers before each instruction of a function: backward dataflow on bit masks."""
     masks = {
-        pc: (_mask(read(instructions[pc])), ~_mask(written(instructions[pc])))
+        pc: (_mask(uses(instructions[pc])), ~_mask(definitions(instructions[pc])))
         for block in blocks.values()
         for pc in block.pcs
     }
@@ -139,7 +139,7 @@ class Opaque:
 
 
 @dataclass(frozen=True, slots=True)
-class Extended:
+class Extension:
     """The low 32 bits of a form, sign- or zero-extended to 64.
 
     Where the form is a 32-bit number, that is the form itself (`loops.Fits`).
@@ -175,12 +175,12 @@ def start() -> Environment:
     return [Value(unknown(Start(register))) for register in range(11)]
 
 
-def extended(form: Linear, signed: bool) -> Linear:
-    """The `Widen` that uses no bounds: anything but a constant becomes an `Extended`."""
+def extend(form: Linear, signed: bool) -> Linear:
+    """The `Widen` that uses no bounds: anything but a constant becomes an `Extension`."""
     if form.known:
         value = form.constant & 0xFFFF_FFFF
         return number(value - (value >> 31 << 32) if signed else value)
-    return unknown(Extended(form, signed))
+    return unknown(Extension(form, signed))
 
 
 class Evaluator:
@@ -212,10 +212,10 @@ class Evaluator:
             case Class.LD:
                 environment[instruction.dst] = Value(number(isa.wide_value(self._instructions, pc)))
             case Class.LDX:
-                environment[instruction.dst] = Value(_loaded(instruction, pc))
+                environment[instruction.dst] = Value(_load_result(instruction, pc))
             case Class.STX if instruction.mode == Mode.ATOMIC and instruction.imm & Atomic.FETCH:
                 changed = 0 if instruction.imm == Atomic.CMPXCHG else instruction.src
-                environment[changed] = Value(_loaded(instruction, pc))
+                environment[changed] = Value(_load_result(instruction, pc))
             case Class.JMP if instruction.code == isa.Jump.CALL:
                 environment[0] = Value(unknown(Opaque(pc)))
 
@@ -281,7 +281,7 @@ def _upper_half(form: Linear) -> Linear | None:
     )
 
 
-def _loaded(instruction: Instruction, pc: int) -> Linear:
+def _load_result(instruction: Instruction, pc: int) -> Linear:
     """The value that a load yields: a new unknown, with the bounds of its size."""
     bits = 8 * instruction.size
     if bits == 64:
@@ -309,24 +309,24 @@ def _bounds(instruction: Instruction, bits: int) -> tuple[int, int]:
     return 0, most
 
 
-def widened(form: Linear, signed: bool) -> Linear:
+def widen(form: Linear, signed: bool) -> Linear:
     """The 64 bits that a 32-bit value becomes, as a symbol that carries the condition for its
     use."""
     if form.known:
-        return extended(form, signed)
+        return extend(form, signed)
     bounds = static(form)
     if bounds is not None:
         low, high = (-(1 << 31), 1 << 31) if signed else (0, 1 << 32)
         if low <= bounds[0] and bounds[1] < high:
             return form
-    return unknown(Extended(unwidened(form), signed))
+    return unknown(Extension(strip_extensions(form), signed))
 
 
-def unwidened(form: Linear) -> Linear:
+def strip_extensions(form: Linear) -> Linear:
     """A form without its extensions, to which it is equal under its conditions."""
     total = number(form.constant)
     for symbol, factor in form.terms:
-        inner = unwidened(symbol.form) if isinstance(symbol, Extended) else unknown(symbol)
+        inner = strip_extensions(symbol.form) if isinstance(symbol, Extension) else unknown(symbol)
         total += inner.scaled(factor)
     return total
 
@@ -342,12 +342,12 @@ def static(form: Linear) -> tuple[int, int] | None:
     return (low, high) if near(low, high) else None
 
 
-def merged(block: int, register: int, paths: list[Value]) -> Value:
+def join(block: int, register: int, paths: list[Value]) -> Value:
     """The value of a register where paths meet."""
     first = paths[0]
     if all(path == first for path in paths):
         return first
-    forms = [widened(path.form, False) if path.narrow else path.form for path in paths]
+    forms = [widen(path.form, False) if path.narrow else path.form for path in paths]
     differences = [form - forms[0] for form in forms]
     if all(difference.known for difference in differences):
         constants = [difference.constant for difference in differences]

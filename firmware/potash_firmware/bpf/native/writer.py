@@ -26,7 +26,7 @@ SCALAR = "!llvm.loop !7"
 _TYPE_OR_LITERAL = re.compile(r"\bi(\d+)\b|(?<![\w%@!.-])(-?\d+)\b")
 
 
-def checked(text: str) -> str:
+def verify(text: str) -> str:
     """`text`, whose integer literals all fit the type that precedes them.
 
     LLVM truncates a larger one silently, which could turn a bound into 0. Raises EngineUnavailable,
