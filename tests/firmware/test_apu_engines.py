@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 from potash_firmware.apu import channel
 from potash_firmware.apu.channel import FromWorker
 from potash_firmware.apu.engines import Engines
+from potash_firmware.apu.worker import Worker
 from potash_firmware.bpf import Engine
 from potash_firmware.mailbox.messages import (
     CONTROLLER_RESET,
@@ -446,3 +449,32 @@ def test_a_worker_that_lies_is_ended_and_says_nothing_to_the_rpu(lie: FromWorker
         assert not sent
         supervisor.exit()
         assert sent == [Executed(5, Outcome.LOST)]
+
+
+class _Idle(Worker):
+    """A worker that runs nothing."""
+
+    def _execute(self, message: Execute, data: bytes, descriptors: Sequence[int]) -> Executed:
+        return Executed(message.tag, Outcome.RETURNED)
+
+
+def test_a_worker_ends_that_has_fewer_descriptors_than_an_execution_names(tmp_path: Path) -> None:
+    """Neither has one more that was sent, nor one in the place of another."""
+    service, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    (tmp_path / "memory").write_bytes(b"memory")
+    execution = Execute(5, NSID, 0, ranges=(MemoryRange(256, 0, PAGE), MemoryRange(257, 0, PAGE)))
+    with service, end, (tmp_path / "memory").open("rb") as memory:
+        worker = _Idle(end, CONFIG)
+        with pytest.raises(ValueError, match="zip"):
+            worker._perform(execution, [os.dup(memory.fileno())])
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = os.dup(memory.fileno())  # the lowest that is free
+        os.close(free)
+        socket.send_fds(service, [channel.encode(execution)], [memory.fileno()] * 2)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, hard))
+        try:
+            with pytest.raises(OSError, match="did not arrive"):
+                worker.serve()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            os.close(free)

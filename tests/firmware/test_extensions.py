@@ -13,6 +13,7 @@ from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
 from potash_firmware import extension_files
 from potash_firmware.extensions import ExtensionError
+from potash_firmware.rpu.extended import LEAST_CLOSING
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from support import zones
 from support.extended import extended, settings, written
@@ -284,6 +285,39 @@ def test_a_reset_closes_a_command_that_waits(tmp_path: Path, caplog: Any) -> Non
         host.service()
         host.disable()
         assert "closed" in caplog.text
+        host.enable()
+
+
+def test_a_reset_waits_for_all_of_them_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    text = """
+    @admin_command(0xC4, name="Wait", data="none")
+    def wait(drive, command):
+        try:
+            yield drive.sleep(1e9)
+        finally:
+            while True:
+                pass
+    """
+    limits = []
+
+    def noted(seconds: float, function: Any, *args: Any) -> Any:
+        if function.__name__ == "close":
+            limits.append(seconds)
+        return extension_files.limited(seconds, function, *args)
+
+    monkeypatch.setattr(extension_files, "STEP_LIMIT", 0.05)
+    monkeypatch.setattr("potash_firmware.rpu.extended.limited", noted)
+    with extended(tmp_path, text) as host, caplog.at_level(logging.ERROR):
+        host.enable()
+        for cid in range(5):
+            host.place(host.admin, 0xC4, cid)
+        host.ring(host.admin)
+        host.service()
+        host.disable()
+        assert limits == [0.05, *[LEAST_CLOSING] * 4]
+        assert caplog.text.count("it takes too long") == 5
         host.enable()
 
 

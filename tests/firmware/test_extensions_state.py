@@ -10,6 +10,7 @@ import pytest
 from nvme_spec.status import Status
 from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
+from potash_firmware import extension_files
 from potash_firmware.extensions import ExtensionError
 from support.extended import extended, settings
 from support.migration import load, save
@@ -98,6 +99,26 @@ def test_state_is_saved_whatever_changes_it(tmp_path: Path) -> None:
         host.service()
         host.executor.run_all()
         assert '{"closed": true}' in (tmp_path / "drive.extensions.json").read_text()
+
+
+def test_a_default_that_takes_too_long_holds_no_record_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(extension_files, "STEP_LIMIT", 0.05)
+    text = """
+    calls = []
+
+    def value():
+        calls.append(0)
+        while len(calls) > 3:  # not while the drive starts
+            pass
+        return 0
+
+    slow = state("slow", default=value)
+    """
+    with powered(tmp_path, text, tmp_path / "drive") as host:
+        host.rpu.power_off(clean=True)
+    assert "the state 'slow' of" in caplog.text and "it takes too long" in caplog.text
 
 
 @pytest.mark.parametrize(

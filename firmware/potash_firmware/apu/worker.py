@@ -13,6 +13,7 @@ starts.
 The board's worker: Alkali CSD platform documentation, section 3.4 (APU Software).
 """
 
+import errno
 import logging
 import os
 import resource
@@ -129,11 +130,13 @@ class Worker:
         try:
             self._send(Ready())
             while True:
-                data, descriptors, _, _ = socket.recv_fds(
+                data, descriptors, flags, _ = socket.recv_fds(
                     self._service, self.largest, channel.MOST_DESCRIPTORS
                 )
                 if not data:
                     return
+                if flags & socket.MSG_CTRUNC:  # it would use memory in place of other memory
+                    raise OSError(errno.EMFILE, "descriptors of an execution did not arrive")
                 self._perform(channel.decode_execution(data), descriptors)
         except (BrokenPipeError, ConnectionResetError):
             pass  # the service has exited, or does not need this worker any more
@@ -145,7 +148,7 @@ class Worker:
             self._close(handle)
             del has[handle]
         new = sorted(named - has.keys())
-        has.update(zip(new, descriptors, strict=False))
+        has.update(zip(new, descriptors[: len(new)], strict=True))
         others = descriptors[len(new) :]
         counter = self._counter
         if counter is not None:

@@ -6,6 +6,7 @@ with Internal Error, and one line in the log names its file and line.
 """
 
 import logging
+import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -50,6 +51,8 @@ T = TypeVar("T")
 
 LARGEST_RESULT = (1 << 64) - 1
 """Dwords 0 and 1 of a completion."""
+LEAST_CLOSING = 0.001
+"""Seconds that a command's generator has for its end where others have used up the time limit."""
 
 
 class Extended:
@@ -59,6 +62,8 @@ class Extended:
     def __init__(self, registered: Extensions) -> None:
         self.registered = registered
         self.drive: Drive
+        self._closing = extension_files.STEP_LIMIT
+        """Seconds that are left for all generators which a reset or an abort closes together."""
         builtin_admin = ADMIN_COMMANDS | FAULT_COMMANDS | PLACEMENT_ADMIN
         builtin_io = {**COMMANDS, CommandSet.NVM: COMMANDS[CommandSet.NVM] | PLACEMENT_IO}
         for opcode, command in registered.admin.items():
@@ -207,10 +212,12 @@ class Extended:
                     error = failed
         finally:
             self.drive.changed()
+            begun = time.monotonic()
             try:
-                limited(extension_files.STEP_LIMIT, generator.close)
+                limited(max(self._closing, LEAST_CLOSING), generator.close)
             except BaseException as failed:  # noqa: BLE001 - it is a user's code
                 self._failure(registered, why(failed, *registered.place), registered.name)
+            self._closing -= time.monotonic() - begun
 
     def _page(self, page: RegisteredPage) -> Page:
         def make(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
@@ -256,6 +263,7 @@ class Extended:
         self, registered: Registered, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Call a function of an extension, or take a step of its generator. Raises NvmeError."""
+        self._closing = extension_files.STEP_LIMIT
         self.drive.changed()
         if function is registered.function:
             self.registered.calls[registered] += 1

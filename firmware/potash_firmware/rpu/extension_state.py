@@ -17,6 +17,8 @@ from potash_device.media.drive import Drive
 from potash_device.media.errors import MediaError
 from potash_device.media.shapes import replace_file
 from potash_device.saved import read_json
+from potash_firmware import extension_files
+from potash_firmware.extension_files import TookTooLong, limited, why
 from potash_firmware.extensions import MOST_STATE_BYTES, DriveState, ExtensionError
 from potash_firmware.rpu.part import Part
 from potash_wire.structures import Buffer
@@ -35,7 +37,7 @@ class States(Part):
 
     def __init__(self, declared: Mapping[str, DriveState[Any]], drive: Drive) -> None:
         self.declared = declared
-        self.values = {name: one.default() for name, one in declared.items()}
+        self.values = {name: _default(state) for name, state in declared.items()}
         self._drive = drive
         self._encoded: dict[str, list[Any]] = {}
         """Version, source and value, by name."""
@@ -82,7 +84,7 @@ class States(Part):
                 )
         if only_check:
             return
-        new = {name: one.default() for name, one in self.declared.items() if name not in values}
+        new = {name: _default(state) for name, state in self.declared.items() if name not in values}
         self.values, self._encoded = {**new, **values}, json.loads(json.dumps(found))
 
     def record(self) -> None:
@@ -94,15 +96,19 @@ class States(Part):
         then."""
         whole = True
         for name, value in self.values.items():
-            one = self.declared[name]
+            state = self.declared[name]
             try:
-                if name not in self._encoded and value == one.default():
-                    continue  # nothing to lose
-                self._encoded = _copied({**self._encoded, name: [one.version, one.source, value]})
+                limited(extension_files.STEP_LIMIT, self._note, state, value)
             except BaseException as error:  # noqa: BLE001 - it is a user's value
-                log.error("the state %r of %s is not saved: %s", name, one.source, error)
+                reason = "it takes too long" if isinstance(error, TookTooLong) else error
+                log.error("the state %r of %s is not saved: %s", name, state.source, reason)
                 whole = False
         return whole
+
+    def _note(self, state: DriveState[Any], value: Any) -> None:
+        name = state.name
+        if name in self._encoded or value != state.default():  # else there is nothing to lose
+            self._encoded = _copied({**self._encoded, name: [state.version, state.source, value]})
 
     def encode(self) -> bytes:
         """The values that were noted last; nothing where there are none."""
@@ -116,6 +122,14 @@ class States(Part):
                 return
             replace_file(path, json.dumps(encoded) + "\n")
             self._written = encoded
+
+
+def _default(state: DriveState[Any]) -> Any:
+    """The value of a state that a drive does not have yet. Raises ExtensionError."""
+    try:
+        return limited(extension_files.STEP_LIMIT, state.default)
+    except BaseException as error:  # noqa: BLE001 - it is a user's code
+        raise ExtensionError(f"the default of the state {state.name!r}: {why(error, '')}") from None
 
 
 def _copied(states: dict[str, list[Any]]) -> dict[str, list[Any]]:
