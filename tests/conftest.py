@@ -8,6 +8,7 @@ SIGINT ignored, as nohup does with SIGHUP, and every process that a test starts 
 
 import gc
 import math
+import os
 import signal
 from collections.abc import Generator
 from typing import Any
@@ -35,6 +36,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # What commands write to standard error does not depend on how busy the machine is.
 progress.PATIENCE = math.inf
+os.environ["POTASH_PROGRESS"] = "steps"
 
 LONG = ("vm", "host")
 """Folders whose files take long; the others follow."""

@@ -144,5 +144,10 @@ def fork_commands(guest: Guest, *names: str) -> None:
 
 
 def each(guest: Guest, *commands: Sequence[str]) -> list[Captured]:
-    """What comes of commands, one after the other."""
-    return [guest.capture(words, timeout=120.0) for words in commands]
+    """What comes of commands, one after the other; Potash's show no progress, which depends on how
+    busy the machine is."""
+    quiet = ("env", f"POTASH_PROGRESS={os.environ['POTASH_PROGRESS']}")
+    return [
+        guest.capture((*quiet, *words) if words[0] == "potash" else words, timeout=120.0)
+        for words in commands
+    ]

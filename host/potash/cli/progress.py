@@ -2,14 +2,16 @@
 elsewhere."""
 
 import contextlib
+import math
+import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from typing import TextIO
 
-PATIENCE = 2.0
-"""Seconds before anything is shown."""
+PATIENCE = math.inf if os.environ.get("POTASH_PROGRESS") == "steps" else 2.0
+"""Seconds before anything is shown but steps."""
 INTERVAL = 0.1
 """Seconds between two changes of the line on a terminal."""
 RARELY = 10.0

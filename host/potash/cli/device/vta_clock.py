@@ -31,9 +31,6 @@ from potash_firmware.tflite.decisions import NodeReport
 PAPER_PEAK = {1: 0.70, 2: 0.88}
 """The peak utilisation that the paper measured without and with latency hiding (section 5)."""
 
-WORTH_SAYING = 0.005
-"""Shares below are not shown."""
-
 
 def _assumption(text: str) -> tuple[str, float]:
     name, _, number = text.partition("=")
@@ -237,7 +234,7 @@ def parameters_of(build: str, assumed: Sequence[tuple[str, float]]) -> Parameter
 
 
 def _clocked(insns: Path, stream: bytes, config: Config, parameters: Parameters) -> Timing:
-    with about(insns, StreamError):
+    with about(insns, StreamError), ticking("timing the stream"):
         return timing.run(config, parameters, stream)
 
 
@@ -294,12 +291,12 @@ class _Row(NamedTuple):
     time: Activity | None
     throughput: float | None
     note: str = ""
-    """Text in place of the modules' waits."""
+    """Text in place of all other cells."""
 
 
 def _table(first: Sequence[str], found: Sequence[_Row]) -> list[str]:
-    busy = [f"{stage.name} busy" for stage in Stage]
-    rows = [(*first, "cycles", "ms", "GOP/s", "used", *busy, "bound", "bytes read", "written")]
+    busy = [stage.name for stage in Stage]
+    rows = [(*first, "cycles", "ms", "GOP/s", "used", *busy, "bound", "read", "written")]
     for row in found:
         one = row.time
         if one is None or one.bound is None:
@@ -319,9 +316,9 @@ def _table(first: Sequence[str], found: Sequence[_Row]) -> list[str]:
                 str(one.written_bytes),
             )
         )
-    waits = ["waits", *(row.note or (row.time and _waits(row.time)) or "" for row in found)]
+    ends = ["COMPUTE waits", *(row.note or (row.time and _wait(row.time)) or "" for row in found)]
     shown = columns(rows, "<" + ">" * (len(rows[0]) - 1))
-    return [f"{line}  {wait}".rstrip() for line, wait in zip(shown, waits, strict=True)]
+    return [f"{line}  {end}".rstrip() for line, end in zip(shown, ends, strict=True)]
 
 
 def _stream_table(found: Sequence[Timed]) -> list[str]:
@@ -365,28 +362,15 @@ def node_table(model: ModelTime) -> list[str]:
     ]  # fmt: skip
 
 
-def _waits(one: Activity) -> str:
-    """Causes of each module's waits, the longest first."""
-    parts = []
-    for stage in Stage:
-        stalls = sorted(one.stalls[stage].items(), key=lambda item: -item[1])
-        shares = [
-            f"{_share(cycles / one.cycles)} {_reason(stage, stall)}"
-            for stall, cycles in stalls
-            if cycles >= WORTH_SAYING * max(one.cycles, 1)
-        ]
-        if shares:
-            parts.append(f"{stage.name} {', '.join(shares)}")
-    return "; ".join(parts)
-
-
-def _reason(stage: Stage, stall: Stall) -> str:
-    """A token's giver has a name."""
-    if stall is Stall.PREVIOUS:
-        return Stage(stage - 1).name
-    if stall is Stall.NEXT:
-        return Stage(stage + 1).name
-    return stall.value
+def _wait(one: Activity) -> str:
+    """What COMPUTE waits for longest: without waits, it would always compute."""
+    stalls = one.stalls[Stage.COMPUTE]
+    cause = max(stalls, key=lambda stall: stalls[stall], default=None)
+    if cause is None or not stalls[cause]:
+        return ""
+    givers = {Stall.PREVIOUS: Stage.LOAD.name, Stall.NEXT: Stage.STORE.name}
+    said = givers.get(cause, cause.value.removeprefix("memory "))
+    return f"{_share(stalls[cause] / one.cycles)} {said}"
 
 
 def _said(summaries: Sequence[reports.ThreadsSummary]) -> list[str]:
@@ -415,7 +399,7 @@ def _assumptions(config: Config, parameters: Parameters, peak: float) -> list[st
     lines = [f"assumed: {core}{speed}, {human(uop)} of micro-ops;"]
     for first in range(0, len(numbers), 5):
         lines.append("  " + ", ".join(numbers[first : first + 5]))
-    return [*lines, "This has the shape of a core's time; it was calibrated on no board."]
+    return [*lines, "Times are modelled. These parameters are assumed, not measured on a board."]
 
 
 def _share(value: float) -> str:
