@@ -385,8 +385,8 @@ FEATURES = """
 SET_FEATURES, GET_FEATURES = 0x09, 0x0A
 
 
-def test_features(tmp_path: Path) -> None:
-    with extended(tmp_path, FEATURES) as host:
+def test_features(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with extended(tmp_path, FEATURES) as host, caplog.at_level(logging.INFO):
         host.enable()
         admin = host.admin
         assert host.command(admin, GET_FEATURES, cdws=(0xC4,)).dw0 == 1
@@ -394,6 +394,7 @@ def test_features(tmp_path: Path) -> None:
         assert host.command(admin, GET_FEATURES, cdws=(0xC5 | 3 << 8,)).dw0 == 4
         assert host.command(admin, SET_FEATURES, cdws=(0xC4 | 1 << 31, 2)).status == 0
         assert host.command(admin, SET_FEATURES, cdws=(0xC4, 3)).status == Status.INVALID_FIELD
+        assert "Locate light: Invalid Field (SCT 0h, SC 02h): off, on or" in caplog.text
         assert host.command(admin, SET_FEATURES, cdws=(0xC5 | 1 << 31,)).status == 0x10D
         host.put(b"students")
         assert host.command(admin, SET_FEATURES, cdws=(0xC5,)).status == 0

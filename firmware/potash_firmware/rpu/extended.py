@@ -272,6 +272,8 @@ class Extended:
         except NvmeError as error:
             if not isinstance(error.status, int) or not 0 < error.status <= STATUS_MASK:
                 raise self._failure(registered, f"its status is {_shown(error.status)}") from None
+            if error.detail:
+                log.info("%s: %s", registered.name, error)
             raise
         except BaseException as error:  # noqa: BLE001 - it is a user's code
             raise self._failure(

@@ -363,7 +363,7 @@ def node_table(model: ModelTime) -> list[str]:
 
 
 def _wait(one: Activity) -> str:
-    """What COMPUTE waits for longest: without waits, it would always compute."""
+    """The longest wait of COMPUTE: without waits, it would always compute."""
     stalls = one.stalls[Stage.COMPUTE]
     cause = max(stalls, key=lambda stall: stalls[stall], default=None)
     if cause is None or not stalls[cause]:
