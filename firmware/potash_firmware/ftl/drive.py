@@ -27,6 +27,7 @@ from potash_firmware.ftl.state import (
     ADMITTED,
     BEGUN,
     CURSOR,
+    FREE,
     GOOD,
     IS_CLOSED,
     QUEUED,
@@ -75,7 +76,9 @@ class Drive:
     @property
     def report(self) -> DriveReport:
         """Its wear, spare and load."""
-        return report(self.profile, self.state)
+        state = self.state
+        mapped = int((state.places[: self.profile.logical_pages] >= 0).sum())
+        return report(self.now, self.counters, mapped, self.wear, state.flash.erases)
 
     @property
     def good(self) -> int:
@@ -85,12 +88,13 @@ class Drive:
     @property
     def wear(self) -> Wear:
         """The drive's wear for SMART; faster than `report`, as is `spread`."""
-        return wear(self.profile, self.state)
+        registers, erases = self.state.registers, int(self.state.flash.erases.sum())
+        return wear(self.profile, erases, self.good, int(registers[FREE]), self.worn)
 
     @property
     def spread(self) -> Spread:
         """Erases of its superblocks."""
-        return spread(self.state)
+        return spread(self.state.flash.erases)
 
     @property
     def superblocks(self) -> Superblocks:
