@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from potash_device.flash.profile import Profile
 from potash_device.flash.state import rest
+from potash_firmware.ftl.hooks import NO_HINT, Hint
 from potash_firmware.ftl.interface import FtlError
 from potash_firmware.ftl.native import WORDS
 from potash_firmware.ftl.page import keep, run
@@ -49,6 +50,9 @@ class Drive:
     `on_failure`, where it is set, is called with the error of a policy that fails later, which the
     built-in one of its kind then replaces.
     """
+
+    hints = data = False
+    zones = True
 
     def __init__(self, profile: Profile, policies: Policies | None = None) -> None:
         self.profile = profile
@@ -130,7 +134,14 @@ class Drive:
         self.run(np.empty(0, REQUEST))
 
     def submit(
-        self, time: int, op: Op, first: int = 0, count: int = 0, stream: int = 0, fua: bool = False
+        self,
+        time: int,
+        op: Op,
+        first: int = 0,
+        count: int = 0,
+        stream: int = 0,
+        fua: bool = False,
+        hint: Hint = NO_HINT,
     ) -> int:
         """Completion of a request that arrives at `time` (nanoseconds); WORN if it is refused.
 

@@ -17,12 +17,26 @@ class Hint(NamedTuple):
     stream: int = 0
     """The placement handle (Flexible Data Placement), or the stream."""
     zone: int | None = None
-    """The zone that is written; None in a namespace without zones."""
+    """The zone that is written, by its number in its namespace; None in one without zones."""
     hot: bool | None = None
     """True if the host expects frequent writes, False if infrequent ones; None if it did not say
     (access frequency of Dataset Management: NVM Command Set 1.1, section 3.3.3)."""
     host: int = 0
     """The dword that is the host's own."""
+    frequency: int = 0
+    """The access frequency, 0 where the host did not give it, and the access latency, likewise."""
+    latency: int = 0
+    sequential: bool = False
+    """The host writes these pages in order."""
+    incompressible: bool = False
+    """The host says that the data cannot be compressed."""
+    data: bytes = b""
+    """The bytes that are written, for a translation layer with `data = True`."""
+    offset: int = 0
+    """Bytes of the first page before the data."""
+
+
+NO_HINT = Hint()
 
 
 class Block(NamedTuple):
