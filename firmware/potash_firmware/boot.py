@@ -350,13 +350,13 @@ class Device:
 
     def _start_apu(self) -> None:
         with ExitStack() as undo:
-            rpu_end, apu_end = pair()
-            rpu_end.trace = self.board.trace
-            undo.callback(rpu_end.close)
-            with apu_end:
-                self.apu.start(apu_end.fileno())
+            rpu_port, apu_port = pair()
+            rpu_port.trace = self.board.trace
+            undo.callback(rpu_port.close)
+            with apu_port:
+                self.apu.start(apu_port.fileno())
             undo.pop_all()
-        self.rpu.apu_started(rpu_end)
+        self.rpu.apu_started(rpu_port)
 
     def _apu_config(self) -> config.Config:
         settings = self._settings
