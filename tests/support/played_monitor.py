@@ -45,6 +45,9 @@ class PlainClock:
         if self.frozen is None:
             self.frozen = self.now()
 
+    def advance(self, to: int) -> None:
+        self.frozen = max(self.now(), to)
+
     def thaw(self, offset: int) -> None:
         self.offset, self.frozen = offset, None
 

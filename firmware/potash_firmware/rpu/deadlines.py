@@ -42,6 +42,10 @@ class GuestClock:
         """No time passes until `thaw`."""
         self.frozen = self.now()
 
+    def advance(self, to: int) -> None:
+        """Stand at a later time than so far, unless it has passed."""
+        self.frozen = max(self.now(), to)
+
     def thaw(self, offset: int | None = None) -> None:
         """Time passes again, with the host's clock `offset` ahead of it, or from where it stopped.
 
@@ -62,10 +66,6 @@ class SteppedClock(GuestClock):
     def __init__(self) -> None:
         super().__init__()
         self.frozen = 0
-
-    def advance(self, to: int) -> None:
-        """Go on to a time, unless it has passed."""
-        self.frozen = max(self.now(), to)
 
 
 POLLED = 300_000
