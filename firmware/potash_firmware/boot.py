@@ -27,7 +27,7 @@ from potash_device.trace import record
 from potash_device.vta.config import default_threads
 from potash_firmware.apu import config
 from potash_firmware.apu_process import ApuProcess
-from potash_firmware.extension_registry import ExtensionError
+from potash_firmware.extensions import ExtensionError
 from potash_firmware.mailbox import SharedBuffers, pair
 from potash_firmware.mailbox.shared import ENGINE_ROWS, Counters, Word
 from potash_firmware.rpu.deadlines import GuestClock
@@ -64,8 +64,8 @@ class Device:
     appending, for what all processes of the device do. They stay the caller's. A snapshot of how
     the device is doing can be had at the socket `status` (`status.py`). One that is `incoming` is
     stopped until it is given the state of another one, whose media it then has. `standstill` makes
-    what stops the guest while its jobs are behind, of the guest's clock, for a drive whose time is
-    modelled. Entering raises OSError where the socket cannot be made.
+    what stops the guest while its emulation is behind, of the guest's clock, for a drive whose time
+    is modelled. Entering raises OSError where the socket cannot be made.
     """
 
     def __init__(
@@ -139,8 +139,11 @@ class Device:
                 clock = self.rpu.controller.deadlines.clock
                 standstill = self._make_standstill(clock)
                 stack.callback(standstill.close)
-                holding = Holding(standstill, clock, job_time.running, job_time.fail)
-                self.rpu.holding = holding
+                scheduler = self.rpu.controller.scheduler
+                holds = settings.rpu.time is not None and settings.rpu.time.hold
+                self.rpu.holding = Holding(
+                    standstill, clock, job_time.running, job_time.fail, scheduler if holds else None
+                )
             self._buffers = {**buffers.descriptors(), "counters": self.counters.fd}
             self._readers: dict[str, int] = {}
             stack.callback(self._close_readers)
@@ -222,8 +225,11 @@ class Device:
         )
         if self.server.has_message:  # which came, or failed, while guest memory was waited for
             self._more_messages = True
-        if self.rpu.holding is not None:
-            self.rpu.holding.service(connected=self.server.connected)
+        holding = self.rpu.holding
+        if holding is not None:
+            could_fetch = holding.may_fetch
+            holding.service(connected=self.server.connected, busy=self._busy)
+            self._busy |= holding.may_fetch and not could_fetch
         if self._namespaces_version != self.rpu.controller.namespaces.version:
             self._replace_apu()
         elif port is None or port.closed:
@@ -350,13 +356,13 @@ class Device:
 
     def _start_apu(self) -> None:
         with ExitStack() as undo:
-            rpu_port, apu_port = pair()
-            rpu_port.trace = self.board.trace
-            undo.callback(rpu_port.close)
-            with apu_port:
-                self.apu.start(apu_port.fileno())
+            rpu_end, apu_end = pair()
+            rpu_end.trace = self.board.trace
+            undo.callback(rpu_end.close)
+            with apu_end:
+                self.apu.start(apu_end.fileno())
             undo.pop_all()
-        self.rpu.apu_started(rpu_port)
+        self.rpu.apu_started(rpu_end)
 
     def _apu_config(self) -> config.Config:
         settings = self._settings

@@ -221,6 +221,20 @@ class FlashWear(TypedDict):
     erases: Annotated[EraseCounts, "The superblocks' erase counts."]
 
 
+class Stops(TypedDict):
+    """Stops of the guest for one cause."""
+
+    number: Annotated[Count, "Number of stops."]
+    seconds: Annotated[Amount, "Seconds for which they were wanted, on the host's clock."]
+
+
+class StopsByCause(TypedDict):
+    """Stops of the guest; one that both causes want counts for both."""
+
+    jobs: Annotated[Stops, "Jobs and executions whose emulation was behind."]
+    commands: Annotated[Stops, "Block commands whose emulation was behind (`--hold`)."]
+
+
 class ModelledTime(TypedDict):
     """The modelled time of the drive; times are in the guest's seconds, the factor included."""
 
@@ -234,6 +248,7 @@ class ModelledTime(TypedDict):
     mapping: Annotated[MappingCache, "The mapping's cache."]
     busy: Annotated[Busy, "Busy time by resource."]
     wear: Annotated[FlashWear, "Wear of the flash."]
+    stops: Annotated[StopsByCause, "Stops of the guest by cause."]
 
 
 class Extension(TypedDict):

@@ -26,6 +26,7 @@ from potash_firmware.naming import command_name
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.loop import Rpu
 from potash_firmware.rpu.statistics import BOUNDS, Histogram
+from potash_firmware.rpu.timing.holding import Cause, Holding
 from pyvfio_user.server import Server
 from pyvfio_user.socket_path import listen, unlink
 
@@ -166,7 +167,7 @@ def snapshot(device: Running) -> reported.Snapshot:
             _accelerator(identifier, device.counters.row(place))
             for identifier, place in device.accelerators.items()
         ],
-        modelled=None if core.timing is None else _modelled(core.timing),
+        modelled=None if core.timing is None else _modelled(core.timing, rpu.holding),
         extensions=[
             reported.Extension(
                 kind=one.kind,
@@ -182,7 +183,7 @@ def snapshot(device: Running) -> reported.Snapshot:
     )
 
 
-def _modelled(timing: ModelledTime) -> reported.ModelledTime:
+def _modelled(timing: ModelledTime, holding: Holding | None) -> reported.ModelledTime:
     log = timing.log()
     scale = timing.factor / NANOSECONDS
     return reported.ModelledTime(
@@ -220,7 +221,17 @@ def _modelled(timing: ModelledTime) -> reported.ModelledTime:
                 most=log.erases_most,
             ),
         ),
+        stops=reported.StopsByCause(
+            jobs=_stops(None if holding is None else holding.jobs),
+            commands=_stops(None if holding is None else holding.commands),
+        ),
     )
+
+
+def _stops(cause: Cause | None) -> reported.Stops:
+    if cause is None:
+        return reported.Stops(number=0, seconds=0.0)
+    return reported.Stops(number=cause.stops, seconds=cause.stopped / NANOSECONDS)
 
 
 def _histogram(times: Histogram) -> reported.Histogram:

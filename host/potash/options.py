@@ -100,7 +100,7 @@ def configured(ctx: click.Context, config_file: Path | None) -> Configuration:
         monitors = ["monitor"] if wanted.time.monitor is not None else []
         for name in (*overrides.get("time", ()), *monitors):
             if name != "mode":
-                flag = toml_kinds.keys(wanted.time)[name].flags
+                flag = toml_kinds.keys(wanted.time)[name].flags.partition("/")[0]
                 raise click.UsageError(f"{flag} is for --time {MODELLED}")
     faults = _faults(wanted.device.faults, wanted.device.fault_files)
     return replace(wanted, device=replace(wanted.device, faults=faults, fault_files=()))

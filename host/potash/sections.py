@@ -349,9 +349,6 @@ class TimeSection:
         f"The modelled drive: {', '.join(DRIVES)}, a TOML file, or a file of potash drive "
         "precondition (.npz).", guest=True, metavar="PROFILE",
         shell_complete=completing(lambda: DRIVES))
-    ftl: str = key(kinds.TEXT, "page", "--ftl",
-        "Flash translation layer of the modelled drive: page, or the name of one that an extension "
-        "has.", page="extend.md#a-flash-translation-layer", guest=True, metavar="NAME")
     policies: tuple[str, ...] = key(kinds.several(kinds.POLICY, "policies"),
         (), "policies --policy",
         "Policy of the modelled drive, of gc, wear or allocation: a built-in name, or FILE:CLASS;"
@@ -366,8 +363,11 @@ class TimeSection:
     monitor: Path | None = key(kinds.PATH, None, "--monitor",
         "A monitor of the guest's QEMU, which has no other client: the guest is stopped while a "
         "job's emulation is behind its modelled time.", metavar="SOCKET")
+    hold: bool = key(kinds.FLAG, False, "--hold/--no-hold",
+        "Stop the guest for block commands, too, whose emulation is more than a millisecond late.",
+        page="time.md#the-guest-stands-still", guest=True)
     still_limit: int = key(kinds.count(1, MOST_SECONDS), DEFAULT_LIMIT, "--still-limit",
-        "Maximum time that the guest is stopped for a job, which fails after it.",
+        "Maximum time that the guest is stopped at once; a job that it is stopped for then fails.",
         guest=True, metavar="SECONDS")
     # fmt: on
 

@@ -55,6 +55,12 @@ def test_no_command_completes_before_the_model_says(tmp_path: Path) -> None:
         (["--policy", "gc=fifo"], "--policy is for --time modelled"),
         (["--monitor", "m"], "--monitor is for --time modelled"),
         (["--still-limit", "2"], "--still-limit is for --time modelled"),
+        (["--hold"], "--hold is for --time modelled"),
+        (["--time", "modelled", "--hold"], "--hold needs --monitor"),
+        (
+            ["--time", "modelled", "--monitor", "m", "--clock", "stepped"],
+            "--monitor is for --clock host",
+        ),
         (["--time", "modelled", "--monitor", __file__], "is not a socket; QEMU makes one"),
         (["--time", "modelled", "--drive", "none"], "none is neither a file"),
         (["--time", "modelled", "--policy", "gc=no"], "'no' is neither FILE:CLASS nor one of"),
@@ -88,12 +94,13 @@ def test_a_guest_writes_the_modelled_time_of_its_options_down(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--time", "modelled", "--drive", "z-nand", "--time-factor", "3"]
-    assert run_app(["guest", *options, "--still-limit", "7", "--print-config"]) == 0
+    assert run_app(["guest", *options, "--still-limit", "7", "--hold", "--print-config"]) == 0
     written = capsys.readouterr().out
     file = tmp_path / "potash.toml"
     file.write_text(written)
     section = configuration.read(file).time
     assert (section.mode, section.drive, section.factor) == ("modelled", "z-nand", 3)
+    assert (section.still_limit, section.hold) == (7, True)
 
 
 def test_files_of_the_drive_and_its_policies_are_found_from_the_configuration(

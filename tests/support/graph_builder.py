@@ -180,20 +180,44 @@ class GraphBuilder:
 
     # Operators on two tensors, which are broadcast as numpy does
 
-    def add(self, left: Tensor, right: Tensor, *scaling: Any, **fused: Any) -> Tensor:
-        """ADD: left + right. `scaling` and `fused` are those of `_binary`."""
+    def add(
+        self,
+        left: Tensor,
+        right: Tensor,
+        scale: float | None = None,
+        zero_point: int = 0,
+        *,
+        activation: FusedActivation = FusedActivation.NONE,
+    ) -> Tensor:
+        """ADD: left + right."""
         options = _options(schema.AddOptionsT, potScaleInt16=False)
-        return self._binary(Code.ADD, options, left, right, *scaling, **fused)
+        return self._binary(Code.ADD, left, right, options, activation, scale, zero_point)
 
-    def sub(self, left: Tensor, right: Tensor, *scaling: Any, **fused: Any) -> Tensor:
-        """SUB: left - right. `scaling` and `fused` are those of `_binary`."""
+    def sub(
+        self,
+        left: Tensor,
+        right: Tensor,
+        scale: float | None = None,
+        zero_point: int = 0,
+        *,
+        activation: FusedActivation = FusedActivation.NONE,
+    ) -> Tensor:
+        """SUB: left - right."""
         options = _options(schema.SubOptionsT, potScaleInt16=False)
-        return self._binary(Code.SUB, options, left, right, *scaling, **fused)
+        return self._binary(Code.SUB, left, right, options, activation, scale, zero_point)
 
-    def mul(self, left: Tensor, right: Tensor, *scaling: Any, **fused: Any) -> Tensor:
-        """MUL: left * right. `scaling` and `fused` are those of `_binary`."""
+    def mul(
+        self,
+        left: Tensor,
+        right: Tensor,
+        scale: float | None = None,
+        zero_point: int = 0,
+        *,
+        activation: FusedActivation = FusedActivation.NONE,
+    ) -> Tensor:
+        """MUL: left * right."""
         options = schema.MulOptionsT()
-        return self._binary(Code.MUL, options, left, right, *scaling, **fused)
+        return self._binary(Code.MUL, left, right, options, activation, scale, zero_point)
 
     def minimum(self, left: Tensor, right: Tensor) -> Tensor:
         """MINIMUM of two tensors whose scales agree."""
@@ -385,13 +409,12 @@ class GraphBuilder:
     def _binary(
         self,
         code: Operator,
-        options: Any,
         left: Tensor,
         right: Tensor,
-        scale: float | None = None,
-        zero_point: int = 0,
-        *,
-        activation: FusedActivation = FusedActivation.NONE,
+        options: Any,
+        activation: FusedActivation,
+        scale: float | None,
+        zero_point: int,
     ) -> Tensor:
         options.fusedActivationFunction = activation
         shape = np.broadcast_shapes(left.shape, right.shape)

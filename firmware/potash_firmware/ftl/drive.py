@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from potash_device.flash.profile import Profile
 from potash_device.flash.state import rest
-from potash_firmware.ftl.hooks import NO_HINT, Hint
 from potash_firmware.ftl.interface import FtlError
 from potash_firmware.ftl.native import WORDS
 from potash_firmware.ftl.page import keep, run
@@ -28,7 +27,6 @@ from potash_firmware.ftl.state import (
     ADMITTED,
     BEGUN,
     CURSOR,
-    FREE,
     GOOD,
     IS_CLOSED,
     QUEUED,
@@ -50,9 +48,6 @@ class Drive:
     `on_failure`, where it is set, is called with the error of a policy that fails later, which the
     built-in one of its kind then replaces.
     """
-
-    hints = data = False
-    zones = True
 
     def __init__(self, profile: Profile, policies: Policies | None = None) -> None:
         self.profile = profile
@@ -80,9 +75,7 @@ class Drive:
     @property
     def report(self) -> DriveReport:
         """Its wear, spare and load."""
-        state = self.state
-        mapped = int((state.places[: self.profile.logical_pages] >= 0).sum())
-        return report(self.now, self.counters, mapped, self.wear, state.flash.erases)
+        return report(self.profile, self.state)
 
     @property
     def good(self) -> int:
@@ -92,13 +85,12 @@ class Drive:
     @property
     def wear(self) -> Wear:
         """The drive's wear for SMART; faster than `report`, as is `spread`."""
-        registers, erases = self.state.registers, int(self.state.flash.erases.sum())
-        return wear(self.profile, erases, self.good, int(registers[FREE]), self.worn)
+        return wear(self.profile, self.state)
 
     @property
     def spread(self) -> Spread:
         """Erases of its superblocks."""
-        return spread(self.state.flash.erases)
+        return spread(self.state)
 
     @property
     def superblocks(self) -> Superblocks:
@@ -134,14 +126,7 @@ class Drive:
         self.run(np.empty(0, REQUEST))
 
     def submit(
-        self,
-        time: int,
-        op: Op,
-        first: int = 0,
-        count: int = 0,
-        stream: int = 0,
-        fua: bool = False,
-        hint: Hint = NO_HINT,
+        self, time: int, op: Op, first: int = 0, count: int = 0, stream: int = 0, fua: bool = False
     ) -> int:
         """Completion of a request that arrives at `time` (nanoseconds); WORN if it is refused.
 

@@ -151,7 +151,7 @@ class Rpu:
         )
         board.migration = self.migration
         self.holding: Holding | None = None
-        """Stops the guest while emulated jobs are behind the model, if there is a QEMU monitor."""
+        """Stops the guest while the emulation is behind the model, if there is a QEMU monitor."""
         self._features_version = -1
         self._cut_short = False
         self._logged_until = clock()
@@ -353,6 +353,7 @@ class Rpu:
                 self.lifecycle.serving
                 and not self._commands.paused
                 and not self.migration.stopping
+                and (self.holding is None or self.holding.may_fetch)
                 and bool(self._board.queues.filled)
                 and any(map(self.arbiter.may_fetch, self._board.queues.ready))
                 and not self._board.dma.interrupted
@@ -454,8 +455,14 @@ class Rpu:
             self._doorbell_error(error)
         if self._features_version != self.controller.features.version:
             self._apply_features()
+        holding, executed = self.holding, 0
         may_fetch = self.lifecycle.serving and not self.migration.stopping
-        executed = self.arbiter.serve() if may_fetch and self._board.queues.filled else 0
+        if not self._board.queues.filled or not may_fetch:
+            pass
+        elif holding is None:
+            executed = self.arbiter.serve()
+        elif holding.may_fetch:
+            executed = holding.serve(self.arbiter.serve)
         if executed:
             self._polling.worked(executed)
         elif self._polling.may_arm and not self._board.queues.arm():

@@ -228,6 +228,9 @@ class Scheduler:
         self.paused: Callable[[], bool] = never
         """True while no pausable task may continue."""
         self._submit = submit
+        self.emulated: dict[object, tuple[int, int]] | None = None
+        """Begin and due time of the steps of `not_before` that have not ended; None if nobody asks
+        for them."""
         self.reached: tuple[int, int] | None = None
         """The beginning of a core's work (0 without a core) and the deadline that has passed last.
         The command's completion, which follows in the same step, takes them."""
@@ -292,12 +295,21 @@ class Scheduler:
     def not_before(self, due: int | None, steps: Steps[T], *, abortable: bool = True) -> Steps[T]:
         """End as `steps` do, with a result or an error, but not before `due`."""
         try:
-            result = yield from steps
+            result = yield from steps if self.emulated is None else self._emulate(steps, due)
         except Exception:
             yield from self.until(due, abortable=abortable)
             raise
         yield from self.until(due, abortable=abortable)
         return result
+
+    def _emulate(self, steps: Steps[T], due: int | None) -> Steps[T]:
+        assert self.emulated is not None
+        if due is not None:
+            self.emulated[steps] = self.deadlines.clock.now(), due
+        try:
+            return (yield from steps)
+        finally:
+            self.emulated.pop(steps, None)
 
     def time_passes(self) -> bool:
         """Continue the tasks whose time has come. True if there were any."""

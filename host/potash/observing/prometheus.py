@@ -57,6 +57,8 @@ METRICS = {
     "vta_modelled_cycles_total": "Modelled cycles of these streams.",
     "lateness_seconds": "Delay of completions after their modelled times.",
     "frozen_seconds_total": "Time for which the guest was stopped.",
+    "stops_total": "Stops of the guest, by cause.",
+    "stop_seconds_total": "Time for which stops of the guest were wanted, by cause.",
     "flash_pages_total": "Pages of 4 KiB programmed, by cause.",
     "flash_operations_total": "Operations of the flash, by kind.",
     "mapping_accesses_total": "Accesses to the mapping's cache.",
@@ -147,6 +149,12 @@ def _of_modelled(given: ModelledTime) -> Iterator[Sample]:
     wear = given["wear"]
     yield Sample("lateness_seconds", {}, given["lateness"])
     yield Sample("frozen_seconds_total", {}, given["frozen_seconds"])
+    for cause, stops in (
+        ("jobs", given["stops"]["jobs"]),
+        ("commands", given["stops"]["commands"]),
+    ):
+        yield Sample("stops_total", {"cause": cause}, stops["number"])
+        yield Sample("stop_seconds_total", {"cause": cause}, stops["seconds"])
     free, retired, erases = wear["free"], wear["retired"], wear["erases"]
     states = {"free": free, "used": wear["superblocks"] - free - retired, "retired": retired}
     quantiles = dict(

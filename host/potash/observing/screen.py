@@ -7,7 +7,7 @@ from csd_spec.text import plain
 from potash.observing.rates import Rates
 from potash.tables import columns
 from potash.units import human
-from potash_firmware.snapshot import Snapshot
+from potash_firmware.snapshot import Snapshot, StopsByCause
 
 Row = Sequence[str]
 
@@ -138,7 +138,7 @@ def modelled(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
         f"modelled time{factor}: {late['commands']} commands, late by"
         f" {late['p50'] * 1e6:.0f} µs (median), {late['p99'] * 1e6:.0f} µs (99 %),"
         f" {late['most'] * 1e3:.1f} ms (most); the guest stood still"
-        f" {found['frozen_seconds']:.2f} s"
+        f" {found['frozen_seconds']:.2f} s{_causes(found['stops'])}"
     )
     yield f"busy: {busy}; write amplification {found['write_amplification']:.2f}{cached}"
     yield (
@@ -146,6 +146,17 @@ def modelled(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
         f" {wear['erases']['least']} to {wear['erases']['most']}, {wear['free']} of"
         f" {wear['superblocks']} superblocks free"
     )
+
+
+def _causes(stops: StopsByCause) -> str:
+    """The causes of stops of the guest, in brackets."""
+    causes = ("jobs", stops["jobs"]), ("commands", stops["commands"])
+    said = [
+        f"{one['number']} × for {name}, {one['seconds']:.2f} s"
+        for name, one in causes
+        if one["number"]
+    ]
+    return f" ({'; '.join(said)})" if said else ""
 
 
 def errors(snapshot: Snapshot) -> list[str]:

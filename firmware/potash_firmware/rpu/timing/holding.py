@@ -1,15 +1,19 @@
-"""Stops of the guest: while a job's emulation is behind the guest's own time.
+"""Stops of the guest: while the emulation is behind the guest's own time.
 
 A job holds the guest from the moment at which guest time since its start has come up with what it
-has modelled so far, and releases it when the model is ahead by a quantum. Single commands hold
-nobody: they take less time than a stop.
+has modelled so far, and releases it when the model is ahead by a quantum. With `scheduler`,
+commands hold it likewise: one whose time has come while the media still work on it, until they
+have ended; and the queues, while the loop does not come up with them. A command that the loop
+completes late because it did not run itself holds nobody, as guest time does not go back.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from potash_firmware.rpu.deadlines import GuestClock
+from potash_firmware.rpu.scheduler import Scheduler
 from potash_firmware.waiting import earliest
 
 QUANTUM = 5_000_000
@@ -18,11 +22,20 @@ QUANTUM = 5_000_000
 MARGIN = 500_000
 """Nanoseconds before guest time comes up with a job: as long as a stop takes to begin."""
 
+COMMAND_MARGIN = 2_000_000
+"""Nanoseconds before a command's time: as long as a stop takes to begin and to end."""
+
 LEAST = 1_000_000
-"""Nanoseconds of guest time that a job may take without a stop, which takes about as long."""
+"""Nanoseconds of guest time that a job or a command may take without a stop, which takes about as
+long."""
 
 POLL = 0.001
 """Seconds between two looks at what a job has modelled, while the guest stands still for it."""
+
+SLOW_ROUNDS = 2
+"""Rounds of the queues in a row that took longer than `LEAST`, after which the guest is stopped
+before the next: nothing can ask for a stop within a round. One alone may have waited for a
+processor."""
 
 
 class Connection(Protocol):
@@ -39,6 +52,10 @@ class Standstill(Protocol):
 
     over: bool
     """The guest has stood still for too long and goes on, until every holder has released it."""
+
+    @property
+    def uncertain(self) -> bool:
+        """The guest may run while its clock stands: a stop begins, or has just ended."""
 
     def attach(self) -> None: ...
 
@@ -57,9 +74,9 @@ class Standstill(Protocol):
     def close(self) -> None: ...
 
 
-class RunningJob(NamedTuple):
-    """A job that a worker is at: it began at `start`, nanoseconds of guest time, and has modelled
-    so many nanoseconds since. It is none any more as soon as its end is known."""
+class Running(NamedTuple):
+    """A job or a command that is being emulated: it began at `start`, nanoseconds of guest time,
+    and has modelled so many nanoseconds since. It is none any more as soon as its end is known."""
 
     key: Hashable
     start: int
@@ -67,66 +84,153 @@ class RunningJob(NamedTuple):
 
 
 @dataclass(eq=False)
+class Cause:
+    """Jobs, or commands, that hold the guest through `standstill`, and how often and how long they
+    have."""
+
+    standstill: Standstill
+    holders: set[Hashable] = field(default_factory=set)
+    given_up: set[Hashable] = field(default_factory=set)
+    """Holders for which the guest has stood still too long, and which have not ended yet."""
+    stops: int = 0
+    _stopped: int = 0
+    _since: int = 0
+
+    @property
+    def stopped(self) -> int:
+        """Nanoseconds of the host for which the guest has been held."""
+        return self._stopped + (time.monotonic_ns() - self._since if self.holders else 0)
+
+    def keep(self, holders: set[Hashable]) -> None:
+        """Hold the guest for these alone."""
+        before, stopped = self.holders, self.stopped
+        for key in holders - before:
+            self.standstill.hold(key)
+        for key in before - holders:
+            self.standstill.release(key)
+        if holders and not before:
+            self.stops, self._since = self.stops + 1, time.monotonic_ns()
+        elif before and not holders:
+            self._stopped = stopped
+        self.holders = holders
+
+    def decide(self, running: Iterable[Running], now: int, margin: int) -> int | None:
+        """Hold the guest for those that are behind. Returns when others may be, in guest time."""
+        holders: set[Hashable] = set()
+        given_up: set[Hashable] = set()
+        following: int | None = None
+        for key, start, modelled in running:
+            if key in self.given_up:
+                given_up.add(key)
+                continue
+            if key in self.holders and start + modelled - now < QUANTUM:
+                holders.add(key)
+                continue
+            due = max(start + LEAST, start + modelled - margin)
+            if due <= now:
+                holders.add(key)
+            else:
+                following = due if following is None else min(following, due)
+        self.given_up = given_up
+        self.keep(holders)
+        return following
+
+
 class Holding:
-    """Has `standstill` hold the guest for those of `jobs` that are behind.
+    """Has `standstill` hold the guest for those of `running` jobs that are behind, and for the
+    commands of `scheduler` if there is one.
 
     `fail` ends the jobs for which the guest has stood still too long.
     """
 
-    standstill: Standstill
-    clock: GuestClock
-    jobs: Callable[[], Iterable[RunningJob]]
-    fail: Callable[[], None]
-    _holders: set[Hashable] = field(default_factory=set, init=False)
-    _failed: set[Hashable] = field(default_factory=set, init=False)
-    """Jobs that were failed, and have not ended yet."""
-    _attached: bool = field(default=False, init=False)
-    _next: int | None = field(default=None, init=False)
-    """Nanoseconds of guest time at which some job may have to hold the guest."""
+    def __init__(
+        self,
+        standstill: Standstill,
+        clock: GuestClock,
+        running: Callable[[], Iterable[Running]],
+        fail: Callable[[], None],
+        scheduler: Scheduler | None = None,
+    ) -> None:
+        self.standstill = standstill
+        self.clock = clock
+        self.jobs, self.commands = Cause(standstill), Cause(standstill)
+        self._running = running
+        self._fail = fail
+        self._scheduler = scheduler
+        if scheduler is not None:
+            scheduler.emulated = {}
+        self._attached = False
+        self._next: float | None = None
+        """Nanoseconds of guest time at which some job or command may have to hold the guest."""
+        self._busy_since: int | None = None
+        """Guest time from which on the loop has had more to do after each pass."""
+        self._slow_rounds = 0
+
+    @property
+    def may_fetch(self) -> bool:
+        """It is known when commands come that are fetched now. Others would complete too early."""
+        return not self.standstill.uncertain
 
     @property
     def timeout(self) -> float | None:
         """Seconds until `service` has something to do by itself."""
         limits = [self.standstill.timeout]
-        if self._holders:
+        if self.jobs.holders:
             limits.append(POLL)
         if self._next is not None and self.clock.frozen is None:
             limits.append(max(0, self._next - self.clock.now()) / 1e9)
         return earliest(*limits)
 
-    def service(self, *, connected: bool) -> None:
-        """Decide anew; `connected` while some host has the device."""
+    def service(self, *, connected: bool, busy: bool = False) -> None:
+        """Decide anew; `connected` while some host has the device, `busy` if more is waiting to be
+        done already."""
         still = self.standstill
         if connected and not self._attached:
             still.attach()
         self._attached = connected
         still.service()
-        if still.over and self._holders:
-            self._failed |= self._holders
-            self._keep(set())
-            self.fail()
+        if still.over:
+            failed = bool(self.jobs.holders)
+            for cause in (self.jobs, self.commands):
+                cause.given_up |= cause.holders
+                cause.keep(set())
+            if failed:
+                self._fail()
         now = self.clock.now()
-        holders: set[Hashable] = set()
-        failed: set[Hashable] = set()
-        self._next = None
-        for key, start, modelled in self.jobs():
-            if key in self._failed:
-                failed.add(key)
-                continue
-            if key in self._holders and start + modelled - now < QUANTUM:
-                holders.add(key)
-                continue
-            due = max(start + LEAST, start + modelled - MARGIN)
-            if due <= now:
-                holders.add(key)
-            else:
-                self._next = due if self._next is None else min(self._next, due)
-        self._failed = failed
-        self._keep(holders)
+        if not busy:
+            self._busy_since = None
+        elif self._busy_since is None:
+            self._busy_since = now
+        self._next = earliest(
+            self.jobs.decide(self._running(), now, MARGIN),
+            self.commands.decide(self._emulated(), now, COMMAND_MARGIN),
+        )
 
-    def _keep(self, holders: set[Hashable]) -> None:
-        for key in holders - self._holders:
-            self.standstill.hold(key)
-        for key in self._holders - holders:
-            self.standstill.release(key)
-        self._holders = holders
+    def _emulated(self) -> Iterator[Running]:
+        """Commands that are behind, or may be.
+
+        While no other thread works on a command, none is: what it then waits for may be the guest.
+        """
+        scheduler = self._scheduler
+        if scheduler is None or scheduler.emulated is None:
+            return
+        if self._busy_since is not None:
+            yield Running("queues", self._busy_since, 0)
+        if scheduler.waiting:
+            for steps, (start, due) in scheduler.emulated.items():
+                yield Running(steps, start, due - start)
+
+    def serve(self, serve: Callable[[], int]) -> int:
+        """Serve the queues, whose commands may all be slow; the next `service` decides anew.
+
+        Returns the number of commands, as `serve`.
+        """
+        if self._scheduler is None:
+            return serve()
+        if self._slow_rounds >= SLOW_ROUNDS:
+            self.commands.keep({*self.commands.holders, "round"})
+        began = time.monotonic_ns()
+        executed = serve()
+        slow = time.monotonic_ns() - began > LEAST
+        self._slow_rounds = self._slow_rounds + 1 if slow else 0
+        return executed

@@ -22,7 +22,7 @@ from potash_firmware.mailbox.shared import ENGINE_ROWS, Row, Word, unshared_row
 from potash_firmware.rpu.deadlines import Timer
 from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.scheduler import Scheduler, Signal, Steps, Wait
-from potash_firmware.rpu.timing.holding import RunningJob
+from potash_firmware.rpu.timing.holding import Running
 from potash_firmware.rpu.timing.modelled import ModelledTime
 
 log = logging.getLogger(__name__)
@@ -225,7 +225,7 @@ class JobTime(Part):
             timed.work is None and place.start is not None for place, timed in self._timed.items()
         )
 
-    def running(self) -> Iterator[RunningJob]:
+    def running(self) -> Iterator[Running]:
         """The running jobs and executions, with the progress of their workers."""
         factor = self._timing.factor
         lost = set()  # with their APU, which the next one is to say
@@ -233,7 +233,7 @@ class JobTime(Part):
             lost = {timed for _, timed in self._accelerators.values()}
         for place, timed in self._timed.items():
             if timed.work is None and place.start is not None and timed not in lost:
-                yield RunningJob(place, place.start, timed.live[Word.MODELLED] * factor)
+                yield Running(place, place.start, timed.live[Word.MODELLED] * factor)
 
     def fail(self) -> None:
         """Have all that runs end, as it takes too long."""

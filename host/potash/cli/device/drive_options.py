@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from potash.cli.device.extending import extend_option, loaded
 from potash.cli.drive.common import together
 from potash.sdk.errors import PotashError
 from potash.units import completing
 from potash_device.flash.profiles import PROFILES
 
 if TYPE_CHECKING:
-    from potash_firmware.ftl.interface import Ftl
+    from potash_firmware.ftl.drive import Drive
     from potash_firmware.ftl.requests import Counters
 
 profile_names = completing(lambda: PROFILES)
@@ -30,13 +29,6 @@ drive_options = together(
         default="tlc",
         help=f"The drive: {', '.join(PROFILES)}, a TOML file, or a file of `precondition` (.npz).",
     ),
-    click.option(
-        "--ftl",
-        metavar="NAME",
-        default="page",
-        help="Flash translation layer: page, or one of an extension.",
-    ),
-    extend_option,
     click.option(
         "--policy",
         "named",
@@ -61,54 +53,33 @@ drive_options = together(
 """The drive, and what is written on it before."""
 
 
-class DriveOptions(NamedTuple):
-    """The values of these options."""
-
-    name: str
-    ftl: str
-    sources: tuple[str, ...]
-    named: tuple[str, ...]
-    fill: int
-    overwrite: float
-    seed: int
-
-
 class Prepared(NamedTuple):
     """A drive that has been written on, and what the last of `--fill` and `--overwrite` took."""
 
-    drive: Ftl
+    drive: Drive
     took: Counters
 
 
-def prepared(options: DriveOptions) -> Prepared:
-    """The drive that the options describe. Raises UsageError, PotashError and FtlError."""
+def prepared(name: str, named: Sequence[str], fill: int, overwrite: float, seed: int) -> Prepared:
+    """The drive that the options describe. Raises UsageError, PotashError and PolicyError."""
     from potash import timing
-    from potash_firmware.extension_registry import Extensions
-    from potash_firmware.ftl.named import PAGE
 
-    if options.overwrite and not options.fill:
+    if overwrite and not fill:
         raise click.UsageError("--overwrite is a multiple of --fill, which is not given")
-    name, ftl, path = options.name, options.ftl, Path(options.name)
-    found = (loaded(options.sources) or Extensions()).ftls
-    drive: Ftl
-    if path.suffix != ".npz":
-        drive = timing.with_ftl(name, ftl, options.named, found)
-    elif ftl == PAGE:
-        drive = timing.restored(path, timing.policies(options.named))
-    else:
-        raise click.UsageError(f"{name} is a drive with the FTL page, not {ftl}")
-    took = timing.precondition(drive, options.fill / 100, options.overwrite, options.seed)
-    return Prepared(drive, took)
+    chosen = timing.policies(named)
+    path = Path(name)
+    drive = timing.restored(path, chosen) if path.suffix == ".npz" else timing.drive(name, chosen)
+    return Prepared(drive, timing.precondition(drive, fill / 100, overwrite, seed))
 
 
 @contextlib.contextmanager
 def modelling() -> Iterator[None]:
-    """An FTL or policy that fails ends the command, and a drive that memory has no room for."""
-    from potash_firmware.ftl.interface import FtlError
+    """A policy that fails ends the command, and a drive that memory has no room for."""
+    from potash import timing
 
     try:
         yield
-    except FtlError as error:
+    except timing.PolicyError as error:
         raise PotashError(str(error)) from error
     except MemoryError:
         raise PotashError(

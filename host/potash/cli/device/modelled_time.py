@@ -19,13 +19,12 @@ from potash_device.cores import DEFAULT
 from potash_device.flash.profile import PAGE, ProfileError, ZoneShape, scaled
 from potash_device.media.drive import Drive as MediaDrive
 from potash_device.media.shapes import blocks_of
-from potash_firmware.extension_registry import Extensions
 
 log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from potash_firmware.ftl.drive import Drive
-    from potash_firmware.ftl.interface import Ftl, Held
+    from potash_firmware.ftl.interface import Held
     from potash_firmware.rpu.placement import PlacementSettings
     from potash_firmware.rpu.timing.modelled import ModelledTime, TimeSettings
 
@@ -33,47 +32,42 @@ if TYPE_CHECKING:
 def standing(section: TimeSection) -> Callable[[Clock], Standstill] | None:
     """A function from a clock to the object that stops the guest; None if nothing stops it.
 
-    Raises PotashError for a socket that is no monitor.
+    Raises PotashError for a socket that is no monitor, and for options that contradict each other.
     """
-    if section.mode != MODELLED or section.monitor is None:
+    if section.mode != MODELLED:
         return None
+    if section.monitor is None:
+        if section.hold:
+            raise PotashError("--hold needs --monitor, through which the guest is stopped")
+        return None
+    if section.clock == STEPPED:
+        raise PotashError("--monitor is for --clock host: no guest can have a stepped clock")
     monitor = section.monitor.absolute()
     require_monitor(monitor)
     return partial(Standstill, monitor, limit=section.still_limit)
 
 
 def modelled(
-    section: TimeSection,
-    media: MediaDrive,
-    placement: PlacementSettings | None = None,
-    extensions: Extensions | None = None,
+    section: TimeSection, media: MediaDrive, placement: PlacementSettings | None = None
 ) -> TimeSettings | None:
     """The drive whose time a device with these media takes; None in mode `fast`.
 
-    It has a stream for each reclaim unit handle of `placement`, and may have a translation layer of
-    `extensions`.
+    It has a stream for each reclaim unit handle of `placement`.
 
     Raises PotashError for a drive that cannot be had.
     """
     if section.mode != MODELLED:
         return None
+    from potash import timing
     from potash_firmware.ftl import named
-    from potash_firmware.ftl.drive import Drive
-    from potash_firmware.ftl.interface import FtlError
     from potash_firmware.rpu.timing.modelled import TimeSettings
 
     held = None
     try:
-        streams = placement.handles if placement else 1
-        drive = _drive(section, media, streams, extensions or Extensions())
+        drive = _drive(section, media, placement.handles if placement else 1)
         if media.time_state is not None and media.time_state.exists():
-            if isinstance(drive, Drive):
-                drive, held = _kept(media.time_state, drive)
-            else:
-                log.warning("the modelled drive is empty, as the state of an FTL is not kept")
-    except FtlError as error:
-        raise PotashError(f"--ftl {section.ftl}: {error}") from None
-    except ProfileError as error:
+            drive, held = _kept(media.time_state, drive)
+    except (ProfileError, timing.PolicyError) as error:
         raise PotashError(f"--drive {section.drive}: {error}") from None
     except MemoryError:
         raise PotashError(
@@ -84,7 +78,8 @@ def modelled(
         drive.prepare()
     # A drive's state says nothing of its cores.
     cores = DEFAULT if Path(section.drive).suffix == ".npz" else named.cores(section.drive)
-    return TimeSettings(drive, section.factor, cores, held, section.clock == STEPPED)
+    stepped = section.clock == STEPPED
+    return TimeSettings(drive, section.factor, cores, held, stepped, section.hold)
 
 
 def keep(timing: ModelledTime | None, media: MediaDrive) -> None:
@@ -97,9 +92,9 @@ def keep(timing: ModelledTime | None, media: MediaDrive) -> None:
     from potash_firmware.ftl.drive import Drive
     from potash_firmware.ftl.saving import save
 
-    if isinstance(timing.drive, Drive):
-        with replacing(media.time_state) as file:
-            save(timing.drive, file, timing.held)
+    assert isinstance(timing.drive, Drive)
+    with replacing(media.time_state) as file:
+        save(timing.drive, file, timing.held)
 
 
 def _kept(path: Path, new: Drive) -> tuple[Drive, Held | None]:
@@ -123,15 +118,15 @@ def _kept(path: Path, new: Drive) -> tuple[Drive, Held | None]:
     return found, held
 
 
-def _drive(section: TimeSection, media: MediaDrive, streams: int, extensions: Extensions) -> Ftl:
+def _drive(section: TimeSection, media: MediaDrive, streams: int) -> Drive:
     from potash import timing
-    from potash_firmware.ftl import named
 
     shapes = blocks_of(media.shapes).values()
     zones = [ZoneShape(one.zones, one.zone_size, one.zone_capacity) for one in shapes if one.zones]
     records = sum(one.size - one.data_size for one in shapes if one.zones)
     pages = sum(-(-one.data_size // PAGE) for one in shapes)
     capacity = max(pages * PAGE, media.capacity - records)
+    policies = timing.policies(section.policies)
     if Path(section.drive).suffix != ".npz":
         profile = timing.profile(section.drive)
         if more := max(0, streams - profile.streams):
@@ -139,11 +134,8 @@ def _drive(section: TimeSection, media: MediaDrive, streams: int, extensions: Ex
             profile = replace(profile, streams=streams, blocks=profile.blocks + more)
         if section.zone_width:
             profile = replace(profile, width=section.zone_width)
-        profile = scaled(profile, capacity, zones)
-        return named.ftl(section.ftl, profile, section.policies, extensions.ftls)
-    if section.ftl != named.PAGE:
-        raise ProfileError(f"it is a drive with the FTL page, not {section.ftl}")
-    drive = timing.restored(Path(section.drive), timing.policies(section.policies))
+        return timing.Drive(scaled(profile, capacity, zones), policies)
+    drive = timing.restored(Path(section.drive), policies)
     if drive.profile.streams < streams:
         raise ProfileError(
             f"it has {drive.profile.streams} streams, fewer than reclaim unit handles ({streams})"
