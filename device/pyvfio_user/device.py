@@ -84,7 +84,7 @@ class Pending:
         """Report that the request is done, or has failed with the errno `error`; only the first
         call counts."""
         if not self.future.done():
-            end(self.future, error)
+            finish(self.future, error)
 
     def then(self, listener: Callable[[int], None]) -> None:
         """Have `listener` called with the errno (0 for success), immediately if it is known."""
@@ -103,13 +103,13 @@ Waiting = Generator[Future[None], None, bytes]
 """A handler's course: it yields the operations that it waits for, and returns a payload."""
 
 
-def ended(operation: Operation | None) -> Generator[Future[None], None, None]:
+def wait_for(operation: Operation | None) -> Generator[Future[None], None, None]:
     """Yield the future of a callback's operation, unless the device has finished already."""
     if operation is not None:
         yield operation.future if isinstance(operation, Pending) else operation
 
 
-def end(operation: Future[None], error: int = 0) -> None:
+def finish(operation: Future[None], error: int = 0) -> None:
     """Have the reply sent that waits for `operation`: an error where `error` is an errno."""
     if error:
         operation.set_exception(OSError(error, os.strerror(error)))

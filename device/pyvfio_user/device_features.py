@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
-from pyvfio_user.device import Device, Waiting, end, ended, failure_of
+from pyvfio_user.device import Device, Waiting, failure_of, finish, wait_for
 from pyvfio_user.memory import LOG_PAGE_SIZE, AddressSpace
 from pyvfio_user.migration import (
     FEATURE_MASK,
@@ -122,7 +122,7 @@ class DeviceFeatures:
             raise OSError(errno.EBUSY, "the state is changing already")
         for after in path:
             try:
-                for operation in ended(self._required.change(self.state, after)):
+                for operation in wait_for(self._required.change(self.state, after)):
                     self._changing = Future()
                     operation.add_done_callback(partial(_pass_on, self._changing))
                     yield self._changing
@@ -143,7 +143,7 @@ class DeviceFeatures:
         self._memory.start_logging()
         # All writes are logged, by views that are given out from now on; the report chooses.
         chosen = control._replace(page_size=max(control.page_size, LOG_PAGE_SIZE))
-        yield from ended(self._device.memory_changed())
+        yield from wait_for(self._device.memory_changed())
         return chosen.encode()
 
     def _stop_logging(self, data: bytes, room: int) -> bytes:
@@ -159,7 +159,7 @@ class DeviceFeatures:
         size = -(-units // _WORD_BITS) * _WORD_BITS // 8
         _require_room(LoggingReport.RECORD.size + size, min(room, DEFAULT_MAX_TRANSFER))
         # What the device writes after this it writes by new views, which are logged again.
-        yield from ended(self._device.memory_changed())
+        yield from wait_for(self._device.memory_changed())
         bits = bytearray(size)
         for start in self._memory.take_written(address, length):
             stop = min(start + LOG_PAGE_SIZE, address + length)
@@ -185,7 +185,7 @@ _FEATURES: dict[int, dict[int, _Method]] = {
 def _pass_on(changing: Future[None], operation: Future[None]) -> None:
     """The device has ended an operation, perhaps after a reset has ended the change."""
     if not changing.done():
-        end(changing, failure_of(operation))
+        finish(changing, failure_of(operation))
 
 
 def _require_room(size: int, room: int) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 
 from pyvfio_user import payloads, protocol
 from pyvfio_user.connection import MAX_MSG_FDS, Message
-from pyvfio_user.device import Device, Region, Waiting, ended, failure_of
+from pyvfio_user.device import Device, Region, Waiting, failure_of, wait_for
 from pyvfio_user.device_features import DeviceFeatures
 from pyvfio_user.dma_messages import DmaMessages
 from pyvfio_user.irqs import InterruptLines, Irq
@@ -248,7 +248,7 @@ class Session:
             writable=bool(request.flags & protocol.DmaFlags.WRITABLE),
         )
         try:
-            yield from ended(self._device.memory_changed())
+            yield from wait_for(self._device.memory_changed())
         except OSError:
             self._memory.close(window)
             raise
@@ -266,7 +266,7 @@ class Session:
             self._memory.unmap(request.address, request.size)
             if self._memory.generation == generation:
                 return request.encode()
-        yield from ended(self._device.memory_changed())
+        yield from wait_for(self._device.memory_changed())
         return request.encode()
 
     def _device_info(self, message: Message) -> bytes:
@@ -413,7 +413,7 @@ class Session:
             raise protocol.ProtocolError("a DEVICE_RESET has no payload")
         operation = self._device.reset()
         self._features.reset()
-        yield from ended(operation)
+        yield from wait_for(operation)
         return b""
 
 

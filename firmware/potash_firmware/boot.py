@@ -27,7 +27,7 @@ from potash_device.trace import record
 from potash_device.vta.config import default_threads
 from potash_firmware.apu import config
 from potash_firmware.apu_process import ApuProcess
-from potash_firmware.extensions import ExtensionError
+from potash_firmware.extension_registry import ExtensionError
 from potash_firmware.mailbox import SharedBuffers, pair
 from potash_firmware.mailbox.shared import ENGINE_ROWS, Counters, Word
 from potash_firmware.rpu.deadlines import GuestClock
@@ -356,13 +356,13 @@ class Device:
 
     def _start_apu(self) -> None:
         with ExitStack() as undo:
-            rpu_end, apu_end = pair()
-            rpu_end.trace = self.board.trace
-            undo.callback(rpu_end.close)
-            with apu_end:
-                self.apu.start(apu_end.fileno())
+            rpu_port, apu_port = pair()
+            rpu_port.trace = self.board.trace
+            undo.callback(rpu_port.close)
+            with apu_port:
+                self.apu.start(apu_port.fileno())
             undo.pop_all()
-        self.rpu.apu_started(rpu_end)
+        self.rpu.apu_started(rpu_port)
 
     def _apu_config(self) -> config.Config:
         settings = self._settings

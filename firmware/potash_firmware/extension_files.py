@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from potash_firmware import extensions
-from potash_firmware.extensions import ExtensionError, Extensions
+from potash_firmware.extension_registry import ExtensionError, Extensions
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -349,6 +349,9 @@ class TimeSection:
         f"The modelled drive: {', '.join(DRIVES)}, a TOML file, or a file of potash drive "
         "precondition (.npz).", guest=True, metavar="PROFILE",
         shell_complete=completing(lambda: DRIVES))
+    ftl: str = key(kinds.TEXT, "page", "--ftl",
+        "Flash translation layer of the modelled drive: page, or the name of one that an extension "
+        "has.", page="extend.md#a-flash-translation-layer", guest=True, metavar="NAME")
     policies: tuple[str, ...] = key(kinds.several(kinds.POLICY, "policies"),
         (), "policies --policy",
         "Policy of the modelled drive, of gc, wear or allocation: a built-in name, or FILE:CLASS;"

@@ -28,11 +28,11 @@ def test_a_request_is_served_that_comes_before_the_last_cache_writer_is_reaped(
     """A worker asks again as soon as it has its answer, and the last cache writer has not ended yet."""
 
     def answer(connection: CompileConnection, request: CompileRequest) -> None:
-        connection._end.send(encode(CompileAnswer(failed=False, length=request.number)))
+        connection._socket.send(encode(CompileAnswer(failed=False, length=request.number)))
 
     monkeypatch.setattr(CompileConnection, "_compile", answer)
     connection = CompileConnection(CONFIG)
-    worker = connection.worker_end
+    worker = connection.worker_socket
     worker.send(request(5))
     first = connection.serve()
     assert first is not None
@@ -53,7 +53,7 @@ def test_a_request_is_served_that_comes_before_the_last_cache_writer_is_reaped(
 )
 def test_anything_else_starts_nothing(said: bytes) -> None:
     connection = CompileConnection(CONFIG)
-    connection.worker_end.send(said)
+    connection.worker_socket.send(said)
     assert connection.serve() is None
     assert not connection.busy
     connection.close()
@@ -66,7 +66,7 @@ def test_a_connection_is_not_served_after_its_worker_has_been_reaped() -> None:
         fork_server = ForkServer(ours, lambda *_: None, CONFIG)
         connection = CompileConnection(CONFIG)
         fork_server._workers[1] = 0
-        connection.worker_end.send(request(5))
+        connection.worker_socket.send(request(5))
         fork_server._worker_exited(1, connection, 3)
         fork_server._serve_compilation(connection)
         assert channel.decode_exit(theirs.recv(100)) == channel.Exited(1, 3)

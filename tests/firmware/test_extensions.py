@@ -12,7 +12,7 @@ from nvme_spec.status import Status
 from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
 from potash_firmware import extension_files
-from potash_firmware.extensions import ExtensionError
+from potash_firmware.extension_registry import ExtensionError
 from potash_firmware.rpu.extended import LEAST_CLOSING
 from potash_firmware.rpu.namespaces.memory import MemoryNamespace
 from support import zones

@@ -7,7 +7,7 @@ import pytest
 
 from nvme_spec.status import Status
 from potash_firmware import extension_files
-from potash_firmware.extensions import ExtensionError
+from potash_firmware.extension_registry import ExtensionError
 from support.extended import extended, settings
 from support.nvme_host import Host
 

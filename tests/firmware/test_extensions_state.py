@@ -11,7 +11,7 @@ from nvme_spec.status import Status
 from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
 from potash_firmware import extension_files
-from potash_firmware.extensions import ExtensionError
+from potash_firmware.extension_registry import ExtensionError
 from support.extended import extended, settings
 from support.migration import load, save
 from support.nvme_host import Host

@@ -73,8 +73,8 @@ def heard(apu: ApuPort) -> list[ToApu]:
 
 def ended(link: ApuLink) -> list[Future[Any]]:
     assert list(link.messages()) == []
-    found = list(link.engines.ended)
-    link.engines.ended.clear()
+    found = list(link.engine.ended)
+    link.engine.ended.clear()
     return found
 
 
@@ -82,7 +82,7 @@ def test_what_an_execution_names_is_shared_once(
     link: ApuLink, apu: ApuPort, shared: list[Shared]
 ) -> None:
     program, memory, _ = shared
-    engines = link.engines
+    engines = link.engine
     first = engines.execute(3, program, [SharedRange(memory, 4096, 4096)], (1, 2))
     second = engines.execute(3, program, [SharedRange(memory, 0, 4096)])
     *given, one, two = heard(apu)
@@ -102,7 +102,7 @@ def test_what_an_execution_names_is_shared_once(
 
 
 def test_data_goes_by_a_descriptor(link: ApuLink, apu: ApuPort) -> None:
-    link.engines.execute(3, 2, data=b"pattern")
+    link.engine.execute(3, 2, data=b"pattern")
     message = apu.receive()
     assert isinstance(message, Execute)
     assert (message.program, message.data_length) == (2, 7)
@@ -117,7 +117,7 @@ def test_a_program_is_checked(
     link: ApuLink, apu: ApuPort, shared: list[Shared], verdict: Outcome
 ) -> None:
     program = shared[0]
-    check = link.engines.check(3, program)
+    check = link.engine.check(3, program)
     given, asked = heard(apu)
     assert given == ShareProgram(program.handle, LENGTH)
     assert isinstance(asked, CheckProgram)
@@ -131,10 +131,10 @@ def test_what_is_forgotten_is_told_where_it_was_known(
     link: ApuLink, apu: ApuPort, shared: list[Shared]
 ) -> None:
     _, known, other = shared
-    link.engines.execute(3, 0, [SharedRange(known, 0, LENGTH)])
+    link.engine.execute(3, 0, [SharedRange(known, 0, LENGTH)])
     heard(apu)
     for one in (known, other, known):
-        link.engines.forget(one.handle)
+        link.engine.forget(one.handle)
     assert heard(apu) == [Forget(known.handle)]
 
 
@@ -142,7 +142,7 @@ def test_the_loss_of_the_apu_ends_executions_and_the_next_one_learns_all(
     link: ApuLink, apu: ApuPort, shared: list[Shared]
 ) -> None:
     program, memory, _ = shared
-    engines = link.engines
+    engines = link.engine
     engines.open(3)
     execution = engines.execute(3, 0, [SharedRange(memory, 0, LENGTH)])
     check = engines.check(3, program)
@@ -150,7 +150,7 @@ def test_the_loss_of_the_apu_ends_executions_and_the_next_one_learns_all(
     list(link.messages())
     assert link.lost
     link.disconnect()
-    assert link.engines.ended
+    assert link.engine.ended
     assert ended(link) == [check, execution]
     assert (check.result(), execution.result()) == (Outcome.LOST, Execution(Outcome.LOST))
     without = engines.execute(3, 0)
@@ -171,23 +171,23 @@ def test_the_loss_of_the_apu_ends_executions_and_the_next_one_learns_all(
 def test_an_execution_is_cancelled_and_ends_when_the_apu_says_so(
     link: ApuLink, apu: ApuPort
 ) -> None:
-    link.engines.execute(3, 0)
-    second = link.engines.execute(3, 0)
+    link.engine.execute(3, 0)
+    second = link.engine.execute(3, 0)
     _, asked = heard(apu)
     assert isinstance(asked, Execute)
-    link.engines.cancel(second)
+    link.engine.cancel(second)
     assert heard(apu) == [Cancel(asked.tag)]
     assert ended(link) == []
     apu.send(Executed(asked.tag, Outcome.CANCELLED))
     assert ended(link) == [second]
-    link.engines.cancel(second)
+    link.engine.cancel(second)
     assert heard(apu) == []
 
 
 def test_engines_come_and_go(link: ApuLink, apu: ApuPort) -> None:
-    link.engines.open(3)
-    link.engines.open(4)
-    link.engines.close(3)
+    link.engine.open(3)
+    link.engine.open(4)
+    link.engine.close(3)
     assert heard(apu) == [OpenEngine(3), OpenEngine(4), CloseEngine(3)]
     rpu, second = pair()
     with second:
@@ -206,5 +206,5 @@ def test_an_apu_that_owes_an_execution_is_asked_whether_it_is_there(
     link: ApuLink, apu: ApuPort
 ) -> None:
     assert link.timers.timeout() is None
-    link.engines.execute(3, 0)
+    link.engine.execute(3, 0)
     assert link.timers.timeout() is not None

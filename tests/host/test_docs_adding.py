@@ -4,6 +4,7 @@ used."""
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -76,12 +77,20 @@ def test_a_register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_extension(tmp_path: Path) -> None:
-    extension, attempt, test = blocks("extend.md", "python")
-    (tmp_path / "latency.py").write_text(extension + "\n")
+    extension, attempt, slow, waiting, layer, test = blocks("extend.md", "python")
+    for name, text in {"latency.py": extension, "slow.py": slow, "mine.py": layer}.items():
+        (tmp_path / name).write_text(text + "\n")
     socket = tmp_path / "s"
-    with device_process(socket, "--size", "16M", "--extend", str(tmp_path / "latency.py")):
+    options = ["--size", "32M", "--time", "modelled", "--ftl", "Mine"]
+    for name in ("latency.py", "mine.py"):
+        options += ["--extend", str(tmp_path / name)]
+    with device_process(socket, *options):
         said = run(attempt.replace(SOCKET, str(socket)), environment(), tmp_path)
     assert said == "1\n" and "# 1\n" in attempt + "\n"
+    fault = ("--fault", "io read lba=7 delay=20ms")
+    with device_process(socket, "--size", "16M", "--extend", str(tmp_path / "slow.py"), *fault):
+        said = run(waiting.replace(SOCKET, str(socket)), environment(), tmp_path)
+    assert said.splitlines() == re.findall("# (7 .*|07.*)", waiting)
     (tmp_path / "test_latency.py").write_text(test + "\n")
     pytest_ = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_latency.py"]
     done = subprocess.run(

@@ -27,6 +27,7 @@ from potash.experiment.plan import Task
 from potash.experiment.runs import carry_out
 from potash.fleet import workers
 from support.bpf_compiler import NO_COMPILER, compiler
+from support.dask_cluster import dask_cluster
 from support.docs import blocks, run_python
 from support.processes import descendants
 from support.reports import check
@@ -284,19 +285,8 @@ def test_options_of_drives_name_files_that_workers_get(
 
 
 def test_a_dask_cluster_measures_the_same(files: Files) -> None:
-    distributed = pytest.importorskip("distributed", reason="the extra `fleet` is not installed")
     tasks = plan.read(files.folder / "mine.toml").tasks()
-    with (
-        distributed.LocalCluster(
-            n_workers=1,
-            threads_per_worker=2,
-            dashboard_address=None,
-            processes=False,
-            protocol="tcp://",
-            host="127.0.0.1",
-        ) as cluster,
-        workers.cluster(carry_out, cluster.scheduler_address) as work,
-    ):
+    with dask_cluster(threads=2) as address, workers.cluster(carry_out, address) as work:
         assert dict(work(tasks)) == dict(enumerate(map(carry_out, tasks)))
 
 

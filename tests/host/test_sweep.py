@@ -30,6 +30,7 @@ from potash.vta.scheduled import SHAPES
 from potash_device.vta.config import CORES, Config
 from potash_device.vta.timing.parameters import PYNQ
 from potash_firmware.vta_runtime.schedules import Conv2d
+from support.dask_cluster import dask_cluster
 from support.processes import descendants
 
 SMALL = Conv2d(1, 16, 8, 8, 16, (3, 3), padding=(1, 1, 1, 1))
@@ -318,22 +319,12 @@ def test_without_dask_a_sentence_says_what_to_install(
 
 
 def test_a_dask_cluster_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    distributed = pytest.importorskip("distributed", reason="the extra `fleet` is not installed")
+    pytest.importorskip("distributed", reason="the extra `fleet` is not installed")
     monkeypatch.setattr("potash.fleet.cluster.CONNECT_LIMIT", "1s")
     nobody = "tcp://127.0.0.1:1"
     refused = pytest.raises(PotashError, match=f"no Dask scheduler answers at {nobody}")
     with refused, workers.cluster(carry_out, nobody):
         pass
     tasks = [Task(shape, CORES["paper"], PYNQ) for shape in NETWORK.shapes]
-    with (
-        distributed.LocalCluster(
-            n_workers=1,
-            threads_per_worker=1,
-            dashboard_address=None,
-            processes=False,
-            protocol="tcp://",
-            host="127.0.0.1",
-        ) as cluster,
-        workers.cluster(carry_out, cluster.scheduler_address) as work,
-    ):
+    with dask_cluster(threads=1) as address, workers.cluster(carry_out, address) as work:
         assert dict(work(tasks)) == dict(serially(tasks))

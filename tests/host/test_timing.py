@@ -223,6 +223,37 @@ def test_the_garbage_collector_of_the_documentation_works(
     assert writes["p50_us"] >= 200.0  # FEMU's tPROG; it has no write buffer
 
 
+LAYER = """
+from potash.extend import ftl
+
+@ftl
+class Mine:
+    def __init__(self, profile):
+        self.written = 0
+    def submit(self, time, op, first, count, stream, fua, hint):
+        self.written += 1
+        assert self.written <= 3000
+        return time + 7000
+"""
+
+
+def test_a_translation_layer_of_an_extension_serves_a_trace(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "layer.py").write_text(LAYER)
+    path, extend = trace(tmp_path), ("--drive", small, "--extend", tmp_path / "layer.py")
+    arguments = [*map(str, ("drive", "simulate", path, *extend, "--ftl", "Mine", "--json"))]
+    assert run_app(arguments) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["latencies"][0]["p999_us"] == found["latencies"][0]["mean_us"] == 7
+    for ftl, more, said in (
+        ("Mien", (), "there is no FTL Mien; did you mean Mine?"),
+        ("Mine", ("--policy", "gc=fifo"), "policies are for the FTL page, and Mine decides"),
+        ("Mine", ("--fill", 100), "layer.py, line 10: AssertionError"),
+    ):
+        assert said in failure(capsys, "simulate", path, *extend, "--ftl", ftl, *more)
+
+
 def test_a_preconditioned_drive_is_kept(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from pyvfio_user.client import Client, VfioUserError
-from pyvfio_user.device import Pending, end
+from pyvfio_user.device import Pending, finish
 from pyvfio_user.migration import Feature, FeatureFlags, MigrationFlags, State
 from pyvfio_user.sealed_memory import SealedMemory
 from pyvfio_user.server import Server
@@ -242,7 +242,7 @@ def test_the_reply_waits_for_the_device(client: RawClient, movable: Movable) -> 
     assert client.replies() == []
     assert state_of(client) == RUNNING
     assert not client.ask(region_read(0, 4)).failed
-    end(pending)
+    finish(pending)
     (reply,) = client.replies()
     assert (reply.command, reply.failed) == (DEVICE_FEATURE, False)
     assert reply.payload == struct.pack("<IIII", 4096, SET | 2, STOP_COPY, 0)
@@ -254,7 +254,7 @@ def test_one_change_at_a_time(client: RawClient, movable: Movable) -> None:
     client.send(set_state(STOP))
     client.pump()
     assert client.ask(set_state(STOP_COPY)).error == errno.EBUSY
-    end(pending, errno.ETIMEDOUT)
+    finish(pending, errno.ETIMEDOUT)
     assert [one.error for one in client.replies()] == [errno.ETIMEDOUT]
     assert state_of(client) == RUNNING
 
@@ -289,7 +289,7 @@ def test_what_cannot_be_done_any_more_is_refused(
     client.send(feature(SET | Feature.DMA_LOGGING_STOP))
     client.pump()
     assert [one.failed for one in client.replies()] == [False]
-    end(pending)
+    finish(pending)
     assert [one.failed for one in client.replies()] == [True]
 
 
@@ -302,7 +302,7 @@ def test_a_reset_ends_a_change(client: RawClient, movable: Movable) -> None:
         (DEVICE_FEATURE, errno.ECANCELED),
         (DEVICE_RESET, 0),
     ]
-    end(pending)
+    finish(pending)
     assert client.replies() == []
     assert state_of(client) == RUNNING
 
@@ -317,7 +317,7 @@ def test_a_client_that_leaves_is_not_waited_for(
             client.pump()
         client.pump()
         with negotiated(server) as other:
-            end(pending)
+            finish(pending)
             assert movable.arcs == [(RUNNING, STOP)]  # nothing is called after `detached`
             assert other.replies() == []
             assert state_of(other) == RUNNING
@@ -335,8 +335,8 @@ def test_other_replies_wait_where_the_device_asks_for_it(
     client.send(command(3, struct.pack("<IIQQ", 24, 0, ADDRESS, SIZE)))
     client.pump()
     assert client.replies() == []
-    end(waiting["memory_changed"])
-    end(waiting["reset"])
+    finish(waiting["memory_changed"])
+    finish(waiting["reset"])
     assert [(one.command, one.failed) for one in client.replies()] == [(3, False), (13, False)]
 
 
@@ -353,21 +353,21 @@ def test_a_map_waits_where_the_device_asks_for_it(
         client.pump()
         assert client.replies() == []
         assert device.memory.is_mapped(ADDRESS, SIZE)
-        end(pending, failure)
+        finish(pending, failure)
         assert [(one.command, one.error) for one in client.replies()] == [(2, failure)]
         assert device.memory.is_mapped(ADDRESS, SIZE) is not bool(failure)
         refused: Future[None] = Future()
         pending = Future()
-        end(pending)
+        finish(pending)
         client.ask(command(3, struct.pack("<IIQQ", 24, 0, ADDRESS, SIZE)))
         pending = refused
         client.send(dma_map(ADDRESS, SIZE), [memory.fd])
         client.pump()
         pending = Future()
-        end(pending)
+        finish(pending)
         client.ask(command(3, struct.pack("<IIQQ", 24, 0, ADDRESS, SIZE)))
         client.ask(dma_map(ADDRESS, SIZE), [memory.fd])
-        end(refused, errno.ENOMEM)
+        finish(refused, errno.ENOMEM)
         assert device.memory.is_mapped(ADDRESS, SIZE)
 
 

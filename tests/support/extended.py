@@ -57,6 +57,10 @@ def get(drive, command):
 def fail(drive, command):
     return 1 / 0
 
+@admin_command(0xD8, name="Notify", data="none")
+def notify(drive, command):
+    drive.notify(0xCA)
+
 @log_page(0xCA, name="Scrubs", size=8)
 def page(drive):
     return scrubs(drive).to_bytes(8, "little")

@@ -180,44 +180,20 @@ class GraphBuilder:
 
     # Operators on two tensors, which are broadcast as numpy does
 
-    def add(
-        self,
-        left: Tensor,
-        right: Tensor,
-        scale: float | None = None,
-        zero_point: int = 0,
-        *,
-        activation: FusedActivation = FusedActivation.NONE,
-    ) -> Tensor:
-        """ADD: left + right."""
+    def add(self, left: Tensor, right: Tensor, *scaling: Any, **fused: Any) -> Tensor:
+        """ADD: left + right. `scaling` and `fused` are those of `_binary`."""
         options = _options(schema.AddOptionsT, potScaleInt16=False)
-        return self._binary(Code.ADD, left, right, options, activation, scale, zero_point)
+        return self._binary(Code.ADD, options, left, right, *scaling, **fused)
 
-    def sub(
-        self,
-        left: Tensor,
-        right: Tensor,
-        scale: float | None = None,
-        zero_point: int = 0,
-        *,
-        activation: FusedActivation = FusedActivation.NONE,
-    ) -> Tensor:
-        """SUB: left - right."""
+    def sub(self, left: Tensor, right: Tensor, *scaling: Any, **fused: Any) -> Tensor:
+        """SUB: left - right. `scaling` and `fused` are those of `_binary`."""
         options = _options(schema.SubOptionsT, potScaleInt16=False)
-        return self._binary(Code.SUB, left, right, options, activation, scale, zero_point)
+        return self._binary(Code.SUB, options, left, right, *scaling, **fused)
 
-    def mul(
-        self,
-        left: Tensor,
-        right: Tensor,
-        scale: float | None = None,
-        zero_point: int = 0,
-        *,
-        activation: FusedActivation = FusedActivation.NONE,
-    ) -> Tensor:
-        """MUL: left * right."""
+    def mul(self, left: Tensor, right: Tensor, *scaling: Any, **fused: Any) -> Tensor:
+        """MUL: left * right. `scaling` and `fused` are those of `_binary`."""
         options = schema.MulOptionsT()
-        return self._binary(Code.MUL, left, right, options, activation, scale, zero_point)
+        return self._binary(Code.MUL, options, left, right, *scaling, **fused)
 
     def minimum(self, left: Tensor, right: Tensor) -> Tensor:
         """MINIMUM of two tensors whose scales agree."""
@@ -409,12 +385,13 @@ class GraphBuilder:
     def _binary(
         self,
         code: Operator,
+        options: Any,
         left: Tensor,
         right: Tensor,
-        options: Any,
-        activation: FusedActivation,
-        scale: float | None,
-        zero_point: int,
+        scale: float | None = None,
+        zero_point: int = 0,
+        *,
+        activation: FusedActivation = FusedActivation.NONE,
     ) -> Tensor:
         options.fusedActivationFunction = activation
         shape = np.broadcast_shapes(left.shape, right.shape)

@@ -236,10 +236,10 @@ class Host:
 
     def connect_apu(self) -> ApuPort:
         """Put the test at the APU's end of a mailbox."""
-        rpu_end, apu_end = pair()
-        self.rpu.apu_started(rpu_end)
-        self.apu = apu_end
-        return apu_end
+        rpu_port, apu_port = pair()
+        self.rpu.apu_started(rpu_port)
+        self.apu = apu_port
+        return apu_port
 
     # Registers.
 

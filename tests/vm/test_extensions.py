@@ -38,6 +38,26 @@ def test_commands_and_a_log_page(linux: Guest) -> None:
     assert "Internal Error" in failed
 
 
+LISTEN = """
+from socket import AF_NETLINK, SOCK_DGRAM, socket
+from subprocess import run
+
+with socket(AF_NETLINK, SOCK_DGRAM, 15) as events:  # NETLINK_KOBJECT_UEVENT
+    events.bind((0, 1))
+    events.settimeout(30)
+    run(["nvme", "admin-passthru", "/dev/nvme0", "--opcode=0xd8"], check=True)
+    while b"NVME_AEN" not in (event := events.recv(65536)):
+        pass
+print(event.decode().replace(chr(0), " "))
+"""
+
+
+def test_an_event(linux: Guest) -> None:
+    done = linux.capture(["python3", "-c", LISTEN])
+    assert b"NVME_AEN=0xca0007" in done.stdout, done
+    assert len(counts(linux)) == 8
+
+
 def test_a_feature_and_the_tables(linux: Guest) -> None:
     set_to = ("set-feature", DEVICE, "--feature-id=0xd0")
     nvme(linux, *set_to, "--value=2")

@@ -171,21 +171,13 @@ class Mode(Enum):
 class Polling:
     """Decides whether one controller polls, and how often."""
 
-    def __init__(
-        self,
-        clock: Callable[[], float],
-        ticks: Sequence[float] = TICKS,
-        idle: float = IDLE,
-        rest: float | None = None,
-    ) -> None:
+    def __init__(self, clock: Callable[[], float], rest: float | None = None) -> None:
         """`rest` are the seconds between two polls where nothing wakes the device."""
         self._clock = clock
         self._rest = rest
-        self._shortest = ticks[0]
-        self._idle = idle
         self._quiet_at = -PAUSE
         self._crowded_until = self._timed_until = 0.0
-        self._tuner = Tuner(ticks)
+        self._tuner = Tuner(TICKS)
         self.mode = Mode.RUNG
         self.tuned = True
         """True if the tuner chooses the tick; otherwise it is the shortest one."""
@@ -197,7 +189,7 @@ class Polling:
             self.mode = Mode.TICKING
             if now >= self._quiet_at + PAUSE:
                 self._tuner.reset(now)
-        self._quiet_at = now + self._idle
+        self._quiet_at = now + IDLE
         self._tuner.executed(commands, now)
 
     def yielded(self, seconds: float) -> None:
@@ -227,7 +219,7 @@ class Polling:
     @property
     def tick(self) -> float:
         """Seconds between two polls while there is work."""
-        return self._tuner.tick if self.tuned else self._shortest
+        return self._tuner.tick if self.tuned else TICKS[0]
 
     @property
     def timeout(self) -> float | None:
@@ -237,6 +229,6 @@ class Polling:
         tick = self.tick
         if tick == 0.0:
             now = self._clock()
-            if now >= self._quiet_at - self._idle + SPIN or now < self._crowded_until:
+            if now >= self._quiet_at - IDLE + SPIN or now < self._crowded_until:
                 return RESTING_TICK
         return tick

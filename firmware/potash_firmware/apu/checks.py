@@ -55,25 +55,25 @@ class Checks:
             case Line(_, text):
                 check.reason = text
             case Executed(_, Outcome.RETURNED):
-                self._end(worker, Outcome.RETURNED)
+                self._kill(worker, Outcome.RETURNED)
             case Executed(_, Outcome.REFUSED) if check.reason:
-                self._end(worker, Outcome.REFUSED, check.reason)
+                self._kill(worker, Outcome.REFUSED, check.reason)
             case _:
                 raise ChannelError(f"a check is answered by {message}")
 
     def expired(self, worker: Worker) -> None:
         seconds = self._limits.compile_seconds
-        self._end(worker, Outcome.REFUSED, f"it takes more than {seconds:g} s to check")
+        self._kill(worker, Outcome.REFUSED, f"it takes more than {seconds:g} s to check")
 
     def exited(self, worker: Worker, why: str) -> None:
-        self._end(worker, Outcome.REFUSED, "the process that checks it was lost")
+        self._kill(worker, Outcome.REFUSED, "the process that checks it was lost")
 
     def drop(self) -> None:
         """Drop all checks: the controller is reset."""
         for worker in list(self._checks):
-            self._end(worker, Outcome.LOST)
+            self._kill(worker, Outcome.LOST)
 
-    def _end(self, worker: Worker, outcome: Outcome, reason: str = "") -> None:
+    def _kill(self, worker: Worker, outcome: Outcome, reason: str = "") -> None:
         check = self._checks.pop(worker, None)
         self._supervisor.kill(worker)
         if check is not None:

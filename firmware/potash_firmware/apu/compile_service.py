@@ -152,20 +152,20 @@ HANDLERS: Mapping[RequestKind, Handler] = {
 class CompileClient:
     """The worker's side: `end` leads to the fork server, which shares the memory `exchange`."""
 
-    def __init__(self, config: Config, end: socket.socket, exchange: SharedMemory) -> None:
+    def __init__(self, config: Config, service: socket.socket, exchange: SharedMemory) -> None:
         self._config = config
-        self._end = end
+        self._socket = service
         self._exchange = exchange
 
     @property
     def descriptors(self) -> tuple[int, int]:
         """The descriptors that a worker must keep for this."""
-        return self._end.fileno(), self._exchange.fd
+        return self._socket.fileno(), self._exchange.fd
 
     def runs_models(self) -> None:
         """Report that this worker imports what models take; the fork server may for later ones."""
         with suppress(OSError):
-            _send(self._end, CompileRequest(RequestKind.RUNS_MODELS))
+            _send(self._socket, CompileRequest(RequestKind.RUNS_MODELS))
 
     def program(self, code: bytes, entry: int, by_kind: bool) -> bytes:
         """The object file of a program. Raises EngineUnavailable."""
@@ -211,8 +211,8 @@ class CompileClient:
             raise Refused(f"{len(contents)} bytes are too many to compile")
         self._exchange.view[: len(contents)] = contents
         try:
-            _send(self._end, CompileRequest(kind, len(contents), number))
-            data = self._end.recv(MAX_MESSAGE)
+            _send(self._socket, CompileRequest(kind, len(contents), number))
+            data = self._socket.recv(MAX_MESSAGE)
         except OSError as error:
             raise Refused(f"the compile service fails: {error.strerror}") from None
         if not data:
@@ -230,7 +230,7 @@ class CompileConnection:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._end, self.worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket, self.worker_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         memory = SharedMemory(EXCHANGE, "potash-exchange")
         self.exchange = os.dup(memory.fd)
         # Mapped in the fork server, it would be in every worker that is forked from now on.
@@ -240,22 +240,22 @@ class CompileConnection:
         """A request that came before the last one's cache writer was reaped."""
 
     def fileno(self) -> int:
-        return self._end.fileno()
+        return self._socket.fileno()
 
-    def close_worker_end(self) -> None:
+    def close_worker_socket(self) -> None:
         """Leave its end to the worker, which has been forked."""
-        self.worker_end.close()
+        self.worker_socket.close()
 
     @property
     def closed(self) -> bool:
-        return self._end.fileno() < 0
+        return self._socket.fileno() < 0
 
     def close(self) -> None:
         """No more requests are served; a running cache writer has this side, too."""
         if self.closed:
             return
-        self._end.close()
-        self.worker_end.close()
+        self._socket.close()
+        self.worker_socket.close()
         os.close(self.exchange)
 
     def serve(self) -> int | None:
@@ -263,7 +263,7 @@ class CompileConnection:
 
         Raises EOFError when the worker has closed its end.
         """
-        data = self._end.recv(MAX_MESSAGE)
+        data = self._socket.recv(MAX_MESSAGE)
         if not data:
             raise EOFError
         try:
@@ -303,11 +303,11 @@ class CompileConnection:
     def report_loss(self) -> None:
         """Report to the worker that there is no result."""
         with suppress(OSError):
-            _send(self._end, CompileAnswer(failed=True), socket.MSG_DONTWAIT)
+            _send(self._socket, CompileAnswer(failed=True), socket.MSG_DONTWAIT)
 
     def _become_cache_writer(self, request: CompileRequest) -> None:
         yield_to_others()
-        close_others((self._end.fileno(), self.exchange))
+        close_others((self._socket.fileno(), self.exchange))
         with suppress(BrokenPipeError):  # the worker has exited
             self._compile(request)
 
@@ -319,7 +319,7 @@ class CompileConnection:
             from potash_firmware.apu.models import core_config
 
             warming.warm(core_config(self._config.vta))
-            _send(self._end, CompileAnswer(failed=False))
+            _send(self._socket, CompileAnswer(failed=False))
             return
         handler = HANDLERS[request.kind]
         exchange = SharedMemory.adopt(self.exchange, EXCHANGE)
@@ -334,11 +334,11 @@ class CompileConnection:
         if len(result) > exchange.size:
             failed, result = True, b"the compiled code is too large"
         exchange.view[: len(result)] = result
-        _send(self._end, CompileAnswer(failed, len(result)))
+        _send(self._socket, CompileAnswer(failed, len(result)))
 
 
-def _send(end: socket.socket, message: CompileRequest | CompileAnswer, flags: int = 0) -> None:
-    end.send(encode(message), socket.MSG_NOSIGNAL | flags)
+def _send(receiver: socket.socket, message: CompileRequest | CompileAnswer, flags: int = 0) -> None:
+    receiver.send(encode(message), socket.MSG_NOSIGNAL | flags)
 
 
 def _run_compiler(

@@ -14,6 +14,7 @@ from potash_firmware import extensions
 from potash_firmware.bpf.crc32c import crc32c
 from potash_firmware.bpf.helpers import Infer
 from potash_firmware.extension_files import why
+from potash_firmware.extension_registry import Registered
 from potash_firmware.mailbox.device_programs import RANGES, DeviceProgram
 
 INTEGER = np.dtype("<u8")
@@ -51,9 +52,7 @@ def run(number: int, ranges: Views, parameters: tuple[int, int], data: bytes, in
     return _FUNCTIONS[program](ranges, parameters)
 
 
-def _extended(
-    program: extensions.Registered, ranges: Views, parameters: tuple[int, int], data: bytes
-) -> int:
+def _extended(program: Registered, ranges: Views, parameters: tuple[int, int], data: bytes) -> int:
     """Run a program of an extension. Raises Refused, with the line where it fails."""
     try:
         result = program.function(list(ranges), parameters, data)

@@ -232,14 +232,14 @@ class _Engine:
                 return True
         for worker, execution in self._running.items():
             if execution.message.tag == tag:
-                self._end(worker, Outcome.CANCELLED)
+                self._kill(worker, Outcome.CANCELLED)
                 return True
         return False
 
     def cancel_all(self) -> None:
         self._drop_waiting(Outcome.CANCELLED)
         for worker in self._running:
-            self._end(worker, Outcome.CANCELLED)
+            self._kill(worker, Outcome.CANCELLED)
 
     def forget(self) -> None:
         """Clear the log, and replace workers that have run a program when they are idle."""
@@ -281,7 +281,7 @@ class _Engine:
         self.log.add(
             LogEntryType.LIMIT_EXCEEDED, f"the execution took more than {self._limits.seconds:g} s"
         )
-        self._end(worker, Outcome.EXPIRED)
+        self._kill(worker, Outcome.EXPIRED)
 
     def exited(self, worker: Worker, why: str) -> None:
         self.workers.remove(worker)
@@ -320,7 +320,7 @@ class _Engine:
             self._supervisor.execute(worker, message, shared, data, self._limits.seconds)
             self._engines.release(execution)
 
-    def _end(self, worker: Worker, outcome: Outcome) -> None:
+    def _kill(self, worker: Worker, outcome: Outcome) -> None:
         self._running[worker].ended = outcome
         self._supervisor.kill(worker)
 

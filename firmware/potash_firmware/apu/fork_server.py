@@ -71,11 +71,11 @@ class ForkServer:
             case channel.Kill(number) if number in self._workers:
                 os.kill(self._workers[number], signal.SIGKILL)
 
-    def _spawn(self, number: int, kind: int, end: int) -> None:
+    def _spawn(self, number: int, kind: int, channel_fd: int) -> None:
         connection = None
         try:
             connection = CompileConnection(self._config)
-            pid = fork(partial(self._become_worker, kind, end, connection))
+            pid = fork(partial(self._become_worker, kind, channel_fd, connection))
         except OSError as error:  # no more processes: other workers must not be lost
             log.error("a worker cannot be forked: %s", error.strerror)
             if connection is not None:
@@ -83,19 +83,19 @@ class ForkServer:
             self._report_exit(number, os.EX_OSERR)
             return
         finally:
-            os.close(end)
-        connection.close_worker_end()
+            os.close(channel_fd)
+        connection.close_worker_socket()
         self._workers[number] = pid
         serve = partial(self._serve_compilation, connection)
         self._selector.register(connection, selectors.EVENT_READ, serve)
         self._watch(pid, partial(self._worker_exited, number, connection))
 
-    def _become_worker(self, kind: int, end: int, connection: CompileConnection) -> None:
+    def _become_worker(self, kind: int, channel_fd: int, connection: CompileConnection) -> None:
         yield_to_others()
         set_name(channel.process_name(kind))
         exchange = SharedMemory.adopt(connection.exchange, EXCHANGE)
-        compiler = CompileClient(self._config, connection.worker_end, exchange)
-        with socket.socket(fileno=end) as opened:
+        compiler = CompileClient(self._config, connection.worker_socket, exchange)
+        with socket.socket(fileno=channel_fd) as opened:
             self._run_worker(opened, kind, compiler)
 
     def _serve_compilation(self, connection: CompileConnection) -> None:

@@ -269,7 +269,7 @@ class JobRunner:
                 f"the input cannot be read at byte {checked.at} of its namespace: "
                 f"{os.strerror(checked.error)}",
             )
-            self._end(Event.FAULTED)
+            self._finish(Event.FAULTED)
             return
         self._hand_over()
 
@@ -438,7 +438,7 @@ class JobRunner:
         if isinstance(ending, JobExecuted):
             self._write_back(job, ending)
         else:
-            self._end(Event.FAULTED)
+            self._finish(Event.FAULTED)
 
     def _write_back(self, job: _Job, ended: JobExecuted) -> None:
         """The program has returned: have the RPU write what is to be written."""
@@ -473,9 +473,9 @@ class JobRunner:
                 LogEntryType.INVALID_OUTPUT_BUFFER,
                 f"the output could not be written to its blocks: {os.strerror(error)}",
             )
-        self._end(Event.WRITE_FAILED if error else Event.WRITTEN)
+        self._finish(Event.WRITE_FAILED if error else Event.WRITTEN)
 
-    def _end(self, event: Event) -> None:
+    def _finish(self, event: Event) -> None:
         self._fire(event)
         self._report_end()
 

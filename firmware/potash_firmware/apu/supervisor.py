@@ -86,7 +86,7 @@ class Worker:
         self.deadline = math.inf
         """The time when that exceeds its limit."""
         self.named: frozenset[int] = frozenset()
-        """Serial numbers of the programs and memory of which it has descriptors."""
+        """Handles of the programs and memory of which it has descriptors."""
         self.seconds = 0.0
         """The seconds of all executions that have ended."""
         self._socket = connection

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from potash_device.flash.profile import Profile
 from potash_device.flash.state import rest
+from potash_firmware.ftl.hooks import NO_HINT, Hint
 from potash_firmware.ftl.interface import FtlError
 from potash_firmware.ftl.native import WORDS
 from potash_firmware.ftl.page import keep, run
@@ -27,6 +28,7 @@ from potash_firmware.ftl.state import (
     ADMITTED,
     BEGUN,
     CURSOR,
+    FREE,
     GOOD,
     IS_CLOSED,
     QUEUED,
@@ -48,6 +50,9 @@ class Drive:
     `on_failure`, where it is set, is called with the error of a policy that fails later, which the
     built-in one of its kind then replaces.
     """
+
+    hints = data = False
+    zones = True
 
     def __init__(self, profile: Profile, policies: Policies | None = None) -> None:
         self.profile = profile
@@ -75,7 +80,9 @@ class Drive:
     @property
     def report(self) -> DriveReport:
         """Its wear, spare and load."""
-        return report(self.profile, self.state)
+        state = self.state
+        mapped = int((state.places[: self.profile.logical_pages] >= 0).sum())
+        return report(self.now, self.counters, mapped, self.wear, state.flash.erases)
 
     @property
     def good(self) -> int:
@@ -85,12 +92,13 @@ class Drive:
     @property
     def wear(self) -> Wear:
         """The drive's wear for SMART; faster than `report`, as is `spread`."""
-        return wear(self.profile, self.state)
+        registers, erases = self.state.registers, int(self.state.flash.erases.sum())
+        return wear(self.profile, erases, self.good, int(registers[FREE]), self.worn)
 
     @property
     def spread(self) -> Spread:
         """Erases of its superblocks."""
-        return spread(self.state)
+        return spread(self.state.flash.erases)
 
     @property
     def superblocks(self) -> Superblocks:
@@ -126,7 +134,14 @@ class Drive:
         self.run(np.empty(0, REQUEST))
 
     def submit(
-        self, time: int, op: Op, first: int = 0, count: int = 0, stream: int = 0, fua: bool = False
+        self,
+        time: int,
+        op: Op,
+        first: int = 0,
+        count: int = 0,
+        stream: int = 0,
+        fua: bool = False,
+        hint: Hint = NO_HINT,
     ) -> int:
         """Completion of a request that arrives at `time` (nanoseconds); WORN if it is refused.
 

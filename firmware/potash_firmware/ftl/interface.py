@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from potash_device.flash.profile import Profile
+from potash_firmware.ftl.hooks import NO_HINT, Hint
 from potash_firmware.ftl.requests import Counters, Op
 
 if TYPE_CHECKING:
@@ -47,6 +48,12 @@ class Ftl(Protocol):
     Times are nanoseconds, in ascending order; a page is 4 KiB.
     """
 
+    hints: bool
+    """True for one that uses `Hint`, which others get empty."""
+    data: bool
+    """True for one that uses the data of writes."""
+    zones: bool
+    """True for one in which zones have superblocks of their own."""
     on_failure: Callable[[FtlError], None] | None
     """Called with the error of a request that fails, which is then FAILED; if it is None, the
     error is raised instead."""
@@ -93,13 +100,27 @@ class Ftl(Protocol):
         """Have everything compiled, so that the first request does not wait for that."""
 
     def submit(
-        self, time: int, op: Op, first: int = 0, count: int = 0, stream: int = 0, fua: bool = False
+        self,
+        time: int,
+        op: Op,
+        first: int = 0,
+        count: int = 0,
+        stream: int = 0,
+        fua: bool = False,
+        hint: Hint = NO_HINT,
     ) -> int:
         """Completion of a request that arrives at `time`; WORN if it is refused, FAILED if it
         failed. Raises RequestError for one that the drive cannot have."""
 
     def run(self, requests: NDArray[Any]) -> NDArray[Any]:
         """The same as `submit`, for an array of `REQUEST`: completions, of int64."""
+
+    def closed_loop(self, requests: NDArray[Any], flying: NDArray[Any]) -> NDArray[Any]:
+        """The same as `run`, where each request arrives when one in flight completes.
+
+        `flying` is a heap of their completion times, none before `now`; it is kept up to date, and
+        the requests' times are set.
+        """
 
     def rest(self) -> None:
         """Let the drive become idle, and set its clock and counters to 0."""

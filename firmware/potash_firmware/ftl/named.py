@@ -1,7 +1,9 @@
-"""Drives and policies by name: built-in ones, and those in the user's own files."""
+"""Drives, translation layers and policies by name: built-in ones, and those in the user's own
+files."""
 
+import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,11 @@ from potash_device.cores import DEFAULT, CoreProfile
 from potash_device.cores import from_mapping as cores_from_mapping
 from potash_device.flash.profile import Profile, ProfileError
 from potash_device.flash.profiles import PROFILES, from_mapping
+from potash_firmware.extension_registry import RegisteredFtl
 from potash_firmware.ftl import policies as built_in
+from potash_firmware.ftl.custom import CustomFtl
+from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.interface import Ftl
 from potash_firmware.ftl.isolation import Isolated
 from potash_firmware.ftl.policies import Policies
 
@@ -84,3 +90,28 @@ def policies(named: Iterable[str]) -> Policies:
                 f"{name!r} is neither FILE:CLASS nor one of {', '.join(POLICIES[kind])}"
             )
     return Policies(**chosen)
+
+
+PAGE = "page"
+"""The name of the compiled translation layer."""
+
+
+def ftl(
+    name: str, profile: Profile, chosen: Sequence[str], registered: Mapping[str, RegisteredFtl]
+) -> Ftl:
+    """A drive with the translation layer of a name, built-in or registered by an extension, and the
+    policies that are chosen for it.
+
+    Raises ProfileError for a name that is unknown, FtlError for a class that cannot be used, and
+    what `Drive` does.
+    """
+    if name == PAGE:
+        return Drive(profile, policies(chosen))
+    if name in registered:
+        if chosen:
+            raise ProfileError(f"policies are for the FTL page, and {name} decides itself")
+        return CustomFtl(registered[name], profile)
+    known = [PAGE, *registered]
+    near = difflib.get_close_matches(name, known, 1)
+    meant = f"did you mean {near[0]}?" if near else f"there is {', '.join(known)}"
+    raise ProfileError(f"there is no FTL {name}; {meant}")

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from csd_spec.reporting import INLINE, Amount, Count, Form, Key
 from potash_device.flash import state as flash
 from potash_device.flash.profile import PAGE, Profile
 from potash_firmware.ftl.requests import Counters
-from potash_firmware.ftl.state import COUNTERS, FREE, GOOD, IS_RETIRED, WORN_OUT, DriveState
+from potash_firmware.ftl.state import COUNTERS, DriveState
 
 MOST_CLASSES = 16
 """Maximum number of classes of a histogram."""
@@ -104,44 +105,38 @@ def counters(state: DriveState) -> Counters:
     )
 
 
-def wear(profile: Profile, state: DriveState) -> Wear:
-    """The wear of a drive."""
+def wear(profile: Profile, erases: int, good: int, free: int, worn: bool) -> Wear:
+    """The wear of a drive after so many erases, of which so many superblocks are not retired."""
     spare = profile.superblocks - profile.least_superblocks + 1
-    left = max(0, int(state.registers[GOOD]) - profile.least_superblocks + 1)
-    cycles = int(state.flash.erases.sum()) * 100 // (profile.superblocks * max(1, profile.cycles))
+    left = max(0, good - profile.least_superblocks + 1)
+    used = erases * 100 // (profile.superblocks * max(1, profile.cycles))
     return Wear(
-        percentage_used=min(255, cycles) if profile.cycles else 0,
+        percentage_used=min(255, used) if profile.cycles else 0,
         available_spare=100 * left // spare,
-        worn=bool(state.registers[WORN_OUT]),
-        free=int(state.registers[FREE]),
-        retired=int((state.status == IS_RETIRED).sum()),
+        worn=worn,
+        free=free,
+        retired=profile.superblocks - good,
     )
 
 
-def report(profile: Profile, state: DriveState) -> DriveReport:
-    """The report of a drive."""
-    return DriveReport(
-        time=int(state.flash.now[0]),
-        counters=counters(state),
-        mapped=int((state.places[: profile.logical_pages] >= 0).sum()) * PAGE,
-        wear=wear(profile, state),
-        spread=spread(state),
-        erases=_histogram(state),
-    )
+def report(
+    time: int, counts: Counters, mapped: int, worn: Wear, erases: NDArray[np.int64]
+) -> DriveReport:
+    """The report of a drive with so many mapped pages, and the erases of its superblocks."""
+    return DriveReport(time, counts, mapped * PAGE, worn, spread(erases), _histogram(erases))
 
 
-def spread(state: DriveState) -> Spread:
-    """The spread of the erases of a drive's superblocks."""
-    erases = state.flash.erases
+def spread(erases: NDArray[np.int64]) -> Spread:
+    """Statistics of the erases of superblocks."""
     p50, p90, p99 = map(int, np.percentile(erases, (50, 90, 99), method="inverted_cdf"))
     ends = int(erases.min()), int(erases.max())
     return Spread(int(erases.sum()), float(erases.mean()), ends[0], p50, p90, p99, ends[1])
 
 
-def _histogram(state: DriveState) -> tuple[Erased, ...]:
-    least, most = int(state.flash.erases.min()), int(state.flash.erases.max())
+def _histogram(erases: NDArray[np.int64]) -> tuple[Erased, ...]:
+    least, most = int(erases.min()), int(erases.max())
     width = -(-(most - least + 1) // MOST_CLASSES)
-    counts = np.bincount((state.flash.erases - least) // width).tolist()
+    counts = np.bincount((erases - least) // width).tolist()
     return tuple(
         Erased(least + place * width, least + (place + 1) * width - 1, count)
         for place, count in enumerate(counts)

@@ -88,7 +88,7 @@ class Controller:
         self.timers = Deadlines(GuestClock(clock))
         """Timers of the firmware itself, in host time."""
         self.apu = apu = ApuLink(buffers, self.timers)
-        self.engine = engine or apu.engines
+        self.engine = engine or apu.engine
         if settings.extensions is not None:
             self.engine.device_defined += len(settings.extensions.programs)
         times = Times(board, settings.time, namespaces, apu, clock)
@@ -98,7 +98,7 @@ class Controller:
         self.health, self.alerts = reports.health, reports.alerts
         self.failures = MediaFailures(clock, reports.media_failed, reports.media_lost)
         self.faults = Faults(
-            settings.faults, namespaces, self.deadlines, apu.end, self._lasting_faults
+            settings.faults, namespaces, self.deadlines, apu.kill, self._lasting_faults
         )
         self.placement = (
             Placement(settings.placement, self.timing, board.sidecar, namespaces)

@@ -24,7 +24,7 @@ from nvme_spec.words import field as bits
 from potash_device.controller.queues import SubmissionQueue
 from potash_firmware import extension_files, extensions
 from potash_firmware.extension_files import limited, why
-from potash_firmware.extensions import (
+from potash_firmware.extension_registry import (
     ExtensionError,
     Extensions,
     Registered,

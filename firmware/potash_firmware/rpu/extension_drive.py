@@ -19,7 +19,8 @@ from potash_device.controller.dma import DmaEngine
 from potash_device.controller.queues import SubmissionQueue
 from potash_device.media.errors import MediaError
 from potash_device.trace import Trace
-from potash_firmware.extensions import DriveState, Namespace
+from potash_firmware.extension_interface import Namespace
+from potash_firmware.extension_registry import DriveState
 from potash_firmware.rpu.command import Command, steps_of
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import Table

@@ -19,7 +19,8 @@ from potash_device.media.shapes import replace_file
 from potash_device.saved import read_json
 from potash_firmware import extension_files
 from potash_firmware.extension_files import TookTooLong, limited, why
-from potash_firmware.extensions import MOST_STATE_BYTES, DriveState, ExtensionError
+from potash_firmware.extension_registry import DriveState, ExtensionError
+from potash_firmware.extensions import MOST_STATE_BYTES
 from potash_firmware.rpu.part import Part
 from potash_wire.structures import Buffer
 

@@ -11,7 +11,7 @@ from potash_firmware import __version__
 from potash_firmware.rpu.placement import PlacementSettings
 
 if TYPE_CHECKING:
-    from potash_firmware.extensions import Extensions
+    from potash_firmware.extension_registry import Extensions
     from potash_firmware.rpu.timing.modelled import TimeSettings
 
 

@@ -190,9 +190,9 @@ def _mounted(number: int, proc: Path) -> tuple[str, str]:
     return "", ""
 
 
-def drive_of(path: Path, *, sysfs: Path = Path("/sys")) -> str | None:
+def drive_of(path: Path) -> str | None:
     """The NVMe block device that a file is on, such as /dev/nvme0n1; None if it is elsewhere."""
-    folder = Path(os.path.realpath(sysfs / "dev" / "block" / _text(os.stat(path).st_dev)))
+    folder = Path(os.path.realpath(Path("/sys/dev/block", _text(os.stat(path).st_dev))))
     if (folder / "partition").exists():
         folder = folder.parent
     return f"/dev/{folder.name}" if folder.name.startswith("nvme") else None

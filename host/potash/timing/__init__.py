@@ -13,7 +13,7 @@ completions = drive.run(requests)  # nanoseconds
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +25,10 @@ from potash.timing.steady import Window, steady
 from potash.timing.traces import TimingError
 from potash_device.flash.profile import Profile, ProfileError
 from potash_device.flash.profiles import PROFILES
+from potash_firmware.extension_registry import RegisteredFtl
 from potash_firmware.ftl import named
 from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.interface import Ftl
 from potash_firmware.ftl.policies import Policies, PolicyError, Superblocks
 from potash_firmware.ftl.requests import REQUEST, WORN, Counters, Op, RequestError
 from potash_firmware.ftl.saving import StateError, load
@@ -73,6 +75,14 @@ def compile_model() -> None:
     drive(next(iter(PROFILES))).prepare()
 
 
+def with_ftl(
+    name: str, ftl: str, chosen: Sequence[str], registered: Mapping[str, RegisteredFtl]
+) -> Ftl:
+    """The same as `drive`, with a translation layer by name, and policies by their texts."""
+    with _said():
+        return named.ftl(ftl, profile(name), chosen, registered)
+
+
 def profile(name: str) -> Profile:
     """A built-in profile, or the one in a TOML file. Raises TimingError."""
     with _said():
@@ -96,7 +106,7 @@ def _said() -> Iterator[None]:
         raise TimingError(str(error)) from error.__cause__
 
 
-def closed_loop(drive: Drive, requests: NDArray[np.void], depth: int) -> NDArray[np.int64]:
+def closed_loop(drive: Ftl, requests: NDArray[np.void], depth: int) -> NDArray[np.int64]:
     """Completion times where `depth` requests are in flight: as fio, one arrives when another
     completes. The requests' times are set. Raises what `Drive.run` does."""
     return drive.closed_loop(requests, np.full(depth, drive.now))
@@ -119,9 +129,7 @@ def restored(path: Path, chosen: Policies | None = None) -> Drive:
         raise TimingError(f"{path}: {error}") from None
 
 
-def precondition(
-    drive: Drive, fill: float = 1.0, overwrites: float = 0.0, seed: int = 0
-) -> Counters:
+def precondition(drive: Ftl, fill: float = 1.0, overwrites: float = 0.0, seed: int = 0) -> Counters:
     """Write a share of the drive in order, then random pages of it, `overwrites` times as many;
     then let it rest. What the last of both took. Raises PolicyError."""
     written, random = int(drive.profile.logical_pages * fill), np.random.default_rng(seed)

@@ -10,7 +10,7 @@ from csd_spec.reporting import Amount, Count
 from potash.sdk.progress import Progress, silent
 from potash.vta.svg import Axes, Decades, Linear, Picture
 from potash_device.flash.profile import PAGE
-from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.interface import Ftl
 from potash_firmware.ftl.requests import FAILED, REQUEST, WORN, Op
 
 _AT_ONCE = 1 << 18
@@ -47,7 +47,7 @@ class Window(NamedTuple):
 
 
 def steady(
-    drive: Drive,
+    drive: Ftl,
     writes: float = 3.0,
     reads: float = 0.0,
     depth: int = 32,

@@ -150,20 +150,17 @@ class Guest:
         address = {"type": "unix", "path": str(socket.absolute())}
         self.plug(CLIENT, {"socket": address}, name=name, bus=bus)
 
-    def plug_file(
-        self, blocks: Path, *, name: str, bus: str = "rp1", block_size: int = 4096
-    ) -> None:
+    def plug_file(self, blocks: Path, *, name: str, bus: str = "rp1") -> None:
         """Plug in QEMU's own NVMe drive over a file, for a comparison in the same guest.
 
         Args:
             blocks: the file with its blocks.
             name: its identifier, and its serial number.
-            block_size: size of its logical blocks in bytes.
         """
         node = {"node-name": f"{name}-blocks", "driver": "file", "filename": str(blocks.absolute())}
         with self._console():
             self.machine.qmp.execute("blockdev-add", node)
-        sizes = {"logical_block_size": block_size, "physical_block_size": block_size}
+        sizes = dict.fromkeys(("logical_block_size", "physical_block_size"), 4096)
         self.plug("nvme", {"serial": name, "drive": node["node-name"], **sizes}, name=name, bus=bus)
 
     def processor_threads(self) -> list[int]:

@@ -65,13 +65,11 @@ class Archive:
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
 
-    def directory(self, name: str, mode: int = 0o755) -> None:
+    def directory(self, name: str) -> None:
         """Add a folder, and those above it, unless they are there."""
         path = _relative(name)
-        for parent in reversed(path.parents[:-1]):
-            self.entries.setdefault(str(parent), Entry(stat.S_IFDIR | 0o755))
-        if str(path) != ".":
-            self.entries.setdefault(str(path), Entry(stat.S_IFDIR | mode))
+        for folder in (*reversed(path.parents), path)[1:]:  # the first one is the root
+            self.entries.setdefault(str(folder), Entry(stat.S_IFDIR | 0o755))
 
     def file(self, name: str, data: bytes | Path, mode: int = 0o644) -> None:
         """Add a regular file from bytes or from a file (read when the archive is written)."""

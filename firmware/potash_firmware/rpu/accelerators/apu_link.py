@@ -37,7 +37,7 @@ from potash_firmware.mailbox.messages import (
     ToRpu,
 )
 from potash_firmware.mailbox.shared import SLOTS
-from potash_firmware.rpu.accelerators.engines import Engines
+from potash_firmware.rpu.accelerators.apu_engine import ApuEngine
 from potash_firmware.rpu.command import Command
 from potash_firmware.rpu.deadlines import NO_TIMER, Deadlines, Timer
 from potash_firmware.rpu.part import Part
@@ -116,7 +116,7 @@ class ApuLink(Part):
         """The APU has said something."""
         self._pinged = False
         """It was probed, and has sent nothing since."""
-        self.engines = Engines(self.send, self._new_tag, self._asking)
+        self.engine = ApuEngine(self.send, self._new_tag, self._asking)
 
     # The APU comes and goes.
 
@@ -130,7 +130,7 @@ class ApuLink(Part):
         self._silent_since = self.timers.clock.now()
         if self._due:
             self._reset(self._due)
-        self.engines.connected()
+        self.engine.connected()
         if self._is_asked:
             self._watch()
 
@@ -139,13 +139,13 @@ class ApuLink(Part):
         if self.port is not None:
             self.port.close()
             self.port = None
-        self.engines.disconnected()
+        self.engine.disconnected()
         self.resetting = None
         for tag in list(self._in_flight):
             self._answered(_failure(tag))
         self._end_erasures()  # the next APU does that before it answers anything
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """End the APU's process, as if it had died: none of its messages is received any more."""
         if self.port is not None:
             self.port.close()
@@ -170,7 +170,7 @@ class ApuLink(Part):
         if now >= self._patient_until:
             if self._pinged:
                 log.error("the APU does not answer any more, and is ended")
-                self.end()
+                self.kill()
                 return
             self._pinged = True
             self._silent_since = now
@@ -188,7 +188,7 @@ class ApuLink(Part):
 
     @property
     def _is_asked(self) -> bool:
-        return bool(self._in_flight) or self.engines.asked or self.resetting is not None
+        return bool(self._in_flight) or self.engine.asked or self.resetting is not None
 
     def _asking(self) -> None:
         """Something is asked, which has its time from now on."""
@@ -268,7 +268,7 @@ class ApuLink(Part):
     @property
     def idle(self) -> bool:
         """The APU owes no answer, and nothing of it waits here."""
-        return not (self._is_asked or self.engines.ended)
+        return not (self._is_asked or self.engine.ended)
 
     def reset(self, *, next_host: bool = False) -> None:
         """The controller was reset: have every job stopped and forgotten.
@@ -350,7 +350,7 @@ class ApuLink(Part):
             if isinstance(message, Alive):
                 continue
             if isinstance(message, Executed | ProgramChecked):
-                self.engines.answered(message)
+                self.engine.answered(message)
             elif not isinstance(message, Reply):
                 yield message
             elif message.tag in self._in_flight:

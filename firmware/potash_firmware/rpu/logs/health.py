@@ -83,14 +83,14 @@ class Health(Part):
         """A command was waited for at the last sample, so that the next one is due when it ends."""
         self._commands = 0
 
-    def count_read(self, size: int, commands: int = 1) -> None:
+    def count_read(self, size: int) -> None:
         """A host has read `size` bytes."""
-        self.reads += commands
+        self.reads += 1
         self.bytes_read += size
 
-    def count_write(self, size: int, commands: int = 1) -> None:
+    def count_write(self, size: int) -> None:
         """A host has written `size` bytes."""
-        self.writes += commands
+        self.writes += 1
         self.bytes_written += size
 
     def count(self, reads: int, read: int, writes: int, written: int) -> None:

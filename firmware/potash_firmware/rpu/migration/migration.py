@@ -21,7 +21,7 @@ from potash_firmware.rpu.interrupts import Interrupts
 from potash_firmware.rpu.lifecycle import Lifecycle
 from potash_firmware.rpu.migration import saved
 from potash_firmware.rpu.namespaces.namespace import Flushed, flushing
-from pyvfio_user.device import end
+from pyvfio_user.device import finish
 from pyvfio_user.migration import State
 from pyvfio_user.protocol import Buffer
 
@@ -162,7 +162,7 @@ class Migration:
             log.error("an APU that was asked nothing has said %s", message)
         if self._controller.apu.started or not self._timers.left(self._patience):
             self._starting = None
-            end(pending)
+            finish(pending)
 
     def service(self) -> None:
         """The firmware has done what there was to do."""
@@ -189,7 +189,7 @@ class Migration:
             self.stopping = None
             self._pause()
             log.info("the drive has stopped")
-            end(pending)
+            finish(pending)
             return
         if not self._timers.left(self._patience):
             self._refuse(pending, errno.EBUSY, f"it is busy with {busy}")
@@ -198,7 +198,7 @@ class Migration:
         self.stopping = None
         log.warning("the drive cannot be stopped now: %s", why)
         self._woken()
-        end(pending, error)
+        finish(pending, error)
 
     def _busy(self) -> str:
         """The work that has to end first; none for an idle drive."""

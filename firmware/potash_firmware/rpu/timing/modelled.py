@@ -209,6 +209,9 @@ class ModelledTime:
         """The namespaces for whose zones there are superblocks. Others are like those without zones
         to the drive: it was not made for them."""
         profile, found = self.drive.profile, dict[int, ZoneShape]()
+        if zones and not self.drive.zones:
+            log.warning("the FTL knows no zones: to it, their blocks are like those of others")
+            return found
         pages = sum(-(-size // PAGE) for size in sizes.values())
         kept = profile.frontiers + profile.reserve + 1
         for nsid, shape in zones.items():

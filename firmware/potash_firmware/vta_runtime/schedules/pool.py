@@ -217,23 +217,16 @@ class Pooling:
         yield from _taps(self.opcode, target, between, count, down, columns, limit)
 
 
-def pool2d(
-    shape: Pool2d,
-    config: Config,
-    opcode: AluOpcode,
-    steps: Sequence[Step] = (),
-    *,
-    threads: int | None = None,
-) -> Pooling:
+def pool2d(shape: Pool2d, config: Config, opcode: AluOpcode, steps: Sequence[Step] = ()) -> Pooling:
     """`opcode` (MAX, MIN or ADD) on what each window sees, and `steps` on the results.
 
     There are two virtual threads where there is work for both, and the largest tiles that fit.
     Raises ScheduleError where none does.
     """
     epilogue = Epilogue(tuple(steps))
-    for number in THREADS[::-1] if threads is None else (threads,):
+    for number in THREADS[::-1]:
         found = largest_piece(shape, config, epilogue, number)
-        if found is not None and (shape.extent.elements >= number or threads):
+        if found is not None and shape.extent.elements >= number:
             return Pooling(shape, config, opcode, epilogue, *found, number)
     raise ScheduleError("the accumulators have no room for a pooling")
 

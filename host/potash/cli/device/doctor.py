@@ -13,7 +13,7 @@ from potash.doctor import Finding, Grade, Report
 from potash.observing.status import ask, running, status_socket
 from potash.sdk.errors import PotashError
 from potash.tables import columns
-from potash_firmware.extensions import Listed
+from potash_firmware.extension_registry import Listed
 
 SHARED_MEMORY = (
     "qemu-system-x86_64 -object memory-backend-memfd,id=m0,size=1G,share=on"

@@ -6,15 +6,22 @@ import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from potash.cli.device import drive_reports as reports
-from potash.cli.device.drive_options import drive_options, modelling, prepared, profile_names
+from potash.cli.device.drive_options import (
+    DriveOptions,
+    drive_options,
+    modelling,
+    prepared,
+    profile_names,
+)
 from potash.cli.drive.common import FILE, json_option, output_option, say
 from potash.cli.progress import showing, ticking
 from potash.files import STREAM, replacing
+from potash.sdk.errors import PotashError
 from potash.tables import columns
 from potash.units import human
 from potash_device.flash.profile import PAGE, Profile
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
 
     from potash.timing.steady import Window
     from potash.timing.traces import Trace
-    from potash_firmware.ftl.drive import Drive
+    from potash_firmware.ftl.interface import Ftl
 
 MICRO = 1000
 """Nanoseconds."""
@@ -107,19 +114,20 @@ def _idle_reads(profile: Profile) -> list[int]:
 )
 @drive_options
 @json_option(reports.DrivePreconditioned)
-def precondition(
-    output: Path, name: str, named: tuple[str, ...], fill: int, overwrite: float, seed: int
-) -> None:
+def precondition(output: Path, **options: Any) -> None:
     """Write to a modelled drive, and save it to a file.
 
     The file is a PROFILE for --drive.
     """
     from potash import timing
 
+    chosen = DriveOptions(**options)
     if output.suffix != ".npz":
         raise click.UsageError("--output must end in .npz")
     with modelling(), ticking("modelling the drive"):
-        drive, _ = prepared(name, named, fill, overwrite, seed)
+        drive, _ = prepared(chosen)
+    if not isinstance(drive, timing.Drive):
+        raise PotashError(f"a drive with the FTL {chosen.ftl} is not saved, only one with page")
     timing.save(drive, output)
     valid = int(drive.state.valid.sum()) * PAGE
     report = reports.DrivePreconditioned(str(output), valid, int(drive.state.flash.erases.sum()))
@@ -136,15 +144,7 @@ def precondition(
 )
 @drive_options
 @json_option(reports.DriveSimulated)
-def simulate(
-    trace: Path,
-    faster: float,
-    name: str,
-    named: tuple[str, ...],
-    fill: int,
-    overwrite: float,
-    seed: int,
-) -> None:
+def simulate(trace: Path, faster: float, **options: Any) -> None:
     """Show the latencies of a block trace on a modelled drive.
 
     TRACE is a trace of blktrace (binary, or the text of blkparse), an iolog of fio, or one of the
@@ -153,8 +153,9 @@ def simulate(
     """
     from potash.timing import traces
 
+    chosen = DriveOptions(**options)
     with modelling(), ticking("modelling the drive"):
-        drive, _ = prepared(name, named, fill, overwrite, seed)
+        drive, _ = prepared(chosen)
         read = traces.load(trace, drive.profile.logical_pages, faster)
         requests = read.requests
         # Compiling is not counted.
@@ -162,13 +163,13 @@ def simulate(
         start = time.perf_counter()
         completions = drive.run(requests)
         seconds = time.perf_counter() - start
-    report = _report(name, drive, read, completions)
+    report = _report(chosen.name, drive, read, completions)
     rate = len(requests) / max(seconds, 1e-9)
     say(report, [*_lines(report), f"simulated in {seconds:.2f} s, {rate:,.0f} requests a second"])
 
 
 def _report(
-    name: str, drive: Drive, trace: Trace, completions: NDArray[np.int64]
+    name: str, drive: Ftl, trace: Trace, completions: NDArray[np.int64]
 ) -> reports.DriveSimulated:
     from potash import timing
 
@@ -247,18 +248,19 @@ def _lines(report: reports.DriveSimulated) -> list[str]:
 @drive.command()
 @drive_options
 @json_option(reports.DriveWorn)
-def wear(name: str, named: tuple[str, ...], fill: int, overwrite: float, seed: int) -> None:
+def wear(**options: Any) -> None:
     """Show the wear of a modelled drive.
 
     It is shown as SMART would, with the erases of superblocks.
     """
+    chosen = DriveOptions(**options)
     with modelling(), ticking("modelling the drive"):
-        drive, took = prepared(name, named, fill, overwrite, seed)
+        drive, took = prepared(chosen)
     profile, found = drive.profile, drive.report
     allowed = profile.cycles * profile.superblocks - found.spread.total
     programmed = took.host * took.write_amplification
     report = reports.DriveWorn(
-        profile=name,
+        profile=chosen.name,
         written=took.host * PAGE,
         write_amplification=took.write_amplification,
         endurance=int(max(0, allowed) * profile.superblock_pages * took.host / programmed) * PAGE
@@ -317,16 +319,7 @@ def _wear_lines(report: reports.DriveWorn) -> list[str]:
 )
 @json_option(reports.DrivePlotted)
 def plot(
-    output: Path | None,
-    name: str,
-    named: tuple[str, ...],
-    fill: int,
-    overwrite: float,
-    seed: int,
-    writes: float,
-    reads: int,
-    depth: int,
-    windows: int,
+    output: Path | None, writes: float, reads: int, depth: int, windows: int, **options: Any
 ) -> None:
     """Draw how a modelled drive reaches its steady state.
 
@@ -336,15 +329,16 @@ def plot(
     from potash import timing
     from potash.timing.steady import draw
 
+    chosen = DriveOptions(**options)
     # A file that cannot be written is refused at once.
     sink = contextlib.nullcontext() if output is None else replacing(output)
     with modelling(), showing() as progress, sink as file:
-        drive, _ = prepared(name, named, fill, overwrite, seed)
-        found = timing.steady(drive, writes, reads / 100, depth, windows, seed, progress)
+        drive, _ = prepared(chosen)
+        found = timing.steady(drive, writes, reads / 100, depth, windows, chosen.seed, progress)
         if file is not None:
-            file.write(draw(found, f"{name}: random 4 KiB, {depth} in flight"))
+            file.write(draw(found, f"{chosen.name}: random 4 KiB, {depth} in flight"))
     said = None if output is None else str(output)
-    report = reports.DrivePlotted(said, name, found, drive.report)
+    report = reports.DrivePlotted(said, chosen.name, found, drive.report)
     say(report, _plot_lines(found), aside=output == STREAM)
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from potash.cli.device.extending import extend_option, loaded
 from potash.cli.drive.common import together
 from potash.sdk.errors import PotashError
 from potash.units import completing
 from potash_device.flash.profiles import PROFILES
 
 if TYPE_CHECKING:
-    from potash_firmware.ftl.drive import Drive
+    from potash_firmware.ftl.interface import Ftl
     from potash_firmware.ftl.requests import Counters
 
 profile_names = completing(lambda: PROFILES)
@@ -29,6 +30,13 @@ drive_options = together(
         default="tlc",
         help=f"The drive: {', '.join(PROFILES)}, a TOML file, or a file of `precondition` (.npz).",
     ),
+    click.option(
+        "--ftl",
+        metavar="NAME",
+        default="page",
+        help="Flash translation layer: page, or one of an extension.",
+    ),
+    extend_option,
     click.option(
         "--policy",
         "named",
@@ -53,33 +61,54 @@ drive_options = together(
 """The drive, and what is written on it before."""
 
 
+class DriveOptions(NamedTuple):
+    """The values of these options."""
+
+    name: str
+    ftl: str
+    sources: tuple[str, ...]
+    named: tuple[str, ...]
+    fill: int
+    overwrite: float
+    seed: int
+
+
 class Prepared(NamedTuple):
     """A drive that has been written on, and what the last of `--fill` and `--overwrite` took."""
 
-    drive: Drive
+    drive: Ftl
     took: Counters
 
 
-def prepared(name: str, named: Sequence[str], fill: int, overwrite: float, seed: int) -> Prepared:
-    """The drive that the options describe. Raises UsageError, PotashError and PolicyError."""
+def prepared(options: DriveOptions) -> Prepared:
+    """The drive that the options describe. Raises UsageError, PotashError and FtlError."""
     from potash import timing
+    from potash_firmware.extension_registry import Extensions
+    from potash_firmware.ftl.named import PAGE
 
-    if overwrite and not fill:
+    if options.overwrite and not options.fill:
         raise click.UsageError("--overwrite is a multiple of --fill, which is not given")
-    chosen = timing.policies(named)
-    path = Path(name)
-    drive = timing.restored(path, chosen) if path.suffix == ".npz" else timing.drive(name, chosen)
-    return Prepared(drive, timing.precondition(drive, fill / 100, overwrite, seed))
+    name, ftl, path = options.name, options.ftl, Path(options.name)
+    found = (loaded(options.sources) or Extensions()).ftls
+    drive: Ftl
+    if path.suffix != ".npz":
+        drive = timing.with_ftl(name, ftl, options.named, found)
+    elif ftl == PAGE:
+        drive = timing.restored(path, timing.policies(options.named))
+    else:
+        raise click.UsageError(f"{name} is a drive with the FTL page, not {ftl}")
+    took = timing.precondition(drive, options.fill / 100, options.overwrite, options.seed)
+    return Prepared(drive, took)
 
 
 @contextlib.contextmanager
 def modelling() -> Iterator[None]:
-    """A policy that fails ends the command, and a drive that memory has no room for."""
-    from potash import timing
+    """An FTL or policy that fails ends the command, and a drive that memory has no room for."""
+    from potash_firmware.ftl.interface import FtlError
 
     try:
         yield
-    except timing.PolicyError as error:
+    except FtlError as error:
         raise PotashError(str(error)) from error
     except MemoryError:
         raise PotashError(

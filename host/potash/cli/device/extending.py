@@ -6,13 +6,14 @@ import click
 
 from potash.sdk.errors import PotashError
 from potash_firmware import extension_files, extensions
+from potash_firmware.extension_registry import ExtensionError, Extensions
 
 
-def loaded(sources: Sequence[str]) -> extensions.Extensions | None:
+def loaded(sources: Sequence[str]) -> Extensions | None:
     """Extensions that are imported; None without any. Raises PotashError."""
     try:
         return extension_files.load(sources) if sources else None
-    except extensions.ExtensionError as error:
+    except ExtensionError as error:
         raise PotashError(str(error)) from None
 
 
@@ -26,6 +27,5 @@ extend_option = click.option(
     "sources",
     multiple=True,
     metavar="FILE",
-    help="Python file, or installed extension, whose helpers and operators there are (--extend of "
-    "potash serve); may be repeated.",
+    help="Python file, or name of an installed extension, as of potash serve; may be repeated.",
 )

@@ -19,12 +19,13 @@ from potash_device.cores import DEFAULT
 from potash_device.flash.profile import PAGE, ProfileError, ZoneShape, scaled
 from potash_device.media.drive import Drive as MediaDrive
 from potash_device.media.shapes import blocks_of
+from potash_firmware.extension_registry import Extensions
 
 log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from potash_firmware.ftl.drive import Drive
-    from potash_firmware.ftl.interface import Held
+    from potash_firmware.ftl.interface import Ftl, Held
     from potash_firmware.rpu.placement import PlacementSettings
     from potash_firmware.rpu.timing.modelled import ModelledTime, TimeSettings
 
@@ -48,26 +49,37 @@ def standing(section: TimeSection) -> Callable[[Clock], Standstill] | None:
 
 
 def modelled(
-    section: TimeSection, media: MediaDrive, placement: PlacementSettings | None = None
+    section: TimeSection,
+    media: MediaDrive,
+    placement: PlacementSettings | None = None,
+    extensions: Extensions | None = None,
 ) -> TimeSettings | None:
     """The drive whose time a device with these media takes; None in mode `fast`.
 
-    It has a stream for each reclaim unit handle of `placement`.
+    It has a stream for each reclaim unit handle of `placement`, and may have a translation layer of
+    `extensions`.
 
     Raises PotashError for a drive that cannot be had.
     """
     if section.mode != MODELLED:
         return None
-    from potash import timing
     from potash_firmware.ftl import named
+    from potash_firmware.ftl.drive import Drive
+    from potash_firmware.ftl.interface import FtlError
     from potash_firmware.rpu.timing.modelled import TimeSettings
 
     held = None
     try:
-        drive = _drive(section, media, placement.handles if placement else 1)
+        streams = placement.handles if placement else 1
+        drive = _drive(section, media, streams, extensions or Extensions())
         if media.time_state is not None and media.time_state.exists():
-            drive, held = _kept(media.time_state, drive)
-    except (ProfileError, timing.PolicyError) as error:
+            if isinstance(drive, Drive):
+                drive, held = _kept(media.time_state, drive)
+            else:
+                log.warning("the modelled drive is empty, as the state of an FTL is not kept")
+    except FtlError as error:
+        raise PotashError(f"--ftl {section.ftl}: {error}") from None
+    except ProfileError as error:
         raise PotashError(f"--drive {section.drive}: {error}") from None
     except MemoryError:
         raise PotashError(
@@ -92,9 +104,9 @@ def keep(timing: ModelledTime | None, media: MediaDrive) -> None:
     from potash_firmware.ftl.drive import Drive
     from potash_firmware.ftl.saving import save
 
-    assert isinstance(timing.drive, Drive)
-    with replacing(media.time_state) as file:
-        save(timing.drive, file, timing.held)
+    if isinstance(timing.drive, Drive):
+        with replacing(media.time_state) as file:
+            save(timing.drive, file, timing.held)
 
 
 def _kept(path: Path, new: Drive) -> tuple[Drive, Held | None]:
@@ -118,15 +130,15 @@ def _kept(path: Path, new: Drive) -> tuple[Drive, Held | None]:
     return found, held
 
 
-def _drive(section: TimeSection, media: MediaDrive, streams: int) -> Drive:
+def _drive(section: TimeSection, media: MediaDrive, streams: int, extensions: Extensions) -> Ftl:
     from potash import timing
+    from potash_firmware.ftl import named
 
     shapes = blocks_of(media.shapes).values()
     zones = [ZoneShape(one.zones, one.zone_size, one.zone_capacity) for one in shapes if one.zones]
     records = sum(one.size - one.data_size for one in shapes if one.zones)
     pages = sum(-(-one.data_size // PAGE) for one in shapes)
     capacity = max(pages * PAGE, media.capacity - records)
-    policies = timing.policies(section.policies)
     if Path(section.drive).suffix != ".npz":
         profile = timing.profile(section.drive)
         if more := max(0, streams - profile.streams):
@@ -134,8 +146,11 @@ def _drive(section: TimeSection, media: MediaDrive, streams: int) -> Drive:
             profile = replace(profile, streams=streams, blocks=profile.blocks + more)
         if section.zone_width:
             profile = replace(profile, width=section.zone_width)
-        return timing.Drive(scaled(profile, capacity, zones), policies)
-    drive = timing.restored(Path(section.drive), policies)
+        profile = scaled(profile, capacity, zones)
+        return named.ftl(section.ftl, profile, section.policies, extensions.ftls)
+    if section.ftl != named.PAGE:
+        raise ProfileError(f"it is a drive with the FTL page, not {section.ftl}")
+    drive = timing.restored(Path(section.drive), timing.policies(section.policies))
     if drive.profile.streams < streams:
         raise ProfileError(
             f"it has {drive.profile.streams} streams, fewer than reclaim unit handles ({streams})"

@@ -37,7 +37,7 @@ from potash_firmware.apu.config import RangeBlocks, RangeUnit
 from potash_firmware.boot import Device, StopSignals, run_until
 from potash_firmware.bpf.engine import Engine
 from potash_firmware.confinement import be_undumpable
-from potash_firmware.extensions import ExtensionError
+from potash_firmware.extension_registry import ExtensionError
 from potash_firmware.settings import PROFILES, DeviceSettings
 
 PROCESS = "potash"
@@ -139,7 +139,11 @@ def _serve(wanted: configuration.Configuration, settings: DeviceSettings, path: 
         stop = stack.enter_context(StopSignals())
         drive = stack.enter_context(_drive(wanted, locked=not section.incoming))
         settings = replace(
-            settings, rpu=replace(settings.rpu, time=modelled(wanted.time, drive, section.fdp))
+            settings,
+            rpu=replace(
+                settings.rpu,
+                time=modelled(wanted.time, drive, section.fdp, settings.rpu.extensions),
+            ),
         )
         trace = section.trace
         if trace is not None and trace.suffix in TRACES:

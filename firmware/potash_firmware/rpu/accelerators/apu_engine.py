@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
-class Engines:
+class ApuEngine:
     """The engines of all compute namespaces, and what they were asked: an `engine.ProgramEngine`.
 
     Args:
@@ -53,7 +53,7 @@ class Engines:
     _connected: bool = field(default=False, init=False)
     _open: set[int] = field(default_factory=set, init=False)
     _shared: set[int] = field(default_factory=set, init=False)
-    """Serials that the APU which is there knows."""
+    """Handles that the APU which is there knows."""
     _checks: dict[int, Future[Outcome]] = field(default_factory=dict, init=False)
     _executions: dict[int, Future[Execution]] = field(default_factory=dict, init=False)
     ended: deque[Future[Any]] = field(default_factory=deque, init=False)
@@ -71,7 +71,7 @@ class Engines:
     def check(self, nsid: int, program: Shared) -> Future[Outcome]:
         future: Future[Outcome] = Future()
         if not self._connected:
-            return self._end(future, Outcome.LOST)
+            return self._finish(future, Outcome.LOST)
         self.asking()
         tag = self.new_tag()
         self._checks[tag] = future
@@ -90,12 +90,12 @@ class Engines:
     ) -> Future[Execution]:
         future: Future[Execution] = Future()
         if not self._connected:
-            return self._end(future, Execution(Outcome.LOST))
+            return self._finish(future, Execution(Outcome.LOST))
         try:
             descriptor = seal("potash-data", data) if data else NO_DESCRIPTOR
         except OSError as error:
             log.error("there is no memory for the data of an execution: %s", error.strerror)
-            return self._end(future, Execution(Outcome.LOST))
+            return self._finish(future, Execution(Outcome.LOST))
         self.asking()
         tag = self.new_tag()
         self._executions[tag] = future
@@ -139,18 +139,18 @@ class Engines:
         self._connected = False
         self._shared.clear()
         for check in self._checks.values():
-            self._end(check, Outcome.LOST)
+            self._finish(check, Outcome.LOST)
         for execution in self._executions.values():
-            self._end(execution, Execution(Outcome.LOST))
+            self._finish(execution, Execution(Outcome.LOST))
         self._checks.clear()
         self._executions.clear()
 
     def answered(self, message: Executed | ProgramChecked) -> None:
         if isinstance(message, Executed) and message.tag in self._executions:
             execution = Execution(message.outcome, message.value, message.work)
-            self._end(self._executions.pop(message.tag), execution)
+            self._finish(self._executions.pop(message.tag), execution)
         elif isinstance(message, ProgramChecked) and message.tag in self._checks:
-            self._end(self._checks.pop(message.tag), message.outcome)
+            self._finish(self._checks.pop(message.tag), message.outcome)
         else:
             log.error("the APU has ended %#x, which nobody asked", message.tag)
 
@@ -163,7 +163,7 @@ class Engines:
         if self._connected:
             self.send(message)
 
-    def _end(self, future: Future[Any], result: object) -> Future[Any]:
+    def _finish(self, future: Future[Any], result: object) -> Future[Any]:
         future.set_result(result)
         self.ended.append(future)
         return future

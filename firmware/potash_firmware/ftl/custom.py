@@ -1,0 +1,226 @@
+"""A flash translation layer that a user's class is, behind checks of everything that it answers.
+
+The class is the user's own code, which is not confined. What it raises, and an answer that makes no
+sense, fail the request; the next one is served as if nothing had happened.
+"""
+
+import heapq
+import logging
+from collections.abc import Callable, Collection
+from functools import partial
+from operator import index
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from potash_device.flash.profile import Profile
+from potash_firmware import extension_files
+from potash_firmware.extension_files import limited, why
+from potash_firmware.extension_registry import RegisteredFtl
+from potash_firmware.ftl.hooks import NO_HINT, Hint
+from potash_firmware.ftl.interface import FtlError
+from potash_firmware.ftl.report import DriveReport, Erased, Spread, Wear
+from potash_firmware.ftl.requests import (
+    FAILED,
+    WORN,
+    Counters,
+    Op,
+    RequestError,
+    check,
+    problem_of,
+)
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LARGEST = 1 << 62
+"""The largest number of a report."""
+MOST_WORN = 255
+"""The largest percentage of SMART."""
+NO_COUNTERS = Counters(*(0,) * len(Counters._fields))
+NO_SPREAD = Spread(0, 0.0, 0, 0, 0, 0, 0)
+NO_WEAR = Wear(0, 100, False, 0, 0)
+LONGEST = 1 << 61
+"""Nanoseconds from the arrival of a request to its completion, at most."""
+
+
+class CustomFtl:
+    """The translation layer of a drive. Raises FtlError where the class cannot be used for it."""
+
+    def __init__(self, registered: RegisteredFtl, profile: Profile) -> None:
+        self.profile = profile
+        self.on_failure: Callable[[FtlError], None] | None = None
+        self.now = 0
+        self._name, self._place = registered.name, registered.place
+        self._reported: dict[str, Any] = {}
+        """The last report of each kind that made sense."""
+        self._wrong = set[str]()
+        """The kinds of report of which an error was logged."""
+        made: Callable[[Profile], Any] = registered.made
+        self.hints, self.data, self.zones = (
+            bool(getattr(made, name, default))
+            for name, default in (("hints", True), ("data", False), ("zones", False))
+        )
+        self._own = self._call(extension_files.IMPORT_LIMIT, partial(made, profile))
+
+    # Requests.
+
+    def submit(
+        self,
+        time: int,
+        op: Op,
+        first: int = 0,
+        count: int = 0,
+        stream: int = 0,
+        fua: bool = False,
+        hint: Hint = NO_HINT,
+    ) -> int:
+        """See `Ftl`."""
+        if problem := problem_of(self.profile, self.now, time, op, first, count, stream):
+            raise RequestError(f"request 0 {problem}")
+        return self._serve(time, (time, op, first, count, stream, fua), hint)
+
+    def run(self, requests: NDArray[np.void]) -> NDArray[np.int64]:
+        """See `Ftl`."""
+        check(self.profile, requests, self.now)
+        rows = requests.tolist()
+        return np.fromiter((self._serve(row[0], row) for row in rows), np.int64, len(rows))
+
+    def closed_loop(
+        self, requests: NDArray[np.void], flying: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """See `Ftl`."""
+        requests["time"] = self.now
+        check(self.profile, requests, self.now)
+        heap, found = flying.tolist(), np.empty(len(requests), np.int64)
+        for at, row in enumerate(requests.tolist()):
+            time = requests["time"][at] = max(heap[0], self.now)
+            found[at] = self._serve(time, row)
+            heapq.heapreplace(heap, max(time, int(found[at])))
+        flying[:] = heap
+        return found
+
+    def _serve(self, time: int, request: tuple[int, ...], hint: Hint = NO_HINT) -> int:
+        """The completion of a request, which has the columns of `REQUEST`."""
+        self.now = time
+        _, op, first, count, stream, fua = request
+        asked = time, Op(op), first, count, stream, bool(fua), hint
+        try:
+            done = self._call(extension_files.STEP_LIMIT, self._own.submit, *asked)
+            done = done if type(done) is int else self._whole("submit", done)
+            if done != WORN and not time <= done <= time + LONGEST:
+                raise self._nonsense("submit", f"{done}, and the request came at {time}")
+        except FtlError as error:
+            if self.on_failure is None:
+                raise
+            self.on_failure(error)
+            return FAILED
+        return done
+
+    def rest(self) -> None:
+        """See `Ftl`. Raises FtlError."""
+        self._optional("rest")
+        self.now = 0
+
+    def prepare(self) -> None:
+        """See `Ftl`. Raises FtlError."""
+        self._optional("prepare")
+
+    def _optional(self, name: str) -> None:
+        method = getattr(self._own, name, None)
+        if method is not None:
+            self._call(extension_files.IMPORT_LIMIT, method)
+
+    # Reports: one that the class lacks, or that makes no sense, is as it was before.
+
+    @property
+    def counters(self) -> Counters:
+        """See `Ftl`, as for all that follow."""
+        return self._report("counters", NO_COUNTERS)
+
+    @property
+    def wear(self) -> Wear:
+        return self._report("wear", NO_WEAR)
+
+    @property
+    def spread(self) -> Spread:
+        return self._report("spread", NO_SPREAD)
+
+    @property
+    def report(self) -> DriveReport:
+        erases = (Erased(0, 0, self.profile.superblocks),)
+        default = DriveReport(self.now, self.counters, 0, self.wear, self.spread, erases)
+        return self._report("report", default)
+
+    @property
+    def good(self) -> int:
+        return max(0, self.profile.superblocks - self.wear.retired)
+
+    @property
+    def worn(self) -> bool:
+        return self.wear.worn
+
+    @property
+    def zone_streams(self) -> Collection[int]:
+        first = self.profile.frontiers
+        streams = range(first, first + self.profile.superblocks)
+        return set(streams).intersection(self._report("zone_streams", ()) if self.zones else ())
+
+    def filled(self, stream: int) -> int:
+        return self._report("filled", 0, stream)
+
+    def _report(self, name: str, default: T, *arguments: object) -> T:
+        """A property of the class, or what a method answers."""
+        found: T = self._reported.get(name, default)
+        try:
+            own = self._call(extension_files.STEP_LIMIT, getattr, self._own, name, default)
+            if arguments and callable(own):
+                own = self._call(extension_files.STEP_LIMIT, own, *arguments)
+            if not _sound(own, default):
+                raise self._nonsense(name, own)
+            found = self._reported[name] = own
+        except FtlError as error:
+            if name not in self._wrong:
+                self._wrong.add(name)
+                log.error("%s", error)
+        return found
+
+    # Calls.
+
+    def _call(self, seconds: float, function: Callable[..., T], *arguments: Any) -> T:
+        """Call something of the class. Raises FtlError."""
+        try:
+            return limited(seconds, function, *arguments)
+        except FtlError:
+            raise
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and self.on_failure is None:
+                raise
+            raise FtlError(f"{self._name}: {why(error, *self._place)}") from error
+
+    def _whole(self, name: str, value: object) -> int:
+        try:
+            return index(value)  # type: ignore[arg-type]  # which is the question
+        except TypeError:
+            raise self._nonsense(name, value) from None
+
+    def _nonsense(self, name: str, value: object) -> FtlError:
+        file, line = self._place
+        shown = value if isinstance(value, str | int) else f"a {type(value).__name__}"
+        return FtlError(f"{self._name}: {file}, line {line}: {name} answers {shown!s:.80}")
+
+
+def _sound(value: Any, like: Any) -> bool:
+    """True for a report of the same type whose numbers are in range."""
+    if isinstance(like, tuple):
+        if hasattr(like, "_fields"):
+            fits = type(value) is type(like) and all(map(_sound, value, like))
+            return fits and (not isinstance(value, Wear) or value.percentage_used <= MOST_WORN)
+        one = like[0] if like else 0
+        return isinstance(value, Collection) and all(_sound(each, one) for each in value)
+    if isinstance(like, bool):
+        return isinstance(value, bool)
+    numbers = int | np.integer | float if isinstance(like, float) else int | np.integer
+    return isinstance(value, numbers) and bool(0 <= value <= LARGEST)

@@ -1,0 +1,221 @@
+"""The translation layer in plain Python: equal to the compiled one, and its hooks."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from potash_device.flash.plain import Flash, FlashError
+from potash_device.flash.profile import PAGE, Profile, ProfileError, Rate
+from potash_firmware.ftl.drive import Drive
+from potash_firmware.ftl.hooks import Block, Hint, Page
+from potash_firmware.ftl.interface import FtlError
+from potash_firmware.ftl.plain import PageMapped
+from potash_firmware.ftl.policies import PolicyError
+from potash_firmware.ftl.requests import FAILED, REQUEST, Op, RequestError
+from support.drive_time import profiles, requests
+
+SMALL = Profile(
+    channels=2,
+    dies=2,
+    planes=1,
+    blocks=24,
+    pages=4,
+    page_bytes=PAGE,
+    program_pages=1,
+    capacity=10 * 16 * PAGE,
+    read_ns=(1000,),
+    program_ns=(5000,),
+    erase_ns=20_000,
+    bus=Rate(PAGE, 100),
+    link=Rate(PAGE, 10),
+)
+
+
+@settings(max_examples=25)
+@given(profiles(), st.integers(0, 1 << 20))
+def test_it_is_equal_to_the_compiled_one(profile: Profile, seed: int) -> None:
+    compare(profile, seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000)
+@given(profiles(), st.integers(0, 1 << 20))
+def test_it_is_equal_to_the_compiled_one_for_a_thousand_drives(profile: Profile, seed: int) -> None:
+    compare(profile, seed)
+
+
+def compare(profile: Profile, seed: int) -> None:
+    note(f"seed {seed}")
+    profile = replace(profile, background=0, mapping_cache=0, zone_superblocks=0, zone_pages=0)
+    compiled, plain = Drive(profile), PageMapped(profile)
+    for count in (300, 150):
+        asked = requests(profile, count, seed)
+        flying = np.full((2, 3), asked["time"][-1])
+        try:
+            expected = [compiled.run(asked), compiled.closed_loop(asked[-50:].copy(), flying[0])]
+        except PolicyError as error:  # greedy may relocate valid pages for ever
+            assert "frees nothing" in str(error)
+            with pytest.raises(FtlError, match="frees nothing"):
+                plain.run(asked)
+                plain.closed_loop(asked[-50:].copy(), flying[1])
+            return
+        assert plain.run(asked).tolist() == expected[0].tolist()
+        assert plain.closed_loop(asked[-50:].copy(), flying[1]).tolist() == expected[1].tolist()
+        assert sorted(flying[0]) == sorted(flying[1])
+        assert plain.report == compiled.report
+        assert list(plain.places) == compiled.state.places.tolist()
+        assert list(plain.owners) == compiled.state.owners.tolist()
+        for stream in range(profile.streams):
+            opened = compiled.state.open[stream] >= 0
+            assert plain.filled(stream) == (compiled.state.filled[stream] if opened else 0)
+        compiled.rest()
+        plain.rest()
+
+
+def writes(
+    count: int, pages: int = SMALL.logical_pages
+) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+    found = np.zeros(count, REQUEST)
+    found["op"], found["count"] = Op.WRITE, 1
+    found["first"] = np.random.default_rng(4).integers(0, pages, count)
+    found["time"] = np.arange(count) * 10_000
+    return found
+
+
+def test_hooks_choose_the_superblocks_of_pages() -> None:
+    class Mine(PageMapped):
+        frontiers = 4
+        last: list[Block]
+
+        def frontier(self, page: Page, hint: Hint) -> int:
+            assert page.block == (self.places[page.number] // 16 if page.block >= 0 else -1)
+            return 1 if hint.hot else hint.host
+
+        def victim(self, blocks: Sequence[Block]) -> int:
+            assert all(self.state[block.number] == "closed" for block in blocks)
+            self.last = list(blocks)
+            return min(blocks, key=lambda block: (block.valid, -block.age)).number
+
+        def relocate(self, page: Page, source: Block) -> int:
+            assert page.block == source.number
+            return 2 if source.frontier == 1 else self.cold
+
+    drive = Mine(SMALL)
+    for turn in range(800):
+        hint = Hint(hot=True) if turn % 2 else Hint(host=0)
+        drive.submit(turn * 10_000, Op.WRITE, turn % 120 + turn % 2 * 40, 1, hint=hint)
+        for number, frontier in enumerate(drive.filled_by):
+            if drive.state[number] == "open" and frontier < 2:  # hot pages and others are apart
+                owners = drive.owners[number * 16 : number * 16 + 16]
+                assert all((page - frontier * 40) % 2 == frontier for page in owners if page >= 0)
+    assert drive.counters.erased > 10
+    assert {block.frontier for block in drive.last} >= {0, 1}
+    assert sum(drive.valid) == drive.mapped == sum(place >= 0 for place in drive.places)
+
+
+def test_idle_time_is_for_the_background_and_no_longer() -> None:
+    class Idle(PageMapped):
+        moved = 0
+
+        def idle(self, until: int) -> None:
+            while len(self.free) < 12 and self.clean(until):
+                self.moved += 1
+
+    plain, idle = PageMapped(SMALL), Idle(SMALL)
+    asked = writes(1500)
+    asked["time"] = np.arange(1500) // 50 * 1_000_000 + np.arange(1500) % 50 * 2000
+    late = (idle.run(asked) - asked["time"]).max(), (plain.run(asked) - asked["time"]).max()
+    assert late[0] < late[1]
+    assert idle.moved > 100 and len(idle.free) > plain.reserve + 1
+    assert idle.counters.relocated > plain.counters.relocated
+
+
+BROKEN = {
+    "frontier": "self, page, hint",
+    "victim": "self, blocks",
+    "relocate": "self, page, source",
+    "idle": "self, until",
+}
+
+
+@pytest.mark.parametrize(
+    ("hook", "body", "said"),
+    [
+        ("frontier", "return 3", "answered 3, which is none of the 3 frontiers"),
+        ("frontier", "return -1", "answered -1, which is none of the 3 frontiers"),
+        ("frontier", "return 'hot'", "answered 'hot', which is none of the 3 frontiers"),
+        ("frontier", "return hint.heat", "raised AttributeError: 'Hint' object has no"),
+        ("frontier", "raise SystemExit(1)", "raised SystemExit: 1"),
+        ("victim", "return blocks[0]", "answered Block(number="),
+        ("victim", "return self.open[0].block", "which is no closed superblock"),
+        ("victim", "return next(iter(self.free))", "which is no closed superblock"),
+        ("victim", "return max(blocks, key=lambda block: block.valid).number", "frees nothing"),
+        ("relocate", "pass", "answered None, which is none of the 3 frontiers"),
+        ("relocate", "return page.number", "which is none of the 3 frontiers"),
+        ("idle", "self.flash.erase(next(iter(self.free)), self.flash.now)", "reserved flash for"),
+        ("idle", "self.erase(self.block_of(0), 0)", "FlashError: superblock"),
+    ],
+)
+def test_a_hook_that_fails_is_replaced(hook: str, body: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    source = f"class Mine(PageMapped):\n frontiers = 3\n def {hook}({BROKEN[hook]}):\n  {body}\n"
+    path.write_text(f"from {PageMapped.__module__} import PageMapped\n{source}")
+    mine = runpy.run_path(str(path))["Mine"]
+    drive = mine(SMALL)
+    with pytest.raises(FtlError) as raised:
+        drive.run(writes(800))
+    assert str(raised.value).startswith(f"mine.py: Mine.{hook} ") and said in str(raised.value)
+    drive, errors = mine(SMALL), list[FtlError]()
+    drive.on_failure = errors.append
+    found = drive.run(writes(800))
+    assert [str(error) for error in errors] == [str(raised.value)]
+    assert (found == FAILED).sum() == 1
+    assert sum(drive.valid) == sum(place >= 0 for place in drive.places) == drive.mapped
+    assert drive.counters.erased > 10
+
+
+def test_any_other_method_that_fails_has_its_name_in_the_error() -> None:
+    class Mine(PageMapped):
+        def trim(self, ready: int, pages: range) -> int:
+            return ready // len(pages[:0])
+
+    drive = Mine(SMALL)
+    with pytest.raises(FtlError, match=r"^test_ftl_plain\.py: .*Mine\.trim raised ZeroDivision"):
+        drive.submit(0, Op.TRIM, 0, 1)
+
+
+def test_a_drive_that_is_too_small_for_its_frontiers_is_refused() -> None:
+    class Many(PageMapped):
+        frontiers = 20
+
+    class One(PageMapped):
+        frontiers = 1
+
+    for kind in (Many, One):
+        with pytest.raises(ProfileError, match=f"{kind.__name__} has {kind.frontiers} frontiers"):
+            kind(SMALL)
+    with pytest.raises(RequestError, match="PageMapped has none"):
+        PageMapped(SMALL).submit(0, Op.RESET, stream=SMALL.frontiers)
+
+
+def test_flash_does_not_what_flash_cannot() -> None:
+    flash = Flash(SMALL, [0, 1, 2, 3])
+    flash.program(0, 0, 0)
+    for unit in (0, 2):
+        with pytest.raises(FlashError, match="but the next is 1 of 16"):
+            flash.program(0, unit, 0)
+    with pytest.raises(FlashError, match="unit 1 of superblock 0 is sensed and not programmed"):
+        flash.sense(1, 1, 0, True)
+    flash.erase(0, 0)
+    with pytest.raises(FlashError, match="not programmed"):
+        flash.sense(0, 1, 0, True)
+    with pytest.raises(FlashError, match="each of the 4 dies once"):
+        Flash(SMALL, [0, 1, 2, 2])
