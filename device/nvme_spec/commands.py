@@ -280,3 +280,9 @@ class DatasetRange(Packed):
     attributes: U32
     blocks: U32
     slba: U64
+
+    @property
+    def dsm(self) -> int:
+        """The context attributes as the field DSM of a write: access frequency and latency, and
+        sequential writes (NVM Command Set 1.0, section 3.2.3)."""
+        return self.attributes & 0x3F | (self.attributes >> 9 & 1) << 6

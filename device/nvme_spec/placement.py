@@ -19,6 +19,8 @@ from potash_wire.words import CommandDwords, bits
 
 DATA_PLACEMENT = 2
 """Directive type (DTYPE)."""
+VENDOR_DIRECTIVE = 0xF
+"""Directive type Vendor Specific."""
 
 MAX_HANDLES = 128
 """Placement handles of a namespace."""

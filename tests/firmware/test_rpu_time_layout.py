@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from potash_firmware.rpu.timing.modelled import Layout
+from potash_firmware.rpu.timing.layout import Layout
 
 PAGES = 40
 STEPS = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 15)), max_size=30)

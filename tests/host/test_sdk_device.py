@@ -199,6 +199,17 @@ def test_pieces_of_a_transfer_are_in_flight_together_and_none_is_left_after_an_e
     assert (together, in_flight) == ([3, 3, 3, 3, 2, 1], [])
 
 
+def test_a_write_takes_a_hint_and_attributes() -> None:
+    opened, transport = device(*identified(), identified()[0])
+    namespace = opened.namespace(1)
+    namespace.write(5, bytes(4096), hint=0xABCD_1234, attributes=4)
+    (sent,) = [one for one in transport.requests if not one.admin]
+    assert (sent.cdw3, sent.cdws[2:4]) == (0xABCD_0000, (15 << 20, 0x1234 << 16 | 4))
+    for hint, attributes in ((1 << 32, 0), (-1, 0), (0, 256)):
+        with pytest.raises(InvalidRequest):
+            namespace.write(5, bytes(4096), hint=hint, attributes=attributes)
+
+
 def test_a_write_of_half_a_block_is_refused_before_it_is_sent() -> None:
     opened, transport = device(*identified())
     with pytest.raises(ValueError, match="4096-byte blocks"):

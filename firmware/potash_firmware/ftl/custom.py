@@ -106,6 +106,8 @@ class CustomFtl:
         """The completion of a request, which has the columns of `REQUEST`."""
         self.now = time
         _, op, first, count, stream, fua = request
+        if stream and hint is NO_HINT:
+            hint = Hint(stream)
         asked = time, Op(op), first, count, stream, bool(fua), hint
         try:
             done = self._call(extension_files.STEP_LIMIT, self._own.submit, *asked)

@@ -1,6 +1,6 @@
 """The arguments of the hooks of a translation layer in Python: see `plain.PageMapped`."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 
 class Page(NamedTuple):
@@ -9,6 +9,11 @@ class Page(NamedTuple):
     number: int
     block: int
     """The superblock that has its data up to now; -1 if it has none."""
+
+
+HOT = {2: False, 3: False, 4: True, 5: True, 8: True}
+"""Access frequencies of which the writes are infrequent or frequent; 8 is of blocks that are to be
+overwritten soon."""
 
 
 class Hint(NamedTuple):
@@ -34,6 +39,18 @@ class Hint(NamedTuple):
     """The bytes that are written, for a translation layer with `data = True`."""
     offset: int = 0
     """Bytes of the first page before the data."""
+
+    def with_attributes(self, dsm: int) -> Self:
+        """The same, with the Dataset Management field of a command (NVM Command Set 1.0, section
+        3.2.6): access frequency in bits 3:0, access latency 5:4, sequential 6, incompressible 7."""
+        frequency = dsm & 0xF
+        return self._replace(
+            hot=HOT.get(frequency),
+            frequency=frequency,
+            latency=dsm >> 4 & 3,
+            sequential=bool(dsm & 1 << 6),
+            incompressible=bool(dsm & 1 << 7),
+        )
 
 
 NO_HINT = Hint()

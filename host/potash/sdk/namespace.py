@@ -10,6 +10,7 @@ from nvme_spec.commands import PRACT, ReadWrite
 from nvme_spec.identify.capabilities import DPS_TYPE
 from nvme_spec.identify.structures import Cns, IdentifyNamespace, NvmCommandSetNamespace
 from nvme_spec.opcodes import IoOpcode
+from nvme_spec.placement import VENDOR_DIRECTIVE
 from potash.sdk.commands import AnyNamespace, Dwords, Fields, encoded, pieces_of
 from potash.sdk.errors import DeviceMisbehaved, InvalidRequest
 from potash.sdk.progress import Progress, silent
@@ -55,11 +56,16 @@ class Namespace(AnyNamespace):
             )
         return True
 
-    def _fields(self, lba: int, blocks: int) -> Dwords:
+    def _fields(self, lba: int, blocks: int, hint: int = 0, dsm: int = 0) -> Dwords:
         """Dwords of a Read or a Write, with tags that fit protection information of type 1."""
-        fields = encoded(ReadWrite(lba, blocks - 1, prinfo=PRACT if self._protected else 0))
+        prinfo, dtype = PRACT if self._protected else 0, VENDOR_DIRECTIVE if hint else 0
+        fields = encoded(
+            ReadWrite(lba, blocks - 1, prinfo=prinfo, dtype=dtype, dsm=dsm, dspec=hint & 0xFFFF)
+        )
         if self._protected:
             fields["cdw14"] = lba & 0xFFFF_FFFF
+        elif hint >> 16:
+            fields["cdw3"] = hint & 0xFFFF_0000
         return fields
 
     @property
@@ -87,9 +93,23 @@ class Namespace(AnyNamespace):
             progress("reading blocks", min(1.0, len(pieces) * self._blocks_per_command / count))
         return b"".join(pieces)
 
-    def write(self, lba: int, data: Buffer, *, progress: Progress = silent) -> None:
-        """Write whole blocks from block `lba`; InvalidRequest when `data` ends inside one."""
+    def write(
+        self,
+        lba: int,
+        data: Buffer,
+        *,
+        hint: int = 0,
+        attributes: int = 0,
+        progress: Progress = silent,
+    ) -> None:
+        """Write whole blocks from block `lba`; InvalidRequest when `data` ends inside one.
+
+        A drive whose translation layer uses hints takes `hint`, a number of 32 bits of the host's
+        own, and `attributes`, the Dataset Management field of Write (NVM Command Set 1.0, 3.2.6).
+        """
         size = self.block_size
+        if not 0 <= hint < 1 << 32 or (hint >> 16 and self._protected):
+            raise InvalidRequest("a hint has 32 bits, and 16 beside protection information")
         view = memoryview(data).cast("B")
         count, rest = divmod(len(view), size)
         if rest:
@@ -98,7 +118,7 @@ class Namespace(AnyNamespace):
             self.submit(
                 IoOpcode.WRITE,
                 data_out=view[start * size : (start + blocks) * size],
-                **self._fields(lba + start, blocks),
+                **self._fields(lba + start, blocks, hint, attributes),
             )
             for start, blocks in pieces_of(count, self._blocks_per_command)
         )

@@ -15,7 +15,7 @@ from nvme_spec.memory_commands import MemoryOpcode
 from nvme_spec.opcodes import IoOpcode
 from potash_firmware.rpu.command import Command, Steps, steps_of
 from potash_firmware.rpu.command_sets.memory.access import target as memory_target
-from potash_firmware.rpu.command_sets.nvm.blocks import Target, stream_of, target
+from potash_firmware.rpu.command_sets.nvm.blocks import Target, add_data, stream_of, target
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import Handler, Table
 from potash_firmware.rpu.timing.modelled import ModelledTime
@@ -30,7 +30,10 @@ def _write(controller: Controller, timing: ModelledTime, command: Command) -> in
     blocks = target(controller, command)
     nsid, fua = blocks.namespace.nsid, blocks.fua or blocks.namespace.write_through
     stream = stream_of(controller, nsid, blocks.placement)
-    return timing.write(nsid, blocks.offset, blocks.length, fua=fua, stream=stream)
+    add_data(controller, command, blocks)
+    return timing.write(
+        nsid, blocks.offset, blocks.length, fua=fua, stream=stream, hint=blocks.hint
+    )
 
 
 def _blocks(charge: Callable[[ModelledTime, Target], int], *, moves_data: bool = True) -> Charge:

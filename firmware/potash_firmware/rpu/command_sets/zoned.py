@@ -16,6 +16,7 @@ from potash_firmware.rpu.command import Command, Result, Steps, steps_of
 from potash_firmware.rpu.command_sets.nvm import optional, read_write
 from potash_firmware.rpu.command_sets.nvm.blocks import (
     Target,
+    add_data,
     in_the_way,
     require_writable,
     stream_of,
@@ -73,7 +74,9 @@ def _writing(handler: Handler, charge: Charge) -> Handler:
 def _write_time(controller: Controller, timing: "ModelledTime", blocks: Target) -> int | None:
     nsid, fua = blocks.namespace.nsid, blocks.fua or blocks.namespace.write_through
     stream = stream_of(controller, nsid, blocks.placement)
-    return timing.write(nsid, blocks.offset, blocks.length, fua=fua, stream=stream)
+    return timing.write(
+        nsid, blocks.offset, blocks.length, fua=fua, stream=stream, hint=blocks.hint
+    )
 
 
 def _zeroes_time(controller: Controller, timing: "ModelledTime", blocks: Target) -> int | None:
@@ -94,6 +97,7 @@ def _write(controller: Controller, command: Command, handler: Handler, charge: C
     require_writable(controller, namespace)
     if moves_data:  # memory that is not there is refused before the write pointer moves
         controller.transfer.views(command, blocks.length, write=False)
+        add_data(controller, command, blocks)
     zones, zone = namespace.zones, namespace.zones.of(blocks.slba)
     namespace.claim(blocks.slba, blocks.blocks)
     resets = zone.resets

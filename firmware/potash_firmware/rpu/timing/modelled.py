@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -18,89 +18,15 @@ from nvme_spec.status import NvmeError, Status
 from potash_device.cores import DEFAULT, CoreProfile
 from potash_device.flash.profile import PAGE, Profile, Rate, ZoneShape
 from potash_device.trace import Trace
-from potash_firmware.ftl.interface import Ftl, FtlError, Held, Piece
+from potash_firmware.ftl.hooks import NO_HINT, Hint
+from potash_firmware.ftl.interface import Ftl, FtlError, Held
 from potash_firmware.ftl.requests import FAILED, WORN, Op
 from potash_firmware.rpu.deadlines import GuestClock
 from potash_firmware.rpu.statistics import Histogram
+from potash_firmware.rpu.timing.layout import Layout
 from potash_firmware.rpu.timing.zones import ZoneStreams
 
 log = logging.getLogger(__name__)
-
-
-class Layout:
-    """Pages of a drive, given to namespaces in as few pieces as possible; they have `pieces` of
-    them already. Raises ValueError for pieces that overlap, or are not there."""
-
-    def __init__(self, pages: int, pieces: Collection[Piece] = ()) -> None:
-        self._free: list[tuple[int, int]] = []
-        """First page and number, in ascending order, never two that touch."""
-        self.placed: dict[int, list[tuple[int, int]]] = {}
-        """The pieces of each namespace, in the order of its bytes."""
-        end = 0
-        for _, first, count in sorted(pieces, key=lambda piece: piece[1]):
-            if first < end or count < 1 or first + count > pages:
-                raise ValueError("pieces of namespaces overlap, or leave the drive")
-            if first > end:
-                self._free.append((end, first - end))
-            end = first + count
-        if end < pages:
-            self._free.append((end, pages - end))
-        for nsid, first, count in pieces:
-            self.placed.setdefault(nsid, []).append((first, count))
-
-    @property
-    def free(self) -> int:
-        """Pages that no namespace has."""
-        return sum(count for _, count in self._free)
-
-    @property
-    def pieces(self) -> list[Piece]:
-        return [(nsid, *piece) for nsid, pieces in self.placed.items() for piece in pieces]
-
-    def place(self, nsid: int, pages: int) -> None:
-        """Give a namespace its pages. Raises ValueError where so many are not free."""
-        if pages > self.free:
-            raise ValueError(
-                f"the modelled drive has no room for {pages} pages of namespace {nsid}"
-            )
-        whole = next((one for one in self._free if one[1] >= pages), None)
-        pieces: list[tuple[int, int]] = []
-        while pages:
-            first, count = whole or self._free[0]
-            taken = min(count, pages)
-            at = self._free.index((first, count))
-            self._free[at : at + 1] = [(first + taken, count - taken)] if count > taken else []
-            pieces.append((first, taken))
-            pages -= taken
-        self.placed[nsid] = pieces
-
-    def remove(self, nsid: int) -> list[tuple[int, int]]:
-        """Take a namespace's pages, which are given."""
-        pieces = self.placed.pop(nsid)
-        joined: list[tuple[int, int]] = []
-        for first, count in sorted((*self._free, *pieces)):
-            if joined and sum(joined[-1]) == first:
-                joined[-1] = (joined[-1][0], joined[-1][1] + count)
-            else:
-                joined.append((first, count))
-        self._free = joined
-        return pieces
-
-    def pages(self, nsid: int) -> int:
-        """Number of pages of a namespace; 0 for one that does not exist."""
-        return sum(count for _, count in self.placed.get(nsid, ()))
-
-    def find(self, nsid: int, first: int, count: int) -> Iterator[tuple[int, int]]:
-        """The drive's pages for pages of a namespace. Raises ValueError for pages that it does not
-        have."""
-        for start, length in self.placed.get(nsid, ()):
-            if first < length and count:
-                taken = min(count, length - first)
-                yield start + first, taken
-                count -= taken
-            first = max(0, first - length)
-        if count:
-            raise ValueError(f"namespace {nsid} ends before these pages")
 
 
 _WHOLE = ((0, 0),)
@@ -165,6 +91,9 @@ class ModelledTime:
         self._layout = Layout(profile.logical_pages, held.pieces)
         self._zones = self._fitting(sizes, zones)
         """The zones of each namespace whose zones have superblocks of their own."""
+        self._zone_sizes = {nsid: shape.size for nsid, shape in zones.items()}
+        self._advice = bytearray()
+        """A byte for each page, once a host has given some: what Dataset Management says of it."""
         self._failure: FtlError | None = None
         self.executions = 0
         """Executions in compute namespaces that have ended."""
@@ -188,6 +117,7 @@ class ModelledTime:
     def place(self, sizes: Mapping[int, int], zones: Mapping[int, ZoneShape]) -> None:
         """Adapt to changed namespaces: deleted ones are trimmed. Raises ValueError."""
         layout, before = self._layout, self._zones
+        self._zone_sizes = {nsid: shape.size for nsid, shape in zones.items()}
         self._zones = self._fitting(sizes, zones)
         pages = {nsid: -(-size // PAGE) for nsid, size in sizes.items()}
         for nsid in list(layout.placed):
@@ -244,6 +174,7 @@ class ModelledTime:
         at: int | None = None,
         fua: bool = False,
         stream: int = 0,
+        hint: Hint = NO_HINT,
     ) -> int:
         """The time at which a request for `length` bytes from `offset` of a namespace completes
         that arrives `at` (default: now); a write goes to the superblock of a stream.
@@ -261,14 +192,19 @@ class ModelledTime:
             first = min(first, end - 1)
         pieces = self._layout.find(nsid, first, max(0, end - first))
         zones = self._zones.get(nsid)
+        if op is Op.WRITE and self.drive.hints:
+            size = self._zone_sizes.get(nsid)
+            zone = offset // size if size else None
+            hint = hint._replace(stream=stream, zone=zone, offset=offset % PAGE)
         if zones is None:
-            return self._submit(op, pieces, at, fua=fua, stream=stream)
+            return self._submit(op, pieces, at, fua=fua, stream=stream, hint=hint)
         zone = offset // zones.size
         if op is Op.WRITE:
             stale = None if offset % zones.size else self._streams.of(nsid, zone)
             if stale is not None:  # the state of the drive is older than the blocks
                 self._submit(Op.RESET, _WHOLE, at, stream=stale)
-            return self._submit(op, pieces, at, stream=self._streams.give(nsid, zone))
+            stream = self._streams.give(nsid, zone)
+            return self._submit(op, pieces, at, stream=stream, hint=hint)
         if op is Op.READ:
             return self._submit(op, pieces, at, stream=self._streams.first)
         return self._reset(nsid, range(zone, -(-(offset + length) // zones.size)), at)
@@ -302,10 +238,11 @@ class ModelledTime:
         after: int | None = None,
         fua: bool = False,
         stream: int = 0,
+        hint: Hint = NO_HINT,
     ) -> int:
         """The same as `charge`, for a write that begins when the data that is read for it is there,
         at `after`."""
-        return self.charge(nsid, Op.WRITE, offset, length, after, fua, stream)
+        return self.charge(nsid, Op.WRITE, offset, length, after, fua, stream, hint)
 
     def copy(
         self,
@@ -337,6 +274,15 @@ class ModelledTime:
         """The same as `charge`, for several ranges."""
         ends = (self.charge(nsid, Op.TRIM, first, size) for first, size in ranges)
         return max(ends, default=self.clock.now())
+
+    def advise(self, nsid: int, offset: int, length: int, dsm: int) -> None:
+        """Keep what the host says of bytes of a namespace, for hints of later writes."""
+        if not self._advice:
+            self._advice = bytearray(self.drive.profile.logical_pages)
+        first = offset // PAGE
+        end = min(-(-(offset + length) // PAGE), self._layout.pages(nsid))
+        for start, count in self._layout.find(nsid, first, max(0, end - first)):
+            self._advice[start : start + count] = bytes([dsm]) * count
 
     def flush(self) -> int:
         """The time at which all earlier writes are on flash."""
@@ -387,6 +333,7 @@ class ModelledTime:
         *,
         fua: bool = False,
         stream: int = 0,
+        hint: Hint = NO_HINT,
     ) -> int:
         """The time at which requests for runs of the drive's pages are done that arrived `at`.
 
@@ -394,9 +341,11 @@ class ModelledTime:
         """
         factor, end = self.factor, at
         arrival = max(-(-min(at, self.clock.now()) // factor), self.drive.now)
-        later = max(0, at - arrival * factor)
+        later, given = max(0, at - arrival * factor), hint
         for first, count in pieces:
-            done = self.drive.submit(arrival, op, first, count, stream, fua)
+            if hint is not NO_HINT:
+                given, hint = self._split(hint, first, count)
+            done = self.drive.submit(arrival, op, first, count, stream, fua, given)
             if done == WORN:
                 raise NvmeError(Status.NAMESPACE_WRITE_PROTECTED, "the drive's flash is worn out")
             if done == FAILED:
@@ -407,6 +356,15 @@ class ModelledTime:
             self.on_retired()
         self.show(op.name, at, end)
         return end
+
+    def _split(self, hint: Hint, first: int, count: int) -> tuple[Hint, Hint]:
+        """The hints of a run of pages, with what the host said of the first one before, and of the
+        rest of the write."""
+        size = count * PAGE - hint.offset
+        given = hint._replace(data=hint.data[:size])
+        if self._advice and not (hint.frequency or hint.latency or hint.sequential):
+            given = given.with_attributes(self._advice[first])
+        return given, hint._replace(data=hint.data[size:], offset=0)
 
     def log(self) -> TimingLog:
         """The log page on modelled time: lateness, frozen time, and the modelled flash."""

@@ -12,11 +12,12 @@ from typing import NamedTuple
 from nvme_spec.commands import ReadWrite
 from nvme_spec.logs import CommandByte, parameter_error_location
 from nvme_spec.opcodes import IoOpcode
-from nvme_spec.placement import DATA_PLACEMENT
+from nvme_spec.placement import DATA_PLACEMENT, VENDOR_DIRECTIVE
 from nvme_spec.queues import FLAGS_PSDT_SHIFT, Psdt
 from nvme_spec.status import NvmeError, Status
 from potash_device.media.errors import MediaError
 from potash_device.media.store import Media
+from potash_firmware.ftl.hooks import NO_HINT, Hint
 from potash_firmware.rpu.command import Command, Steps
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.media_work import BlocksInFlight
@@ -39,11 +40,12 @@ class Target:
     """The blocks of a command.
 
     `protection` says what is checked and transferred of metadata, None for a format without;
-    `placement` is the placement identifier, 0 on a drive without data placement.
+    `placement` is the placement identifier, 0 on a drive without data placement; `hint` is what a
+    write says for a translation layer that uses hints.
     """
 
     __slots__ = (
-        "blocks", "deac", "fua", "in_flight", "length", "namespace", "offset", "placement",
+        "blocks", "deac", "fua", "hint", "in_flight", "length", "namespace", "offset", "placement",
         "protection", "ranges", "slba",
     )  # fmt: skip
 
@@ -57,10 +59,12 @@ class Target:
         deac: bool = False,
         protection: ProtectionRequest | None = None,
         placement: int = 0,
+        hint: Hint = NO_HINT,
     ) -> None:
         self.namespace, self.slba, self.blocks = namespace, slba, blocks
         self.in_flight = namespace.in_flight
         self.fua, self.deac, self.protection, self.placement = fua, deac, protection, placement
+        self.hint = hint
         self.offset = slba * namespace.block_size
         self.length = blocks * namespace.block_size
         """In bytes, as `offset` is."""
@@ -74,9 +78,11 @@ def target(controller: Controller, command: Command, *, moves_data: bool = True)
     """
     namespace = controller.namespaces.usable(command.entry.nsid)
     fields = ReadWrite.decode(command.entry.cdws)
-    placement = 0
-    if fields.dtype and command.entry.opcode in _WITH_DIRECTIVE:
+    placement, hint = 0, NO_HINT
+    if (fields.dtype or fields.dsm) and command.entry.opcode in _WITH_DIRECTIVE:
         placement = placement_of(controller, fields.dtype, fields.dspec)
+        if _uses_hints(controller):
+            hint = _hint_of(namespace, command, fields)
     count = fields.nlb_z + 1
     if moves_data and count * namespace.block_size > MAX_TRANSFER:
         check_size(count * namespace.block_size)
@@ -97,6 +103,7 @@ def target(controller: Controller, command: Command, *, moves_data: bool = True)
         deac=fields.deac,
         protection=protection,
         placement=placement,
+        hint=hint,
     )
 
 
@@ -106,10 +113,39 @@ leaves them set when it reads back what it has written."""
 
 
 def placement_of(controller: Controller, dtype: int, dspec: int) -> int:
-    """The placement identifier of a directive. Raises NvmeError unless it is Data Placement."""
+    """The placement identifier of a directive. Raises NvmeError for one that the drive has not."""
+    if dtype == VENDOR_DIRECTIVE and _uses_hints(controller):
+        return 0
     if dtype and (dtype != DATA_PLACEMENT or controller.placement is None):
         raise NvmeError(Status.INVALID_FIELD, f"the drive does not have directive type {dtype}")
     return dspec if dtype else 0
+
+
+def _uses_hints(controller: Controller) -> bool:
+    return controller.timing is not None and controller.timing.drive.hints
+
+
+def _hint_of(namespace: Namespace, command: Command, fields: ReadWrite) -> Hint:
+    """The hint of a write.
+
+    The host's own dword is that of the vendor specific directive: bits 15:0 are DSPEC, which
+    nvme-cli has an option for, and bits 31:16 are those of command dword 3, which has tags only for
+    blocks with protection information.
+    """
+    hint = NO_HINT.with_attributes(fields.dsm) if fields.dsm else NO_HINT
+    if fields.dtype == VENDOR_DIRECTIVE:
+        upper = 0 if namespace.metadata.size else command.entry.cdw3 & 0xFFFF_0000
+        hint = hint._replace(host=upper | fields.dspec)
+    return hint
+
+
+def add_data(controller: Controller, command: Command, blocks: Target) -> None:
+    """Add the data of a write to its hint, for a translation layer that uses them; not those of
+    blocks with metadata. Raises NvmeError."""
+    timing = controller.timing
+    if timing is not None and timing.drive.data and not blocks.namespace.metadata.size:
+        data = bytes(controller.transfer.receive(command, blocks.length))
+        blocks.hint = blocks.hint._replace(data=data)
 
 
 def stream_of(controller: Controller, nsid: int, placement: int) -> int:

@@ -165,7 +165,7 @@ def write_uncorrectable(controller: Controller, command: Command) -> Steps:
 
 
 def dataset_management(controller: Controller, command: Command) -> Steps:
-    """Deallocate ranges with AD; the other attributes are hints for which there is no use.
+    """Deallocate ranges with AD; the other attributes are hints for a modelled drive.
 
     Blocks that are uncorrectable stay so: only a write makes them good.
     """
@@ -176,6 +176,9 @@ def dataset_management(controller: Controller, command: Command) -> Steps:
     ranges = [namespace.byte_range(item.slba, item.blocks) for item in listed]
     for item in listed:
         namespace.require_readable(item.slba, item.blocks)
+    if controller.timing is not None and controller.timing.drive.hints:
+        for item, (first, length) in zip(listed, ranges, strict=True):
+            controller.timing.advise(namespace.nsid, first, length, item.dsm)
     if not fields.ad:
         return None
     require_writable(controller, namespace)
