@@ -227,8 +227,9 @@ class Flash:
     @property
     def counters(self) -> dict[str, int]:
         """Counters since the drive was at rest, by their names in `state.COUNTERS`."""
-        counts = self.senses, self.programs, self.erasures, self.suspensions
-        return dict(zip(COUNTERS, (*counts, self.die_ns, self.bus_ns, self.link_ns), strict=True))
+        own = ("senses", "programs", "suspensions", "die_ns", "bus_ns", "link_ns")
+        counts = {name: getattr(self, name) for name in own} | {"erased": self.erasures}
+        return dict.fromkeys(COUNTERS, 0) | counts
 
     def rest(self) -> None:
         """Let everything that is under way be done, and set the clock and counters to 0."""

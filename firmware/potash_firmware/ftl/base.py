@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from potash_device.flash.plain import Flash
 from potash_device.flash.profile import Profile
-from potash_firmware.ftl.hooks import Hint
+from potash_device.flash.state import COUNTERS
+from potash_firmware.ftl.hooks import NO_HINT, Hint
 from potash_firmware.ftl.interface import FtlError
 from potash_firmware.ftl.report import DriveReport, Spread, Wear, report, spread, wear
 from potash_firmware.ftl.requests import (
@@ -49,14 +50,17 @@ class PythonFtl(ABC):
     FAILED.
     """
 
+    hints = True
+    """True, as hooks use what is known of a write."""
+    data = False
+    """True for one that uses the data of writes."""
     zones = False
     """True for one that gives each zone superblocks of its own."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
         self.flash = Flash(profile, self.order())
-        self.counts = dict.fromkeys(("host", "relocated", "translation", "padding"), 0)
-        self.counts |= {"hits": 0, "misses": 0, "core_ns": 0}
+        self.counts = {name: 0 for name in Counters._fields if name not in COUNTERS}
         self.good = profile.superblocks
         """Superblocks that are not retired."""
         self.worn = False
@@ -67,9 +71,7 @@ class PythonFtl(ABC):
         self.zone_streams: Collection[int] = ()
 
     @abstractmethod
-    def serve(
-        self, ready: int, op: Op, pages: range, stream: int, fua: bool, hint: Hint | None
-    ) -> int:
+    def serve(self, ready: int, op: Op, pages: range, stream: int, fua: bool, hint: Hint) -> int:
         """The time at which a request is done that the firmware has read at `ready`, or WORN."""
 
     @abstractmethod
@@ -105,7 +107,7 @@ class PythonFtl(ABC):
         count: int = 0,
         stream: int = 0,
         fua: bool = False,
-        hint: Hint | None = None,
+        hint: Hint = NO_HINT,
     ) -> int:
         """Completion of a request that arrives at `time`, in nanoseconds; WORN if it is refused,
         FAILED if it failed.
@@ -123,7 +125,7 @@ class PythonFtl(ABC):
         check(self.profile, requests, self.now)
         self._require_no_zone(max(requests["stream"], default=0))
         served = (
-            self._serve(time, op, first, count, stream, bool(fua), None)
+            self._serve(time, op, first, count, stream, bool(fua), NO_HINT)
             for time, op, first, count, stream, fua in requests.tolist()
         )
         return np.fromiter(served, np.int64, len(requests))
@@ -153,7 +155,7 @@ class PythonFtl(ABC):
             raise RequestError(f"a request names a zone, and {type(self).__name__} has none")
 
     def _serve(
-        self, time: int, op: Op, first: int, count: int, stream: int, fua: bool, hint: Hint | None
+        self, time: int, op: Op, first: int, count: int, stream: int, fua: bool, hint: Hint
     ) -> int:
         flash = self.flash
         try:

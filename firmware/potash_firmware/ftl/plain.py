@@ -18,7 +18,7 @@ from operator import attrgetter
 from potash_device.flash.plain import FlashError
 from potash_device.flash.profile import PAGE, Profile, ProfileError
 from potash_firmware.ftl.base import HookError, PythonFtl
-from potash_firmware.ftl.hooks import Block, Hint, Page
+from potash_firmware.ftl.hooks import NO_HINT, Block, Hint, Page
 from potash_firmware.ftl.requests import WORN, Op
 
 
@@ -110,14 +110,12 @@ class PageMapped(PythonFtl):
 
     # Requests.
 
-    def serve(
-        self, ready: int, op: Op, pages: range, stream: int, fua: bool, hint: Hint | None
-    ) -> int:
+    def serve(self, ready: int, op: Op, pages: range, stream: int, fua: bool, hint: Hint) -> int:
         """The time at which a request is done that the firmware has read at `ready`, or WORN."""
         if op == Op.READ:
             return self.read(ready, pages)
         if op == Op.WRITE:
-            return self.write(ready, pages, hint or Hint(stream), fua)
+            return self.write(ready, pages, Hint(stream) if hint is NO_HINT else hint, fua)
         if op == Op.TRIM:
             return self.trim(ready, pages)
         if op == Op.FLUSH:
@@ -128,18 +126,19 @@ class PageMapped(PythonFtl):
 
     def read(self, ready: int, pages: range) -> int:
         """Read pages; those that follow one another in a row are read together."""
-        end, count, last = ready, 0, -1
+        end, count, last, latest = ready, 0, -1, ready
         for page in pages:
+            known = self.translate(page, ready, False)
             place = self.places[page]
-            on_flash = place >= 0 and not self.flash.in_memory(place, ready)
+            on_flash = place >= 0 and not self.flash.in_memory(place, known)
             if count and not (on_flash and place == last + 1 and place % self.row):
-                end = max(end, self.read_row(last - count + 1, count, ready))
-                count = 0
+                end = max(end, self.read_row(last - count + 1, count, latest))
+                count, latest = 0, ready
             if on_flash:
-                count, last = count + 1, place
+                count, last, latest = count + 1, place, max(latest, known)
             else:
-                end = max(end, self.flash.send(self.flash.link_out, ready, 1))
-        return max(end, self.read_row(last - count + 1, count, ready)) if count else end
+                end = max(end, self.flash.send(self.flash.link_out, known, 1))
+        return max(end, self.read_row(last - count + 1, count, latest)) if count else end
 
     def read_row(self, place: int, count: int, ready: int) -> int:
         """The time at which the host has pages of a row."""
@@ -156,7 +155,8 @@ class PageMapped(PythonFtl):
                 return WORN
             number = self.frontier(Page(page, self.block_of(page)), hint)
             number = self.checked("frontier", number)
-            arrived = self.flash.send(self.flash.link_in, self.admit(ready), 1)
+            known = self.translate(page, ready, True)
+            arrived = self.flash.send(self.flash.link_in, self.admit(known), 1)
             end = max(end, arrived)
             programmed = max(programmed, self.place(number, page, arrived, True))
             self.counts["host"] += 1
@@ -168,15 +168,17 @@ class PageMapped(PythonFtl):
 
     def trim(self, ready: int, pages: range) -> int:
         """Forget the data of pages."""
+        end = ready
         for page in pages:
+            end = max(end, self.translate(page, ready, True))
             self.invalidate(page)
-        return ready
+        return end
 
     def flush(self, ready: int) -> int:
         """Program what is in the write buffer, unless that outlives a loss of power."""
         if self.profile.protected:
             return ready
-        for frontier in self.open:
+        for frontier in self.open[: self.cold + 1]:
             if frontier.waiting:
                 self.pad(frontier, ready)
         return max(ready, self.written)
@@ -187,7 +189,7 @@ class PageMapped(PythonFtl):
         self.owners = array("i", [-1]) * len(self.owners)
         self.valid = [0] * len(self.valid)
         for block, state in enumerate(self.state):
-            if state in ("open", "closed"):
+            if state not in ("free", "retired"):
                 self.erase(block, ready)
         for frontier in self.open:
             frontier.clear()
@@ -202,6 +204,10 @@ class PageMapped(PythonFtl):
         return end
 
     # Where pages go.
+
+    def translate(self, page: int, ready: int, changes: bool) -> int:
+        """The time at which the mapping of a page is in memory: the whole mapping always is."""
+        return ready
 
     def place(self, number: int, page: int, ready: int, host: bool) -> int:
         """Give a page the next place of a frontier; the time at which the unit is programmed that
