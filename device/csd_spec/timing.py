@@ -9,8 +9,10 @@ from potash_wire.packed import Packed
 from potash_wire.records import U8, U32, U64, At
 from potash_wire.structures import Buffer
 
-SIZE = 256
+SIZE = 512
 """Bytes of the page."""
+LEAST_SIZE = 256
+"""Bytes of the page of version 1.0, whose fields end at `execution_ns`."""
 
 VERSION = 1
 """Version of the layout; it stays when fields are added behind the last one."""
@@ -80,6 +82,10 @@ class TimingLog(Packed, least_size=SIZE, error=TimingLogError):
     """Executions of programs in compute namespaces that have ended."""
     execution_ns: U64 = 0
     """Modelled time of the last of these executions."""
+    folded: U64 = 0
+    """Pages of `relocated` that were relocated from the SLC cache."""
+    slc: Annotated[U32, At(296)] = 0
+    """Superblocks in SLC mode."""
 
     @property
     def write_amplification(self) -> float:
@@ -96,6 +102,6 @@ class TimingLog(Packed, least_size=SIZE, error=TimingLogError):
     @classmethod
     def decode(cls, data: Buffer) -> Self:
         """Raises TimingLogError."""
-        if len(data) < SIZE or data[0] != VERSION:
+        if len(data) < LEAST_SIZE or data[0] != VERSION:
             raise TimingLogError("this is no log page on modelled time")
-        return cls.decode_head(data)
+        return cls.decode_head(bytes(data).ljust(SIZE, b"\0"))

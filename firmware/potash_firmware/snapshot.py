@@ -235,6 +235,13 @@ class StopsByCause(TypedDict):
     commands: Annotated[Stops, "Block commands whose emulation was behind (`--hold`)."]
 
 
+class SlcCache(TypedDict):
+    """The SLC cache of the flash."""
+
+    superblocks: Annotated[Count, "Number of superblocks that are in SLC mode."]
+    folded: Annotated[Count, "Pages of 4 KiB relocated from the cache."]
+
+
 class ModelledTime(TypedDict):
     """The modelled time of the drive; times are in the guest's seconds, the factor included."""
 
@@ -249,6 +256,7 @@ class ModelledTime(TypedDict):
     busy: Annotated[Busy, "Busy time by resource."]
     wear: Annotated[FlashWear, "Wear of the flash."]
     stops: Annotated[StopsByCause, "Stops of the guest by cause."]
+    slc: Annotated[SlcCache, "The SLC cache of the flash."]
 
 
 class Extension(TypedDict):

@@ -225,6 +225,7 @@ def _modelled(timing: ModelledTime, holding: Holding | None) -> reported.Modelle
             jobs=_stops(None if holding is None else holding.jobs),
             commands=_stops(None if holding is None else holding.commands),
         ),
+        slc=reported.SlcCache(superblocks=log.slc, folded=log.folded),
     )
 
 

@@ -108,10 +108,13 @@ def test_without_modelled_time_the_page_is_empty(monkeypatch: pytest.MonkeyPatch
 
 def test_the_page_is_decoded_from_its_bytes() -> None:
     log = TimingLog(modelled=1, host=4, relocated=2, hits=3, misses=1, erases_most=7)
-    assert len(log.encode()) == SIZE == 256
+    assert len(log.encode()) == SIZE == 512
     assert TimingLog.decode(log.encode() + bytes(300)) == log
+    # The page of version 1.0 had the first fields.
+    assert TimingLog.decode(log.encode()[:256]) == log
+    assert TimingLog.decode(log._replace(folded=5).encode()[:256]) == log
     assert (log.write_amplification, log.cache_hits) == (1.5, 0.75)
-    for wrong in (b"", bytes(SIZE), log.encode()[:-1]):
+    for wrong in (b"", bytes(SIZE), log.encode()[:255]):
         with pytest.raises(TimingLogError):
             TimingLog.decode(wrong)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from potash_device.flash.profile import ENTRIES, PAGE, Profile, ProfileError, Rate
-from potash_device.flash.state import NEVER
+from potash_device.flash.state import NEVER, SLC
 from potash_firmware.ftl.policies import (
     ChannelFirst,
     Choices,
@@ -25,10 +25,14 @@ from potash_firmware.ftl.requests import REQUEST, Op
 from potash_firmware.ftl.state import (
     CLOSED,
     FREE,
+    FULL,
+    IS_CACHED,
     IS_CLOSED,
     IS_FREE,
     IS_OPEN,
     IS_ZONED,
+    SLC_FULL,
+    SLC_USED,
     DriveState,
 )
 
@@ -167,11 +171,11 @@ def problems(profile: Profile, state: DriveState) -> list[str]:
     size = profile.superblock_pages
     mapped = np.flatnonzero(state.places >= 0)
     owned = np.flatnonzero(state.owners >= 0)
-    by_status = {one: int((state.status == one).sum()) for one in range(IS_ZONED + 1)}
+    by_status = {one: int((state.status == one).sum()) for one in range(IS_CACHED + 1)}
     opened = state.open[state.open >= 0]
     filled = np.full(profile.superblocks, 0)
-    full = (state.status == IS_CLOSED) | (state.status == IS_ZONED)
-    filled[full] = size
+    full, slc = np.isin(state.status, FULL), state.flash.mode == SLC
+    filled[full] = np.where(slc, profile.slc_pages, size)[full]
     filled[opened] = state.filled[state.open >= 0]
     # A superblock may be closed before all of its units are.
     programmed = (state.flash.programmed.reshape(profile.superblocks, -1) != NEVER).sum(axis=1)
@@ -188,6 +192,10 @@ def problems(profile: Profile, state: DriveState) -> list[str]:
         "superblocks are miscounted": by_status[IS_FREE] != state.registers[FREE]
         or by_status[IS_CLOSED] != state.registers[CLOSED]
         or by_status[IS_OPEN] != len(opened)
+        or by_status[IS_CACHED] != state.registers[SLC_FULL]
+        or int(slc.sum()) != state.registers[SLC_USED]
+        or by_status[IS_CACHED] + int(slc[opened].sum()) != int(slc.sum())
+        or int(slc.sum()) > profile.slc_superblocks
         or by_status[IS_ZONED]
         != int((state.zone >= 0).sum()) - int((state.zone[opened] >= 0).sum()),
         "units are programmed that were never filled": bool(

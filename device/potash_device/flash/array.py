@@ -12,13 +12,16 @@ def sense(f: FlashState, where: Number, pages: Number, ready: Number, host: Flag
     settings = f.settings
     index = where % settings[state.SUPERBLOCK]
     unit, inside = index // settings[state.UNIT_PAGES], index % settings[state.UNIT_PAGES]
-    die = die_of(f, where // settings[state.SUPERBLOCK], unit)
+    block = where // settings[state.SUPERBLOCK]
+    die = die_of(f, block, unit)
     row = (
         unit // settings[state.GROUP_DIES] * settings[state.PROGRAM_PAGES]
         + inside // settings[state.ROW_PAGES]
     )
     times = f.short_read_ns if pages == 1 else f.read_ns
     duration, suspend = times[row % times.size], settings[state.SUSPEND_NS]
+    if f.mode[block] == state.SLC:
+        duration = settings[state.SLC_READ]
     f.counters[state.SENSES] += 1
     if host and suspend >= 0:
         start = max(ready, f.reads_done[die])
@@ -54,6 +57,8 @@ def program(f: FlashState, block: Number, unit: Number, ready: Number) -> Number
     die, dies = die_of(f, block, unit), settings[state.GROUP_DIES]
     there = transfer(f, die, ready, settings[state.UNIT_PAGES])
     duration = f.program_ns[unit // dies % f.program_ns.size]
+    if f.mode[block] == state.SLC:
+        duration = settings[state.SLC_PROGRAM]
     index = block * (settings[state.SUPERBLOCK] // settings[state.UNIT_PAGES]) + unit
     before = f.erased[block] if unit < dies else f.programmed[index - dies]
     done = occupy(f, die, max(there, before), duration)
@@ -64,13 +69,16 @@ def program(f: FlashState, block: Number, unit: Number, ready: Number) -> Number
 
 @compiled
 def erase(f: FlashState, block: Number, ready: Number) -> None:
-    """Erase a superblock, after all else that its dies do; `erased` has the time of the end."""
+    """Erase a superblock, after all else that its dies do; `erased` has the time of the end. Its
+    cells may then get another mode."""
     settings = f.settings
+    duration = settings[state.SLC_ERASE if f.mode[block] == state.SLC else state.ERASE_NS]
     for unit in range(settings[state.GROUP_DIES]):
         die = die_of(f, block, unit)
-        end = occupy(f, die, max(ready, f.last[die]), settings[state.ERASE_NS])
+        end = occupy(f, die, max(ready, f.last[die]), duration)
         f.erased[block] = max(f.erased[block], end)
     units = settings[state.SUPERBLOCK] // settings[state.UNIT_PAGES]
     f.programmed[block * units : (block + 1) * units] = state.NEVER
+    f.mode[block] = state.NATIVE
     f.erases[block] += 1
     f.counters[state.ERASED] += 1

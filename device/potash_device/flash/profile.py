@@ -52,6 +52,17 @@ def require_known(refusal: str, table: Collection[str], known: Collection[str]) 
             raise ProfileError(f"{refusal} {key}" + (f"; did you mean {near[0]}?" if near else ""))
 
 
+def thousandths(text: str) -> int:
+    """The value of a percentage like "5%" or "2.5%". Raises ProfileError."""
+    try:
+        found = float(text.removesuffix("%")) * 10
+    except ValueError:
+        found = -1.0
+    if not text.endswith("%") or not 0 <= found <= LARGEST or found != int(found):
+        raise ProfileError(f"{text!r:.40} is not a percentage like 5% or 2.5%")
+    return int(found)
+
+
 class Rate(NamedTuple):
     """`bytes` take `ns`; other lengths are in proportion, rounded up."""
 
@@ -134,6 +145,20 @@ class Profile:
     zone_pages: Number = 0
     """Logical pages of zones."""
 
+    slc: Annotated[int, Range(0, 500)] = 0
+    """Thousandths of the superblocks that are a cache for the host's writes, in SLC mode; in TOML
+    also "5%"."""
+    cell_bits: Annotated[int, Range(0, 8)] = 0
+    """Bits of a cell: blocks in SLC mode have so many times fewer pages; 0 if as many as
+    `program_pages`."""
+    slc_read_ns: Number = 25_000
+    slc_program_ns: Number = 200_000
+    """tPROG of a page, of which a program unit in SLC mode has as many as others."""
+    slc_erase_ns: Annotated[int, Range(-1, LARGEST)] = -1
+    """tBERS in SLC mode; as `erase_ns` if -1."""
+    slc_idle_ns: Number = 1_000_000
+    """Idle time after which the cache is emptied."""
+
     def __post_init__(self) -> None:
         require_ranges(self, ProfileError)
         for name in ("read_ns", "program_ns"):
@@ -156,6 +181,8 @@ class Profile:
             raise ProfileError(
                 f"reserve is {self.reserve}; with a mapping_cache it must be 3 at least"
             )
+        if self.slc and (self.bits < 2 or not self.slc_pages):
+            raise ProfileError("slc needs cells of several bits, and blocks of enough pages")
         if self.superblocks < self.least_superblocks:
             least = -(-self.least_superblocks // self.groups)
             raise ProfileError(
@@ -208,6 +235,31 @@ class Profile:
         return self.group_dies * self.pages * self.row_pages
 
     @property
+    def bits(self) -> int:
+        """Bits of a cell."""
+        return self.cell_bits or self.program_pages
+
+    @property
+    def slc_pages(self) -> int:
+        """Logical pages of a superblock in SLC mode, whole program units."""
+        return self.group_dies * self.unit_pages * (self.pages // self.program_pages // self.bits)
+
+    @property
+    def slc_superblocks(self) -> int:
+        """Superblocks that are in SLC mode at most."""
+        return -(-self.superblocks * self.slc // 1000)
+
+    @property
+    def slc_unit_ns(self) -> int:
+        """Time to program a unit in SLC mode, page after page."""
+        return self.slc_program_ns * self.program_pages
+
+    @property
+    def slc_erasure_ns(self) -> int:
+        """Time to erase a block in SLC mode."""
+        return self.erase_ns if self.slc_erase_ns < 0 else self.slc_erase_ns
+
+    @property
     def logical_pages(self) -> int:
         return self.capacity // PAGE
 
@@ -235,7 +287,8 @@ class Profile:
     def least_superblocks(self) -> int:
         """Superblocks with which garbage collection always finds something to free."""
         data = -(-(self.mapped_pages - self.zone_pages) // self.superblock_pages)
-        return data + self.zone_superblocks + self.frontiers + self.reserve + 1
+        kept = self.zone_superblocks + self.slc_superblocks + self.frontiers + self.reserve
+        return data + kept + 1
 
 
 class ZoneShape(NamedTuple):

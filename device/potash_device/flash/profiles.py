@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
-from potash_device.flash.profile import Profile, ProfileError, Rate, require_known
+from potash_device.flash.profile import Profile, ProfileError, Rate, require_known, thousandths
 
 PROFILES: dict[str, Profile] = {}
 """Built-in drives. Sources: docs/time.md."""
@@ -27,6 +27,8 @@ def from_mapping(table: Mapping[str, Any]) -> Profile:
     for name in ("bus", "link"):
         if isinstance(values.get(name), tuple) and len(values[name]) == 2:
             values[name] = Rate(*values[name])
+    if isinstance(values.get("slc"), str):
+        values["slc"] = thousandths(values["slc"])
     if base is not None:
         return replace(PROFILES[base], **values)
     for field in fields(Profile):

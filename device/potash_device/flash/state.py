@@ -10,11 +10,16 @@ SETTINGS = (
     *("channels", "dies", "total_dies", "superblocks", "program_pages", "row_pages"),
     *("unit_pages", "superblock_pages", "group_dies", "groups"),
     *("erase_ns", "suspend_ns", "bus_command_ns"),
+    *("slc_pages", "slc_read_ns", "slc_unit_ns", "slc_erasure_ns"),
 )
 """Properties of a profile that the flash has, in the order of their array; then the rates."""
 (CHANNELS, DIES, TOTAL_DIES, SUPERBLOCKS, PROGRAM_PAGES, ROW_PAGES) = range(6)
 (UNIT_PAGES, SUPERBLOCK, GROUP_DIES, GROUPS, ERASE_NS, SUSPEND_NS, BUS_COMMAND) = range(6, 13)
-(BUS_BYTES, BUS_NS, LINK_BYTES, LINK_NS) = range(13, 17)
+(SLC_PAGES, SLC_READ, SLC_PROGRAM, SLC_ERASE) = range(13, 17)
+(BUS_BYTES, BUS_NS, LINK_BYTES, LINK_NS) = range(17, 21)
+
+NATIVE, SLC = range(2)
+"""Modes of cells: all their bits, or one."""
 
 MOST_GAPS = 64
 """Busy intervals that a calendar remembers; beyond it the earliest gap is given up."""
@@ -35,6 +40,8 @@ class FlashState(NamedTuple):
     program_ns: Any
     order: Any
     """The dies, in the order in which consecutive program units go to them."""
+    mode: Any
+    """The mode of each superblock's cells, since it was erased."""
     programmed: Any
     """The time at which each program unit is done; NEVER for one that is not programmed."""
     erases: Any
@@ -69,6 +76,7 @@ def new_flash(profile: Profile, order: list[int]) -> FlashState:
         short_read_ns=np.array(p.short_read_ns or p.read_ns, np.int64),
         program_ns=np.array(p.program_ns, np.int64),
         order=np.array(order, np.int64),
+        mode=array(p.superblocks),
         programmed=array(p.superblocks * (p.superblock_pages // p.unit_pages), value=NEVER),
         erases=array(p.superblocks),
         erased=array(p.superblocks),

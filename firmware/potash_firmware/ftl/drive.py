@@ -32,6 +32,7 @@ from potash_firmware.ftl.state import (
     GOOD,
     IS_CLOSED,
     QUEUED,
+    SLC_USED,
     STEP,
     VICTIM,
     WORN_OUT,
@@ -93,7 +94,8 @@ class Drive:
     def wear(self) -> Wear:
         """The drive's wear for SMART; faster than `report`, as is `spread`."""
         registers, erases = self.state.registers, int(self.state.flash.erases.sum())
-        return wear(self.profile, erases, self.good, int(registers[FREE]), self.worn)
+        found = wear(self.profile, erases, self.good, int(registers[FREE]), self.worn)
+        return found._replace(slc=int(registers[SLC_USED]))
 
     @property
     def spread(self) -> Spread:

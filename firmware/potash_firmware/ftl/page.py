@@ -63,6 +63,8 @@ def run(words: Any, requests: Any, completions: Any, flying: Any, index: Number)
 @inlined
 def begin(s: DriveState, time: Number, op: Number, count: Number) -> None:
     r, settings = s.registers, s.settings
+    if r[state.SLC_FULL]:
+        fold_idle(s, time)
     if op == state.READ:
         cost = settings[state.READ_COMMAND] + count * settings[state.READ_PAGE]
         if count == 1 and settings[state.SHORT_READ_COMMAND] >= 0:
@@ -116,6 +118,8 @@ def serve(s: DriveState, request: Any) -> Flag:
         if op == state.WRITE and r[state.WORN_OUT]:
             r[state.END] = WORN
             return True
+        if op == state.WRITE and settings[state.SLC_SUPERBLOCKS] and not zoned:
+            fold(s, stream, ready)
         known = ready
         if maps:
             known = translate(s, page, ready, op != state.READ)
@@ -194,7 +198,7 @@ def format_drive(s: DriveState) -> None:
     s.filled[:] = 0
     s.ready[:] = 0
     s.cached_at[:] = -1
-    r[state.VICTIM] = -1
+    r[state.VICTIM] = r[state.MOVED] = -1
     r[state.BUFFERED] = r[state.QUEUED] = r[state.CACHED] = r[state.HAND] = 0
     for die in range(s.flash.settings[flash.TOTAL_DIES]):
         r[state.END] = max(r[state.END], s.flash.last[die])
@@ -250,9 +254,10 @@ def place(s: DriveState, frontier: Number, page: Number, ready: Number) -> Numbe
 def open_superblock(s: DriveState, frontier: Number) -> None:
     """The least erased free one; for relocated pages the most erased.
 
-    That of a zone is on the dies of its group, while there is such a one.
+    That of a zone is on the dies of its group, while there is such a one. That of a stream is in
+    SLC mode, while the cache has room.
     """
-    settings, shape = s.settings, s.flash.settings
+    r, settings, shape = s.registers, s.settings, s.flash.settings
     cold, chosen = frontier == settings[state.FRONTIERS] - 1, -1
     zone, best = frontier - settings[state.FRONTIERS], False
     for block in range(shape[flash.SUPERBLOCKS]):
@@ -267,8 +272,12 @@ def open_superblock(s: DriveState, frontier: Number) -> None:
             chosen, best = block, better
     if zone >= 0:
         s.zone[chosen] = frontier
+    slc = r[state.SLC_USED] < settings[state.SLC_SUPERBLOCKS]
+    if slc and frontier < settings[state.STREAMS]:
+        s.flash.mode[chosen] = flash.SLC
+        r[state.SLC_USED] += 1
     s.status[chosen] = state.IS_OPEN
-    s.registers[state.FREE] -= 1
+    r[state.FREE] -= 1
     s.open[frontier] = chosen
     s.filled[frontier] = s.ready[frontier] = 0
 
@@ -286,7 +295,8 @@ def program(s: DriveState, frontier: Number, buffered: Flag) -> Number:
         r[state.WRITTEN] = max(r[state.WRITTEN], done)
         if settings[state.BUFFER] and buffered:
             push(s, done)
-    if s.filled[frontier] == shape[flash.SUPERBLOCK]:
+    slc = s.flash.mode[block] == flash.SLC
+    if s.filled[frontier] == shape[flash.SLC_PAGES if slc else flash.SUPERBLOCK]:
         close(s, frontier)
     return done
 
@@ -300,10 +310,11 @@ def close(s: DriveState, frontier: Number) -> None:
         if s.zone[block] >= 0:
             s.status[block] = state.IS_ZONED
             return
-        s.status[block] = state.IS_CLOSED
+        slc = s.flash.mode[block] == flash.SLC
+        s.status[block] = state.IS_CACHED if slc else state.IS_CLOSED
         s.closed_at[block] = r[state.FILLED]
         r[state.FILLED] += 1
-        r[state.CLOSED] += 1
+        r[state.SLC_FULL if slc else state.CLOSED] += 1
 
 
 @compiled
@@ -340,12 +351,12 @@ def make_room(s: DriveState, ready: Number) -> Flag:
             return True
         if r[state.VICTIM] < 0:
             return False
-        collect(s, ready, shape[flash.SUPERBLOCK])
+        collect(s, state.VICTIM, ready, shape[flash.SUPERBLOCK])
     if not r[state.WORN_OUT] and r[state.FREE] <= settings[state.BACKGROUND]:
         if r[state.VICTIM] < 0:
             return not is_any_worth(s)
         if r[state.CURSOR] or is_worth(s, r[state.VICTIM]):
-            collect(s, ready, settings[state.BACKGROUND_PAGES])
+            collect(s, state.VICTIM, ready, settings[state.BACKGROUND_PAGES])
         else:
             r[state.VICTIM] = -1
     return True
@@ -367,39 +378,79 @@ def is_any_worth(s: DriveState) -> Flag:
 
 
 @compiled
-def collect(s: DriveState, ready: Number, pages: Number) -> None:
-    """Relocate at least `pages` of the victim, or to its end, a unit of each die at once."""
-    r, settings, shape = s.registers, s.settings, s.flash.settings
-    size, base, moved = (
-        shape[flash.ROW_PAGES],
-        r[state.VICTIM] * shape[flash.SUPERBLOCK],
-        0,
-    )
-    while moved < pages and r[state.CURSOR] < shape[flash.SUPERBLOCK]:
+def collect(s: DriveState, which: Number, ready: Number, pages: Number) -> None:
+    """Relocate at least `pages` of a superblock, or to its end, a unit of each die at once.
+
+    The register `which` has the superblock, and the next one where relocation is.
+    """
+    r, settings, shape, at = s.registers, s.settings, s.flash.settings, which + 1
+    size, base, moved = shape[flash.ROW_PAGES], r[which] * shape[flash.SUPERBLOCK], 0
+    while moved < pages and r[at] < shape[flash.SUPERBLOCK]:
         batch = min(pages, moved + shape[flash.UNIT_PAGES] * shape[flash.GROUP_DIES])
-        first, there = base + r[state.CURSOR], ready
-        while moved < batch and r[state.CURSOR] < shape[flash.SUPERBLOCK]:
-            row, valid = base + r[state.CURSOR], 0
+        first, there = base + r[at], ready
+        while moved < batch and r[at] < shape[flash.SUPERBLOCK]:
+            row, valid = base + r[at], 0
             for where in range(row, row + size):
                 valid += s.owners[where] >= 0
             if valid and not in_memory(s.flash, row, ready):
                 there = max(there, sense(s.flash, row, valid, ready, False))
             moved += valid
-            r[state.CURSOR] += size
-        for where in range(first, base + r[state.CURSOR]):
+            r[at] += size
+        for where in range(first, base + r[at]):
             if s.owners[where] >= 0:
                 place(s, settings[state.FRONTIERS] - 1, s.owners[where], there)
     s.counters[state.RELOCATED] += moved
-    if r[state.CURSOR] == shape[flash.SUPERBLOCK]:
-        erase(s, r[state.VICTIM], ready)
-        r[state.VICTIM] = -1
+    if r[at] == shape[flash.SUPERBLOCK]:
+        erase(s, r[which], ready)
+        r[which] = -1
+
+
+@compiled
+def fold(s: DriveState, stream: Number, ready: Number) -> None:
+    """Fold as many pages of a full SLC cache as are written to it, and make room in it for a stream
+    that needs a superblock."""
+    r, shape = s.registers, s.flash.settings
+    if not r[state.SLC_FULL] or r[state.SLC_USED] < s.settings[state.SLC_SUPERBLOCKS]:
+        return
+    if s.open[stream] < 0:
+        move(s, max(ready, r[state.ADMITTED]), shape[flash.SUPERBLOCK])
+    elif s.filled[stream] % shape[flash.UNIT_PAGES] == 0:
+        move(s, max(ready, r[state.ADMITTED]), shape[flash.UNIT_PAGES])
+
+
+@compiled
+def fold_idle(s: DriveState, time: Number) -> None:
+    """Fold what idle time until `time` was enough for."""
+    r, shape, last = s.registers, s.flash.settings, s.flash.last
+    ready = max(last[last.argmax()], s.flash.now[0]) + s.settings[state.SLC_IDLE]
+    while r[state.SLC_FULL] and ready < time and r[state.FREE] > s.settings[state.RESERVE]:
+        move(s, ready, shape[flash.UNIT_PAGES] * shape[flash.GROUP_DIES])
+        ready = max(ready, last[last.argmax()])
+
+
+@compiled
+def move(s: DriveState, ready: Number, pages: Number) -> None:
+    """Relocate pages of the SLC cache, of the superblock that was filled first."""
+    r = s.registers
+    if r[state.MOVED] < 0:
+        for block in range(s.flash.settings[flash.SUPERBLOCKS]):
+            if s.status[block] == state.IS_CACHED and (
+                r[state.MOVED] < 0 or s.closed_at[block] < s.closed_at[r[state.MOVED]]
+            ):
+                r[state.MOVED] = block
+        r[state.MOVE_CURSOR] = 0
+    before = s.counters[state.RELOCATED]
+    collect(s, state.MOVED, ready, pages)
+    s.counters[state.FOLDED] += s.counters[state.RELOCATED] - before
 
 
 @compiled
 def erase(s: DriveState, block: Number, ready: Number) -> None:
     r, settings = s.registers, s.settings
+    r[state.SLC_USED] -= s.flash.mode[block] == flash.SLC
     array.erase(s.flash, block, ready)
     r[state.CLOSED] -= s.status[block] == state.IS_CLOSED
+    r[state.SLC_FULL] -= s.status[block] == state.IS_CACHED
     if settings[state.CYCLES] and s.flash.erases[block] >= settings[state.CYCLES]:
         s.status[block] = state.IS_RETIRED
         r[state.GOOD] -= 1

@@ -59,6 +59,7 @@ class Wear(NamedTuple):
     worn: Annotated[bool, "True if the drive is at its end of life and refuses writes."]
     free: Annotated[Count, "Number of superblocks that are erased and not open."]
     retired: Annotated[Count, "Number of superblocks that are retired."]
+    slc: Annotated[Count, "Number of superblocks that are in SLC mode."] = 0
 
 
 class DriveReport(NamedTuple):

@@ -84,6 +84,8 @@ class Counters(NamedTuple):
     """Busy time of both directions together."""
     core_ns: int
     """Busy time of all firmware cores together."""
+    folded: int = 0
+    """Relocated from the SLC cache; counted in `relocated`, too."""
 
     def since(self, before: "Counters") -> "Counters":
         """The counts since an earlier time."""

@@ -18,12 +18,15 @@ from numpy.typing import NDArray
 
 from potash_device.flash.profile import PAGE, ProfileError
 from potash_device.flash.profiles import from_mapping
+from potash_device.flash.state import NATIVE, SLC
 from potash_firmware.ftl import state
 from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.interface import Held, ZoneStream
 from potash_firmware.ftl.policies import Policies, PolicyError
 
 ARRAYS = ("places", "status", "erases", "closed_at", "open", "filled", "zone")
+LATER = ("mode",)
+"""Arrays that files of version 1.0 lack: they are 0."""
 LARGEST_PROFILE = 1 << 16
 """Maximum size of the profile in bytes."""
 LARGEST_HELD = 1 << 24
@@ -49,7 +52,7 @@ class StateError(ValueError):
 def save(drive: Drive, file: IO[bytes], held: Held = NOTHING_HELD) -> None:
     """Write a drive in NumPy's .npz form, and what namespaces have of it, if it has any."""
     profile = np.frombuffer(json.dumps(asdict(drive.profile)).encode(), np.uint8)
-    arrays: dict[str, Any] = {name: kept(drive, name) for name in ARRAYS}
+    arrays: dict[str, Any] = {name: kept(drive, name) for name in (*ARRAYS, *LATER)}
     for name, rows in held._asdict().items():
         arrays[name] = np.array(rows, np.int64).reshape(-1, 3)
     np.savez_compressed(file, profile=profile, **arrays)
@@ -84,7 +87,7 @@ def _load(file: IO[bytes], policies: Policies | None) -> Drive:
     with np.load(file, allow_pickle=False) as found:
         described = json.loads(_array(found, "profile", LARGEST_PROFILE).tobytes())
         drive = Drive(from_mapping(described), policies)
-        for name in ARRAYS:
+        for name in (*ARRAYS, *(name for name in LATER if name in found)):
             empty = kept(drive, name)
             read = _array(found, name, empty.nbytes)
             if read.shape != empty.shape or read.dtype != empty.dtype:
@@ -96,7 +99,7 @@ def _load(file: IO[bytes], policies: Policies | None) -> Drive:
 
 
 def kept(drive: Drive, name: str) -> NDArray[Any]:
-    """An array of those in `ARRAYS`."""
+    """An array of those in `ARRAYS` or `LATER`."""
     state = drive.state
     found: NDArray[Any] = getattr(state if hasattr(state, name) else state.flash, name)
     return found
@@ -120,13 +123,14 @@ def _check(drive: Drive) -> None:
     """Raises StateError for what a drive cannot have come to."""
     profile, s = drive.profile, drive.state
     size, opened = profile.superblock_pages, s.open[s.open >= 0]
+    sizes = np.where(s.flash.mode == SLC, profile.slc_pages, size)
     if (
-        not np.isin(s.status, range(state.IS_ZONED + 1)).all()
+        not np.isin(s.status, range(state.IS_CACHED + 1)).all()
         or (s.open < -1).any()
         or (s.open >= profile.superblocks).any()
         or sorted(opened) != np.flatnonzero(s.status == state.IS_OPEN).tolist()
         or (s.filled < 0).any()
-        or (s.filled[s.open >= 0] >= size).any()
+        or (s.filled[s.open >= 0] >= sizes[opened]).any()
         or min(s.flash.erases.min(), s.closed_at.min()) < 0
         or max(s.flash.erases.max(), s.closed_at.max()) > LARGEST_COUNT
         # Without a free one nothing can be relocated, and none becomes free.
@@ -136,11 +140,12 @@ def _check(drive: Drive) -> None:
         )
     ):
         raise StateError("its superblocks contradict each other")
+    if _contradictory_cache(drive):
+        raise StateError("its SLC cache contradicts its superblocks")
     if _contradictory_zones(drive):
         raise StateError("its zones contradict its superblocks")
     used = s.places[s.places >= 0].astype(np.int64)
-    filled = np.where((s.status == state.IS_CLOSED) | (s.status == state.IS_ZONED), size, 0)
-    filled[opened] = s.filled[s.open >= 0]
+    filled = _filled(drive)
     if (
         (s.places < -1).any()
         or (used >= profile.superblocks * size).any()
@@ -148,6 +153,27 @@ def _check(drive: Drive) -> None:
         or (used % size >= filled[used // size]).any()
     ):
         raise StateError("its mapping is not of pages that were written")
+
+
+def _filled(drive: Drive) -> NDArray[np.int64]:
+    """The places that have been filled of each superblock, as far as its mode has some."""
+    profile, s = drive.profile, drive.state
+    sizes = np.where(s.flash.mode == SLC, profile.slc_pages, profile.superblock_pages)
+    filled = np.where(np.isin(s.status, state.FULL), sizes, 0)
+    filled[s.open[s.open >= 0]] = s.filled[s.open >= 0]
+    return filled
+
+
+def _contradictory_cache(drive: Drive) -> bool:
+    """True unless superblocks in SLC mode are full, or open for streams, and as few as allowed."""
+    profile, s = drive.profile, drive.state
+    slc, written = s.flash.mode == SLC, np.zeros(profile.superblocks, bool)
+    written[s.open[: profile.streams][s.open[: profile.streams] >= 0]] = True
+    return bool(
+        not np.isin(s.flash.mode, (NATIVE, SLC)).all()
+        or slc.sum() > profile.slc_superblocks
+        or (slc & ~written != (s.status == state.IS_CACHED)).any()
+    )
 
 
 def _contradictory_zones(drive: Drive) -> bool:
@@ -170,12 +196,12 @@ def _complete(drive: Drive) -> None:
     blocks = s.places[mapped] // profile.superblock_pages
     s.valid[:] = np.bincount(blocks, minlength=profile.superblocks)
     programmed = s.flash.programmed.reshape(profile.superblocks, -1)
-    programmed[(s.status == state.IS_CLOSED) | (s.status == state.IS_ZONED)] = 0
-    for frontier, block in enumerate(s.open.tolist()):
-        if block >= 0:
-            programmed[block, : s.filled[frontier] // profile.unit_pages] = 0
+    units = _filled(drive) // profile.unit_pages
+    programmed[np.arange(programmed.shape[1]) < units[:, None]] = 0
     r[state.FREE] = (s.status == state.IS_FREE).sum()
     r[state.CLOSED] = (s.status == state.IS_CLOSED).sum()
+    r[state.SLC_USED] = (s.flash.mode == SLC).sum()
+    r[state.SLC_FULL] = (s.status == state.IS_CACHED).sum()
     r[state.GOOD] = profile.superblocks - (s.status == state.IS_RETIRED).sum()
     r[state.WORN_OUT] = r[state.GOOD] < profile.least_superblocks
     r[state.FILLED] = s.closed_at.max() + 1

@@ -68,6 +68,8 @@ METRICS = {
     "available_spare": "Available Spare, as in SMART.",
     "superblocks": "Superblocks, by state.",
     "superblock_erases": "Quantiles of the superblocks' erase counts.",
+    "slc_superblocks": "Superblocks in SLC mode.",
+    "folded_pages_total": "Pages of 4 KiB relocated from the SLC cache.",
 }
 """Metrics by name, without `potash_`."""
 
@@ -178,6 +180,8 @@ def _of_modelled(given: ModelledTime) -> Iterator[Sample]:
             yield Sample(metric, {label: key}, value)
     yield Sample("percentage_used", {}, wear["percentage_used"])
     yield Sample("available_spare", {}, wear["available_spare"])
+    yield Sample("slc_superblocks", {}, given["slc"]["superblocks"])
+    yield Sample("folded_pages_total", {}, given["slc"]["folded"])
 
 
 def _each(resources: Mapping[str, Any], what: str) -> dict[str, float]:

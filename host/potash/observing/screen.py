@@ -146,6 +146,9 @@ def modelled(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
         f" {wear['erases']['least']} to {wear['erases']['most']}, {wear['free']} of"
         f" {wear['superblocks']} superblocks free"
     )
+    if any(found["slc"].values()):
+        superblocks, folded = found["slc"]["superblocks"], found["slc"]["folded"]
+        yield f"SLC cache: {superblocks} superblocks, {folded} pages folded"
 
 
 def _causes(stops: StopsByCause) -> str:

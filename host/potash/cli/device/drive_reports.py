@@ -98,7 +98,8 @@ class DriveSimulated(NamedTuple):
         "Pages of 4 KiB that the host wrote (`host`), relocated pages, translation pages written, "
         "and padding; reads of rows (`senses`), programs, suspensions, erased superblocks; hits "
         "and misses of the mapping's cache; total busy time of dies, buses and the link's "
-        "directions in nanoseconds.",
+        "directions in nanoseconds; `folded` are those of the relocated pages that were in the SLC "
+        "cache.",
     ]
     dies_busy: Annotated[
         Amount, "Mean busy share of the dies, of the modelled time; above 1 if work remained."
