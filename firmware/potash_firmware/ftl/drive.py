@@ -17,6 +17,7 @@ from potash_firmware.ftl.report import DriveReport, Spread, Wear, counters, repo
 from potash_firmware.ftl.requests import (
     COLUMNS,
     FAILED,
+    LATEST,
     REQUEST,
     Counters,
     Op,
@@ -61,6 +62,7 @@ class Drive:
         self.on_failure: Callable[[FtlError], None] | None = None
         order = self.policies.dies(profile.channels, profile.dies)
         self.state = new_state(profile, order)
+        self._pages = profile.logical_pages
         self._words: NDArray[np.int64] | None = None
         """The state for compiled code, once it was used."""
         self._row = np.zeros((1, COLUMNS), np.int64)
@@ -72,7 +74,7 @@ class Drive:
     @property
     def now(self) -> int:
         """Arrival of the last request; none may arrive before it."""
-        return int(self.state.flash.now[0])
+        return int(self.state.flash.now.item())
 
     @property
     def counters(self) -> Counters:
@@ -149,13 +151,16 @@ class Drive:
 
         Raises what `run` does.
         """
-        # `run` takes four times as long, most of it for checks by arrays.
-        if problem := problem_of(self.profile, self.now, time, op, first, count, stream):
+        plain = Op.READ <= op <= Op.WRITE and not stream
+        inside = 0 <= first < first + count <= self._pages
+        if not (plain and inside and self.now <= time <= LATEST) and (
+            problem := problem_of(self.profile, self.now, time, op, first, count, stream)
+        ):
             raise RequestError(f"request 0 {problem}")
         row, completion = self._row, self._completion
         _PACK(row.data, 0, time, op, first, count, stream, fua)
         self._serve(row, completion, _NONE)
-        return int(completion[0])
+        return int(completion.item())
 
     def run(self, requests: NDArray[np.void]) -> NDArray[np.int64]:
         """Completions of the requests, an array of `REQUEST`: WORN if one is refused, FAILED if a
@@ -190,14 +195,28 @@ class Drive:
     def _serve(
         self, rows: NDArray[np.int64], completions: NDArray[np.int64], flying: NDArray[np.int64]
     ) -> None:
-        registers, words = self.state.registers, self._words
+        words = self._words
         if words is None:
             words = self._words = np.zeros(WORDS, np.int64)
             keep(self.state, words)
-        index = victims = 0
+        index = run(words, rows, completions, flying, 0)
+        if index < len(rows):
+            self._serve_by_policies(words, rows, completions, flying, index)
+
+    def _serve_by_policies(
+        self,
+        words: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        completions: NDArray[np.int64],
+        flying: NDArray[np.int64],
+        index: int,
+    ) -> None:
+        """Go on with the request at `index`, which needs a victim."""
+        registers = self.state.registers
+        victims = 0
         at = None
         try:
-            while (index := run(words, rows, completions, flying, index)) < len(rows):
+            while index < len(rows):
                 victims = victims + 1 if at == (index, registers[STEP]) else 0
                 at = index, int(registers[STEP])
                 try:
@@ -212,6 +231,7 @@ class Drive:
                     completions[index] = FAILED
                     registers[BEGUN] = 0
                     index += 1
+                index = run(words, rows, completions, flying, index)
         finally:
             registers[BEGUN] = 0
 
