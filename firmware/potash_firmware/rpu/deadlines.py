@@ -71,6 +71,9 @@ class SteppedClock(GuestClock):
 POLLED = 300_000
 """Nanoseconds before a deadline from which on the loop does not sleep: a timer wakes it late."""
 
+NEAR = 20_000
+"""Nanoseconds for which the loop only polls before a deadline: one of its passes takes as long."""
+
 _COMPACT = 1024
 """Entries beyond which those are removed that nobody waits for any more."""
 
@@ -136,6 +139,13 @@ class Deadlines:
     @property
     def due(self) -> bool:
         return bool(self.heap) and self.heap[0][0] <= self.clock.now()
+
+    @property
+    def near(self) -> bool:
+        """A deadline comes so soon that nothing else is worth beginning."""
+        if not self.heap or self.clock.frozen is not None:
+            return False
+        return self.heap[0][0] <= self.clock.now() + NEAR
 
     def passed(self) -> Iterator[Waiter]:
         """The waiters whose deadline has passed, in the order of deadlines, then of arrival; later

@@ -189,6 +189,7 @@ class Rpu:
     def spin(self) -> None:
         """Poll the doorbells for a moment, and execute new commands for up to PASS_TIME.
 
+        Commands whose deadline comes meanwhile are completed; one that comes soon is waited for.
         The device's loop calls this instead of sleeping when `timeout` is 0: one of its rounds
         takes as long as a pass, so it would double the latency at queue depth 1. `sched_yield` lets
         other processes, such as the guest's virtual processors, use this processor.
@@ -198,10 +199,10 @@ class Rpu:
         until = now + PASS_TIME
         spins = 0
         try:
-            while spins < SPINS and now < until:
-                if not queues.polled or self._deadlines.due:
+            while (spins < SPINS or self._deadlines.near) and now < until:
+                if not queues.polled:
                     return
-                if queues.has_changed():
+                if self._deadlines.due or queues.has_changed():
                     if not self._execute_at_once():
                         return
                     spins = 0
@@ -215,10 +216,13 @@ class Rpu:
             pass  # The next pass meets the same fault, and handles it.
 
     def _execute_at_once(self) -> bool:
-        """Poll the queues and send interrupts only. Returns False if a whole pass has to follow."""
+        """Complete what is due, poll the queues and send interrupts only. Returns False if a whole
+        pass has to follow."""
         if self._board.dma.remote:
             return False  # memory that is reached by messages: only a whole pass waits for them
         try:
+            if self._deadlines.heap:
+                self._pass_time()
             self._poll_and_execute()
             self._interrupts.send()
         except AccessFault as fault:
@@ -323,8 +327,8 @@ class Rpu:
             self._scheduler.ended(self._engine.ended.popleft())
         if self._scheduler.ready:
             self._scheduler.run()
-        if self._deadlines.heap and self._scheduler.time_passes():
-            self._polling.worked(0)  # a host that gets a completion may send its next command
+        if self._deadlines.heap:
+            self._pass_time()
         if self.lifecycle.state is ControllerState.ENABLING or self.lifecycle.flush_is_due:
             self.lifecycle.service()
         try:
@@ -359,6 +363,11 @@ class Rpu:
                 and not self._board.dma.interrupted
             )
         )
+
+    def _pass_time(self) -> None:
+        """Have commands and operations go on whose deadline has come."""
+        if self._scheduler.time_passes():
+            self._polling.worked(0)  # a host that gets a completion may send its next command
 
     def _queue_memory_failed(self, fault: AccessFault) -> None:
         """Fail the controller as a queue's memory cannot be accessed, unless the access was only
