@@ -40,7 +40,7 @@ from potash.sdk.driver.controller import Controller
 from potash.sdk.errors import PotashError
 from potash.sdk.progress import Progress
 from potash.sdk.vfio_user import VfioUserTransport, open_vfio_user
-from potash.sections import MemorySection
+from potash.sections import MemorySection, TimeSection
 from pyvfio_user.sealed_memory import SealedMemory
 
 PAGE = 4096
@@ -271,8 +271,12 @@ PLAIN = Configuration()
 WITH_MEMORY = Configuration(memory=MemorySection((SIZE,)))
 
 
-def _read(_: int) -> tuple[SubmissionEntry, bytes]:
-    return SubmissionEntry(IoOpcode.READ, nsid=1, cdw10=random.randrange(SIZE // PAGE)), b""
+def _read(_: int, opcode: IoOpcode = IoOpcode.READ) -> tuple[SubmissionEntry, bytes]:
+    return SubmissionEntry(opcode, nsid=1, cdw10=random.randrange(SIZE // PAGE)), b""
+
+
+def _write(cid: int) -> tuple[SubmissionEntry, bytes]:
+    return _read(cid, IoOpcode.WRITE)
 
 
 def _large_read(_: int) -> tuple[SubmissionEntry, bytes]:
@@ -300,7 +304,8 @@ class Load(NamedTuple):
     """A load of one command at random places: `depth` at a time in each of `queues`.
 
     The baseline copies as many bytes as each of them from memory to memory, within `target` bytes;
-    without a target, it reads blocks of the same drive.
+    without a target, it reads blocks of the same drive. Where time is modelled, it is the same load
+    of a drive whose time is not.
     """
 
     name: str
@@ -312,6 +317,11 @@ class Load(NamedTuple):
     wanted: Configuration = PLAIN
     sgl: bool = False
     """Commands have one SGL data block, instead of PRPs."""
+
+    @property
+    def modelled(self) -> bool:
+        """The drive's time is modelled."""
+        return self.wanted.time.mode == "modelled"
 
 
 LOADS = (
@@ -334,6 +344,18 @@ LOADS = (
         Load(f"memory-copy-1m-qd{depth}", depth, 1, _copy, PIECE, SIZE, WITH_MEMORY)
         for depth in (1, 4)
     ),
+    *(
+        Load(
+            f"modelled-{drive}-rand{name}-4k-qd{depth}",
+            depth,
+            1,
+            command,
+            wanted=Configuration(time=TimeSection("modelled", drive)),
+        )
+        for drive in ("z-nand", "tlc")
+        for name, command in (("read", _read), ("write", _write))
+        for depth in (1, 32)
+    ),
 )
 NAMES = tuple(load.name for load in LOADS)
 
@@ -348,24 +370,36 @@ def measure(
     """
     chosen = [load for load in LOADS if load.name in names]
     for index, load in enumerate(chosen):
-        rates, costs = [], []
+        runs: list[tuple[LoadResult, LoadResult]] = []
         qids = range(1, load.queues + 1)
-        with generating(load.queues + 1, load.wanted) as generator:
+        with contextlib.ExitStack() as stack:
+            generator = stack.enter_context(generating(load.queues + 1, load.wanted))
             for qid in qids:
                 generator.fill(qid, load.command, load.size, sgl=load.sgl)
             generator.fill(load.queues + 1, _read)
+            if load.modelled:
+                unmodelled = stack.enter_context(generating(1, PLAIN))
+                unmodelled.fill(1, load.command)
             for repetition in range(times):
                 progress(load.name, (index + repetition / times) / len(chosen))
                 run = generator.run(load.depth, seconds, qids)
-                if load.target:
-                    baseline = _copies(load.size, load.target, seconds / 10)
+                if load.modelled:
+                    baseline = unmodelled.run(load.depth, seconds)
+                elif load.target:
+                    copies = _copies(load.size, load.target, seconds / 10)
+                    baseline = LoadResult(copies, 1 / copies)
                 else:
-                    baseline = generator.run(load.depth, seconds, (load.queues + 1,)).rate
-                rates.append((run.rate, baseline))
-                costs.append(run.cost * 1e6)
+                    baseline = generator.run(load.depth, seconds, (load.queues + 1,))
+                runs.append((run, baseline))
         name = BASELINE if load.target else "reads of blocks"
-        yield paired(load.name, "iops", "1/s", name, rates)
-        yield alone(load.name, "device time", "µs/io", costs)
+        if load.modelled:
+            name = "unmodelled"
+        yield paired(load.name, "iops", "1/s", name, [(a.rate, b.rate) for a, b in runs])
+        costs = [(a.cost * 1e6, b.cost * 1e6) for a, b in runs]
+        if load.modelled:
+            yield paired(load.name, "device time", "µs/io", name, costs)
+        else:
+            yield alone(load.name, "device time", "µs/io", [cost for cost, _ in costs])
 
 
 def _copies(size: int, target_size: int, seconds: float) -> float:
