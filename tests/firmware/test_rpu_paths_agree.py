@@ -2,13 +2,16 @@
 
 Two drives get the same entries in the same order. One has both paths, the other the slow path
 alone. After each burst their completions are the same, and so are guest memory, media, counters and
-the error log; sizes, addresses and flags are often wrong, and blocks are often unusual ones.
+the error log; sizes, addresses and flags are often wrong, and blocks are often unusual ones. In
+modelled time, completions come at the same times, and commands are aborted, held and dropped while
+they wait for them.
 """
 
 import random
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,10 +19,12 @@ import pytest
 from potash_device.media.drive import Drive as MediaDrive
 from potash_device.media.shapes import Metadata, NamespaceShape
 from potash_device.media.store import Media, MemoryMedia
+from potash_firmware.rpu.settings import RpuSettings
+from support.modelled_time import PROFILE, modelled, timing_of
 from support.nvme_host import DATA, MEMORY, PAGE, Cqe, Host, Queue
 
 FLUSH, WRITE, READ, WRITE_UNCORRECTABLE, COMPARE, WRITE_ZEROES, DATASET = 0, 1, 2, 4, 5, 8, 9
-SET_FEATURES = 0x09
+DELETE_SQ, DELETE_CQ, ABORT, SET_FEATURES = 0x00, 0x04, 0x08, 0x09
 ERROR_RECOVERY, WRITE_CACHE = 0x05, 0x06
 DULBE = 1 << 16
 FUA = 1 << 30
@@ -56,7 +61,13 @@ class Drive:
     """A drive with one I/O queue; `fast` counts the commands of its fast path."""
 
     def __init__(
-        self, stack: ExitStack, *, has_fast_path: bool, by_messages: bool = False, window: int = 0
+        self,
+        stack: ExitStack,
+        *,
+        has_fast_path: bool,
+        by_messages: bool = False,
+        window: int = 0,
+        settings: RpuSettings | None = None,
     ) -> None:
         shapes = [
             NamespaceShape(SIZES[PROTECTED], BLOCKS[PROTECTED], metadata=Metadata(8, protection=1)),
@@ -68,7 +79,7 @@ class Drive:
         every = {nsid: NamespaceShape(SIZES[nsid], BLOCKS[nsid]) for nsid in (1, 2)}
         every |= {2 + number: one for number, one in made.shapes.items()}
         self.host = stack.enter_context(
-            Host(media, shapes=every, by_messages=by_messages, window=window)
+            Host(media, settings, shapes=every, by_messages=by_messages, window=window)
         )
         self.host.css = 6
         self.host.enable()
@@ -101,6 +112,66 @@ class Drive:
             self.host.service()
         self.host.service()
         return [_without_head(one) for one in self.host.reap(self.queue)]
+
+    def advance(self, deadlines: int) -> list[object]:
+        """Pass so many deadlines; these, and what completes at each."""
+        found: list[object] = []
+        while deadlines and (due := self.host.deadline) is not None:
+            self.host.now = due / 1e9
+            self.host.service()
+            found += due, [_without_head(one) for one in self.host.reap(self.queue)]
+            deadlines -= 1
+        return found
+
+    def finish(self) -> list[object]:
+        """Have everything done, in modelled time."""
+        found: list[object] = []
+        while self.host.executor.waiting or self.host.deadline is not None:
+            found += self.rest()
+            found += self.advance(1)
+        return found
+
+    def admin(self, opcode: int, *cdws: int) -> list[tuple[object, ...]]:
+        """An Admin command that has nothing to wait for."""
+        self.host.place(self.host.admin, opcode, 1, cdws=cdws)
+        self.host.ring(self.host.admin)
+        self.host.service()
+        return [_without_head(one) for one in self.host.reap(self.host.admin)]
+
+    def disturb(self, what: str, cid: int) -> list[object]:
+        """Do something to the commands that wait; what comes of it."""
+        found: list[object] = []
+        if what == "abort":
+            found += self.admin(ABORT, cid << 16 | self.queue.qid)
+        elif what == "hold":
+            self.host.master(False)
+            self.host.now += 300e-6
+            self.host.service()
+            self.host.master(True)
+            self.host.service()
+        elif what == "delete":
+            found += self.rest()  # so that only times are waited for
+            found += self.admin(DELETE_SQ, self.queue.qid)
+            found += [_without_head(one) for one in self.host.reap(self.queue)]
+            found += self.admin(DELETE_CQ, self.queue.qid)
+            self.queue = self.host.create_io_queue(size=512)
+        elif what == "reset":
+            self.rest()
+            self.host.disable()
+            self.host.enable()
+            self.queue = self.host.create_io_queue(size=512)
+        return found + [_without_head(one) for one in self.host.reap(self.queue)]
+
+    def times(self) -> dict[str, object]:
+        """All modelled times."""
+        timing, statistics = timing_of(self.host), self.host.rpu.controller.statistics
+        histograms = (statistics.reads, statistics.writes, statistics.others, timing.lateness)
+        return {
+            "completions": list(timing.completions),
+            "number": timing.completion_count,
+            "counters": timing.drive.counters,
+            "histograms": [(one.buckets, one.total, one.largest) for one in histograms],
+        }
 
     def state(self) -> dict[str, object]:
         """Everything that the path must not make a difference to."""
@@ -246,7 +317,51 @@ def test_both_paths_do_the_same(drives: tuple[Drive, Drive], seed: int) -> None:
     assert executed > 1500 and both[0].fast > executed // 8 and not both[1].fast
 
 
-def _configure(drives: tuple[Drive, Drive], chosen: random.Random) -> None:
+FLASH = replace(PROFILE, capacity=sum(SIZES.values()), blocks=28, mapping_cache=PAGE)
+"""A drive whose reads may have to collect garbage, too."""
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_both_paths_take_the_same_modelled_time(seed: int) -> None:
+    generator = Generator(seed)
+    chosen = generator.random
+    memory = chosen.randbytes(MEMORY - DATA)
+    with ExitStack() as stack:
+        both = [
+            Drive(stack, has_fast_path=fast, settings=modelled(FLASH)) for fast in (True, False)
+        ]
+        for drive in both:
+            drive.host.memory.view[DATA:MEMORY] = memory
+            drive.host.now = 1.0
+        for number in range(BURSTS):
+            entries, work = generator.burst(), chosen.randrange(8)
+            steps = chosen.choice([0, 1, 1, 2, 5, 20])
+            what = chosen.choice([""] * 12 + ["abort"] * 8 + ["hold", "hold", "delete", "reset"])
+            cid = max(0, generator.cid - chosen.randrange(20))
+            said: list[object] = []
+            for drive in both:
+                for at, content in generator.lists.items():
+                    drive.host.memory.view[at : at + len(content)] = content
+                drive.host.now += 1e-6
+                said.append(
+                    [
+                        drive.execute(entries, work),
+                        drive.disturb(what, cid),
+                        drive.advance(steps),
+                        drive.finish() if number % 5 == 4 else None,
+                        drive.host.deadline,
+                    ]
+                )
+            assert said[0] == said[1], (seed, number, what)
+            if number % 15 == 14:
+                assert both[0].state() == both[1].state(), (seed, number)
+                assert both[0].times() == both[1].times(), (seed, number)
+                _configure(both, chosen)
+        assert both[0].fast > 200 and not both[1].fast
+        assert timing_of(both[0].host).drive.counters.relocated
+
+
+def _configure(drives: Sequence[Drive], chosen: random.Random) -> None:
     """Set a feature that makes the fast path step back, or step in again, and give up bad
     blocks."""
     nsid = chosen.choice([1, 2])

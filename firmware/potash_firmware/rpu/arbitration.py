@@ -12,6 +12,7 @@ from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.features.values import Features
 from potash_firmware.rpu.interrupts import Interrupts
 from potash_firmware.rpu.lifecycle import Lifecycle
+from potash_firmware.rpu.outstanding import OUTSTANDING_LIMIT
 
 CHUNK = 64
 """Commands of an unlimited burst after which the time is checked."""
@@ -21,9 +22,6 @@ PASS_TIME = 500e-6
 
 MEDIA_WORK_LIMIT = 64
 """Pieces of work that the media executor has at most; each may hold a buffer as large as MDTS."""
-
-OUTSTANDING_LIMIT = 4096
-"""Commands that wait at most. Beyond it they wait in their queues, in the host's own memory."""
 
 ADMIN_LIMIT = 256
 """Admin commands that wait at most: a limit of their own, as no flood of I/O is to delay them."""
@@ -41,8 +39,12 @@ class Arbiter:
         clock: Callable[[], float],
     ) -> None:
         self.fast_path = FastPath(controller, commands.complete_successes)
-        self._always_slow = controller.timing is not None or commands.observes_io
-        """The time of each command is asked of a model, or an extension observes commands."""
+        if controller.timing is not None:
+            from potash_firmware.rpu.timed_fast_path import TimedFastPath  # NumPy
+
+            self.fast_path = TimedFastPath(controller, controller.timing, commands)
+        self._always_slow = commands.observes_io
+        """An extension observes commands."""
         self._board = controller.board
         self._lifecycle = lifecycle
         self._commands = commands

@@ -149,13 +149,13 @@ class Commands:
             if task.go_on():
                 self._outstanding.add(task)
         else:
-            self._succeeded(command, result)
+            self.succeeded(command, result)
 
     def _ended(self, task: Task, result: Any, error: Exception | None) -> None:
         task = cast(CommandTask, task)
         self._outstanding.discard(task)
         if error is None:
-            self._succeeded(task.command, result)
+            self.succeeded(task.command, result)
         else:
             self._failed(task.command, error)
 
@@ -168,7 +168,8 @@ class Commands:
             error = NvmeError(Status.INTERNAL_ERROR, str(error), dnr=False)
         self._refuse(command, error)
 
-    def _succeeded(self, command: Command, result: int | None) -> None:
+    def succeeded(self, command: Command, result: int | None = None) -> None:
+        """Answer a command that has succeeded; `result` is dwords 0 and 1."""
         while self._outstanding.aborted:  # answered before the command that has ended them
             reached, self._scheduler.reached = self._scheduler.reached, None
             self._refuse(*self._outstanding.aborted.pop(0))
@@ -244,6 +245,20 @@ class Commands:
                     due,
                 )
             )
+
+    def may_complete(self, queue: SubmissionQueue, count: int) -> bool:
+        """True if `complete_successes` may answer so many commands, and nothing else is to be done
+        for any of them."""
+        if (
+            self.lifecycle.state is not ControllerState.READY
+            or self._trace.sink is not None
+            or self._outstanding.aborted
+        ):
+            return False
+        try:
+            return self._board.queues.room(queue.completions, count) == count
+        except AccessFault:
+            return False
 
     def complete_successes(self, queue: SubmissionQueue, cids: Sequence[int]) -> None:
         """Answer commands of the fast path, which succeeded and whose completions have room."""

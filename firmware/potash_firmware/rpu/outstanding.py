@@ -13,6 +13,9 @@ from potash_firmware.rpu.command import Command
 from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.scheduler import Signal, Task, Wait
 
+OUTSTANDING_LIMIT = 4096
+"""Commands that wait at most. Beyond it they wait in their queues, in the host's own memory."""
+
 _EVENT_REQUEST = int(AdminOpcode.ASYNCHRONOUS_EVENT_REQUEST)
 
 

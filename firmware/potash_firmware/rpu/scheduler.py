@@ -88,7 +88,9 @@ class Task:
     closed.
     """
 
-    __slots__ = ("_ended", "_scheduler", "_steps", "left", "pausable", "single", "waits_for")
+    __slots__ = (
+        "_ended", "_scheduler", "_steps", "left", "over", "pausable", "single", "waits_for",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -103,8 +105,10 @@ class Task:
         One that is `pausable` does not go on while the scheduler is paused.
         """
         self._scheduler = scheduler
-        self._steps: Steps[Any] | None = steps
+        self._steps = steps
         self._ended = ended
+        self.over = False
+        """The task has ended or is closed."""
         self.pausable = pausable
         self.left: set[Future[Any]] = set()
         """Futures that have to end before it goes on."""
@@ -112,11 +116,6 @@ class Task:
         """True if the task waits for one future, whose result is the value of its `yield`."""
         self.waits_for: object = None
         """The value that it yielded last; for a callable, the future of the call."""
-
-    @property
-    def over(self) -> bool:
-        """True once the task has ended or is closed."""
-        return self._steps is None
 
     @property
     def future(self) -> Future[Any] | None:
@@ -138,9 +137,9 @@ class Task:
 
     def close(self) -> None:
         """End the task at its current `yield`; the result of its wait is ignored."""
-        steps, self._steps = self._steps, None
-        if steps is not None:
-            steps.close()
+        if not self.over:
+            self.over = True
+            self._steps.close()
 
     def wake(self, value: object = None) -> None:
         """Queue the task to continue with the result of its wait."""
@@ -156,9 +155,9 @@ class Task:
 
     def go_on(self, value: object = None) -> bool:
         """Continue with `value`, or with its result if it is a future. True if it waits again."""
-        steps, error = self._steps, None
-        if steps is None:
+        if self.over:
             return False
+        steps, error = self._steps, None
         if isinstance(value, Future):
             try:
                 value = value.result()
@@ -194,10 +193,10 @@ class Task:
                 self._scheduler.reached = None
                 return True
         except StopIteration as end:
-            self._steps = None
+            self.over = True
             self._ended(self, end.value, None)
         except Exception as failure:  # noqa: BLE001 - for `ended`
-            self._steps = None
+            self.over = True
             self._ended(self, None, failure)
         self._scheduler.reached = None
         return False

@@ -35,6 +35,14 @@ class Histogram:
         self.total += time * count
         self.largest = max(self.largest, time)
 
+    def add_all(self, times: list[int]) -> None:
+        """Times, at least one, in nanoseconds."""
+        buckets = self.buckets
+        for time in times:
+            buckets[bisect_left(BOUNDS, time)] += 1
+        self.total += sum(times)
+        self.largest = max(self.largest, *times)
+
     def percentile(self, share: float) -> int:
         """Nanoseconds that this share of times, 0 to 1, is not above, as an upper bound; 0 where
         there are none."""
@@ -75,6 +83,14 @@ class Statistics:
         only advance the clock."""
         self.resets = 0
         """Ends of a host's session, whatever the kind of reset."""
+
+    def fetched(self, qid: int, csi: int, reads: int, writes: int) -> None:
+        """Reads and writes that were fetched together, each of which ends at a time of its own."""
+        read, write = _READ_AND_WRITE[csi]
+        if reads:
+            self.commands[qid, csi, read] += reads
+        if writes:
+            self.commands[qid, csi, write] += writes
 
     def executed(self, qid: int, csi: int, reads: int, writes: int, nanoseconds: int) -> None:
         """Reads and writes that were fetched together, and have ended together so much later."""

@@ -7,6 +7,7 @@ the queue for the slow path. What a namespace asks beyond moving data is behind 
 
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
+from typing import Protocol
 
 from nvme_spec.commands import READ_WRITE_ENTRY
 from nvme_spec.identify.capabilities import CommandSet
@@ -16,6 +17,7 @@ from potash_device.controller.dma import DmaEngine
 from potash_device.controller.queues import SubmissionQueue
 from potash_device.media.errors import MediaError
 from potash_firmware.rpu.controller import Controller
+from potash_firmware.rpu.namespaces.namespace import FastAccess, FastMedia
 from potash_firmware.rpu.transfer import MAX_TRANSFER
 
 SGL_FLAGS = int(Psdt.SGL_MPTR_BUFFER) << FLAGS_PSDT_SHIFT
@@ -72,12 +74,26 @@ class Staging:
         return True
 
 
+class Deferral(Protocol):
+    """The completion of commands in modelled time, after their data were moved."""
+
+    def begin(
+        self, queue: SubmissionQueue, entries: memoryview, cids: list[int]
+    ) -> Callable[[int], None]:
+        """Begin a batch. Returns a function to call with the identifier of each command whose data
+        were moved: the command waits from then on, and `cids` has its identifier."""
+
+    def media(self, nsid: int, access: FastAccess) -> FastMedia:
+        """The media of a namespace, which ask the model before they move data."""
+
+
 class FastPath:
     """The fast path of one controller; `complete` posts the completions."""
 
     def __init__(self, controller: Controller, complete: Complete) -> None:
         self._controller = controller
         self._complete = complete
+        self._timed: Deferral | None = None
 
     def run(self, queue: SubmissionQueue, limit: int) -> int:
         """Execute up to `limit` commands from the head of `queue` to the last entry of the ring at
@@ -85,7 +101,7 @@ class FastPath:
 
         Raises AccessFault when the queue's memory is gone.
         """
-        controller = self._controller
+        controller, timed = self._controller, self._timed
         began = perf_counter_ns()
         namespaces, dma = controller.namespaces.attached, controller.board.dma
         views_of, known_views, staging = dma.views, dma.known_views, None
@@ -97,9 +113,15 @@ class FastPath:
         waiting = controller.outstanding.by_queue[queue.qid]
         head, tail = queue.head, queue.tail
         end = tail if head <= tail else queue.size
-        end = head + controller.board.queues.room(queue.completions, min(BATCH, limit, end - head))
+        end = head + min(BATCH, limit, end - head)
+        if timed is None:
+            end = head + controller.board.queues.room(queue.completions, end - head)
         entries = queue.entries[head * SUBMISSION_ENTRY_SIZE : end * SUBMISSION_ENTRY_SIZE]
         cids: list[int] = []
+        taken = cids.append
+        if timed is not None:
+            entries = memoryview(bytes(entries))
+            taken = timed.begin(queue, entries, cids)
         writes = bytes_read = bytes_written = 0
         last_nsid = counted = whole = csi = None
         try:
@@ -115,6 +137,8 @@ class FastPath:
                         break
                     csi, read, write, unit, zero_based, most, units, media = path
                     last_nsid, counted, bound = nsid, None, units - zero_based
+                    if timed is not None:
+                        media = timed.media(nsid, path)
                 if count != counted:
                     length = (count + zero_based) * unit
                     if count > most or not 0 < length <= MAX_TRANSFER:
@@ -146,7 +170,7 @@ class FastPath:
                     writes += 1
                 else:
                     break
-                cids.append(cid)
+                taken(cid)
         except (NvmeError, MediaError):
             pass  # of the command that is the head now
         done = len(cids)
@@ -154,10 +178,13 @@ class FastPath:
             return 0
         if csi is not None and done:
             queue.head = (head + done) % queue.size
-            self._complete(queue, cids)
-            # After the host has its answers.
-            took = perf_counter_ns() - began
-            controller.statistics.executed(queue.qid, csi, done - writes, writes, took)
+            if timed is None:
+                self._complete(queue, cids)
+                # After the host has its answers.
+                took = perf_counter_ns() - began
+                controller.statistics.executed(queue.qid, csi, done - writes, writes, took)
+            else:
+                controller.statistics.fetched(queue.qid, csi, done - writes, writes)
             controller.transfer.to_host += bytes_read
             controller.transfer.from_host += bytes_written
             if csi == CommandSet.NVM:

@@ -13,6 +13,7 @@ from csd_spec.opcodes import IoOpcode as AcceleratorOpcode
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.memory_commands import MemoryOpcode
 from nvme_spec.opcodes import IoOpcode
+from nvme_spec.status import NvmeError
 from potash_firmware.rpu.command import Command, Steps, steps_of
 from potash_firmware.rpu.command_sets.memory.access import target as memory_target
 from potash_firmware.rpu.command_sets.nvm.blocks import Target, add_data, stream_of, target
@@ -111,7 +112,11 @@ def _timed(handler: Handler, charge: Charge) -> Handler:
     def run(controller: Controller, command: Command) -> Steps:
         timing = controller.timing
         assert timing is not None
-        due = charge(controller, timing, command)
+        due, timing.asked = timing.asked, None
+        if isinstance(due, NvmeError):
+            raise due
+        if due is None:
+            due = charge(controller, timing, command)
         steps = steps_of(lambda: handler(controller, command))
         return controller.scheduler.not_before(due, steps)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -86,6 +86,9 @@ class ModelledTime:
         self._trace = trace
         self.on_retired: Callable[[], None] = lambda: None
         """Called when superblocks have been retired."""
+        self.asked: int | NvmeError | None = None
+        """The time at which the command completes that is about to begin, or its error, if the fast
+        path has asked already."""
         self._good = self.drive.good
         held, profile = settings.held or Held(), self.drive.profile
         self._layout = Layout(profile.logical_pages, held.pieces)
@@ -159,6 +162,10 @@ class ModelledTime:
             with suppress(NvmeError):
                 self._submit(Op.TRIM, pieces, self.clock.now())
                 return
+
+    def pieces(self, nsid: int) -> Sequence[tuple[int, int]]:
+        """The pieces of the drive that a namespace has: first page and number."""
+        return self._layout.placed.get(nsid, ())
 
     @property
     def held(self) -> Held:
@@ -339,23 +346,47 @@ class ModelledTime:
 
         A run is its first page and its length. Raises NvmeError.
         """
-        factor, end = self.factor, at
-        arrival = max(-(-min(at, self.clock.now()) // factor), self.drive.now)
-        later, given = max(0, at - arrival * factor), hint
+        end, given = at, hint
+        arrival = self.arrival(min(at, self.clock.now()))
+        later = max(0, at - arrival * self.factor)
         for first, count in pieces:
             if hint is not NO_HINT:
                 given, hint = self._split(hint, first, count)
-            done = self.drive.submit(arrival, op, first, count, stream, fua, given)
-            if done == WORN:
-                raise NvmeError(Status.NAMESPACE_WRITE_PROTECTED, "the drive's flash is worn out")
-            if done == FAILED:
-                raise NvmeError(Status.INTERNAL_ERROR, str(self._failure), dnr=False)
-            end = max(end, done * factor + later)
+            end = max(end, self.serve(arrival, op, first, count, stream, fua, given) + later)
+        self.notice_retired()
+        self.show(op.name, at, end)
+        return end
+
+    def arrival(self, at: int) -> int:
+        """The time of the drive at which requests arrive that come `at` a time that has passed."""
+        return max(-(-at // self.factor), self.drive.now)
+
+    def serve(
+        self,
+        arrival: int,
+        op: Op,
+        first: int,
+        count: int,
+        stream: int = 0,
+        fua: bool = False,
+        hint: Hint = NO_HINT,
+    ) -> int:
+        """The time at which a request for pages of the drive is done that arrives at `arrival`.
+
+        Raises NvmeError.
+        """
+        done = self.drive.submit(arrival, op, first, count, stream, fua, hint)
+        if done == WORN:
+            raise NvmeError(Status.NAMESPACE_WRITE_PROTECTED, "the drive's flash is worn out")
+        if done == FAILED:
+            raise NvmeError(Status.INTERNAL_ERROR, str(self._failure), dnr=False)
+        return done * self.factor
+
+    def notice_retired(self) -> None:
+        """Report superblocks that `serve` has retired."""
         if self.drive.good != self._good:
             self._good = self.drive.good
             self.on_retired()
-        self.show(op.name, at, end)
-        return end
 
     def _split(self, hint: Hint, first: int, count: int) -> tuple[Hint, Hint]:
         """The hints of a run of pages, with what the host said of the first one before, and of the
