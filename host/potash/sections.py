@@ -356,6 +356,12 @@ class TimeSection:
         (), "policies --policy",
         "Policy of the modelled drive, of gc, wear or allocation: a built-in name, or FILE:CLASS;"
         " may be repeated.", guest=True, metavar="KIND=POLICY")
+    slc: int | None = key(kinds.SHARE, None, "--slc",
+        "Part of the modelled flash that is an SLC cache (default: as in the profile).",
+        guest=True, page="time.md#slc-cache")
+    over_provisioning: int | None = key(kinds.SHARE, None, "--over-provisioning",
+        "Spare flash of the modelled drive, in percent of its capacity (default: as in the "
+        "profile).", guest=True)
     zone_width: int = key(kinds.count(0, MOST_DIES), 0, "--zone-width",
         "Number of dies of the modelled drive that a zone is on; 0 for all dies.", guest=True)
     factor: int = key(kinds.count(1, MOST_FACTOR), 1, "--time-factor",

@@ -16,6 +16,7 @@ from potash.sdk import faults
 from potash.sdk.errors import PotashError
 from potash.units import LARGEST, Parsed, human, parse_size, short
 from potash_device.controller.cmb import EVERY_USE, CmbSettings
+from potash_device.flash.profile import ProfileError, thousandths
 from potash_device.flash.profiles import PROFILES
 from potash_firmware.extension_files import is_file
 from potash_firmware.log_components import LogSettings
@@ -290,6 +291,13 @@ def _policy(policy: str, folder: Path) -> str:
     return f"{kind}={folder / name}" if ":" in name else policy
 
 
+def _read_share(value: object, folder: Path) -> int:
+    try:
+        return thousandths(_read_text(value, folder))
+    except ProfileError:
+        raise Refused('must be a percentage like "5%"') from None
+
+
 FLAG = Kind(_read_flag, lambda value: "true" if value else "false", "`true` or `false`")
 TEXT = _placed(lambda value, _folder: value, "text")
 CMB = _described("SIZE[:USE,…]", parse_cmb, describe_cmb, "64M", "64M:sqs,rds,wds")
@@ -310,6 +318,12 @@ FAULT = _described(
 DRIVE = _placed(
     lambda name, folder: name if name in PROFILES else str(folder / name),
     f"{', '.join(f'`{text(name)}`' for name in PROFILES)}, or the path of a file",
+)
+SHARE = Kind(
+    _read_share,
+    lambda value: text(f"{value / 10:g}%"),
+    'text like `"5%"`',
+    Parsed("PERCENT", thousandths),
 )
 POLICY = _placed(_policy, 'text like `"gc=fifo"` or `"wear=mine.py:Mine"`')
 EXTENSION = _placed(

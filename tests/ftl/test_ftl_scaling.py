@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from potash_device.flash.profile import Profile, ProfileError, scaled
-from potash_device.flash.profiles import PROFILES
+from potash_device.flash.profile import Profile, ProfileError, equipped, scaled
+from potash_device.flash.profiles import PROFILES, from_mapping
 
 GIB = 1 << 30
 
@@ -31,6 +31,25 @@ def test_a_profile_keeps_its_spare_and_its_times(name: str, capacity: int) -> No
     )  # fmt: skip
     per_page = Fraction(part.erase_ns, part.pages), Fraction(whole.erase_ns, whole.pages)
     assert per_page[0] == pytest.approx(per_page[1], abs=1 / part.pages)
+
+
+@pytest.mark.parametrize("capacity", [GIB // 2, GIB, 100 * GIB])
+def test_an_slc_cache_and_spare_flash_come_on_top(capacity: int) -> None:
+    for name in ("tlc", "qlc"):
+        plain, part = PROFILES[name], scaled(equipped(PROFILES[name], 50), capacity)
+        assert part.slc_superblocks == -(-part.superblocks * 50 // 1000) > 0
+        assert part.slc_pages > 0
+        superblock = Fraction(part.superblock_pages, part.mapped_pages)
+        assert abs(spare(equipped(part, 0)) - spare(plain)) <= 1.5 * superblock
+    tlc = equipped(PROFILES["tlc"], 100, 280)
+    flash = (tlc.superblocks - tlc.slc_superblocks) * tlc.superblock_pages
+    assert 1.28 * tlc.logical_pages <= flash < 1.28 * tlc.logical_pages + 2 * tlc.superblock_pages
+    table = {"base": "tlc", "over_provisioning": "28%", "slc": "10%"}
+    assert from_mapping(table) == tlc
+    with pytest.raises(ProfileError, match="percentage"):
+        from_mapping({"base": "tlc", "over_provisioning": 7})
+    with pytest.raises(ProfileError, match="the drive needs"):
+        from_mapping({"base": "tlc", "over_provisioning": "0%"})
 
 
 def test_its_own_capacity_changes_nothing() -> None:

@@ -290,7 +290,7 @@ def test_what_is_written_reads_back_to_the_same(wanted: Configuration) -> None:
 
 
 LITERALS = (
-    *("true", "false", "2", "64", "8192", '"64M"', '"1G"', '["64K", "8K"]', '"8:1G"'),
+    *("true", "false", "2", "64", "8192", '"64M"', '"1G"', '["64K", "8K"]', '"8:1G"', '"5%"'),
     *('"a.toml"', '["a.toml"]', '["gc=fifo", "wear=a.py:Mine"]'),
     *('"rpu=debug"', '["rpu=debug"]', '["io read lost count=1"]'),
 )

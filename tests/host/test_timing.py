@@ -39,6 +39,15 @@ pages = 16
 capacity = 4194304
 reserve = 3
 """
+SMALL_TLC = """\
+base = "tlc"
+channels = 2
+dies = 1
+planes = 1
+blocks = 100
+pages = 48
+capacity = 125829120
+"""
 
 
 @pytest.fixture
@@ -252,6 +261,37 @@ def test_a_translation_layer_of_an_extension_serves_a_trace(
         ("Mine", ("--fill", 100), "layer.py, line 10: AssertionError"),
     ):
         assert said in failure(capsys, "simulate", path, *extend, "--ftl", ftl, *more)
+
+
+def test_a_cache_and_spare_flash_are_options(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("".join(f"{at},host,0,Write,{at * 65536},65536,0\n" for at in range(4000)))
+    small = tmp_path / "small.toml"
+    small.write_text(SMALL_TLC)
+    options = ["--drive", str(small), "--over-provisioning", "30%", "--slc", "5%"]
+    assert run_app(["drive", "simulate", str(path), *options, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    check("drive simulate", report)
+    assert report["counters"]["folded"] == report["counters"]["relocated"] > 0
+    assert report["wear"]["slc"] > 0
+    assert run_app(["drive", "simulate", str(path), *options[:-2], "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["counters"]["folded"] == report["wear"]["slc"] == 0
+    assert run_app(["drive", "simulate", str(path), "--slc", "5"]) == 2
+    assert "'5' is not a percentage like 5% or 2.5%" in capsys.readouterr().err
+    said = failure(capsys, "simulate", path, "--drive", "femu", "--slc", "5%")
+    assert said == "potash: slc needs cells of several bits, and blocks of enough pages\n"
+    kept = tmp_path / "kept.npz"
+    assert run_app(["drive", "precondition", "-o", str(kept), "--fill", "1", *options]) == 0
+    assert run_app(["drive", "wear", "--drive", str(kept)]) == 0
+    assert run_app(["drive", "wear", "--drive", str(kept), "--slc", "5%"]) == 2
+    assert "has its own SLC cache and spare flash" in capsys.readouterr().err
+    (tmp_path / "cached.toml").write_text('base = "tlc"\nover_provisioning = "20%"\nslc = "5%"')
+    assert run_app(["drive", "info", str(tmp_path / "cached.toml"), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["slc"] == 11 and 0.2 <= report["spare"] < 0.21
 
 
 def test_a_preconditioned_drive_is_kept(

@@ -304,6 +304,20 @@ class ZoneShape(NamedTuple):
         return self.zones * -(-self.capacity // (pages * PAGE))
 
 
+def equipped(profile: Profile, slc: int | None = None, spare: int | None = None) -> Profile:
+    """The drive with an SLC cache of so many thousandths, and with so many thousandths of its
+    capacity as spare flash, which the cache is no part of; None for what stays. Raises
+    ProfileError."""
+    if slc is spare is None:
+        return profile
+    size, superblocks = profile.superblock_pages, profile.superblocks - profile.slc_superblocks
+    if spare is not None:
+        superblocks = -(-profile.logical_pages * (1000 + spare) // (1000 * size))
+    slc = profile.slc if slc is None else slc
+    superblocks = -(-superblocks * 1000 // max(1, 1000 - slc))
+    return replace(profile, slc=slc, blocks=-(-superblocks // profile.groups))
+
+
 def scaled(profile: Profile, capacity: int, zones: Collection[ZoneShape] = ()) -> Profile:
     """The drive with another capacity in bytes, `zones` included, and the same spare.
 
@@ -314,9 +328,11 @@ def scaled(profile: Profile, capacity: int, zones: Collection[ZoneShape] = ()) -
     """
     if capacity == profile.capacity and not zones:
         return profile
+    slc, profile = profile.slc, equipped(profile, 0)
     needed = profile.frontiers + profile.kept_free
     spare = (profile.superblocks - needed) * profile.superblock_pages, profile.mapped_pages
-    pages, least, dies = profile.pages, profile.program_pages, profile.group_dies
+    pages, dies = profile.pages, profile.group_dies
+    least = profile.program_pages * (profile.bits if slc else 1)
     rows = dies * profile.row_pages
     zoned = sum(zone.zones * zone.size // PAGE for zone in zones)
     logical = max(-(-capacity // PAGE), zoned)
@@ -341,6 +357,7 @@ def scaled(profile: Profile, capacity: int, zones: Collection[ZoneShape] = ()) -
         pages=pages,
         width=0 if groups == 1 else dies,
         erase_ns=profile.erase_ns * pages // profile.pages,
+        slc_erase_ns=max(-1, profile.slc_erase_ns * pages // profile.pages),
         blocks=profile.blocks * profile.groups + whole + -(-logical // size),
         zone_superblocks=whole,
         zone_pages=zoned,
@@ -348,4 +365,4 @@ def scaled(profile: Profile, capacity: int, zones: Collection[ZoneShape] = ()) -
     mapped, part = (smaller.mapped_pages - zoned) * spare[0], size * spare[1]
     superblocks = (mapped + part // 2) // part + needed + whole + -(-whole // ZONE_SPARE)
     superblocks = max(superblocks, smaller.least_superblocks)
-    return replace(smaller, blocks=-(-superblocks // groups))
+    return equipped(replace(smaller, blocks=-(-superblocks // groups)), slc)

@@ -6,8 +6,17 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
-from potash_device.flash.profile import Profile, ProfileError, Rate, require_known, thousandths
+from potash_device.flash.profile import (
+    Profile,
+    ProfileError,
+    Rate,
+    equipped,
+    require_known,
+    thousandths,
+)
 
+OVER_PROVISIONING = "over_provisioning"
+"""A key of TOML: the spare flash as a percentage of the capacity, from which `blocks` follow."""
 PROFILES: dict[str, Profile] = {}
 """Built-in drives. Sources: docs/time.md."""
 
@@ -23,18 +32,21 @@ def from_mapping(table: Mapping[str, Any]) -> Profile:
     base = values.pop("base", None)
     if base is not None and (not isinstance(base, str) or base not in PROFILES):
         raise ProfileError(f"base is {base!r:.40}; it must be one of {', '.join(PROFILES)}")
-    require_known("there is no key", values, [field.name for field in fields(Profile)])
+    known = [field.name for field in fields(Profile)]
+    require_known("there is no key", values, [*known, OVER_PROVISIONING])
     for name in ("bus", "link"):
         if isinstance(values.get(name), tuple) and len(values[name]) == 2:
             values[name] = Rate(*values[name])
-    if isinstance(values.get("slc"), str):
-        values["slc"] = thousandths(values["slc"])
-    if base is not None:
-        return replace(PROFILES[base], **values)
+    slc, spare = values.get("slc"), values.pop(OVER_PROVISIONING, None)
+    if isinstance(slc, str):
+        slc = values["slc"] = thousandths(slc)
+    if spare is not None:
+        values["slc"] = 0
     for field in fields(Profile):
-        if field.default is MISSING and field.name not in values:
+        if base is None and field.default is MISSING and field.name not in values:
             raise ProfileError(f"{field.name} is missing; or name a base")
-    return Profile(**values)
+    found = Profile(**values) if base is None else replace(PROFILES[base], **values)
+    return found if spare is None else equipped(found, slc, thousandths(str(spare)))
 
 
 for _name, _table in tomllib.loads(Path(__file__).with_suffix(".toml").read_text()).items():

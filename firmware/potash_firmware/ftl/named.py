@@ -108,6 +108,8 @@ def ftl(
     if name == PAGE:
         return Drive(profile, policies(chosen))
     if name in registered:
+        if profile.slc:
+            raise ProfileError(f"the SLC cache is one of the FTL page, and {name} has none")
         if chosen:
             raise ProfileError(f"policies are for the FTL page, and {name} decides itself")
         return CustomFtl(registered[name], profile)

@@ -23,7 +23,7 @@ from potash.files import replacing
 from potash.timing import traces
 from potash.timing.steady import Window, steady
 from potash.timing.traces import TimingError
-from potash_device.flash.profile import Profile, ProfileError
+from potash_device.flash.profile import Profile, ProfileError, equipped
 from potash_device.flash.profiles import PROFILES
 from potash_firmware.extension_registry import RegisteredFtl
 from potash_firmware.ftl import named
@@ -76,17 +76,19 @@ def compile_model() -> None:
 
 
 def with_ftl(
-    name: str, ftl: str, chosen: Sequence[str], registered: Mapping[str, RegisteredFtl]
+    made: Profile, ftl: str, chosen: Sequence[str], registered: Mapping[str, RegisteredFtl]
 ) -> Ftl:
-    """The same as `drive`, with a translation layer by name, and policies by their texts."""
+    """An empty drive of a profile, with a translation layer by name, and policies by their texts.
+    Raises what `drive` does."""
     with _said():
-        return named.ftl(ftl, profile(name), chosen, registered)
+        return named.ftl(ftl, made, chosen, registered)
 
 
-def profile(name: str) -> Profile:
-    """A built-in profile, or the one in a TOML file. Raises TimingError."""
+def profile(name: str, slc: int | None = None, over_provisioning: int | None = None) -> Profile:
+    """A built-in profile, or the one in a TOML file, with an SLC cache and with spare flash of so
+    many thousandths where they are not as in the profile. Raises TimingError."""
     with _said():
-        return named.profile(name)
+        return equipped(named.profile(name), slc, over_provisioning)
 
 
 def policies(names: Iterable[str]) -> Policies:

@@ -64,13 +64,17 @@ def info(profile: str) -> None:
         profile=profile,
         profiles=list(PROFILES),
         capacity=found.capacity,
-        spare=found.superblocks * found.superblock_pages / found.logical_pages - 1,
+        spare=(found.superblocks - found.slc_superblocks)
+        * found.superblock_pages
+        / found.logical_pages
+        - 1,
         dies=found.total_dies,
         superblocks=found.superblocks,
         superblock=found.superblock_pages * PAGE,
         program_unit=found.unit_pages * PAGE,
         idle_read_us=[one / MICRO for one in _idle_reads(found)],
         idle_write_us=timing.Drive(found).submit(0, timing.Op.WRITE, 0, 1) / MICRO,
+        slc=found.slc_superblocks,
     )
     reads = " / ".join(f"{one:g}" for one in report.idle_read_us)
     rows = [
@@ -78,11 +82,17 @@ def info(profile: str) -> None:
         ("dies", f"{found.total_dies} on {found.channels} channels, {found.planes} planes each"),
         ("superblocks", f"{found.superblocks} of {human(report.superblock)}"),
         ("program unit", human(report.program_unit)),
+        *([("SLC cache", _cache(found))] if report.slc else ()),
         ("4 KiB read, idle", f"{reads} µs, by page type"),
         ("4 KiB write, idle", f"{report.idle_write_us:g} µs"),
         ("profiles", ", ".join(PROFILES)),
     ]
     say(report, columns(rows, "<<"))
+
+
+def _cache(profile: Profile) -> str:
+    size = human(profile.slc_superblocks * profile.slc_pages * PAGE)
+    return f"{size}, {profile.slc_superblocks} superblocks with one bit of {profile.bits}"
 
 
 def _idle_reads(profile: Profile) -> list[int]:

@@ -12,6 +12,7 @@ import click
 from potash.cli.device.extending import extend_option, loaded
 from potash.cli.drive.common import together
 from potash.sdk.errors import PotashError
+from potash.toml_kinds import SHARE
 from potash.units import completing
 from potash_device.flash.profiles import PROFILES
 
@@ -44,6 +45,12 @@ drive_options = together(
         metavar="KIND=POLICY",
         help="Policy of gc, wear or allocation: a built-in name, or FILE:CLASS; may be repeated.",
     ),
+    click.option("--slc", type=SHARE.type, help="Part of the flash that is an SLC cache."),
+    click.option(
+        "--over-provisioning",
+        type=SHARE.type,
+        help="Spare flash in percent of the capacity.",
+    ),
     click.option(
         "--fill",
         type=click.IntRange(0, 100),
@@ -68,6 +75,8 @@ class DriveOptions(NamedTuple):
     ftl: str
     sources: tuple[str, ...]
     named: tuple[str, ...]
+    slc: int | None
+    over_provisioning: int | None
     fill: int
     overwrite: float
     seed: int
@@ -92,7 +101,10 @@ def prepared(options: DriveOptions) -> Prepared:
     found = (loaded(options.sources) or Extensions()).ftls
     drive: Ftl
     if path.suffix != ".npz":
-        drive = timing.with_ftl(name, ftl, options.named, found)
+        profile = timing.profile(name, options.slc, options.over_provisioning)
+        drive = timing.with_ftl(profile, ftl, options.named, found)
+    elif options.slc is not None or options.over_provisioning is not None:
+        raise click.UsageError(f"{name} has its own SLC cache and spare flash")
     elif ftl == PAGE:
         drive = timing.restored(path, timing.policies(options.named))
     else:

@@ -25,6 +25,7 @@ class DriveInfo(NamedTuple):
         Sequence[float], "Latency of a 4 KiB read of the idle drive in microseconds, by page type."
     ]
     idle_write_us: Annotated[Amount, "Latency of a 4 KiB write of the idle drive in microseconds."]
+    slc: Annotated[Count, "Maximum number of superblocks in SLC mode, which are no spare."]
 
 
 class DriveLatency(NamedTuple):

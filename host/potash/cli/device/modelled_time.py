@@ -16,7 +16,7 @@ from potash.sections import MODELLED, STEPPED, TimeSection
 from potash.vm.qmp import require_monitor
 from potash.vm.standstill import Clock, Standstill
 from potash_device.cores import DEFAULT
-from potash_device.flash.profile import PAGE, ProfileError, ZoneShape, scaled
+from potash_device.flash.profile import PAGE, ProfileError, ZoneShape, equipped, scaled
 from potash_device.media.drive import Drive as MediaDrive
 from potash_device.media.shapes import blocks_of
 from potash_firmware.extension_registry import Extensions
@@ -146,10 +146,13 @@ def _drive(section: TimeSection, media: MediaDrive, streams: int, extensions: Ex
             profile = replace(profile, streams=streams, blocks=profile.blocks + more)
         if section.zone_width:
             profile = replace(profile, width=section.zone_width)
+        profile = equipped(profile, section.slc, section.over_provisioning)
         profile = scaled(profile, capacity, zones)
         return named.ftl(section.ftl, profile, section.policies, extensions.ftls)
     if section.ftl != named.PAGE:
         raise ProfileError(f"it is a drive with the FTL page, not {section.ftl}")
+    if section.slc is not None or section.over_provisioning is not None:
+        raise ProfileError("it has its own SLC cache and spare flash")
     drive = timing.restored(Path(section.drive), timing.policies(section.policies))
     if drive.profile.streams < streams:
         raise ProfileError(
