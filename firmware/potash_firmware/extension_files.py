@@ -1,5 +1,6 @@
 """Loading of extensions (`potash_firmware.extensions`), and the time limit of their functions."""
 
+import difflib
 import signal
 import sys
 import threading
@@ -112,11 +113,15 @@ def _import(source: str) -> None:
 
         points = metadata.entry_points(group=GROUP, name=source)
         if not points:
+            near = difflib.get_close_matches(source, metadata.entry_points(group=GROUP).names, 1)
             beside = Path(f"{source}.py")
-            meant = f"; did you mean {beside}?" if beside.is_file() else ""
+            near = [str(beside)] if beside.is_file() else near
+            meant = f"; did you mean {near[0]}?" if near else ""
             raise _NoPackage(f"no installed package has an extension {source!r}{meant}")
         for point in points:
-            sys.modules.pop(point.module, None)  # it registers while it is imported
+            for name in list(sys.modules):  # they register while they are imported
+                if f"{name}.".startswith(f"{point.module}."):
+                    del sys.modules[name]
             point.load()
         return
     path = Path(source).absolute()

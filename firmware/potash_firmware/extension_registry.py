@@ -107,6 +107,9 @@ class DriveState(Generic[T]):
     default: Callable[[], T]
     source: str
 
+    def __str__(self) -> str:
+        return f"the state {self.name!r} ({self.source})"
+
     def __call__(self, drive: Drive) -> T:
         """The drive's value, which may be changed in place."""
         value: T = cast(_Stateful, drive).state(self)

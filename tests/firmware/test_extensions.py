@@ -468,3 +468,27 @@ def test_an_extension_follows_the_rules_of_zones(tmp_path: Path) -> None:
         assert host.command(queue, 0xA1, nsid=1, cdws=(0, 0, 1)).status == 0
         assert host.command(queue, 0xA1, nsid=1, cdws=(0,)).status == Status.ZONE_INVALID_WRITE
         assert host.command(queue, 0xA0, nsid=1, cdws=(0, 0, 2)).dw0 == 1
+
+
+def test_a_package_is_loaded_with_its_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever it is loaded, as its modules register while they are imported."""
+    package, metadata = tmp_path / "packaged", tmp_path / "packaged-1.0.dist-info"
+    package.mkdir()
+    metadata.mkdir()
+    (package / "__init__.py").write_text("from packaged import states\n")
+    (package / "states.py").write_text(
+        'from potash.extend import state\nmine = state("mine", default=list)\n'
+    )
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: packaged\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[potash.extensions]\npackaged = packaged\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for _ in range(2):
+        assert set(extension_files.load(["packaged"]).states) == {"mine"}
+    with pytest.raises(ExtensionError, match="extension 'packages'; did you mean packaged[?]"):
+        extension_files.load(["packages"])
+    file = written(tmp_path, 'state("mine", default=list)')
+    said = rf"the state 'mine' \({file}\) and the state 'mine' \(packaged\) both have the name"
+    with pytest.raises(ExtensionError, match=said):
+        extension_files.load(["packaged", file])

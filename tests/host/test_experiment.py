@@ -290,6 +290,45 @@ def test_a_dask_cluster_measures_the_same(files: Files) -> None:
         assert dict(work(tasks)) == dict(enumerate(map(carry_out, tasks)))
 
 
+EXTENDED = """
+def ask(point):
+    (drive,) = point.drives
+    return {name: drive.admin(opcode).result for name, opcode in (("file", 0xC4), ("package", 0xC8))}
+"""
+
+
+def test_a_cluster_measures_drives_with_extensions_of_files_and_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = (
+        "from potash.extend import admin_command\n"
+        '@admin_command({}, name="Answer", data="none")\n'
+        "def answer(drive, command): return {}\n"
+    )
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "answers.py").write_text(answer.format(0xC4, 42))
+    packages = tmp_path / "packages"
+    metadata = packages / "answering-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (packages / "answering.py").write_text(answer.format(0xC8, 43))
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: answering\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[potash.extensions]\nanswering = answering\n")
+    monkeypatch.setenv("PYTHONPATH", str(packages), prepend=os.pathsep)
+    files = Files(tmp_path)
+    files.write('functions = "mine.py"\nprogram = "ask"\n[drive]\ntime = "fast"', EXTENDED)
+    with dask_cluster(threads=1) as address:
+        extend = ("--extend", str(tmp_path / "mine" / "answers.py"), "--extend", "answering")
+        assert files.run("--scheduler", address, *extend) == 0, capsys.readouterr()
+    (row,) = files.rows()
+    assert (row["file"], row["package"]) == ("42", "43")
+    settings = json.loads((files.folder / "out" / "experiment.json").read_text())
+    assert set(settings["files"]) == {"answers.py"}
+    assert settings["experiment"]["extensions"][1] == "answering"
+    (tmp_path / "answers.py").write_text("")
+    assert files.run("--extend", str(tmp_path / "answers.py"), *extend) == 1
+    assert "two files are called answers.py; rename one of them" in capsys.readouterr().err
+
+
 def test_an_axis_is_linear_where_its_values_are_near_each_other() -> None:
     rows: list[dict[str, Any]] = [{"method": "a", "x": x, "y": 10 + x} for x in (0, 1)]
     root = xml.fromstring(plot.draw(plot.Plot("x", "y"), rows))

@@ -21,6 +21,7 @@ from potash.observing.rates import between
 from potash.observing.status import ask, status_socket
 from potash.vm.drive import serving
 from potash_firmware.snapshot import LogLine
+from support.extended import GUEST, written
 from support.processes import descendants, name
 
 LIMIT = 60
@@ -29,7 +30,9 @@ INTERVAL = 0.1
 
 @pytest.fixture(scope="module")
 def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with serving("--size", "64M", "--log-level", "debug", "--time", "modelled") as socket:
+    options = ("--size", "64M", "--log-level", "debug", "--time", "modelled")
+    extend = ("--extend", written(tmp_path_factory.mktemp("extension"), GUEST))
+    with serving(*options, *extend) as socket:
         yield socket
 
 
@@ -55,6 +58,13 @@ def test_it_shows_what_the_device_does(device: Path) -> None:
                 assert "write amplification" in panel(app, "#flash")
                 queues = app.query_one("#queues", DataTable)
                 assert queues.get_row_at(1)[0] == "1"
+                host.admin(0xD8)
+                calls = ""
+                while calls != "1":
+                    await pilot.pause(INTERVAL)
+                    extensions = app.query_one("#extensions", DataTable)
+                    rows = map(extensions.get_row_at, range(extensions.row_count))
+                    (calls,) = (row[2] for row in rows if row[0] == "Notify")
                 assert max(app.query(Sparkline).first().data or [0]) > 0
                 await pilot.press("space")
                 assert app.paused

@@ -17,6 +17,7 @@ from potash.programs.compiler import compiled
 from potash.sdk.errors import PotashError
 from potash.sdk.transport import MAX_QUEUE_DEPTH
 from potash.testing.booting import drive_configuration, drive_options
+from potash_firmware.extension_files import is_file
 
 MOST_POINTS = 10_000
 MOST_DRIVES = 64
@@ -76,6 +77,8 @@ class Experiment:
     vary: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     drive: Mapping[str, Any] = field(default_factory=dict)
     folder: Path = Path()
+    extensions: tuple[str, ...] = ()
+    """Further extensions of each drive, which the file does not name."""
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -90,10 +93,17 @@ class Experiment:
         path = self.folder / self.functions
         source = _read(path).decode(errors="replace")
         files = {name: _contents(self.folder / name) for name in self.files}
+        extensions = list(self.drive.get("extensions", []))
+        for one in self.extensions:
+            extensions.append(Path(one).name)
+            if is_file(one) and files.setdefault(extensions[-1], data := _read(Path(one))) != data:
+                raise PotashError(f"two files are called {extensions[-1]}; rename one of them")
         found = []
         for number, values in enumerate(itertools.product(*self.vary.values())):
             parameters = dict(zip(self.vary, values, strict=True))
             drive = {"time": "modelled", **self.drive}
+            if self.extensions:
+                drive["extensions"] = extensions
             if drive["time"] == "modelled":
                 drive.setdefault("clock", "stepped")
             for name, keyword in SETTINGS.items():
@@ -122,6 +132,8 @@ class Experiment:
         """Everything that the results depend on, for a file beside them."""
         described = {one.name: getattr(self, one.name) for one in fields(self)}
         del described["folder"]
+        if not self.extensions:
+            del described["extensions"]
         files = {name: hashlib.sha256(data).hexdigest() for name, data in tasks[0].files.items()}
         return {
             "potash": potash.__version__,
@@ -142,7 +154,7 @@ def read(path: Path) -> Experiment:
 
 
 def _experiment(table: dict[str, Any], folder: Path) -> Experiment:
-    known = [one.name for one in fields(Experiment) if one.name != "folder"]
+    known = [one.name for one in fields(Experiment) if one.name not in ("folder", "extensions")]
     for name in table:
         if name not in known:
             of_drive = name in drive_options()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -57,10 +58,23 @@ class Experimented(NamedTuple):
     help="Also draw DIR/plot.svg: means and standard deviations of column y over x, a line for "
     "each value of the columns by (joined by +; default: method).",
 )
+@click.option(
+    "--extend",
+    "extensions",
+    multiple=True,
+    metavar="FILE",
+    help="Python file, or installed extension, that each drive is extended with (--extend of "
+    "potash serve); may be repeated.",
+)
 @parallel_options
 @json_option(Experimented)
 def experiment(
-    file: Path, folder: Path, wanted: plot.Plot | None, jobs: int | None, scheduler: str | None
+    file: Path,
+    folder: Path,
+    wanted: plot.Plot | None,
+    extensions: tuple[str, ...],
+    jobs: int | None,
+    scheduler: str | None,
 ) -> None:
     """Measure a program in the drive against a baseline on the host.
 
@@ -69,7 +83,7 @@ def experiment(
     Results are results.csv, results.arrow and completions.csv in DIR.
     """
     work_pool = pool(carry_out, jobs, scheduler)
-    described = plan.read(file)
+    described = replace(plan.read(file), extensions=extensions)
     tasks = described.tasks()
     results = Results(folder, described.settings(tasks))
     runs = [results.load(task) for task in tasks]
