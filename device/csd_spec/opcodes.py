@@ -65,6 +65,8 @@ class LogPage(IntEnum):
     ACCELERATORS = 0xC0
     MODELLED_TIME = 0xC1
     TRAFFIC = 0xC2
+    NOTICES = 0xCF
+    """The notices of a translation layer that an extension has: `csd_spec.notices.NoticeLog`."""
 
 
 LOG_PAGE = LogPage.ACCELERATORS

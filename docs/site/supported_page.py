@@ -59,6 +59,7 @@ from potash_firmware.rpu.settings import RpuSettings
 
 IF_ALLOWED = "with `--allow-faults`"
 IF_PLACED = "with `--fdp`"
+IF_CALLED = "with an FTL of an extension"
 IF_THERE = {
     CommandSet.MEMORY: "with memory namespaces",
     CommandSet.COMPUTE: "with compute namespaces",
@@ -314,6 +315,8 @@ def _announced(row: Row, field: str) -> str:
 def _state(row: object | None, otherwise: Status) -> str:
     if getattr(row, "placement", False):
         return IF_PLACED
+    if getattr(row, "upcalls", False):
+        return IF_CALLED
     needed = getattr(row, "command_set", CommandSet.NVM)
     if needed in IF_THERE:
         return IF_THERE[needed]

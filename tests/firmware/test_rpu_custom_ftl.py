@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -9,16 +10,20 @@ from typing import Any
 
 import pytest
 
+from csd_spec.notices import MOST_NOTICES, PAGE_SIZE, NoticeLog
 from nvme_spec.status import Status
+from potash_device.media.drive import Drive
+from potash_device.media.shapes import NamespaceShape
 from potash_firmware.ftl.custom import CustomFtl
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.timing.modelled import TimeSettings
 from support import zones
 from support.extended import settings
 from support.modelled_time import PROFILE, completions, modelled, timing_of
-from support.nvme_host import Host, Queue
+from support.nvme_host import DATA, Host, Queue
 
-GET_LOG_PAGE, WRITE, DSM = 0x02, 0x01, 0x09
+GET_LOG_PAGE, ASYNC_EVENT, WRITE, READ, DSM = 0x02, 0x0C, 0x01, 0x02, 0x09
+SHAPES = (NamespaceShape(160 * 4096, 4096), NamespaceShape(80 * 4096, 4096))
 MICRO = 1000
 
 MINE = """
@@ -179,3 +184,121 @@ def test_other_drives_have_no_vendor_specific_directive() -> None:
         host.enable()
         done = host.command(host.create_io_queue(), WRITE, nsid=1, cdws=(0, 0, 15 << 20))
         assert done.status == Status.INVALID_FIELD
+
+
+CALLING = """
+    from potash_firmware.ftl.requests import Op
+
+    @ftl
+    class Mine:
+        def __init__(self, profile):
+            pass
+        def submit(self, time, op, first, count, stream, fua, hint):
+            if op is Op.WRITE and hint.host >> 8 == 1:
+                self.notify(hint.host & 0xFF, b"page %d" % first)
+            elif op is Op.WRITE and hint.host >> 8 == 2:
+                self.remap(first, hint.host & 0xFF)
+            elif op is Op.WRITE and hint.host >> 8 == 3:
+                {more}
+            return time
+"""
+NOTICES = 0xCF
+
+
+def hinted(host: Host, queue: Queue, page: int, hint: int, fill: bytes = b"\0") -> int:
+    """The status of a write with a hint."""
+    host.put(fill * 4096)
+    cdws = (page, 0, 15 << 20, hint << 16)
+    return host.command(queue, WRITE, nsid=1, cdws=cdws).status
+
+
+def notices(host: Host, *, retained: bool = False) -> NoticeLog:
+    cdw10 = (PAGE_SIZE // 4 - 1) << 16 | retained << 15 | NOTICES
+    second = DATA + 4096
+    done = host.command(host.admin, GET_LOG_PAGE, nsid=0, prp1=DATA, prp2=second, cdws=(cdw10,))
+    assert done.status == 0
+    return NoticeLog.decode(host.data(PAGE_SIZE))
+
+
+def test_notices_are_events_and_a_log_page(tmp_path: Path) -> None:
+    calling = layered(tmp_path, CALLING.format(more="pass"))
+    path = tmp_path / "drive"
+    with Drive.open(path, SHAPES) as drive, Host(settings=calling, drive=drive) as host:
+        host.enable()
+        queue = host.create_io_queue()
+        assert notices(host) == NoticeLog()
+        host.place(host.admin, ASYNC_EVENT, 9)
+        host.ring(host.admin)
+        assert hinted(host, queue, 5, 0x107) == 0
+        (event,) = host.reap(host.admin)
+        assert (event.cid, event.dw0) == (9, NOTICES << 16 | 7 << 8 | 7)
+        log = notices(host)
+        (one,) = log.notices
+        assert (log.count, one.number, one.kind, one.data[: one.length]) == (1, 0, 7, b"page 5")
+        for page in range(MOST_NOTICES):
+            assert hinted(host, queue, page, 0x1FF) == 0
+        log = notices(host)
+        assert log.count == MOST_NOTICES + 1 and len(log.notices) == MOST_NOTICES
+        assert log.notices[-1].data[:7] == b"page 15"
+        host.now += 60
+        host.service()  # which records it; then the drive is killed
+        host.executor.run_all()
+    with Drive.open(path) as drive, Host(settings=calling, drive=drive) as host:
+        host.enable()
+        assert notices(host) == log
+        # A record that makes no sense is left out as far as it does not.
+        upcalls = host.rpu.controller.upcalls
+        assert upcalls is not None
+        saved = [[7, 1, "x"], [7, 1, "ab" * 999], [-1, 256, 3]]
+        host.sidecar.put("notices", {"count": 3, "notices": saved})
+        upcalls.restore()
+        assert [one.length for one in notices(host).notices] == [0, 256, 0]
+    # A drive without such a translation layer has no such page.
+    with Host(settings=modelled()) as host:
+        host.enable()
+        done = host.command(host.admin, GET_LOG_PAGE, nsid=0, cdws=(NOTICES,))
+        assert done.status == Status.INVALID_LOG_PAGE
+
+
+def test_a_page_that_is_remapped_is_found_at_another_one(tmp_path: Path) -> None:
+    calling = layered(tmp_path, CALLING.format(more="pass"))
+    with (
+        Drive.open(None, SHAPES) as drive,
+        Host(settings=calling, drive=drive) as host,
+    ):
+        host.enable()
+        queue = host.create_io_queue()
+        assert hinted(host, queue, 5, 0, b"a") == 0
+        # What is there before the write that the layer is called for is what is copied.
+        assert hinted(host, queue, 5, 0x209, b"b") == 0
+        for page, fill in ((9, b"a"), (5, b"b")):
+            assert host.command(queue, READ, nsid=1, cdws=(page, 0, 0)).status == 0
+            assert host.data(4096) == fill * 4096
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("self.remap(0, 1 << 70)", "ValueError: the drive has no pages 0 and"),
+        ("self.remap('a', 1)", "TypeError"),
+        ("self.remap(0, 200)", "the pages 0 and 200 are not of one namespace"),
+        ("self.remap(0, 250)", "no namespace has the page 250"),
+        ("[self.remap(0, 1) for _ in range(257)]", "256 pages are to be copied already"),
+        ("self.notify(256, b'')", "a notice has a kind of 0 to 255"),
+        ("self.notify(1, bytes(257))", "256 bytes at most"),
+        ("self.notify(1, 'text')", "TypeError"),
+        ("self.notify(1, b''); self.remap(0, 1); 1 / 0", "ZeroDivisionError"),
+    ],
+)
+def test_calls_that_are_impossible_fail_the_command(
+    more: str, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    calling = layered(tmp_path, CALLING.format(more=more))
+    with Drive.open(None, SHAPES) as drive, Host(settings=calling, drive=drive) as host:
+        host.enable()
+        queue = host.create_io_queue()
+        assert hinted(host, queue, 5, 0x300, b"a") == Status.INTERNAL_ERROR
+        (line,) = [one.message for one in caplog.records if one.levelno == logging.ERROR]
+        assert re.search(f"^Mine: .*mine.py, line .*{said}", line)
+        assert hinted(host, queue, 5, 0, b"a") == 0
+        assert "ZeroDivisionError" not in said or notices(host).count == 0

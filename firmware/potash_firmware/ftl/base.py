@@ -57,6 +57,12 @@ class PythonFtl(ABC):
     zones = False
     """True for one that gives each zone superblocks of its own."""
 
+    notify: Callable[[int, bytes], None] = staticmethod(lambda kind, data: None)
+    """Adds a notice of a kind (0 to 255) and up to 256 bytes to the log page on notices, and raises
+    its asynchronous event. Without a host, nothing happens; likewise for `remap`."""
+    remap: Callable[[int, int], None] = staticmethod(lambda source, destination: None)
+    """Copies the data of a page of the drive: the host finds them at another one, too."""
+
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
         self.flash = Flash(profile, self.order())

@@ -4,6 +4,7 @@ The class is the user's own code, which is not confined. What it raises, and an 
 sense, fail the request; the next one is served as if nothing had happened.
 """
 
+import contextlib
 import heapq
 import logging
 from collections.abc import Callable, Collection
@@ -14,12 +15,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from csd_spec.notices import MOST_BYTES
 from potash_device.flash.profile import Profile
 from potash_firmware import extension_files
 from potash_firmware.extension_files import limited, why
 from potash_firmware.extension_registry import RegisteredFtl
 from potash_firmware.ftl.hooks import NO_HINT, Hint
-from potash_firmware.ftl.interface import FtlError
+from potash_firmware.ftl.interface import FtlError, Upcalls
 from potash_firmware.ftl.report import DriveReport, Erased, Spread, Wear
 from potash_firmware.ftl.requests import (
     FAILED,
@@ -37,6 +39,7 @@ T = TypeVar("T")
 
 LARGEST = 1 << 62
 """The largest number of a report."""
+MOST_KIND = 255
 MOST_WORN = 255
 """The largest percentage of SMART."""
 NO_COUNTERS = Counters(*(0,) * len(Counters._fields))
@@ -48,6 +51,9 @@ LONGEST = 1 << 61
 
 class CustomFtl:
     """The translation layer of a drive. Raises FtlError where the class cannot be used for it."""
+
+    calls = True
+    upcalls: Upcalls | None = None
 
     def __init__(self, registered: RegisteredFtl, profile: Profile) -> None:
         self.profile = profile
@@ -63,7 +69,12 @@ class CustomFtl:
             bool(getattr(made, name, default))
             for name, default in (("hints", True), ("data", False), ("zones", False))
         )
+        self._called: list[Callable[[Upcalls], None]] = []
+        """The upcalls of the current request, which are made after it: an interrupt of the class
+        must not reach them."""
         self._own = self._call(extension_files.IMPORT_LIMIT, partial(made, profile))
+        with contextlib.suppress(AttributeError):  # it has other slots
+            self._own.notify, self._own.remap = self._notify, self._remap
 
     # Requests.
 
@@ -114,12 +125,44 @@ class CustomFtl:
             done = done if type(done) is int else self._whole("submit", done)
             if done != WORN and not time <= done <= time + LONGEST:
                 raise self._nonsense("submit", f"{done}, and the request came at {time}")
+            if self._called:
+                self._make_calls()
         except FtlError as error:
+            self._called.clear()
             if self.on_failure is None:
                 raise
             self.on_failure(error)
             return FAILED
         return done
+
+    # What the class calls.
+
+    def _notify(self, kind: int, data: bytes) -> None:
+        """Add a notice to the drive's log, and raise its event. Raises ValueError."""
+        kind, data = index(kind), bytes(memoryview(data))
+        if not 0 <= kind <= MOST_KIND or len(data) > MOST_BYTES:
+            raise ValueError(f"a notice has a kind of 0 to 255, and {MOST_BYTES} bytes at most")
+        self._called.append(lambda calls: calls.notify(kind, data))
+
+    def _remap(self, source: int, destination: int) -> None:
+        """Have the data of a page be that of another one. Raises ValueError."""
+        source, destination = index(source), index(destination)
+        pages = range(self.profile.logical_pages)
+        if source not in pages or destination not in pages:
+            raise ValueError(f"the drive has no pages {source} and {destination}")
+        self._called.append(lambda calls: calls.remap(source, destination))
+
+    def _make_calls(self) -> None:
+        """Make the upcalls of a request. Raises FtlError for one that is impossible."""
+        called, self._called = self._called, []
+        (file, line), upcalls = self._place, self.upcalls
+        if upcalls is None:
+            return
+        try:
+            for call in called:
+                call(upcalls)
+        except (ValueError, RuntimeError) as error:
+            raise FtlError(f"{self._name}: {file}, line {line}: {error}") from None
 
     def rest(self) -> None:
         """See `Ftl`. Raises FtlError."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from potash_device.flash.profile import Profile
 from potash_device.flash.state import rest
 from potash_firmware.ftl.hooks import NO_HINT, Hint
-from potash_firmware.ftl.interface import FtlError
+from potash_firmware.ftl.interface import FtlError, Upcalls
 from potash_firmware.ftl.native import WORDS
 from potash_firmware.ftl.page import keep, run
 from potash_firmware.ftl.policies import Policies, PolicyError, Superblocks, name_of
@@ -53,7 +53,8 @@ class Drive:
     built-in one of its kind then replaces.
     """
 
-    hints = data = False
+    hints = data = calls = False
+    upcalls: Upcalls | None = None
     zones = True
 
     def __init__(self, profile: Profile, policies: Policies | None = None) -> None:

@@ -42,6 +42,17 @@ class FtlError(RuntimeError):
     makes no sense; a sentence that names it."""
 
 
+class Upcalls(Protocol):
+    """The rest of the firmware, as a translation layer calls it."""
+
+    def notify(self, kind: int, data: bytes) -> None:
+        """Add a notice to the log page on notices, and raise its asynchronous event."""
+
+    def remap(self, source: int, destination: int) -> None:
+        """Copy the data of a page of the drive. Raises ValueError for pages that cannot be copied,
+        and RuntimeError where too many are to be copied already."""
+
+
 class Ftl(Protocol):
     """A flash translation layer with its flash: requests in, completion times out.
 
@@ -54,6 +65,9 @@ class Ftl(Protocol):
     """True for one that uses the data of writes."""
     zones: bool
     """True for one in which zones have superblocks of their own."""
+    calls: bool
+    """True for one that uses `upcalls`."""
+    upcalls: Upcalls | None
     on_failure: Callable[[FtlError], None] | None
     """Called with the error of a request that fails, which is then FAILED; if it is None, the
     error is raised instead."""

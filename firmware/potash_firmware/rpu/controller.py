@@ -49,6 +49,7 @@ from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.statistics import Statistics
 from potash_firmware.rpu.telemetry_areas import collect
 from potash_firmware.rpu.times import Times
+from potash_firmware.rpu.timing.upcalls import Upcalls
 from potash_firmware.rpu.transfer import Transfer
 
 
@@ -116,6 +117,18 @@ class Controller:
             self.reachability,
             job_time,
         )
+        self.upcalls: Upcalls | None = None
+        """The calls of a translation layer that an extension has."""
+        if self.timing is not None and self.timing.drive.calls:
+            self.upcalls = Upcalls(
+                self.timing,
+                namespaces,
+                self.media_work,
+                self.failures,
+                self.alerts,
+                scheduler,
+                board.sidecar,
+            )
         self.memories = Memories(namespaces, self.compute, self.media_work, board.executor)
         self.accelerators = AcceleratorCommands(apu, self.transfer, board.trace)
         self.operations = operations = Operations(self.media_work, self.scheduler)
@@ -154,6 +167,7 @@ class Controller:
             self.telemetry,
             self.job_time,
             self.placement,
+            self.upcalls,
             states,
             self.keep_alive,
             self.thermal,
@@ -172,6 +186,8 @@ class Controller:
             board.sidecar, scheduler, self.parts, reports, states, self.began, self.timers, clock
         )
         reports.persistent_events.on_add = self.persistence.hurry
+        if self.upcalls is not None:
+            self.upcalls.on_notice = self.persistence.hurry
         self._unreported = True
         """There was a reset, or power has come, since the controller was last ready."""
         self._activated = False

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 import csd_spec.opcodes
+from csd_spec import notices
 from csd_spec.timing import TimingLog
 from csd_spec.traffic import TrafficLog
 from nvme_spec import logs, persistent_events
@@ -83,10 +84,14 @@ class Page:
     """There is no such page while this is not enabled."""
     placement: bool = False
     """Only a drive with flexible data placement has it."""
+    upcalls: bool = False
+    """Only a drive has it whose translation layer is an extension's."""
 
     def is_there(self, controller: Controller) -> bool:
-        return self.command_set in controller.namespaces.enabled and not (
-            self.placement and controller.placement is None
+        return (
+            self.command_set in controller.namespaces.enabled
+            and not (self.placement and controller.placement is None)
+            and not (self.upcalls and controller.upcalls is None)
         )
 
 
@@ -269,6 +274,11 @@ def _zones_were_read(controller: Controller, nsid: int) -> None:
     controller.namespaces.zoned_one(nsid).zones.changed.clear()
 
 
+def _notices(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
+    assert controller.upcalls is not None
+    return controller.upcalls.log.encode().ljust(notices.PAGE_SIZE, b"\0")
+
+
 def _traffic(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     transfer, statistics = controller.transfer, controller.statistics
     statistics.uncounted += 1
@@ -383,6 +393,7 @@ PAGES: dict[int, Page] = {
             TimingLog() if controller.timing is None else controller.timing.log()
         ).encode(),
     ),
+    csd_spec.opcodes.LogPage.NOTICES: Page(Scope.CONTROLLER, _notices, upcalls=True),
     csd_spec.opcodes.LogPage.TRAFFIC: Page(Scope.CONTROLLER, _traffic),
     csd_spec.opcodes.LOG_PAGE: Page(
         Scope.SPECIFIC,

@@ -68,6 +68,17 @@ class Layout:
         """Number of pages of a namespace; 0 for one that does not exist."""
         return sum(count for _, count in self.placed.get(nsid, ()))
 
+    def owner(self, page: int) -> tuple[int, int]:
+        """The namespace of a page of the drive, and the number of the page in it. Raises ValueError
+        for a page that no namespace has."""
+        for nsid, pieces in self.placed.items():
+            before = 0
+            for first, count in pieces:
+                if first <= page < first + count:
+                    return nsid, before + page - first
+                before += count
+        raise ValueError(f"no namespace has the page {page}")
+
     def find(self, nsid: int, first: int, count: int) -> Iterator[tuple[int, int]]:
         """The drive's pages for pages of a namespace. Raises ValueError for pages that it does not
         have."""

@@ -167,6 +167,10 @@ class ModelledTime:
         """The pieces of the drive that a namespace has: first page and number."""
         return self._layout.placed.get(nsid, ())
 
+    def owner(self, page: int) -> tuple[int, int]:
+        """See `Layout.owner`."""
+        return self._layout.owner(page)
+
     @property
     def held(self) -> Held:
         """The parts of the drive that namespaces have."""
