@@ -65,6 +65,24 @@ def test_a_namespace_that_is_gone_meanwhile_has_no_pages(tmp_path: Path) -> None
         assert (flash_of(time).state.places >= 0).nonzero()[0].tolist() == [8192]
 
 
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("plain", [0, MIB])
+def test_a_small_drive_starts_without_the_zones_that_it_was_made_for(
+    killed: bool, plain: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, zoned = tmp_path / "drive", NamespaceShape.zoned(2 * MIB, MIB)
+    with Drive.open(path, (zoned, zoned)) as media:
+        time = started(media)
+        if not killed:
+            keep(time, media)
+        media.delete([1])
+        if plain:
+            media.create(1, NamespaceShape(plain))
+    with Drive.open(path) as media:
+        assert started(media).write(2, 0, 4096) > 0
+    assert "such flash takes at least" in caplog.text
+
+
 @pytest.mark.parametrize("how", ["another", "damaged", "overlap"])
 def test_another_geometry_or_a_damaged_file_begins_anew(
     how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

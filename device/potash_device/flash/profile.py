@@ -42,6 +42,15 @@ class ProfileError(ValueError):
     """A drive that cannot be built so; a sentence."""
 
 
+class TooSmallError(ProfileError):
+    """A capacity that such flash cannot be cut to; `least` bytes are the smallest one."""
+
+    def __init__(self, capacity: int, least: int) -> None:
+        self.least = least
+        text = f"{capacity} bytes; such flash takes at least {least} ({-(-least >> 20)}M)"
+        super().__init__(f"the drive has {text}")
+
+
 def require_known(refusal: str, table: Collection[str], known: Collection[str]) -> None:
     """Raises ProfileError, which begins with `refusal`, for a key that is not known."""
     for key in table:
@@ -346,9 +355,7 @@ def scaled(profile: Profile, capacity: int, zones: Collection[ZoneShape] = ()) -
             dies = max(one for one in range(1, dies) if dies % one == 0)
     size = dies * profile.row_pages * pages
     if 0 < data < LEAST_SUPERBLOCKS // 2 * size:
-        least = LEAST_SUPERBLOCKS // 2 * size * PAGE
-        text = f"{capacity} bytes; such flash takes at least {least}"
-        raise ProfileError(f"the drive has {text} ({-(-least >> 20)}M)")
+        raise TooSmallError(capacity, (zoned + LEAST_SUPERBLOCKS // 2 * size) * PAGE)
     whole = sum(zone.superblocks(size) for zone in zones)
     groups = profile.total_dies // dies
     smaller = replace(

@@ -16,7 +16,14 @@ from potash.sections import MODELLED, STEPPED, TimeSection
 from potash.vm.qmp import require_monitor
 from potash.vm.standstill import Clock, Standstill
 from potash_device.cores import DEFAULT
-from potash_device.flash.profile import PAGE, ProfileError, ZoneShape, equipped, scaled
+from potash_device.flash.profile import (
+    PAGE,
+    ProfileError,
+    TooSmallError,
+    ZoneShape,
+    equipped,
+    scaled,
+)
 from potash_device.media.drive import Drive as MediaDrive
 from potash_device.media.shapes import blocks_of
 from potash_firmware.extension_registry import Extensions
@@ -147,7 +154,15 @@ def _drive(section: TimeSection, media: MediaDrive, streams: int, extensions: Ex
         if section.zone_width:
             profile = replace(profile, width=section.zone_width)
         profile = equipped(profile, section.slc, section.over_provisioning)
-        profile = scaled(profile, capacity, zones)
+        try:
+            profile = scaled(profile, capacity, zones)
+        except TooSmallError as error:
+            kept = media.time_state is not None and media.time_state.exists()
+            if not kept and pages * PAGE == capacity:
+                raise
+            # A host has deleted the namespaces for which the drive was made.
+            log.warning("%s, of which the model is now", error)
+            profile = scaled(profile, error.least, zones)
         return named.ftl(section.ftl, profile, section.policies, extensions.ftls)
     if section.ftl != named.PAGE:
         raise ProfileError(f"it is a drive with the FTL page, not {section.ftl}")
