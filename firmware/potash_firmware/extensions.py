@@ -329,7 +329,7 @@ def _command(
     _require(
         opcode & 3 == expected,
         f"bits 1:0 of opcode {opcode:02X}h are {opcode & 3:02b}b, and those of a command with "
-        f'data="{data}" are {expected:02b}b',
+        f'data="{data}" are {expected:02b}b, as in {opcode & ~3 | expected:02X}h',
     )
     _require(
         size is None or callable(size) or (type(size) is int and size >= 0),

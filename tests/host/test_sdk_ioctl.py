@@ -90,6 +90,12 @@ def test_io_commands_have_an_ioctl_of_their_own_and_may_have_no_data(fd: int) ->
     assert (fields[7], fields[9]) == (0, 0)
 
 
+def test_a_field_that_no_command_has_is_refused(fd: int) -> None:
+    device = Device(IoctlTransport(fd, nsid=1, ioctl=PlayedKernel()))
+    with pytest.raises(TypeError, match="a command has no 'length'; it has cdw10, .*timeout"):
+        device.admin(0x02, length=4)  # type: ignore[call-arg]
+
+
 def test_a_number_that_no_field_holds_is_refused(fd: int) -> None:
     kernel = PlayedKernel()
     device = Device(IoctlTransport(fd, nsid=1, ioctl=kernel))

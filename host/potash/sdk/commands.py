@@ -109,8 +109,13 @@ class Commands:
         """Send a command without waiting for it: `cdw10=` and the rest of `Fields`.
 
         If `queue_depth` commands are in flight, it waits for one of them first. Raises
-        InvalidRequest if the data's direction is not that of the opcode.
+        InvalidRequest if the data's direction is not that of the opcode, and TypeError for a field
+        that there is not.
         """
+        if not fields.keys() <= Fields.__optional_keys__:
+            wrong = min(fields.keys() - Fields.__optional_keys__)
+            known = ", ".join(sorted(Fields.__optional_keys__))
+            raise TypeError(f"a command has no {wrong!r}; it has {known}")
         nsid = fields.get("nsid")
         if nsid is None:
             nsid = 0 if admin else self.nsid

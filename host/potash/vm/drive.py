@@ -64,7 +64,7 @@ def device_process(
             if not _listens(process, said):
                 said.seek(0)
                 lines = said.read().decode(errors="replace").strip().splitlines()
-                silent = "its log is above" if verbose else "it said nothing"
+                silent = "its log says why" if verbose else "it said nothing"
                 reason = lines[-1].removeprefix("potash: ") if lines else silent
                 raise PotashError(f"the drive does not start: {reason}")
             yield process
