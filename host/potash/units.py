@@ -1,5 +1,6 @@
 """Sizes as people write them, and other parameters of commands that are parsed from text."""
 
+import math
 import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,6 +33,18 @@ class Parsed(click.ParamType[T]):
             return self.parse(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class Real(click.FloatRange):
+    """A range of numbers, in which NaN is not."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        found: float = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return found
 
 
 def completing(

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from potash import timing
@@ -97,9 +98,19 @@ def test_traces_of_both_forms_are_read(tmp_path: Path) -> None:
         (f"0 1 p {(1 << 55) + 8} 8 W 0 0 h\n", "too large (offset)"),
         (f"0 1 p 0 {(1 << 55) + 8} W 0 0 h\n", "too large (size)"),
         (f"0 1 p 0 8 W 0 0 h\n{(1 << 63) - 1} 1 p 8 8 R 0 0 h\n", "too large (time)"),
+        ("\n\n", "has no requests"),
+        ("\0" * 99, "could not convert"),
+        ("\ufeff1,h,0,Read,0,512,0\n", "could not convert"),
+        ("1,h,0,Read,0x20,512,0\n", "could not convert string '0x20'"),
+        ("1,h,0,Read,0,512,0\n1,2,3\n", "invalid column index 3 at row 2 with 3 columns"),
+        ("time,host,disk,type,offset,size,took\n", "could not convert string 'time'"),
+        (f"fio version 3 iolog\n{1 << 80} f read 0 4096\n", "a number is too large"),
+        (f"fio version 2 iolog\nf wait {1 << 80}\nf read 0 4096\n", "a number is too large"),
+        ("fio version 9 iolog\n", "could not convert string 'fio'"),
+        ('{"fio version": "fio-3.33", "jobs": []}', "is not a trace in a known format"),
+        (f"  8,0 1 1 0.000000000 1 Q R {1 << 70} + 8 [x]\n", "a number is too large"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:loadtxt")
 def test_what_is_no_trace_is_refused(
     text: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,6 +152,16 @@ def test_what_is_no_trace_is_refused(
         ("base = 'tlc'\nbackground_invalid = 1001", "background_invalid is 1001"),
         ("base = [['tlc']]", "base is "),
         ("base = 3", "base is 3"),
+        (
+            "base = 'tlc'\nslc = [1]\nover_provisioning = '7%'",
+            "slc is (1,); it must be a percentage",
+        ),
+        ("base = 'tlc'\nslc = 501", "slc is 501"),
+        ("base = 'tlc'\nover_provisioning = '0%'", "the drive needs"),
+        ("base = 'tlc'\nwidth = 3", "width is 3; it must divide the 16 dies"),
+        ("base = 'tlc'\nzone_pages = 5", "zones take zone_superblocks"),
+        ("base = 'tlc'\nzone_pages = 9_999_999\nzone_superblocks = 1", "the capacity has 8388608"),
+        ("base = 'tlc'\nzone_superblocks = 1000", "the drive needs 1178"),
         ("channels = 1", "dies is missing"),
         ("channels =", "is not TOML"),
     ],
@@ -152,6 +173,54 @@ def test_drives_that_cannot_be_are_refused(
     path.write_text(change)
     assert expected in failure(capsys, "info", path)
     assert "neither a file" in failure(capsys, "info", tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "expected"),
+    [
+        (("--faster", "nan"), 2, "'nan' is not a number"),
+        (("--faster", "1e-300"), 1, "too large (time)"),
+        (("--fill", "1", "--overwrite", "nan"), 2, "'nan' is not a number"),
+        (("--drive", "."), 1, "Is a directory"),
+        (("--drive", "tlc.npz"), 1, "tlc.npz cannot be read"),
+        (("--drive", "old.npz"), 1, "old.npz: this is no state of a drive: it is damaged"),
+        (("--drive", "other.npz"), 1, "other.npz: this is no state of a drive: places has the"),
+        (("--drive", "key.npz"), 1, "key.npz: this is no state of a drive: there is no key age"),
+        (("--drive", "cut.npz"), 1, "cut.npz: this is no state of a drive: it is damaged"),
+        (("--ftl", ""), 1, "there is no FTL"),
+        (("--ftl", "zoned"), 1, "there is no FTL zoned; there is page"),
+        (("--slc", "nan%"), 2, "'nan%' is not a percentage"),
+        (("--slc", "60%"), 1, "slc is 600"),
+        (("--over-provisioning", "99999999%"), 1, "the geometry has a TiB or more"),
+        (("--policy", "gc="), 1, "'' is neither FILE:CLASS nor one of"),
+        (("--policy", "gc=.:Mine"), 1, "is no file of Python"),
+        (("--extend", "none.py"), 1, "there is no file none.py"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_in_a_sentence(
+    arguments: tuple[str, ...],
+    status: int,
+    expected: str,
+    small: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """States of another version, another geometry, with a key of tomorrow, and cut off, too."""
+    monkeypatch.chdir(tmp_path)
+    timing.save(timing.drive("small.toml"), Path("cut.npz"))
+    arrays: dict[str, Any] = dict(np.load("cut.npz"))
+    profile = json.loads(arrays["profile"].tobytes())
+    for name, change in {"other": {"capacity": 2 << 20}, "key": {"age": 1}}.items():
+        text = np.frombuffer(json.dumps(profile | change).encode(), np.uint8)
+        np.savez(f"{name}.npz", **arrays | {"profile": text})
+    del arrays["places"]
+    np.savez("old.npz", **arrays)
+    Path("cut.npz").write_bytes(Path("cut.npz").read_bytes()[:-50])
+    drive = () if "--drive" in arguments else ("--drive", str(small))
+    assert run_app(["drive", "simulate", str(trace(tmp_path, 2)), *drive, *arguments]) == status
+    said = capsys.readouterr().err
+    assert expected in said and said.startswith("potash: ") and said.count("\n") == 1
 
 
 def policy(tmp_path: Path, body: str) -> str:

@@ -142,7 +142,6 @@ def test_times_are_divided(tmp_path: Path) -> None:
     assert [one[0] for one in rows(found)] == [0, 2000]
 
 
-@pytest.mark.filterwarnings("ignore:loadtxt")
 @pytest.mark.parametrize(
     ("content", "expected"),
     [

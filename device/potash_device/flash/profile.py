@@ -184,6 +184,11 @@ class Profile:
                 raise ProfileError(problem)
         if self.width > self.total_dies or self.total_dies % (self.width or 1):
             raise ProfileError(f"width is {self.width}; it must divide the {self.total_dies} dies")
+        if self.zone_pages > self.logical_pages * bool(self.zone_superblocks):
+            raise ProfileError(
+                f"zone_pages is {self.zone_pages}; the capacity has {self.logical_pages} pages, and"
+                " zones take zone_superblocks"
+            )
         if self.superblocks * self.superblock_pages >= MOST_PAGES:
             raise ProfileError("the geometry has a TiB or more")
         if self.mapping_cache and self.reserve < LEAST_CACHED_RESERVE:

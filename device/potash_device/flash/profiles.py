@@ -41,6 +41,8 @@ def from_mapping(table: Mapping[str, Any]) -> Profile:
     if isinstance(slc, str):
         slc = values["slc"] = thousandths(slc)
     if spare is not None:
+        if not isinstance(slc, int | None):
+            raise ProfileError(f"slc is {slc!r:.40}; it must be a percentage or a whole number")
         values["slc"] = 0
     for field in fields(Profile):
         if base is None and field.default is MISSING and field.name not in values:

@@ -17,6 +17,7 @@ events of queueing (Q), or of issue to the driver (D) where there are none.
 import gzip
 import re
 import struct
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from pathlib import Path
@@ -88,7 +89,10 @@ def _on_drive(form: str, lines: NDArray[np.void], pages: int, faster: float) -> 
     """Requests, extended to whole pages; or reduced to them, where they are TRIM."""
     lines = lines[np.argsort(lines["time"], kind="stable")]
     found = np.zeros(len(lines), REQUEST)
-    found["time"] = (lines["time"] - lines["time"].min()) // faster
+    times = (lines["time"] - lines["time"].min()) // faster
+    if times.max() > _LARGEST:
+        raise ValueError("a number is too large (time)")
+    found["time"] = times
     found["op"], found["fua"] = lines["op"], lines["fua"]
     first, end = lines["offset"] // PAGE, -(-(lines["offset"] + lines["size"]) // PAGE)
     trims = lines["op"] == Op.TRIM
@@ -131,7 +135,10 @@ def _opened(file: IO[bytes], path: Path) -> IO[bytes]:
 
 
 def _array(lines: Iterable[_Line]) -> NDArray[np.void]:
-    found = np.fromiter(lines, _LINE)
+    try:
+        found = np.fromiter(lines, _LINE)
+    except OverflowError:
+        raise ValueError("a number is too large") from None
     _require(found)
     return found
 
@@ -176,9 +183,10 @@ def _table(path: Path, line: str) -> tuple[str, NDArray[np.void]]:
     elif len(cells) > 1:
         form = _ALIBABA if cells[1].upper() in ("R", "W") else _TENCENT
     # It opens files that end in .gz itself, and reads them faster than it reads Python's.
-    found = np.loadtxt(
-        path, _CELL, comments=None, delimiter=form.delimiter, usecols=form.columns, ndmin=1
-    )
+    with warnings.catch_warnings(action="ignore"):  # of a file without data
+        found = np.loadtxt(
+            path, _CELL, comments=None, delimiter=form.delimiter, usecols=form.columns, ndmin=1
+        )
     if found["time"].min(initial=0) < 0:
         raise ValueError("a number is negative (time)")
     # A Windows time has more nanoseconds than 64 bits.

@@ -16,6 +16,7 @@ from potash.cli.progress import showing
 from potash.programs.examples import examples_folder
 from potash.sdk.progress import Progress
 from potash.sections import MOST_THREADS
+from potash.units import Real
 from potash.vm import images
 
 PAIRS = 8
@@ -51,7 +52,7 @@ _guest = click.option(
     "--guest", is_flag=True, help="Measure in a Linux guest, compared with QEMU's own NVMe drive."
 )
 _seconds = click.option(
-    "--seconds", type=click.FloatRange(0.1, 600), default=SECONDS, help="Length of one measurement."
+    "--seconds", type=Real(0.1, 600), default=SECONDS, help="Length of one measurement."
 )
 
 

@@ -23,7 +23,7 @@ from potash.cli.progress import showing, ticking
 from potash.files import STREAM, replacing
 from potash.sdk.errors import PotashError
 from potash.tables import columns
-from potash.units import human
+from potash.units import Real, human
 from potash_device.flash.profile import PAGE, Profile
 from potash_device.flash.profiles import PROFILES
 
@@ -148,7 +148,7 @@ def precondition(output: Path, **options: Any) -> None:
 @click.argument("trace", type=FILE)
 @click.option(
     "--faster",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Real(min=0, min_open=True),
     default=1.0,
     help="Divide the times of the trace.",
 )
@@ -311,7 +311,7 @@ def _wear_lines(report: reports.DriveWorn) -> list[str]:
 @drive_options
 @click.option(
     "--writes",
-    type=click.FloatRange(0, 100, min_open=True),
+    type=Real(0, 100, min_open=True),
     default=3.0,
     help="Amount that is written, as a multiple of the drive's capacity.",
 )

@@ -13,7 +13,7 @@ from potash.cli.device.extending import extend_option, loaded
 from potash.cli.drive.common import together
 from potash.sdk.errors import PotashError
 from potash.toml_kinds import SHARE
-from potash.units import completing
+from potash.units import Real, completing
 from potash_device.flash.profiles import PROFILES
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ drive_options = together(
     ),
     click.option(
         "--overwrite",
-        type=click.FloatRange(0, 100),
+        type=Real(0, 100),
         default=0.0,
         help="Then overwrite random pages, this many times the amount that was filled.",
     ),

@@ -13,6 +13,7 @@ from potash.observing.rates import Interval, Rates, between
 from potash.observing.screen import lines
 from potash.observing.status import ask, running, status_socket
 from potash.sdk.errors import DeviceNotFound, PotashError
+from potash.units import Real
 from potash_firmware.snapshot import Snapshot
 
 
@@ -20,7 +21,7 @@ from potash_firmware.snapshot import Snapshot
 @click.argument("device", required=False)
 @click.option(
     "--interval",
-    type=click.FloatRange(0.05, 3600),
+    type=Real(0.05, 3600),
     default=1.0,
     help="Refresh interval in seconds.",
 )
