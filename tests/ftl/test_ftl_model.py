@@ -78,6 +78,31 @@ def test_an_idle_drive_takes_the_sum_of_its_parts(
         assert drive.submit(now, Op.READ, page, 1) - now == expected
 
 
+def test_an_idle_drive_takes_the_times_of_femus_qlc_cells() -> None:
+    """The constants of hw/femu/nand/nand.h for cells of four bits, and the types of the pages of a
+    block in hw/femu/nand/nand.c: two of each in turn, but for the first eight."""
+    reads = (47_900, 76_200, 134_600, 228_100)
+    programs = (861_525, 2_447_500, 6_880_800, 9_174_400)
+    types = [0] * 6 + [1] * 2 + [page // 2 % 4 for page in range(248)]
+    drive = Drive(
+        replace(
+            PROFILES["femu"],
+            read_ns=tuple(reads[kind] for kind in types),
+            program_ns=tuple(programs[kind] for kind in types),
+            erase_ns=3_000_000,
+        )
+    )
+    dies, now = drive.profile.total_dies, 0
+    for page, kind in enumerate(types):
+        now += SECOND
+        ends = [drive.submit(now, Op.WRITE, page * dies + die, 1) for die in range(dies)]
+        assert set(ends) == {now + programs[kind]}
+    for page, kind in enumerate(types):
+        now += SECOND
+        assert drive.submit(now, Op.READ, page * dies, 1) == now + reads[kind]
+    assert drive.submit(2 * now, Op.FORMAT) == 2 * now + 3_000_000
+
+
 @pytest.mark.parametrize("kind", [Drive, Reference])
 def test_a_full_buffer_has_a_write_wait_for_a_program(kind: Either) -> None:
     drive = kind(PLAIN)

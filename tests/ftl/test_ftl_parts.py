@@ -78,6 +78,37 @@ def test_the_cache_of_the_mapping_is_a_clock(slots: int) -> None:
     assert drive.report.cache_hits == hits / 3000
 
 
+@pytest.mark.parametrize("slots", [1, 3, 8, 23])
+def test_a_read_whose_translation_misses_is_two_reads(slots: int) -> None:
+    """CLOCK as a ring with a hand; a translation page is on flash once it was evicted changed."""
+    drive, random = Drive(replace(PLAIN, mapping_cache=slots * PAGE)), np.random.default_rng(slots)
+    pages = drive.profile.logical_pages
+    every = asked(Op.WRITE, np.r_[np.arange(0, pages, 8), random.integers(0, pages, 4000)])
+    every["op"][pages // 8 :] = Op.READ
+    every["time"] = np.arange(len(every)) * 10_000  # a program ends before the next request
+    drive.run(every)
+    ring: list[int] = []
+    used, changed, on_flash = set[int](), set[int](), set[int]()
+    hand = senses = 0
+    for _, op, page, *_ in every.tolist():
+        number = page // ENTRIES
+        if number not in ring:
+            senses += number in on_flash
+            if len(ring) < slots:
+                ring.append(number)
+            else:
+                while ring[hand] in used:
+                    used.remove(ring[hand])
+                    hand = (hand + 1) % slots
+                on_flash |= changed & {ring[hand]}
+                changed.discard(ring[hand])
+                ring[hand], hand = number, (hand + 1) % slots
+        used.add(number)
+        changed |= {number} if op == Op.WRITE else set()
+        senses += op == Op.READ and page % 8 == 0
+    assert drive.counters.senses == senses
+
+
 @pytest.mark.parametrize("slots", [4, 12, 18])
 def test_uniform_accesses_hit_by_the_share_that_is_cached(slots: int) -> None:
     drive, random = Drive(replace(PLAIN, mapping_cache=slots * PAGE)), np.random.default_rng(5)

@@ -92,6 +92,70 @@ def test_a_finish_costs_its_padding_and_a_reset_its_erases(kind: Either) -> None
 
 
 @pytest.mark.parametrize("kind", [Drive, Reference])
+@pytest.mark.parametrize("share", [0, 1, 2, 4])
+def test_a_finish_amplifies_by_what_is_not_written(kind: Either, share: int) -> None:
+    profile = zoned()
+    drive, (stream, first) = kind(profile), zone(profile, 0)
+    written = profile.superblock_pages * share // 4
+    if written:
+        drive.submit(0, Op.WRITE, first, written, stream)
+    drive.submit(SECOND, Op.FINISH, 0, 0, stream)
+    assert drive.counters.padding == (256 - written if written else 0)
+    assert drive.counters.write_amplification == (4 / share if share else 0)
+
+
+@pytest.mark.parametrize("kind", [Drive, Reference])
+def test_a_reset_waits_for_the_programs_of_its_dies_alone(kind: Either) -> None:
+    profile = zoned(width=2)
+    drive, rows = kind(profile), profile.pages
+    for number in range(3):  # zones 0 and 2 are on the same two dies
+        stream, first = zone(profile, number)
+        drive.submit(0, Op.WRITE, first, profile.superblock_pages, stream)
+    busy = 10 + 2 * rows * 5000
+    assert drive.submit(1, Op.RESET, 0, 0, zone(profile, 0)[0]) == busy + 20_000 + 30
+    assert drive.submit(1, Op.RESET, 0, 0, zone(profile, 1)[0]) == 10 + rows * 5000 + 20_000 + 30
+    assert drive.submit(1, Op.RESET, 0, 0, zone(profile, 2)[0]) == busy + 2 * 20_000 + 30
+
+
+@pytest.mark.parametrize(
+    ("bits", "program", "read", "erase"),
+    [
+        (1, 75_000, 4000, 2_000_000),
+        (3, 937_500, 32_000, 3_000_000),
+        (4, 12_196_000, 85_000, 3_000_000),
+    ],
+)
+@pytest.mark.parametrize("kind", [Drive, Reference])
+def test_an_idle_drive_takes_the_times_of_femus_zones(
+    kind: Either, bits: int, program: int, read: int, erase: int
+) -> None:
+    """The constants of hw/femu/zns/zns.h and hw/femu/nand/nand.h, with its planes and pages: a page
+    of 4 KiB is written to its cache in 1 µs."""
+    profile = zoned(
+        dies=2, planes=2, page_bytes=4 * PAGE, pages=8 * bits, program_pages=bits,
+        read_ns=(read,), program_ns=(program,), erase_ns=erase,
+        write_page_ns=1000, submission_ns=0, other_command_ns=0, completion_ns=0,
+    )  # fmt: skip
+    drive, (stream, first) = kind(profile), zone(profile, 1)
+    row = profile.unit_pages * profile.total_dies
+    assert drive.submit(0, Op.WRITE, first, row, stream) == row * 1000
+    assert drive.submit(SECOND, Op.READ, first, 1, stream) == SECOND + read
+    assert drive.submit(2 * SECOND, Op.FINISH, 0, 0, stream) == 2 * SECOND + 7 * program
+    assert drive.submit(3 * SECOND, Op.RESET, 0, 0, stream) == 3 * SECOND + erase
+
+
+@pytest.mark.parametrize("kind", [Drive, Reference])
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_a_zone_has_the_throughput_of_its_dies(kind: Either, width: int) -> None:
+    profile = zoned(width=width, buffer_bytes=0)
+    drive, (stream, first) = kind(profile), zone(profile, 5)
+    took = drive.submit(0, Op.WRITE, first, profile.superblock_pages, stream) - 40
+    assert profile.superblock_pages / took == width / 5000
+    took = drive.submit(SECOND, Op.READ, first, profile.superblock_pages, stream) - SECOND - 40
+    assert profile.superblock_pages / took == width / 1000
+
+
+@pytest.mark.parametrize("kind", [Drive, Reference])
 def test_zones_are_as_quick_as_their_dies(kind: Either) -> None:
     profile = zoned(width=2, buffer_bytes=0)
 
