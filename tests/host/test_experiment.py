@@ -120,6 +120,10 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
 def test_each_point_is_measured_and_its_traffic_counted(
     files: Files, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert files.run() == 0
+    table = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert table[0] == ["method", "size", "elapsed_ns", "answer", "share", "kept"]
+    assert table[3] == ["offload", "1", "1200", "1", "0.5", "2"]
     assert files.run("--json", "--plot", "x=size,y=elapsed_ns,by=method") == 0
     report = json.loads(capsys.readouterr().out)
     check("experiment", report)
@@ -201,6 +205,7 @@ def test_an_experiment_goes_on_where_it_was(
         (FILE.replace("[1, 4, 100]", "3"), "vary.size is a list of values"),
         (FILE.replace("[1, 4, 100]", "[1, 1]"), "vary.size has numbers or texts, each once"),
         (FILE.replace("[1, 4, 100]", "[nan]"), "vary.size has numbers or texts, each once"),
+        (FILE.replace("drives =", "moved ="), "vary.moved needs another name; moved is a column"),
         (FILE.replace("[2]", "[0]"), "vary.drives has whole numbers from 1 to 64"),
         (FILE.replace("drives = [2]", "profile = [2]"), "vary.profile has texts"),
         (FILE.replace("drives = [2]", f"x = {list(range(4000))}"), "12000 points"),

@@ -26,6 +26,9 @@ MOST_REPETITIONS = 1000
 Value = int | float | str | bool
 _INTEGERS = range(-(1 << 63), 1 << 63)
 DRIVES, DEPTH = "drives", "depth"
+COUNTED = ("commands", "admin_commands", "to_host", "from_host", "moved", "completed")
+MEASURED = ("version", "point", "repetition", "seed", "method", "elapsed_ns", *COUNTED)
+"""Columns of the results besides parameters and what functions return."""
 SETTINGS = {"profile": "drive", "policy": "policies"}
 """Parameters that are settings of the drives, and the keywords that they become."""
 
@@ -188,6 +191,8 @@ def _experiment(table: dict[str, Any], folder: Path) -> Experiment:
 def _values(name: str, values: object) -> tuple[Value, ...]:
     if not isinstance(values, list) or not values:
         raise ValueError(f"vary.{name} is a list of values")
+    if name in MEASURED:
+        raise ValueError(f"vary.{name} needs another name; {name} is a column of the results")
     if not all(map(is_value, values)) or len(set(values)) < len(values):
         raise ValueError(f"vary.{name} has numbers or texts, each once")
     most = {DRIVES: MOST_DRIVES, DEPTH: MAX_QUEUE_DEPTH}.get(name)

@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 
 import potash
 from csd_spec.traffic import TimedCompletion, TrafficLog
-from potash.experiment.plan import DEPTH, DRIVES, Task, Value, is_value, placed
+from potash.experiment.plan import COUNTED, DEPTH, DRIVES, Task, Value, is_value, placed
 from potash.experiment.point import Point
 from potash.sdk.errors import PotashError
 from potash.sdk.transport import HostClock
 from potash.signals import handling
 from potash.testing.booting import booted_device
 
-COUNTED = ("commands", "admin_commands", "to_host", "from_host", "moved", "completed")
 ANSWER = "answer"
 """The name of a value that has to be the same for the program and its baseline."""
 

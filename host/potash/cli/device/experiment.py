@@ -24,6 +24,8 @@ from potash.units import Parsed
 
 SHOWN = 20
 """Rows that are shown; the files, and `--json`, have them all."""
+BOOKKEEPING = ("version", "point", "repetition", "seed")
+"""Columns that are not shown, nor those with the same value in all rows."""
 
 
 class Experimented(NamedTuple):
@@ -118,8 +120,15 @@ def _every(runs: Sequence[list[Run] | None]) -> list[Run]:
 
 
 def _described(report: Experimented, rows: Sequence[Mapping[str, object]]) -> list[str]:
-    shown = [["" if one is None else str(one) for one in row.values()] for row in rows[:SHOWN]]
-    lines = columns([list(rows[0]), *shown])
+    # Those that say nothing here are in the files.
+    names = [
+        name
+        for name in rows[0]
+        if name not in BOOKKEEPING
+        and (name in ("method", "elapsed_ns") or len({row[name] for row in rows}) > 1)
+    ]
+    shown = [["" if row[one] is None else str(row[one]) for one in names] for row in rows[:SHOWN]]
+    lines = columns([names, *shown])
     if len(rows) > SHOWN:
         lines.append(f"… and {len(rows) - SHOWN} more in {report.folder}/results.csv")
     lines.append(f"{report.points} points, {report.resumed} of them from before")
