@@ -54,6 +54,8 @@ class PythonFtl(ABC):
     """True, as hooks use what is known of a write."""
     data = False
     """True for one that uses the data of writes."""
+    version: int | None = None
+    """The version of what `save` gives; None for one whose state is not kept."""
     zones = False
     """True for one that gives each zone superblocks of its own."""
 

@@ -7,7 +7,7 @@ sense, fail the request; the next one is served as if nothing had happened.
 import contextlib
 import heapq
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from operator import index
 from typing import Any, TypeVar
@@ -69,6 +69,10 @@ class CustomFtl:
             bool(getattr(made, name, default))
             for name, default in (("hints", True), ("data", False), ("zones", False))
         )
+        self.name = registered.name
+        self.version: int | None = getattr(made, "version", None)
+        """The version of its state; None if that is not kept."""
+        self._check_version(made)
         self._called: list[Callable[[Upcalls], None]] = []
         """The upcalls of the current request, which are made after it: an interrupt of the class
         must not reach them."""
@@ -134,6 +138,34 @@ class CustomFtl:
             self.on_failure(error)
             return FAILED
         return done
+
+    # State that outlives power cycles.
+
+    def _check_version(self, made: object) -> None:
+        """Raises FtlError."""
+        if self.version is None:
+            return
+        if type(self.version) is not int or not 0 <= self.version < LARGEST:
+            raise self._nonsense("version", self.version)
+        if not callable(getattr(made, "save", None)) or not callable(
+            getattr(made, "restore", None)
+        ):
+            raise FtlError(f"{self._name} has a version, and no methods save and restore")
+
+    def save(self) -> dict[str, NDArray[Any]]:
+        """The arrays of its state. Raises FtlError where they are none."""
+        found = self._call(extension_files.IMPORT_LIMIT, self._own.save)
+        if not isinstance(found, Mapping):
+            raise self._nonsense("save", found)
+        arrays = {name: np.asarray(one) for name, one in found.items()}
+        for name, one in arrays.items():
+            if not (isinstance(name, str) and name.isidentifier() and one.dtype.kind in "biuf"):
+                raise self._nonsense("save", "something else than arrays of numbers, by name")
+        return arrays
+
+    def restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from the arrays that `save` gave. Raises FtlError."""
+        self._call(extension_files.IMPORT_LIMIT, self._own.restore, saved)
 
     # What the class calls.
 

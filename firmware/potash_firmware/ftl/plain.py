@@ -17,8 +17,9 @@ from operator import attrgetter
 
 from potash_device.flash.plain import FlashError
 from potash_device.flash.profile import PAGE, Profile, ProfileError
-from potash_firmware.ftl.base import HookError, PythonFtl
+from potash_firmware.ftl.base import HookError
 from potash_firmware.ftl.hooks import NO_HINT, Block, Hint, Page
+from potash_firmware.ftl.plain_state import KeptFtl
 from potash_firmware.ftl.requests import WORN, Op
 
 
@@ -42,7 +43,7 @@ class Frontier:
         """Pages of that unit that are in the write buffer."""
 
 
-class PageMapped(PythonFtl):
+class PageMapped(KeptFtl):
     """A drive, empty at first. Raises ProfileError for one that is too small for it."""
 
     frontiers = 0
@@ -72,7 +73,7 @@ class PageMapped(PythonFtl):
         p = profile
         self.size, self.unit, self.row = p.superblock_pages, p.unit_pages, p.row_pages
         self.cold = (self.frontiers or p.streams + 1) - 1
-        self.open = [Frontier(number) for number in range(self.cold + 1)]
+        self.open: list[Frontier] = [Frontier(number) for number in range(self.cold + 1)]
         more = max(0, len(self.open) - p.frontiers)
         self.reserve = p.reserve + more
         """Free superblocks at which a write waits for garbage collection."""

@@ -20,6 +20,7 @@ from potash_device.flash.profile import PAGE, ProfileError
 from potash_device.flash.profiles import from_mapping
 from potash_device.flash.state import NATIVE, SLC
 from potash_firmware.ftl import state
+from potash_firmware.ftl.custom import CustomFtl
 from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.interface import Held, ZoneStream
 from potash_firmware.ftl.policies import Policies, PolicyError
@@ -58,6 +59,45 @@ def save(drive: Drive, file: IO[bytes], held: Held = NOTHING_HELD) -> None:
     np.savez_compressed(file, profile=profile, **arrays)
 
 
+PREFIX = "ftl_"
+"""Beginning of the names of arrays of a custom translation layer."""
+LARGEST_CUSTOM = 1 << 24
+"""Bytes of each such array, besides `PAGE_BYTES` for each page of the drive."""
+PAGE_BYTES = 16
+
+
+def save_custom(ftl: CustomFtl, file: IO[bytes], held: Held = NOTHING_HELD) -> None:
+    """Write the state of a custom translation layer, likewise. Raises FtlError."""
+    arrays: dict[str, Any] = {f"{PREFIX}{name}": one for name, one in ftl.save().items()}
+    for name, rows in held._asdict().items():
+        arrays[name] = np.array(rows, np.int64).reshape(-1, 3)
+    np.savez_compressed(file, custom=_described(ftl), **arrays)
+
+
+def restore_custom(ftl: CustomFtl, file: IO[bytes]) -> None:
+    """Have a custom translation layer go on from a file. Raises StateError, and FtlError where it
+    fails, after which it is to be made anew."""
+    largest = LARGEST_CUSTOM + ftl.profile.superblocks * ftl.profile.superblock_pages * PAGE_BYTES
+    try:
+        with np.load(file, allow_pickle=False) as found:
+            if "custom" not in found:
+                raise StateError("it is of the FTL page")
+            if _array(found, "custom", LARGEST_PROFILE).tobytes() != _described(ftl).tobytes():
+                raise StateError("it is of another FTL, version of it, or drive")
+            names = [name for name in found.files if name.startswith(PREFIX)]
+            arrays = {name.removeprefix(PREFIX): _array(found, name, largest) for name in names}
+    except _DAMAGED as error:
+        said = error if isinstance(error, StateError) else "it is damaged"
+        raise StateError(f"this is no state of {ftl.name}: {said}") from error
+    ftl.restore(arrays)
+
+
+def _described(ftl: CustomFtl) -> NDArray[np.uint8]:
+    """The name and the version of a custom translation layer, and its drive."""
+    about = [ftl.name, ftl.version, asdict(ftl.profile)]
+    return np.frombuffer(json.dumps(about).encode(), np.uint8)
+
+
 def load_held(file: IO[bytes]) -> Held:
     """The parts of the drive in a file that namespaces have. Raises StateError."""
     try:
@@ -85,6 +125,8 @@ def load(file: IO[bytes], policies: Policies | None = None) -> Drive:
 
 def _load(file: IO[bytes], policies: Policies | None) -> Drive:
     with np.load(file, allow_pickle=False) as found:
+        if "custom" in found:
+            raise StateError("it is not of the FTL page")
         described = json.loads(_array(found, "profile", LARGEST_PROFILE).tobytes())
         drive = Drive(from_mapping(described), policies)
         for name in (*ARRAYS, *(name for name in LATER if name in found)):

@@ -31,6 +31,7 @@ from potash_firmware.extension_registry import Extensions
 log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
+    from potash_firmware.ftl.custom import CustomFtl
     from potash_firmware.ftl.drive import Drive
     from potash_firmware.ftl.interface import Ftl, Held
     from potash_firmware.rpu.placement import PlacementSettings
@@ -71,6 +72,7 @@ def modelled(
     if section.mode != MODELLED:
         return None
     from potash_firmware.ftl import named
+    from potash_firmware.ftl.custom import CustomFtl
     from potash_firmware.ftl.drive import Drive
     from potash_firmware.ftl.interface import FtlError
     from potash_firmware.rpu.timing.modelled import TimeSettings
@@ -78,12 +80,13 @@ def modelled(
     held = None
     try:
         streams = placement.handles if placement else 1
-        drive = _drive(section, media, streams, extensions or Extensions())
-        if media.time_state is not None and media.time_state.exists():
-            if isinstance(drive, Drive):
-                drive, held = _kept(media.time_state, drive)
-            else:
-                log.warning("the modelled drive is empty, as the state of an FTL is not kept")
+        make = partial(_drive, section, media, streams, extensions or Extensions())
+        drive = make()
+        if media.time_state is not None and isinstance(drive, CustomFtl):
+            drive, held = _kept_custom(media.time_state, drive, make)
+        elif media.time_state is not None and media.time_state.exists():
+            assert isinstance(drive, Drive)
+            drive, held = _kept(media.time_state, drive)
     except FtlError as error:
         raise PotashError(f"--ftl {section.ftl}: {error}") from None
     except ProfileError as error:
@@ -108,12 +111,47 @@ def keep(timing: ModelledTime | None, media: MediaDrive) -> None:
     """
     if timing is None or media.time_state is None:
         return
+    from potash_firmware.ftl.custom import CustomFtl
     from potash_firmware.ftl.drive import Drive
-    from potash_firmware.ftl.saving import save
+    from potash_firmware.ftl.interface import FtlError
+    from potash_firmware.ftl.saving import save, save_custom
 
-    if isinstance(timing.drive, Drive):
+    drive, held = timing.drive, timing.held
+    if isinstance(drive, CustomFtl) and drive.version is None:
+        return
+    try:
         with replacing(media.time_state) as file:
-            save(timing.drive, file, timing.held)
+            if isinstance(drive, CustomFtl):
+                save_custom(drive, file, held)
+            else:
+                assert isinstance(drive, Drive)
+                save(drive, file, held)
+    except FtlError as error:
+        log.error("the state of the modelled drive is not kept: %s", error)
+
+
+def _kept_custom(path: Path, new: CustomFtl, make: Callable[[], Ftl]) -> tuple[Ftl, Held | None]:
+    """A drive with a custom translation layer as a file has it, and what namespaces have of it, or
+    else an empty one, which `make` makes."""
+    from potash_firmware.ftl.interface import FtlError
+    from potash_firmware.ftl.saving import load_held, restore_custom
+    from potash_firmware.rpu.timing.modelled import require_sound
+
+    if new.version is None:
+        log.warning("the modelled drive is empty, as %s has no version of its state", new.name)
+        return new, None
+    if not path.exists():
+        return new, None
+    try:
+        with path.open("rb") as file:
+            restore_custom(new, file)
+            file.seek(0)
+            held = load_held(file)
+        require_sound(new.profile, held)
+    except (OSError, ValueError, FtlError) as error:
+        log.warning("the modelled drive is empty, as %s cannot be used: %s", path, error)
+        return make(), None
+    return new, held
 
 
 def _kept(path: Path, new: Drive) -> tuple[Drive, Held | None]:
