@@ -20,7 +20,7 @@ from potash_firmware.rpu.timing.modelled import TimeSettings
 from support import zones
 from support.extended import settings
 from support.modelled_time import PROFILE, completions, modelled, timing_of
-from support.nvme_host import DATA, Host, Queue
+from support.nvme_host import DATA, PAGE, Host, Queue
 
 GET_LOG_PAGE, ASYNC_EVENT, WRITE, READ, DSM = 0x02, 0x0C, 0x01, 0x02, 0x09
 SHAPES = (NamespaceShape(160 * 4096, 4096), NamespaceShape(80 * 4096, 4096))
@@ -218,6 +218,40 @@ def notices(host: Host, *, retained: bool = False) -> NoticeLog:
     done = host.command(host.admin, GET_LOG_PAGE, nsid=0, prp1=DATA, prp2=second, cdws=(cdw10,))
     assert done.status == 0
     return NoticeLog.decode(host.data(PAGE_SIZE))
+
+
+MOVING = """
+    from potash_firmware.ftl.requests import Op
+
+    @ftl
+    class Mine:
+        def __init__(self, profile):
+            pass
+        def submit(self, time, op, first, count, stream, fua, hint):
+            if op is Op.READ and first == 2:
+                self.remap(0, 1)
+            return time + 1000
+"""
+
+
+def test_a_burst_waits_for_a_page_that_one_of_its_commands_has_moved(tmp_path: Path) -> None:
+    with Host(settings=layered(tmp_path, MOVING)) as host:
+        host.enable()
+        queue = host.create_io_queue()
+        for page, fill in enumerate((b"a", b"b", b"c")):
+            host.put(fill * PAGE)
+            assert host.command(queue, WRITE, nsid=1, cdws=(page, 0, 0)).status == 0
+        host.executor.run_all()
+        for cid, page in enumerate((0, 2, 1, 0)):
+            at = DATA + cid * PAGE
+            host.place(queue, READ, cid, nsid=1, prp1=at, cdws=(page, 0, 0))
+        host.ring(queue)
+        host.service()
+        while host.goes_on():
+            host.executor.run_all()
+            host.service()
+        assert sorted(one.cid for one in host.reap(queue)) == [0, 1, 2, 3]
+        assert host.data(4 * PAGE)[::PAGE] == b"acaa"
 
 
 def test_notices_are_events_and_a_log_page(tmp_path: Path) -> None:

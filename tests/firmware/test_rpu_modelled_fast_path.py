@@ -350,14 +350,17 @@ def test_a_namespace_in_several_pieces_is_served_too() -> None:
         assert set(completions(host, queue)) == {1, 2}
 
 
-@pytest.mark.parametrize("wants", ["hints", "data"])
+@pytest.mark.parametrize(("wants", "attributes"), [("data", 0), ("hints", 0), ("hints", 3)])
 def test_writes_that_the_ftl_wants_described_take_the_slow_path(
-    host: Host, queue: Queue, wants: str
+    host: Host, queue: Queue, wants: str, attributes: int
 ) -> None:
     setattr(drive_of(host), wants, True)
-    send(host, queue, (READ, 1, 0), (WRITE, 2, 1), (READ, 3, 2))
+    host.place(queue, READ, 1, nsid=1, cdws=(0, 0, 0, 7))
+    host.place(queue, WRITE, 2, nsid=1, cdws=(1, 0, 0, attributes))
+    send(host, queue, (READ, 3, 2))
     tasks = host.rpu.controller.outstanding.all
-    assert [isinstance(task, TimedCommand) for task in tasks] == [True, False, True]
+    fast = wants == "hints" and not attributes
+    assert [isinstance(task, TimedCommand) for task in tasks] == [True, fast, True]
 
 
 def test_no_more_wait_than_the_limit(host: Host) -> None:

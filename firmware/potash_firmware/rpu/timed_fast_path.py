@@ -5,12 +5,14 @@ before the command waits for its deadline. A command that waits is one small obj
 suspended generator, and commands whose deadlines have passed are answered together.
 """
 
+from collections import defaultdict
 from collections.abc import Callable
 from heapq import heappop
 from itertools import groupby
 from typing import NamedTuple
 
 from csd_spec.traffic import CompletionKind, TimedCompletion
+from nvme_spec.commands import ReadWrite
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.queues import SUBMISSION_ENTRY_SIZE, SubmissionEntry
 from nvme_spec.status import NvmeError
@@ -36,6 +38,9 @@ class Batch(NamedTuple):
     queue: SubmissionQueue
     entries: memoryview
     fetched: int
+
+    def entry(self, index: int) -> SubmissionEntry:
+        return SubmissionEntry.decode(self.entries, index * SUBMISSION_ENTRY_SIZE)
 
 
 class Kind(NamedTuple):
@@ -70,7 +75,7 @@ class TimedCommand(CommandTask):
     def command(self) -> Command:  # type: ignore[override]
         """The command, for those few that do not complete together with others."""
         batch = self.batch
-        entry = SubmissionEntry.decode(batch.entries, self.index * SUBMISSION_ENTRY_SIZE)
+        entry = batch.entry(self.index)
         return Command(entry, batch.queue, CommandSet(self.kind.csi), batch.fetched)
 
     def close(self) -> None:
@@ -94,37 +99,44 @@ class TimedMedia:
 
     def __init__(self, path: "TimedFastPath", nsid: int, access: FastAccess) -> None:
         csi, read, write, *_, media = access
-        statistics = path.controller.statistics
+        statistics, drive = path.controller.statistics, path.timing.drive
         self._path, self._timing, self._nsid = path, path.timing, nsid
         self.access, self._media = access, media
+        self._blocks = path.controller.namespaces.blocks.get(nsid)
+        """The namespace; None for one of memory."""
         self.pieces = path.timing.pieces(nsid)
+        self._start, self._pages = self.pieces[0] if len(self.pieces) == 1 else (0, 0)
         self._read = Kind(csi, read or 0, nsid, statistics.reads)
         self._write = Kind(csi, write or 0, nsid, statistics.writes)
-        self._describes_writes = path.timing.drive.hints or path.timing.drive.data
-        self._in_memory = csi == CommandSet.MEMORY
-        self._start, self._pages = self.pieces[0] if len(self.pieces) == 1 else (0, 0)
+        self._submit = drive.submit
+        self._data, self._hints, self._calls = drive.data, drive.hints, drive.calls
         self.require_whole = media.require_whole
 
     def read_at_once(self, views: list[memoryview], offset: int) -> bool:
         self._ask(Op.READ, self._read, views, offset)
-        return self._media.read_at_once(views, offset)
+        return not (self._calls and self._busy) and self._media.read_at_once(views, offset)
 
     def write_at_once(self, views: list[memoryview], offset: int) -> bool:
-        if self._describes_writes:  # by more than the fast path decodes
-            return False
+        if self._data or (self._hints and self._path.has_attributes):
+            return False  # The slow path gives the FTL what it wants to know of a write.
         self._ask(Op.WRITE, self._write, views, offset)
-        return self._media.write_at_once(views, offset)
+        return not (self._calls and self._busy) and self._media.write_at_once(views, offset)
+
+    @property
+    def _busy(self) -> bool:
+        """The FTL, when it was asked, has begun something that has to end before data are moved."""
+        return self._blocks is not None and self._blocks.in_flight.busy
 
     def _ask(self, op: Op, kind: Kind, views: list[memoryview], offset: int) -> None:
         timing = self._timing
         self._path.kind = kind
         length = len(views[0]) if len(views) == 1 else sum(map(len, views))
+        first, end = offset // PAGE, -(-(offset + length) // PAGE)
         try:
-            first, end = offset // PAGE, -(-(offset + length) // PAGE)
-            if end <= self._pages:
-                at = self._start + first
-                timing.asked = timing.serve(self._path.arrival, op, at, end - first)
-            elif self._in_memory:
+            if end <= self._pages and not self._hints:
+                done = self._submit(self._path.arrival, op, self._start + first, end - first)
+                timing.asked = done * timing.factor if done >= 0 else timing.time_of(done)
+            elif self._blocks is None:
                 timing.asked = timing.memory(length, length)
             else:  # of a namespace in several pieces, or that ends within a page
                 timing.asked = timing.charge(self._nsid, op, offset, length)
@@ -184,6 +196,11 @@ class TimedFastPath(FastPath):
                 self._media[nsid] = media
         return media
 
+    @property
+    def has_attributes(self) -> bool:
+        """The command that is about to be executed, a write, has attributes of its data."""
+        return ReadWrite.decode(self._batch.entry(len(self._cids)).cdws).dsm != 0
+
     def _wait(self, cid: int) -> None:
         """The command for which the model was asked waits for its deadline."""
         due = self.timing.asked
@@ -219,6 +236,7 @@ class TimedFastPath(FastPath):
     ) -> None:
         timing, qid, waiting = self.timing, queue.qid, self._outstanding.by_queue[queue.qid]
         cids, late = [], []
+        took: dict[Histogram, list[int]] = defaultdict(list)
         for task in tasks:
             task.over = True
             cid, due, fetched = task.name, task.waits_for, task.batch.fetched
@@ -226,11 +244,13 @@ class TimedFastPath(FastPath):
             del self._outstanding.all[task], waiting[cid]
             cids.append(cid)
             late.append(now - due)
-            times.add(now - fetched)
+            took[times].append(now - fetched)
             row = (_COMMAND, opcode, 0, qid, cid, nsid, csi, fetched, fetched, due)
             timing.completions.append(TimedCompletion._make(row))
         timing.completion_count += len(cids)
         self._deadlines.lateness.add_all(late)
+        for times, nanoseconds in took.items():
+            times.add_all(nanoseconds)
         self._complete(queue, cids)
 
     def complete(self, task: TimedCommand) -> None:

@@ -160,7 +160,9 @@ class FastPath:
                     if flags:
                         views = block_at(prp1, length, write=False)
                     else:
-                        views = views_of(prp1, prp2, length, write=False)
+                        views = known_views.get((prp1, length, False)) or views_of(
+                            prp1, prp2, length, write=False
+                        )
                     if media is not whole:
                         media.require_whole()
                         whole = media

@@ -356,7 +356,8 @@ class ModelledTime:
         for first, count in pieces:
             if hint is not NO_HINT:
                 given, hint = self._split(hint, first, count)
-            end = max(end, self.serve(arrival, op, first, count, stream, fua, given) + later)
+            done = self.drive.submit(arrival, op, first, count, stream, fua, given)
+            end = max(end, self.time_of(done) + later)
         self.notice_retired()
         self.show(op.name, at, end)
         return end
@@ -365,29 +366,17 @@ class ModelledTime:
         """The time of the drive at which requests arrive that come `at` a time that has passed."""
         return max(-(-at // self.factor), self.drive.now)
 
-    def serve(
-        self,
-        arrival: int,
-        op: Op,
-        first: int,
-        count: int,
-        stream: int = 0,
-        fua: bool = False,
-        hint: Hint = NO_HINT,
-    ) -> int:
-        """The time at which a request for pages of the drive is done that arrives at `arrival`.
-
-        Raises NvmeError.
-        """
-        done = self.drive.submit(arrival, op, first, count, stream, fua, hint)
-        if done == WORN:
+    def time_of(self, completion: int) -> int:
+        """The time at which a request is done that the drive completes so. Raises NvmeError."""
+        if completion >= 0:
+            return completion * self.factor
+        if completion == WORN:
             raise NvmeError(Status.NAMESPACE_WRITE_PROTECTED, "the drive's flash is worn out")
-        if done == FAILED:
-            raise NvmeError(Status.INTERNAL_ERROR, str(self._failure), dnr=False)
-        return done * self.factor
+        assert completion == FAILED
+        raise NvmeError(Status.INTERNAL_ERROR, str(self._failure), dnr=False)
 
     def notice_retired(self) -> None:
-        """Report superblocks that `serve` has retired."""
+        """Report superblocks that requests have retired."""
         if self.drive.good != self._good:
             self._good = self.drive.good
             self.on_retired()
