@@ -156,6 +156,32 @@ def test_a_zone_has_the_throughput_of_its_dies(kind: Either, width: int) -> None
 
 
 @pytest.mark.parametrize("kind", [Drive, Reference])
+@pytest.mark.parametrize("units", [1, 2, 3, 4, 9])
+@pytest.mark.parametrize("shared", [0, 1 << 20])
+def test_a_buffer_of_a_zone_keeps_as_many_dies_busy(kind: Either, units: int, shared: int) -> None:
+    """Each write is a page, which is a program unit; the shared buffer is of no use to zones."""
+    profile = zoned(buffer_bytes=shared, zone_buffer_bytes=units * PAGE, zone_superblocks=ZONES)
+    drive, pages = kind(profile), profile.superblock_pages
+    ends: list[list[int]] = []
+    for number in (0, 1):  # which take turns on the same dies
+        (stream, first), now = zone(profile, number), number * SECOND
+        ends.append([])
+        for page in range(pages):
+            now = drive.submit(now, Op.WRITE, first + page, 1, stream)
+            ends[number].append(now - number * SECOND)
+    assert ends[0] == ends[1]
+    # The first pages wait for nothing; each further one for the program `units` before it.
+    busy = min(units, 4)
+    assert ends[0][units - 1] < 5000 <= ends[0][units]
+    rounds = (pages - 1 - units) // busy
+    assert ends[0][-1] // 5000 in (rounds, rounds + 1)
+    assert drive.submit(9 * SECOND, Op.FLUSH) == 9 * SECOND + OVERHEAD
+    for stream in (zone(profile, 0)[0], zone(profile, 1)[0]):
+        drive.submit(10 * SECOND, Op.RESET, 0, 0, stream)
+    assert drive.submit(11 * SECOND, Op.WRITE, 1, 1, zone(profile, 0)[0]) < 11 * SECOND + 5000
+
+
+@pytest.mark.parametrize("kind", [Drive, Reference])
 def test_zones_are_as_quick_as_their_dies(kind: Either) -> None:
     profile = zoned(width=2, buffer_bytes=0)
 

@@ -7,6 +7,7 @@ Sources: docs/time.md.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +41,8 @@ class Reference(PageMapped):
         super().__init__(profile)
         zones = range(profile.frontiers, profile.frontiers + profile.superblocks)
         self.open += [Frontier(number) for number in zones]
+        self.units: defaultdict[int, list[int]] = defaultdict(list)
+        """The times at which units of zones are programmed."""
         self.zone = [-1] * profile.superblocks
         """The stream of the zone that has a superblock, or -1."""
         self.asked = 0
@@ -70,6 +73,7 @@ class Reference(PageMapped):
     def format(self, ready: int) -> int:
         self.zone = [-1] * len(self.zone)
         self.cache, self.hand = [], 0
+        self.units.clear()
         end = super().format(ready)
         for frontier in self.open:
             frontier.clear()
@@ -87,15 +91,26 @@ class Reference(PageMapped):
             if self.places[page] >= 0:
                 end = max(end, self.flash.send(self.flash.link_in, ready, 1))
                 continue
-            arrived = self.flash.send(self.flash.link_in, self.admit(ready), 1)
-            programmed = self.place(zone, page, arrived, True)
-            end = max(end, arrived, 0 if self.room else programmed)
+            own = self.profile.zone_units
+            admitted = self._admit_zone(zone, ready) if own else self.admit(ready)
+            arrived = self.flash.send(self.flash.link_in, admitted, 1)
+            programmed = self.place(zone, page, arrived, not own)
+            if own and programmed:
+                self.units[zone].append(programmed)
+                self.written = max(self.written, programmed)
+            end = max(end, arrived, 0 if own or self.room else programmed)
             self.counts["host"] += 1
         return end
 
+    def _admit_zone(self, zone: int, ready: int) -> int:
+        """The zone's own buffer: as many units as it holds may be filled and not programmed."""
+        units, own = self.units[zone], self.profile.zone_units
+        return max(ready, units[-own]) if len(units) >= own else ready
+
     def _reset(self, ready: int, zone: int) -> int:
         frontier, end = self.open[zone], ready
-        if self.room:
+        self.units[zone].clear()
+        if self.room and not self.profile.zone_units:
             self.buffered -= frontier.filled % self.unit
         frontier.clear()
         for block, stream in enumerate(self.zone):
@@ -112,12 +127,13 @@ class Reference(PageMapped):
         """Program the rest of the superblock that a zone has open, without data."""
         end = ready
         while frontier.block >= 0:
-            if frontier.filled % self.unit:
+            partial = frontier.filled % self.unit
+            if partial and not self.profile.zone_units:
                 done = self.pad(frontier, ready)
             else:
-                frontier.filled += self.unit
+                frontier.filled += self.unit - partial
                 frontier.ready = max(frontier.ready, ready)
-                self.counts["padding"] += self.unit
+                self.counts["padding"] += self.unit - partial
                 done = self.program(frontier)
             self.written = max(self.written, done)
             end = max(end, done)

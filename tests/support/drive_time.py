@@ -94,6 +94,8 @@ def profiles(draw: Any) -> Profile:
     values["zone_pages"] = zones * shape.superblock_pages
     values["capacity"] = PAGE * (max(1, most) - number(0, most // 2) + values["zone_pages"])
     values["buffer_bytes"] = draw(st.sampled_from([0, 1, 4])) * streams * shape.unit_pages * PAGE
+    unit = shape.unit_pages * PAGE
+    values["zone_buffer_bytes"] = draw(st.sampled_from([0, 1, 3])) * unit if zones else 0
     try:
         return Profile(**values)
     except ProfileError:  # a superblock holds less than a page of translations takes

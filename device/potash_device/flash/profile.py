@@ -153,6 +153,8 @@ class Profile:
     """Superblocks that hold zones, if all zones are full."""
     zone_pages: Number = 0
     """Logical pages of zones."""
+    zone_buffer_bytes: _Size = 0
+    """Size of a write buffer of each zone; 0 if zones share the drive's."""
 
     slc: Annotated[int, Range(0, 500)] = 0
     """Thousandths of the superblocks that are a cache for the host's writes, in SLC mode; in TOML
@@ -209,6 +211,10 @@ class Profile:
                 raise ProfileError(
                     f"{name} is {list(rate)}; a program unit of {unit} bytes takes more than 2 s"
                 )
+        if 0 < self.zone_buffer_bytes < unit:
+            raise ProfileError(
+                f"zone_buffer_bytes is {self.zone_buffer_bytes}; a program unit takes {unit}"
+            )
         least = self.streams * unit
         if 0 < self.buffer_bytes < least:
             raise ProfileError(
@@ -242,6 +248,13 @@ class Profile:
     def unit_pages(self) -> int:
         """Logical pages of a program unit."""
         return self.row_pages * self.program_pages
+
+    @property
+    def zone_units(self) -> int:
+        """Program units in the write buffer of a zone, at most a superblock; 0 if zones share the
+        drive's."""
+        units = self.superblock_pages // self.unit_pages
+        return min(units, self.zone_buffer_bytes // PAGE // self.unit_pages)
 
     @property
     def superblock_pages(self) -> int:

@@ -9,6 +9,20 @@ from potash_firmware.ftl import state
 from potash_firmware.ftl.state import DriveState
 
 
+@compiled
+def admit_zone(s: DriveState, zone: Number, ready: Number) -> Number:
+    """The time at which the write buffer of a zone has room for its next page: when a unit has been
+    programmed that is as many units before as the buffer holds."""
+    pages, units = s.flash.settings[flash.UNIT_PAGES], s.settings[state.ZONE_UNITS]
+    size, block = s.flash.settings[flash.SUPERBLOCK] // pages, s.open[zone]
+    unit = s.filled[zone] // pages - units if block >= 0 else -units
+    if unit < 0:
+        block, unit = s.before[zone], unit + size
+    return (
+        max(ready, s.flash.programmed[block * size + unit]) if block >= 0 and unit >= 0 else ready
+    )
+
+
 @inlined
 def admit(s: DriveState, ready: Number) -> Number:
     """The time at which the write buffer has room for a page."""

@@ -16,7 +16,7 @@ from potash_device.flash.profile import ENTRIES
 from potash_device.vta.fast import compiling
 from potash_device.vta.fast.compiling import Flag, Number, compiled, inlined
 from potash_firmware.ftl import native, state
-from potash_firmware.ftl.buffer import admit, push, sift
+from potash_firmware.ftl.buffer import admit, admit_zone, push, sift
 from potash_firmware.ftl.requests import WORN
 from potash_firmware.ftl.state import DriveState
 
@@ -129,7 +129,9 @@ def serve(s: DriveState, request: Any) -> Flag:
             # The rest of a page whose first blocks were written before.
             r[state.END] = max(r[state.END], send(s.flash, 0, known, 1))
         elif op == state.WRITE:
-            arrived = send(s.flash, 0, admit(s, known), 1)
+            own = zoned and settings[state.ZONE_UNITS]
+            known = admit_zone(s, stream, known) if own else admit(s, known)
+            arrived = send(s.flash, 0, known, 1)
             r[state.END] = max(r[state.END], arrived)
             r[state.PROGRAMMED] = max(r[state.PROGRAMMED], place(s, stream, page, arrived))
             s.counters[state.HOST] += 1
@@ -141,7 +143,7 @@ def serve(s: DriveState, request: Any) -> Flag:
         read_row(s)
     elif op == state.WRITE and zoned:
         # What is left of a unit stays in the zone's buffer: padded, it could not be filled later.
-        if not settings[state.BUFFER]:
+        if not settings[state.BUFFER] and not settings[state.ZONE_UNITS]:
             r[state.END] = max(r[state.END], r[state.PROGRAMMED])
     elif op == state.WRITE and (
         not settings[state.BUFFER] or (request[5] and not settings[state.PROTECTED])
@@ -154,9 +156,9 @@ def serve(s: DriveState, request: Any) -> Flag:
 def reset(s: DriveState, zone: Number, ready: Number) -> None:
     """Erase the superblocks of a zone."""
     r, size = s.registers, s.flash.settings[flash.SUPERBLOCK]
-    if s.settings[state.BUFFER]:
+    if s.settings[state.BUFFER] and not s.settings[state.ZONE_UNITS]:
         r[state.BUFFERED] -= s.filled[zone] % s.flash.settings[flash.UNIT_PAGES]
-    s.open[zone] = -1
+    s.open[zone] = s.before[zone] = -1
     s.filled[zone] = s.ready[zone] = 0
     for block in range(s.flash.settings[flash.SUPERBLOCKS]):
         if s.zone[block] == zone:
@@ -179,7 +181,7 @@ def finish(s: DriveState, zone: Number, ready: Number) -> None:
         s.filled[zone] += padding
         s.ready[zone] = max(s.ready[zone], ready)
         s.counters[state.PADDING] += padding
-        if s.settings[state.BUFFER] and partial:
+        if s.settings[state.BUFFER] and partial and not s.settings[state.ZONE_UNITS]:
             r[state.BUFFERED] += padding
         r[state.END] = max(r[state.END], program(s, zone, partial))
 
@@ -194,7 +196,7 @@ def format_drive(s: DriveState) -> None:
             s.owners[first : first + s.flash.settings[flash.SUPERBLOCK]] = -1
             s.valid[block] = 0
             erase(s, block, r[state.READY])
-    s.zone[:] = s.open[:] = -1
+    s.zone[:] = s.open[:] = s.before[:] = -1
     s.filled[:] = 0
     s.ready[:] = 0
     s.cached_at[:] = -1
@@ -293,7 +295,8 @@ def program(s: DriveState, frontier: Number, buffered: Flag) -> Number:
     s.ready[frontier] = 0
     if frontier < settings[state.STREAMS] or frontier >= settings[state.FRONTIERS]:
         r[state.WRITTEN] = max(r[state.WRITTEN], done)
-        if settings[state.BUFFER] and buffered:
+        own = frontier >= settings[state.FRONTIERS] and settings[state.ZONE_UNITS]
+        if settings[state.BUFFER] and buffered and not own:
             push(s, done)
     slc = s.flash.mode[block] == flash.SLC
     if s.filled[frontier] == shape[flash.SLC_PAGES if slc else flash.SUPERBLOCK]:
@@ -306,7 +309,7 @@ def close(s: DriveState, frontier: Number) -> None:
     """Fill no more of a superblock; the places that are left stay empty."""
     r, block = s.registers, s.open[frontier]
     if block >= 0:
-        s.open[frontier] = -1
+        s.open[frontier], s.before[frontier] = -1, block
         if s.zone[block] >= 0:
             s.status[block] = state.IS_ZONED
             return

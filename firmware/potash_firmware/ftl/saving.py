@@ -249,5 +249,6 @@ def _complete(drive: Drive) -> None:
     r[state.FILLED] = s.closed_at.max() + 1
     if profile.buffer_bytes // PAGE:
         partial = np.where(s.open >= 0, s.filled % profile.unit_pages, 0)
-        partial[profile.streams : profile.frontiers] = 0
+        own = len(partial) if profile.zone_units else profile.frontiers
+        partial[profile.streams : own] = 0
         r[state.BUFFERED] = partial.sum()

@@ -13,14 +13,14 @@ SETTINGS = (
     *("read_command_ns", "short_read_command_ns", "read_page_ns", "write_command_ns"),
     *("write_page_ns", "other_command_ns", "buffer_bytes", "protected", "mapping_cache"),
     *("streams", "reserve", "background", "background_pages", "background_invalid", "cycles"),
-    *("slc_superblocks", "slc_idle_ns"),
+    *("slc_superblocks", "slc_idle_ns", "zone_units"),
 )
 """Properties of a profile that the page-mapped FTL uses, in the order of their array."""
 (LOGICAL, FRONTIERS, LEAST_SUPERBLOCKS, SUBMISSION, COMPLETION, CORES) = range(6)
 (READ_COMMAND, SHORT_READ_COMMAND, READ_PAGE, WRITE_COMMAND) = range(6, 10)
 (WRITE_PAGE, OTHER_COMMAND, BUFFER, PROTECTED, MAPPING_CACHE) = range(10, 15)
 (STREAMS, RESERVE, BACKGROUND, BACKGROUND_PAGES, BACKGROUND_INVALID, CYCLES) = range(15, 21)
-(SLC_SUPERBLOCKS, SLC_IDLE) = range(21, 23)
+(SLC_SUPERBLOCKS, SLC_IDLE, ZONE_UNITS) = range(21, 24)
 
 COUNTERS = ("host", "relocated", "translation", "padding", "hits", "misses", "core_ns", "folded")
 HOST, RELOCATED, TRANSLATION, PADDING, HITS, MISSES, CORE_BUSY, FOLDED = range(len(COUNTERS))
@@ -63,6 +63,8 @@ class DriveState(NamedTuple):
     relocations, and then of zones, as many as superblocks."""
     filled: Any
     """Pages of each open superblock."""
+    before: Any
+    """The superblock that each frontier filled before the open one; -1 for none."""
     ready: Any
     cores: Any
     programs: Any
@@ -99,6 +101,7 @@ def new_state(profile: Profile, order: list[int]) -> DriveState:
         zone=array(p.superblocks, value=-1),
         open=array(frontiers, value=-1),
         filled=array(frontiers),
+        before=array(frontiers, value=-1),
         ready=array(frontiers),
         cores=array(max(1, p.cores)),
         programs=array(heap),
