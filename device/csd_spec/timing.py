@@ -84,7 +84,15 @@ class TimingLog(Packed, least_size=SIZE, error=TimingLogError):
     """Modelled time of the last of these executions."""
     folded: U64 = 0
     """Pages of `relocated` that were relocated from the SLC cache."""
-    slc: Annotated[U32, At(296)] = 0
+    refreshed: U64 = 0
+    """Pages of `relocated` whose data had become old, or had been read often."""
+    retries: U64 = 0
+    """Retries of reads of rows."""
+    uncorrectable: U64 = 0
+    """Reads of rows whose errors were too many for all retries."""
+    lost: U64 = 0
+    """Pages of the host that could not be read when they were to be relocated."""
+    slc: U32 = 0
     """Superblocks in SLC mode."""
 
     @property

@@ -242,6 +242,15 @@ class SlcCache(TypedDict):
     folded: Annotated[Count, "Pages of 4 KiB relocated from the cache."]
 
 
+class BitErrors(TypedDict):
+    """Bit errors of the flash, and what is done against them."""
+
+    retries: Annotated[Count, "Number of retries of reads of rows."]
+    uncorrectable: Annotated[Count, "Number of reads of rows with too many errors."]
+    lost: Annotated[Count, "Pages of 4 KiB that could not be read when they were relocated."]
+    refreshed: Annotated[Count, "Pages of 4 KiB relocated as they were old, or were read often."]
+
+
 class ModelledTime(TypedDict):
     """The modelled time of the drive; times are in the guest's seconds, the factor included."""
 
@@ -257,6 +266,7 @@ class ModelledTime(TypedDict):
     wear: Annotated[FlashWear, "Wear of the flash."]
     stops: Annotated[StopsByCause, "Stops of the guest by cause."]
     slc: Annotated[SlcCache, "The SLC cache of the flash."]
+    errors: Annotated[BitErrors, "Bit errors of the flash."]
 
 
 class Extension(TypedDict):

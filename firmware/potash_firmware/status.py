@@ -226,6 +226,12 @@ def _modelled(timing: ModelledTime, holding: Holding | None) -> reported.Modelle
             commands=_stops(None if holding is None else holding.commands),
         ),
         slc=reported.SlcCache(superblocks=log.slc, folded=log.folded),
+        errors=reported.BitErrors(
+            retries=log.retries,
+            uncorrectable=log.uncorrectable,
+            lost=log.lost,
+            refreshed=log.refreshed,
+        ),
     )
 
 

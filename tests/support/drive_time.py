@@ -200,6 +200,7 @@ def problems(profile: Profile, state: DriveState) -> list[str]:
         or int(slc.sum()) > profile.slc_superblocks
         or by_status[IS_ZONED]
         != int((state.zone >= 0).sum()) - int((state.zone[opened] >= 0).sum()),
+        "data have no age": bool(((state.flash.born != NEVER) != (programmed > 0)).any()),
         "units are programmed that were never filled": bool(
             np.where(full, programmed > units, programmed != units).any()
         ),

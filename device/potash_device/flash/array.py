@@ -2,6 +2,7 @@
 
 from potash_device.flash import state
 from potash_device.flash.calendars import gap, interrupt, occupy, transfer
+from potash_device.flash.errors import retry
 from potash_device.flash.state import FlashState
 from potash_device.vta.fast.compiling import Flag, Number, compiled, inlined
 
@@ -22,6 +23,9 @@ def sense(f: FlashState, where: Number, pages: Number, ready: Number, host: Flag
     duration, suspend = times[row % times.size], settings[state.SUSPEND_NS]
     if f.mode[block] == state.SLC:
         duration = settings[state.SLC_READ]
+    elif f.rber.size:
+        duration += retry(f, block)
+    f.reads[block] += 1
     f.counters[state.SENSES] += 1
     if host and suspend >= 0:
         start = max(ready, f.reads_done[die])
@@ -63,6 +67,8 @@ def program(f: FlashState, block: Number, unit: Number, ready: Number) -> Number
     before = f.erased[block] if unit < dies else f.programmed[index - dies]
     done = occupy(f, die, max(there, before), duration)
     f.programmed[index] = done
+    if f.born[block] == state.NEVER:
+        f.born[block] = done
     f.counters[state.PROGRAMS] += 1
     return done
 
@@ -80,5 +86,7 @@ def erase(f: FlashState, block: Number, ready: Number) -> None:
     units = settings[state.SUPERBLOCK] // settings[state.UNIT_PAGES]
     f.programmed[block * units : (block + 1) * units] = state.NEVER
     f.mode[block] = state.NATIVE
+    f.born[block] = state.NEVER
+    f.reads[block] = 0
     f.erases[block] += 1
     f.counters[state.ERASED] += 1

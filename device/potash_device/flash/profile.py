@@ -38,6 +38,11 @@ MOST_PAGES = 1 << 28
 """Maximum number of 4 KiB pages: 1 TiB, for which the model takes about 3 GiB of memory."""
 
 
+RBER_PARAMETERS = 9
+"""Numbers of `rber`."""
+MOST_RETRIES = 64
+
+
 class ProfileError(ValueError):
     """A drive that cannot be built so; a sentence."""
 
@@ -170,6 +175,18 @@ class Profile:
     slc_idle_ns: Number = 1_000_000
     """Idle time after which the cache is emptied."""
 
+    rber: tuple[float, ...] = ()
+    """Parameters of the raw bit error rate (`flash.errors`), in TOML also a name of `error_models`;
+    empty for flash without errors."""
+    retry_rber: tuple[float, ...] = tuple(step / 1000 for step in range(4, 23, 2))
+    """The greatest rate with which a read succeeds, then that of each retry; ascending."""
+    retry_ns: Numbers = (70_000,)
+    """Time of each retry; the last one is that of all that follow."""
+    refresh_s: Number = 0
+    """Age of data in seconds at which a superblock is relocated; 0 for never."""
+    reclaim_reads: Number = 0
+    """Reads of each page of a superblock, on average, at which it is relocated; 0 for never."""
+
     def __post_init__(self) -> None:
         require_ranges(self, ProfileError)
         for name in ("read_ns", "program_ns"):
@@ -199,6 +216,7 @@ class Profile:
             )
         if self.slc and (self.bits < 2 or not self.slc_pages):
             raise ProfileError("slc needs cells of several bits, and blocks of enough pages")
+        self._require_rates()
         if self.superblocks < self.least_superblocks:
             least = -(-self.least_superblocks // self.groups)
             raise ProfileError(
@@ -220,6 +238,22 @@ class Profile:
             raise ProfileError(
                 f"buffer_bytes is {self.buffer_bytes}; a program unit of each stream takes {least}"
             )
+
+    def _require_rates(self) -> None:
+        """Raises ProfileError unless there can be errors as described."""
+        for name, most in (("rber", 10.0), ("retry_rber", 1.0)):
+            rates = getattr(self, name)
+            if not isinstance(rates, tuple) or not all(
+                isinstance(one, int | float) and 0 <= one <= most for one in rates
+            ):
+                raise ProfileError(f"{name} must be a list of numbers, 0 to {most:g}")
+        if len(self.rber) not in (0, RBER_PARAMETERS):
+            raise ProfileError(f"rber has {len(self.rber)} numbers; it must have {RBER_PARAMETERS}")
+        limits = self.retry_rber
+        if not 0 < len(limits) <= MOST_RETRIES or sorted(set(limits)) != list(limits):
+            raise ProfileError(f"retry_rber must be 1 to {MOST_RETRIES} numbers that ascend")
+        if not self.retry_ns:
+            raise ProfileError("retry_ns is empty")
 
     @property
     def total_dies(self) -> int:
@@ -270,6 +304,15 @@ class Profile:
     def slc_pages(self) -> int:
         """Logical pages of a superblock in SLC mode, whole program units."""
         return self.group_dies * self.unit_pages * (self.pages // self.program_pages // self.bits)
+
+    @property
+    def refresh_ns(self) -> int:
+        return self.refresh_s * 10**9
+
+    @property
+    def reclaim_senses(self) -> int:
+        """Reads of rows of a superblock at which it is relocated; 0 for never."""
+        return self.reclaim_reads * (self.superblock_pages // self.row_pages)
 
     @property
     def slc_superblocks(self) -> int:

@@ -6,6 +6,7 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
+from potash_device.flash.error_models import MODELS
 from potash_device.flash.profile import (
     Profile,
     ProfileError,
@@ -37,6 +38,11 @@ def from_mapping(table: Mapping[str, Any]) -> Profile:
     for name in ("bus", "link"):
         if isinstance(values.get(name), tuple) and len(values[name]) == 2:
             values[name] = Rate(*values[name])
+    rber = values.get("rber")
+    if isinstance(rber, str):
+        if rber not in MODELS:
+            raise ProfileError(f"rber is {rber!r:.40}; it must be numbers or {', '.join(MODELS)}")
+        values["rber"] = MODELS[rber]
     slc, spare = values.get("slc"), values.pop(OVER_PROVISIONING, None)
     if isinstance(slc, str):
         slc = values["slc"] = thousandths(slc)

@@ -25,8 +25,12 @@ MOST_GAPS = 64
 """Busy intervals that a calendar remembers; beyond it the earliest gap is given up."""
 NEVER = np.iinfo(np.int64).max
 
-COUNTERS = ("senses", "programs", "erased", "suspensions", "die_ns", "bus_ns", "link_ns")
-SENSES, PROGRAMS, ERASED, SUSPENSIONS, DIE_BUSY, BUS_BUSY, LINK_BUSY = range(len(COUNTERS))
+COUNTERS = (
+    *("senses", "programs", "erased", "suspensions", "die_ns", "bus_ns", "link_ns"),
+    *("retries", "uncorrectable"),
+)
+(SENSES, PROGRAMS, ERASED, SUSPENSIONS, DIE_BUSY, BUS_BUSY, LINK_BUSY) = range(7)
+RETRIES, UNCORRECTABLE = range(7, 9)
 
 
 class FlashState(NamedTuple):
@@ -42,6 +46,14 @@ class FlashState(NamedTuple):
     """The dies, in the order in which consecutive program units go to them."""
     mode: Any
     """The mode of each superblock's cells, since it was erased."""
+    rber: Any
+    retry_rber: Any
+    retry_ns: Any
+    born: Any
+    """The time at which the oldest data of each superblock were programmed, which may be before 0;
+    NEVER if it has none."""
+    reads: Any
+    """Reads of rows of each superblock since its erase."""
     programmed: Any
     """The time at which each program unit is done; NEVER for one that is not programmed."""
     erases: Any
@@ -77,6 +89,11 @@ def new_flash(profile: Profile, order: list[int]) -> FlashState:
         program_ns=np.array(p.program_ns, np.int64),
         order=np.array(order, np.int64),
         mode=array(p.superblocks),
+        rber=np.array(p.rber, np.float64),
+        retry_rber=np.array(p.retry_rber, np.float64),
+        retry_ns=np.array(p.retry_ns, np.int64),
+        born=array(p.superblocks, value=NEVER),
+        reads=array(p.superblocks),
         programmed=array(p.superblocks * (p.superblock_pages // p.unit_pages), value=NEVER),
         erases=array(p.superblocks),
         erased=array(p.superblocks),
@@ -90,8 +107,14 @@ def new_flash(profile: Profile, order: list[int]) -> FlashState:
     )
 
 
+def ages(flash: FlashState) -> Any:
+    """The times at which data were programmed, as they are when the clock is set to 0."""
+    return np.where(flash.born == NEVER, NEVER, np.minimum(flash.born - flash.now[0], 0))
+
+
 def rest(flash: FlashState) -> None:
     """Let all that is under way be done, and set the clock and counters to 0."""
+    flash.born[:] = ages(flash)
     for times in (flash.erased, flash.last, flash.reads_done, flash.intervals, flash.counters):
         times[:] = 0
     flash.programmed[flash.programmed != NEVER] = 0

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potash_device.flash.profile import Profile
-from potash_device.flash.state import rest
+from potash_device.flash.state import NEVER, rest
 from potash_firmware.ftl.hooks import NO_HINT, Hint
 from potash_firmware.ftl.interface import FtlError, Upcalls
 from potash_firmware.ftl.native import WORDS
@@ -28,13 +28,16 @@ from potash_firmware.ftl.requests import (
 from potash_firmware.ftl.state import (
     ADMITTED,
     BEGUN,
+    CHECK,
     CURSOR,
     FREE,
     GOOD,
     IS_CLOSED,
+    MOVED,
     QUEUED,
     SLC_USED,
     STEP,
+    UNREADABLE,
     VICTIM,
     WORN_OUT,
     WRITTEN,
@@ -113,9 +116,25 @@ class Drive:
             state.valid.copy(),
             state.flash.erases.copy(),
             state.closed_at.copy(),
-            np.flatnonzero(state.status == IS_CLOSED),
+            self._candidates(),
             self.profile.superblock_pages,
         )
+
+    def _candidates(self) -> NDArray[np.int64]:
+        """The closed superblocks, without the one that is being refreshed."""
+        closed = self.state.status == IS_CLOSED
+        moved = np.arange(len(closed)) == self.state.registers[MOVED]
+        return np.flatnonzero(closed & ~moved)
+
+    @property
+    def unreadable(self) -> int:
+        """A page that the last request could not read, or -1."""
+        return int(self.state.registers[UNREADABLE])
+
+    def age(self, duration: int) -> None:
+        """Let the data of an idle drive become older by so many nanoseconds."""
+        born = self.state.flash.born
+        born[born != NEVER] -= duration
 
     @property
     def worn(self) -> bool:
@@ -258,7 +277,7 @@ class Drive:
         state.programs[: state.registers[QUEUED]] = 0
         state.cached[:, 1] = 0
         state.cores[:] = state.ready[:] = state.counters[:] = 0
-        state.registers[[WRITTEN, ADMITTED]] = 0
+        state.registers[[WRITTEN, ADMITTED, CHECK]] = 0
 
 
 def _rows(requests: NDArray[np.void]) -> NDArray[np.int64]:

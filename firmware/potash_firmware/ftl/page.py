@@ -65,6 +65,8 @@ def begin(s: DriveState, time: Number, op: Number, count: Number) -> None:
     r, settings = s.registers, s.settings
     if r[state.SLC_FULL]:
         fold_idle(s, time)
+    if settings[state.REFRESH] or settings[state.RECLAIM]:
+        refresh(s, time)
     if op == state.READ:
         cost = settings[state.READ_COMMAND] + count * settings[state.READ_PAGE]
         if count == 1 and settings[state.SHORT_READ_COMMAND] >= 0:
@@ -82,6 +84,7 @@ def begin(s: DriveState, time: Number, op: Number, count: Number) -> None:
     s.flash.now[0] = time
     r[state.READY] = r[state.END] = r[state.PROGRAMMED] = ready
     r[state.STEP] = r[state.GROUP] = 0
+    r[state.UNREADABLE] = -1
     r[state.BEGUN] = 1
 
 
@@ -124,7 +127,7 @@ def serve(s: DriveState, request: Any) -> Flag:
         if maps:
             known = translate(s, page, ready, op != state.READ)
         if op == state.READ:
-            read(s, s.places[page], known)
+            read(s, page, s.places[page], known)
         elif op == state.WRITE and zoned and s.places[page] >= 0:
             # The rest of a page whose first blocks were written before.
             r[state.END] = max(r[state.END], send(s.flash, 0, known, 1))
@@ -207,7 +210,7 @@ def format_drive(s: DriveState) -> None:
 
 
 @inlined
-def read(s: DriveState, where: Number, known: Number) -> None:
+def read(s: DriveState, page: Number, where: Number, known: Number) -> None:
     """Add a page to the group that is read together, or begin a new group."""
     r, shape = s.registers, s.flash.settings
     on_flash = where >= 0 and not in_memory(s.flash, where, known)
@@ -216,6 +219,8 @@ def read(s: DriveState, where: Number, known: Number) -> None:
     ):
         read_row(s)
     if not on_flash:
+        if where == state.LOST and r[state.UNREADABLE] < 0:
+            r[state.UNREADABLE] = page
         r[state.END] = max(r[state.END], send(s.flash, 1, known, 1))
         return
     r[state.GROUP_READY] = max(r[state.GROUP_READY], known) if r[state.GROUP] else known
@@ -229,7 +234,12 @@ def read_row(s: DriveState) -> None:
     r = s.registers
     count = r[state.GROUP]
     if count:
-        there = sense(s.flash, r[state.GROUP_LAST] - count + 1, count, r[state.GROUP_READY], True)
+        first, failed = r[state.GROUP_LAST] - count + 1, s.flash.counters[flash.UNCORRECTABLE]
+        there = sense(s.flash, first, count, r[state.GROUP_READY], True)
+        if s.flash.counters[flash.UNCORRECTABLE] > failed and r[state.UNREADABLE] < 0:
+            r[state.UNREADABLE] = s.owners[first]
+        if s.flash.reads[first // s.flash.settings[flash.SUPERBLOCK]] == s.settings[state.RECLAIM]:
+            r[state.CHECK] = 0
         sent = send(s.flash, 1, there, count)
         r[state.END] = max(r[state.END], sent)
         r[state.GROUP] = 0
@@ -341,6 +351,8 @@ def invalidate(s: DriveState, page: Number) -> None:
     if where >= 0:
         s.places[page] = s.owners[where] = -1
         s.valid[where // s.flash.settings[flash.SUPERBLOCK]] -= 1
+    elif where == state.LOST:
+        s.places[page] = -1
 
 
 @inlined
@@ -396,7 +408,10 @@ def collect(s: DriveState, which: Number, ready: Number, pages: Number) -> None:
             for where in range(row, row + size):
                 valid += s.owners[where] >= 0
             if valid and not in_memory(s.flash, row, ready):
+                failed = s.flash.counters[flash.UNCORRECTABLE]
                 there = max(there, sense(s.flash, row, valid, ready, False))
+                if s.flash.counters[flash.UNCORRECTABLE] > failed:
+                    valid -= lose(s, row)
             moved += valid
             r[at] += size
         for where in range(first, base + r[at]):
@@ -406,6 +421,37 @@ def collect(s: DriveState, which: Number, ready: Number, pages: Number) -> None:
     if r[at] == shape[flash.SUPERBLOCK]:
         erase(s, r[which], ready)
         r[which] = -1
+
+
+@compiled
+def lose(s: DriveState, row: Number) -> Number:
+    """The data of a row are lost, translation pages excepted; the number of its pages."""
+    lost = 0
+    for where in range(row, row + s.flash.settings[flash.ROW_PAGES]):
+        page = s.owners[where]
+        if 0 <= page < s.settings[state.LOGICAL]:
+            invalidate(s, page)
+            s.places[page] = state.LOST
+            lost += 1
+    s.counters[state.LOST_PAGES] += lost
+    return lost
+
+
+@compiled
+def refresh(s: DriveState, time: Number) -> None:
+    """Relocate a part of a superblock whose data have become too old, or were read too often."""
+    r, settings, f = s.registers, s.settings, s.flash
+    if r[state.MOVED] < 0 and time >= r[state.CHECK]:
+        age, reads = settings[state.REFRESH], settings[state.RECLAIM]
+        r[state.CHECK] = time + age // 64 if age else flash.NEVER
+        for block in range(f.settings[flash.SUPERBLOCKS]):
+            due = (age and time - f.born[block] >= age) or (reads and f.reads[block] >= reads)
+            if due and s.status[block] == state.IS_CLOSED and block != r[state.VICTIM]:
+                r[state.MOVED], r[state.MOVE_CURSOR], r[state.CHECK] = block, 0, 0
+                break
+    moved = r[state.MOVED]
+    if moved >= 0 and s.flash.mode[moved] == flash.NATIVE and r[state.FREE] > 1:
+        move(s, time, f.settings[flash.UNIT_PAGES])
 
 
 @compiled
@@ -433,7 +479,8 @@ def fold_idle(s: DriveState, time: Number) -> None:
 
 @compiled
 def move(s: DriveState, ready: Number, pages: Number) -> None:
-    """Relocate pages of the SLC cache, of the superblock that was filled first."""
+    """Relocate pages of the superblock that is being refreshed, or else of that of the SLC cache
+    which was filled first."""
     r = s.registers
     if r[state.MOVED] < 0:
         for block in range(s.flash.settings[flash.SUPERBLOCKS]):
@@ -442,9 +489,11 @@ def move(s: DriveState, ready: Number, pages: Number) -> None:
             ):
                 r[state.MOVED] = block
         r[state.MOVE_CURSOR] = 0
+    slc = s.flash.mode[r[state.MOVED]] == flash.SLC
     before = s.counters[state.RELOCATED]
     collect(s, state.MOVED, ready, pages)
-    s.counters[state.FOLDED] += s.counters[state.RELOCATED] - before
+    moved = s.counters[state.RELOCATED] - before
+    s.counters[state.FOLDED if slc else state.REFRESHED] += moved
 
 
 @compiled

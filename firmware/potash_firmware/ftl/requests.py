@@ -84,8 +84,16 @@ class Counters(NamedTuple):
     """Busy time of both directions together."""
     core_ns: int
     """Busy time of all firmware cores together."""
+    retries: int = 0
+    """Retries of reads of rows."""
+    uncorrectable: int = 0
+    """Reads of rows whose errors were too many for all retries."""
     folded: int = 0
     """Relocated from the SLC cache; counted in `relocated`, too."""
+    refreshed: int = 0
+    """Relocated as their data had become old, or had been read often; likewise."""
+    lost: int = 0
+    """Pages that could not be read when they were to be relocated."""
 
     def since(self, before: "Counters") -> "Counters":
         """The counts since an earlier time."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from potash_device.flash.profile import PAGE, ProfileError
 from potash_device.flash.profiles import from_mapping
-from potash_device.flash.state import NATIVE, SLC
+from potash_device.flash.state import NATIVE, NEVER, SLC, ages
 from potash_firmware.ftl import state
 from potash_firmware.ftl.custom import CustomFtl
 from potash_firmware.ftl.drive import Drive
@@ -26,7 +26,7 @@ from potash_firmware.ftl.interface import Held, ZoneStream
 from potash_firmware.ftl.policies import Policies, PolicyError
 
 ARRAYS = ("places", "status", "erases", "closed_at", "open", "filled", "zone")
-LATER = ("mode",)
+LATER = ("mode", "born", "reads")
 """Arrays that files of version 1.0 lack: they are 0."""
 LARGEST_PROFILE = 1 << 16
 """Maximum size of the profile in bytes."""
@@ -34,6 +34,8 @@ LARGEST_HELD = 1 << 24
 """Maximum size of the pieces in bytes."""
 LARGEST_COUNT = 1 << 48
 """Maximum count of erases or fills of a superblock, so that sums fit into 64 bits."""
+LARGEST_AGE = 1 << 61
+"""Maximum of nanoseconds, likewise."""
 LARGEST_HEADER = 1 << 12
 """Bytes of an array's, in its file."""
 
@@ -54,6 +56,7 @@ def save(drive: Drive, file: IO[bytes], held: Held = NOTHING_HELD) -> None:
     """Write a drive in NumPy's .npz form, and what namespaces have of it, if it has any."""
     profile = np.frombuffer(json.dumps(asdict(drive.profile)).encode(), np.uint8)
     arrays: dict[str, Any] = {name: kept(drive, name) for name in (*ARRAYS, *LATER)}
+    arrays["born"] = ages(drive.state.flash)
     for name, rows in held._asdict().items():
         arrays[name] = np.array(rows, np.int64).reshape(-1, 3)
     np.savez_compressed(file, profile=profile, **arrays)
@@ -173,8 +176,9 @@ def _check(drive: Drive) -> None:
         or sorted(opened) != np.flatnonzero(s.status == state.IS_OPEN).tolist()
         or (s.filled < 0).any()
         or (s.filled[s.open >= 0] >= sizes[opened]).any()
-        or min(s.flash.erases.min(), s.closed_at.min()) < 0
-        or max(s.flash.erases.max(), s.closed_at.max()) > LARGEST_COUNT
+        or min(s.flash.erases.min(), s.closed_at.min(), s.flash.reads.min()) < 0
+        or max(s.flash.erases.max(), s.closed_at.max(), s.flash.reads.max()) > LARGEST_COUNT
+        or s.flash.born.min() < -LARGEST_AGE
         # Without a free one nothing can be relocated, and none becomes free.
         or (
             not (s.status == state.IS_FREE).any()
@@ -189,7 +193,7 @@ def _check(drive: Drive) -> None:
     used = s.places[s.places >= 0].astype(np.int64)
     filled = _filled(drive)
     if (
-        (s.places < -1).any()
+        (s.places < (state.LOST if profile.rber else -1)).any()
         or (used >= profile.superblocks * size).any()
         or len(np.unique(used)) != len(used)
         or (used % size >= filled[used // size]).any()
@@ -240,6 +244,7 @@ def _complete(drive: Drive) -> None:
     programmed = s.flash.programmed.reshape(profile.superblocks, -1)
     units = _filled(drive) // profile.unit_pages
     programmed[np.arange(programmed.shape[1]) < units[:, None]] = 0
+    s.flash.born[:] = np.where(units > 0, np.minimum(s.flash.born, 0), NEVER)
     r[state.FREE] = (s.status == state.IS_FREE).sum()
     r[state.CLOSED] = (s.status == state.IS_CLOSED).sum()
     r[state.SLC_USED] = (s.flash.mode == SLC).sum()

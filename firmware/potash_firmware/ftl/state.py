@@ -13,31 +13,38 @@ SETTINGS = (
     *("read_command_ns", "short_read_command_ns", "read_page_ns", "write_command_ns"),
     *("write_page_ns", "other_command_ns", "buffer_bytes", "protected", "mapping_cache"),
     *("streams", "reserve", "background", "background_pages", "background_invalid", "cycles"),
-    *("slc_superblocks", "slc_idle_ns", "zone_units"),
+    *("slc_superblocks", "slc_idle_ns", "zone_units", "refresh_ns", "reclaim_senses"),
 )
 """Properties of a profile that the page-mapped FTL uses, in the order of their array."""
 (LOGICAL, FRONTIERS, LEAST_SUPERBLOCKS, SUBMISSION, COMPLETION, CORES) = range(6)
 (READ_COMMAND, SHORT_READ_COMMAND, READ_PAGE, WRITE_COMMAND) = range(6, 10)
 (WRITE_PAGE, OTHER_COMMAND, BUFFER, PROTECTED, MAPPING_CACHE) = range(10, 15)
 (STREAMS, RESERVE, BACKGROUND, BACKGROUND_PAGES, BACKGROUND_INVALID, CYCLES) = range(15, 21)
-(SLC_SUPERBLOCKS, SLC_IDLE, ZONE_UNITS) = range(21, 24)
+(SLC_SUPERBLOCKS, SLC_IDLE, ZONE_UNITS, REFRESH, RECLAIM) = range(21, 26)
 
-COUNTERS = ("host", "relocated", "translation", "padding", "hits", "misses", "core_ns", "folded")
-HOST, RELOCATED, TRANSLATION, PADDING, HITS, MISSES, CORE_BUSY, FOLDED = range(len(COUNTERS))
+COUNTERS = (
+    *("host", "relocated", "translation", "padding", "hits", "misses", "core_ns", "folded"),
+    *("refreshed", "lost"),
+)
+HOST, RELOCATED, TRANSLATION, PADDING, HITS, MISSES, CORE_BUSY, FOLDED = range(8)
+REFRESHED, LOST_PAGES = range(8, 10)
 
-REGISTERS = 25
+REGISTERS = 27
 (FREE, CLOSED, GOOD, WORN_OUT, VICTIM, CURSOR, FILLED, WRITTEN, BUFFERED, QUEUED) = range(10)
 (CACHED, HAND, BEGUN, STEP, READY, END, PROGRAMMED) = range(10, 17)
 (GROUP, GROUP_LAST, GROUP_READY, ADMITTED) = range(17, 21)
-(SLC_USED, SLC_FULL, MOVED, MOVE_CURSOR) = range(21, 25)
+(SLC_USED, SLC_FULL, MOVED, MOVE_CURSOR, CHECK, UNREADABLE) = range(21, 27)
 """Counts of superblocks, the victim and where relocation is, superblocks that were closed, when the
 host's programs are done, pages in the write buffer, programs in the heap, pages in the cache of the
 mapping, CLOCK's hand; how far the request has come; when the write buffer last had room;
-superblocks in SLC mode, those of them that are full, the one that is folded, and where that is."""
+superblocks in SLC mode, those of them that are full, the superblock that is folded or refreshed,
+and where that is; when a superblock may have to be refreshed; a page that the last request could
+not read, or -1."""
 
 IS_FREE, IS_OPEN, IS_CLOSED, IS_RETIRED, IS_ZONED, IS_CACHED = range(6)
 """The states of superblocks; IS_ZONED is a full one of a zone, which is erased by a reset alone;
 IS_CACHED is a full one of the SLC cache, which is erased when it has been folded."""
+LOST = -2
 FULL = (IS_CLOSED, IS_ZONED, IS_CACHED)
 READ, WRITE, TRIM, FLUSH, FORMAT, CLOSE, RESET, FINISH = map(int, Op)
 
@@ -50,7 +57,7 @@ class DriveState(NamedTuple):
     settings: Any
     places: Any
     """The place of each page: superblock times its size plus the place in it; -1 for a page without
-    one."""
+    one, LOST for one whose data could not be read when they were to be relocated."""
     owners: Any
     """The page in each place; -1 where there is no valid one."""
     valid: Any
@@ -89,7 +96,7 @@ def new_state(profile: Profile, order: list[int]) -> DriveState:
     cache = min(max(1, p.mapping_cache // PAGE), p.translation_pages) if p.mapping_cache else 1
     registers = array(REGISTERS)
     registers[[FREE, GOOD]] = p.superblocks
-    registers[[VICTIM, MOVED]] = -1
+    registers[[VICTIM, MOVED, UNREADABLE]] = -1
     return DriveState(
         flash=new_flash(p, order),
         settings=np.array(numbers, np.int64),

@@ -70,6 +70,10 @@ METRICS = {
     "superblock_erases": "Quantiles of the superblocks' erase counts.",
     "slc_superblocks": "Superblocks in SLC mode.",
     "folded_pages_total": "Pages of 4 KiB relocated from the SLC cache.",
+    "flash_read_retries_total": "Retries of reads of the flash.",
+    "flash_uncorrectable_reads_total": "Reads of the flash with too many errors.",
+    "lost_pages_total": "Pages of 4 KiB that could not be read when they were relocated.",
+    "refreshed_pages_total": "Pages of 4 KiB relocated as they were old, or were read often.",
 }
 """Metrics by name, without `potash_`."""
 
@@ -182,6 +186,11 @@ def _of_modelled(given: ModelledTime) -> Iterator[Sample]:
     yield Sample("available_spare", {}, wear["available_spare"])
     yield Sample("slc_superblocks", {}, given["slc"]["superblocks"])
     yield Sample("folded_pages_total", {}, given["slc"]["folded"])
+    errors = given["errors"]
+    yield Sample("flash_read_retries_total", {}, errors["retries"])
+    yield Sample("flash_uncorrectable_reads_total", {}, errors["uncorrectable"])
+    yield Sample("lost_pages_total", {}, errors["lost"])
+    yield Sample("refreshed_pages_total", {}, errors["refreshed"])
 
 
 def _each(resources: Mapping[str, Any], what: str) -> dict[str, float]:

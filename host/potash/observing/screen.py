@@ -149,6 +149,8 @@ def modelled(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
     if any(found["slc"].values()):
         superblocks, folded = found["slc"]["superblocks"], found["slc"]["folded"]
         yield f"SLC cache: {superblocks} superblocks, {folded} pages folded"
+    if any(found["errors"].values()):
+        yield "bit errors: " + ", ".join(f"{n} {what}" for what, n in found["errors"].items())
 
 
 def _causes(stops: StopsByCause) -> str:

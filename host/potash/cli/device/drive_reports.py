@@ -99,8 +99,9 @@ class DriveSimulated(NamedTuple):
         "Pages of 4 KiB that the host wrote (`host`), relocated pages, translation pages written, "
         "and padding; reads of rows (`senses`), programs, suspensions, erased superblocks; hits "
         "and misses of the mapping's cache; total busy time of dies, buses and the link's "
-        "directions in nanoseconds; `folded` are those of the relocated pages that were in the SLC "
-        "cache.",
+        "directions in nanoseconds; read retries, and uncorrectable reads of rows; those of the "
+        "relocated pages that were in the SLC cache (`folded`), and that were old or read often "
+        "(`refreshed`); pages that could not be read when they were relocated (`lost`).",
     ]
     dies_busy: Annotated[
         Amount, "Mean busy share of the dies, of the modelled time; above 1 if work remained."
