@@ -30,6 +30,7 @@ from potash.sdk import (
 )
 from potash.sdk.targets import Range, Reporter
 from potash.vm.drive import device_process
+from potash_device.vta import compiled_code
 from support.apu import program
 from support.bpf import exit_, insn, load, mov, store
 from support.sdk import RecordingTransport
@@ -272,3 +273,17 @@ def test_blocks_that_a_later_job_would_write_are_not_given_back(
     sink.close()
     assert len(places(tmp_path)) == 1
     assert (tmp_path / "output").read_bytes() == b"old"
+
+
+def test_on_a_new_machine_there_is_a_folder_for_compiled_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A confined worker cannot make it, and would compile the simulator for each model."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with (
+        device_process(tmp_path / "s", "--size", "16M"),
+        potash.sdk.open(f"vfio-user:{tmp_path / 's'}") as device,
+    ):
+        device.accelerator().run(ARGUMENTS_BACK, b"1234")
+        (folder,) = (tmp_path / "cache" / "potash" / "vta").iterdir()
+        assert folder.name == compiled_code.STORE.identity.hex()[:16]

@@ -200,6 +200,7 @@ class CompileClient:
         from potash_device.vta.fast import compiling
 
         if compiling.cache_folder() is not None and not warming.is_warm(core):
+            log.info("compiling the simulator of the tensor accelerator, once")
             try:
                 self.compile(RequestKind.KERNELS, b"")
             except Refused as error:

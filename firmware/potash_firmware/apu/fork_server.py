@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
+from potash_device.vta import compiled_code
 from potash_firmware.apu import channel
 from potash_firmware.apu.compile_service import (
     EXCHANGE,
@@ -187,6 +188,9 @@ def _load_worker(config: Config, descriptors: dict[str, int]) -> RunWorker:
         log.warning("%s", lack)
     if not stay_readable(libraries()):
         preload()
+    # A worker cannot make it, and would compile the simulator anew for each model.
+    with suppress(ImportError):  # then no model can run
+        compiled_code.STORE.directory()
 
     # What is here now is shared with every worker: the collector must not touch, and so copy, it.
     # Collecting first would take a tenth of this time, and leave holes that workers fill with

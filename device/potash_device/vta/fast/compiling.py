@@ -23,6 +23,7 @@ from numba.extending import intrinsic as _intrinsic
 from numba.extending import overload as _overload
 
 from potash_device.cache import Store
+from potash_device.vta import compiled_code
 
 # The assembler is for the tiles' inline assembly.
 llvmlite.binding.initialize_native_asmparser()
@@ -218,13 +219,7 @@ def by_type(choose: _Function) -> _Function:
     return cast(_Function, result)
 
 
-def versions() -> tuple[str, ...]:
-    """Versions on which compiled code depends, besides its sources. numba distinguishes processors
-    itself."""
-    return numba.__version__, llvmlite.__version__
-
-
-STORE = Store("vta", [Path(__file__).parents[1]], versions)
+STORE, versions = compiled_code.STORE, compiled_code.versions
 
 
 @functools.cache
