@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from potash_device.flash.profile import PAGE, Profile, Rate
-from potash_firmware.ftl import policies as limits
+from potash_device.flash.profile import PAGE, Profile, ProfileError, Rate
+from potash_firmware import extension_files
+from potash_firmware.ftl import named
 from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.interface import FtlError
-from potash_firmware.ftl.policies import Policies, PolicyError, Superblocks
+from potash_firmware.ftl.policies import Greedy, Policies, PolicyError, Superblocks
 from potash_firmware.ftl.requests import FAILED, REQUEST, WORN, Op
 from support.drive_time import problems
+
+pytestmark = pytest.mark.filterwarnings("ignore:custom policies:DeprecationWarning")
 
 SMALL = Profile(
     channels=2,
@@ -67,11 +70,6 @@ def _exit(_: Superblocks) -> int:
     raise SystemExit
 
 
-def _loop(_: Superblocks) -> int:
-    while True:
-        pass
-
-
 def _keep(superblocks: Superblocks) -> int:
     return int(superblocks.candidates[np.argmax(superblocks.valid[superblocks.candidates])])
 
@@ -81,7 +79,6 @@ def _keep(superblocks: Superblocks) -> int:
     [
         ("gc", _raise, "Failing raised ValueError: a b"),
         ("gc", _exit, "Failing raised SystemExit"),
-        ("gc", _loop, "Failing took more than"),
         ("gc", _keep, "Failing frees nothing"),
         ("gc", lambda _: None, "Failing chose None"),
         ("gc", lambda _: "0", "Failing chose '0'"),
@@ -94,16 +91,13 @@ def test_a_drive_goes_on_with_the_built_in_policy(
     kind: str,
     decide: Callable[[Superblocks], int | None],
     said: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "MOST_INSTRUCTIONS", 10_000)
     failing: dict[str, Any] = {kind: Failing(decide)}
     drive = Drive(SMALL, Policies(**failing))
     errors: list[FtlError] = []
     drive.on_failure = errors.append
     asked = overwrites(600)
-    with ThreadPoolExecutor(1) as thread:  # limits hold in any thread
-        found = thread.submit(drive.run, asked).result()
+    found = drive.run(asked)
     (error,) = errors
     assert isinstance(error, PolicyError)
     assert said in str(error) and error.kind == kind
@@ -172,3 +166,73 @@ def test_a_drive_reports_its_wear_spare_and_load() -> None:
     assert drive.wear.worn and (found == WORN).any()
     assert drive.wear.available_spare == 0 and drive.report.wear.percentage_used >= 50
     assert drive.wear.retired == (erases >= 20).sum()
+
+
+def policy(folder: Path, body: str, method: str = "victim(self, superblocks)") -> str:
+    """The name of a policy in a file."""
+    path = folder / "mine.py"
+    path.write_text(f"class Mine:\n    def {method}:\n        {body}\n")
+    return f"{path}:Mine"
+
+
+LEAST = "return min(superblocks.candidates, key=superblocks.valid.__getitem__)"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("while True: pass", "took more than 0.05 s to decide"),
+        ("import time; time.sleep(1000)", "took more than 0.05 s to decide"),
+        ("import sys; sys.exit(0)", "raised SystemExit"),
+        ("return [superblocks.candidates[0]]", "chose [np.int64("),
+        ("return float(superblocks.candidates[0])", "which is no closed superblock"),
+    ],
+)
+def test_a_policy_of_a_file_that_fails_is_replaced(
+    body: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extension_files, "STEP_LIMIT", 0.05)
+    with pytest.warns(DeprecationWarning, match="custom policies are deprecated"):
+        policies = named.policies([f"gc={policy(tmp_path, body)}"])
+    drive, errors = Drive(SMALL, policies), list[FtlError]()
+    drive.on_failure = errors.append
+    found = drive.run(overwrites(600))
+    (error,) = errors
+    assert str(error).startswith(f"the policy {tmp_path}/mine.py:Mine ") and said in str(error)
+    assert (found == FAILED).sum() == 1 and isinstance(drive.policies.gc, Greedy)
+    assert problems(SMALL, drive.state) == []
+
+
+@pytest.mark.parametrize("kind", ["gc", "wear"])
+def test_a_policy_of_a_file_decides(kind: str, tmp_path: Path) -> None:
+    drive = Drive(SMALL, named.policies([f"{kind}={policy(tmp_path, LEAST)}"]))
+    plain = Drive(SMALL, Policies())
+    found = [one.run(overwrites(600)) for one in (drive, plain)]
+    assert (found[0] == found[1]).all()  # as greedy
+    order = "order(self, channels, dies)"
+    name = policy(tmp_path, "return reversed(range(channels * dies))", order)
+    drive = Drive(SMALL, named.policies([f"allocation={name}"]))
+    assert drive.state.flash.order.tolist() == [1, 0]
+    for body in ("return [0]", "return iter(int, 1)", "return 'ab'"):
+        with pytest.raises(PolicyError, match=r"mine\.py:Mine (gave no order|raised)"):
+            Drive(SMALL, named.policies([f"allocation={policy(tmp_path, body, order)}"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("while True: pass", "took more than 0.05 s to load"),
+        ("class Other: pass", "AttributeError"),
+        ("class Mine: pass", "has no method victim"),
+        ("class Mine:\n    def __init__(self): raise ValueError('x')", "ValueError: x"),
+        ("class", "SyntaxError"),
+        ("import sys; sys.exit(1)", "SystemExit"),
+    ],
+)
+def test_what_is_no_policy_is_refused(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(named, "IMPORT_LIMIT", 0.05)
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(ProfileError, match=said):
+        named.policies([f"gc={tmp_path}/mine.py:Mine"])

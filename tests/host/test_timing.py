@@ -17,7 +17,7 @@ from potash.cli.app import run_app
 from potash_device.cores import DEFAULT
 from potash_device.flash.profile import PAGE
 from potash_device.flash.profiles import PROFILES
-from potash_firmware.ftl import policies
+from potash_firmware import extension_files
 from potash_firmware.ftl.named import cores
 from support.docs import ROOT
 from support.reports import check
@@ -51,6 +51,9 @@ capacity = 125829120
 """
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:custom policies:DeprecationWarning")
+
+
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
     path = tmp_path / "small.toml"
@@ -61,8 +64,9 @@ def small(tmp_path: Path) -> Path:
 def failure(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     """The sentence of a command that fails."""
     assert run_app(["drive", *map(str, arguments)]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith("potash: ") and said.count("\n") == 1
+    lines = capsys.readouterr().err.splitlines(keepends=True)
+    (said,) = [line for line in lines if "are deprecated" not in line]
+    assert said.startswith("potash: ")
     return said
 
 
@@ -256,7 +260,7 @@ def test_policies_that_fail_are_named(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(policies, "MOST_INSTRUCTIONS", 10_000)
+    monkeypatch.setattr(extension_files, "STEP_LIMIT", 0.05)
     named = policy(tmp_path, f"class Mine:\n    def victim(self, s):\n        {body}\n")
     said = failure(
         capsys, "simulate", trace(tmp_path), "--drive", small, "--fill", 100, "--policy", named
@@ -278,18 +282,25 @@ def test_policies_that_are_none_are_refused(
         assert expected in failure(capsys, "simulate", path, "--drive", small, "--policy", named)
 
 
-def test_the_garbage_collector_of_the_documentation_works(
+def test_a_garbage_collector_of_a_file_works_and_is_deprecated(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = (ROOT / "docs" / "time.md").read_text()
-    (code,) = re.findall(r"```python\n(class Mine:.*?)```", page, re.DOTALL)
+    code = """
+class Mine:
+    def victim(self, superblocks):
+        by_age = sorted(superblocks.candidates, key=superblocks.closed_at.__getitem__)
+        return min(by_age[: len(by_age) // 2 + 1], key=superblocks.valid.__getitem__)
+"""
     arguments = ["simulate", trace(tmp_path), "--drive", small, "--fill", 100, "--json"]
 
     def report(*more: object) -> Any:
         assert run_app(["drive", *map(str, [*arguments, *more])]) == 0
         return json.loads(capsys.readouterr().out)
 
-    mine = report("--policy", policy(tmp_path, code))
+    assert run_app(["drive", *map(str, arguments), "--policy", policy(tmp_path, code)]) == 0
+    said = capsys.readouterr()
+    assert "custom policies are deprecated; a class with @ftl" in said.err
+    mine = json.loads(said.out)
     greedy = report("--policy", "gc=greedy")
     check("drive simulate", mine)
     assert mine["requests"] == 3000 and mine["refused"] == 0

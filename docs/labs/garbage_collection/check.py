@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potash import timing
+from potash.ftl import FtlError, PageMapped
 
 SPARE, HOT, SHARE = 0.12, 0.1, 0.9
 """The spare flash; nine of ten writes of the skewed load go to a tenth of the pages."""
@@ -26,9 +27,8 @@ def small() -> timing.Profile:
     )
 
 
-def amplification(policy: Any, pages: Callable[[int, int], Numbers]) -> float:
+def amplification(drive: PageMapped, pages: Callable[[int, int], Numbers]) -> float:
     """In the steady state, of writes to `pages(capacity, count)`."""
-    drive = timing.Drive(small(), timing.Policies(gc=policy))
     capacity = drive.profile.logical_pages
 
     def write(numbers: Numbers) -> None:
@@ -59,8 +59,8 @@ def check(made: Mapping[str, Any]) -> list[str]:
     problems = []
     for name, load, most in (("skewed", skewed, MOST_SKEWED), ("uniform", uniform, MOST_UNIFORM)):
         try:
-            found = amplification(made["Mine"](), load)
-        except timing.PolicyError as error:
+            found = amplification(made["Mine"](small()), load)
+        except FtlError as error:
             return [str(error)]
         if found > most:
             problems.append(

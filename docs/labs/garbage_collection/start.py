@@ -1,10 +1,14 @@
 """Lab 3: choose the superblock to collect. This is first in, first out."""
 
-from potash.timing import Superblocks
+from collections.abc import Sequence
+
+from potash.extend import ftl
+from potash.ftl import Block, PageMapped
 
 
-class Mine:
-    """The superblock that was filled longest ago, however much of it is still valid."""
+@ftl
+class Mine(PageMapped):
+    """Collects the superblock that was filled longest ago, however much of it is still valid."""
 
-    def victim(self, superblocks: Superblocks) -> int:
-        return int(min(superblocks.candidates, key=superblocks.closed_at.__getitem__))
+    def victim(self, blocks: Sequence[Block]) -> int:
+        return max(blocks, key=lambda block: block.age).number

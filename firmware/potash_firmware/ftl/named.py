@@ -2,8 +2,11 @@
 files."""
 
 import difflib
+import importlib.util
+import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +14,13 @@ from potash_device.cores import DEFAULT, CoreProfile
 from potash_device.cores import from_mapping as cores_from_mapping
 from potash_device.flash.profile import Profile, ProfileError
 from potash_device.flash.profiles import PROFILES, from_mapping
+from potash_firmware.extension_files import IMPORT_LIMIT, TookTooLong, limited
 from potash_firmware.extension_registry import RegisteredFtl
 from potash_firmware.ftl import policies as built_in
 from potash_firmware.ftl.custom import CustomFtl
 from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.interface import Ftl
-from potash_firmware.ftl.isolation import Isolated
-from potash_firmware.ftl.policies import Policies
+from potash_firmware.ftl.policies import Loaded, Policies
 
 LARGEST_PROFILE = 1 << 20
 """Bytes of a TOML file."""
@@ -72,7 +75,7 @@ def _why_none(name: str, error: Exception) -> str:
 
 
 def policies(named: Iterable[str]) -> Policies:
-    """Policies from `KIND=NAME` or `KIND=FILE:CLASS`, whose code is run in another process.
+    """Policies from `KIND=NAME` or `KIND=FILE:CLASS`, whose code is the user's.
 
     Raises ProfileError for what is none.
     """
@@ -84,12 +87,42 @@ def policies(named: Iterable[str]) -> Policies:
         if name in POLICIES[kind]:
             chosen[kind] = POLICIES[kind][name]()
         elif ":" in name:
-            chosen[kind] = Isolated(kind, name)
+            chosen[kind] = _loaded(kind, name)
         else:
             raise ProfileError(
                 f"{name!r} is neither FILE:CLASS nor one of {', '.join(POLICIES[kind])}"
             )
     return Policies(**chosen)
+
+
+METHODS = {"gc": "victim", "wear": "victim", "allocation": "order"}
+"""The method of each kind of policy."""
+
+
+def _loaded(kind: str, name: str) -> Loaded:
+    """The policy of a file, which is imported. Raises ProfileError."""
+    file, _, class_name = name.rpartition(":")
+    spec = importlib.util.spec_from_file_location(file, file)
+    if spec is None or spec.loader is None:
+        raise ProfileError(f"{file} is no file of Python")
+    module = sys.modules[file] = importlib.util.module_from_spec(spec)
+
+    def made() -> object:
+        assert spec is not None and spec.loader is not None
+        spec.loader.exec_module(module)
+        return getattr(module, class_name)()
+
+    try:
+        with redirect_stdout(sys.stderr):  # a report may be on standard output
+            found = limited(IMPORT_LIMIT, made)
+    except TookTooLong:
+        raise ProfileError(f"{name} took more than {IMPORT_LIMIT:g} s to load") from None
+    except (Exception, SystemExit) as error:
+        said = " ".join(str(error).split())[:200]
+        raise ProfileError(f"{name}: {type(error).__name__}: {said}") from error
+    if not callable(getattr(found, METHODS[kind], None)):
+        raise ProfileError(f"{name} has no method {METHODS[kind]}")
+    return Loaded(found, name)
 
 
 PAGE = "page"

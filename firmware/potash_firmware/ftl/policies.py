@@ -5,20 +5,20 @@ that is to be relocated and erased; `order` of an allocation policy once.
 """
 
 import random
-import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from types import FrameType
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from potash_firmware import extension_files
+from potash_firmware.extension_files import TookTooLong, limited
 from potash_firmware.ftl.interface import FtlError
 
-MOST_INSTRUCTIONS = 5_000_000
-"""Python instructions of a custom policy's decision, at most: about a second."""
+DEPRECATED = "custom policies are deprecated: write a flash translation layer (docs/ftl.md)"
 
 _Answer = TypeVar("_Answer")
 
@@ -145,6 +145,10 @@ class Policies:
     wear: Wear = field(default_factory=NoWear)
     allocation: Allocation = field(default_factory=ChannelFirst)
 
+    def __post_init__(self) -> None:
+        if not all(map(_is_built_in, (self.gc, self.wear, self.allocation))):
+            warnings.warn(DEPRECATED, DeprecationWarning, stacklevel=3)
+
     def without(self, kind: str) -> Self:
         """These policies with the built-in one for one kind."""
         return replace(self, **{kind: getattr(Policies(), kind)})
@@ -192,14 +196,23 @@ def chosen(kind: str, policy: Collection | Wear, superblocks: Superblocks) -> in
     return int(found)
 
 
-class Foreign:
-    """A policy of another process, which has its own limits and names what fails."""
+class Loaded:
+    """A policy of a file, by its name, with the time limit of extensions."""
 
-    name: str
+    def __init__(self, policy: Any, name: str) -> None:
+        self._policy, self.name = policy, name
+
+    def victim(self, superblocks: Superblocks) -> Any:
+        """Raises TookTooLong, and what the policy raises."""
+        return limited(extension_files.STEP_LIMIT, self._policy.victim, superblocks)
+
+    def order(self, channels: int, dies: int) -> Any:
+        """Raises TookTooLong, and what the policy raises."""
+        return limited(extension_files.STEP_LIMIT, self._policy.order, channels, dies)
 
 
 def name_of(policy: object) -> str:
-    if isinstance(policy, Foreign):
+    if isinstance(policy, Loaded):
         return f"the policy {policy.name}"
     kind = type(policy)
     name = kind.__qualname__ if _is_built_in(policy) else f"{kind.__module__}:{kind.__qualname__}"
@@ -207,50 +220,20 @@ def name_of(policy: object) -> str:
 
 
 def _is_built_in(policy: object) -> bool:
-    return type(policy).__module__ == __name__
-
-
-class _TooLong(BaseException):
-    """Ends a policy; not an Exception, which the policy might catch."""
+    return type(policy).__module__ == __name__ and not isinstance(policy, Loaded)
 
 
 def _ask(kind: str, policy: object, decide: Callable[[], _Answer]) -> _Answer:
+    """The decision of a policy. Raises PolicyError."""
     try:
-        trusted = _is_built_in(policy) or isinstance(policy, Foreign)
-        return decide() if trusted else _limited(decide)
+        return decide()
     except PolicyError:
         raise
-    except _TooLong:
-        raise PolicyError(
-            kind, f"{name_of(policy)} took more than {MOST_INSTRUCTIONS} instructions to decide"
-        ) from None
+    except TookTooLong:
+        limit = extension_files.STEP_LIMIT
+        raise PolicyError(kind, f"{name_of(policy)} took more than {limit:g} s to decide") from None
     except (Exception, SystemExit) as error:
         said = " ".join(str(error).split())[:200]
         raise PolicyError(
             kind, f"{name_of(policy)} raised {type(error).__name__}: {said}"
         ) from error
-
-
-def _limited(decide: Callable[[], _Answer]) -> _Answer:
-    """The result of `decide`. Raises _TooLong.
-
-    Instructions are counted by Python's tracing, which works in any thread and stops at the same
-    place on every machine. A call into C that does not return is ended by `isolation` alone.
-    """
-    left = MOST_INSTRUCTIONS
-
-    def count(frame: FrameType, _event: str, _argument: object) -> Any:
-        nonlocal left
-        # Lines are too few: `while True: pass` is one that is announced once.
-        frame.f_trace_opcodes = True
-        left -= 1
-        if left < 0:
-            raise _TooLong
-        return count
-
-    before = sys.gettrace()
-    sys.settrace(count)
-    try:
-        return decide()
-    finally:
-        sys.settrace(before)

@@ -92,7 +92,7 @@ def profile(name: str, slc: int | None = None, over_provisioning: int | None = N
 
 
 def policies(names: Iterable[str]) -> Policies:
-    """Policies from `KIND=NAME` or `KIND=FILE:CLASS`, whose code is run in another process.
+    """Policies from `KIND=NAME` or `KIND=FILE:CLASS`, which is deprecated: see docs/ftl.md.
 
     Raises TimingError for what is none.
     """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from potash.cli.device.extending import extend_option, loaded
+from potash.cli.device.extending import extend_option, loaded, warn_of_policies
 from potash.cli.drive.common import together
 from potash.sdk.errors import PotashError
 from potash.toml_kinds import SHARE
@@ -109,6 +109,7 @@ def prepared(options: DriveOptions) -> Prepared:
         drive = timing.restored(path, timing.policies(options.named))
     else:
         raise click.UsageError(f"{name} is a drive with the FTL page, not {ftl}")
+    warn_of_policies(options.named)
     took = timing.precondition(drive, options.fill / 100, options.overwrite, options.seed)
     return Prepared(drive, took)
 

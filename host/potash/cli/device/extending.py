@@ -29,3 +29,14 @@ extend_option = click.option(
     metavar="FILE",
     help="Python file, or name of an installed extension, as of potash serve; may be repeated.",
 )
+
+
+def warn_of_policies(named: Sequence[str]) -> None:
+    """Say what replaces the policies of files, if there are any, on standard error."""
+    for text in named:
+        if ":" in text:
+            click.echo(
+                f"potash: --policy {text}: custom policies are deprecated; a class with @ftl in a "
+                "file of --extend replaces them (docs/ftl.md)",
+                err=True,
+            )

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from potash.cli.device.extending import warn_of_policies
 from potash.cli.progress import ticking
 from potash.files import replacing
 from potash.sdk.errors import PotashError
@@ -82,6 +83,7 @@ def modelled(
         streams = placement.handles if placement else 1
         make = partial(_drive, section, media, streams, extensions or Extensions())
         drive = make()
+        warn_of_policies(section.policies)
         if media.time_state is not None and isinstance(drive, CustomFtl):
             drive, held = _kept_custom(media.time_state, drive, make)
         elif media.time_state is not None and media.time_state.exists():
