@@ -133,7 +133,7 @@ class TimedMedia:
         length = len(views[0]) if len(views) == 1 else sum(map(len, views))
         first, end = offset // PAGE, -(-(offset + length) // PAGE)
         try:
-            if end <= self._pages and not self._hints:
+            if end <= self._pages and not (self._hints and op is Op.WRITE):
                 done = self._submit(self._path.arrival, op, self._start + first, end - first)
                 timing.asked = done * timing.factor if done >= 0 else timing.time_of(done)
             elif self._blocks is None:
