@@ -98,6 +98,14 @@ def test_memory_is_measured_beside_blocks_and_copies() -> None:
     assert all(found[name, "iops"]["ratio"] > 0 for name in names)
 
 
+def test_modelled_time_is_measured_beside_a_drive_without_a_model() -> None:
+    name = "modelled-z-nand-randwrite-4k-qd32"
+    found = measured("nvme", "--only", name)
+    assert set(found) == {(name, "iops"), (name, "device time")}
+    assert all(one["ratio"] > 0 for one in found.values())
+    assert {one["baseline"]["name"] for one in found.values()} == {"unmodelled"}
+
+
 def test_executions_are_measured_alone() -> None:
     found = measured("cp")
     assert {name for name, _ in found} == set(computational.NAMES)

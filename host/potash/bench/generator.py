@@ -31,7 +31,7 @@ from nvme_spec.queues import (
 from nvme_spec.ranges import BlockSourceRange, CopyFormat
 from nvme_spec.registers import doorbell_offset
 from potash.bench.drives import SIZE, filled
-from potash.bench.processors import family_time
+from potash.bench.processors import RESOLUTION, family_time
 from potash.bench.report import Result, alone, paired
 from potash.configuration import Configuration
 from potash.devices import serving
@@ -163,7 +163,7 @@ class Generator:
         self._queues[qid - 1].fill(command, size, sgl=sgl)
 
     def run(self, depth: int, seconds: float, qids: Sequence[int] = (1,)) -> LoadResult:
-        """Keep `depth` commands in flight in each of some queues."""
+        """Keep `depth` commands in flight in each of some queues, until at least one has ended."""
         before = family_time(self._pid)
         started = time.perf_counter()
         until = started + seconds
@@ -173,7 +173,7 @@ class Generator:
         for queue in queues:
             self._submit(queue, depth)
         now = started
-        while now < until:
+        while now < until or not total:
             progress = 0
             for queue in queues:
                 done = queue.reap(depth)
@@ -190,7 +190,7 @@ class Generator:
         elapsed = now - started
         for queue in queues:
             self._drain(queue, depth)
-        return LoadResult(total / elapsed, (family_time(self._pid) - before) / max(total, 1))
+        return LoadResult(total / elapsed, self._cost(before, total))
 
     def run_singly(self, seconds: float) -> LoadResult:
         """Give one command after the other, at least one; each is timed."""
@@ -203,8 +203,12 @@ class Generator:
             self._drain(queue, 1)
             latencies.append(-now + (now := time.perf_counter()))
         count = len(latencies)
-        cost = (family_time(self._pid) - before) / count
-        return LoadResult(count / (now - began), cost, latencies)
+        return LoadResult(count / (now - began), self._cost(before, count), latencies)
+
+    def _cost(self, before: float, commands: int) -> float:
+        """Processor seconds for each command, since so many had been used; at least the clock's
+        resolution."""
+        return max(family_time(self._pid) - before, RESOLUTION) / commands
 
     def release(self) -> None:
         for queue in self._queues:

@@ -16,6 +16,8 @@ INTERVAL = 0.05
 """Seconds between two samples."""
 
 _TICK = os.sysconf("SC_CLK_TCK")
+RESOLUTION = 1 / _TICK
+"""Seconds by which the processor time of a process grows."""
 _UTIME = 11
 """Index of utime among the fields behind the process's name; stime is the next one."""
 

@@ -70,7 +70,8 @@ def nvme(
     Without --guest, a load generator accesses the device over its socket. The baseline is a copy of
     as many bytes in memory by plain Python; for reads and writes of a memory namespace, it is reads
     of blocks at the same depth. Names that end in -2q have two queues, each of that depth; those in
-    -sgl have one SGL data block for each command, instead of PRPs.
+    -sgl have one SGL data block for each command, instead of PRPs. Names that begin with modelled-
+    are of drives whose time is modelled, and the baseline is a drive whose time is not.
 
     With --guest, fio runs in one Linux guest on Potash's drive and on QEMU's own alternately. A
     ratio is Potash's value divided by the baseline's: the median of the pairs, the lowest and the
