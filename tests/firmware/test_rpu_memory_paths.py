@@ -12,6 +12,7 @@ import pytest
 
 from potash_device.media.shapes import NamespaceShape
 from support.memory import FILL, INVALID_FIELD, READ, WRITE, powered
+from support.modelled_time import modelled, timing_of
 from support.nvme_host import DATA, PAGE, Cqe, Host
 
 SIZE = 64 << 10
@@ -79,12 +80,14 @@ def expected(model: bytearray, guest: bytearray, given: Given) -> int | None:
     return 0
 
 
+@pytest.mark.parametrize("is_modelled", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_both_paths_and_a_bytearray_agree(seed: int) -> None:
+def test_both_paths_and_a_bytearray_agree(seed: int, is_modelled: bool) -> None:
     chosen = random.Random(seed)
     shapes = (NamespaceShape(1 << 20), NamespaceShape.memory(SIZE), NamespaceShape.compute())
     with ExitStack() as stack:
-        hosts = [stack.enter_context(powered(None, *shapes)) for _ in range(2)]
+        settings = [modelled() if is_modelled else None for _ in range(2)]
+        hosts = [stack.enter_context(powered(None, *shapes, settings=one)) for one in settings]
         slow = hosts[1].rpu.arbiter
         slow.fast_path.run = lambda queue, limit: 0  # type: ignore[method-assign]  # there is none
         guest, model = bytearray(chosen.randbytes(BUFFER)), bytearray(SIZE)
@@ -97,9 +100,10 @@ def test_both_paths_and_a_bytearray_agree(seed: int) -> None:
                     host.place(host.io[1], cid=cid, **one._asdict())
                 host.ring(host.io[1])
                 host.service()
-                while host.executor.waiting:
+                while host.goes_on():
                     host.executor.run_all()
                     host.service()
+            assert hosts[0].now == hosts[1].now
             answers = [sorted(outcome(one) for one in host.reap(host.io[1])) for host in hosts]
             assert answers[0] == answers[1]
             for (_, status, _), one in zip(answers[0], burst, strict=True):
@@ -110,3 +114,6 @@ def test_both_paths_and_a_bytearray_agree(seed: int) -> None:
         counted = [host.rpu.controller.statistics.commands for host in hosts]
         assert counted[0] == counted[1]
         assert counted[0][1, 3, READ] > 200
+        if is_modelled:
+            completions = [list(timing_of(host).completions) for host in hosts]
+            assert completions[0] == completions[1]

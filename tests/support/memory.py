@@ -8,6 +8,7 @@ from pathlib import Path
 from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
 from potash_firmware.rpu.compute.engine import ProgramEngine
+from potash_firmware.rpu.settings import RpuSettings
 from support.nvme_host import DATA, Cqe, Host
 
 FLUSH, COPY, READ, FILL, WRITE = 0, 1, 2, 4, 5
@@ -27,6 +28,7 @@ def powered(
     memory_capacity: int | None = None,
     engine: ProgramEngine | None = None,
     memory_bar: int = 0,
+    settings: RpuSettings | None = None,
 ) -> Iterator[Host]:
     """A drive, enabled with all of its command sets (CC.CSS 110b), and I/O queue 1.
 
@@ -35,7 +37,10 @@ def powered(
     known = path is not None and (path / "namespaces.toml").exists()
     shapes = wanted or (() if known else SHAPES)
     opened = Drive.open(path, shapes, capacity=4 * MIB, memory_capacity=memory_capacity)
-    with opened as drive, Host(drive=drive, engine=engine, memory_bar=memory_bar) as host:
+    with (
+        opened as drive,
+        Host(settings=settings, drive=drive, engine=engine, memory_bar=memory_bar) as host,
+    ):
         host.css = 6
         host.enable()
         host.create_io_queue()

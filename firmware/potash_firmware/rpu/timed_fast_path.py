@@ -14,6 +14,7 @@ from typing import NamedTuple
 from csd_spec.traffic import CompletionKind, TimedCompletion
 from nvme_spec.commands import ReadWrite
 from nvme_spec.identify.capabilities import CommandSet
+from nvme_spec.memory_commands import MEMORY_GRANULARITY
 from nvme_spec.queues import SUBMISSION_ENTRY_SIZE, SubmissionEntry
 from nvme_spec.status import NvmeError
 from potash_device.controller.queues import SubmissionQueue
@@ -113,21 +114,17 @@ class TimedMedia:
         self.require_whole = media.require_whole
 
     def read_at_once(self, views: list[memoryview], offset: int) -> bool:
-        self._ask(Op.READ, self._read, views, offset)
-        return not (self._calls and self._busy) and self._media.read_at_once(views, offset)
+        asked = self._ask(Op.READ, self._read, views, offset)
+        return asked and self._media.read_at_once(views, offset)
 
     def write_at_once(self, views: list[memoryview], offset: int) -> bool:
         if self._data or (self._hints and self._path.has_attributes):
             return False  # The slow path gives the FTL what it wants to know of a write.
-        self._ask(Op.WRITE, self._write, views, offset)
-        return not (self._calls and self._busy) and self._media.write_at_once(views, offset)
+        asked = self._ask(Op.WRITE, self._write, views, offset)
+        return asked and self._media.write_at_once(views, offset)
 
-    @property
-    def _busy(self) -> bool:
-        """The FTL, when it was asked, has begun something that has to end before data are moved."""
-        return self._blocks is not None and self._blocks.in_flight.busy
-
-    def _ask(self, op: Op, kind: Kind, views: list[memoryview], offset: int) -> None:
+    def _ask(self, op: Op, kind: Kind, views: list[memoryview], offset: int) -> bool:
+        """Ask the model. Returns False if the slow path has to go on."""
         timing = self._timing
         self._path.kind = kind
         length = len(views[0]) if len(views) == 1 else sum(map(len, views))
@@ -137,12 +134,16 @@ class TimedMedia:
                 done = self._submit(self._path.arrival, op, self._start + first, end - first)
                 timing.asked = done * timing.factor if done >= 0 else timing.time_of(done)
             elif self._blocks is None:
+                if (offset | length) % MEMORY_GRANULARITY:  # the command is refused
+                    return False
                 timing.asked = timing.memory(length, length)
             else:  # of a namespace in several pieces, or that ends within a page
                 timing.asked = timing.charge(self._nsid, op, offset, length)
         except NvmeError as error:
             timing.asked = error
             raise
+        # The FTL may have begun something that has to end before the data are moved.
+        return not (self._calls and self._blocks is not None and self._blocks.in_flight.busy)
 
 
 class TimedFastPath(FastPath):
