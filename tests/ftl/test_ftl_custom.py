@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from potash_device.flash.profile import PAGE, Profile, ProfileError, Rate
+from potash_device.flash.profile import PAGE, Profile, Rate
 from potash_firmware import extension_files
 from potash_firmware.extension_files import load
 from potash_firmware.extension_registry import ExtensionError
@@ -202,5 +202,5 @@ def test_a_name_that_is_unknown_is_refused(tmp_path: Path) -> None:
         ("other", [], "there is no FTL other; there is page, Mine"),
         ("Mine", ["gc=fifo"], "policies are for the FTL page, and Mine decides itself"),
     ):
-        with pytest.raises(ProfileError, match=said):
+        with pytest.raises(FtlError, match=said):
             named.ftl(name, SMALL, policies, registered)

@@ -208,6 +208,7 @@ def test_an_experiment_goes_on_where_it_was(
         (FILE.replace("drives =", "moved ="), "vary.moved needs another name; moved is a column"),
         (FILE.replace("[2]", "[0]"), "vary.drives has whole numbers from 1 to 64"),
         (FILE.replace("drives = [2]", "profile = [2]"), "vary.profile has texts"),
+        (FILE.replace("drives = [2]", "ftl = [2]"), "vary.ftl has texts, as --ftl takes them"),
         (FILE.replace("drives = [2]", f"x = {list(range(4000))}"), "12000 points"),
         (FILE + 'sise = "1M"', "[drive]: a drive got an unexpected keyword argument 'sise'"),
         (FILE + 'size = "much"', "much"),

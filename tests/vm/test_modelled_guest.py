@@ -1,10 +1,12 @@
-"""Jobs whose emulation takes longer than their modelled time, as a guest's own clock sees them."""
+"""Jobs whose emulation takes longer than their modelled time, as a guest's own clock sees them. The
+drive's flash translation layer is an extension's."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import struct
 import subprocess
 import time
 from collections.abc import Iterator
@@ -76,6 +78,46 @@ with potash.sdk.open("/dev/nvme0n1") as device:
     runs = lambda: compute.execute(13), lambda: compute.execute(12), job
     print(json.dumps([least_and_median(run) for run in runs]))
 """
+
+
+LAYER = """
+from potash.extend import ftl, log_page
+from potash.ftl import PageMapped
+
+written = [0, 0]
+
+@ftl
+class Mine(PageMapped):
+    def frontier(self, page, hint):
+        written[hint.host == 7] += 1
+        return super().frontier(page, hint)
+
+@log_page(0xC5, name="Pages written", size=16)
+def pages(drive):
+    return b"".join(count.to_bytes(8, "little") for count in written)
+"""
+"""Counts pages that are written without a hint, and with it."""
+
+WRITE = """
+set -e
+dd if=/dev/urandom of=/tmp/data bs=64k count=16
+dd if=/tmp/data of=/dev/nvme0n1 bs=64k oflag=direct
+dd if=/dev/nvme0n1 bs=64k count=16 iflag=direct | cmp - /tmp/data
+head -c 4096 /tmp/data >/tmp/page
+nvme write /dev/nvme0n1 --data=/tmp/page --data-size=4096 --dir-type=15 --dir-spec=7
+"""
+
+
+def a_translation_layer_counts_what_it_places(guest: Guest) -> None:
+    page = ["nvme", "get-log", "/dev/nvme0", "--log-id=0xc5", "--log-len=16", "--raw-binary"]
+
+    def counts() -> tuple[int, int]:
+        return struct.unpack("<QQ", guest.capture(page).stdout)
+
+    before = counts()
+    done = guest.capture(["sh", "-c", WRITE])
+    assert done.code == 0, done
+    assert counts() == (before[0] + 256, before[1] + 1)
 
 
 def jobs_take_their_modelled_time(guest: Guest) -> None:
@@ -156,7 +198,8 @@ def test_jobs_stop_the_clocks_of_a_guest(images: GuestImages, tmp_path: Path) ->
     (tmp_path / "slow.toml").write_text(PROFILE)
     words = ["--time", "modelled", "--drive", str(tmp_path / "slow.toml"), "--size", "64M"]
     words += ["--memory-namespace", "1M", "--compute-namespace", "--engine", "interpreter"]
-    words += ["--still-limit", str(LIMIT)]
+    (tmp_path / "mine.py").write_text(LAYER)
+    words += ["--still-limit", str(LIMIT), "--extend", str(tmp_path / "mine.py"), "--ftl", "Mine"]
     with (
         serving_guest([options.parse(words)]) as ([socket], monitors),
         Guest(images, socket, namespaces=3, monitors=monitors) as guest,
@@ -167,6 +210,7 @@ def test_jobs_stop_the_clocks_of_a_guest(images: GuestImages, tmp_path: Path) ->
             ("endless.o", program("again:\n goto again")),
         ):
             assert guest.run(["sh", "-c", f"cat > /tmp/{name}"], content) == 0
+        a_translation_layer_counts_what_it_places(guest)
         jobs_take_their_modelled_time(guest)
         jobs_that_never_end_do_not_stop_it_for_ever(guest)
         (device,) = processes_with(str(socket))

@@ -19,7 +19,7 @@ from potash_firmware.extension_registry import RegisteredFtl
 from potash_firmware.ftl import policies as built_in
 from potash_firmware.ftl.custom import CustomFtl
 from potash_firmware.ftl.drive import Drive
-from potash_firmware.ftl.interface import Ftl
+from potash_firmware.ftl.interface import Ftl, FtlError
 from potash_firmware.ftl.policies import Loaded, Policies
 
 LARGEST_PROFILE = 1 << 20
@@ -135,18 +135,18 @@ def ftl(
     """A drive with the translation layer of a name, built-in or registered by an extension, and the
     policies that are chosen for it.
 
-    Raises ProfileError for a name that is unknown, FtlError for a class that cannot be used, and
-    what `Drive` does.
+    Raises FtlError for a name that is unknown, and for a class that cannot be used, and what
+    `Drive` does.
     """
     if name == PAGE:
         return Drive(profile, policies(chosen))
     if name in registered:
         if profile.slc:
-            raise ProfileError(f"the SLC cache is one of the FTL page, and {name} has none")
+            raise FtlError(f"the SLC cache is one of the FTL page, and {name} has none")
         if chosen:
-            raise ProfileError(f"policies are for the FTL page, and {name} decides itself")
+            raise FtlError(f"policies are for the FTL page, and {name} decides itself")
         return CustomFtl(registered[name], profile)
     known = [PAGE, *registered]
     near = difflib.get_close_matches(name, known, 1)
     meant = f"did you mean {near[0]}?" if near else f"there is {', '.join(known)}"
-    raise ProfileError(f"there is no FTL {name}; {meant}")
+    raise FtlError(f"there is no FTL {name}; {meant}")

@@ -29,7 +29,7 @@ DRIVES, DEPTH = "drives", "depth"
 COUNTED = ("commands", "admin_commands", "to_host", "from_host", "moved", "completed")
 MEASURED = ("version", "point", "repetition", "seed", "method", "elapsed_ns", *COUNTED)
 """Columns of the results besides parameters and what functions return."""
-SETTINGS = {"profile": "drive", "policy": "policies"}
+SETTINGS = {"profile": "drive", "ftl": "ftl", "policy": "policies"}
 """Parameters that are settings of the drives, and the keywords that they become."""
 
 

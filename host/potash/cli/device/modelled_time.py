@@ -90,7 +90,7 @@ def modelled(
             assert isinstance(drive, Drive)
             drive, held = _kept(media.time_state, drive)
     except FtlError as error:
-        raise PotashError(f"--ftl {section.ftl}: {error}") from None
+        raise PotashError(str(error)) from None
     except ProfileError as error:
         raise PotashError(f"--drive {section.drive}: {error}") from None
     except MemoryError:
