@@ -24,6 +24,7 @@ class LogBlock(PageMapped):
     """Log blocks are the frontiers but for the last one (`cold`), to which full merges copy."""
 
     frontiers = 5
+    hints = False
 
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile)
@@ -133,13 +134,13 @@ def amplification(drive: PageMapped, pages: Iterable[int]) -> float:
 
 
 def main() -> None:
-    """Print merges and write amplification on a small drive: 64 logical blocks of 256 pages."""
-    profile = replace(timing.profile("femu"), blocks=84, pages=4, capacity=64 * 256 * PAGE)
+    """Print merges and write amplification on a small drive: 32 logical blocks of 256 pages."""
+    profile = replace(timing.profile("femu"), blocks=52, pages=4, capacity=32 * 256 * PAGE)
     every, size = range(profile.logical_pages), profile.superblock_pages
     workloads = {
         "in order": list(every),
         "half of each block": [page for page in every if page % size < size // 2],
-        "random": random.Random(1).choices(every, k=500),
+        "random": random.Random(1).choices(every, k=250),
     }
     print(f"{'':20}  switch partial  full  amplification  with page mapping")
     for name, pages in workloads.items():

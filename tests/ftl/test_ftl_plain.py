@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import runpy
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, note, settings
+from hypothesis import assume, given, note, settings
 from hypothesis import strategies as st
 
 from potash_device.flash.plain import Flash, FlashError
@@ -119,6 +121,65 @@ def test_hooks_choose_the_superblocks_of_pages() -> None:
     assert drive.counters.erased > 10
     assert {block.frontier for block in drive.last} >= {0, 1}
     assert sum(drive.valid) == drive.mapped == sum(place >= 0 for place in drive.places)
+
+
+@settings(max_examples=30)
+@given(profiles(), st.integers(2, 6), st.integers(0, 1 << 20))
+def test_hooks_that_answer_anything_leave_a_sound_drive(
+    profile: Profile, count: int, seed: int
+) -> None:
+    class Mine(PageMapped):
+        frontiers = count
+        random = Random(seed)
+
+        def frontier(self, page: Page, hint: Hint) -> int:
+            return self.random.randrange(count)
+
+        def victim(self, blocks: Sequence[Block]) -> int:
+            return min(self.random.sample(blocks, min(8, len(blocks)))).number
+
+        def relocate(self, page: Page, source: Block) -> int:
+            return self.random.randrange(count)
+
+        def idle(self, until: int) -> None:
+            for _ in range(self.random.randrange(4)):
+                self.clean(until)
+
+    profile = replace(profile, mapping_cache=0, zone_superblocks=0, zone_pages=0)
+    try:
+        drive = Mine(replace(profile, blocks=profile.blocks + 3 * count))
+    except ProfileError:
+        assume(False)
+    errors = list[FtlError]()
+    drive.on_failure = errors.append
+    asked = requests(profile, 400, seed)
+    asked["time"] *= 20
+    assert (drive.run(asked) >= -2).all()
+    assert all(str(error).endswith("Mine.victim frees nothing") for error in errors), errors
+    mapped = {place: page for page, place in enumerate(drive.places) if place >= 0}
+    assert mapped == {place: page for place, page in enumerate(drive.owners) if page >= 0}
+    of_blocks = Counter(place // drive.size for place in mapped)
+    assert drive.valid == [of_blocks[block] for block in range(len(drive.valid))]
+    assert drive.free == {n for n, state in enumerate(drive.state) if state == "free"}
+
+
+def test_a_layer_that_has_a_frontier_of_its_own_gets_hints() -> None:
+    class Idle(PageMapped):
+        def idle(self, until: int) -> None: ...
+
+    class Placing(Idle):
+        def frontier(self, page: Page, hint: Hint) -> int:
+            return 0
+
+    class Deaf(Placing):
+        hints = False
+
+    class Silent(Deaf):
+        pass
+
+    assert [kind.hints for kind in (PageMapped, Idle, Placing, Deaf, Silent)] == [
+        False, False, True, False, False,
+    ]  # fmt: skip
 
 
 def test_idle_time_is_for_the_background_and_no_longer() -> None:

@@ -50,6 +50,14 @@ class PageMapped(KeptFtl):
     """Superblocks that are open at once; 0 for one of each stream of the host, and one for
     relocated pages, which has the last number (`cold`)."""
 
+    hints = False
+
+    def __init_subclass__(cls) -> None:
+        """A subclass that may look at hints gets them, unless it says `hints = False`: writes take
+        longer with them."""
+        uses = not {"frontier", "write", "serve"}.isdisjoint(vars(cls))
+        cls.hints = vars(cls).get("hints", cls.hints or uses)
+
     # The hooks: decisions that a subclass may take in another way.
 
     def frontier(self, page: Page, hint: Hint) -> int:
@@ -74,10 +82,12 @@ class PageMapped(KeptFtl):
         self.size, self.unit, self.row = p.superblock_pages, p.unit_pages, p.row_pages
         self.cold = (self.frontiers or p.streams + 1) - 1
         self.open: list[Frontier] = [Frontier(number) for number in range(self.cold + 1)]
-        more = max(0, len(self.open) - p.frontiers)
-        self.reserve = p.reserve + more
+        self.targets = 1 if type(self).relocate is PageMapped.relocate else len(self.open)
+        """Frontiers to which pages of a victim may go, each of which may open a superblock."""
+        self.reserve = max(p.reserve, 2 * self.targets)
         """Free superblocks at which a write waits for garbage collection."""
-        self.least = p.least_superblocks + 2 * more
+        more = max(0, len(self.open) - p.frontiers) + self.reserve - p.reserve
+        self.least = p.least_superblocks + more
         """Superblocks that the drive takes; with fewer it refuses writes."""
         if self.cold < 1 or p.superblocks < self.least:
             raise ProfileError(
@@ -294,7 +304,7 @@ class PageMapped(KeptFtl):
         """Collect until more superblocks are free than the reserve has."""
         victims = 0
         while len(self.free) <= self.reserve and not self.worn:
-            if not self.free:  # so many have retired that nothing can be relocated
+            if len(self.free) < self.targets:  # so many have retired that nothing can be relocated
                 self.worn = True
                 return
             # A host that is ahead of the buffer is not ahead of what the drive does.
@@ -361,7 +371,8 @@ class PageMapped(KeptFtl):
         took = rows * (max(p.read_ns + p.short_read_ns) + flash.transfer_ns(self.row))
         took += programs * (max(p.program_ns) + flash.transfer_ns(self.unit)) + p.erase_ns
         ready = max(flash.now, flash.busy)
-        if self.worn or "closed" not in self.state or ready + took > until:
+        enough = len(self.free) >= self.targets and "closed" in self.state
+        if self.worn or not enough or ready + took > until:
             return False
         if self.source is None:
             chosen = self.choose()
