@@ -12,7 +12,6 @@ from itertools import groupby
 from typing import NamedTuple
 
 from csd_spec.traffic import CompletionKind, TimedCompletion
-from nvme_spec.commands import ReadWrite
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.memory_commands import MEMORY_GRANULARITY
 from nvme_spec.queues import SUBMISSION_ENTRY_SIZE, SubmissionEntry
@@ -42,6 +41,10 @@ class Batch(NamedTuple):
 
     def entry(self, index: int) -> SubmissionEntry:
         return SubmissionEntry.decode(self.entries, index * SUBMISSION_ENTRY_SIZE)
+
+
+DSM_BYTE = 52
+"""The byte of an entry with the field DSM of a write."""
 
 
 class Kind(NamedTuple):
@@ -130,7 +133,9 @@ class TimedMedia:
         length = len(views[0]) if len(views) == 1 else sum(map(len, views))
         first, end = offset // PAGE, -(-(offset + length) // PAGE)
         try:
-            if end <= self._pages and not (self._hints and op is Op.WRITE):
+            if end <= self._pages and not (
+                self._hints and op is Op.WRITE and timing.describes_writes(self._nsid)
+            ):
                 done = self._submit(self._path.arrival, op, self._start + first, end - first)
                 timing.asked = done * timing.factor if done >= 0 else timing.time_of(done)
             elif self._blocks is None:
@@ -200,7 +205,7 @@ class TimedFastPath(FastPath):
     @property
     def has_attributes(self) -> bool:
         """The command that is about to be executed, a write, has attributes of its data."""
-        return ReadWrite.decode(self._batch.entry(len(self._cids)).cdws).dsm != 0
+        return self._batch.entries[len(self._cids) * SUBMISSION_ENTRY_SIZE + DSM_BYTE] != 0
 
     def _wait(self, cid: int) -> None:
         """The command for which the model was asked waits for its deadline."""

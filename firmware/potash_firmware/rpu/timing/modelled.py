@@ -295,6 +295,10 @@ class ModelledTime:
         for start, count in self._layout.find(nsid, first, max(0, end - first)):
             self._advice[start : start + count] = bytes([dsm]) * count
 
+    def describes_writes(self, nsid: int) -> bool:
+        """True if a write to a namespace has a hint even if the command says nothing."""
+        return bool(self._advice) or nsid in self._zone_sizes
+
     def flush(self) -> int:
         """The time at which all earlier writes are on flash."""
         return self._submit(Op.FLUSH, _WHOLE, self.clock.now())
@@ -354,7 +358,7 @@ class ModelledTime:
         arrival = self.arrival(min(at, self.clock.now()))
         later = max(0, at - arrival * self.factor)
         for first, count in pieces:
-            if hint is not NO_HINT:
+            if hint.data or (self._advice and hint is not NO_HINT):
                 given, hint = self._split(hint, first, count)
             done = self.drive.submit(arrival, op, first, count, stream, fua, given)
             end = max(end, self.time_of(done) + later)
