@@ -14,6 +14,7 @@ import pytest
 from potash_device.media.drive import Drive as MediaDrive
 from potash_device.media.shapes import NamespaceShape
 from potash_device.media.store import MemoryMedia
+from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.policies import Greedy, Policies, Superblocks
 from potash_firmware.ftl.requests import Op
 from support.modelled_time import PROFILE, completions, drive_of, model, modelled
@@ -25,6 +26,7 @@ FORMAT, SANITIZE = 0x80, 0x84
 FUA = 1 << 30
 FUSED_FIRST, FUSED_SECOND = 1, 2
 COMPARE_FAILURE, WRITE_PROTECTED, INTERNAL_ERROR = 0x285, 0x20, 0x06
+UNRECOVERED = 0x281
 MIB = 1 << 20
 START = 10**9
 
@@ -265,6 +267,36 @@ def test_a_worn_drive_refuses_writes_and_is_read() -> None:
         assert list(completions(host, queue)) == [2]
         host.command(host.admin, 0x02, nsid=ALL, cdws=(127 << 16 | 2,))
         assert host.data(1)[0] & 1 << 3, "media are read-only"
+
+
+def test_blocks_with_too_many_bit_errors_cannot_be_read() -> None:
+    # No more than one read of a superblock succeeds, and that with a retry.
+    disturbed = replace(
+        PROFILE, rber=(0.2, 0, 1, 0, 0, 1, 1, 0, 1), retry_rber=(0.1, 0.2), retry_ns=(700,)
+    )
+    with Host(settings=modelled(disturbed), shapes={1: NamespaceShape(MIB, 512)}) as host:
+        host.enable()
+        queue, expected = host.create_io_queue(), Drive(disturbed)
+        send(host, queue, WRITE, 1, 0, 0, FUA | 15)
+        expected.submit(0, Op.WRITE, 0, 2, fua=True)
+        completions(host, queue)
+        for opcode, status in ((READ, 0), (READ, UNRECOVERED), (VERIFY, UNRECOVERED)):
+            host.now = now = host.now + 1
+            send(host, queue, opcode, 1, 11, 0, 0)  # a block of the second page
+            due = expected.submit(round(now * 1e9), Op.READ, 1, 1)
+            assert completions(host, queue, status=status) == {1: due}
+        assert drive_of(host).counters.retries == 3
+        assert drive_of(host).counters.uncorrectable == 2
+        host.command(host.admin, 0x02, nsid=ALL, cdws=(127 << 16 | 2,))
+        assert int.from_bytes(host.data(512)[160:176], "little") == 2, "media errors"
+        host.command(host.admin, 0x02, nsid=ALL, cdws=(15 << 16 | 1,))
+        entry = host.data(64)
+        assert int.from_bytes(entry[16:24], "little") == 11, "LBA in the error log"
+        send(host, queue, WRITE, 1, 8, 0, FUA | 7)
+        completions(host, queue)
+        send(host, queue, READ, 1, 11, 0, 0)
+        # Page 1 is in another place of the same superblock.
+        completions(host, queue, status=UNRECOVERED)
 
 
 class Raising:

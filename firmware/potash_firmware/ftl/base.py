@@ -56,6 +56,8 @@ class PythonFtl(ABC):
     """True for one that uses the data of writes."""
     version: int | None = None
     """The version of what `save` gives; None for one whose state is not kept."""
+    unreadable = -1
+    """It has no bit errors."""
     zones = False
     """True for one that gives each zone superblocks of its own."""
 

@@ -53,6 +53,7 @@ class CustomFtl:
     """The translation layer of a drive. Raises FtlError where the class cannot be used for it."""
 
     calls = True
+    unreadable = -1
     upcalls: Upcalls | None = None
 
     def __init__(self, registered: RegisteredFtl, profile: Profile) -> None:

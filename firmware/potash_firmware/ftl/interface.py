@@ -92,6 +92,10 @@ class Ftl(Protocol):
         """True if so many superblocks are retired that the drive refuses writes."""
 
     @property
+    def unreadable(self) -> int:
+        """A page that the last request could not read because of bit errors, or -1."""
+
+    @property
     def wear(self) -> Wear:
         """The drive's wear for SMART; faster than `report`, as is `spread`."""
 

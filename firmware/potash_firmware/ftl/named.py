@@ -141,8 +141,9 @@ def ftl(
     if name == PAGE:
         return Drive(profile, policies(chosen))
     if name in registered:
-        if profile.slc:
-            raise FtlError(f"the SLC cache is one of the FTL page, and {name} has none")
+        if profile.slc or profile.rber:
+            kind = "an SLC cache" if profile.slc else "bit errors"
+            raise FtlError(f"{kind} can be had with the FTL page alone, not with {name}")
         if chosen:
             raise FtlError(f"policies are for the FTL page, and {name} decides itself")
         return CustomFtl(registered[name], profile)

@@ -97,7 +97,11 @@ class Controller:
         self.timing, self.job_time = times.timing, times.job_time
         self.reports = reports = Reports(board, namespaces, self.outstanding, self.timing, clock)
         self.health, self.alerts = reports.health, reports.alerts
-        self.failures = MediaFailures(clock, reports.media_failed, reports.media_lost)
+        self.failures = failures = MediaFailures(clock, reports.media_failed, reports.media_lost)
+        if self.timing is not None:
+            self.timing.on_unreadable = lambda nsid, offset: failures.unreadable(
+                nsid, offset // namespaces.blocks[nsid].block_size
+            )
         self.faults = Faults(
             settings.faults, namespaces, self.deadlines, apu.kill, self._lasting_faults
         )

@@ -193,6 +193,10 @@ class MediaFailures:
         """A read of namespace `nsid` has failed at `lba`; what its command ends with."""
         return self._failure(Status.UNRECOVERED_READ_ERROR, nsid, error, lba)
 
+    def unreadable(self, nsid: int, lba: int) -> NvmeError:
+        """Modelled flash has too many bit errors to read a block of namespace `nsid`."""
+        return self.reading(nsid, MediaError(errno.EIO, "the flash has too many bit errors"), lba)
+
     def writing(self, nsid: int, media: Media, error: MediaError, lba: int) -> NvmeError:
         """A write or a flush has failed at `lba` (0 for a flush)."""
         if error.errno == errno.EROFS:

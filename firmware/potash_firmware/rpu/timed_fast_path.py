@@ -112,6 +112,8 @@ class TimedMedia:
         self._start, self._pages = self.pieces[0] if len(self.pieces) == 1 else (0, 0)
         self._read = Kind(csi, read or 0, nsid, statistics.reads)
         self._write = Kind(csi, write or 0, nsid, statistics.writes)
+        if path.timing.has_errors:
+            self._pages = 0  # `charge` looks whether pages could be read.
         self._submit = drive.submit
         self._data, self._hints, self._calls = drive.data, drive.hints, drive.calls
         self.require_whole = media.require_whole

@@ -7,19 +7,21 @@ made; commands with lists of ranges ask themselves.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from csd_spec.opcodes import DWORD_SIZE
 from csd_spec.opcodes import IoOpcode as AcceleratorOpcode
+from nvme_spec.commands import ReadWrite
 from nvme_spec.identify.capabilities import CommandSet
 from nvme_spec.memory_commands import MemoryOpcode
 from nvme_spec.opcodes import IoOpcode
 from nvme_spec.status import NvmeError
-from potash_firmware.rpu.command import Command, Steps, steps_of
+from potash_firmware.rpu.command import Command, Result, Steps, steps_of
 from potash_firmware.rpu.command_sets.memory.access import target as memory_target
 from potash_firmware.rpu.command_sets.nvm.blocks import Target, add_data, stream_of, target
 from potash_firmware.rpu.controller import Controller
 from potash_firmware.rpu.dispatch import Handler, Table
-from potash_firmware.rpu.timing.modelled import ModelledTime
+from potash_firmware.rpu.timing.modelled import ModelledTime, UnreadableError
 from potash_firmware.rpu.transfer import check_size
 
 Charge = Callable[[Controller, ModelledTime, Command], int]
@@ -108,15 +110,24 @@ def timed(tables: Mapping[CommandSet, Table]) -> dict[CommandSet, Table]:
     return found
 
 
+def _fail(error: NvmeError) -> Result:
+    raise error
+
+
 def _timed(handler: Handler, charge: Charge) -> Handler:
     def run(controller: Controller, command: Command) -> Steps:
         timing = controller.timing
         assert timing is not None
         due, timing.asked = timing.asked, None
-        if isinstance(due, NvmeError):
-            raise due
-        if due is None:
-            due = charge(controller, timing, command)
+        try:
+            if isinstance(due, NvmeError):
+                raise due
+            if due is None:
+                due = charge(controller, timing, command)
+        except UnreadableError as error:
+            # Blocks may be smaller than the pages that cannot be read.
+            error.lba = max(error.lba, ReadWrite.decode(command.entry.cdws).slba)
+            return controller.scheduler.not_before(error.due, steps_of(partial(_fail, error)))
         steps = steps_of(lambda: handler(controller, command))
         return controller.scheduler.not_before(due, steps)
 

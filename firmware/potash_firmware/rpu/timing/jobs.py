@@ -23,7 +23,7 @@ from potash_firmware.rpu.deadlines import Timer
 from potash_firmware.rpu.part import Part
 from potash_firmware.rpu.scheduler import Scheduler, Signal, Steps, Wait
 from potash_firmware.rpu.timing.holding import Running
-from potash_firmware.rpu.timing.modelled import ModelledTime
+from potash_firmware.rpu.timing.modelled import ModelledTime, UnreadableError
 
 log = logging.getLogger(__name__)
 
@@ -310,6 +310,8 @@ class JobTime(Part):
         """The time at which the drive has read a range that is requested at a given time."""
         try:
             return self._timing.charge(read.nsid, Op.READ, read.first, read.length, at)
+        except UnreadableError as error:
+            return error.due
         except (NvmeError, ValueError) as error:
             log.debug("a read of a job is not modelled: %s", error)
             return at

@@ -60,6 +60,14 @@ class TimeSettings:
     """Commands stop the guest, too, as jobs do (`rpu.timing.holding`)."""
 
 
+class UnreadableError(NvmeError):
+    """A read of flash with too many bit errors; the command ends with `error` at the time `due`."""
+
+    def __init__(self, error: NvmeError, due: int) -> None:
+        super().__init__(error.status, error.detail, dnr=error.dnr, lba=error.lba)
+        self.due = due
+
+
 class ModelledTime:
     """The modelled time of one controller.
 
@@ -86,6 +94,13 @@ class ModelledTime:
         self._trace = trace
         self.on_retired: Callable[[], None] = lambda: None
         """Called when superblocks have been retired."""
+        self.on_unreadable: Callable[[int, int], NvmeError] = lambda nsid, offset: NvmeError(
+            Status.UNRECOVERED_READ_ERROR
+        )
+        """Called with a namespace and the offset of bytes of it that cannot be read; what a command
+        that reads them ends with."""
+        self.has_errors = bool(self.drive.profile.rber)
+        """True if the flash has bit errors."""
         self.asked: int | NvmeError | None = None
         """The time at which the command completes that is about to begin, or its error, if the fast
         path has asked already."""
@@ -362,6 +377,9 @@ class ModelledTime:
                 given, hint = self._split(hint, first, count)
             done = self.drive.submit(arrival, op, first, count, stream, fua, given)
             end = max(end, self.time_of(done) + later)
+            if self.has_errors and op is Op.READ and self.drive.unreadable >= 0:
+                nsid, page = self._layout.owner(self.drive.unreadable)
+                raise UnreadableError(self.on_unreadable(nsid, page * PAGE), end)
         self.notice_retired()
         self.show(op.name, at, end)
         return end
