@@ -98,6 +98,23 @@ def parse_size(text: str) -> int:
     return int(match[1]) * _UNITS[match[2].upper()]
 
 
+_DURATIONS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "y": 31_557_600}
+"""Seconds of units; a year has 365.25 days."""
+LONGEST = 100
+"""Years."""
+
+
+def parse_duration(text: str) -> int:
+    """Seconds of a text like 90d or 1.5y, up to a century. Raises ValueError."""
+    try:
+        seconds = float(text[:-1]) * _DURATIONS[text[-1:]]
+    except (ValueError, KeyError):
+        raise ValueError(f"{text!r:.40} is not a time like 12h, 90d or 1y") from None
+    if not 0 <= seconds <= LONGEST * _DURATIONS["y"]:
+        raise ValueError(f"{text!r:.40} is not between 0 and {LONGEST} years")
+    return int(seconds)
+
+
 def parse_shape(text: str) -> tuple[int, ...]:
     """A shape such as 1x224x224x3. Raises ValueError."""
     extents = text.split("x")

@@ -57,11 +57,11 @@ def rate(cycles: float, hours: float, reads: float) -> float:
 
 
 def latency(cycles: int, age: int, reads: int, **changes: Any) -> int:
-    """That of a read of data of an age, in a superblock with so many erases and reads of rows."""
+    """That of a read of data of an age, in a superblock with so many cycles and reads of rows."""
     drive = Drive(replace(PLAIN, **changes))
     drive.submit(0, Op.WRITE, 0, 1, fua=True)
     drive.rest()
-    drive.state.flash.erases[0] = cycles
+    drive.state.flash.erases[0] = cycles - 1
     drive.state.flash.reads[0] = reads
     drive.age(age)
     took = drive.submit(0, Op.READ, 0, 1)
@@ -86,7 +86,7 @@ def test_retries_are_those_of_the_table_at_its_points(cycles: int) -> None:
 def test_retries_grow_with_age_wear_and_reads() -> None:
     for grown in (
         [latency(1000, hours * HOUR, 0) for hours in range(0, 3000, 50)],
-        [latency(cycles, 100 * HOUR, 0) for cycles in range(0, 6000, 100)],
+        [latency(cycles, 100 * HOUR, 0) for cycles in range(1, 6000, 100)],
         [latency(1000, 0, reads) for reads in range(0, 20_000, 300)],
     ):
         assert grown == sorted(grown)

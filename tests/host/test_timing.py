@@ -374,6 +374,37 @@ def test_a_cache_and_spare_flash_are_options(
     assert report["slc"] == 11 and 0.2 <= report["spare"] < 0.21
 
 
+def test_old_data_are_read_again_and_refreshed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, drive, kept = (tmp_path / name for name in ("trace.csv", "old.toml", "old.npz"))
+    path.write_text("".join(f"{at}0000,host,0,Read,{at * 65536},4096,0\n" for at in range(1000)))
+    drive.write_text(SMALL_TLC + 'rber = "tlc"\n')
+
+    def counters(*options: object) -> dict[str, int]:
+        arguments = ["drive", "simulate", path, *options, "--json"]
+        assert run_app([*map(str, arguments)]) == 0
+        report = json.loads(capsys.readouterr().out)
+        check("drive simulate", report)
+        found: dict[str, int] = report["counters"]
+        return found
+
+    full = "--drive", drive, "--fill", 100
+    assert counters(*full)["retries"] == 0
+    # Of the first cycle: 1.48e-3 + 6.28e-5 * 8766**0.54 is 9.9e-3, above 4, 6 and 8e-3.
+    found = counters(*full, "--age", "1y")
+    assert found["retries"] == 3 * found["senses"] > 0
+    arguments = "precondition", "-o", kept, *full, "--age", "0.5y"
+    assert run_app(["drive", *map(str, arguments)]) == 0
+    capsys.readouterr()
+    assert counters("--drive", kept, "--age", "0.5y")["retries"] == found["retries"]
+    drive.write_text(SMALL_TLC + "refresh_s = 86_400\n")
+    assert counters(*full, "--age", "2d")["refreshed"] > 0
+    for age, problem in (("1y", "needs a drive"), ("1", "time like"), ("101y", "100 years")):
+        assert run_app(["drive", "simulate", str(path), "--age", age]) == 2
+        assert problem in capsys.readouterr().err
+
+
 def test_a_preconditioned_drive_is_kept(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

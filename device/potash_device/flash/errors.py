@@ -5,7 +5,8 @@ for SSD Reliability", FAST 2019, section 2: a sum of wear, of retention and of r
 
     e + a cycles^k + b cycles^m hours^n + c cycles^p reads^q
 
-where `reads` is the mean of those of a block's pages since its erase. Nothing is drawn at random.
+where `cycles` includes that of the data, and `reads` is the mean of those of a block's pages since
+its erase. Nothing is drawn at random.
 """
 
 from potash_device.flash import state
@@ -23,7 +24,7 @@ def retry(f: FlashState, block: Number) -> Number:
     Each step corrects errors up to a rate of its own; where the last one fails, the read is
     uncorrectable.
     """
-    e, cycles, limits = f.rber, float(f.erases[block]), f.retry_rber
+    e, cycles, limits = f.rber, f.erases[block] + 1.0, f.retry_rber
     hours = max(0, f.now[0] - f.born[block]) / HOUR
     reads = f.reads[block] / (f.settings[state.SUPERBLOCK] / f.settings[state.ROW_PAGES])
     rate = e[0] + e[1] * cycles ** e[2] + e[3] * cycles ** e[4] * hours ** e[5]

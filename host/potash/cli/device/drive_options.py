@@ -13,7 +13,7 @@ from potash.cli.device.extending import extend_option, loaded, warn_of_policies
 from potash.cli.drive.common import together
 from potash.sdk.errors import PotashError
 from potash.toml_kinds import SHARE
-from potash.units import Real, completing
+from potash.units import Parsed, Real, completing, parse_duration
 from potash_device.flash.profiles import PROFILES
 
 if TYPE_CHECKING:
@@ -64,6 +64,13 @@ drive_options = together(
         help="Then overwrite random pages, this many times the amount that was filled.",
     ),
     click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the random pages."),
+    click.option(
+        "--age",
+        metavar="TIME",
+        type=Parsed("TIME", parse_duration),
+        default=0,
+        help="Then let all data become so much older, as 12h, 90d or 1y.",
+    ),
 )
 """The drive, and what is written on it before."""
 
@@ -80,6 +87,7 @@ class DriveOptions(NamedTuple):
     fill: int
     overwrite: float
     seed: int
+    age: int
 
 
 class Prepared(NamedTuple):
@@ -111,6 +119,12 @@ def prepared(options: DriveOptions) -> Prepared:
         raise click.UsageError(f"{name} is a drive with the FTL page, not {ftl}")
     warn_of_policies(options.named)
     took = timing.precondition(drive, options.fill / 100, options.overwrite, options.seed)
+    if options.age:
+        if not isinstance(drive, timing.Drive) or not (
+            drive.profile.rber or drive.profile.refresh_s
+        ):
+            raise click.UsageError("--age needs a drive whose profile has rber or refresh_s")
+        drive.age(options.age * 10**9)
     return Prepared(drive, took)
 
 
