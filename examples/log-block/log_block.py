@@ -24,7 +24,6 @@ class LogBlock(PageMapped):
     """Log blocks are the frontiers but for the last one (`cold`), to which full merges copy."""
 
     frontiers = 5
-    hints = False
 
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile)

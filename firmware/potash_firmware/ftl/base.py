@@ -16,7 +16,7 @@ from potash_device.flash.plain import Flash
 from potash_device.flash.profile import Profile
 from potash_device.flash.state import COUNTERS
 from potash_firmware.ftl.hooks import NO_HINT, Hint
-from potash_firmware.ftl.interface import FtlError
+from potash_firmware.ftl.interface import FtlError, Upcalls
 from potash_firmware.ftl.report import DriveReport, Spread, Wear, report, spread, wear
 from potash_firmware.ftl.requests import (
     FAILED,
@@ -54,6 +54,9 @@ class PythonFtl(ABC):
     """True, as hooks use what is known of a write."""
     data = False
     """True for one that uses the data of writes."""
+    calls = False
+    """True for one that uses `upcalls`; a class of an extension has `notify` and `remap`."""
+    upcalls: Upcalls | None = None
     version: int | None = None
     """The version of what `save` gives; None for one whose state is not kept."""
     unreadable = -1

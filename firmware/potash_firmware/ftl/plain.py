@@ -50,14 +50,6 @@ class PageMapped(KeptFtl):
     """Superblocks that are open at once; 0 for one of each stream of the host, and one for
     relocated pages, which has the last number (`cold`)."""
 
-    hints = False
-
-    def __init_subclass__(cls) -> None:
-        """A subclass that may look at hints gets them, unless it says `hints = False`: writes take
-        longer with them."""
-        uses = not {"frontier", "write", "serve"}.isdisjoint(vars(cls))
-        cls.hints = vars(cls).get("hints", cls.hints or uses)
-
     # The hooks: decisions that a subclass may take in another way.
 
     def frontier(self, page: Page, hint: Hint) -> int:
