@@ -9,6 +9,7 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
@@ -329,7 +330,7 @@ def test_a_policy_that_fails_ends_one_command_of_a_burst() -> None:
         assert timing_of(host).drive.counters.erased
 
 
-def test_a_namespace_in_several_pieces_is_served_too() -> None:
+def test_a_namespace_in_several_pieces_is_served_too(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = [NamespaceShape(1 << 18)] * 4
     with (
         MediaDrive.open(None, shapes, capacity=1 << 20) as drive,
@@ -348,6 +349,14 @@ def test_a_namespace_in_several_pieces_is_served_too() -> None:
         places = drive_of(host).state.places
         assert (places >= 0).nonzero()[0].tolist() == [0, 164]
         assert set(completions(host, queue)) == {1, 2}
+        clock = timing_of(host).clock
+        stands, passed = clock.now, count(0, 1000)
+        monkeypatch.setattr(clock, "now", lambda: stands() + next(passed))
+        host.place(queue, READ, 1, nsid=2)  # which is in one piece
+        host.place(queue, READ, 2, nsid=1)
+        send(host, queue, (READ, 3, 0), nsid=2)
+        assert waiting(host) == [1, 2, 3]
+        assert not host.fatal
 
 
 @pytest.mark.parametrize(("wants", "attributes"), [("data", 0), ("hints", 0), ("hints", 3)])

@@ -145,7 +145,8 @@ class TimedMedia:
                     return False
                 timing.asked = timing.memory(length, length)
             else:  # of a namespace in several pieces, or that ends within a page
-                timing.asked = timing.charge(self._nsid, op, offset, length)
+                at = self._path.fetched  # as the rest of the batch: time never goes back
+                timing.asked = timing.charge(self._nsid, op, offset, length, at)
         except NvmeError as error:
             timing.asked = error
             raise
@@ -203,6 +204,11 @@ class TimedFastPath(FastPath):
             if access.csi != CommandSet.MEMORY:  # whose memory has to be freed with the namespace
                 self._media[nsid] = media
         return media
+
+    @property
+    def fetched(self) -> int:
+        """The time at which the batch was fetched."""
+        return self._batch.fetched
 
     @property
     def has_attributes(self) -> bool:
