@@ -152,7 +152,12 @@ class Configuration(Structure):
     erutl = u32(24)
 
 
-def encode_configurations(handles: int, unit: int, namespaces: int) -> bytes:
+def encode_configurations(
+    handles: int,
+    unit: int,
+    namespaces: int,
+    kind: HandleType = HandleType.INITIALLY_ISOLATED,
+) -> bytes:
     """FDP Configurations log (20h): one, with a reclaim group of units of so many bytes."""
     size = -(-(Configuration.SIZE + 4 * handles) // 8) * 8
     one = Configuration(
@@ -164,7 +169,7 @@ def encode_configurations(handles: int, unit: int, namespaces: int) -> bytes:
         nns=namespaces,
         runs=unit,
     )
-    types = struct.pack("<B3x", HandleType.INITIALLY_ISOLATED) * handles
+    types = struct.pack("<B3x", kind) * handles
     descriptor = (bytes(one) + types).ljust(size, b"\0")
     # Number of configurations (0's based), version, size.
     return struct.pack("<HBxI8x", 0, 0, 16 + size) + descriptor

@@ -54,6 +54,7 @@ def compare(profile: Profile, seed: int) -> None:
     assert drive.report == reference.report
     assert drive.state.flash.erases.tolist() == reference.flash.erases
     assert drive.state.places.tolist() == list(reference.places)
+    assert [list(one) for one in drive.streams] == reference.by_stream
     assert problems(profile, drive.state) == []
 
 

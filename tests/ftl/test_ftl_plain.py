@@ -57,7 +57,15 @@ def test_it_is_equal_to_the_compiled_one_for_a_thousand_drives(profile: Profile,
 
 def compare(profile: Profile, seed: int) -> None:
     note(f"seed {seed}")
-    profile = replace(profile, background=0, mapping_cache=0, zone_superblocks=0, zone_pages=0)
+    profile = replace(
+        profile,
+        background=0,
+        mapping_cache=0,
+        zone_superblocks=0,
+        zone_pages=0,
+        isolated=False,
+        reclaim_groups=1,
+    )
     compiled, plain = Drive(profile), PageMapped(profile)
     for count in (300, 150):
         asked = requests(profile, count, seed)

@@ -8,12 +8,14 @@ Sources: docs/time.md.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 
 from potash_device.flash.profile import ENTRIES, PAGE, Profile
-from potash_firmware.ftl.hooks import Block, Hint
+from potash_firmware.ftl.base import HookError
+from potash_firmware.ftl.hooks import Block, Hint, Page
 from potash_firmware.ftl.plain import Frontier, PageMapped
 from potash_firmware.ftl.policies import Policies, Superblocks
 from potash_firmware.ftl.requests import WORN, Op
@@ -34,6 +36,7 @@ class Reference(PageMapped):
     zones that have superblocks of their own. Raises FtlError where a policy fails."""
 
     zones = True
+    targets = 1
 
     def __init__(self, profile: Profile, policies: Policies | None = None) -> None:
         self.policies = policies or Policies()
@@ -49,6 +52,12 @@ class Reference(PageMapped):
         """Victims for a page of a request."""
         self.op, self.maps = Op.READ, False
         """The request that is served, and whether its pages are translated."""
+        self.stream = self.target = 0
+        """The stream that is written, and the reclaim group that is to have room."""
+        self.handles: dict[int, int] = {}
+        """The stream that wrote each page."""
+        self.by_stream = [[0, 0, 0] for _ in range(profile.streams)]
+        """Pages of each that the host wrote and the drive moved, and padding."""
         self.cache: list[CachedPage] = []
         self.hand = 0
 
@@ -62,6 +71,7 @@ class Reference(PageMapped):
     def serve(self, ready: int, op: Op, pages: range, stream: int, fua: bool, hint: Hint) -> int:
         zoned = stream >= self.profile.frontiers
         self.op, self.maps = op, bool(self.profile.mapping_cache) and not zoned
+        self.stream = stream
         if op == Op.RESET:
             return self._reset(ready, stream)
         if op == Op.FINISH:
@@ -140,16 +150,25 @@ class Reference(PageMapped):
         return end
 
     def open_superblock(self, frontier: Frontier) -> None:
-        """A zone has its superblocks on the dies of one group, while that has some that are free."""
-        if frontier.number <= self.cold:
-            return super().open_superblock(frontier)
+        """A zone has its superblocks on the dies of one group, while that has some that are free;
+        other frontiers have them in their reclaim group."""
+        number, streams = frontier.number, self.profile.streams
+        if number <= self.cold:
+            group = self.target if number < streams else (number - streams - 1)
+            erases, sign = self.flash.erases, -1 if number > streams else 1
+            block = min(self._of(group, self.free), key=lambda one: (sign * erases[one], one))
+            self.free.remove(block)
+            self.state[block], self.filled_by[block] = "open", number
+            frontier.clear()
+            frontier.block = block
+            return
         groups, free = self.profile.groups, self.free
         group = (frontier.number - self.profile.frontiers) % groups
         self.free = {block for block in free if block % groups == group} or set(free)
         super().open_superblock(frontier)
         self.free = free - {frontier.block}
         self.zone[frontier.block] = frontier.number
-        return None
+        return
 
     def close(self, frontier: Frontier) -> None:
         if frontier.block >= 0 and self.zone[frontier.block] >= 0:
@@ -158,14 +177,78 @@ class Reference(PageMapped):
         else:
             super().close(frontier)
 
+    # Streams and reclaim groups.
+
+    def _of(self, group: int, blocks: Collection[int]) -> list[int]:
+        """Those of superblocks that are in a reclaim group."""
+        groups = self.profile.reclaim_groups
+        return [block for block in blocks if block % groups == group % groups]
+
+    @property
+    def _closed(self) -> list[int]:
+        """Those of the group that is to have room."""
+        closed = [number for number, state in enumerate(self.state) if state == "closed"]
+        return self._of(self.target, closed)
+
+    def _can_take(self, group: int) -> bool:
+        """True for a group with free superblocks, or with one's worth of invalid pages."""
+        self.target = group
+        invalid = sum(self.size - self.valid[block] for block in self._closed)
+        return len(self._of(group, self.free)) > self.reserve or invalid >= self.size
+
+    def _find_room(self) -> bool:
+        """Choose the group of the stream, or the next one that can take more; False where it needs
+        none, as it has a superblock open in a group that cannot."""
+        groups, block = self.profile.reclaim_groups, self.open[self.stream].block
+        if groups == 1:
+            return True
+        if block >= 0:
+            return self._can_take(block % groups)
+        self.worn |= not any(self._can_take((self.stream + n) % groups) for n in range(groups))
+        return True
+
+    def frontier(self, page: Page, hint: Hint) -> int:
+        self.handles[page.number] = hint.stream
+        self.by_stream[hint.stream][0] += 1
+        return super().frontier(page, hint)
+
+    def relocate(self, page: Page, source: Block) -> int:
+        profile, stream = self.profile, self.handles.get(page.number)
+        if stream is not None:
+            self.by_stream[stream][1] += 1
+        if profile.relocations == 1:
+            return self.cold
+        if stream is None:  # a translation page
+            return profile.streams
+        groups = profile.reclaim_groups
+        first = profile.streams + 1 + (stream * groups if profile.isolated else 0)
+        return first + source.number % groups
+
+    def pad(self, frontier: Frontier, ready: int) -> int:
+        before = self.counts["padding"]
+        done = super().pad(frontier, ready)
+        if frontier.number < self.profile.streams:
+            self.by_stream[frontier.number][2] += self.counts["padding"] - before
+        return done
+
     # Garbage collection by policies, and in the background.
 
     def make_room(self, ready: int) -> None:
         self.asked = 0
-        super().make_room(ready)
+        at = max(ready, self.admitted)
+        while room := self._find_room():
+            free = self._of(self.target, self.free)
+            if self.worn or len(free) > self.reserve:
+                break
+            if not free:  # so many have retired that nothing can be relocated
+                self.worn = True
+                return
+            self.collect(at, self.size)
+            if self.asked > 2 * len(self.state):
+                raise HookError("victim", "frees nothing")
         if len(self.free) > self.profile.background or self.worn:
             return
-        closed = [number for number, state in enumerate(self.state) if state == "closed"]
+        closed = self._closed if room else []
         if self.source is None and any(map(self._is_worth, closed)):
             self.source = self.choose()
         if self.source and (self.cursor or self._is_worth(self.source.number)):
@@ -181,7 +264,7 @@ class Reference(PageMapped):
     def choose(self) -> Block:
         """Wear levelling is asked once for a page of a request, so that it cannot relocate valid
         pages for ever."""
-        closed = [number for number, state in enumerate(self.state) if state == "closed"]
+        closed = self._closed
         view = Superblocks(
             np.array(self.valid),
             np.array(self.flash.erases),

@@ -86,10 +86,17 @@ def profiles(draw: Any) -> Profile:
     dies = values["channels"] * values["dies"]
     values["width"] = draw(st.sampled_from([0, 0, *(n for n in range(1, dies) if dies % n == 0)]))
     zones = draw(st.sampled_from([0, 0, 2, 4]))
+    values["isolated"] = draw(st.booleans())
+    values["blocks"] += values["isolated"] * 2 * streams
+    groups = dies // (values["width"] or dies)
+    if not (zones or values["mapping_cache"]) and groups % 2 == 0 and streams % 2 == 0:
+        values["reclaim_groups"] = draw(st.sampled_from([1, 2]))
+        values["blocks"] += 2 * reserve
     values["blocks"] += zones
     values["zone_superblocks"] = zones
     shape = Profile(**values, capacity=PAGE)
-    room = (shape.superblocks - zones - shape.frontiers - reserve - 1) * shape.superblock_pages
+    kept = zones + shape.frontiers + (reserve + 1) * shape.reclaim_groups
+    room = (shape.superblocks - kept) * shape.superblock_pages
     most = room - -(-room // ENTRIES) if values["mapping_cache"] else room
     values["zone_pages"] = zones * shape.superblock_pages
     values["capacity"] = PAGE * (max(1, most) - number(0, most // 2) + values["zone_pages"])

@@ -142,6 +142,12 @@ class Profile:
 
     streams: Annotated[int, Range(1, 64)] = 1
     """Streams of the host, each with its own open superblock."""
+    isolated: bool = False
+    """Relocated pages of a stream are in superblocks of that stream (persistently isolated); else
+    they may be with those of others (initially isolated)."""
+    reclaim_groups: Positive = 1
+    """Parts of the dies in which streams are, each with a reserve of its own: stream n is in group
+    n modulo their number. Superblocks have a `width` then."""
     reserve: Annotated[int, Range(2, LARGEST)] = 3
     """Free superblocks at which a write waits for garbage collection. A step of a write may open a
     superblock for data and for relocations."""
@@ -210,6 +216,17 @@ class Profile:
             )
         if self.superblocks * self.superblock_pages >= MOST_PAGES:
             raise ProfileError("the geometry has a TiB or more")
+        if self.groups % self.reclaim_groups or self.streams % self.reclaim_groups:
+            raise ProfileError(
+                f"reclaim_groups is {self.reclaim_groups}; it must divide the {self.streams} "
+                f"streams, and the {self.groups} groups of dies that follow from width"
+            )
+        others = self.zone_superblocks, self.slc, self.mapping_cache, self.refresh_s
+        if self.reclaim_groups > 1 and any((*others, self.reclaim_reads)):
+            raise ProfileError(
+                "with reclaim_groups there can be no zones, slc, mapping_cache, refresh_s or "
+                "reclaim_reads"
+            )
         if self.mapping_cache and self.reserve < LEAST_CACHED_RESERVE:
             raise ProfileError(
                 f"reserve is {self.reserve}; with a mapping_cache it must be 3 at least"
@@ -346,19 +363,25 @@ class Profile:
     @property
     def frontiers(self) -> int:
         """Superblocks that are open at once: of streams, of translation pages, of relocations."""
-        return self.streams + 2
+        return self.streams + 1 + self.relocations
+
+    @property
+    def relocations(self) -> int:
+        """Superblocks that are open for relocated pages."""
+        return self.reclaim_groups * (self.streams if self.isolated else 1)
 
     @property
     def kept_free(self) -> int:
         """Superblocks that garbage collection frees before they are needed, whatever it takes."""
-        return self.reserve if self.background_invalid else max(self.reserve, self.background)
+        reserve = self.reserve * self.reclaim_groups
+        return reserve if self.background_invalid else max(reserve, self.background)
 
     @property
     def least_superblocks(self) -> int:
         """Superblocks with which garbage collection always finds something to free."""
         data = -(-(self.mapped_pages - self.zone_pages) // self.superblock_pages)
-        kept = self.zone_superblocks + self.slc_superblocks + self.frontiers + self.reserve
-        return data + kept + 1
+        kept = self.zone_superblocks + self.slc_superblocks + self.frontiers
+        return data + kept + (self.reserve + 1) * self.reclaim_groups
 
 
 class ZoneShape(NamedTuple):

@@ -22,6 +22,7 @@ from potash_firmware.ftl.requests import (
     Counters,
     Op,
     RequestError,
+    StreamCounters,
     check,
     problem_of,
 )
@@ -37,6 +38,7 @@ from potash_firmware.ftl.state import (
     QUEUED,
     SLC_USED,
     STEP,
+    TARGET,
     UNREADABLE,
     VICTIM,
     WORN_OUT,
@@ -85,6 +87,11 @@ class Drive:
         return counters(self.state)
 
     @property
+    def streams(self) -> list[StreamCounters]:
+        """Counters of each stream, since the drive was at rest."""
+        return [StreamCounters(*row) for row in self.state.stream_counters.tolist()]
+
+    @property
     def report(self) -> DriveReport:
         """Its wear, spare and load."""
         state = self.state
@@ -121,10 +128,11 @@ class Drive:
         )
 
     def _candidates(self) -> NDArray[np.int64]:
-        """The closed superblocks, without the one that is being refreshed."""
-        closed = self.state.status == IS_CLOSED
-        moved = np.arange(len(closed)) == self.state.registers[MOVED]
-        return np.flatnonzero(closed & ~moved)
+        """The closed superblocks of the reclaim group that is written to, without the one that is
+        being refreshed."""
+        registers, numbers = self.state.registers, np.arange(self.profile.superblocks)
+        closed = (self.state.status == IS_CLOSED) & (numbers != registers[MOVED])
+        return np.flatnonzero(closed & (numbers % self.profile.reclaim_groups == registers[TARGET]))
 
     @property
     def unreadable(self) -> int:
@@ -276,7 +284,7 @@ class Drive:
         rest(state.flash)
         state.programs[: state.registers[QUEUED]] = 0
         state.cached[:, 1] = 0
-        state.cores[:] = state.ready[:] = state.counters[:] = 0
+        state.cores[:] = state.ready[:] = state.counters[:] = state.stream_counters[:] = 0
         state.registers[[WRITTEN, ADMITTED, CHECK]] = 0
 
 

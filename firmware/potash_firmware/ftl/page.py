@@ -15,7 +15,7 @@ from potash_device.flash.calendars import send
 from potash_device.flash.profile import ENTRIES
 from potash_device.vta.fast import compiling
 from potash_device.vta.fast.compiling import Flag, Number, compiled, inlined
-from potash_firmware.ftl import native, state
+from potash_firmware.ftl import native, reclaim, state
 from potash_firmware.ftl.buffer import admit, admit_zone, push, sift
 from potash_firmware.ftl.requests import WORN
 from potash_firmware.ftl.state import DriveState
@@ -116,7 +116,7 @@ def serve(s: DriveState, request: Any) -> Flag:
     maps = settings[state.MAPPING_CACHE] and not zoned
     while r[state.STEP] < count:
         page = first + r[state.STEP]
-        if (op == state.WRITE or maps) and not make_room(s, ready):
+        if (op == state.WRITE or maps) and not make_room(s, ready, stream):
             return False
         if op == state.WRITE and r[state.WORN_OUT]:
             r[state.END] = WORN
@@ -138,6 +138,8 @@ def serve(s: DriveState, request: Any) -> Flag:
             r[state.END] = max(r[state.END], arrived)
             r[state.PROGRAMMED] = max(r[state.PROGRAMMED], place(s, stream, page, arrived))
             s.counters[state.HOST] += 1
+            if not zoned:
+                reclaim.count_written(s, stream, page)
         else:
             r[state.END] = max(r[state.END], known)
             invalidate(s, page)
@@ -270,10 +272,12 @@ def open_superblock(s: DriveState, frontier: Number) -> None:
     SLC mode, while the cache has room.
     """
     r, settings, shape = s.registers, s.settings, s.flash.settings
-    cold, chosen = frontier == settings[state.FRONTIERS] - 1, -1
-    zone, best = frontier - settings[state.FRONTIERS], False
+    zone, chosen, best = frontier - settings[state.FRONTIERS], -1, False
+    cold = zone < 0 and frontier > settings[state.STREAMS]
+    groups = settings[state.RECLAIM_GROUPS]
+    group = reclaim.group_to_open(s, frontier) if groups > 1 else 0
     for block in range(shape[flash.SUPERBLOCKS]):
-        if s.status[block] != state.IS_FREE:
+        if s.status[block] != state.IS_FREE or block % groups != group:
             continue
         better = zone >= 0 and (block - zone) % shape[flash.GROUPS] == 0
         more = chosen < 0 or (better and not best)
@@ -290,6 +294,7 @@ def open_superblock(s: DriveState, frontier: Number) -> None:
         r[state.SLC_USED] += 1
     s.status[chosen] = state.IS_OPEN
     r[state.FREE] -= 1
+    s.free[group] -= 1
     s.open[frontier] = chosen
     s.filled[frontier] = s.ready[frontier] = 0
 
@@ -340,6 +345,7 @@ def pad(s: DriveState, stream: Number, ready: Number) -> Number:
     s.filled[stream] += padding
     s.ready[stream] = max(s.ready[stream], ready)
     s.counters[state.PADDING] += padding
+    s.stream_counters[stream, state.PADDED] += padding
     if s.settings[state.BUFFER]:
         s.registers[state.BUFFERED] += padding
     return program(s, stream, True)
@@ -356,12 +362,17 @@ def invalidate(s: DriveState, page: Number) -> None:
 
 
 @inlined
-def make_room(s: DriveState, ready: Number) -> Flag:
+def make_room(s: DriveState, ready: Number, stream: Number) -> Flag:
     """Collect down to the reserve, then in the background; False where a victim is needed."""
     r, settings, shape = s.registers, s.settings, s.flash.settings
     ready = max(ready, r[state.ADMITTED])
-    while not r[state.WORN_OUT] and r[state.FREE] <= settings[state.RESERVE]:
-        if not r[state.FREE]:  # so many have retired that nothing can be relocated
+    while True:
+        if settings[state.RECLAIM_GROUPS] > 1:
+            reclaim.choose_group(s, stream)
+        group = r[state.TARGET]
+        if r[state.WORN_OUT] or group < 0 or s.free[group] > settings[state.RESERVE]:
+            break
+        if not s.free[group]:  # so many have retired that nothing can be relocated
             r[state.WORN_OUT] = 1
             return True
         if r[state.VICTIM] < 0:
@@ -369,27 +380,12 @@ def make_room(s: DriveState, ready: Number) -> Flag:
         collect(s, state.VICTIM, ready, shape[flash.SUPERBLOCK])
     if not r[state.WORN_OUT] and r[state.FREE] <= settings[state.BACKGROUND]:
         if r[state.VICTIM] < 0:
-            return not is_any_worth(s)
-        if r[state.CURSOR] or is_worth(s, r[state.VICTIM]):
+            return not reclaim.is_any_worth(s)
+        if r[state.CURSOR] or reclaim.is_worth(s, r[state.VICTIM]):
             collect(s, state.VICTIM, ready, settings[state.BACKGROUND_PAGES])
         else:
             r[state.VICTIM] = -1
     return True
-
-
-@inlined
-def is_worth(s: DriveState, block: Number) -> Flag:
-    """True for a superblock of which enough is invalid for background collection."""
-    size = s.flash.settings[flash.SUPERBLOCK]
-    return (size - s.valid[block]) * 1000 >= s.settings[state.BACKGROUND_INVALID] * size
-
-
-@compiled
-def is_any_worth(s: DriveState) -> Flag:
-    for block in range(s.flash.settings[flash.SUPERBLOCKS]):
-        if s.status[block] == state.IS_CLOSED and is_worth(s, block):
-            return True
-    return False
 
 
 @compiled
@@ -398,7 +394,7 @@ def collect(s: DriveState, which: Number, ready: Number, pages: Number) -> None:
 
     The register `which` has the superblock, and the next one where relocation is.
     """
-    r, settings, shape, at = s.registers, s.settings, s.flash.settings, which + 1
+    r, shape, at = s.registers, s.flash.settings, which + 1
     size, base, moved = shape[flash.ROW_PAGES], r[which] * shape[flash.SUPERBLOCK], 0
     while moved < pages and r[at] < shape[flash.SUPERBLOCK]:
         batch = min(pages, moved + shape[flash.UNIT_PAGES] * shape[flash.GROUP_DIES])
@@ -416,7 +412,7 @@ def collect(s: DriveState, which: Number, ready: Number, pages: Number) -> None:
             r[at] += size
         for where in range(first, base + r[at]):
             if s.owners[where] >= 0:
-                place(s, settings[state.FRONTIERS] - 1, s.owners[where], there)
+                place(s, reclaim.home(s, s.owners[where], r[which]), s.owners[where], there)
     s.counters[state.RELOCATED] += moved
     if r[at] == shape[flash.SUPERBLOCK]:
         erase(s, r[which], ready)
@@ -510,6 +506,7 @@ def erase(s: DriveState, block: Number, ready: Number) -> None:
     else:
         s.status[block] = state.IS_FREE
         r[state.FREE] += 1
+        s.free[reclaim.group_of(s, block)] += 1
 
 
 @compiled

@@ -50,6 +50,10 @@ class PageMapped(KeptFtl):
     """Superblocks that are open at once; 0 for one of each stream of the host, and one for
     relocated pages, which has the last number (`cold`)."""
 
+    targets = 0
+    """Frontiers to which the pages of one victim may go, each of which may open a superblock; 0 for
+    all where there is a `relocate`, and else one."""
+
     # The hooks: decisions that a subclass may take in another way.
 
     def frontier(self, page: Page, hint: Hint) -> int:
@@ -74,8 +78,8 @@ class PageMapped(KeptFtl):
         self.size, self.unit, self.row = p.superblock_pages, p.unit_pages, p.row_pages
         self.cold = (self.frontiers or p.streams + 1) - 1
         self.open: list[Frontier] = [Frontier(number) for number in range(self.cold + 1)]
-        self.targets = 1 if type(self).relocate is PageMapped.relocate else len(self.open)
-        """Frontiers to which pages of a victim may go, each of which may open a superblock."""
+        relocates = type(self).relocate is not PageMapped.relocate
+        self.targets = self.targets or (len(self.open) if relocates else 1)
         self.reserve = max(p.reserve, 2 * self.targets)
         """Free superblocks at which a write waits for garbage collection."""
         more = max(0, len(self.open) - p.frontiers) + self.reserve - p.reserve

@@ -106,6 +106,26 @@ class Counters(NamedTuple):
         return written / self.host if self.host else 0.0
 
 
+class StreamCounters(NamedTuple):
+    """Counters of a stream, which may be a placement handle, in pages of 4 KiB."""
+
+    host: int
+    """Written by the host."""
+    relocated: int
+    """Written by garbage collection, wear levelling and folding, of pages that it wrote."""
+    padding: int
+
+    @property
+    def media(self) -> int:
+        """Programmed."""
+        return sum(self)
+
+    @property
+    def write_amplification(self) -> float:
+        """Pages programmed for each that the host wrote; 0 before any."""
+        return self.media / self.host if self.host else 0.0
+
+
 def problem_of(
     profile: Profile, now: int, time: int, op: int, first: int, count: int, stream: int
 ) -> str | None:

@@ -26,7 +26,7 @@ from potash_firmware.ftl.interface import Held, ZoneStream
 from potash_firmware.ftl.policies import Policies, PolicyError
 
 ARRAYS = ("places", "status", "erases", "closed_at", "open", "filled", "zone")
-LATER = ("mode", "born", "reads")
+LATER = ("mode", "born", "reads", "handles")
 """Arrays that files of version 1.0 lack: they are 0."""
 LARGEST_PROFILE = 1 << 16
 """Maximum size of the profile in bytes."""
@@ -190,6 +190,8 @@ def _check(drive: Drive) -> None:
         raise StateError("its SLC cache contradicts its superblocks")
     if _contradictory_zones(drive):
         raise StateError("its zones contradict its superblocks")
+    if _contradictory_streams(drive):
+        raise StateError("its streams contradict its superblocks")
     used = s.places[s.places >= 0].astype(np.int64)
     filled = _filled(drive)
     if (
@@ -222,6 +224,33 @@ def _contradictory_cache(drive: Drive) -> bool:
     )
 
 
+def _contradictory_streams(drive: Drive) -> bool:
+    """True unless relocated pages of a superblock go to one frontier, and superblocks that are
+    filled are in the groups of their frontiers."""
+    profile, s = drive.profile, drive.state
+    if (s.handles < 0).any() or (s.handles >= profile.streams).any():
+        return True
+    if profile.relocations == 1:
+        return False
+    streams, groups = profile.streams, profile.reclaim_groups
+    mapped = np.flatnonzero((s.places >= 0) & (s.places < len(s.owners)))
+    handles = np.full(profile.mapped_pages, streams)
+    handles[: profile.logical_pages] = s.handles if profile.isolated else 0
+    blocks = s.places[mapped] // profile.superblock_pages
+    least, most = np.full(profile.superblocks, streams + 1), np.full(profile.superblocks, -1)
+    np.minimum.at(least, blocks, handles[mapped])
+    np.maximum.at(most, blocks, handles[mapped])
+    cold = np.arange(streams + 1, profile.frontiers)
+    opened = s.open[: profile.frontiers]
+    whose = np.r_[np.arange(streams), streams, (cold - streams - 1) // groups]
+    held = (opened >= 0) & (most[opened] >= 0)
+    return bool(
+        ((least < most) & (most >= 0)).any()
+        or (profile.isolated and (most[opened] != whose)[held].any())
+        or (opened[cold] % groups != (cold - streams - 1) % groups)[opened[cold] >= 0].any()
+    )
+
+
 def _contradictory_zones(drive: Drive) -> bool:
     """True unless zones have full superblocks, and the open ones of their own frontiers."""
     s, first = drive.state, drive.profile.frontiers
@@ -245,7 +274,9 @@ def _complete(drive: Drive) -> None:
     units = _filled(drive) // profile.unit_pages
     programmed[np.arange(programmed.shape[1]) < units[:, None]] = 0
     s.flash.born[:] = np.where(units > 0, np.minimum(s.flash.born, 0), NEVER)
-    r[state.FREE] = (s.status == state.IS_FREE).sum()
+    free = np.flatnonzero(s.status == state.IS_FREE)
+    r[state.FREE] = len(free)
+    s.free[:] = np.bincount(free % profile.reclaim_groups, minlength=profile.reclaim_groups)
     r[state.CLOSED] = (s.status == state.IS_CLOSED).sum()
     r[state.SLC_USED] = (s.flash.mode == SLC).sum()
     r[state.SLC_FULL] = (s.status == state.IS_CACHED).sum()

@@ -14,6 +14,7 @@ SETTINGS = (
     *("write_page_ns", "other_command_ns", "buffer_bytes", "protected", "mapping_cache"),
     *("streams", "reserve", "background", "background_pages", "background_invalid", "cycles"),
     *("slc_superblocks", "slc_idle_ns", "zone_units", "refresh_ns", "reclaim_senses"),
+    *("isolated", "reclaim_groups", "relocations"),
 )
 """Properties of a profile that the page-mapped FTL uses, in the order of their array."""
 (LOGICAL, FRONTIERS, LEAST_SUPERBLOCKS, SUBMISSION, COMPLETION, CORES) = range(6)
@@ -21,6 +22,7 @@ SETTINGS = (
 (WRITE_PAGE, OTHER_COMMAND, BUFFER, PROTECTED, MAPPING_CACHE) = range(10, 15)
 (STREAMS, RESERVE, BACKGROUND, BACKGROUND_PAGES, BACKGROUND_INVALID, CYCLES) = range(15, 21)
 (SLC_SUPERBLOCKS, SLC_IDLE, ZONE_UNITS, REFRESH, RECLAIM) = range(21, 26)
+(ISOLATED, RECLAIM_GROUPS, RELOCATIONS) = range(26, 29)
 
 COUNTERS = (
     *("host", "relocated", "translation", "padding", "hits", "misses", "core_ns", "folded"),
@@ -29,17 +31,20 @@ COUNTERS = (
 HOST, RELOCATED, TRANSLATION, PADDING, HITS, MISSES, CORE_BUSY, FOLDED = range(8)
 REFRESHED, LOST_PAGES = range(8, 10)
 
-REGISTERS = 27
+WRITTEN_BY_HOST, MOVED_BY_DRIVE, PADDED = range(3)
+"""Columns of the counters of streams."""
+
+REGISTERS = 28
 (FREE, CLOSED, GOOD, WORN_OUT, VICTIM, CURSOR, FILLED, WRITTEN, BUFFERED, QUEUED) = range(10)
 (CACHED, HAND, BEGUN, STEP, READY, END, PROGRAMMED) = range(10, 17)
 (GROUP, GROUP_LAST, GROUP_READY, ADMITTED) = range(17, 21)
-(SLC_USED, SLC_FULL, MOVED, MOVE_CURSOR, CHECK, UNREADABLE) = range(21, 27)
+(SLC_USED, SLC_FULL, MOVED, MOVE_CURSOR, CHECK, UNREADABLE, TARGET) = range(21, 28)
 """Counts of superblocks, the victim and where relocation is, superblocks that were closed, when the
 host's programs are done, pages in the write buffer, programs in the heap, pages in the cache of the
 mapping, CLOCK's hand; how far the request has come; when the write buffer last had room;
 superblocks in SLC mode, those of them that are full, the superblock that is folded or refreshed,
 and where that is; when a superblock may have to be refreshed; a page that the last request could
-not read, or -1."""
+not read, or -1; the reclaim group that is written to."""
 
 IS_FREE, IS_OPEN, IS_CLOSED, IS_RETIRED, IS_ZONED, IS_CACHED = range(6)
 """The states of superblocks; IS_ZONED is a full one of a zone, which is erased by a reset alone;
@@ -60,7 +65,11 @@ class DriveState(NamedTuple):
     one, LOST for one whose data could not be read when they were to be relocated."""
     owners: Any
     """The page in each place; -1 where there is no valid one."""
+    handles: Any
+    """The stream that wrote each page, if there are several."""
     valid: Any
+    free: Any
+    """Free superblocks of each reclaim group."""
     closed_at: Any
     status: Any
     zone: Any
@@ -81,6 +90,8 @@ class DriveState(NamedTuple):
     """The index in the cache of each translation page, or -1."""
     registers: Any
     counters: Any
+    stream_counters: Any
+    """Pages of each stream: written by the host, relocated, and padding."""
 
 
 def new_state(profile: Profile, order: list[int]) -> DriveState:
@@ -102,7 +113,9 @@ def new_state(profile: Profile, order: list[int]) -> DriveState:
         settings=np.array(numbers, np.int64),
         places=array(p.mapped_pages, value=-1, kind=np.int32),
         owners=array(p.superblocks * p.superblock_pages, value=-1, kind=np.int32),
+        handles=array(p.logical_pages if p.streams > 1 else 1, kind=np.int8),
         valid=array(p.superblocks),
+        free=array(p.reclaim_groups, value=p.superblocks // p.reclaim_groups),
         closed_at=array(p.superblocks),
         status=array(p.superblocks, value=IS_FREE),
         zone=array(p.superblocks, value=-1),
@@ -116,4 +129,5 @@ def new_state(profile: Profile, order: list[int]) -> DriveState:
         cached_at=array(max(1, p.translation_pages), value=-1),
         registers=registers,
         counters=array(len(COUNTERS)),
+        stream_counters=array(p.streams, 3),
     )

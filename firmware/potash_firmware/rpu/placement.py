@@ -88,6 +88,13 @@ class Placement(Part):
         """The events of each handle that the host wants to know of."""
         self.host_events: deque[placement.Event] = deque(maxlen=placement.EVENTS_IN_LOG)
 
+    @property
+    def kind(self) -> placement.HandleType:
+        """The isolation of data that the drive moves."""
+        if self._timing is not None and self._timing.drive.profile.isolated:
+            return placement.HandleType.PERSISTENTLY_ISOLATED
+        return placement.HandleType.INITIALLY_ISOLATED
+
     def handle(self, nsid: int, identifier: int) -> int | None:
         """The reclaim unit handle of a placement identifier; None for one that is invalid."""
         listed = self._lists(nsid)

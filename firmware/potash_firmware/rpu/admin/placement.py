@@ -76,7 +76,7 @@ def endurance_group(controller: Controller, command: Command, fields: GetLogPage
 
 def configurations(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
     placement = _placement(controller, fields)
-    return encode_configurations(placement.handles, placement.unit, MOST_NAMESPACES)
+    return encode_configurations(placement.handles, placement.unit, MOST_NAMESPACES, placement.kind)
 
 
 def usage(controller: Controller, command: Command, fields: GetLogPage) -> bytes:
