@@ -12,9 +12,11 @@ import pytest
 
 from csd_spec.notices import MOST_NOTICES, PAGE_SIZE, NoticeLog
 from nvme_spec.status import Status
+from potash_device.flash.profile import Profile
 from potash_device.media.drive import Drive
 from potash_device.media.shapes import NamespaceShape
 from potash_firmware.ftl.custom import CustomFtl
+from potash_firmware.rpu.placement import PlacementSettings
 from potash_firmware.rpu.settings import RpuSettings
 from potash_firmware.rpu.timing.modelled import TimeSettings
 from support import zones
@@ -47,11 +49,11 @@ MINE = """
 """
 
 
-def layered(folder: Path, text: str) -> RpuSettings:
+def layered(folder: Path, text: str, profile: Profile = PROFILE) -> RpuSettings:
     """The settings of a drive with an extension, and its translation layer Mine."""
     found = settings(folder, text)
     assert found.extensions is not None
-    drive = CustomFtl(found.extensions.ftls["Mine"], PROFILE)
+    drive = CustomFtl(found.extensions.ftls["Mine"], profile)
     return replace(found, time=TimeSettings(drive))
 
 
@@ -177,6 +179,18 @@ def test_a_write_to_a_zone_names_it(tmp_path: Path) -> None:
         assert zones.write(host, 2 * zones.BLOCKS).status == 0
         (row,) = hints(host)
         assert row[:4] == [2 * zones.BLOCKS, 1, 0, 2] and row[-2] == ["0101", 4096]
+
+
+def test_a_write_with_a_placement_handle_names_its_stream(tmp_path: Path) -> None:
+    profile = replace(PROFILE, streams=3)
+    placed = replace(layered(tmp_path, HINTS, profile), placement=PlacementSettings(3))
+    with Host(settings=placed) as host:
+        host.enable()
+        queue = host.create_io_queue()
+        for handle in (0, 2):
+            cdws = (5, 0, 2 << 20, handle << 16)
+            assert host.command(queue, WRITE, nsid=1, cdws=cdws).status == 0
+        assert [row[2] for row in hints(host)] == [0, 2]
 
 
 def test_other_drives_have_no_vendor_specific_directive() -> None:

@@ -405,6 +405,34 @@ def test_old_data_are_read_again_and_refreshed(
         assert problem in capsys.readouterr().err
 
 
+def test_a_preconditioned_drive_of_an_extension_is_kept(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = "from potash.extend import ftl\nfrom potash.ftl import PageMapped\n"
+    for name, body in (("Mine", "version = 1"), ("Other", "pass")):
+        mine += f"@ftl\nclass {name}(PageMapped):\n    {body}\n"
+    (tmp_path / "mine.py").write_text(mine)
+    kept, path, extend = tmp_path / "kept.npz", trace(tmp_path), ("--extend", tmp_path / "mine.py")
+    before = ("--fill", 100, "--overwrite", 1)
+
+    def report(*arguments: object) -> Any:
+        assert run_app(["drive", *map(str, arguments), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    ours = (*extend, "--ftl", "Mine")
+    once = report("simulate", path, "--drive", small, *before, *ours)
+    made = report("precondition", "-o", kept, "--drive", small, *before, *ours)
+    assert made["erases"] > 0 and made["mapped"] == 4 << 20
+    again = report("simulate", path, "--drive", kept, *ours)
+    assert {**again, "profile": ""} == {**once, "profile": ""}
+    for arguments, said in (
+        (("simulate", path, "--drive", kept), "it is not of the FTL page"),
+        (("simulate", path, "--drive", kept, *extend, "--ftl", "Other"), "it is of another FTL"),
+        (("precondition", "-o", tmp_path / "a.npz", *extend, "--ftl", "Other"), "has no version"),
+    ):
+        assert said in failure(capsys, *arguments)
+
+
 def test_a_preconditioned_drive_is_kept(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

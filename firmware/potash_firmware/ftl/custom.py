@@ -66,10 +66,9 @@ class CustomFtl:
         self._wrong = set[str]()
         """The kinds of report of which an error was logged."""
         made: Callable[[Profile], Any] = registered.made
-        self.hints, self.data, self.zones = (
-            bool(getattr(made, name, default))
-            for name, default in (("hints", True), ("data", False), ("zones", False))
-        )
+        self._made = made
+        self.hints = self._flag("hints", made, True)
+        self.data, self.zones = self._flag("data", made), self._flag("zones", made)
         self.name = registered.name
         self.version: int | None = getattr(made, "version", None)
         """The version of its state; None if that is not kept."""
@@ -140,7 +139,14 @@ class CustomFtl:
             return FAILED
         return done
 
-    # State that outlives power cycles.
+    # What the class declares.
+
+    def _flag(self, name: str, made: object, default: bool = False) -> bool:
+        """Raises FtlError."""
+        found = getattr(made, name, default)
+        if type(found) is not bool:
+            raise self._nonsense(name, found)
+        return found
 
     def _check_version(self, made: object) -> None:
         """Raises FtlError."""
@@ -154,7 +160,9 @@ class CustomFtl:
             raise FtlError(f"{self._name} has a version, and no methods save and restore")
 
     def save(self) -> dict[str, NDArray[Any]]:
-        """The arrays of its state. Raises FtlError where they are none."""
+        """The arrays of its state. Raises FtlError where there are none."""
+        if self.version is None:
+            raise FtlError(f"{self._name} keeps no state: the class has no version")
         found = self._call(extension_files.IMPORT_LIMIT, self._own.save)
         if not isinstance(found, Mapping):
             raise self._nonsense("save", found)
@@ -287,7 +295,8 @@ class CustomFtl:
     def _nonsense(self, name: str, value: object) -> FtlError:
         file, line = self._place
         shown = value if isinstance(value, str | int) else f"a {type(value).__name__}"
-        return FtlError(f"{self._name}: {file}, line {line}: {name} answers {shown!s:.80}")
+        verb = "returns" if callable(getattr(self._made, name, None)) else "is"
+        return FtlError(f"{self._name}: {file}, line {line}: {name} {verb} {shown!s:.80}")
 
 
 def _sound(value: Any, like: Any) -> bool:

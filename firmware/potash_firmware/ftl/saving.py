@@ -8,6 +8,8 @@ import json
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import starmap
 from typing import IO, Any
@@ -16,13 +18,13 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
-from potash_device.flash.profile import PAGE, ProfileError
+from potash_device.flash.profile import PAGE, Profile, ProfileError
 from potash_device.flash.profiles import from_mapping
 from potash_device.flash.state import NATIVE, NEVER, SLC, ages
 from potash_firmware.ftl import state
 from potash_firmware.ftl.custom import CustomFtl
 from potash_firmware.ftl.drive import Drive
-from potash_firmware.ftl.interface import Held, ZoneStream
+from potash_firmware.ftl.interface import Ftl, Held, ZoneStream
 from potash_firmware.ftl.policies import Policies, PolicyError
 
 ARRAYS = ("places", "status", "erases", "closed_at", "open", "filled", "zone")
@@ -52,14 +54,22 @@ class StateError(ValueError):
     """A file that holds no drive; a sentence."""
 
 
-def save(drive: Drive, file: IO[bytes], held: Held = NOTHING_HELD) -> None:
-    """Write a drive in NumPy's .npz form, and what namespaces have of it, if it has any."""
-    profile = np.frombuffer(json.dumps(asdict(drive.profile)).encode(), np.uint8)
-    arrays: dict[str, Any] = {name: kept(drive, name) for name in (*ARRAYS, *LATER)}
-    arrays["born"] = ages(drive.state.flash)
+def save(ftl: Ftl, file: IO[bytes], held: Held = NOTHING_HELD) -> None:
+    """Write a drive in NumPy's .npz form, and what namespaces have of it, if it has any.
+
+    Raises FtlError for a custom translation layer that keeps no state, or whose state is none.
+    """
+    if isinstance(ftl, CustomFtl):
+        arrays: dict[str, Any] = {f"{PREFIX}{name}": one for name, one in ftl.save().items()}
+        arrays["custom"] = _described(ftl)
+    else:
+        assert isinstance(ftl, Drive)
+        arrays = {name: kept(ftl, name) for name in (*ARRAYS, *LATER)}
+        arrays["born"] = ages(ftl.state.flash)
     for name, rows in held._asdict().items():
         arrays[name] = np.array(rows, np.int64).reshape(-1, 3)
-    np.savez_compressed(file, profile=profile, **arrays)
+    arrays["profile"] = np.frombuffer(json.dumps(asdict(ftl.profile)).encode(), np.uint8)
+    np.savez_compressed(file, **arrays)
 
 
 PREFIX = "ftl_"
@@ -69,36 +79,52 @@ LARGEST_CUSTOM = 1 << 24
 PAGE_BYTES = 16
 
 
-def save_custom(ftl: CustomFtl, file: IO[bytes], held: Held = NOTHING_HELD) -> None:
-    """Write the state of a custom translation layer, likewise. Raises FtlError."""
-    arrays: dict[str, Any] = {f"{PREFIX}{name}": one for name, one in ftl.save().items()}
-    for name, rows in held._asdict().items():
-        arrays[name] = np.array(rows, np.int64).reshape(-1, 3)
-    np.savez_compressed(file, custom=_described(ftl), **arrays)
-
-
 def restore_custom(ftl: CustomFtl, file: IO[bytes]) -> None:
     """Have a custom translation layer go on from a file. Raises StateError, and FtlError where it
     fails, after which it is to be made anew."""
     largest = LARGEST_CUSTOM + ftl.profile.superblocks * ftl.profile.superblock_pages * PAGE_BYTES
-    try:
-        with np.load(file, allow_pickle=False) as found:
-            if "custom" not in found:
-                raise StateError("it is of the FTL page")
-            if _array(found, "custom", LARGEST_PROFILE).tobytes() != _described(ftl).tobytes():
-                raise StateError("it is of another FTL, version of it, or drive")
-            names = [name for name in found.files if name.startswith(PREFIX)]
-            arrays = {name.removeprefix(PREFIX): _array(found, name, largest) for name in names}
-    except _DAMAGED as error:
-        said = error if isinstance(error, StateError) else "it is damaged"
-        raise StateError(f"this is no state of {ftl.name}: {said}") from error
+    with _opened(file, ftl.name) as found:
+        if "custom" not in found:
+            raise StateError("it is of the FTL page")
+        if _array(found, "custom", LARGEST_PROFILE).tobytes() != _described(ftl).tobytes():
+            raise StateError("it is of another FTL, or version of it")
+        if _profile(found) != ftl.profile:
+            raise StateError("it is of another drive")
+        names = [name for name in found.files if name.startswith(PREFIX)]
+        arrays = {name.removeprefix(PREFIX): _array(found, name, largest) for name in names}
     ftl.restore(arrays)
 
 
+def load_custom(file: IO[bytes], make: Callable[[Profile], CustomFtl]) -> CustomFtl:
+    """The drive in a file, which `make` makes empty. Raises StateError, FtlError, and what `make`
+    raises."""
+    with _opened(file, "an FTL") as found:
+        profile = _profile(found)
+    ftl = make(profile)
+    file.seek(0)
+    restore_custom(ftl, file)
+    return ftl
+
+
+@contextmanager
+def _opened(file: IO[bytes], name: str) -> Iterator[NpzFile]:
+    """The arrays of a file. Raises StateError, also for errors in the block."""
+    try:
+        with np.load(file, allow_pickle=False) as found:
+            yield found
+    except _DAMAGED as error:
+        said = error if isinstance(error, StateError | ProfileError) else "it is damaged"
+        raise StateError(f"this is no state of {name}: {said}") from error
+
+
+def _profile(found: NpzFile) -> Profile:
+    """The profile of a drive. Raises what is in `_DAMAGED`."""
+    return from_mapping(json.loads(_array(found, "profile", LARGEST_PROFILE).tobytes()))
+
+
 def _described(ftl: CustomFtl) -> NDArray[np.uint8]:
-    """The name and the version of a custom translation layer, and its drive."""
-    about = [ftl.name, ftl.version, asdict(ftl.profile)]
-    return np.frombuffer(json.dumps(about).encode(), np.uint8)
+    """The name of a custom translation layer, and the version of its state."""
+    return np.frombuffer(json.dumps([ftl.name, ftl.version]).encode(), np.uint8)
 
 
 def load_held(file: IO[bytes]) -> Held:
@@ -130,8 +156,7 @@ def _load(file: IO[bytes], policies: Policies | None) -> Drive:
     with np.load(file, allow_pickle=False) as found:
         if "custom" in found:
             raise StateError("it is not of the FTL page")
-        described = json.loads(_array(found, "profile", LARGEST_PROFILE).tobytes())
-        drive = Drive(from_mapping(described), policies)
+        drive = Drive(_profile(found), policies)
         for name in (*ARRAYS, *(name for name in LATER if name in found)):
             empty = kept(drive, name)
             read = _array(found, name, empty.nbytes)

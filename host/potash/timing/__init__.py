@@ -15,6 +15,7 @@ completions = drive.run(requests)  # nanoseconds
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +28,12 @@ from potash_device.flash.profile import Profile, ProfileError, equipped
 from potash_device.flash.profiles import PROFILES
 from potash_firmware.extension_registry import RegisteredFtl
 from potash_firmware.ftl import named
+from potash_firmware.ftl.custom import CustomFtl
 from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.interface import Ftl
 from potash_firmware.ftl.policies import Policies, PolicyError, Superblocks
 from potash_firmware.ftl.requests import REQUEST, WORN, Counters, Op, RequestError
-from potash_firmware.ftl.saving import StateError, load
+from potash_firmware.ftl.saving import StateError, load, load_custom
 from potash_firmware.ftl.saving import save as save_state
 
 __all__ = [
@@ -114,21 +116,45 @@ def closed_loop(drive: Ftl, requests: NDArray[np.void], depth: int) -> NDArray[n
     return drive.closed_loop(requests, np.full(depth, drive.now))
 
 
-def save(drive: Drive, path: Path) -> None:
-    """Keep a drive at rest in a file, which is replaced whole. Raises OSError."""
+def save(drive: Ftl, path: Path) -> None:
+    """Keep a drive at rest in a file, which is replaced whole. Raises OSError, and FtlError for a
+    translation layer that keeps no state."""
     with replacing(path) as file:
         save_state(drive, file)
 
 
 def restored(path: Path, chosen: Policies | None = None) -> Drive:
     """The drive in a file. Raises TimingError where it holds none, and what `drive` does."""
+    with _read(path) as file:
+        return load(file, chosen)
+
+
+@contextlib.contextmanager
+def _read(path: Path) -> Iterator[IO[bytes]]:
+    """A file with a drive. Raises TimingError where it cannot be read, or holds none."""
     try:
         with path.open("rb") as file:
-            return load(file, chosen)
+            yield file
     except OSError as error:
         raise TimingError(f"{path} cannot be read: {error.strerror}") from None
     except StateError as error:
         raise TimingError(f"{path}: {error}") from None
+
+
+def restored_with_ftl(
+    path: Path, ftl: str, chosen: Sequence[str], registered: Mapping[str, RegisteredFtl]
+) -> Ftl:
+    """The same as `restored`, with a translation layer by name, and policies by their texts."""
+    if ftl == named.PAGE:
+        return restored(path, policies(chosen))
+
+    def make(profile: Profile) -> CustomFtl:
+        made = named.ftl(ftl, profile, chosen, registered)
+        assert isinstance(made, CustomFtl)
+        return made
+
+    with _said(), _read(path) as file:
+        return load_custom(file, make)
 
 
 def precondition(drive: Ftl, fill: float = 1.0, overwrites: float = 0.0, seed: int = 0) -> Counters:

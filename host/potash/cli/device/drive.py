@@ -21,7 +21,6 @@ from potash.cli.device.drive_options import (
 from potash.cli.drive.common import FILE, json_option, output_option, say
 from potash.cli.progress import showing, ticking
 from potash.files import STREAM, replacing
-from potash.sdk.errors import PotashError
 from potash.tables import columns
 from potash.units import Real, human
 from potash_device.flash.profile import PAGE, Profile
@@ -136,11 +135,11 @@ def precondition(output: Path, **options: Any) -> None:
         raise click.UsageError("--output must end in .npz")
     with modelling(), ticking("modelling the drive"):
         drive, _ = prepared(chosen)
-    if not isinstance(drive, timing.Drive):
-        raise PotashError(f"a drive with the FTL {chosen.ftl} is not saved, only one with page")
-    timing.save(drive, output)
-    valid = int(drive.state.valid.sum()) * PAGE
-    report = reports.DrivePreconditioned(str(output), valid, int(drive.state.flash.erases.sum()))
+        timing.save(drive, output)
+    valid = drive.report.mapped
+    if isinstance(drive, timing.Drive):  # with pages of translations
+        valid = int(drive.state.valid.sum()) * PAGE
+    report = reports.DrivePreconditioned(str(output), valid, drive.spread.total)
     say(report, [f"{output}: {valid} bytes are mapped, {report.erases} superblocks were erased"])
 
 

@@ -101,22 +101,18 @@ def prepared(options: DriveOptions) -> Prepared:
     """The drive that the options describe. Raises UsageError, PotashError and FtlError."""
     from potash import timing
     from potash_firmware.extension_registry import Extensions
-    from potash_firmware.ftl.named import PAGE
 
     if options.overwrite and not options.fill:
         raise click.UsageError("--overwrite is a multiple of --fill, which is not given")
     name, ftl, path = options.name, options.ftl, Path(options.name)
     found = (loaded(options.sources) or Extensions()).ftls
-    drive: Ftl
     if path.suffix != ".npz":
         profile = timing.profile(name, options.slc, options.over_provisioning)
         drive = timing.with_ftl(profile, ftl, options.named, found)
     elif options.slc is not None or options.over_provisioning is not None:
         raise click.UsageError(f"{name} has its own SLC cache and spare flash")
-    elif ftl == PAGE:
-        drive = timing.restored(path, timing.policies(options.named))
     else:
-        raise click.UsageError(f"{name} is a drive with the FTL page, not {ftl}")
+        drive = timing.restored_with_ftl(path, ftl, options.named, found)
     warn_of_policies(options.named)
     took = timing.precondition(drive, options.fill / 100, options.overwrite, options.seed)
     if options.age:

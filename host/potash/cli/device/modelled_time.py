@@ -98,8 +98,11 @@ def modelled(
             f"--drive {section.drive}: this machine has not enough memory for the model of a "
             "drive of this size; make it smaller"
         ) from None
-    with ticking("preparing the model of the drive"):
-        drive.prepare()
+    try:
+        with ticking("preparing the model of the drive"):
+            drive.prepare()
+    except FtlError as error:
+        raise PotashError(str(error)) from None
     # A drive's state says nothing of its cores.
     cores = DEFAULT if Path(section.drive).suffix == ".npz" else named.cores(section.drive)
     stepped = section.clock == STEPPED
@@ -114,20 +117,15 @@ def keep(timing: ModelledTime | None, media: MediaDrive) -> None:
     if timing is None or media.time_state is None:
         return
     from potash_firmware.ftl.custom import CustomFtl
-    from potash_firmware.ftl.drive import Drive
     from potash_firmware.ftl.interface import FtlError
-    from potash_firmware.ftl.saving import save, save_custom
+    from potash_firmware.ftl.saving import save
 
-    drive, held = timing.drive, timing.held
+    drive = timing.drive
     if isinstance(drive, CustomFtl) and drive.version is None:
         return
     try:
         with replacing(media.time_state) as file:
-            if isinstance(drive, CustomFtl):
-                save_custom(drive, file, held)
-            else:
-                assert isinstance(drive, Drive)
-                save(drive, file, held)
+            save(drive, file, timing.held)
     except FtlError as error:
         log.error("the state of the modelled drive is not kept: %s", error)
 
@@ -204,11 +202,10 @@ def _drive(section: TimeSection, media: MediaDrive, streams: int, extensions: Ex
             log.warning("%s, of which the model is now", error)
             profile = scaled(profile, error.least, zones)
         return named.ftl(section.ftl, profile, section.policies, extensions.ftls)
-    if section.ftl != named.PAGE:
-        raise ProfileError(f"it is a drive with the FTL page, not {section.ftl}")
     if section.slc is not None or section.over_provisioning is not None:
         raise ProfileError("it has its own SLC cache and spare flash")
-    drive = timing.restored(Path(section.drive), timing.policies(section.policies))
+    path = Path(section.drive)
+    drive = timing.restored_with_ftl(path, section.ftl, section.policies, extensions.ftls)
     if drive.profile.streams < streams:
         raise ProfileError(
             f"it has {drive.profile.streams} streams, fewer than reclaim unit handles ({streams})"
