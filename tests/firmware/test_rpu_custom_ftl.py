@@ -24,7 +24,7 @@ from support.extended import settings
 from support.modelled_time import PROFILE, completions, modelled, timing_of
 from support.nvme_host import DATA, PAGE, Host, Queue
 
-GET_LOG_PAGE, ASYNC_EVENT, WRITE, READ, DSM = 0x02, 0x0C, 0x01, 0x02, 0x09
+GET_LOG_PAGE, ASYNC_EVENT, WRITE, READ, DSM, FORMAT = 0x02, 0x0C, 0x01, 0x02, 0x09, 0x80
 SHAPES = (NamespaceShape(160 * 4096, 4096), NamespaceShape(80 * 4096, 4096))
 MICRO = 1000
 
@@ -172,6 +172,10 @@ def test_dataset_management_says_what_later_writes_are(tmp_path: Path) -> None:
             [0, None, False, 0, 2, 0, False, False],  # what the write itself says
             PLAIN,
         ]
+        # What is formatted is of another host.
+        assert host.command(host.admin, FORMAT, nsid=1, cdws=(0,)).status == 0
+        assert host.command(queue, WRITE, nsid=1, cdws=(6, 0, 0, 0)).status == 0
+        assert hints(host)[-1][2:10] == PLAIN
 
 
 def test_a_write_to_a_zone_names_it(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -11,10 +12,11 @@ import pytest
 from potash_device.flash.profile import PAGE, Profile, Rate
 from potash_firmware import extension_files
 from potash_firmware.extension_files import load
-from potash_firmware.extension_registry import ExtensionError
+from potash_firmware.extension_registry import ExtensionError, RegisteredFtl
 from potash_firmware.ftl import named
 from potash_firmware.ftl.custom import CustomFtl
 from potash_firmware.ftl.interface import FtlError
+from potash_firmware.ftl.plain import PageMapped
 from potash_firmware.ftl.requests import FAILED, REQUEST, WORN, Counters, Op, RequestError
 
 SMALL = Profile(
@@ -209,3 +211,44 @@ def test_a_name_that_is_unknown_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(FtlError, match=said):
             named.ftl(name, SMALL, policies, registered)
+
+
+METHODS = sorted(
+    name
+    for name in dir(PageMapped)
+    if not name.startswith("__") and callable(getattr(PageMapped, name))
+)
+NONSENSE: list[object] = [None, -1, 1 << 70, [float("nan")], ValueError("no")]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_nonsense_of_any_method_stays_inside(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A method that answers anything, or raises, fails requests at worst, and the drive's reports
+    remain."""
+    monkeypatch.setattr(extension_files, "STEP_LIMIT", 0.2)
+    monkeypatch.setattr(extension_files, "IMPORT_LIMIT", 0.2)
+    for value in NONSENSE:
+
+        def method(*_: object, value: object = value) -> object:
+            if isinstance(value, Exception):
+                raise value
+            return value
+
+        made = type("Mine", (PageMapped,), {name: method, "version": 1})
+        try:
+            drive = CustomFtl(RegisteredFtl(made, "Mine", (__file__, 1)), SMALL)
+        except FtlError:
+            continue
+        drive.on_failure = lambda error: None
+        asked = writes(24)
+        asked["op"][::7], asked["op"][5::9], asked["op"][-1] = Op.READ, Op.FLUSH, Op.FORMAT
+        asked["first"], asked["count"] = np.arange(24) * 5 % 50, 10
+        found = drive.run(asked)
+        assert ((found == FAILED) | (found == WORN) | (found >= asked["time"])).all()
+        for report in (drive.counters, drive.wear, drive.spread, drive.report, drive.filled(0)):
+            assert "nan" not in repr(report)
+        for kept in (drive.rest, drive.save):
+            with contextlib.suppress(FtlError):
+                kept()

@@ -143,6 +143,7 @@ class ModelledTime:
             if not same or before.get(nsid) != self._zones.get(nsid):
                 for stream in self._streams.take(nsid):
                     self._submit(Op.RESET, _WHOLE, self.clock.now(), stream=stream)
+                self._forget_advice([nsid])
                 self._trim_gone(layout.remove(nsid))
         for nsid, count in pages.items():
             if nsid not in layout.placed:
@@ -310,6 +311,11 @@ class ModelledTime:
         for start, count in self._layout.find(nsid, first, max(0, end - first)):
             self._advice[start : start + count] = bytes([dsm]) * count
 
+    def _forget_advice(self, nsids: Iterable[int]) -> None:
+        """Forget what the host said of namespaces that are emptied, or gone."""
+        for nsid in nsids if self._advice else ():
+            self.advise(nsid, 0, self._layout.pages(nsid) * PAGE, 0)
+
     def describes_writes(self, nsid: int) -> bool:
         """True if a write to a namespace has a hint even if the command says nothing."""
         return bool(self._advice) or nsid in self._zone_sizes
@@ -322,6 +328,7 @@ class ModelledTime:
         """The time at which namespaces have been emptied; if these are all of them, the flash is
         empty, too."""
         placed = self._layout.placed
+        self._forget_advice(nsids)
         if set(nsids) >= set(placed):
             for nsid in placed:
                 self._streams.take(nsid)
