@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from support.call_counts import Calls, counted
+from support.modelled_time import modelled
 from support.nvme_host import Host, Queue, SlowMedia, SteppedExecutor
 
 READ, WRITE = 0x02, 0x01
@@ -57,6 +58,21 @@ def test_a_read_on_the_fast_path(request: pytest.FixtureRequest) -> None:
     with Host() as host:
         host.enable()
         within(measured(host, host.create_io_queue(), READ), 46, request)
+
+
+def test_a_read_on_the_fast_path_in_modelled_time(request: pytest.FixtureRequest) -> None:
+    with Host(settings=modelled()) as host:
+        host.enable()
+        queue = host.create_io_queue()
+        for cid in (1, 2):
+            host.place(queue, READ, cid, nsid=1)
+            with counted() as calls:
+                host.ring(queue)
+                host.rpu.service()
+                host.now += 1
+                host.rpu.service()
+            assert [(one.cid, one.status) for one in host.reap(queue)] == [(cid, 0)]
+        within(calls, 90, request)
 
 
 @pytest.mark.parametrize("opcode", [READ, WRITE])

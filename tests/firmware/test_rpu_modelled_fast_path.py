@@ -312,6 +312,7 @@ class Raising:
         raise RuntimeError("no idea")
 
 
+@pytest.mark.filterwarnings("ignore:custom policies:DeprecationWarning")
 def test_a_policy_that_fails_ends_one_command_of_a_burst() -> None:
     media = MemoryMedia.create(1 << 20)
     with Host({1: media}, settings=modelled(policies=Policies(gc=Raising()))) as host:
