@@ -358,7 +358,7 @@ class TimeSection:
         " may be repeated.", guest=True, metavar="KIND=POLICY")
     slc: int | None = key(kinds.SHARE, None, "--slc",
         "Part of the modelled flash that is an SLC cache (default: as in the profile).",
-        guest=True, page="time.md#slc-cache")
+        guest=True, page="ftl.md#slc-cache")
     over_provisioning: int | None = key(kinds.SHARE, None, "--over-provisioning",
         "Spare flash of the modelled drive, in percent of its capacity (default: as in the "
         "profile).", guest=True)

@@ -456,7 +456,7 @@ def test_a_preconditioned_drive_is_kept(
 def test_the_drive_of_the_documentation_and_the_built_in_ones_are_described(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = (ROOT / "docs" / "time.md").read_text()
+    page = (ROOT / "docs" / "fit.md").read_text()
     (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "own.toml").write_text(text)
     assert run_app(["drive", "info", str(tmp_path / "own.toml"), "--json"]) == 0

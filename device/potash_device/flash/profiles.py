@@ -19,7 +19,7 @@ from potash_device.flash.profile import (
 OVER_PROVISIONING = "over_provisioning"
 """A key of TOML: the spare flash as a percentage of the capacity, from which `blocks` follow."""
 PROFILES: dict[str, Profile] = {}
-"""Built-in drives. Sources: docs/time.md."""
+"""Built-in drives. Sources: docs/fit.md."""
 
 
 def from_mapping(table: Mapping[str, Any]) -> Profile:
