@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from potash_device.flash.profile import PAGE, Profile, ProfileError, Rate
 from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.policies import DieFirst, Policies
 from potash_firmware.ftl.requests import REQUEST, Op
+from potash_firmware.ftl.saving import StateError, load, save
 from support.drive_reference import Reference
 from support.drive_time import problems
 
@@ -150,6 +152,23 @@ def test_handles_are_counted_and_kept_apart(
     assert written == counters.host + counters.relocated + counters.padding
     for one in found:
         assert one.write_amplification == (one.media / one.host if one.host else 0)
+
+
+@pytest.mark.parametrize(("page", "stream"), [(0, 2), (0, -1), (5, 1)])
+def test_a_state_with_streams_that_were_not_apart_is_refused(page: int, stream: int) -> None:
+    drive = Drive(several(isolated=True))
+    drive.run(writes(np.arange(40)))
+    drive.run(writes(np.arange(40, 80), 1))
+    for problem in (None, "its streams contradict its superblocks"):
+        file = io.BytesIO()
+        save(drive, file)
+        file.seek(0)
+        if problem is None:
+            assert load(file).state.handles.tolist() == drive.state.handles.tolist()
+            drive.state.handles[page] = stream
+        else:
+            with pytest.raises(StateError, match=problem):
+                load(file)
 
 
 @pytest.mark.parametrize(

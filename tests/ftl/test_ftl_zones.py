@@ -214,6 +214,16 @@ def test_a_drive_is_made_for_its_zones(name: str, size: int) -> None:
     assert together.logical_pages == (8 * size + (4 << 30)) // PAGE
 
 
+@pytest.mark.parametrize("name", ["tlc", "zns"])
+def test_all_pages_of_a_drive_for_small_zones_can_be_written_without_zones(name: str) -> None:
+    """As after its host has deleted the zoned namespace and created another one."""
+    drive = Drive(scaled(PROFILES[name], 32 << 20, [ZoneShape(32, 1 << 20, 1 << 19)]))
+    pages, random = drive.profile.logical_pages, np.random.default_rng(1)
+    for first in (*range(0, pages, 64), *random.integers(0, pages - 64, 400).tolist()):
+        drive.submit(drive.now, Op.WRITE, first, 64)
+    assert drive.counters.host == pages + 400 * 64
+
+
 def test_a_width_divides_the_dies() -> None:
     with pytest.raises(ProfileError, match="width is 3"):
         zoned(width=3)

@@ -455,5 +455,7 @@ def scaled(profile: Profile, capacity: int, zones: Collection[ZoneShape] = ()) -
     )
     mapped, part = (smaller.mapped_pages - zoned) * spare[0], size * spare[1]
     superblocks = (mapped + part // 2) // part + needed + whole + -(-whole // ZONE_SPARE)
-    superblocks = max(superblocks, smaller.least_superblocks)
+    # A host may delete its zones, and then write all pages, although zones need not have so many.
+    without_zones = (-(-smaller.mapped_pages // size) + needed + 1) * bool(zones)
+    superblocks = max(superblocks, smaller.least_superblocks, without_zones)
     return equipped(replace(smaller, blocks=-(-superblocks // groups)), slc)
