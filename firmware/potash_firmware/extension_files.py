@@ -26,6 +26,8 @@ STEP_LIMIT = 1.0
 """Seconds that a function, or a step of a generator, may take."""
 IMPORT_LIMIT = 60.0
 """Seconds that the import of a file may take."""
+LONGEST_NUMBER, LONGEST_TEXT = 128, 60
+"""Bits and characters of a value that are shown."""
 REPEAT = 0.05
 """Seconds after which a function that goes on nevertheless is interrupted again."""
 
@@ -136,6 +138,17 @@ def _import(source: str) -> None:
             loader.exec_module(module)
     finally:
         sys.path.pop()
+
+
+def shown(value: object) -> str:
+    """A short text for a user's value, whose own text may be long, or fail."""
+    if type(value) is int and value.bit_length() > LONGEST_NUMBER:
+        return f"a number of {value.bit_length()} bits"
+    if type(value) is str:
+        return f"{value[:LONGEST_TEXT]!r}"
+    if value is None or type(value) in (int, float):
+        return repr(value)
+    return f"a {type(value).__name__}"
 
 
 def why(error: BaseException, file: str, line: int = 1) -> str:

@@ -131,6 +131,7 @@ FAILING = {
     "it sleeps": COMMAND + "import time; time.sleep(100)",
     "it returns text": COMMAND + "return 'text'",
     "it returns too much": COMMAND + "return 1 << 64",
+    "it returns a number that has no text": COMMAND + "return 1 << 20000",
     "it returns less than nothing": COMMAND + "return -1",
     "it returns a fraction": COMMAND + "return 0.5",
     "its status is text": COMMAND + "raise NvmeError('text')",

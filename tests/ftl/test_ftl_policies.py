@@ -184,7 +184,8 @@ LEAST = "return min(superblocks.candidates, key=superblocks.valid.__getitem__)"
         ("while True: pass", "took more than 0.05 s to decide"),
         ("import time; time.sleep(1000)", "took more than 0.05 s to decide"),
         ("import sys; sys.exit(0)", "raised SystemExit"),
-        ("return [superblocks.candidates[0]]", "chose [np.int64("),
+        ("return [superblocks.candidates[0]]", "chose a list, which is no closed"),
+        ("return 1 << 20000", "chose a number of 20001 bits, which is no closed"),
         ("return float(superblocks.candidates[0])", "which is no closed superblock"),
     ],
 )

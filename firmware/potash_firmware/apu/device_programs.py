@@ -13,7 +13,7 @@ import numpy as np
 from potash_firmware import extensions
 from potash_firmware.bpf.crc32c import crc32c
 from potash_firmware.bpf.helpers import Infer
-from potash_firmware.extension_files import why
+from potash_firmware.extension_files import shown, why
 from potash_firmware.extension_registry import Registered
 from potash_firmware.mailbox.device_programs import RANGES, DeviceProgram
 
@@ -59,7 +59,7 @@ def _extended(program: Registered, ranges: Views, parameters: tuple[int, int], d
     except Exception as error:  # noqa: BLE001 - it is a user's code
         raise Refused(f"{program.name}: {why(error, *program.place)}") from None
     if type(result) is not int or not 0 <= result <= MASK:
-        raise Refused(f"{program} returns {result!r:.100}, and must return a 64-bit number")
+        raise Refused(f"{program} returns {shown(result)}, and must return a 64-bit number")
     return result
 
 

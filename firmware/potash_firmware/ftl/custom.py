@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from csd_spec.notices import MOST_BYTES
 from potash_device.flash.profile import Profile
 from potash_firmware import extension_files
-from potash_firmware.extension_files import limited, why
+from potash_firmware.extension_files import limited, shown, why
 from potash_firmware.extension_registry import RegisteredFtl
 from potash_firmware.ftl.hooks import NO_HINT, Hint
 from potash_firmware.ftl.interface import FtlError, Upcalls
@@ -60,19 +60,18 @@ class CustomFtl:
         self.profile = profile
         self.on_failure: Callable[[FtlError], None] | None = None
         self.now = 0
-        self._name, self._place = registered.name, registered.place
+        self.name, self._place = registered.name, registered.place
         self._reported: dict[str, Any] = {}
         """The last report of each kind that made sense."""
         self._wrong = set[str]()
         """The kinds of report of which an error was logged."""
         made: Callable[[Profile], Any] = registered.made
         self._made = made
-        self.hints = self._flag("hints", made, True)
-        self.data, self.zones = self._flag("data", made), self._flag("zones", made)
-        self.name = registered.name
+        self.hints, self.data = self._flag("hints", True), self._flag("data")
+        self.zones = self._flag("zones")
         self.version: int | None = getattr(made, "version", None)
         """The version of its state; None if that is not kept."""
-        self._check_version(made)
+        self._check_version()
         self._called: list[Callable[[Upcalls], None]] = []
         """The upcalls of the current request, which are made after it: an interrupt of the class
         must not reach them."""
@@ -126,9 +125,9 @@ class CustomFtl:
         asked = time, Op(op), first, count, stream, bool(fua), hint
         try:
             done = self._call(extension_files.STEP_LIMIT, self._own.submit, *asked)
-            done = done if type(done) is int else self._whole("submit", done)
+            done = done if type(done) is int else self._call(1, index, done)
             if done != WORN and not time <= done <= time + LONGEST:
-                raise self._nonsense("submit", f"{done}, and the request came at {time}")
+                raise self._nonsense("submit", done, f", and the request came at {time}")
             if self._called:
                 self._make_calls()
         except FtlError as error:
@@ -141,35 +140,30 @@ class CustomFtl:
 
     # What the class declares.
 
-    def _flag(self, name: str, made: object, default: bool = False) -> bool:
+    def _flag(self, name: str, default: bool = False) -> bool:
         """Raises FtlError."""
-        found = getattr(made, name, default)
+        found = getattr(self._made, name, default)
         if type(found) is not bool:
             raise self._nonsense(name, found)
         return found
 
-    def _check_version(self, made: object) -> None:
+    def _check_version(self) -> None:
         """Raises FtlError."""
         if self.version is None:
             return
         if type(self.version) is not int or not 0 <= self.version < LARGEST:
             raise self._nonsense("version", self.version)
-        if not callable(getattr(made, "save", None)) or not callable(
-            getattr(made, "restore", None)
-        ):
-            raise FtlError(f"{self._name} has a version, and no methods save and restore")
+        if not all(callable(getattr(self._made, name, None)) for name in ("save", "restore")):
+            raise FtlError(f"{self.name} has a version, and no methods save and restore")
 
     def save(self) -> dict[str, NDArray[Any]]:
         """The arrays of its state. Raises FtlError where there are none."""
         if self.version is None:
-            raise FtlError(f"{self._name} keeps no state: the class has no version")
-        found = self._call(extension_files.IMPORT_LIMIT, self._own.save)
-        if not isinstance(found, Mapping):
-            raise self._nonsense("save", found)
-        arrays = {name: np.asarray(one) for name, one in found.items()}
+            raise FtlError(f"{self.name} keeps no state: the class has no version")
+        arrays = self._call(extension_files.IMPORT_LIMIT, lambda: _arrays(self._own.save()))
         for name, one in arrays.items():
-            if not (isinstance(name, str) and name.isidentifier() and one.dtype.kind in "biuf"):
-                raise self._nonsense("save", "something else than arrays of numbers, by name")
+            if not (type(name) is str and name.isidentifier() and one.dtype.kind in "biuf"):
+                raise FtlError(f"{self.name}: save returns other things than arrays of numbers")
         return arrays
 
     def restore(self, saved: Mapping[str, NDArray[Any]]) -> None:
@@ -203,7 +197,7 @@ class CustomFtl:
             for call in called:
                 call(upcalls)
         except (ValueError, RuntimeError) as error:
-            raise FtlError(f"{self._name}: {file}, line {line}: {error}") from None
+            raise FtlError(f"{self.name}: {file}, line {line}: {error}") from None
 
     def rest(self) -> None:
         """See `Ftl`. Raises FtlError."""
@@ -215,9 +209,7 @@ class CustomFtl:
         self._optional("prepare")
 
     def _optional(self, name: str) -> None:
-        method = getattr(self._own, name, None)
-        if method is not None:
-            self._call(extension_files.IMPORT_LIMIT, method)
+        self._call(extension_files.IMPORT_LIMIT, lambda: getattr(self._own, name, int)())
 
     # Reports: one that the class lacks, or that makes no sense, is as it was before.
 
@@ -242,7 +234,7 @@ class CustomFtl:
 
     @property
     def good(self) -> int:
-        return max(0, self.profile.superblocks - self.wear.retired)
+        return self._report("good", self.profile.superblocks)
 
     @property
     def worn(self) -> bool:
@@ -284,19 +276,16 @@ class CustomFtl:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and self.on_failure is None:
                 raise
-            raise FtlError(f"{self._name}: {why(error, *self._place)}") from error
+            raise FtlError(f"{self.name}: {why(error, *self._place)}") from error
 
-    def _whole(self, name: str, value: object) -> int:
-        try:
-            return index(value)  # type: ignore[arg-type]  # which is the question
-        except TypeError:
-            raise self._nonsense(name, value) from None
-
-    def _nonsense(self, name: str, value: object) -> FtlError:
+    def _nonsense(self, name: str, value: object, more: str = "") -> FtlError:
         file, line = self._place
-        shown = value if isinstance(value, str | int) else f"a {type(value).__name__}"
         verb = "returns" if callable(getattr(self._made, name, None)) else "is"
-        return FtlError(f"{self._name}: {file}, line {line}: {name} {verb} {shown!s:.80}")
+        return FtlError(f"{self.name}: {file}, line {line}: {name} {verb} {shown(value)}{more}")
+
+
+def _arrays(saved: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    return {name: np.asarray(one) for name, one in saved.items()}
 
 
 def _sound(value: Any, like: Any) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potash_firmware import extension_files
-from potash_firmware.extension_files import TookTooLong, limited
+from potash_firmware.extension_files import TookTooLong, limited, shown
 from potash_firmware.ftl.interface import FtlError
 
 DEPRECATED = "custom policies are deprecated: write a flash translation layer (docs/ftl.md)"
@@ -191,7 +191,7 @@ def chosen(kind: str, policy: Collection | Wear, superblocks: Superblocks) -> in
         return None
     if not isinstance(found, int | np.integer) or found not in superblocks.candidates:
         raise PolicyError(
-            kind, f"{name_of(policy)} chose {found!r:.40}, which is no closed superblock"
+            kind, f"{name_of(policy)} chose {shown(found)}, which is no closed superblock"
         )
     return int(found)
 

@@ -23,7 +23,7 @@ from nvme_spec.words import Word
 from nvme_spec.words import field as bits
 from potash_device.controller.queues import SubmissionQueue
 from potash_firmware import extension_files, extensions
-from potash_firmware.extension_files import limited, why
+from potash_firmware.extension_files import limited, shown, why
 from potash_firmware.extension_registry import (
     ExtensionError,
     Extensions,
@@ -143,7 +143,7 @@ class Extended:
             return size
         length = self.call(registered, size, command)
         if type(length) is not int or length < 0:
-            raise self._failure(registered, f"its size is {_shown(length)}")
+            raise self._failure(registered, f"its size is {shown(length)}")
         return length
 
     def _finished_later(
@@ -174,7 +174,7 @@ class Extended:
             return 0
         value = int.__int__(result) if isinstance(result, int) else -1
         if not 0 <= value <= LARGEST_RESULT:
-            raise self._failure(registered, f"it returns {_shown(result)}, which is no dword")
+            raise self._failure(registered, f"it returns {shown(result)}, which is no dword")
         return value
 
     def _bytes(self, registered: Registered, result: object, most: int) -> bytes:
@@ -182,7 +182,7 @@ class Extended:
             data = memoryview(result).tobytes()  # type: ignore[arg-type]  # which is the question
         except (TypeError, ValueError):
             raise self._failure(
-                registered, f"it returns {_shown(result)}, which is no bytes"
+                registered, f"it returns {shown(result)}, which is no bytes"
             ) from None
         if len(data) > most:
             raise self._failure(registered, f"it returns {len(data)} bytes, more than {most}")
@@ -203,7 +203,7 @@ class Extended:
                 if ended:
                     return request
                 if not isinstance(request, Request):
-                    what = f"it yields {_shown(request)}, for which it cannot wait"
+                    what = f"it yields {shown(request)}, for which it cannot wait"
                     raise self._failure(registered, what)
                 value, error = None, None
                 try:
@@ -245,7 +245,7 @@ class Extended:
         def check(value: Value, nsid: int, limits: Limits) -> None:
             new = value.data.ljust(feature.size, b"\0") if feature.size else value.dword
             if (result := self.call(feature, feature.function, self.drive, new)) is not None:
-                said = f"it returns {_shown(result)}; to refuse a value, it raises NvmeError"
+                said = f"it returns {shown(result)}; to refuse a value, it raises NvmeError"
                 raise self._failure(feature, said)
 
         default, size = feature.default, feature.size
@@ -271,7 +271,7 @@ class Extended:
             return limited(extension_files.STEP_LIMIT, function, *args, **kwargs)
         except NvmeError as error:
             if not isinstance(error.status, int) or not 0 < error.status <= STATUS_MASK:
-                raise self._failure(registered, f"its status is {_shown(error.status)}") from None
+                raise self._failure(registered, f"its status is {shown(error.status)}") from None
             if error.detail:
                 log.info("%s: %s", registered.name, error)
             raise
@@ -343,8 +343,3 @@ def _key(table: Mapping[int, object], number: int) -> int:
 def _conflict(registered: Registered, what: str, builtin: object) -> ExtensionError:
     name = getattr(builtin, "name", str(builtin)).replace("_", " ").title()
     return ExtensionError(f"{registered} and Potash's {name} both have {what}; choose another")
-
-
-def _shown(value: object) -> str:
-    """A short text for a value, whose own text may be long, or fail."""
-    return repr(value) if type(value) in (int, float) else f"a {type(value).__name__}"
