@@ -354,8 +354,9 @@ def test_a_record_that_makes_no_sense_is_left_out(host: Host, queue: Queue, stat
     assert status(host, queue) == [(one, one, 0, UNIT // PAGE) for one in range(3)]
 
 
-def test_a_handle_of_a_modelled_drive_is_a_stream() -> None:
-    profile = replace(PROFILE, streams=3, blocks=PROFILE.blocks + 2)
+@pytest.mark.parametrize("isolated", [False, True])
+def test_a_handle_of_a_modelled_drive_is_a_stream(isolated: bool) -> None:
+    profile = replace(PROFILE, streams=3, blocks=PROFILE.blocks + 4, isolated=isolated)
     drive, expected = ModelledDrive(profile), ModelledDrive(profile)
     settings = RpuSettings(placement=PlacementSettings(3, UNIT), time=TimeSettings(drive))
     unit = profile.superblock_pages
@@ -376,6 +377,8 @@ def test_a_handle_of_a_modelled_drive_is_a_stream() -> None:
             due = expected.submit(now, Op.WRITE, page, 1, stream) - now
             assert timed(page, WRITE, page, 0, 2 << 20, identifier << 16) == due
         assert drive.state.filled[:5].tolist() == [2, 0, 2, 0, 0]
+        assert [one.host for one in drive.streams] == [2, 0, 2]
+        assert log(host, CONFIGURATIONS, 96)[80:92] == bytes([1 + isolated, 0, 0, 0]) * 3
         assert [one[3] for one in status(host, queue)] == [unit - 2, unit, unit - 2]
         host.put(struct.pack("<H", 2))
         now = round(host.now * 1e9)

@@ -21,6 +21,7 @@ from potash_firmware.ftl.interface import Held
 from potash_firmware.ftl.plain import PageMapped
 from potash_firmware.ftl.saving import save
 from potash_firmware.rpu.deadlines import GuestClock
+from potash_firmware.rpu.placement import PlacementSettings
 from potash_firmware.rpu.statistics import Histogram
 from potash_firmware.rpu.timing.modelled import ModelledTime
 from support.modelled_time import flash_of
@@ -57,6 +58,19 @@ def test_a_drive_goes_on_where_it_ended(tmp_path: Path) -> None:
         time = started(media)
         assert flash_of(time).state.places.tolist() == places
         assert time.held.pieces == ((1, 0, 8192), (2, 8192, 4096))
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_handles_are_no_part_of_the_spare(isolated: bool, tmp_path: Path) -> None:
+    text = f'base = "tlc"\nisolated = {str(isolated).lower()}'
+    (tmp_path / "mine.toml").write_text(text)
+    section = TimeSection("modelled", str(tmp_path / "mine.toml"))
+    with Drive.open(None, SHAPES) as media:
+        made = [modelled(section, media, PlacementSettings(count)) for count in (1, 8)]
+    few, many = (found.drive.profile for found in made if found is not None)
+    assert (many.streams, many.isolated) == (8, isolated)
+    spare = [one.superblocks - one.least_superblocks for one in (few, many)]
+    assert abs(spare[1] - spare[0]) <= 1
 
 
 def test_a_namespace_that_is_gone_meanwhile_has_no_pages(tmp_path: Path) -> None:

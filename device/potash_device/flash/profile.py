@@ -142,12 +142,6 @@ class Profile:
 
     streams: Annotated[int, Range(1, 64)] = 1
     """Streams of the host, each with its own open superblock."""
-    isolated: bool = False
-    """Relocated pages of a stream are in superblocks of that stream (persistently isolated); else
-    they may be with those of others (initially isolated)."""
-    reclaim_groups: Positive = 1
-    """Parts of the dies in which streams are, each with a reserve of its own: stream n is in group
-    n modulo their number. Superblocks have a `width` then."""
     reserve: Annotated[int, Range(2, LARGEST)] = 3
     """Free superblocks at which a write waits for garbage collection. A step of a write may open a
     superblock for data and for relocations."""
@@ -164,8 +158,6 @@ class Profile:
     """Superblocks that hold zones, if all zones are full."""
     zone_pages: Number = 0
     """Logical pages of zones."""
-    zone_buffer_bytes: _Size = 0
-    """Size of a write buffer of each zone; 0 if zones share the drive's."""
 
     slc: Annotated[int, Range(0, 500)] = 0
     """Thousandths of the superblocks that are a cache for the host's writes, in SLC mode; in TOML
@@ -192,6 +184,15 @@ class Profile:
     """Age of data in seconds at which a superblock is relocated; 0 for never."""
     reclaim_reads: Number = 0
     """Reads of each page of a superblock, on average, at which it is relocated; 0 for never."""
+
+    zone_buffer_bytes: _Size = 0
+    """Size of a write buffer of each zone; 0 if zones share the drive's."""
+    isolated: bool = False
+    """Relocated pages of a stream are in superblocks of that stream (persistently isolated); else
+    they may be with those of others (initially isolated)."""
+    reclaim_groups: Positive = 1
+    """Parts of the dies in which streams are, each with a reserve of its own: stream n is in group
+    n modulo their number. Superblocks have a `width` then."""
 
     def __post_init__(self) -> None:
         require_ranges(self, ProfileError)

@@ -187,8 +187,10 @@ def _drive(section: TimeSection, media: MediaDrive, streams: int, extensions: Ex
     if Path(section.drive).suffix != ".npz":
         profile = timing.profile(section.drive)
         if more := max(0, streams - profile.streams):
-            # Each stream has a superblock open, which is no part of the spare.
-            profile = replace(profile, streams=streams, blocks=profile.blocks + more)
+            # Each stream has a superblock open, which is no part of the spare, or one more for its
+            # relocated pages.
+            blocks = profile.blocks + more * (1 + profile.isolated)
+            profile = replace(profile, streams=streams, blocks=blocks)
         if section.zone_width:
             profile = replace(profile, width=section.zone_width)
         profile = equipped(profile, section.slc, section.over_provisioning)
