@@ -21,7 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potash.files import replacing
-from potash.timing import traces
+from potash.timing import fio, traces
+from potash.timing.fio import Measurement
+from potash.timing.fitting import Fitted, fit
 from potash.timing.steady import Window, steady
 from potash.timing.traces import TimingError
 from potash_device.flash.profile import Profile, ProfileError, equipped
@@ -40,6 +42,8 @@ __all__ = [
     "REQUEST",
     "WORN",
     "Drive",
+    "Fitted",
+    "Measurement",
     "Op",
     "Policies",
     "PolicyError",
@@ -50,6 +54,8 @@ __all__ = [
     "Window",
     "closed_loop",
     "drive",
+    "fit",
+    "measurements",
     "policies",
     "precondition",
     "profile",
@@ -185,3 +191,8 @@ def read_trace(path: Path, profile: Profile, faster: float = 1.0) -> NDArray[np.
     `faster` divides the times. Raises TimingError for what is no trace.
     """
     return traces.load(path, profile.logical_pages, faster).requests
+
+
+def measurements(paths: Iterable[Path]) -> list[Measurement]:
+    """The measurements in files of fio's JSON output, for `fit`. Raises TimingError."""
+    return fio.read(paths)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from potash.cli.device import drive_reports as reports
+from potash.cli.device.drive_fit import fit
 from potash.cli.device.drive_options import (
     DriveOptions,
     drive_options,
@@ -46,6 +47,9 @@ SHOWN = 10
 @click.group()
 def drive() -> None:
     """Model the time of a flash drive: run block traces on it, and see how it wears."""
+
+
+drive.add_command(fit)
 
 
 @drive.command()

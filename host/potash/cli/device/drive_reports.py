@@ -113,3 +113,45 @@ class DriveSimulated(NamedTuple):
         Share, "Hit rate of the mapping's cache; 1 if the whole mapping is in memory."
     ]
     wear: WearAtEnd
+
+
+class DriveJobs(NamedTuple):
+    """Files of fio's jobs to measure a drive."""
+
+    files: Annotated[Sequence[str], "The files."]
+
+
+class FittedNumber(NamedTuple):
+    """A number of the fitted profile."""
+
+    name: Annotated[str, "The key in the profile."]
+    value: Annotated[Sequence[int], "Its value; several for lists, and bytes and ns of a rate."]
+    base: Annotated[Sequence[int], "The same in the base profile."]
+    shown: Annotated[bool, "True if measurements show it, false if it was taken from the base."]
+
+
+class FittedLatency(NamedTuple):
+    """A percentile of a job."""
+
+    measured_us: Annotated[Amount, "Measured, in microseconds."]
+    modelled_us: Annotated[Amount, "Modelled, in microseconds."]
+    error: Annotated[float, "Difference as a part of the measured latency."]
+
+
+class FittedJob(NamedTuple):
+    """Reads, or writes, of a job as measured and as modelled."""
+
+    job: Annotated[str, "Name of the job."]
+    kind: Annotated[str, Form(enum=["read", "write"]), "Reads or writes."]
+    p50: Annotated[FittedLatency, "The median."]
+    p99: Annotated[FittedLatency, "The 99th percentile."]
+
+
+class DriveFitted(NamedTuple):
+    """The profile of a drive that was measured."""
+
+    output: Annotated[str | None, "The profile's file; null without --output."]
+    picture: Annotated[str | None, "The SVG file; null without --picture."]
+    base: Annotated[str, "The profile that it changes."]
+    numbers: Annotated[Sequence[FittedNumber], "Numbers that were fitted, or could have been."]
+    jobs: Annotated[Sequence[FittedJob], "Latencies of all jobs."]

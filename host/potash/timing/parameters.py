@@ -1,0 +1,72 @@
+"""Numbers of a profile that are fitted to measurements."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from potash_device.flash.profile import PAGE, Profile, Rate
+
+MIB = 1 << 20
+
+
+class Number(NamedTuple):
+    """A number of a profile: nanoseconds, bytes, or of a rate the nanoseconds of a MiB."""
+
+    name: str
+    get: Callable[[Profile], float]
+    set: Callable[[Profile, float], Profile]
+    low: float = 0
+    high: float = 1e9
+
+
+def _field(name: str, low: float = 0) -> Number:
+    def put(profile: Profile, value: float) -> Profile:
+        changed: dict[str, Any] = {name: round(value)}
+        return replace(profile, **changed)
+
+    return Number(name, lambda profile: float(getattr(profile, name)), put, low)
+
+
+def _rate(name: str) -> Number:
+    def get(profile: Profile) -> float:
+        rate: Rate = getattr(profile, name)
+        return rate.ns * MIB / rate.bytes
+
+    def put(profile: Profile, value: float) -> Profile:
+        changed: dict[str, Any] = {name: Rate(MIB, round(value))}
+        return replace(profile, **changed)
+
+    return Number(name, get, put, MIB / 64, MIB * 64)
+
+
+def program_time(profile: Profile) -> float:
+    """The mean tPROG in nanoseconds."""
+    return sum(profile.program_ns) / len(profile.program_ns)
+
+
+def with_program_time(profile: Profile, mean: float) -> Profile:
+    """The profile with another mean tPROG in nanoseconds, and the same ratios."""
+    part = mean / program_time(profile)
+    times = tuple(max(1, round(one * part)) for one in profile.program_ns)
+    return replace(profile, program_ns=times)
+
+
+FIRMWARE_READS = _field("completion_ns"), _field("read_command_ns"), _field("read_page_ns")
+FIRMWARE_WRITES = _field("write_command_ns"), _field("write_page_ns")
+READS = (*FIRMWARE_READS, _rate("link"), _rate("bus"))
+"""Numbers that reads show; tR follows from them."""
+
+
+def least_buffer(profile: Profile) -> int:
+    """Bytes of the smallest write buffer that the drive can have."""
+    return profile.streams * profile.unit_pages * PAGE
+
+
+def parameters_of_writes(profile: Profile) -> list[Number]:
+    """Numbers that writes show, too."""
+    numbers = [*FIRMWARE_WRITES, Number("program_ns", program_time, with_program_time, 1000)]
+    if profile.buffer_bytes:
+        numbers.append(_field("buffer_bytes", least_buffer(profile)))
+    if profile.suspend_ns >= 0:
+        numbers.append(_field("suspend_ns"))
+    return numbers
