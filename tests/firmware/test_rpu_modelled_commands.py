@@ -21,6 +21,8 @@ from support.modelled_time import PROFILE, completions, drive_of, model, modelle
 from support.namespaces import ALL, attach, create, delete, finish
 from support.nvme_host import DATA, PAGE, Host, Queue
 
+pytestmark = pytest.mark.filterwarnings("ignore:custom policies:DeprecationWarning")
+
 FLUSH, WRITE, READ, COMPARE, ZEROES, DSM, VERIFY, COPY = 0, 1, 2, 5, 8, 9, 12, 25
 FORMAT, SANITIZE = 0x80, 0x84
 FUA = 1 << 30

@@ -19,6 +19,8 @@ from support.drive_checks import greedy_amplification
 from support.drive_reference import Reference
 from support.drive_time import policies, problems, profiles, requests
 
+pytestmark = pytest.mark.filterwarnings("ignore:custom policies:DeprecationWarning")
+
 SECOND = 10**9
 PLAIN = Profile(
     channels=4,
