@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from potash_device.flash.profile import Profile
+from potash_device.flash.profile import PAGE, Profile, Rate
 from potash_device.flash.profiles import PROFILES
 from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.interface import FtlError
@@ -21,6 +21,7 @@ from support.drive_time import policies, problems, profiles, requests
 @settings(max_examples=30)
 @given(profiles(), st.integers(0, 1 << 20))
 def test_both_engines_give_the_same_times_and_drives(profile: Profile, seed: int) -> None:
+    note(f"seed {seed}")
     compare(profile, seed)
 
 
@@ -28,11 +29,21 @@ def test_both_engines_give_the_same_times_and_drives(profile: Profile, seed: int
 @settings(max_examples=150)
 @given(profiles(), st.integers(0, 1 << 20))
 def test_both_engines_give_the_same_for_many_drives(profile: Profile, seed: int) -> None:
+    note(f"seed {seed}")
     compare(profile, seed)
 
 
+def test_a_read_whose_translations_have_superblocks_erased_is_of_what_was_there() -> None:
+    """Of two pages, the first is on a superblock that is erased for the translation of the other."""
+    profile = Profile(
+        channels=1, dies=1, planes=1, blocks=9, pages=3, page_bytes=PAGE, program_pages=1,
+        capacity=5 * PAGE, read_ns=(0,), program_ns=(0,), erase_ns=0, bus=Rate(1, 0),
+        link=Rate(1024, 0), suspend_ns=0, mapping_cache=PAGE, background=6, background_pages=1,
+    )  # fmt: skip
+    compare(profile, 0)
+
+
 def compare(profile: Profile, seed: int) -> None:
-    note(f"seed {seed}")
     asked = requests(profile, 400, seed)
     reference, drive = Reference(profile, policies(seed)), Drive(profile, policies(seed))
     expected, found, whole = [], [], True

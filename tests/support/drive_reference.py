@@ -89,6 +89,28 @@ class Reference(PageMapped):
             frontier.clear()
         return end
 
+    def read(self, ready: int, pages: range) -> int:
+        """Pages of a row are read before a superblock may be erased for the translation of others."""
+        if not self.maps:
+            return super().read(ready, pages)
+        end, group, latest = ready, list[int](), ready
+        for page in pages:
+            few = len(self.free) <= max(self.reserve, self.profile.background)
+            if group and few:
+                end = max(end, self.read_row(group[0], len(group), latest))
+                group, latest = [], ready
+            known = self.translate(page, ready, False)
+            place = self.places[page]
+            on_flash = place >= 0 and not self.flash.in_memory(place, known)
+            if group and not (on_flash and place == group[-1] + 1 and place % self.row):
+                end = max(end, self.read_row(group[0], len(group), latest))
+                group, latest = [], ready
+            if on_flash:
+                group, latest = [*group, place], max(latest, known)
+            else:
+                end = max(end, self.flash.send(self.flash.link_out, known, 1))
+        return max(end, self.read_row(group[0], len(group), latest)) if group else end
+
     # Zones.
 
     def _write_zone(self, ready: int, pages: range, zone: int) -> int:

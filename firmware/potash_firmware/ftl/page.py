@@ -117,6 +117,8 @@ def serve(s: DriveState, request: Any) -> Flag:
     maps = settings[state.MAPPING_CACHE] and not zoned
     while r[state.STEP] < count:
         page = first + r[state.STEP]
+        if maps and r[state.GROUP] and reclaim.may_collect(s):
+            read_row(s)  # before it may be erased
         if (op == state.WRITE or maps) and not make_room(s, ready, stream):
             return False
         if op == state.WRITE and r[state.WORN_OUT]:

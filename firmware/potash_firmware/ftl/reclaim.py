@@ -78,6 +78,13 @@ def group_to_open(s: DriveState, frontier: Number) -> Number:
 
 
 @inlined
+def may_collect(s: DriveState) -> Flag:
+    """True if so few superblocks are free that some may be relocated next."""
+    settings = s.settings
+    return s.registers[state.FREE] <= max(settings[state.RESERVE], settings[state.BACKGROUND])
+
+
+@inlined
 def is_worth(s: DriveState, block: Number) -> Flag:
     """True for a superblock of which enough is invalid for background collection."""
     size = s.flash.settings[flash.SUPERBLOCK]
