@@ -117,11 +117,11 @@ def test_a_slow_read_of_the_counter_is_repeated_and_the_quickest_counts(tmp_path
     with scene(tmp_path) as it:
         it.qemu.stop()
         it.settle()
-        it.qemu.read_latencies = [4 * MS, 400_000, 2 * MS, MS, 9 * MS]
+        it.qemu.read_latencies = [4 * MS, 600_000, 2 * MS, MS, 9 * MS]
         it.qemu.cont()
         it.settle()
         assert it.qemu.read_latencies == [9 * MS]
-        assert abs(it.error) <= 200_010
+        assert abs(it.error) <= 300_010
 
 
 def test_the_clock_stands_at_the_time_at_which_the_guest_was_stopped(tmp_path: Path) -> None:
@@ -156,6 +156,25 @@ def test_a_stop_is_measured_while_it_lasts_and_not_after_it(tmp_path: Path) -> N
         it.settle()
         assert it.qemu.read_latencies == [9 * MS]
         assert it.clock.frozen is None and abs(it.error) <= STARTED
+
+
+@pytest.mark.parametrize("lag", [40_000, 3 * MS])
+@pytest.mark.parametrize("late", [0, 5 * MS])
+def test_a_clock_that_may_have_started_late_is_read(tmp_path: Path, lag: int, late: int) -> None:
+    """On a busy machine, QEMU may lose its processor between the event and the start of the clock,
+    and the device may lose its own."""
+    with scene(tmp_path) as it:
+        for _ in range(5):
+            it.still.hold(it)
+            it.pass_ns(10 * MS)
+            it.qemu.lag = lag
+            it.still.release(it)
+            it.qemu.serve()
+            it.qemu.lag = 0
+            it.wall.ns += late
+            it.settle()
+            assert it.clock.frozen is None
+            assert -STARTED <= it.error <= it.qemu.latency // 2 + 10
 
 
 def test_a_clock_that_stops_and_goes_on_long_after_the_events_is_believed(tmp_path: Path) -> None:

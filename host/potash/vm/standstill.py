@@ -46,7 +46,7 @@ LONGEST_PERIOD = 0x05F5E100
 
 READS = 4
 """Reads of the counter for one measurement, at most."""
-QUICK = 300_000
+QUICK = 500_000
 """Nanoseconds within which a read of the counter is exact enough not to be repeated."""
 TOLERANCE = 1_000_000
 """Nanoseconds by which a stop may be negative by the counter: the error of a measurement."""
@@ -56,8 +56,9 @@ the event STOP, which is sent when the processors have stopped; and this monitor
 of a stop by another device of the guest."""
 
 STARTED = 50_000
-"""Nanoseconds after the event RESUME in which the clock starts; at most 40 µs were measured, with
-idle processors and with busy ones."""
+"""Nanoseconds after the event RESUME in which the clock starts, unless QEMU loses its processor."""
+PROMPT = 1_000_000
+"""Nanoseconds after that event in which QEMU's answer comes, unless it may have lost it."""
 
 END_LIMIT = 2.0
 """Seconds that `close` waits, at most, for the guest to continue."""
@@ -382,9 +383,17 @@ class Standstill:
         stands_at, self._resumed_at = self._stands_at, None
         yield from self._ask("cont")
         self._stopped_here, self._clock_runs = False, True
-        if stands_at is not None and self._running and self._resumed_at is not None:
+        if stands_at is None or self._resumed_at is None:
+            return
+        offset = self._resumed_at + STARTED - stands_at
+        if self._wall() - self._resumed_at > PROMPT:
+            ahead = yield from self._compare()
+            if ahead is None or self._origin is None:
+                return
+            offset = min(max(offset, ahead.low - self._origin), ahead.high - self._origin)
+        if self._running:
             self._unsettled = False
-            self._set_offset(self._resumed_at + STARTED - stands_at)
+            self._set_offset(offset)
 
     def _set_offset(self, offset: int) -> None:
         self._since, self._stopped_for = None, 0
