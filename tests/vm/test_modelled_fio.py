@@ -12,11 +12,14 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from potash import timing
+from potash.devices import serving_guest
+from potash.options import parse
 from potash.vm.drive import serving
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
@@ -28,6 +31,10 @@ SIZE = 64 << 20
 FACTORS = (0, 20, 200, 1000)
 """Time factors of the guest's drives, which are their serial numbers, too; 0 for one without a
 model."""
+HELD = "held"
+"""The serial number of a drive with a factor of 200 whose media take 50 ms for a read."""
+EARLY = 1_000_000
+"""Nanoseconds by which a completion may be early after a stop on a busy machine."""
 ROUNDS = 6
 REQUESTS = 20_000
 
@@ -56,25 +63,49 @@ def guest(images: GuestImages, state: Path) -> Iterator[Guest]:
         yield stack.enter_context(Guest(images, sockets[0], more=sockets[1:]))
 
 
-def fio(guest: Guest, factor: int, depth: int, seconds: int) -> tuple[float, int]:
-    """Random reads of 4 KiB: how many in a second, and the least latency in nanoseconds."""
-    found = guest.capture(["sh", "-c", f"grep -lw {factor} /sys/class/nvme/*/serial"])
+@pytest.fixture(scope="module")
+def held_guest(images: GuestImages, state: Path) -> Iterator[Guest]:
+    """A guest with a drive whose reads are modelled, and one whose media are slow besides."""
+    words = ["--size", str(SIZE), "--time", "modelled", "--drive", str(state)]
+    words += ["--time-factor", str(FACTORS[2]), "--hold", "--serial"]
+    held = [*words, HELD, "--fault", "media read delay=50ms"]
+    drives = [parse([*words, str(FACTORS[2])]), parse(held)]
+    with (
+        serving_guest(drives) as (sockets, monitors),
+        Guest(images, sockets[0], more=sockets[1:], monitors=monitors) as guest,
+    ):
+        yield guest
+
+
+class Latencies(NamedTuple):
+    """Reads a second, and their latencies in nanoseconds."""
+
+    rate: float
+    least: int
+    median: int
+
+
+def fio(guest: Guest, serial: object, depth: int, seconds: int) -> Latencies:
+    """Random reads of 4 KiB."""
+    found = guest.capture(["sh", "-c", f"grep -lw {serial} /sys/class/nvme/*/serial"])
     drive = found.stdout.decode().split("/")[4]
     done = guest.capture(
         [
             *("fio", "--name=reads", f"--filename=/dev/{drive}n1", "--rw=randread", "--bs=4k"),
             *("--direct=1", "--ioengine=libaio", f"--iodepth={depth}", f"--runtime={seconds}"),
             *("--time_based", "--norandommap", "--randrepeat=0", "--output-format=json"),
+            "--lat_percentiles=1",
         ],
         timeout=120.0,
     )
     assert done.code == 0, done
     read = json.loads(done.stdout)["jobs"][0]["read"]
-    return read["iops"], read["lat_ns"]["min"]
+    latencies = read["lat_ns"]
+    return Latencies(read["iops"], latencies["min"], latencies["percentile"]["50.000000"])
 
 
 def predicted(state: Path, depth: int) -> tuple[float, int]:
-    """As `fio`, of the model with factor 1."""
+    """Reads in a second of the model with factor 1, and the least latency in nanoseconds."""
     drive = timing.restored(state)
     requests = np.zeros(REQUESTS, timing.REQUEST)
     requests["op"], requests["count"] = timing.Op.READ, 1
@@ -89,9 +120,9 @@ def test_the_least_latency_is_the_modelled_one_on_top_of_the_guest_s(
     guest: Guest, state: Path, factor: int, more: int
 ) -> None:
     modelled = factor * predicted(state, 1)[1]
-    own = min(fio(guest, 0, 1, 2)[1] for _ in range(2))
+    own = min(fio(guest, 0, 1, 2).least for _ in range(2))
     for _ in range(ROUNDS):
-        least = fio(guest, factor, 1, 3)[1]
+        least = fio(guest, factor, 1, 3).least
         assert least >= modelled
         if least - own <= modelled + more:
             return
@@ -103,8 +134,25 @@ def test_throughput_is_what_the_model_predicts(guest: Guest, state: Path, depth:
     expected = predicted(state, depth)[0] / FACTORS[-1]
     measured = []
     for _ in range(ROUNDS):
-        measured.append(fio(guest, FACTORS[-1], depth, 6)[0])
+        measured.append(fio(guest, FACTORS[-1], depth, 6).rate)
         if max(measured) >= 0.95 * expected:
             break
     # A guest that has reads in flight at the end counts some more than it has waited for.
     assert 0.95 * expected <= max(measured) <= 1.03 * expected + depth / 4, measured
+
+
+@pytest.mark.parametrize("depth", [1, 4])
+def test_slow_media_do_not_show_in_a_guest_that_is_stopped_for_them(
+    held_guest: Guest, state: Path, depth: int
+) -> None:
+    """Without a stop, each read takes 50 ms."""
+    modelled = FACTORS[2] * predicted(state, 1)[1]
+    quick, slow = 1 << 62, 1 << 62
+    for _ in range(ROUNDS):
+        quick = min(quick, fio(held_guest, FACTORS[2], depth, 4).median)
+        found = fio(held_guest, HELD, depth, 4)
+        assert found.least >= modelled - EARLY
+        slow = min(slow, found.median)
+        if slow <= 1.2 * quick:
+            return
+    raise AssertionError(f"{slow} ns, and {quick} with quick media")
