@@ -143,7 +143,7 @@ class Flash:
         self.now = 0
         """Arrival of the request that is served."""
         self.busy = 0
-        """The time at which all dies are done."""
+        """The time at which all dies and buses are done."""
         self.senses = self.programs = self.erasures = self.suspensions = 0
         self.die_ns = self.bus_ns = self.link_ns = 0
         self._bus = [p.bus_command_ns + _duration(p.bus, n) for n in range(p.unit_pages + 1)]
@@ -255,7 +255,9 @@ class Flash:
         """The end of a transfer between a die and the drive's memory."""
         duration = self._bus[pages]
         self.bus_ns += duration
-        return die.bus.reserve(self.now, ready, duration)
+        end = die.bus.reserve(self.now, ready, duration)
+        self.busy = max(self.busy, end)
+        return end
 
 
 def _duration(rate: Rate, pages: int) -> int:
