@@ -206,7 +206,9 @@ def test_random_drives_with_errors_are_sound(profile: Profile, share: int, seed:
         "slc": share if profile.program_pages > 1 and profile.pages >= 9 else 0,
         "blocks": profile.blocks + 3,
     }
-    profile = replace(profile, **changes, slc_idle_ns=50)
+    # Which reclaim groups cannot be combined with.
+    groups: dict[str, Any] = {"reclaim_groups": 1, "isolated": False}
+    profile = replace(profile, **groups, **changes, slc_idle_ns=50)
     drive = Drive(profile, policies(seed))
     asked = requests(profile, 300, seed)
     asked["time"] += np.arange(300) // 100 * (HOUR // 2)

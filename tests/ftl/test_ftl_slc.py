@@ -122,6 +122,7 @@ def test_random_drives_with_a_cache_are_sound(
     blocks = profile.blocks + 2 + profile.blocks * share // (1000 - share)
     idle = seed % 300
     changes: dict[str, Any] = {"slc": share, "cell_bits": bits, "blocks": blocks}
+    changes |= {"reclaim_groups": 1, "isolated": False}
     try:
         profile = replace(profile, **changes, slc_idle_ns=idle, slc_program_ns=9, slc_read_ns=2)
     except ProfileError:  # blocks of few pages

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple
 
+from potash_device.flash.blocks import blocks_for, most_bad
 from potash_wire.ranges import require_ranges
 from potash_wire.records import U64, Range
 
@@ -132,6 +133,8 @@ class Profile:
     write_command_ns: Number = 0
     write_page_ns: Number = 0
     other_command_ns: Number = 0
+    trim_page_ns: Number = 0
+    """Firmware's time for each page that is deallocated."""
 
     buffer_bytes: _Size = 0
     """Size of the write buffer; 0 if a write completes when it is programmed."""
@@ -152,6 +155,12 @@ class Profile:
     """Thousandths of a superblock that must be invalid, or it is not relocated then."""
     cycles: Number = 0
     """Erases after which a superblock is retired; 0 for none."""
+    cycles_spread: Annotated[int, Range(0, 1000)] = 0
+    """Thousandths of `cycles` by which those of a superblock are more or less at most."""
+    bad_blocks: Annotated[int, Range(0, 500)] = 0
+    """Thousandths of the blocks that are bad from the factory, on average."""
+    seed: Number = 0
+    """Seed of what is random about blocks."""
     width: Number = 0
     """Dies of a superblock; 0 for all dies."""
     zone_superblocks: Number = 0
@@ -289,7 +298,14 @@ class Profile:
 
     @property
     def superblocks(self) -> int:
-        return self.blocks * self.groups
+        """Superblocks without factory-bad blocks (`flash.blocks`)."""
+        return (self.blocks - self.lost_blocks) * self.groups
+
+    @property
+    def lost_blocks(self) -> int:
+        """Factory-bad blocks of the die that has the most, by which all have fewer in use."""
+        share = self.bad_blocks
+        return most_bad(self.blocks, self.total_dies, share, self.seed) if share else 0
 
     @property
     def row_pages(self) -> int:
@@ -409,7 +425,13 @@ def equipped(profile: Profile, slc: int | None = None, spare: int | None = None)
         superblocks = -(-profile.logical_pages * (1000 + spare) // (1000 * size))
     slc = profile.slc if slc is None else slc
     superblocks = -(-superblocks * 1000 // max(1, 1000 - slc))
-    return replace(profile, slc=slc, blocks=-(-superblocks // profile.groups))
+    return replace(profile, slc=slc, blocks=_blocks(profile, superblocks))
+
+
+def _blocks(profile: Profile, superblocks: int) -> int:
+    """Blocks of each plane with which there are so many superblocks."""
+    good = -(-superblocks // profile.groups)
+    return blocks_for(good, profile.total_dies, profile.bad_blocks, profile.seed)
 
 
 def scaled(profile: Profile, capacity: int, zones: Collection[ZoneShape] = ()) -> Profile:
@@ -459,4 +481,4 @@ def scaled(profile: Profile, capacity: int, zones: Collection[ZoneShape] = ()) -
     # A host may delete its zones, and then write all pages, although zones need not have so many.
     without_zones = (-(-smaller.mapped_pages // size) + needed + 1) * bool(zones)
     superblocks = max(superblocks, smaller.least_superblocks, without_zones)
-    return equipped(replace(smaller, blocks=-(-superblocks // groups)), slc)
+    return equipped(replace(smaller, blocks=_blocks(smaller, superblocks)), slc)

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from potash_device.flash.blocks import endurance
 from potash_device.flash.profile import Profile
 
 SETTINGS = (
@@ -57,6 +58,8 @@ class FlashState(NamedTuple):
     programmed: Any
     """The time at which each program unit is done; NEVER for one that is not programmed."""
     erases: Any
+    endurance: Any
+    """The erases with which each superblock is worn out."""
     erased: Any
     """The time at which each superblock is erased."""
     last: Any
@@ -82,6 +85,8 @@ def new_flash(profile: Profile, order: list[int]) -> FlashState:
         return np.full(shape, value, np.int64)
 
     numbers = [int(getattr(p, name)) for name in SETTINGS]
+    spread = p.cycles_spread if p.cycles else 0
+    worn_at = endurance(p.superblocks, p.cycles or NEVER, spread, p.seed)
     return FlashState(
         settings=np.array([*numbers, *p.bus, *p.link], np.int64),
         read_ns=np.array(p.read_ns, np.int64),
@@ -96,6 +101,7 @@ def new_flash(profile: Profile, order: list[int]) -> FlashState:
         reads=array(p.superblocks),
         programmed=array(p.superblocks * (p.superblock_pages // p.unit_pages), value=NEVER),
         erases=array(p.superblocks),
+        endurance=np.array(worn_at, np.int64),
         erased=array(p.superblocks),
         last=array(p.total_dies),
         reads_done=array(p.total_dies),

@@ -129,7 +129,7 @@ def erase(s: DriveState, block: Number, ready: Number) -> None:
     array.erase(s.flash, block, ready)
     r[state.CLOSED] -= s.status[block] == state.IS_CLOSED
     r[state.SLC_FULL] -= s.status[block] == state.IS_CACHED
-    if settings[state.CYCLES] and s.flash.erases[block] >= settings[state.CYCLES]:
+    if s.flash.erases[block] >= s.flash.endurance[block]:
         s.status[block] = state.IS_RETIRED
         r[state.GOOD] -= 1
         r[state.WORN_OUT] = r[state.GOOD] < settings[state.LEAST_SUPERBLOCKS]

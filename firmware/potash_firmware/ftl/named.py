@@ -127,6 +127,8 @@ def _loaded(kind: str, name: str) -> Loaded:
 
 PAGE = "page"
 """The name of the compiled translation layer."""
+PAGE_KEYS = ("slc", "rber", "refresh_s", "reclaim_reads", "cycles_spread", "trim_page_ns")
+"""Keys of profiles for what no other translation layer does."""
 
 
 def ftl(
@@ -141,9 +143,9 @@ def ftl(
     if name == PAGE:
         return Drive(profile, policies(chosen))
     if name in registered:
-        if profile.slc or profile.rber:
-            kind = "an SLC cache" if profile.slc else "bit errors"
-            raise FtlError(f"{kind} can be had with the FTL page alone, not with {name}")
+        for key in PAGE_KEYS:
+            if getattr(profile, key):
+                raise FtlError(f"{key} of a profile is for the FTL page, and {name} has none")
         if chosen:
             raise FtlError(f"policies are for the FTL page, and {name} decides itself")
         return CustomFtl(registered[name], profile)

@@ -76,6 +76,8 @@ def begin(s: DriveState, time: Number, op: Number, count: Number) -> None:
         cost = settings[state.WRITE_COMMAND] + count * settings[state.WRITE_PAGE]
     else:
         cost = settings[state.OTHER_COMMAND]
+        if op == state.TRIM:
+            cost += count * settings[state.TRIM_PAGE]
     s.counters[state.CORE_BUSY] += cost
     ready = time + settings[state.SUBMISSION] + cost
     if settings[state.CORES]:

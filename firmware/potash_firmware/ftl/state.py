@@ -12,7 +12,7 @@ SETTINGS = (
     *("logical_pages", "frontiers", "least_superblocks", "submission_ns", "completion_ns", "cores"),
     *("read_command_ns", "short_read_command_ns", "read_page_ns", "write_command_ns"),
     *("write_page_ns", "other_command_ns", "buffer_bytes", "protected", "mapping_cache"),
-    *("streams", "reserve", "background", "background_pages", "background_invalid", "cycles"),
+    *("streams", "reserve", "background", "background_pages", "background_invalid", "trim_page_ns"),
     *("slc_superblocks", "slc_idle_ns", "zone_units", "refresh_ns", "reclaim_senses"),
     *("isolated", "reclaim_groups", "relocations"),
 )
@@ -20,7 +20,7 @@ SETTINGS = (
 (LOGICAL, FRONTIERS, LEAST_SUPERBLOCKS, SUBMISSION, COMPLETION, CORES) = range(6)
 (READ_COMMAND, SHORT_READ_COMMAND, READ_PAGE, WRITE_COMMAND) = range(6, 10)
 (WRITE_PAGE, OTHER_COMMAND, BUFFER, PROTECTED, MAPPING_CACHE) = range(10, 15)
-(STREAMS, RESERVE, BACKGROUND, BACKGROUND_PAGES, BACKGROUND_INVALID, CYCLES) = range(15, 21)
+(STREAMS, RESERVE, BACKGROUND, BACKGROUND_PAGES, BACKGROUND_INVALID, TRIM_PAGE) = range(15, 21)
 (SLC_SUPERBLOCKS, SLC_IDLE, ZONE_UNITS, REFRESH, RECLAIM) = range(21, 26)
 (ISOLATED, RECLAIM_GROUPS, RELOCATIONS) = range(26, 29)
 

@@ -17,7 +17,8 @@ class DriveInfo(NamedTuple):
     spare: Annotated[float, "Spare flash as a share of the capacity."]
     dies: Annotated[Positive, "Number of dies of all channels."]
     superblocks: Annotated[
-        Positive, "Number of superblocks, equal to the number of blocks of a plane."
+        Positive,
+        "Number of superblocks: of each group, as many as a plane has good blocks.",
     ]
     superblock: Annotated[Positive, "Size of a superblock in bytes."]
     program_unit: Annotated[Positive, "Bytes that a die programs in one operation."]
