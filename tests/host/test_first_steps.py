@@ -258,6 +258,25 @@ def test_an_interrupt_while_a_class_is_made_is_one_and_a_bug_is_not_hidden() -> 
     assert broken.stderr.endswith("RuntimeError: a bug\n")
 
 
+TWICE = """
+import os, potash.cli.app, potash.cli.main
+
+def interrupt(*_):
+    os.kill(os.getpid(), 2)
+
+potash.cli.app.run_app = interrupt
+potash.cli.main._drop_unwritten = interrupt
+potash.cli.main.main()
+"""
+
+
+def test_a_second_interrupt_does_not_change_how_a_command_ends() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TWICE], capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "potash: interrupted\n")
+
+
 UNHEARD = """
 import os, sys, time
 import potash.cli.app

@@ -39,7 +39,8 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def test_the_example_runs_in_the_guest_on_a_drive_with_memory_in_bars(
     tmp_path: Path, potash_guest: PotashGuest
 ) -> None:
-    run = "potash run /dev/nvme0n1 program.o input.bin /tmp/out --lba 0 --arg 520 --arg 1024"
+    run = "POTASH_PROGRESS=steps potash run /dev/nvme0n1 program.o input.bin /tmp/out --lba 0"
+    run += " --arg 520 --arg 1024"
     bars = "cd /sys/bus/pci/drivers/nvme/0000:* && stat -c %s resource2 resource4"
     done = potash_guest(
         *("--cmb", "2M:sqs", "--memory-namespace", "64K", "--memory-bar"),

@@ -147,12 +147,24 @@ def _usage(error: click.ClickException) -> str:
     if isinstance(error, click.exceptions.NoSuchCommand | click.NoSuchOption):
         said = error.message.removesuffix(".")
         if error.possibilities:
-            said += f"; did you mean {' or '.join(error.possibilities)}?"
+            if isinstance(error, click.NoSuchOption):
+                word = error.option_name
+            else:
+                word = error.command_name
+            said += f"; did you mean {' or '.join(_nearest(word, error.possibilities))}?"
     else:
         said = error.format_message().removesuffix(".")
     if isinstance(error, click.UsageError) and error.ctx is not None:
         said += f" (see {error.ctx.command_path} --help)"
     return said
+
+
+def _nearest(word: str, names: Sequence[str]) -> list[str]:
+    """Those of similar names that are not clearly less similar than the best."""
+    from difflib import SequenceMatcher
+
+    ratios = {name: SequenceMatcher(None, word, name).ratio() for name in names}
+    return [name for name, ratio in ratios.items() if ratio > max(ratios.values()) - 0.1]
 
 
 def _sentence(error: Exception) -> str:

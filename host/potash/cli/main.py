@@ -82,7 +82,13 @@ def _end(number: int, _frame: FrameType | None) -> None:
 
 
 def _interrupted() -> int:
-    """The exit code of a command that a signal has ended."""
+    """The exit code of a command that a signal has ended.
+
+    It ends anyway, so another signal is ignored: Python would answer it by a traceback, and an exit
+    by SIGINT.
+    """
+    for name in ("SIGINT", *ENDING):
+        signal.signal(signal.Signals[name], signal.SIG_IGN)
     if _came:
         return 128 + _came[0]
     print("potash: interrupted", file=sys.stderr)
