@@ -394,6 +394,8 @@ def test_old_data_are_read_again_and_refreshed(
     # Of the first cycle: 1.48e-3 + 6.28e-5 * 8766**0.54 is 9.9e-3, above 4, 6 and 8e-3.
     found = counters(*full, "--age", "1y")
     assert found["retries"] == 3 * found["senses"] > 0
+    assert run_app([*map(str, ["drive", "simulate", path, *full, "--age", "1y"])]) == 0
+    assert f"\n{found['retries']} read retries\n" in capsys.readouterr().out
     arguments = "precondition", "-o", kept, *full, "--age", "0.5y"
     assert run_app(["drive", *map(str, arguments)]) == 0
     capsys.readouterr()

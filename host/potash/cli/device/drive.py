@@ -253,6 +253,19 @@ def _lines(report: reports.DriveSimulated) -> list[str]:
         f"write amplification {report.write_amplification:.3f}: "
         + f"{relocated} pages relocated, {erased} superblocks erased",
     ]
+    counted = [
+        f"{number} {what}"
+        for key, what in (
+            ("folded", "pages folded"),
+            ("refreshed", "pages refreshed"),
+            ("retries", "read retries"),
+            ("uncorrectable", "uncorrectable reads"),
+            ("lost", "pages lost"),
+        )
+        if (number := report.counters[key])
+    ]
+    if counted:
+        lines.append(", ".join(counted))
     if report.refused:
         lines.append(f"{report.refused} writes refused: the drive is worn out")
     return lines
