@@ -14,6 +14,7 @@ import pytest
 
 from potash import timing
 from potash.cli.app import run_app
+from potash.timing.steady import random_pages
 from potash_device.flash.profile import PAGE, Profile, Rate
 from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.policies import Policies
@@ -142,6 +143,65 @@ def test_a_plot_has_a_curve_for_each_percentile(
     assert "/nowhere/plot.svg cannot be written" in capsys.readouterr().err
     assert run_app(["drive", "plot", "--drive", str(small), "--writes", "1"]) == 0
     assert "amplification" in capsys.readouterr().out
+
+
+MINE = """\
+from potash.extend import ftl
+from potash.ftl import PageMapped
+
+@ftl
+class Mine(PageMapped):
+    pass
+"""
+
+
+def test_drives_are_compared_in_one_picture(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, mine = tmp_path / "compared.svg", tmp_path / "mine.py"
+    mine.write_text(MINE)
+    load = ("--drive", small, "--skew", "90/10", "--writes", 2, "--reads", 50, "--windows", 4)
+    ftls = ("--ftl", "page", "--ftl", "Mine", "--extend", mine)
+    policies = ("--policy", "gc=greedy", "--policy", "gc=fifo,wear=none")
+    found = report(capsys, "compare", "-o", path, *load, *ftls, *policies)["variants"]
+    named = [(one["ftl"], *one["policies"]) for one in found]
+    assert named == [("page", "gc=greedy"), ("page", "gc=fifo", "wear=none"), ("Mine",)]
+    greedy, fifo, plain = (one["windows"] for one in found)
+    assert greedy == plain  # the same requests, and the same decisions
+    assert greedy != fifo
+    assert greedy == report(capsys, "plot", *load)["windows"]
+    root = xml.fromstring(path.read_text())
+    # Two percentiles of reads and of writes, and write amplification, of each.
+    curves = list(root.iter("{http://www.w3.org/2000/svg}polyline"))
+    assert len(curves) == 3 * 5
+    assert len({one.attrib["stroke"] for one in curves}) == 3
+    texts = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {f"{small}, {', '.join(one)}" for one in named} <= {*texts}
+    assert run_app(["drive", "compare", *map(str, load)]) == 0
+    assert f"{small}, page" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--skew", "100/10"], "'100/10' is not two percentages from 1 to 99, like 90/10"),
+        (["--policy", "gc=fifo", "--ftl", "page", "--ftl", "nix"], "there is no FTL nix"),
+        (["--policy", "gc=fifo", "--policy", "gc=fifo,"], "'' is not KIND=POLICY"),
+        (["--policy", "gc=fifo,gc=greedy"], "has a kind twice; repeat --policy"),
+        ([f"--policy=gc={one}" for one in range(9)], "have 9 combinations, and the picture has"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_at_once(
+    arguments: list[str], said: str, small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_app(["drive", "compare", "--drive", str(small), *arguments]) > 0
+    assert said in capsys.readouterr().err
+
+
+def test_skewed_requests_go_to_their_share_of_the_pages() -> None:
+    pages = random_pages(np.random.default_rng(1), 1000, 200_000, (90, 10))
+    assert (pages < 100).mean() == pytest.approx(0.9, abs=0.01)
+    assert np.bincount(pages, minlength=1000).min() > 0 and pages.max() == 999
 
 
 def test_the_wear_of_a_drive_is_that_of_its_erases(

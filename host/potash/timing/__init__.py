@@ -24,7 +24,7 @@ from potash.files import replacing
 from potash.timing import fio, traces
 from potash.timing.fio import Measurement
 from potash.timing.fitting import Fitted, fit
-from potash.timing.steady import Window, steady
+from potash.timing.steady import Window, random_pages, steady
 from potash.timing.traces import TimingError
 from potash_device.flash.profile import Profile, ProfileError, equipped
 from potash_device.flash.profiles import PROFILES
@@ -163,9 +163,16 @@ def restored_with_ftl(
         return load_custom(file, make)
 
 
-def precondition(drive: Ftl, fill: float = 1.0, overwrites: float = 0.0, seed: int = 0) -> Counters:
-    """Write a share of the drive in order, then random pages of it, `overwrites` times as many;
-    then let it rest. What the last of both took. Raises PolicyError."""
+def precondition(
+    drive: Ftl,
+    fill: float = 1.0,
+    overwrites: float = 0.0,
+    seed: int = 0,
+    skew: tuple[int, int] | None = None,
+) -> Counters:
+    """Write a share of the drive in order, then random pages of it, `overwrites` times as many,
+    with a skew as for `steady`; then let it rest. What the last of both took. Raises
+    PolicyError."""
     written, random = int(drive.profile.logical_pages * fill), np.random.default_rng(seed)
     before = drive.counters
     for count, in_order in ((written, True), (int(written * overwrites), False)):
@@ -176,7 +183,9 @@ def precondition(drive: Ftl, fill: float = 1.0, overwrites: float = 0.0, seed: i
             requests["time"] = drive.now
             requests["op"], requests["count"] = Op.WRITE, 1
             requests["first"] = (
-                np.arange(start, end) if in_order else random.integers(0, written, end - start)
+                np.arange(start, end)
+                if in_order
+                else random_pages(random, written, end - start, skew)
             )
             drive.run(requests)
     took = drive.counters.since(before)

@@ -1,6 +1,6 @@
 """The change of a drive from empty to its steady state, while a host writes random pages."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -16,11 +16,16 @@ from potash_firmware.ftl.requests import FAILED, REQUEST, WORN, Op
 _AT_ONCE = 1 << 18
 """Requests, of 48 bytes each."""
 PERCENTAGES = (50.0, 99.0, 99.9)
+GIB = 1 << 30
 WIDTH, HEIGHT = 760, 640
 LEFT, RIGHT = 80, 730
 LATENCIES, AMPLIFICATION = (60, 380), (440, 580)
 """Tops and bottoms of the two diagrams in the picture."""
 COLOURS = {"p50": "#1f6fb2", "p99": "#e08a1e", "p99.9": "#c0392b"}
+COMPARED = (*COLOURS.values(), "#2e8b57", "#7d3c98", "#17a2b8", "#8d6e3f", "#555555")
+"""Colours of drives that are compared."""
+DIAGRAM, BELOW = 220, 60
+"""Heights of a diagram of these, and of what is written below it."""
 
 
 class Percentiles(NamedTuple):
@@ -54,10 +59,12 @@ def steady(
     windows: int = 100,
     seed: int = 0,
     progress: Progress = silent,
+    skew: tuple[int, int] | None = None,
 ) -> Sequence[Window]:
     """Write random pages, `writes` times as many as the drive has, with `depth` requests in flight.
 
-    `reads` is the share of reads among the requests, below 1. Raises what `Drive.run` does.
+    `reads` is the share of reads among the requests, below 1. `skew` is a percentage of the
+    requests, and that of the pages to which they go. Raises what `Drive.run` does.
     """
     random, pages = np.random.default_rng(seed), drive.profile.logical_pages
     flying = np.full(depth, drive.now)
@@ -71,7 +78,7 @@ def steady(
             requests = np.zeros(min(left, _AT_ONCE), REQUEST)
             left -= len(requests)
             requests["op"] = np.where(random.random(len(requests)) < reads, Op.READ, Op.WRITE)
-            requests["first"] = random.integers(0, pages, len(requests))
+            requests["first"] = random_pages(random, pages, len(requests), skew)
             requests["count"] = 1
             completions = drive.closed_loop(requests, flying)
             served = (completions != WORN) & (completions != FAILED)
@@ -91,6 +98,17 @@ def steady(
             )
         )
     return found
+
+
+def random_pages(
+    random: np.random.Generator, pages: int, count: int, skew: tuple[int, int] | None
+) -> NDArray[np.int64]:
+    """Numbers of random pages. `skew` is as for `steady`; the pages used more are the first."""
+    if skew is None:
+        return random.integers(0, pages, count)
+    used = max(1, pages * skew[1] // 100)
+    first = random.random(count) < skew[0] / 100
+    return random.integers(np.where(first, 0, used), np.where(first, used, pages))
 
 
 def percentiles(latencies: NDArray[np.int64]) -> Percentiles:
@@ -114,6 +132,40 @@ def draw(windows: Sequence[Window], title: str) -> bytes:
     axes.draw(picture, ("modelled time in s", "write amplification"))
     points = [(one.seconds, one.write_amplification) for one in windows if one.writes]
     _curve(picture, axes, points, COLOURS["p50"])
+    return bytes(picture)
+
+
+def draw_compared(drives: Mapping[str, Sequence[Window]], title: str) -> bytes:
+    """A picture of drives by their names as SVG, a colour for each: latencies of writes, those of
+    reads if there are any, and write amplification, over the amount written."""
+    every = [window for windows in drives.values() for window in windows]
+    kinds = [kind for kind in ("writes", "reads") if any(getattr(one, kind) for one in every)]
+    top = 70 + 18 * len(drives)
+    picture = Picture(WIDTH, top + (len(kinds) + 1) * (DIAGRAM + BELOW), title)
+    picture.text((LEFT + RIGHT) / 2, 26, title, text_anchor="middle", font_size=14)
+    named = list(zip(drives.items(), COMPARED, strict=False))
+    for number, ((name, _), colour) in enumerate(named):
+        picture.add("rect", x=LEFT, y=40 + 18 * number, width=12, height=12, fill=colour)
+        picture.text(LEFT + 18, 50 + 18 * number, name)
+    picture.text(LEFT, top - 10, "solid: p50, dashed: p99")
+    across = Linear.around(max((one.written for one in every), default=0) / GIB or 1.0)
+    for kind in kinds:
+        times = [time for one in every for time in (getattr(one, kind) or ())[:2] if time > 0]
+        up = Decades.around(times or [1.0])
+        axes = Axes(LEFT, top, RIGHT, top + DIAGRAM, across, up)
+        axes.draw(picture, ("", f"latency of {kind} in µs"))
+        for (_, windows), colour in named:
+            for number, dashes in enumerate(("none", "4 3")):
+                pairs = ((one.written / GIB, getattr(one, kind)) for one in windows)
+                points = [(x, max(up.low, some[number])) for x, some in pairs if some]
+                _curve(picture, axes, points, colour, dashes)
+        top += DIAGRAM + BELOW
+    highest = Linear.around(max([1.0, *(one.write_amplification for one in every)]))
+    axes = Axes(LEFT, top, RIGHT, top + DIAGRAM, across, highest)
+    axes.draw(picture, ("GiB written", "write amplification"))
+    for (_, windows), colour in named:
+        points = [(one.written / GIB, one.write_amplification) for one in windows if one.writes]
+        _curve(picture, axes, points, colour)
     return bytes(picture)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from potash.cli.device import drive_reports as reports
+from potash.cli.device.drive_compare import compare
 from potash.cli.device.drive_fit import fit
 from potash.cli.device.drive_options import (
     DriveOptions,
@@ -18,6 +19,7 @@ from potash.cli.device.drive_options import (
     modelling,
     prepared,
     profile_names,
+    workload_options,
 )
 from potash.cli.drive.common import FILE, json_option, output_option, say
 from potash.cli.progress import showing, ticking
@@ -49,6 +51,7 @@ def drive() -> None:
     """Model the time of a flash drive: run block traces on it, and see how it wears."""
 
 
+drive.add_command(compare)
 drive.add_command(fit)
 
 
@@ -325,24 +328,7 @@ def _wear_lines(report: reports.DriveWorn) -> list[str]:
 @drive.command()
 @output_option("SVG file (- for standard output).")
 @drive_options
-@click.option(
-    "--writes",
-    type=Real(0, 100, min_open=True),
-    default=3.0,
-    help="Amount that is written, as a multiple of the drive's capacity.",
-)
-@click.option(
-    "--reads", type=click.IntRange(0, 99), default=0, help="Percentage of reads among the requests."
-)
-@click.option(
-    "--depth", type=click.IntRange(1, 65536), default=32, help="Number of requests in flight."
-)
-@click.option(
-    "--windows",
-    type=click.IntRange(1, 10_000),
-    default=100,
-    help="Number of intervals that the figures are given for.",
-)
+@workload_options
 @json_option(reports.DrivePlotted)
 def plot(
     output: Path | None, writes: float, reads: int, depth: int, windows: int, **options: Any
@@ -360,7 +346,8 @@ def plot(
     sink = contextlib.nullcontext() if output is None else replacing(output)
     with modelling(), showing() as progress, sink as file:
         drive, _ = prepared(chosen)
-        found = timing.steady(drive, writes, reads / 100, depth, windows, chosen.seed, progress)
+        load = (writes, reads / 100, depth, windows, chosen.seed)
+        found = timing.steady(drive, *load, progress, chosen.skew)
         if file is not None:
             file.write(draw(found, f"{chosen.name}: random 4 KiB, {depth} in flight"))
     said = None if output is None else str(output)

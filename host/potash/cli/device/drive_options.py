@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,7 +23,16 @@ if TYPE_CHECKING:
 
 profile_names = completing(lambda: PROFILES)
 
-drive_options = together(
+
+def _skew(text: str) -> tuple[int, int]:
+    """Percentages of a text like 90/10. Raises ValueError."""
+    found = re.fullmatch(r"([1-9][0-9]?)/([1-9][0-9]?)", text)
+    if not found:
+        raise ValueError(f"{text!r:.40} is not two percentages from 1 to 99, like 90/10")
+    return int(found[1]), int(found[2])
+
+
+chosen_options = together(
     click.option(
         "--drive",
         "name",
@@ -37,7 +47,6 @@ drive_options = together(
         default="page",
         help="Flash translation layer: page, or one of an extension.",
     ),
-    extend_option,
     click.option(
         "--policy",
         "named",
@@ -45,6 +54,10 @@ drive_options = together(
         metavar="KIND=POLICY",
         help="Policy of gc, wear or allocation: a built-in name, or FILE:CLASS; may be repeated.",
     ),
+)
+"""One drive with its translation layer."""
+written_options = together(
+    extend_option,
     click.option("--slc", type=SHARE.type, help="Part of the flash that is an SLC cache."),
     click.option(
         "--over-provisioning",
@@ -65,6 +78,12 @@ drive_options = together(
     ),
     click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the random pages."),
     click.option(
+        "--skew",
+        metavar="REQUESTS/PAGES",
+        type=Parsed("REQUESTS/PAGES", _skew),
+        help="Skew of the random pages: with 90/10, 90 % of the requests go to 10 % of the pages.",
+    ),
+    click.option(
         "--age",
         metavar="TIME",
         type=Parsed("TIME", parse_duration),
@@ -72,11 +91,36 @@ drive_options = together(
         help="Then let all data become so much older, as 12h, 90d or 1y.",
     ),
 )
-"""The drive, and what is written on it before."""
+"""The properties of all drives that a command models, and what is written on them before."""
+drive_options = together(chosen_options, written_options)
+workload_options = together(
+    click.option(
+        "--writes",
+        type=Real(0, 100, min_open=True),
+        default=3.0,
+        help="Amount that is written, as a multiple of the drive's capacity.",
+    ),
+    click.option(
+        "--reads",
+        type=click.IntRange(0, 99),
+        default=0,
+        help="Percentage of reads among the requests.",
+    ),
+    click.option(
+        "--depth", type=click.IntRange(1, 65536), default=32, help="Number of requests in flight."
+    ),
+    click.option(
+        "--windows",
+        type=click.IntRange(1, 10_000),
+        default=100,
+        help="Number of intervals that the figures are given for.",
+    ),
+)
+"""Random requests until the drive is steady."""
 
 
 class DriveOptions(NamedTuple):
-    """The values of these options."""
+    """The values of the options of one drive."""
 
     name: str
     ftl: str
@@ -87,6 +131,7 @@ class DriveOptions(NamedTuple):
     fill: int
     overwrite: float
     seed: int
+    skew: tuple[int, int] | None
     age: int
 
 
@@ -114,7 +159,9 @@ def prepared(options: DriveOptions) -> Prepared:
     else:
         drive = timing.restored_with_ftl(path, ftl, options.named, found)
     warn_of_policies(options.named)
-    took = timing.precondition(drive, options.fill / 100, options.overwrite, options.seed)
+    took = timing.precondition(
+        drive, options.fill / 100, options.overwrite, options.seed, options.skew
+    )
     if options.age:
         if not isinstance(drive, timing.Drive) or not (
             drive.profile.rber or drive.profile.refresh_s

@@ -79,6 +79,23 @@ class DrivePlotted(NamedTuple):
     wear: WearAtEnd
 
 
+class DriveVariant(NamedTuple):
+    """A modelled drive among those that are compared."""
+
+    profile: Annotated[str, "Name or file of the drive's profile."]
+    ftl: Annotated[str, "Its flash translation layer."]
+    policies: Annotated[Sequence[str], "Its policies, each as KIND=POLICY."]
+    windows: Annotated[Sequence[Window], "The requests in parts of equal number."]
+    wear: WearAtEnd
+
+
+class DriveCompared(NamedTuple):
+    """Modelled drives on their way to the steady state, with the same requests."""
+
+    output: Annotated[str | None, "The SVG file; null without --output."]
+    variants: Annotated[Sequence[DriveVariant], "The drives."]
+
+
 class DriveSimulated(NamedTuple):
     """The result of a trace on a modelled drive."""
 
