@@ -1,7 +1,7 @@
 """Bit errors of flash: how often a read is repeated until error correction succeeds, if it does.
 
 The raw bit error rate is the expected one, by B. S. Kim, J. Choi and S. L. Min, "Design Tradeoffs
-for SSD Reliability", FAST 2019, section 2: a sum of wear, of retention and of read disturbance,
+for SSD Reliability", FAST 2019: a sum of wear, of retention and of read disturbance,
 
     e + a cycles^k + b cycles^m hours^n + c cycles^p reads^q
 
