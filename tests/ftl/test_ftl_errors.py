@@ -249,3 +249,15 @@ def test_errors_that_cannot_be_are_refused(changes: dict[str, object], problem: 
     with pytest.raises(ProfileError, match=problem):
         from_mapping(asdict(PLAIN) | changes)
     assert from_mapping(asdict(PLAIN) | {"rber": "tlc"}) == PLAIN
+
+
+def test_what_is_refreshed_is_no_victim_even_if_nothing_else_is_closed() -> None:
+    drive = Drive(replace(PLAIN, background=16, background_pages=1, refresh_s=1))
+    for page in range(8):
+        drive.submit(page * 1_000_000, Op.WRITE, page, 1)
+    drive.age(2 * SECOND)
+    drive.submit(20_000_000, Op.READ, 0, 1)  # begins to refresh the only closed superblock
+    for page in range(8, 32):
+        drive.submit((20 + page) * 1_000_000, Op.WRITE, page, 1)
+    assert drive.counters.refreshed == 8
+    assert problems(drive.profile, drive.state) == []

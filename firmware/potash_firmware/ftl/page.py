@@ -266,9 +266,12 @@ def make_room(s: DriveState, ready: Number, stream: Number) -> Flag:
         if not s.free[group]:  # so many have retired that nothing can be relocated
             r[state.WORN_OUT] = 1
             return True
-        if r[state.VICTIM] < 0:
+        if r[state.VICTIM] >= 0:
+            collect(s, state.VICTIM, ready, shape[flash.SUPERBLOCK])
+        elif r[state.MOVED] >= 0 and s.flash.mode[r[state.MOVED]] == flash.NATIVE:
+            move(s, ready, shape[flash.SUPERBLOCK])  # which is refreshed, and no candidate
+        else:
             return False
-        collect(s, state.VICTIM, ready, shape[flash.SUPERBLOCK])
     if not r[state.WORN_OUT] and r[state.FREE] <= settings[state.BACKGROUND]:
         if r[state.VICTIM] < 0:
             return not reclaim.is_any_worth(s)

@@ -93,10 +93,10 @@ def is_worth(s: DriveState, block: Number) -> Flag:
 
 @compiled
 def is_any_worth(s: DriveState) -> Flag:
-    """True if the group that is written to has such a superblock."""
-    group = s.registers[state.TARGET]
+    """True if the group that is written to has such a superblock, that is not being refreshed."""
+    group, moved = s.registers[state.TARGET], s.registers[state.MOVED]
     for block in range(s.flash.settings[flash.SUPERBLOCKS]):
         there = s.status[block] == state.IS_CLOSED and group_of(s, block) == group
-        if there and is_worth(s, block):
+        if there and block != moved and is_worth(s, block):
             return True
     return False
