@@ -17,9 +17,9 @@ from potash_device.flash.profile import Profile, Rate
 from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.interface import Held, ZoneStream
 from potash_firmware.ftl.policies import PolicyError
-from potash_firmware.ftl.requests import Op
+from potash_firmware.ftl.requests import WORN, Op
 from potash_firmware.ftl.saving import StateError, kept, load, load_held, save
-from potash_firmware.ftl.state import IS_CLOSED, IS_FREE
+from potash_firmware.ftl.state import IS_CLOSED, IS_FREE, IS_RETIRED
 from support.drive_time import policies, problems, profiles, requests
 
 
@@ -105,6 +105,15 @@ def test_a_state_without_a_free_superblock_is_refused(written: Drive) -> None:
     written.state.status[written.state.status == IS_FREE] = IS_CLOSED
     with pytest.raises(StateError, match="superblocks"):
         load(saved(written))
+
+
+def test_a_drive_whose_last_superblocks_have_retired_is_kept_as_a_worn_one(written: Drive) -> None:
+    free = np.flatnonzero(written.state.status == IS_FREE)
+    written.state.status[free] = IS_RETIRED
+    loaded = load(saved(written))
+    assert loaded.worn and loaded.good == written.profile.superblocks - len(free)
+    assert loaded.submit(0, Op.WRITE, 0, 1) == WORN
+    assert loaded.submit(0, Op.READ, 0, 1) > 0
 
 
 def test_pieces_of_namespaces_are_kept_too(written: Drive) -> None:

@@ -204,11 +204,8 @@ def _check(drive: Drive) -> None:
         or min(s.flash.erases.min(), s.closed_at.min(), s.flash.reads.min()) < 0
         or max(s.flash.erases.max(), s.closed_at.max(), s.flash.reads.max()) > LARGEST_COUNT
         or s.flash.born.min() < -LARGEST_AGE
-        # Without a free one nothing can be relocated, and none becomes free.
-        or (
-            not (s.status == state.IS_FREE).any()
-            and (s.status != state.IS_RETIRED).sum() >= profile.least_superblocks
-        )
+        # Only where superblocks have retired, none is left free: the drive is worn out then.
+        or not np.isin(s.status, (state.IS_FREE, state.IS_RETIRED)).any()
     ):
         raise StateError("its superblocks contradict each other")
     if _contradictory_cache(drive):
@@ -306,7 +303,7 @@ def _complete(drive: Drive) -> None:
     r[state.SLC_USED] = (s.flash.mode == SLC).sum()
     r[state.SLC_FULL] = (s.status == state.IS_CACHED).sum()
     r[state.GOOD] = profile.superblocks - (s.status == state.IS_RETIRED).sum()
-    r[state.WORN_OUT] = r[state.GOOD] < profile.least_superblocks
+    r[state.WORN_OUT] = r[state.GOOD] < profile.least_superblocks or not r[state.FREE]
     r[state.FILLED] = s.closed_at.max() + 1
     if profile.buffer_bytes // PAGE:
         partial = np.where(s.open >= 0, s.filled % profile.unit_pages, 0)

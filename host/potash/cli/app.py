@@ -160,7 +160,7 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _nearest(word: str, names: Sequence[str]) -> list[str]:
-    """Those of similar names that are not clearly less similar than the best."""
+    """The names nearest to a word, none of them clearly less similar than the best."""
     from difflib import SequenceMatcher
 
     ratios = {name: SequenceMatcher(None, word, name).ratio() for name in names}
