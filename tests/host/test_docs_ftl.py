@@ -6,9 +6,12 @@ import json
 import random
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from potash import timing
 from potash.cli.app import run_app
 from support.docs import blocks, run_python
 
@@ -44,6 +47,22 @@ def test_the_layer_of_the_page_serves_a_trace(
         assert found["counters"]["host"] == len(pages)
         amplification.append(found["write_amplification"])
     assert amplification[0] < amplification[1]
+
+
+def test_its_pages_are_cold_when_first_written_after_a_fill(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A drive's counters begin at 0 after `--fill`, the detector's count does not."""
+    monkeypatch.chdir(tmp_path)
+    Path("small.toml").write_text(blocks("ftl.md", "toml")[0])
+    drive = timing.drive("small.toml")
+    found: dict[str, Any] = {}
+    exec(blocks("ftl.md", "python")[0], found)  # noqa: S102
+    mine = found["Mine"](drive.profile)
+    timing.precondition(mine, fill=1.0, overwrites=0)
+    page = SimpleNamespace(number=0)
+    answers = [mine.frontier(page, SimpleNamespace(hot=None)) for _ in range(2)]
+    assert answers == [0, 1]
 
 
 def test_the_drive_of_the_page_completes_when_it_says() -> None:

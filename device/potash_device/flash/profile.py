@@ -248,7 +248,7 @@ class Profile:
             least = -(-self.least_superblocks // self.groups)
             raise ProfileError(
                 f"blocks is {self.blocks}; with its capacity, open superblocks and reserve the "
-                f"drive needs {least}"
+                f"drive needs {least}: give it more blocks or over_provisioning, or fewer pages"
             )
         unit = self.unit_pages * PAGE
         for name, rate in (("bus", self.bus), ("link", self.link)):

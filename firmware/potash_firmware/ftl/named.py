@@ -151,5 +151,6 @@ def ftl(
         return CustomFtl(registered[name], profile)
     known = [PAGE, *registered]
     near = difflib.get_close_matches(name, known, 1)
-    meant = f"did you mean {near[0]}?" if near else f"there is {', '.join(known)}"
+    there = f"there is {', '.join(known)}; --extend FILE adds those of a file"
+    meant = f"did you mean {near[0]}?" if near else there
     raise FtlError(f"there is no FTL {name}; {meant}")

@@ -155,7 +155,7 @@ def load(file: IO[bytes], policies: Policies | None = None) -> Drive:
 def _load(file: IO[bytes], policies: Policies | None) -> Drive:
     with np.load(file, allow_pickle=False) as found:
         if "custom" in found:
-            raise StateError("it is not of the FTL page")
+            raise StateError("it is not of the FTL page; give the --extend and --ftl that wrote it")
         drive = Drive(_profile(found), policies)
         for name in (*ARRAYS, *(name for name in LATER if name in found)):
             empty = kept(drive, name)

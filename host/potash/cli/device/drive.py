@@ -147,7 +147,7 @@ def precondition(output: Path, **options: Any) -> None:
     if isinstance(drive, timing.Drive):  # with pages of translations
         valid = int(drive.state.valid.sum()) * PAGE
     report = reports.DrivePreconditioned(str(output), valid, drive.spread.total)
-    say(report, [f"{output}: {valid} bytes are mapped, {report.erases} superblocks were erased"])
+    say(report, [f"{output}: {human(valid)} are mapped, {report.erases} superblocks were erased"])
 
 
 @drive.command()
@@ -314,7 +314,7 @@ def _wear_lines(report: reports.DriveWorn) -> list[str]:
     if report.written:
         rows.append(("write amplification", f"{report.write_amplification:.3f}"))
     if report.endurance is not None:
-        rows.append(("still writable", human(report.endurance)))
+        rows.append(("still writable", f"{report.endurance / 2**30:.1f} GiB"))
     histogram = report.wear.erases
     most = max(one.superblocks for one in histogram)
     bars = [
