@@ -11,7 +11,7 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from itertools import count
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import NoReturn, ParamSpec, TypeVar
 
 from potash_firmware import extensions
 from potash_firmware.extension_registry import ExtensionError, Extensions
@@ -110,6 +110,15 @@ def is_file(source: str) -> bool:
     return source.endswith(".py") or "/" in source
 
 
+class SourceLoader(SourceFileLoader):
+    """A loader of a file as it is: Python would take its bytecode of before for it where it was
+    changed within the same second and has the same size."""
+
+    def path_stats(self, path: str) -> NoReturn:
+        """No stats, so that no bytecode is read or written (`importlib.abc.SourceLoader`)."""
+        raise OSError(f"the bytecode of {path} is not kept")
+
+
 def _import(source: str) -> None:
     if not is_file(source):
         from importlib import metadata  # takes longer than all else here
@@ -128,7 +137,7 @@ def _import(source: str) -> None:
             point.load()
         return
     path = Path(source).absolute()
-    loader = SourceFileLoader(f"potash_extension_{next(_numbers)}_{path.stem}", str(path))
+    loader = SourceLoader(f"potash_extension_{next(_numbers)}_{path.stem}", str(path))
     spec = spec_from_loader(loader.name, loader)
     assert spec is not None
     module = sys.modules[loader.name] = module_from_spec(spec)

@@ -1,5 +1,7 @@
 """States of extensions, which outlive power cycles and move with a drive."""
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -151,3 +153,17 @@ def test_state_moves_with_the_drive(tmp_path: Path) -> None:
             assert counted(host) == 3
         with Host() as host, pytest.raises(OSError, match=r"state 'counter' of .*mine.py"):
             load(host, state)
+
+
+def test_a_file_that_was_changed_within_a_second_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = tmp_path / "mine.py"
+    for lid in (0xC7, 0xC8):
+        file.write_text(
+            "from potash.extend import log_page\n"
+            f"@log_page({lid}, name='Mine', size=4)\ndef mine(drive): pass\n"
+        )
+        os.utime(file, (1, 1))
+        assert list(extension_files.load([str(file)]).pages) == [lid]

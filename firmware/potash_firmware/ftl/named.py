@@ -14,7 +14,7 @@ from potash_device.cores import DEFAULT, CoreProfile
 from potash_device.cores import from_mapping as cores_from_mapping
 from potash_device.flash.profile import Profile, ProfileError
 from potash_device.flash.profiles import PROFILES, from_mapping
-from potash_firmware.extension_files import IMPORT_LIMIT, TookTooLong, limited
+from potash_firmware.extension_files import IMPORT_LIMIT, SourceLoader, TookTooLong, limited
 from potash_firmware.extension_registry import RegisteredFtl
 from potash_firmware.ftl import policies as built_in
 from potash_firmware.ftl.custom import CustomFtl
@@ -102,7 +102,7 @@ METHODS = {"gc": "victim", "wear": "victim", "allocation": "order"}
 def _loaded(kind: str, name: str) -> Loaded:
     """The policy of a file, which is imported. Raises ProfileError."""
     file, _, class_name = name.rpartition(":")
-    spec = importlib.util.spec_from_file_location(file, file)
+    spec = importlib.util.spec_from_file_location(file, loader=SourceLoader(file, file))
     if spec is None or spec.loader is None:
         raise ProfileError(f"{file} is no file of Python")
     module = sys.modules[file] = importlib.util.module_from_spec(spec)
