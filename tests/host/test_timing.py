@@ -195,7 +195,6 @@ def test_drives_that_cannot_be_are_refused(
         (("--ftl", "zoned"), 1, "there is no FTL zoned; there is page"),
         (("--slc", "nan%"), 2, "'nan%' is not a percentage"),
         (("--slc", "60%"), 1, "slc is 600"),
-        (("--over-provisioning", "99999999%"), 1, "the geometry has a TiB or more"),
         (("--policy", "gc="), 1, "'' is neither FILE:CLASS nor one of"),
         (("--policy", "gc=.:Mine"), 1, "is no file of Python"),
         (("--extend", "none.py"), 1, "there is no file none.py"),

@@ -103,7 +103,7 @@ def _loaded(kind: str, name: str) -> Loaded:
     """The policy of a file, which is imported. Raises ProfileError."""
     file, _, class_name = name.rpartition(":")
     spec = importlib.util.spec_from_file_location(file, loader=SourceLoader(file, file))
-    if spec is None or spec.loader is None:
+    if not file.endswith(".py") or spec is None:
         raise ProfileError(f"{file} is no file of Python")
     module = sys.modules[file] = importlib.util.module_from_spec(spec)
 
