@@ -57,21 +57,21 @@ class DeviceFeatures:
         """Do what DEVICE_FEATURE asks. Raises ProtocolError and OSError."""
         argsz, flags, data = FeatureMessage.decode(payload)
         methods = _FEATURES.get(flags & FEATURE_MASK, {})
-        wanted = flags & (_GET | _SET)
+        request = flags & (_GET | _SET)
         if self._migration is None or not methods or flags & ~(FEATURE_MASK | _FLAGS):
             raise ProtocolError(f"the device has no feature for the flags {flags:#x}")
-        if wanted & ~sum(methods):
-            raise ProtocolError(f"feature {flags & FEATURE_MASK} cannot be used with {wanted:#x}")
+        if request & ~sum(methods):
+            raise ProtocolError(f"feature {flags & FEATURE_MASK} cannot be used with {request:#x}")
         # The reply to a probe, or to what is set, is as long as the request.
         if flags & (_PROBE | _SET) and argsz < len(payload):
             raise ProtocolError(f"argsz is {argsz}, and the reply has {len(payload)} bytes")
         if flags & _PROBE:
             return bytes(payload)
-        if wanted not in methods:
+        if request not in methods:
             raise ProtocolError("DEVICE_FEATURE gets, sets or probes")
-        reply = methods[wanted](self, data, argsz - FeatureMessage.RECORD.size)
+        reply = methods[request](self, data, argsz - FeatureMessage.RECORD.size)
         found = reply if isinstance(reply, bytes) else (yield from reply)
-        size = FeatureMessage.RECORD.size + len(found) if wanted == _GET else argsz
+        size = FeatureMessage.RECORD.size + len(found) if request == _GET else argsz
         return FeatureMessage(size, flags, found).encode()
 
     def read(self, payload: Buffer) -> bytes:
@@ -114,10 +114,10 @@ class DeviceFeatures:
         return DeviceState(self.state).encode()
 
     def _set_state(self, data: bytes, room: int) -> Waiting:
-        wanted = DeviceState.decode_head(data).state
-        path = () if wanted == self.state != State.ERROR else PATHS.get((self.state, wanted))
+        target = DeviceState.decode_head(data).state
+        path = () if target == self.state != State.ERROR else PATHS.get((self.state, target))
         if path is None or (State.PRE_COPY in path and not self._required.pre_copy):
-            raise ProtocolError(f"no states lead from {self.state.name} to {wanted}")
+            raise ProtocolError(f"no states lead from {self.state.name} to {target}")
         if self._changing is not None:
             raise OSError(errno.EBUSY, "the state is changing already")
         for after in path:

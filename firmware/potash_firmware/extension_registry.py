@@ -161,32 +161,33 @@ class Extensions:
     @property
     def listed(self) -> list[Listed]:
         """All of them but functions after commands."""
-        io = {(one.opcode, one): one for one in self.io.values()}  # once for all command sets
+        # A command stands there once for each of its command sets.
+        io = {(entry.opcode, entry): entry for entry in self.io.values()}
         tables: Mapping[str, Mapping[Any, Registered]] = {
             "Admin command": self.admin,
-            "I/O command": {opcode: one for (opcode, _), one in io.items()},
+            "I/O command": {opcode: entry for (opcode, _), entry in io.items()},
             "log page": self.pages,
             "feature": self.features,
-            "helper": {one.number: one for one in self.helpers.values()},
+            "helper": {entry.number: entry for entry in self.helpers.values()},
             "operator": self.operators,
             "device-defined program": self.programs,
         }
         uncounted = (self.helpers, self.operators, self.programs)
-        of_programs = {one for table in uncounted for one in table.values()}
+        of_programs = {entry for table in uncounted for entry in table.values()}
         functions = [
             Listed(
                 kind,
                 number if isinstance(number, int) else None,
-                one.name,
-                one.place[0],
-                None if one in of_programs else self.calls[one],
-                None if one in of_programs else self.failures[one],
+                entry.name,
+                entry.place[0],
+                None if entry in of_programs else self.calls[entry],
+                None if entry in of_programs else self.failures[entry],
             )
             for kind, table in tables.items()
-            for number, one in table.items()
+            for number, entry in table.items()
         ]
         layers = [
-            Listed("flash translation layer", None, one.name, one.place[0], None, None)
-            for one in self.ftls.values()
+            Listed("flash translation layer", None, entry.name, entry.place[0], None, None)
+            for entry in self.ftls.values()
         ]
         return functions + layers

@@ -202,6 +202,7 @@ BROKEN = {
     [
         ("frontier", "return 3", "answered 3, which is none of the 3 frontiers"),
         ("frontier", "return -1", "answered -1, which is none of the 3 frontiers"),
+        ("frontier", "return 10**5000", "answered a number of 16610 bits, which is none of the 3"),
         ("frontier", "return 'hot'", "answered 'hot', which is none of the 3 frontiers"),
         ("frontier", "return hint.heat", "raised AttributeError: 'Hint' object has no"),
         ("frontier", "raise SystemExit(1)", "raised SystemExit: 1"),

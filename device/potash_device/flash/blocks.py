@@ -31,4 +31,4 @@ def endurance(superblocks: int, cycles: int, spread: int, seed: int) -> list[int
         return [cycles] * superblocks
     draw = Random(seed)
     each = (draw.randint(-spread, spread) for _ in range(superblocks))
-    return [max(1, cycles + cycles * one // 1000) for one in each]
+    return [max(1, cycles + cycles * part // 1000) for part in each]

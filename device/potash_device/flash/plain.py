@@ -233,8 +233,8 @@ class Flash:
 
     def rest(self) -> None:
         """Let everything that is under way be done, and set the clock and counters to 0."""
-        for one in self._calendars:
-            one.begins, one.ends, one.last = [], [], 0
+        for calendar in self._calendars:
+            calendar.begins, calendar.ends, calendar.last = [], [], 0
         for die in self.dies:
             die.reads_done = 0
         self.erased = [0] * len(self.erased)

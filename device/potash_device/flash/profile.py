@@ -271,7 +271,7 @@ class Profile:
         for name, most in (("rber", 10.0), ("retry_rber", 1.0)):
             rates = getattr(self, name)
             if not isinstance(rates, tuple) or not all(
-                isinstance(one, int | float) and 0 <= one <= most for one in rates
+                isinstance(rate, int | float) and 0 <= rate <= most for rate in rates
             ):
                 raise ProfileError(f"{name} must be a list of numbers, 0 to {most:g}")
         if len(self.rber) not in (0, RBER_PARAMETERS):

@@ -33,8 +33,8 @@ def from_mapping(table: Mapping[str, Any]) -> Profile:
     base = values.pop("base", None)
     if base is not None and (not isinstance(base, str) or base not in PROFILES):
         raise ProfileError(f"base is {base!r:.40}; it must be one of {', '.join(PROFILES)}")
-    known = [field.name for field in fields(Profile)]
-    require_known("there is no key", values, [*known, OVER_PROVISIONING])
+    names = [field.name for field in fields(Profile)]
+    require_known("there is no key", values, [*names, OVER_PROVISIONING])
     for name in ("bus", "link"):
         if isinstance(values.get(name), tuple) and len(values[name]) == 2:
             values[name] = Rate(*values[name])

@@ -6,7 +6,6 @@
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
-from heapq import heapreplace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from potash_device.flash.plain import Flash
 from potash_device.flash.profile import Profile
 from potash_device.flash.state import COUNTERS
+from potash_firmware.extension_files import shown
 from potash_firmware.ftl.hooks import NO_HINT, Hint
 from potash_firmware.ftl.interface import FtlError, Upcalls
 from potash_firmware.ftl.report import DriveReport, Spread, Wear, report, spread, wear
@@ -25,13 +25,12 @@ from potash_firmware.ftl.requests import (
     Op,
     RequestError,
     check,
+    in_closed_loop,
     problem_of,
 )
 
 HOOKS = ("frontier", "victim", "relocate", "idle")
 """Methods that decide something. Where one fails, that of the class below takes its place."""
-
-
 _BUILT_IN = ("PythonFtl.", "PageMapped.")
 
 
@@ -137,10 +136,7 @@ class PythonFtl(ABC):
         """Completions of the requests, an array of `REQUEST`; otherwise as `submit`."""
         check(self.profile, requests, self.now)
         self._require_no_zone(max(requests["stream"], default=0))
-        served = (
-            self._serve(time, op, first, count, stream, bool(fua), NO_HINT)
-            for time, op, first, count, stream, fua in requests.tolist()
-        )
+        served = (self._serve_columns(columns[0], columns) for columns in requests.tolist())
         return np.fromiter(served, np.int64, len(requests))
 
     def closed_loop(
@@ -153,15 +149,12 @@ class PythonFtl(ABC):
         """
         requests["time"] = self.now
         check(self.profile, requests, self.now)
-        heap, times, completions = flying.tolist(), list[int](), list[int]()
-        try:
-            for _, op, first, count, stream, fua in requests.tolist():
-                times.append(heap[0])
-                completions.append(self.submit(heap[0], op, first, count, stream, bool(fua)))
-                heapreplace(heap, max(completions[-1], heap[0]))
-        finally:
-            flying[:], requests["time"][: len(times)] = heap, times
-        return np.array(completions, np.int64)
+        self._require_no_zone(max(requests["stream"], default=0))
+        return in_closed_loop(requests, flying, self._serve_columns)
+
+    def _serve_columns(self, time: int, columns: tuple[int, ...]) -> int:
+        _, op, first, count, stream, fua = columns
+        return self._serve(time, Op(op), first, count, stream, bool(fua), NO_HINT)
 
     def _require_no_zone(self, stream: int) -> None:
         if stream >= self.profile.frontiers and not self.zones:
@@ -248,10 +241,11 @@ class PythonFtl(ABC):
 
     # Hooks that fail.
 
-    def answer(self, hook: str, found: object, known: Collection[int], what: str) -> int:
+    def answer(self, hook: str, found: object, numbers: Collection[int], what: str) -> int:
         """The answer of a hook, which has to be one of some numbers. Raises HookError."""
-        if not isinstance(found, int | np.integer) or found not in known:
-            raise HookError(hook, f"answered {found!r:.40}, which is {what}")
+        if not isinstance(found, int | np.integer) or found not in numbers:
+            text = shown(found) if isinstance(found, int) else f"{found!r:.40}"
+            raise HookError(hook, f"answered {text}, which is {what}")
         return int(found)
 
     def _fall_back(self, error: BaseException) -> FtlError:
@@ -261,8 +255,8 @@ class PythonFtl(ABC):
         else:
             frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
             codes = [frame.f_code for frame in frames if frame.f_locals.get("self") is self]
-            own = [one for one in codes if not one.co_qualname.startswith(_BUILT_IN)]
-            hooks = [one for one in codes if one.co_name in HOOKS]
+            own = [code for code in codes if not code.co_qualname.startswith(_BUILT_IN)]
+            hooks = [code for code in codes if code.co_name in HOOKS]
             code = [*codes, *own, *hooks[:1]][-1]
             problem = f"raised {type(error).__name__}: {' '.join(str(error).split())[:200]}"
         hook = code.co_name

@@ -5,7 +5,6 @@ sense, fail the request; the next one is served as if nothing had happened.
 """
 
 import contextlib
-import heapq
 import logging
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -30,6 +29,7 @@ from potash_firmware.ftl.requests import (
     Op,
     RequestError,
     check,
+    in_closed_loop,
     problem_of,
 )
 
@@ -108,13 +108,7 @@ class CustomFtl:
         """See `Ftl`."""
         requests["time"] = self.now
         check(self.profile, requests, self.now)
-        heap, found = flying.tolist(), np.empty(len(requests), np.int64)
-        for at, row in enumerate(requests.tolist()):
-            time = requests["time"][at] = max(heap[0], self.now)
-            found[at] = self._serve(time, row)
-            heapq.heapreplace(heap, max(time, int(found[at])))
-        flying[:] = heap
-        return found
+        return in_closed_loop(requests, flying, self._serve)
 
     def _serve(self, time: int, request: tuple[int, ...], hint: Hint = NO_HINT) -> int:
         """The completion of a request, which has the columns of `REQUEST`."""
@@ -161,8 +155,8 @@ class CustomFtl:
         if self.version is None:
             raise FtlError(f"{self.name} keeps no state: the class has no version")
         arrays = self._call(extension_files.IMPORT_LIMIT, lambda: _arrays(self._own.save()))
-        for name, one in arrays.items():
-            if not (type(name) is str and name.isidentifier() and one.dtype.kind in "biuf"):
+        for name, array in arrays.items():
+            if not (type(name) is str and name.isidentifier() and array.dtype.kind in "biuf"):
                 raise FtlError(f"{self.name}: save returns other things than arrays of numbers")
         return arrays
 
@@ -285,7 +279,7 @@ class CustomFtl:
 
 
 def _arrays(saved: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    return {name: np.asarray(one) for name, one in saved.items()}
+    return {name: np.asarray(value) for name, value in saved.items()}
 
 
 def _sound(value: Any, like: Any) -> bool:
@@ -294,8 +288,8 @@ def _sound(value: Any, like: Any) -> bool:
         if hasattr(like, "_fields"):
             fits = type(value) is type(like) and all(map(_sound, value, like))
             return fits and (not isinstance(value, Wear) or value.percentage_used <= MOST_WORN)
-        one = like[0] if like else 0
-        return isinstance(value, Collection) and all(_sound(each, one) for each in value)
+        element = like[0] if like else 0
+        return isinstance(value, Collection) and all(_sound(each, element) for each in value)
     if isinstance(like, bool):
         return isinstance(value, bool)
     numbers = int | np.integer | float if isinstance(like, float) else int | np.integer

@@ -66,8 +66,8 @@ def _read(name: str) -> tuple[Profile, CoreProfile]:
 
 def _why_none(name: str, error: Exception) -> str:
     if isinstance(error, OSError):
-        known = ", ".join(PROFILES)
-        return f"{name} is neither a file ({error.strerror}) nor one of {known}"
+        profiles = ", ".join(PROFILES)
+        return f"{name} is neither a file ({error.strerror}) nor one of {profiles}"
     if isinstance(error, ProfileError):
         return f"{name}: {error}"
     reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else error
@@ -149,8 +149,8 @@ def ftl(
         if chosen:
             raise FtlError(f"policies are for the FTL page, and {name} decides itself")
         return CustomFtl(registered[name], profile)
-    known = [PAGE, *registered]
-    near = difflib.get_close_matches(name, known, 1)
-    there = f"there is {', '.join(known)}; --extend FILE adds those of a file"
+    names = [PAGE, *registered]
+    near = difflib.get_close_matches(name, names, 1)
+    there = f"there is {', '.join(names)}; --extend FILE adds those of a file"
     meant = f"did you mean {near[0]}?" if near else there
     raise FtlError(f"there is no FTL {name}; {meant}")

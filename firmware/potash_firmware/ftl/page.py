@@ -98,8 +98,8 @@ def serve(s: DriveState, request: Any) -> Flag:
     op, first, count, stream = request[1], request[2], request[3], request[4]
     if op == state.FLUSH:
         if not settings[state.PROTECTED]:
-            for one in range(settings[state.STREAMS]):
-                pad(s, one, r[state.READY])
+            for each in range(settings[state.STREAMS]):
+                pad(s, each, r[state.READY])
             r[state.END] = max(r[state.END], r[state.WRITTEN])
         return True
     if op == state.FORMAT:
@@ -128,25 +128,25 @@ def serve(s: DriveState, request: Any) -> Flag:
             return True
         if op == state.WRITE and settings[state.SLC_SUPERBLOCKS] and not zoned:
             fold(s, stream, ready)
-        known = ready
+        mapped = ready
         if maps:
-            known = translate(s, page, ready, op != state.READ)
+            mapped = translate(s, page, ready, op != state.READ)
         if op == state.READ:
-            read(s, page, s.places[page], known)
+            read(s, page, s.places[page], mapped)
         elif op == state.WRITE and zoned and s.places[page] >= 0:
             # The rest of a page whose first blocks were written before.
-            r[state.END] = max(r[state.END], send(s.flash, 0, known, 1))
+            r[state.END] = max(r[state.END], send(s.flash, 0, mapped, 1))
         elif op == state.WRITE:
             own = zoned and settings[state.ZONE_UNITS]
-            known = admit_zone(s, stream, known) if own else admit(s, known)
-            arrived = send(s.flash, 0, known, 1)
+            mapped = admit_zone(s, stream, mapped) if own else admit(s, mapped)
+            arrived = send(s.flash, 0, mapped, 1)
             r[state.END] = max(r[state.END], arrived)
             r[state.PROGRAMMED] = max(r[state.PROGRAMMED], place(s, stream, page, arrived))
             s.counters[state.HOST] += 1
             if not zoned:
                 reclaim.count_written(s, stream, page)
         else:
-            r[state.END] = max(r[state.END], known)
+            r[state.END] = max(r[state.END], mapped)
             invalidate(s, page)
         r[state.STEP] += 1
     if op == state.READ:
@@ -217,10 +217,10 @@ def format_drive(s: DriveState) -> None:
 
 
 @inlined
-def read(s: DriveState, page: Number, where: Number, known: Number) -> None:
+def read(s: DriveState, page: Number, where: Number, mapped: Number) -> None:
     """Add a page to the group that is read together, or begin a new group."""
     r, shape = s.registers, s.flash.settings
-    on_flash = where >= 0 and not in_memory(s.flash, where, known)
+    on_flash = where >= 0 and not in_memory(s.flash, where, mapped)
     if r[state.GROUP] and not (
         on_flash and where == r[state.GROUP_LAST] + 1 and where % shape[flash.ROW_PAGES]
     ):
@@ -228,9 +228,9 @@ def read(s: DriveState, page: Number, where: Number, known: Number) -> None:
     if not on_flash:
         if where == state.LOST and r[state.UNREADABLE] < 0:
             r[state.UNREADABLE] = page
-        r[state.END] = max(r[state.END], send(s.flash, 1, known, 1))
+        r[state.END] = max(r[state.END], send(s.flash, 1, mapped, 1))
         return
-    r[state.GROUP_READY] = max(r[state.GROUP_READY], known) if r[state.GROUP] else known
+    r[state.GROUP_READY] = max(r[state.GROUP_READY], mapped) if r[state.GROUP] else mapped
     r[state.GROUP] += 1
     r[state.GROUP_LAST] = where
 

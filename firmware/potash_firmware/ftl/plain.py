@@ -135,16 +135,16 @@ class PageMapped(KeptFtl):
         """Read pages; those that follow one another in a row are read together."""
         end, count, last, latest = ready, 0, -1, ready
         for page in pages:
-            known = self.translate(page, ready, False)
+            mapped = self.translate(page, ready, False)
             place = self.places[page]
-            on_flash = place >= 0 and not self.flash.in_memory(place, known)
+            on_flash = place >= 0 and not self.flash.in_memory(place, mapped)
             if count and not (on_flash and place == last + 1 and place % self.row):
                 end = max(end, self.read_row(last - count + 1, count, latest))
                 count, latest = 0, ready
             if on_flash:
-                count, last, latest = count + 1, place, max(latest, known)
+                count, last, latest = count + 1, place, max(latest, mapped)
             else:
-                end = max(end, self.flash.send(self.flash.link_out, known, 1))
+                end = max(end, self.flash.send(self.flash.link_out, mapped, 1))
         return max(end, self.read_row(last - count + 1, count, latest)) if count else end
 
     def read_row(self, place: int, count: int, ready: int) -> int:
@@ -162,8 +162,8 @@ class PageMapped(KeptFtl):
                 return WORN
             number = self.frontier(Page(page, self.block_of(page)), hint)
             number = self.checked("frontier", number)
-            known = self.translate(page, ready, True)
-            arrived = self.flash.send(self.flash.link_in, self.admit(known), 1)
+            mapped = self.translate(page, ready, True)
+            arrived = self.flash.send(self.flash.link_in, self.admit(mapped), 1)
             end = max(end, arrived)
             programmed = max(programmed, self.place(number, page, arrived, True))
             self.counts["host"] += 1
@@ -235,7 +235,7 @@ class PageMapped(KeptFtl):
         """Open the least erased superblock that is free; for relocated pages the most erased."""
         sign = -1 if frontier.number == self.cold else 1
         erases = self.flash.erases
-        block = min(self.free, key=lambda one: (sign * erases[one], one))
+        block = min(self.free, key=lambda number: (sign * erases[number], number))
         self.free.remove(block)
         self.state[block], self.filled_by[block] = "open", frontier.number
         frontier.clear()
@@ -394,8 +394,8 @@ class PageMapped(KeptFtl):
         """The number of a frontier that a hook answered. Raises HookError."""
         if type(number) is int and 0 <= number <= self.cold:
             return number
-        known = range(self.cold + 1)
-        return self.answer(hook, number, known, f"none of the {len(known)} frontiers")
+        frontiers = range(self.cold + 1)
+        return self.answer(hook, number, frontiers, f"none of the {len(frontiers)} frontiers")
 
     # What others are told.
 

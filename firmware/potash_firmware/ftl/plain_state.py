@@ -41,7 +41,7 @@ class KeptFtl(PythonFtl):
         `version`. A subclass with more state adds arrays of its own."""
         return {
             "places": np.array(self.places, np.int64),
-            "state": np.array([STATES.index(one) for one in self.state], np.int64),
+            "state": np.array([STATES.index(value) for value in self.state], np.int64),
             "erases": np.array(self.flash.erases, np.int64),
             "written": np.array(self.flash.written, np.int64),
             "filled_by": np.array(self.filled_by, np.int64),
@@ -65,7 +65,7 @@ class KeptFtl(PythonFtl):
         self.places = array("i", places.tolist())
         self.owners = array("i", owners.tolist())
         self.valid = np.bincount(blocks, minlength=len(state)).tolist()
-        self.state = [STATES[one] for one in state.tolist()]
+        self.state = [STATES[value] for value in state.tolist()]
         self.free = set(np.flatnonzero(state == FREE).tolist())
         self.filled_by, self.closed_at = saved["filled_by"].tolist(), saved["closed_at"].tolist()
         self.closings = max(self.closed_at) + 1

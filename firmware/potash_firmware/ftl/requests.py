@@ -1,6 +1,8 @@
 """Requests of a host to a drive, and counters of what they cause."""
 
+from collections.abc import Callable
 from enum import IntEnum
+from heapq import heapreplace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -153,6 +155,24 @@ def _names_stream(profile: Profile, op: Any, stream: Any) -> Any:
     of_zone = (zone >= 0) & (zone < profile.superblocks)
     of_stream = (stream >= 0) & (stream < profile.streams)
     return (of_zone & ((op <= Op.WRITE) | (op >= Op.RESET))) | (of_stream & (op < Op.RESET))
+
+
+def in_closed_loop(
+    requests: NDArray[np.void],
+    flying: NDArray[np.int64],
+    serve: Callable[[int, tuple[int, ...]], int],
+) -> NDArray[np.int64]:
+    """Completions where each request arrives when one in flight completes, as for
+    `Ftl.closed_loop`; `serve` is given its arrival and its columns."""
+    heap, times, completions = flying.tolist(), list[int](), list[int]()
+    try:
+        for columns in requests.tolist():
+            times.append(heap[0])
+            completions.append(serve(heap[0], columns))
+            heapreplace(heap, max(completions[-1], heap[0]))
+    finally:
+        flying[:], requests["time"][: len(times)] = heap, times
+    return np.array(completions, np.int64)
 
 
 def check(profile: Profile, requests: NDArray[np.void], now: int) -> None:

@@ -60,7 +60,7 @@ def save(ftl: Ftl, file: IO[bytes], held: Held = NOTHING_HELD) -> None:
     Raises FtlError for a custom translation layer that keeps no state, or whose state is none.
     """
     if isinstance(ftl, CustomFtl):
-        arrays: dict[str, Any] = {f"{PREFIX}{name}": one for name, one in ftl.save().items()}
+        arrays: dict[str, Any] = {f"{PREFIX}{name}": array for name, array in ftl.save().items()}
         arrays["custom"] = _described(ftl)
     else:
         assert isinstance(ftl, Drive)

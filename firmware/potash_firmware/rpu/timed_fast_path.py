@@ -177,7 +177,7 @@ class TimedFastPath(FastPath):
             return 0
         done = super().run(queue, min(limit, OUTSTANDING_LIMIT - len(self._outstanding.all)))
         timing.notice_retired()
-        if timing.asked is not None:  # the drive refuses it, or its data cannot be moved at once
+        if timing.asked is not None:  # it is refused, or its data cannot be moved immediately
             self._commands.begin(queue)
             timing.asked = None
             done += 1

@@ -97,9 +97,12 @@ class Experiment:
         source = _read(path).decode(errors="replace")
         files = {name: _contents(self.folder / name) for name in self.files}
         extensions = list(self.drive.get("extensions", []))
-        for one in self.extensions:
-            extensions.append(Path(one).name)
-            if is_file(one) and files.setdefault(extensions[-1], data := _read(Path(one))) != data:
+        for extension in self.extensions:
+            extensions.append(Path(extension).name)
+            if (
+                is_file(extension)
+                and files.setdefault(extensions[-1], data := _read(Path(extension))) != data
+            ):
                 raise PotashError(f"two files are called {extensions[-1]}; rename one of them")
         found = []
         for number, values in enumerate(itertools.product(*self.vary.values())):
@@ -157,7 +160,9 @@ def read(path: Path) -> Experiment:
 
 
 def _experiment(table: dict[str, Any], folder: Path) -> Experiment:
-    known = [one.name for one in fields(Experiment) if one.name not in ("folder", "extensions")]
+    known = [
+        field.name for field in fields(Experiment) if field.name not in ("folder", "extensions")
+    ]
     for name in table:
         if name not in known:
             of_drive = name in drive_options()
@@ -177,7 +182,7 @@ def _experiment(table: dict[str, Any], folder: Path) -> Experiment:
         if not isinstance(table.get(name, {}), Mapping):
             raise TypeError(f"[{name}] is a table")
     names = table.get("files", [])
-    if not isinstance(names, list) or not all(one == Path(str(one)).name for one in names):
+    if not isinstance(names, list) or not all(name == Path(str(name)).name for name in names):
         raise ValueError("files is a list of names of files that are beside this one")
     vary = {name: _values(name, values) for name, values in table.get("vary", {}).items()}
     points = 1

@@ -157,9 +157,9 @@ def _causes(stops: StopsByCause) -> str:
     """The causes of stops of the guest, in brackets."""
     causes = ("jobs", stops["jobs"]), ("commands", stops["commands"])
     said = [
-        f"{one['number']} × for {name}, {one['seconds']:.2f} s"
-        for name, one in causes
-        if one["number"]
+        f"{cause['number']} × for {name}, {cause['seconds']:.2f} s"
+        for name, cause in causes
+        if cause["number"]
     ]
     return f" ({'; '.join(said)})" if said else ""
 

@@ -114,8 +114,8 @@ class Commands:
         """
         if not fields.keys() <= Fields.__optional_keys__:
             wrong = min(fields.keys() - Fields.__optional_keys__)
-            known = ", ".join(sorted(Fields.__optional_keys__))
-            raise TypeError(f"a command has no {wrong!r}; it has {known}")
+            keywords = ", ".join(sorted(Fields.__optional_keys__))
+            raise TypeError(f"a command has no {wrong!r}; it has {keywords}")
         nsid = fields.get("nsid")
         if nsid is None:
             nsid = 0 if admin else self.nsid

@@ -29,7 +29,7 @@ DEFAULT_SIZE = 64 << 20
 
 def drive_options() -> list[str]:
     """The names of a drive's options."""
-    return [*(one.name or "" for one in options.device_options(guest=False)), "options"]
+    return [*(option.name or "" for option in options.device_options(guest=False)), "options"]
 
 
 def drive_configuration(wanted: Mapping[str, Any]) -> Configuration:
@@ -39,9 +39,9 @@ def drive_configuration(wanted: Mapping[str, Any]) -> Configuration:
         TypeError: there is no such option.
         PotashError: an option has no such value.
     """
-    known = drive_options()
-    if unknown := next((name for name in wanted if name not in known), None):
-        near = difflib.get_close_matches(unknown, known, 1)
+    names = drive_options()
+    if unknown := next((name for name in wanted if name not in names), None):
+        near = difflib.get_close_matches(unknown, names, 1)
         meant = f"did you mean {near[0]!r}?" if near else "potash serve --help lists them"
         raise TypeError(f"a drive got an unexpected keyword argument {unknown!r}; {meant}")
     values = dict(wanted)

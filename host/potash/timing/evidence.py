@@ -17,45 +17,54 @@ class Evidence:
     def __init__(self, measured: Sequence[Measurement], base: Profile) -> None:
         self.base = base
         self.all = measured
-        self.plain = [one for one in measured if not one.job.steady]
-        self.steady = [one for one in measured if one.job.steady]
-        self.reads = [one for one in self.plain if one.job.reads == 1]
-        self.writes = [one for one in self.plain if one.job.reads < 1]
+        self.plain = [measurement for measurement in measured if not measurement.job.steady]
+        self.steady = [measurement for measurement in measured if measurement.job.steady]
+        self.reads = [measurement for measurement in self.plain if measurement.job.reads == 1]
+        self.writes = [measurement for measurement in self.plain if measurement.job.reads < 1]
         self.small = [
-            one for one in self.reads if one.job.random and one.job.pages == 1 and not one.job.empty
+            measurement
+            for measurement in self.reads
+            if measurement.job.random and measurement.job.pages == 1 and not measurement.job.empty
         ]
         """Random reads of one page."""
-        self.deep = any(one.job.depth > 1 for one in self.small)
-        idle = [one.reads for one in self.small if one.job.depth == 1 and not one.job.pause_ns]
+        self.deep = any(measurement.job.depth > 1 for measurement in self.small)
+        idle = [
+            measurement.reads
+            for measurement in self.small
+            if measurement.job.depth == 1 and not measurement.job.pause_ns
+        ]
         if not idle or not idle[0]:
             raise TimingError(
                 "no job has random reads of 4 KiB with one in flight, with which a fit begins; "
                 "`potash drive fit --jobs DIRECTORY` writes one"
             )
-        kinds, known = len(base.read_ns), idle[0].percentiles
+        kinds, percentiles = len(base.read_ns), idle[0].percentiles
         middles = [(kind + 0.5) * 100 / kinds for kind in range(kinds)]
-        levels = np.interp(middles, list(known), list(known.values()))
+        levels = np.interp(middles, list(percentiles), list(percentiles.values()))
         # Percentiles are of classes, in which a latency may be wrong by 1 %; means are exact.
         self.idle = levels * idle[0].mean / levels.mean()
         """Latencies of idle reads by type of page, of which there are as many of each."""
         self.fastest = max(
-            one.job.depth * one.job.pages * PAGE / found.mean for one, found in self._read()
+            measurement.job.depth * measurement.job.pages * PAGE / found.mean
+            for measurement, found in self._read()
         )
         """Bytes in a nanosecond of the fastest reads."""
 
     def _read(self) -> Iterator[tuple[Measurement, Latencies]]:
-        return ((one, one.reads) for one in self.reads if one.reads)
+        return ((measurement, measurement.reads) for measurement in self.reads if measurement.reads)
 
     def _written(self) -> Iterator[tuple[Measurement, Latencies]]:
-        return ((one, one.writes) for one in self.writes if one.writes)
+        return (
+            (measurement, measurement.writes) for measurement in self.writes if measurement.writes
+        )
 
     def start(self) -> Profile:
         """The base with the link of the fastest reads, the bus of idle reads of several pages, and
         firmware and tR of idle reads; of a size that says nothing."""
         base, idle = self.base, float(self.idle.mean())
         bus = base.bus.ns * PAGE / base.bus.bytes
-        for one, found in self._read():
-            job = one.job
+        for measurement, found in self._read():
+            job = measurement.job
             if job.random and job.depth == 1 and not job.empty and 1 < job.pages <= base.row_pages:
                 each = (found.mean - idle) / (job.pages - 1)
                 bus = max(each - PAGE / self.fastest, each / 10)
@@ -85,15 +94,17 @@ class Evidence:
         others = profile.submission_ns + profile.completion_ns + profile.bus_command_ns
         others += profile.read_command_ns + profile.read_page_ns
         others += sum(-(-PAGE * rate.ns // rate.bytes) for rate in (profile.bus, profile.link))
-        return replace(profile, read_ns=tuple(max(1, round(one - others)) for one in self.idle))
+        return replace(
+            profile, read_ns=tuple(max(1, round(latency - others)) for latency in self.idle)
+        )
 
     def with_firmware(self, profile: Profile, cores: int) -> Profile:
         """Times of commands with so many cores: these limit the rate of reads without flash, and
         the rest of idle ones is before and after; and what is left of idle writes."""
         profile = replace(profile, cores=cores)
         page = PAGE * profile.link.ns / profile.link.bytes
-        empty = {one.job.depth: found.mean for one, found in self._read()
-                 if one.job.empty and one.job.pages == 1}  # fmt: skip
+        empty = {measurement.job.depth: found.mean for measurement, found in self._read()
+                 if measurement.job.empty and measurement.job.pages == 1}  # fmt: skip
         if 1 in empty and (depth := max(empty)) > 1:
             whole = empty[1] - page - profile.submission_ns - profile.read_page_ns
             command = empty[depth] / depth * max(1, cores) - profile.read_page_ns
@@ -102,9 +113,9 @@ class Evidence:
             profile = replace(profile, read_command_ns=round(command), completion_ns=after)
         others = profile.submission_ns + profile.completion_ns
         idle = {
-            one.job.pages: found.mean - others - one.job.pages * page
-            for one, found in self._written()
-            if one.job.pause_ns and one.job.depth == one.job.burst == 1
+            measurement.job.pages: found.mean - others - measurement.job.pages * page
+            for measurement, found in self._written()
+            if measurement.job.pause_ns and measurement.job.depth == measurement.job.burst == 1
         }
         if len(idle) > 1:
             few, many = min(idle), max(idle)
@@ -120,9 +131,9 @@ class Evidence:
     def with_program_time(self, profile: Profile) -> Profile:
         """The tPROG with which all dies program as fast as the fastest writes are."""
         rates = [
-            one.job.depth * one.job.pages * PAGE / found.mean
-            for one, found in self._written()
-            if not one.job.reads and not one.job.pause_ns
+            measurement.job.depth * measurement.job.pages * PAGE / found.mean
+            for measurement, found in self._written()
+            if not measurement.job.reads and not measurement.job.pause_ns
         ]
         unit = profile.total_dies * profile.unit_pages * PAGE
         return with_program_time(profile, unit / max(rates)) if rates else profile

@@ -166,14 +166,14 @@ def read(paths: Iterable[Path]) -> list[Measurement]:
     found: dict[str, Measurement] = {}
     whence: dict[str, Path] = {}
     for path in paths:
-        for one in _measurements(path, _document(path)):
-            name = one.job.name
+        for measurement in _measurements(path, _document(path)):
+            name = measurement.job.name
             if name in whence:
                 where = f"in {whence[name]} and {path}" if whence[name] != path else f"in {path}"
                 raise TimingError(
                     f"job {name} is twice {where}: leave one out, or use group_reporting"
                 )
-            found[name], whence[name] = one, path
+            found[name], whence[name] = measurement, path
     return list(found.values())
 
 
@@ -308,7 +308,7 @@ def _latencies(side: Mapping[str, Any], kind: str) -> Latencies:
         percentiles = {float(name): float(value) * factor for name, value in listed.items()}
         mean = float(found.get("mean", 0)) * factor
         values: Sequence[float] = (mean, *percentiles.values())
-        if not all(0 < one <= LONGEST * 1e9 for one in values):
+        if not all(0 < value <= LONGEST * 1e9 for value in values):
             raise ValueError(f"has a {kind} latency of 0, below it, or beyond all sense")
         if not {50.0, 99.0} <= set(percentiles):
             raise ValueError("has no percentiles 50 and 99; leave percentile_list as it is")

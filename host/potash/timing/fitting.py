@@ -100,19 +100,19 @@ def compare(
     """The measurements beside what is modelled for their jobs."""
     found = list[Compared]()
     for steady in (False, True):
-        some = [one for one in measured if one.job.steady == steady]
+        some = [measurement for measurement in measured if measurement.job.steady == steady]
         if not some:
             continue
         if steady:
             model = Model.overwritten(profile, spare(profile), samples)
         else:
-            model = Model(profile, [one.job for one in some], samples)
-        for one in some:
-            other = model.measure(one.job)
-            if one.reads and other.reads:
-                found.append(Compared(one.job, "read", one.reads, other.reads))
-            if one.writes and other.writes:
-                found.append(Compared(one.job, "write", one.writes, other.writes))
+            model = Model(profile, [measurement.job for measurement in some], samples)
+        for measurement in some:
+            other = model.measure(measurement.job)
+            if measurement.reads and other.reads:
+                found.append(Compared(measurement.job, "read", measurement.reads, other.reads))
+            if measurement.writes and other.writes:
+                found.append(Compared(measurement.job, "write", measurement.writes, other.writes))
     return found
 
 
@@ -126,16 +126,16 @@ class _Differences(NamedTuple):
 
 def _differences(compared: Iterable[Compared]) -> _Differences:
     values, errors = list[float](), list[float]()
-    for one in compared:
-        mean, *others = one.modelled.errors
-        values.append(math.log(one.modelled.mean / one.measured.mean))
+    for pair in compared:
+        mean, *others = pair.modelled.errors
+        values.append(math.log(pair.modelled.mean / pair.measured.mean))
         errors.append(mean + MEAN_ERROR)
-        if not one.job.random and one.job.depth > 1 and not one.job.pause_ns:
+        if not pair.job.random and pair.job.depth > 1 and not pair.job.pause_ns:
             continue  # Sequential requests drift into convoys, which differ from drive to drive.
-        percentiles = one.modelled.percentiles.items()
+        percentiles = pair.modelled.percentiles.items()
         for (percentile, latency), error in zip(percentiles, others, strict=True):
-            if percentile in one.measured.percentiles:
-                values.append(math.log(latency / one.measured.percentiles[percentile]))
+            if percentile in pair.measured.percentiles:
+                values.append(math.log(latency / pair.measured.percentiles[percentile]))
                 errors.append(error + CLASS_ERROR)
     return _Differences(np.array(values), np.array(errors))
 
@@ -165,7 +165,7 @@ class _Fit:
         numbers = [*READS, *(parameters_of_writes(variants[0]) if evidence.writes else ())]
         found = self._each(variants, numbers, evidence.plain, "all numbers", 6, 2)
         # Many requests tell channels that differ little.
-        profile = min(self._near(found), key=lambda one: self._cost(one, evidence.plain, 10))
+        profile = min(self._near(found), key=lambda each: self._cost(each, evidence.plain, 10))
         profile = self._with_near_buffer(profile)
         _, profile = self._least(profile, numbers, evidence.plain, 8, 3)
         profile, kept = self._with_what_shows(profile, numbers)
@@ -192,7 +192,7 @@ class _Fit:
         if not evidence.deep:
             pairs = {(base.channels, base.dies): None}
         variants = [replace(start, channels=channels, dies=dies) for channels, dies in pairs]
-        variants.sort(key=lambda one: self._cost(one, evidence.reads))
+        variants.sort(key=lambda variant: self._cost(variant, evidence.reads))
         found = self._each(variants[: 2 * NEAR], READS, evidence.reads, "channels and dies", 8)
         return self._near(found)
 
@@ -202,18 +202,18 @@ class _Fit:
         """
         evidence = self._evidence
         first, *others = map(evidence.with_program_time, profiles)
-        measured = [one for one in evidence.reads if one.job.empty or one in evidence.small]
-        measured += [one for one in evidence.writes if one.job.pause_ns and one.job.burst == 1]
+        measured = [each for each in evidence.reads if each.job.empty or each in evidence.small]
+        measured += [each for each in evidence.writes if each.job.pause_ns and each.job.burst == 1]
         counts = CORES if first.cores else (0,)
         variants = [evidence.with_firmware(first, cores) for cores in counts]
         numbers = [*FIRMWARE_READS, *FIRMWARE_WRITES]
         found = self._near(self._each(variants, numbers, measured, "firmware", 4))
-        found = [self._buffered(one) for one in found]
+        found = [self._buffered(variant) for variant in found]
         numbers += parameters_of_writes(found[0])[len(FIRMWARE_WRITES) :]
         best = self._each(found, numbers, evidence.plain, "cores", 4, 2)[0][1]
         same = {number.name: getattr(best, number.name) for number in numbers}
         same |= {name: getattr(best, name) for name in ("cores", "buffer_bytes", "suspend_ns")}
-        return [best, *(evidence.with_read_times(replace(one, **same)) for one in others)]
+        return [best, *(evidence.with_read_times(replace(variant, **same)) for variant in others)]
 
     def _buffered(self, profile: Profile) -> Profile:
         """The drive with tPROG, a write buffer, and with or without suspension."""
@@ -223,9 +223,11 @@ class _Fit:
         for suspend in SUSPENSIONS:
             self._progress("fitting the write buffer", len(found) / len(SUSPENSIONS))
             some = [replace(profile, buffer_bytes=size, suspend_ns=suspend) for size in sizes]
-            variant = self._with_near_buffer(min(some, key=lambda one: self._cost(one, writes)))
+            variant = self._with_near_buffer(
+                min(some, key=lambda variant: self._cost(variant, writes))
+            )
             found.append(self._least(variant, parameters_of_writes(variant), writes, 6))
-        return self._with_near_buffer(min(found, key=lambda one: one[0])[1])
+        return self._with_near_buffer(min(found, key=lambda variant: variant[0])[1])
 
     def _with_near_buffer(self, profile: Profile) -> Profile:
         """The drive with the best buffer of half to twice its size: latencies jump where one more
@@ -235,7 +237,7 @@ class _Fit:
         sizes = profile.buffer_bytes * 2.0 ** np.linspace(-1, 1, 17)
         least = least_buffer(profile)
         some = [replace(profile, buffer_bytes=max(least, round(size))) for size in sizes]
-        return min(some, key=lambda one: self._cost(one, self._evidence.writes))
+        return min(some, key=lambda variant: self._cost(variant, self._evidence.writes))
 
     def _with_what_shows(
         self, profile: Profile, numbers: Sequence[Number]
@@ -295,7 +297,7 @@ class _Fit:
             for at, (_, profile) in enumerate(found):
                 self._progress(f"fitting the {name}", at / len(found))
                 found[at] = self._least(profile, numbers, measured, left, effort, errors)
-            found = sorted(found, key=lambda one: one[0])[:NEAR]
+            found = sorted(found, key=lambda pair: pair[0])[:NEAR]
         return found
 
     def _least(
@@ -310,7 +312,7 @@ class _Fit:
         """Least squares from a profile on: the sum that is left, and the profile."""
         if errors is None:
             errors = self._modelled(profile, measured, effort).errors
-        start = np.log([max(one.get(profile), one.low) + SMALL for one in numbers])
+        start = np.log([max(number.get(profile), number.low) + SMALL for number in numbers])
 
         def at(changes: Iterable[float]) -> Profile:
             found = profile
@@ -320,8 +322,8 @@ class _Fit:
             return self._evidence.with_read_times(found)
 
         # Around 1, as the optimiser's steps are parts of a value.
-        lows = np.log([one.low + SMALL for one in numbers]) - start + 1
-        highs = np.log([one.high + SMALL for one in numbers]) - start + 1
+        lows = np.log([number.low + SMALL for number in numbers]) - start + 1
+        highs = np.log([number.high + SMALL for number in numbers]) - start + 1
         found = self._optimize.least_squares(
             lambda changes: self._modelled(at(changes), measured, effort).values / errors,
             np.clip(np.ones(len(start)), lows + 1e-6, highs - 1e-6),
@@ -343,8 +345,8 @@ class _Fit:
         self, profile: Profile, measured: Sequence[Measurement], effort: int
     ) -> _Differences:
         """Differences of reads, then of writes: those of reads stay while only writes change."""
-        reads = [one for one in measured if one.job.reads == 1]
-        writes = [one for one in measured if one.job.reads < 1]
+        reads = [each for each in measured if each.job.reads == 1]
+        writes = [each for each in measured if each.job.reads < 1]
         unwritten = replace(
             profile,
             write_command_ns=0,
@@ -353,9 +355,9 @@ class _Fit:
             buffer_bytes=0,
             suspend_ns=-1,
         )
-        key = unwritten, effort, [one.job for one in reads]
-        known, read = self._read
-        if read is None or known != key:
+        key = unwritten, effort, [each.job for each in reads]
+        before, read = self._read
+        if read is None or before != key:
             read = _differences(compare(profile, reads, effort * self._samples))
             self._read = key, read
         written = _differences(compare(profile, writes, effort * self._samples))

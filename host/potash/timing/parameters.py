@@ -47,7 +47,7 @@ def program_time(profile: Profile) -> float:
 def with_program_time(profile: Profile, mean: float) -> Profile:
     """The profile with another mean tPROG in nanoseconds, and the same ratios."""
     part = mean / program_time(profile)
-    times = tuple(max(1, round(one * part)) for one in profile.program_ns)
+    times = tuple(max(1, round(time * part)) for time in profile.program_ns)
     return replace(profile, program_ns=times)
 
 

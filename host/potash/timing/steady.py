@@ -139,7 +139,7 @@ def draw_compared(drives: Mapping[str, Sequence[Window]], title: str) -> bytes:
     """A picture of drives by their names as SVG, a colour for each: latencies of writes, those of
     reads if there are any, and write amplification, over the amount written."""
     every = [window for windows in drives.values() for window in windows]
-    kinds = [kind for kind in ("writes", "reads") if any(getattr(one, kind) for one in every)]
+    kinds = [kind for kind in ("writes", "reads") if any(getattr(window, kind) for window in every)]
     top = 70 + 18 * len(drives)
     picture = Picture(WIDTH, top + (len(kinds) + 1) * (DIAGRAM + BELOW), title)
     picture.text((LEFT + RIGHT) / 2, 26, title, text_anchor="middle", font_size=14)
@@ -148,23 +148,27 @@ def draw_compared(drives: Mapping[str, Sequence[Window]], title: str) -> bytes:
         picture.add("rect", x=LEFT, y=40 + 18 * number, width=12, height=12, fill=colour)
         picture.text(LEFT + 18, 50 + 18 * number, name)
     picture.text(LEFT, top - 10, "solid: p50, dashed: p99")
-    across = Linear.around(max((one.written for one in every), default=0) / GIB or 1.0)
+    across = Linear.around(max((window.written for window in every), default=0) / GIB or 1.0)
     for kind in kinds:
-        times = [time for one in every for time in (getattr(one, kind) or ())[:2] if time > 0]
+        times = [time for window in every for time in (getattr(window, kind) or ())[:2] if time > 0]
         up = Decades.around(times or [1.0])
         axes = Axes(LEFT, top, RIGHT, top + DIAGRAM, across, up)
         axes.draw(picture, ("", f"latency of {kind} in µs"))
         for (_, windows), colour in named:
             for number, dashes in enumerate(("none", "4 3")):
-                pairs = ((one.written / GIB, getattr(one, kind)) for one in windows)
+                pairs = ((window.written / GIB, getattr(window, kind)) for window in windows)
                 points = [(x, max(up.low, some[number])) for x, some in pairs if some]
                 _curve(picture, axes, points, colour, dashes)
         top += DIAGRAM + BELOW
-    highest = Linear.around(max([1.0, *(one.write_amplification for one in every)]))
+    highest = Linear.around(max([1.0, *(window.write_amplification for window in every)]))
     axes = Axes(LEFT, top, RIGHT, top + DIAGRAM, across, highest)
     axes.draw(picture, ("GiB written", "write amplification"))
     for (_, windows), colour in named:
-        points = [(one.written / GIB, one.write_amplification) for one in windows if one.writes]
+        points = [
+            (window.written / GIB, window.write_amplification)
+            for window in windows
+            if window.writes
+        ]
         _curve(picture, axes, points, colour)
     return bytes(picture)
 

@@ -41,7 +41,7 @@ class Layout:
             raise ValueError(
                 f"the modelled drive has no room for {pages} pages of namespace {nsid}"
             )
-        whole = next((one for one in self._free if one[1] >= pages), None)
+        whole = next((run for run in self._free if run[1] >= pages), None)
         pieces: list[tuple[int, int]] = []
         while pages:
             first, count = whole or self._free[0]

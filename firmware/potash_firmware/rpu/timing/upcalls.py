@@ -97,7 +97,10 @@ class Upcalls(Part):
         return self._count
 
     def record(self) -> None:
-        notices = [(one.time, one.kind, one.data[: one.length].hex()) for one in self._notices]
+        notices = [
+            (notice.time, notice.kind, notice.data[: notice.length].hex())
+            for notice in self._notices
+        ]
         self._sidecar.put(SECTION, SavedNotices(count=self._count, notices=notices))
 
     def restore(self, *, clean: bool | None = None) -> None:

@@ -91,17 +91,19 @@ def compare(
     # A file that cannot be written is refused at once.
     sink = contextlib.nullcontext() if output is None else replacing(output)
     with modelling(), showing() as progress, sink as file:
-        for one in variants.values():  # and a drive that is none
-            prepared(one._replace(fill=0, overwrite=0.0))
-        for name, one in variants.items():
+        for variant in variants.values():  # and a drive that is none
+            prepared(variant._replace(fill=0, overwrite=0.0))
+        for name, variant in variants.items():
             progress(name, None)
-            drive, _ = prepared(one)
-            load = (writes, reads / 100, depth, windows, one.seed)
-            steady = timing.steady(drive, *load, _of(progress, name), one.skew)
-            found[name] = reports.DriveVariant(one.name, one.ftl, one.named, steady, drive.report)
+            drive, _ = prepared(variant)
+            load = (writes, reads / 100, depth, windows, variant.seed)
+            steady = timing.steady(drive, *load, _of(progress, name), variant.skew)
+            found[name] = reports.DriveVariant(
+                variant.name, variant.ftl, variant.named, steady, drive.report
+            )
         if file is not None:
             skew = "" if options["skew"] is None else " {} % to {} %,".format(*options["skew"])
-            curves = {name: one.windows for name, one in found.items()}
+            curves = {name: variant.windows for name, variant in found.items()}
             file.write(draw_compared(curves, f"random 4 KiB,{skew} {depth} in flight"))
     said = None if output is None else str(output)
     report = reports.DriveCompared(said, list(found.values()))
@@ -117,9 +119,9 @@ def _combinations(
 ) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Drives, translation layers and their policies. Policies without the FTL page are kept, so
     that they are refused. Raises UsageError."""
-    sets = [tuple(one.split(",")) for one in policies] or [()]
+    sets = [tuple(policy.split(",")) for policy in policies] or [()]
     for named in sets:
-        if len({one.partition("=")[0] for one in named}) < len(named):
+        if len({policy.partition("=")[0] for policy in named}) < len(named):
             raise click.UsageError(
                 f"--policy {','.join(named)} has a kind twice; repeat --policy to compare policies"
             )
@@ -130,16 +132,19 @@ def _combinations(
 
 def _lines(found: Mapping[str, reports.DriveVariant]) -> list[str]:
     """Means of the last quarter of the intervals."""
-    ends = {name: one.windows[-max(1, len(one.windows) // 4) :] for name, one in found.items()}
-    every = [one for end in ends.values() for one in end]
-    kinds = [kind for kind in ("writes", "reads") if any(getattr(one, kind) for one in every)]
+    ends = {
+        name: variant.windows[-max(1, len(variant.windows) // 4) :]
+        for name, variant in found.items()
+    }
+    every = [window for end in ends.values() for window in end]
+    kinds = [kind for kind in ("writes", "reads") if any(getattr(window, kind) for window in every)]
     heads = [head for kind in kinds for head in (f"{kind}: p50 µs", "p99", "p99.9")]
     rows: list[Sequence[str]] = [("", "amplification", *heads)]
     for name, end in ends.items():
-        row = [name, _mean((one.write_amplification for one in end if one.writes), ".3f")]
+        row = [name, _mean((window.write_amplification for window in end if window.writes), ".3f")]
         for kind in kinds:
-            some = [one for window in end if (one := getattr(window, kind))]
-            row += [_mean((one[number] for one in some), ".1f") for number in range(3)]
+            some = [latencies for window in end if (latencies := getattr(window, kind))]
+            row += [_mean((latencies[number] for latencies in some), ".1f") for number in range(3)]
         rows.append(row)
     return columns(rows, "<>")
 

@@ -102,8 +102,10 @@ def fit(
             for name in (*found.shown, *found.kept)
         ],
         jobs=[
-            reports.FittedJob(one.job.name, one.kind, _latency(one, 50.0), _latency(one, 99.0))
-            for one in found.compared
+            reports.FittedJob(
+                compared.job.name, compared.kind, _latency(compared, 50.0), _latency(compared, 99.0)
+            )
+            for compared in found.compared
         ],
     )
     say(report, _lines(report), aside=STREAM in (output, picture))
@@ -127,8 +129,11 @@ def _integers(value: int | Sequence[int]) -> list[int]:
     return [value] if isinstance(value, int) else list(value)
 
 
-def _latency(one: Compared, percentile: float) -> reports.FittedLatency:
-    measured, modelled = one.measured.percentiles[percentile], one.modelled.percentiles[percentile]
+def _latency(compared: Compared, percentile: float) -> reports.FittedLatency:
+    measured, modelled = (
+        compared.measured.percentiles[percentile],
+        compared.modelled.percentiles[percentile],
+    )
     return reports.FittedLatency(measured / MICRO, modelled / MICRO, modelled / measured - 1)
 
 
@@ -136,12 +141,12 @@ def _lines(report: reports.DriveFitted) -> list[str]:
     rows: list[Sequence[str]] = [
         ("job", "", "p50 µs", "modelled", "error", "p99 µs", "modelled", "error")
     ]
-    for one in report.jobs:
+    for job in report.jobs:
         cells = [
             (f"{found.measured_us:.1f}", f"{found.modelled_us:.1f}", f"{found.error:+.1%}")
-            for found in (one.p50, one.p99)
+            for found in (job.p50, job.p99)
         ]
-        rows.append((one.job, one.kind, *cells[0], *cells[1]))
+        rows.append((job.job, job.kind, *cells[0], *cells[1]))
     numbers: list[Sequence[str]] = [("profile", "fitted", report.base, "")]
     for number in report.numbers:
         values = (" ".join(map(str, some)) for some in (number.value, number.base))
@@ -180,22 +185,22 @@ def _draw(compared: Sequence[Compared]) -> bytes:
     points = [
         (
             colour,
-            one,
-            one.measured.percentiles[part] / MICRO,
-            one.modelled.percentiles[part] / MICRO,
+            latencies,
+            latencies.measured.percentiles[part] / MICRO,
+            latencies.modelled.percentiles[part] / MICRO,
         )
         for part, colour in COLOURS.items()
-        for one in compared
+        for latencies in compared
     ]
     scale = Decades.around([time for _, _, *both in points for time in both])
     axes = Axes(LEFT, TOP, RIGHT, BOTTOM, scale, scale)
     axes.draw(picture, ("measured latency in µs", "modelled latency in µs"))
     ends = (axes.at(end, end) for end in (scale.low, scale.high))
     picture.line(*ends, stroke="#888888")
-    for colour, one, measured, modelled in points:
+    for colour, latencies, measured, modelled in points:
         x, y = axes.at(measured, modelled)
-        hint = f"{one.job.name}, {one.kind}: {measured:g} and {modelled:g} µs"
-        style = {"fill": colour if one.kind == "read" else "white", "stroke": colour}
+        hint = f"{latencies.job.name}, {latencies.kind}: {measured:g} and {modelled:g} µs"
+        style = {"fill": colour if latencies.kind == "read" else "white", "stroke": colour}
         picture.add("circle", cx=x, cy=y, r=4, hint=hint, **style)
     for number, (part, colour) in enumerate(COLOURS.items()):
         picture.add("rect", x=LEFT + 90 * number, y=38, width=12, height=12, fill=colour)

@@ -92,7 +92,7 @@ def experiment(
     left = [number for number, one in enumerate(runs) if one is None]
     if left:
         with showing(steps=True) as progress, work_pool as work:
-            if scheduler is None and any(one.drive["time"] == MODELLED for one in tasks):
+            if scheduler is None and any(task.drive["time"] == MODELLED for task in tasks):
                 progress("loading the model of the drive", None)
                 timing.compile_model()
             label = f"measuring {len(left)} of {len(tasks)} points"
@@ -127,7 +127,9 @@ def _described(report: Experimented, rows: Sequence[Mapping[str, object]]) -> li
         if name not in BOOKKEEPING
         and (name in ("method", "elapsed_ns") or len({row[name] for row in rows}) > 1)
     ]
-    shown = [["" if row[one] is None else str(row[one]) for one in names] for row in rows[:SHOWN]]
+    shown = [
+        ["" if row[name] is None else str(row[name]) for name in names] for row in rows[:SHOWN]
+    ]
     lines = columns([names, *shown])
     if len(rows) > SHOWN:
         lines.append(f"… and {len(rows) - SHOWN} more in {report.folder}/results.csv")
