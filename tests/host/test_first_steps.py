@@ -172,16 +172,17 @@ def working(folder: Path) -> bool:
     return any(folder.glob("potash-*/drive"))
 
 
-DEMO = ["demo", "grep", "--embedded"]
+BENCH = ["bench", "nvme", "--pairs", "50"]
+"""It works for minutes, so that no signal comes after its end."""
 
 
 @pytest.mark.parametrize(
     ("arguments", "at_work", "number", "whole"),
     [
         # A key at a terminal is for everybody in the foreground.
-        (DEMO, working, signal.SIGINT, True),
-        (DEMO, working, signal.SIGTERM, False),
-        (["bench", "nvme", "--pairs", "50"], None, signal.SIGINT, False),
+        (BENCH, working, signal.SIGINT, True),
+        (BENCH, working, signal.SIGTERM, False),
+        (["demo", "grep", "--embedded"], None, signal.SIGINT, False),
         (["demo", "add", "--embedded"], None, signal.SIGHUP, True),
         (["guest", "--", "sleep", "60"], working, signal.SIGINT, True),
         (["doctor", "--no-boot"], None, signal.SIGTERM, False),
@@ -258,23 +259,36 @@ def test_an_interrupt_while_a_class_is_made_is_one_and_a_bug_is_not_hidden() -> 
     assert broken.stderr.endswith("RuntimeError: a bug\n")
 
 
-TWICE = """
-import os, potash.cli.app, potash.cli.main
+LATE = """
+import os, sys, potash.cli.app, potash.cli.main
+
+number = int(sys.argv[1])
 
 def interrupt(*_):
-    os.kill(os.getpid(), 2)
+    os.kill(os.getpid(), number)
 
-potash.cli.app.run_app = interrupt
+potash.cli.app.run_app = interrupt if sys.argv[2] == "twice" else lambda _: 0
 potash.cli.main._drop_unwritten = interrupt
 potash.cli.main.main()
 """
 
 
-def test_a_second_interrupt_does_not_change_how_a_command_ends() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("when", ["twice", "late"])
+def test_a_signal_does_not_change_how_a_command_has_ended(
+    number: signal.Signals, when: str
+) -> None:
+    """Neither a second one, nor one that comes after the command's work."""
     done = subprocess.run(
-        [sys.executable, "-c", TWICE], capture_output=True, text=True, timeout=LIMIT, check=False
+        [sys.executable, "-c", LATE, str(int(number)), when],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
     )
-    assert (done.returncode, done.stderr) == (130, "potash: interrupted\n")
+    interrupted = when == "twice"
+    said = "potash: interrupted\n" if interrupted and number is signal.SIGINT else ""
+    assert (done.returncode, done.stderr) == (128 + number if interrupted else 0, said)
 
 
 UNHEARD = """

@@ -6,23 +6,28 @@ import signal
 import sys
 from types import FrameType
 
-ENDING = ("SIGTERM", "SIGHUP")
-"""Signals that end a command as an interrupt does, so that it leaves nothing behind."""
+ENDING = ("SIGINT", "SIGTERM", "SIGHUP")
+"""Signals that end a command, so that it leaves nothing behind."""
 
 _came: list[int] = []
 """The signals of `ENDING` that have arrived."""
 _lost: list[type[BaseException]] = []
 """Interrupts that Python could not raise where they came: in a finalizer or a callback of C."""
+_is_over = False
+"""The command has ended, and a signal changes nothing any more. Where an exception is handled this
+is set before anything is called, as Python handles signals only at calls and loops."""
 
 
 def main() -> None:
     """Run the command line and end with its exit code."""
+    global _is_over
     sys.unraisablehook = _unraisable
+    interrupted = False
     try:
         for name in ENDING:
             number = signal.Signals[name]
             # Whoever was started with it ignored, as under nohup, goes on ignoring it.
-            if signal.getsignal(number) is signal.SIG_DFL:
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                 signal.signal(number, _end)
         gc.disable()  # what modules make stays, so that looking for garbage in it takes time alone
         from potash.cli.app import run_app
@@ -30,21 +35,25 @@ def main() -> None:
         gc.freeze()
         gc.enable()
         code = run_app(sys.argv[1:])
-        if _came:  # and the command has ended as it does when it is interrupted
-            code = _interrupted()
+        _is_over = True
+        interrupted = bool(_came)  # and the command has ended as it does when it is interrupted
     except KeyboardInterrupt:
-        code = _interrupted()
+        _is_over = interrupted = True
     except Exception as error:
+        _is_over = True
         # Making a class turns whatever comes meanwhile into a RuntimeError, and a callback that an
         # interrupt has ended may make its caller raise another error.
-        if not (_lost or isinstance(error.__cause__, KeyboardInterrupt)):
+        interrupted = bool(_lost or isinstance(error.__cause__, KeyboardInterrupt))
+        if not interrupted:
             raise
-        code = _interrupted()
     finally:
+        _is_over = True
+        for name in ENDING:  # Python would give them back their default while it ends
+            signal.signal(signal.Signals[name], signal.SIG_IGN)
         _drop_unwritten()
         # Python looks for garbage in all that was imported when it ends, to give its memory back.
         gc.freeze()
-    sys.exit(code)
+    sys.exit(_interrupted() if interrupted else code)
 
 
 def _unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
@@ -76,23 +85,18 @@ def _drop_unwritten() -> None:
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
-    # Not SystemExit, which libraries and callbacks of C take for an error like any other.
-    _came.append(number)
-    raise KeyboardInterrupt
+    if not _is_over:
+        # Not SystemExit, which libraries and callbacks of C take for an error like any other.
+        _came.append(number)
+        raise KeyboardInterrupt
 
 
 def _interrupted() -> int:
-    """The exit code of a command that a signal has ended.
-
-    It ends anyway, so another signal is ignored: Python would answer it by a traceback, and an exit
-    by SIGINT.
-    """
-    for name in ("SIGINT", *ENDING):
-        signal.signal(signal.Signals[name], signal.SIG_IGN)
-    if _came:
-        return 128 + _came[0]
-    print("potash: interrupted", file=sys.stderr)
-    return 128 + signal.SIGINT
+    """The exit code of a command that was interrupted, by a signal or at a prompt."""
+    number = _came[0] if _came else signal.SIGINT
+    if number == signal.SIGINT:
+        print("potash: interrupted", file=sys.stderr)
+    return 128 + number
 
 
 if __name__ == "__main__":
