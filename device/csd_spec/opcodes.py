@@ -84,6 +84,9 @@ JOB_ENDED_EVENT = 0x00
 KEEP_ACTIVE_FIRMWARE = 0xFFFF_FFFF
 """The firmware ID with which Start leaves the active firmware as it is (extension)."""
 
+QUERY_FIRMWARE = 0xFFFF_FFFE
+"""The firmware ID of the device-defined program that queries tables (extension)."""
+
 PAGE_SIZE = 4096
 """Bytes of a page: the unit of a local storage range, whatever the namespace's block size."""
 

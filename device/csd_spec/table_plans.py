@@ -24,6 +24,9 @@ from potash_wire.records import U16, U32, U64
 
 VERSION = 1
 
+PROGRAM_INDEX = 9
+"""The index of the device-defined program of a compute namespace that queries tables."""
+
 MAX_PLAN = 60 << 10
 """Bytes of a plan: it fits in the arguments of a job."""
 MAX_TERMS = 4096

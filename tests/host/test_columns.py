@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from potash.columns import InvalidFile, InvalidQuery, Request, merged, query
+from csd_spec import table_plans
+from potash.columns import InvalidFile, InvalidQuery, Request, merged, query, run
 from potash.columns.engines import Output
 from potash.columns.expressions import parse_query
 from potash.columns.layout import Limits
@@ -214,6 +215,58 @@ def test_dates_and_times_compare_with_text(kind: pa.DataType) -> None:
     assert ask(table, half).to_pydict()["t"] == raw(table["t"])[3:4]
     (least,) = ask(table, "min(t)").columns
     assert least.type.text(least.values[0] or 0).startswith("1969-12-31")
+
+
+class Scripted:
+    """An engine whose buffer has room for `room` bytes of an output that is known."""
+
+    def __init__(self, shown: bytes, output: bytes, room: int) -> None:
+        self.shown, self.whole, self.room = len(shown), shown + output, room
+        self.buffer, self.moved, self.open = b"", 0, False
+
+    def attach(self, stored: Any) -> None:
+        self.open = True
+
+    def ask(self, request: bytes) -> int:
+        header = table_plans.Request.decode_head(request)
+        table_plans.decode(request[24:])
+        part = self.whole[header.offset : header.offset + self.room]
+        shown = max(0, min(len(part), self.shown - header.offset))
+        more = header.offset + len(part) < len(self.whole)
+        piece = table_plans.Piece(flags=int(more), shown=shown, length=len(part) - shown)
+        self.buffer = piece.encode() + part
+        return len(self.buffer)
+
+    def read(self, start: int, length: int) -> bytes:
+        assert not start % 4
+        self.moved += length
+        return self.buffer[start : start + length]
+
+    def close(self) -> None:
+        self.open = False
+
+
+@pytest.mark.parametrize("room", [7, 16, 50, 1000])
+def test_an_answer_is_read_in_pieces(room: int) -> None:
+    shown, output = b'[["a","int64"]]\n[1]\n[2]\n', bytes(range(200))
+    engine = Scripted(shown, output, room)
+    answer = run(table_plans.Plan(show=2), InMemory(b"12345"), engine)
+    assert (answer.columns, answer.rows, answer.held) == ([("a", "int64")], [[1], [2]], 5)
+    assert engine.open and answer.jobs == -(-len(shown) // room)
+    assert answer.read() == output and not engine.open
+    assert answer.jobs == -(-len(engine.whole) // room)
+    assert len(engine.whole) <= answer.moved - 96 * answer.jobs < len(engine.whole) * 1.5
+    with run(table_plans.Plan(show=2), InMemory(b""), engine) as answer:
+        assert engine.open
+    assert not engine.open and list(answer) == []
+
+
+@pytest.mark.parametrize("shown", [b"", b"1\n", b'[["a"]]\n', b"[[]]\n[1\n"])
+def test_shown_rows_that_are_none_are_refused(shown: bytes) -> None:
+    engine = Scripted(shown, b"", 100)
+    with pytest.raises(DeviceMisbehaved):
+        run(table_plans.Plan(show=2), InMemory(b""), engine)
+    assert not engine.open
 
 
 def test_a_table_larger_than_a_buffer_takes_several_jobs() -> None:

@@ -34,6 +34,7 @@ class InMemory:
     """A file in the memory of this process, as a `Stored`."""
 
     moved = 0
+    ranges = ()
 
     def __init__(self, data: bytes) -> None:
         self.data = data

@@ -13,12 +13,14 @@ It also runs in guests, so it needs only the standard library: it reads the meta
 itself, and writes eBPF without a compiler.
 """
 
+from potash.columns.answer import Answer, run
 from potash.columns.engines import InComputeNamespace, OnAccelerator
 from potash.columns.errors import InvalidFile, InvalidQuery
 from potash.columns.query import Request, Result, merged, query
 from potash.columns.stored import StoredBlocks, StoredFile
 
 __all__ = [
+    "Answer",
     "InComputeNamespace",
     "InvalidFile",
     "InvalidQuery",
@@ -29,4 +31,5 @@ __all__ = [
     "StoredFile",
     "merged",
     "query",
+    "run",
 ]

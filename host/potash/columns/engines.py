@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from csd_spec.opcodes import PAGE_SIZE
+from csd_spec.descriptors import pad_to_dword
+from csd_spec.opcodes import DWORD_SIZE, PAGE_SIZE, QUERY_FIRMWARE
+from csd_spec.table_plans import PROGRAM_INDEX
 from nvme_spec.computational import MEMORY_RANGE_SIZE
+from potash.columns.answer import Stored
 from potash.columns.errors import InvalidQuery
 from potash.columns.generator import BAD_INDEX
 from potash.columns.layout import Job, Limits
 from potash.sdk.accelerator import Accelerator
 from potash.sdk.compute_namespace import ComputeNamespace
-from potash.sdk.errors import PotashError
+from potash.sdk.errors import InvalidRequest, PotashError
 from potash.sdk.memory_namespace import LARGEST_COPY, Blocks, Bytes, MemoryNamespace
 from potash.sdk.namespace import Namespace
 from potash.sdk.progress import Progress, silent
@@ -56,6 +59,32 @@ class OnAccelerator:
         self._nsid = accelerator.device.nsid
         self._timeout = timeout
         self._progress = progress
+        self.moved = 0
+
+    def attach(self, stored: Stored) -> None:
+        """Raises InvalidRequest for a file in more pieces than an accelerator can be granted."""
+        accelerator, ranges = self._accelerator, stored.ranges
+        if len(ranges) > MAX_RANGES:
+            raise InvalidRequest(
+                f"the file is in {len(ranges)} pieces on the drive, and an accelerator takes"
+                f" {MAX_RANGES}; copy it to a new file, or use a compute namespace (--execute)"
+            )
+        accelerator.require_idle()
+        accelerator.reset()
+        for number, (page, pages) in enumerate(ranges):
+            accelerator.grant(page, pages, replace=not number)
+        accelerator.select(QUERY_FIRMWARE)
+
+    def ask(self, request: bytes) -> int:
+        self.moved += len(request)
+        status = self._accelerator.run_again(
+            [request], timeout=self._timeout, progress=self._progress
+        )
+        return status.produced
+
+    def read(self, start: int, length: int) -> bytes:
+        self.moved += length
+        return self._accelerator.read_output(length, offset=start)
 
     @property
     def limits(self) -> Limits:
@@ -96,6 +125,40 @@ class InComputeNamespace:
         self._progress = progress
         self._index: int | None = None
         self._room = memory.size
+        self.moved = 0
+        self._size = 0
+
+    def attach(self, stored: Stored) -> None:
+        """Copy the file to the memory namespace. Raises InvalidRequest where it does not fit."""
+        memory, ranges = self._memory, stored.ranges
+        self._size = PAGE_SIZE * sum(part.pages for part in ranges)
+        if self._size + PAGE_SIZE > self._room:
+            raise InvalidRequest(
+                f"the file has {stored.size} bytes, and memory namespace {memory.nsid} has"
+                f" {self._room}, also for the result; create a larger one, or use an accelerator"
+            )
+        per_page = PAGE_SIZE // Namespace(memory.device, self._nsid).block_size
+        blocks = [Blocks(self._nsid, page * per_page, count * per_page) for page, count in ranges]
+        memory.copy(0, blocks, progress=self._progress)
+        copies = sum(-(-part.pages * PAGE_SIZE // LARGEST_COPY) for part in ranges)
+        self.moved += copies * MEMORY_RANGE_SIZE
+
+    def ask(self, request: bytes) -> int:
+        """The request is at the end of the memory, and the output between it and the file."""
+        memory, data = self._memory, pad_to_dword(request)
+        place = (self._room - len(data)) & -DWORD_SIZE
+        memory.write(place, data)
+        ranges = [
+            Bytes(memory.nsid, 0, self._size),
+            Bytes(memory.nsid, self._size, max(0, place - self._size)),
+            Bytes(memory.nsid, place, len(data)),
+        ]
+        self.moved += len(data) + len(ranges) * MEMORY_RANGE_SIZE
+        return self._compute.execute(PROGRAM_INDEX, ranges, timeout=self._timeout)
+
+    def read(self, start: int, length: int) -> bytes:
+        self.moved += length
+        return self._memory.read(self._size + start, length)
 
     @property
     def limits(self) -> Limits:

@@ -52,6 +52,10 @@ class StoredFile:
         return self._file.size
 
     @property
+    def ranges(self) -> Sequence[Range]:
+        return self._file.ranges
+
+    @property
     def moved(self) -> int:
         return len(self._pages_read) * PAGE_SIZE
 
@@ -93,6 +97,10 @@ class StoredBlocks:
     @property
     def size(self) -> int:
         return self._size
+
+    @property
+    def ranges(self) -> Sequence[Range]:
+        return [Range(self._start, _pages(0, self._size).stop)]
 
     @property
     def moved(self) -> int:

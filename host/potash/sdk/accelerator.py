@@ -149,7 +149,7 @@ class Accelerator(AcceleratorCommands):
             source.prepare(self)
             sink.prepare(self, source.size)
             values = [argument_bytes(source.size if one is INPUT_LENGTH else one) for one in args]
-            self._require_idle(report)
+            self.require_idle(report)
             self.reset()
             if not image:
                 raise InvalidRequest("the program is an empty file; build it first")
@@ -187,7 +187,32 @@ class Accelerator(AcceleratorCommands):
             source.close()
             sink.close(still_written=still_written)
 
-    def _require_idle(self, report: Callable[[str], None]) -> None:
+    def run_again(
+        self,
+        args: Iterable[Buffer | int] = (),
+        *,
+        timeout: float | None = None,
+        progress: Progress = silent,
+    ) -> AcceleratorStatus:
+        """Run the active firmware on the input that is configured; the status at its end.
+
+        The output is in the output buffer. An error or an interrupt stops the job. Raises what
+        `run` does.
+        """
+        self.start(args=args)
+        try:
+            status = self.wait(timeout, progress=progress)
+        except BaseException as error:
+            self._ended(error)
+            if isinstance(error, JobTimeout):
+                raise JobTimeout(f"the job was stopped after {timeout:g} s") from error
+            raise
+        log = self.log()
+        if is_fault(of_last_job(log.entries)):
+            raise self._failure(status, log)
+        return status
+
+    def require_idle(self, report: Callable[[str], None] = lambda step: None) -> None:
         """Enable the subsystem. Raises PotashError where another job runs."""
         self.enable()
         report("enable the accelerator subsystem")

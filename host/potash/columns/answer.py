@@ -1,0 +1,169 @@
+"""A plan's answer: its output, which a drive gives in pieces as large as its buffer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Protocol, Self
+
+from csd_spec.opcodes import DWORD_SIZE
+from csd_spec.table_plans import Piece, PieceFlag, Plan, PlanError, Request
+from potash.columns.errors import InvalidQuery
+from potash.sdk.errors import DeviceMisbehaved, PotashError
+from potash.sdk.progress import Progress, silent
+from potash.sdk.targets import Range
+
+
+class Stored(Protocol):
+    """A file on a drive."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+
+    @property
+    def ranges(self) -> Sequence[Range]:
+        """Pages of the namespace that the file is in, in order."""
+
+    def confirm(self) -> None:
+        """Raises PotashError if the file has changed."""
+
+
+class QueryEngine(Protocol):
+    """The program on the drive: `OnAccelerator` or `InComputeNamespace`."""
+
+    @property
+    def moved(self) -> int:
+        """Bytes of requests and outputs that were transferred between host and drive."""
+
+    def attach(self, stored: Stored) -> None:
+        """Make a file the input of the jobs that follow. Raises PotashError."""
+
+    def ask(self, request: bytes) -> int:
+        """Run a job; the length of its output in bytes. Raises PotashError."""
+
+    def read(self, start: int, length: int) -> bytes:
+        """Bytes of the job's output from byte `start`, a multiple of 4."""
+
+    def close(self) -> None:
+        """Remove what it has left on the drive."""
+
+
+class Answer:
+    """The answer to a plan: the shown rows, and the output, piece by piece.
+
+    The shown rows have been read; the output is read while it is iterated over, once. A `with`
+    block ends the query if not all of it is read.
+    """
+
+    columns: Sequence[tuple[str, str]] = ()
+    """Name and type of each column, if the plan shows rows."""
+    rows: Sequence[Sequence[Any]] = ()
+    """The shown rows: values as JSON has them."""
+    piece: Piece
+    """The header of the last piece: the counters of the query so far."""
+
+    def __init__(
+        self, plan: Plan, stored: Stored, engine: QueryEngine, *, progress: Progress = silent
+    ) -> None:
+        try:
+            self._plan = plan.encode()
+        except PlanError as error:
+            raise InvalidQuery(str(error)) from None
+        self._stored = stored
+        self._engine = engine
+        self._progress = progress
+        self._moved = engine.moved
+        self._offset = 0
+        self._at = 0  # of the bytes in the drive's buffer that were not read, of this piece
+        self._left = 0
+        self._open = True
+        self.held = stored.size
+        """Bytes of the file."""
+        self.jobs = 0
+        """Jobs that the query has taken so far."""
+        try:
+            engine.attach(stored)
+            lines = bytearray(self._ask())
+            while plan.show and self.piece.flags & PieceFlag.MORE and not self.piece.length:
+                lines += self._ask()
+            if plan.show:
+                names, *self.rows = map(json.loads, lines.splitlines())
+                self.columns = [(str(name), str(kind)) for name, kind in names]
+        except (ValueError, TypeError) as error:
+            self.close()
+            raise DeviceMisbehaved(f"the drive shows rows that are none: {error}") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[bytes]:
+        while self._open:
+            if self._left:
+                at, left, self._left = self._at, self._left, 0
+                skipped = at % DWORD_SIZE
+                yield self._engine.read(at - skipped, skipped + left)[skipped:]
+            elif self.piece.flags & PieceFlag.MORE:
+                self._ask()
+            else:
+                self._stored.confirm()
+                self.close()
+
+    def read(self) -> bytes:
+        """The rest of the output."""
+        return b"".join(self)
+
+    @property
+    def moved(self) -> int:
+        """Bytes between drive and host so far."""
+        return self._engine.moved - self._moved
+
+    def close(self) -> None:
+        """End the query."""
+        if self._open:
+            self._open = False
+            with suppress(PotashError):  # nothing depends on it
+                self._engine.close()
+
+    def _ask(self) -> bytes:
+        """Run a job for the next piece; its shown rows."""
+        self._progress("querying", None)
+        request = Request(
+            plan_size=len(self._plan), file_size=self._stored.size, offset=self._offset
+        )
+        made = self._engine.ask(request.encode() + self._plan)
+        self.jobs += 1
+        size = Piece.RECORD.size
+        if made < size:
+            raise DeviceMisbehaved(f"the drive gives {made} bytes for a piece of a result")
+        self.piece = piece = Piece.decode_head(self._engine.read(0, size))
+        found = piece.shown + piece.length
+        if size + found != made or (piece.flags & PieceFlag.MORE and not found):
+            raise DeviceMisbehaved(f"the drive gives {made} bytes for a piece with {found}")
+        self._offset += found
+        self._at, self._left = size + piece.shown, piece.length
+        return self._engine.read(size, piece.shown) if piece.shown else b""
+
+
+def run(plan: Plan, stored: Stored, engine: QueryEngine, *, progress: Progress = silent) -> Answer:
+    """Run a plan on a file where it is stored.
+
+    Args:
+        plan: the query. With `show`, the answer has the first rows as values.
+        stored: the file, a `StoredFile` or `StoredBlocks`.
+        engine: `OnAccelerator` or `InComputeNamespace`.
+        progress: called before each job.
+
+    Raises:
+        InvalidQuery: the plan is wrong, or does not fit the file.
+        PotashError: any other failure, also (when the output has been read) a file that has
+            changed meanwhile.
+    """
+    return Answer(plan, stored, engine, progress=progress)
