@@ -9,7 +9,8 @@ import pytest
 
 from potash.cli.device.modelled_time import keep, modelled
 from potash.sections import TimeSection
-from potash_device.flash.profile import PAGE, ZoneShape
+from potash_device.flash.profile import PAGE
+from potash_device.flash.scaling import ZoneShape
 from potash_device.media.drive import Drive
 from potash_device.trace import Trace
 from potash_firmware.ftl.interface import Held

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from potash_device.flash.blocks import endurance, most_bad
-from potash_device.flash.profile import PAGE, Profile, ProfileError, Rate, equipped, scaled
+from potash_device.flash.profile import PAGE, Profile, ProfileError, Rate
 from potash_device.flash.profiles import PROFILES
+from potash_device.flash.scaling import equipped, scaled
 from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.requests import REQUEST, WORN, Op
 from potash_firmware.ftl.state import IS_RETIRED

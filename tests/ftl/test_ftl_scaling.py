@@ -6,8 +6,9 @@ from fractions import Fraction
 
 import pytest
 
-from potash_device.flash.profile import Profile, ProfileError, equipped, scaled
+from potash_device.flash.profile import Profile, ProfileError
 from potash_device.flash.profiles import PROFILES, from_mapping
+from potash_device.flash.scaling import equipped, scaled
 
 GIB = 1 << 30
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from potash_device.flash.profile import PAGE, Profile, ProfileError, Rate, ZoneShape, scaled
+from potash_device.flash.profile import PAGE, Profile, ProfileError, Rate
 from potash_device.flash.profiles import PROFILES
+from potash_device.flash.scaling import ZoneShape, scaled
 from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.requests import Op
 from support.drive_reference import Reference

@@ -11,7 +11,7 @@ import potash.sdk
 from potash import configuration, timing
 from potash.cli.app import run_app
 from potash.vm.drive import serving
-from potash_device.flash.profile import scaled
+from potash_device.flash.scaling import scaled
 
 SIZE = 64 << 20
 SLOW = """

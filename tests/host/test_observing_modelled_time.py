@@ -18,7 +18,7 @@ from potash.observing.screen import lines
 from potash.sdk import Device
 from potash.sdk.errors import DeviceMisbehaved
 from potash.vm.drive import serving
-from potash_device.flash.profile import scaled
+from potash_device.flash.scaling import scaled
 from potash_firmware.snapshot import Snapshot
 from support.in_process import potash
 from support.prometheus import parse, value

@@ -23,7 +23,8 @@ from potash.options import parse
 from potash.vm.drive import serving
 from potash.vm.guest import Guest
 from potash.vm.images import GuestImages
-from potash_device.flash.profile import PAGE, scaled
+from potash_device.flash.profile import PAGE
+from potash_device.flash.scaling import scaled
 
 pytestmark = pytest.mark.slow
 

@@ -7,14 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from potash_device.flash.error_models import MODELS
-from potash_device.flash.profile import (
-    Profile,
-    ProfileError,
-    Rate,
-    equipped,
-    require_known,
-    thousandths,
-)
+from potash_device.flash.profile import Profile, ProfileError, Rate, require_known, thousandths
+from potash_device.flash.scaling import equipped
 
 OVER_PROVISIONING = "over_provisioning"
 """A key of TOML: the spare flash as a percentage of the capacity, from which `blocks` follow."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from potash_device.board import Board
-from potash_device.flash.profile import ZoneShape
+from potash_device.flash.scaling import ZoneShape
 from potash_firmware.rpu.accelerators.apu_link import ApuLink
 from potash_firmware.rpu.deadlines import Deadlines, GuestClock, SteppedClock
 from potash_firmware.rpu.namespaces.inventory import Namespaces

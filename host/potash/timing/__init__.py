@@ -26,8 +26,9 @@ from potash.timing.fio import Measurement
 from potash.timing.fitting import Fitted, fit
 from potash.timing.steady import Window, random_pages, steady
 from potash.timing.traces import TimingError
-from potash_device.flash.profile import Profile, ProfileError, equipped
+from potash_device.flash.profile import Profile, ProfileError
 from potash_device.flash.profiles import PROFILES
+from potash_device.flash.scaling import equipped
 from potash_firmware.extension_registry import RegisteredFtl
 from potash_firmware.ftl import named
 from potash_firmware.ftl.custom import CustomFtl

@@ -16,7 +16,8 @@ from csd_spec.timing import TimingLog
 from csd_spec.traffic import MOST_COMPLETIONS, TimedCompletion
 from nvme_spec.status import NvmeError, Status
 from potash_device.cores import DEFAULT, CoreProfile
-from potash_device.flash.profile import PAGE, Profile, Rate, ZoneShape
+from potash_device.flash.profile import PAGE, Profile, Rate
+from potash_device.flash.scaling import ZoneShape
 from potash_device.trace import Trace
 from potash_firmware.ftl.hooks import NO_HINT, Hint
 from potash_firmware.ftl.interface import Ftl, FtlError, Held

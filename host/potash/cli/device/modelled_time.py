@@ -17,14 +17,8 @@ from potash.sections import MODELLED, STEPPED, TimeSection
 from potash.vm.qmp import require_monitor
 from potash.vm.standstill import Clock, Standstill
 from potash_device.cores import DEFAULT
-from potash_device.flash.profile import (
-    PAGE,
-    ProfileError,
-    TooSmallError,
-    ZoneShape,
-    equipped,
-    scaled,
-)
+from potash_device.flash.profile import PAGE, ProfileError
+from potash_device.flash.scaling import TooSmallError, ZoneShape, equipped, scaled
 from potash_device.media.drive import Drive as MediaDrive
 from potash_device.media.shapes import blocks_of
 from potash_firmware.extension_registry import Extensions
