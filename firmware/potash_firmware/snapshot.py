@@ -175,8 +175,8 @@ class Operations(TypedDict):
     suspensions: Annotated[Count, "Number of programs and erases that were suspended for a read."]
 
 
-class MappingCache(TypedDict):
-    """The mapping's cache; both numbers are 0 if the whole mapping is in memory."""
+class CacheAccesses(TypedDict):
+    """Accesses to a cache of the modelled drive; both numbers are 0 if it has none."""
 
     hits: Annotated[Count, "Number of accesses that hit."]
     misses: Annotated[Count, "Number of accesses that missed."]
@@ -261,12 +261,13 @@ class ModelledTime(TypedDict):
     pages: Annotated[Pages, "Pages of 4 KiB programmed, by cause."]
     write_amplification: Annotated[Amount, "Pages programmed per page that hosts wrote."]
     operations: Annotated[Operations, "Operations of the flash."]
-    mapping: Annotated[MappingCache, "The mapping's cache."]
+    mapping: Annotated[CacheAccesses, "The mapping's cache."]
     busy: Annotated[Busy, "Busy time by resource."]
     wear: Annotated[FlashWear, "Wear of the flash."]
     stops: Annotated[StopsByCause, "Stops of the guest by cause."]
     slc: Annotated[SlcCache, "The SLC cache of the flash."]
     errors: Annotated[BitErrors, "Bit errors of the flash."]
+    read_cache: Annotated[CacheAccesses, "The read cache."]
 
 
 class Extension(TypedDict):

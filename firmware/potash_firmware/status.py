@@ -198,7 +198,7 @@ def _modelled(timing: ModelledTime, holding: Holding | None) -> reported.Modelle
         operations=reported.Operations(
             senses=log.senses, programs=log.programs, erases=log.erased, suspensions=log.suspensions
         ),
-        mapping=reported.MappingCache(hits=log.hits, misses=log.misses),
+        mapping=reported.CacheAccesses(hits=log.hits, misses=log.misses),
         busy=reported.Busy(
             dies=reported.Resource(number=log.dies, seconds=log.die_ns * scale),
             channels=reported.Resource(number=log.channels, seconds=log.bus_ns * scale),
@@ -232,6 +232,7 @@ def _modelled(timing: ModelledTime, holding: Holding | None) -> reported.Modelle
             lost=log.lost,
             refreshed=log.refreshed,
         ),
+        read_cache=reported.CacheAccesses(hits=log.read_hits, misses=log.read_misses),
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potash_device.flash.profile import ENTRIES, LARGEST, PAGE, Profile, Rate
+from potash_device.flash.profile import ENTRIES, LARGEST, PAGE, Profile, ProfileError, Rate
 from potash_device.flash.profiles import PROFILES
 from potash_device.flash.state import MOST_GAPS, NEVER
 from potash_firmware.ftl.drive import Drive
@@ -132,6 +132,85 @@ def test_a_miss_reads_a_translation_page_first(kind: type[Drive | Reference]) ->
     now = 2 * SECOND
     assert drive.submit(now, Op.READ, 0, 1) - now == (1000 + 100) + (1000 + 100 + 10)
     assert drive.submit(2 * now, Op.READ, 4, 1) - 2 * now == 1000 + 100 + 10  # it is cached now
+
+
+# The read cache.
+
+CACHING = replace(PLAIN, read_cache=8 * PAGE, read_cache_page_ns=40, planes=2)
+"""A row has two pages; a superblock has 512."""
+
+
+def test_a_hit_of_the_read_cache_costs_memory_and_link_alone() -> None:
+    drive = Drive(CACHING)
+    drive.submit(0, Op.WRITE, 0, 64, fua=True)
+    missed, hit = 1000 + 2 * 100 + 2 * 10, 40 + 10
+    assert drive.submit(SECOND, Op.READ, 0, 2) == SECOND + missed
+    assert drive.submit(2 * SECOND, Op.READ, 1, 1) == 2 * SECOND + hit
+    # Two pages are on the link one after the other; the third is on another die.
+    assert drive.submit(3 * SECOND, Op.READ, 0, 3) == 3 * SECOND + 1000 + 100 + 10
+    assert (drive.counters.read_hits, drive.counters.read_misses) == (3, 3)
+    assert drive.counters.senses == 2
+    # A page that is still being read is there when that has ended.
+    drive.submit(4 * SECOND, Op.READ, 16, 2)
+    assert drive.submit(4 * SECOND, Op.READ, 17, 1) == 4 * SECOND + missed - 20 + hit
+    # What has been written is read from the buffer, and what is no longer mapped from nowhere.
+    drive.submit(5 * SECOND, Op.TRIM, 0, 1)
+    before = drive.counters
+    assert drive.submit(5 * SECOND, Op.READ, 0, 1) == 5 * SECOND + 10
+    assert drive.counters.since(before).read_hits == 0
+    drive.rest()
+    assert drive.submit(0, Op.READ, 17, 1) == hit
+    drive.submit(SECOND, Op.FORMAT)
+    drive.submit(SECOND, Op.WRITE, 17, 1, fua=True)
+    assert drive.submit(2 * SECOND, Op.READ, 17, 1) == 2 * SECOND + 1000 + 100 + 10
+
+
+@pytest.mark.parametrize("slots", [1, 3, 8, 100])
+def test_the_read_cache_is_a_clock(slots: int) -> None:
+    """As a ring with a hand, of pages that are read and on flash."""
+    random = np.random.default_rng(slots)
+    drive = Drive(replace(PLAIN, read_cache=slots * PAGE))
+    drive.run(asked(Op.WRITE, range(200)))
+    every = asked(Op.READ, np.minimum(random.geometric(0.02, 4000), 255))
+    every["op"] = random.choice([Op.READ, Op.WRITE], 4000, p=[0.9, 0.1])
+    every["time"] = SECOND + np.arange(4000) * 10_000  # a program ends before the next request
+    drive.run(every)
+    ring, used, written, hand, hits, reads = list[int](), set[int](), set(range(200)), 0, 0, 0
+    for _, op, page, *_ in every.tolist():
+        if op == Op.WRITE:
+            written.add(page)
+        elif page in written:
+            reads += 1
+            hits += page in ring
+            if page not in ring and len(ring) < slots:
+                ring.append(page)
+            elif page not in ring:
+                while ring[hand] in used:
+                    used.remove(ring[hand])
+                    hand = (hand + 1) % slots
+                ring[hand], hand = page, (hand + 1) % slots
+            used.add(page)
+    assert (drive.counters.read_hits, drive.counters.read_misses) == (hits, reads - hits)
+    assert drive.counters.senses == reads - hits
+
+
+@pytest.mark.parametrize("slots", [16, 100, 250])
+def test_uniform_reads_hit_by_the_share_that_is_cached(slots: int) -> None:
+    drive, random = Drive(replace(PLAIN, read_cache=slots * PAGE)), np.random.default_rng(4)
+    drive.submit(0, Op.WRITE, 0, 256, fua=True)
+    reads = asked(Op.READ, random.integers(0, 256, 20_000))
+    reads["time"] = SECOND
+    drive.run(reads[:4000])
+    before = drive.counters
+    drive.run(reads)
+    took = drive.counters.since(before)
+    assert took.read_hits / 20_000 == pytest.approx(slots / 256, abs=0.015)
+    assert took.senses == took.read_misses == 20_000 - took.read_hits
+
+
+def test_a_read_cache_of_less_than_a_page_is_refused() -> None:
+    with pytest.raises(ProfileError, match="a page takes 4096"):
+        replace(PLAIN, read_cache=PAGE - 1)
 
 
 # Suspending programs and erases.

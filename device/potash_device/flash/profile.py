@@ -129,6 +129,10 @@ class Profile:
     """The buffer outlives a loss of power, so that FUA and Flush need not wait for programs."""
     mapping_cache: _Size = 0
     """Bytes of translation pages in memory; 0 if the whole mapping is there."""
+    read_cache: _Size = 0
+    """Bytes of the host's pages that were read from flash and are kept in memory; 0 for none."""
+    read_cache_page_ns: Number = 1024
+    """Time to read a page from it, by default that of the DRAM of `[processor]`."""
 
     streams: Annotated[int, Range(1, 64)] = 1
     """Streams of the host, each with its own open superblock."""
@@ -228,6 +232,8 @@ class Profile:
             raise ProfileError(
                 f"reserve is {self.reserve}; with a mapping_cache it must be 3 at least"
             )
+        if 0 < self.read_cache < PAGE:
+            raise ProfileError(f"read_cache is {self.read_cache}; a page takes {PAGE}")
         if self.slc and (self.bits < 2 or not self.slc_pages):
             raise ProfileError("slc needs cells of several bits, and blocks of enough pages")
         self._require_rates()
@@ -358,6 +364,11 @@ class Profile:
     def translation_pages(self) -> int:
         """Translation pages of the mapping; 0 if it is in memory."""
         return -(-self.logical_pages // ENTRIES) if self.mapping_cache else 0
+
+    @property
+    def cached_pages(self) -> int:
+        """Pages that the read cache holds."""
+        return min(self.read_cache // PAGE, self.logical_pages)
 
     @property
     def mapped_pages(self) -> int:

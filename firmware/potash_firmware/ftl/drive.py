@@ -34,6 +34,7 @@ from potash_firmware.ftl.state import (
     FREE,
     GOOD,
     IS_CLOSED,
+    LOADED,
     MOVED,
     QUEUED,
     SLC_USED,
@@ -278,12 +279,12 @@ class Drive:
     def rest(self) -> None:
         """Let the drive become idle and set its clock and counters to 0, as after preconditioning.
 
-        What is on flash, in the write buffer and in the cache of the mapping stays.
+        What is on flash, in the write buffer and in the caches stays.
         """
         state = self.state
         rest(state.flash)
         state.programs[: state.registers[QUEUED]] = 0
-        state.cached[:, 1] = 0
+        state.cached[:, LOADED] = state.read_cached[:, LOADED] = 0
         state.cores[:] = state.ready[:] = state.counters[:] = state.stream_counters[:] = 0
         state.registers[[WRITTEN, ADMITTED, CHECK]] = 0
 

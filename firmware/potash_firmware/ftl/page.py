@@ -12,11 +12,11 @@ from potash_device.flash import array
 from potash_device.flash import state as flash
 from potash_device.flash.array import in_memory, sense
 from potash_device.flash.calendars import send
-from potash_device.flash.profile import ENTRIES
 from potash_device.vta.fast import compiling
 from potash_device.vta.fast.compiling import Flag, Number, compiled, inlined
 from potash_firmware.ftl import native, reclaim, state
 from potash_firmware.ftl.buffer import admit, admit_zone, sift
+from potash_firmware.ftl.caches import found, keep_row, translate
 from potash_firmware.ftl.frontiers import close, erase, invalidate, pad, place, program
 from potash_firmware.ftl.requests import WORN
 from potash_firmware.ftl.state import DriveState
@@ -209,7 +209,8 @@ def format_drive(s: DriveState) -> None:
     s.zone[:] = s.open[:] = s.before[:] = -1
     s.filled[:] = 0
     s.ready[:] = 0
-    s.cached_at[:] = -1
+    s.cached[:] = s.cached_at[:] = s.read_cached[:] = s.read_cached_at[:] = -1
+    r[state.READ_CACHED] = r[state.READ_HAND] = 0
     r[state.VICTIM] = r[state.MOVED] = -1
     r[state.BUFFERED] = r[state.QUEUED] = r[state.CACHED] = r[state.HAND] = 0
     for die in range(s.flash.settings[flash.TOTAL_DIES]):
@@ -220,7 +221,10 @@ def format_drive(s: DriveState) -> None:
 def read(s: DriveState, page: Number, where: Number, mapped: Number) -> None:
     """Add a page to the group that is read together, or begin a new group."""
     r, shape = s.registers, s.flash.settings
-    on_flash = where >= 0 and not in_memory(s.flash, where, mapped)
+    on_flash, there = where >= 0 and not in_memory(s.flash, where, mapped), mapped
+    if on_flash and s.settings[state.READ_CACHE]:
+        there = found(s, page, mapped)
+        on_flash = there < 0
     if r[state.GROUP] and not (
         on_flash and where == r[state.GROUP_LAST] + 1 and where % shape[flash.ROW_PAGES]
     ):
@@ -228,7 +232,7 @@ def read(s: DriveState, page: Number, where: Number, mapped: Number) -> None:
     if not on_flash:
         if where == state.LOST and r[state.UNREADABLE] < 0:
             r[state.UNREADABLE] = page
-        r[state.END] = max(r[state.END], send(s.flash, 1, mapped, 1))
+        r[state.END] = max(r[state.END], send(s.flash, 1, there, 1))
         return
     r[state.GROUP_READY] = max(r[state.GROUP_READY], mapped) if r[state.GROUP] else mapped
     r[state.GROUP] += 1
@@ -243,7 +247,10 @@ def read_row(s: DriveState) -> None:
     if count:
         first, failed = r[state.GROUP_LAST] - count + 1, s.flash.counters[flash.UNCORRECTABLE]
         there = sense(s.flash, first, count, r[state.GROUP_READY], True)
-        if s.flash.counters[flash.UNCORRECTABLE] > failed and r[state.UNREADABLE] < 0:
+        if s.flash.counters[flash.UNCORRECTABLE] == failed:
+            if s.settings[state.READ_CACHE]:
+                keep_row(s, first, count, there)
+        elif r[state.UNREADABLE] < 0:
             r[state.UNREADABLE] = s.owners[first]
         if s.flash.reads[first // s.flash.settings[flash.SUPERBLOCK]] == s.settings[state.RECLAIM]:
             r[state.CHECK] = 0
@@ -384,38 +391,3 @@ def move(s: DriveState, ready: Number, pages: Number) -> None:
     collect(s, state.MOVED, ready, pages)
     moved = s.counters[state.RELOCATED] - before
     s.counters[state.FOLDED if slc else state.REFRESHED] += moved
-
-
-@compiled
-def translate(s: DriveState, page: Number, ready: Number, dirty: Flag) -> Number:
-    """The time at which a page's translation page is in memory; the replacement policy is CLOCK."""
-    r, settings, cached = s.registers, s.settings, s.cached
-    number = page // ENTRIES
-    at = s.cached_at[number]
-    if at >= 0:
-        s.counters[state.HITS] += 1
-        cached[at, 2] |= dirty
-        cached[at, 3] = 1
-        return max(ready, cached[at, 1])
-    s.counters[state.MISSES] += 1
-    where, loaded = s.places[settings[state.LOGICAL] + number], ready
-    if where >= 0 and not in_memory(s.flash, where, ready):
-        loaded = sense(s.flash, where, 1, ready, True)
-    old = -1
-    if r[state.CACHED] < cached.shape[0]:
-        at = r[state.CACHED]
-        r[state.CACHED] += 1
-    else:
-        while cached[r[state.HAND], 3]:
-            cached[r[state.HAND], 3] = 0
-            r[state.HAND] = (r[state.HAND] + 1) % cached.shape[0]
-        at = r[state.HAND]
-        r[state.HAND] = (r[state.HAND] + 1) % cached.shape[0]
-        s.cached_at[cached[at, 0]] = -1
-        old = cached[at, 0] if cached[at, 2] and not r[state.WORN_OUT] else -1
-    s.cached_at[number] = at
-    cached[at, 0], cached[at, 1], cached[at, 2], cached[at, 3] = number, loaded, dirty, 1
-    if old >= 0:
-        place(s, settings[state.STREAMS], settings[state.LOGICAL] + old, ready)
-        s.counters[state.TRANSLATION] += 1
-    return loaded

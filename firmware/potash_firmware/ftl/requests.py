@@ -96,6 +96,9 @@ class Counters(NamedTuple):
     """Relocated as their data had become old, or had been read often; likewise."""
     lost: int = 0
     """Pages that could not be read when they were to be relocated."""
+    read_hits: int = 0
+    """Reads of pages on flash that the read cache had, and those that it had not."""
+    read_misses: int = 0
 
     def since(self, before: "Counters") -> "Counters":
         """The counts since an earlier time."""

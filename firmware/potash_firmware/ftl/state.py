@@ -14,7 +14,7 @@ SETTINGS = (
     *("write_page_ns", "other_command_ns", "buffer_bytes", "protected", "mapping_cache"),
     *("streams", "reserve", "background", "background_pages", "background_invalid", "trim_page_ns"),
     *("slc_superblocks", "slc_idle_ns", "zone_units", "refresh_ns", "reclaim_senses"),
-    *("isolated", "reclaim_groups", "relocations"),
+    *("isolated", "reclaim_groups", "relocations", "cached_pages", "read_cache_page_ns"),
 )
 """Properties of a profile that the page-mapped FTL uses, in the order of their array."""
 (LOGICAL, FRONTIERS, LEAST_SUPERBLOCKS, SUBMISSION, COMPLETION, CORES) = range(6)
@@ -22,29 +22,34 @@ SETTINGS = (
 (WRITE_PAGE, OTHER_COMMAND, BUFFER, PROTECTED, MAPPING_CACHE) = range(10, 15)
 (STREAMS, RESERVE, BACKGROUND, BACKGROUND_PAGES, BACKGROUND_INVALID, TRIM_PAGE) = range(15, 21)
 (SLC_SUPERBLOCKS, SLC_IDLE, ZONE_UNITS, REFRESH, RECLAIM) = range(21, 26)
-(ISOLATED, RECLAIM_GROUPS, RELOCATIONS) = range(26, 29)
+(ISOLATED, RECLAIM_GROUPS, RELOCATIONS, READ_CACHE, READ_CACHE_PAGE) = range(26, 31)
 
 COUNTERS = (
     *("host", "relocated", "translation", "padding", "hits", "misses", "core_ns", "folded"),
-    *("refreshed", "lost"),
+    *("refreshed", "lost", "read_hits", "read_misses"),
 )
 HOST, RELOCATED, TRANSLATION, PADDING, HITS, MISSES, CORE_BUSY, FOLDED = range(8)
-REFRESHED, LOST_PAGES = range(8, 10)
+REFRESHED, LOST_PAGES, READ_HITS, READ_MISSES = range(8, 12)
 
 WRITTEN_BY_HOST, MOVED_BY_DRIVE, PADDED = range(3)
 """Columns of the counters of streams."""
 
-REGISTERS = 28
+REGISTERS = 30
 (FREE, CLOSED, GOOD, WORN_OUT, VICTIM, CURSOR, FILLED, WRITTEN, BUFFERED, QUEUED) = range(10)
 (CACHED, HAND, BEGUN, STEP, READY, END, PROGRAMMED) = range(10, 17)
 (GROUP, GROUP_LAST, GROUP_READY, ADMITTED) = range(17, 21)
 (SLC_USED, SLC_FULL, MOVED, MOVE_CURSOR, CHECK, UNREADABLE, TARGET) = range(21, 28)
+READ_CACHED, READ_HAND = range(28, 30)
 """Counts of superblocks, the victim and where relocation is, superblocks that were closed, when the
 host's programs are done, pages in the write buffer, programs in the heap, pages in the cache of the
 mapping, CLOCK's hand; how far the request has come; when the write buffer last had room;
 superblocks in SLC mode, those of them that are full, the superblock that is folded or refreshed,
 and where that is; when a superblock may have to be refreshed; a page that the last request could
-not read, or -1; the reclaim group that is written to."""
+not read, or -1; the reclaim group that is written to; pages in the read cache, and its hand."""
+
+ENTRY, LOADED, DIRTY, USED = range(4)
+"""Columns of a cache: the page, or -1; when it was loaded; whether it has to be written, and was
+used since the hand came by."""
 
 IS_FREE, IS_OPEN, IS_CLOSED, IS_RETIRED, IS_ZONED, IS_CACHED = range(6)
 """The states of superblocks; IS_ZONED is a full one of a zone, which is erased by a reset alone;
@@ -85,9 +90,12 @@ class DriveState(NamedTuple):
     cores: Any
     programs: Any
     cached: Any
-    """Columns of the cache: translation page, when it was loaded, dirty, used."""
+    """The cache of translation pages."""
     cached_at: Any
     """The index in the cache of each translation page, or -1."""
+    read_cached: Any
+    """The cache of the host's pages, and the index in it of each."""
+    read_cached_at: Any
     registers: Any
     counters: Any
     stream_counters: Any
@@ -125,8 +133,10 @@ def new_state(profile: Profile, order: list[int]) -> DriveState:
         ready=array(frontiers),
         cores=array(max(1, p.cores)),
         programs=array(heap),
-        cached=array(cache, 4),
+        cached=array(cache, 4, value=-1),
         cached_at=array(max(1, p.translation_pages), value=-1),
+        read_cached=array(max(1, p.cached_pages), 4, value=-1),
+        read_cached_at=array(p.logical_pages if p.cached_pages else 1, value=-1),
         registers=registers,
         counters=array(len(COUNTERS)),
         stream_counters=array(p.streams, 3),

@@ -74,6 +74,7 @@ METRICS = {
     "flash_uncorrectable_reads_total": "Reads of the flash with too many errors.",
     "lost_pages_total": "Pages of 4 KiB that could not be read when they were relocated.",
     "refreshed_pages_total": "Pages of 4 KiB relocated as they were old, or were read often.",
+    "read_cache_accesses_total": "Reads of pages on flash, by the result in the read cache.",
 }
 """Metrics by name, without `potash_`."""
 
@@ -174,6 +175,7 @@ def _of_modelled(given: ModelledTime) -> Iterator[Sample]:
         ("flash_pages_total", "reason", given["pages"]),
         ("flash_operations_total", "operation", given["operations"]),
         ("mapping_accesses_total", "result", given["mapping"]),
+        ("read_cache_accesses_total", "result", given["read_cache"]),
         ("busy_seconds_total", "resource", _each(given["busy"], "seconds")),
         ("resources", "resource", _each(given["busy"], "number")),
         ("superblocks", "state", states),

@@ -128,10 +128,13 @@ def modelled(snapshot: Snapshot, rates: Rates) -> Iterable[str]:
     found = snapshot["modelled"]
     if found is None:
         return
-    late, wear, mapping = found["lateness"], found["wear"], found["mapping"]
+    late, wear = found["lateness"], found["wear"]
     busy = ", ".join(f"{kind} {share:.0%}" for kind, share in rates["busy"].items())
-    accesses = mapping["hits"] + mapping["misses"]
-    cached = f", mapping cached {mapping['hits'] / accesses:.0%}" if accesses else ""
+    cached = "".join(
+        f", {what} cached {cache['hits'] / (cache['hits'] + cache['misses']):.0%}"
+        for what, cache in (("mapping", found["mapping"]), ("reads", found["read_cache"]))
+        if cache["hits"] or cache["misses"]
+    )
     factor = f" times {found['factor']}" if found["factor"] > 1 else ""
     yield ""
     yield (

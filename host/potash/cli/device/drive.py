@@ -264,6 +264,8 @@ def _lines(report: reports.DriveSimulated) -> list[str]:
             ("retries", "read retries"),
             ("uncorrectable", "uncorrectable reads"),
             ("lost", "pages lost"),
+            ("read_hits", "hits of the read cache"),
+            ("read_misses", "misses of it"),
         )
         if (number := report.counters[key])
     ]

@@ -119,7 +119,8 @@ class DriveSimulated(NamedTuple):
         "and misses of the mapping's cache; total busy time of dies, buses and the link's "
         "directions in nanoseconds; read retries, and uncorrectable reads of rows; those of the "
         "relocated pages that were in the SLC cache (`folded`), and that were old or read often "
-        "(`refreshed`); pages that could not be read when they were relocated (`lost`).",
+        "(`refreshed`); pages that could not be read when they were relocated (`lost`); hits "
+        "and misses of the read cache.",
     ]
     dies_busy: Annotated[
         Amount, "Mean busy share of the dies, of the modelled time; above 1 if work remained."
