@@ -248,8 +248,10 @@ class Device:
         where the device is too busy; it runs on then."""
         migration = self.rpu.migration
         stopping = migration.stop()
+        patience = 0.0  # Nothing else has the loop notice that it is to stop.
         while stopping is not None and not stopping.done():
-            self.run_once(PATIENCE)
+            self.run_once(patience)
+            patience = PATIENCE
         if stopping is not None and (failure := failure_of(stopping)):
             raise OSError(failure, "the drive is too busy to be stopped")
         state = migration.save()

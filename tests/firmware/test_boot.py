@@ -307,6 +307,11 @@ def test_the_loop_wakes_for_the_counters_record(
     assert steps < 10
 
 
+def test_a_drive_that_no_host_has_used_is_stopped_and_saved(device: boot.Device) -> None:
+    assert device.save()
+    assert device.rpu.migration.stopped
+
+
 def test_a_hang_up_that_is_ignored_stays_ignored() -> None:
     """As under nohup(1)."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)

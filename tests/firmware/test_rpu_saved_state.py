@@ -169,6 +169,16 @@ def test_an_unchanged_state_is_taken_in_that_test(host: Host) -> None:
         load(other, joined(sections))
 
 
+def test_an_arena_of_another_size_is_taken_where_it_holds_nothing(host: Host) -> None:
+    sections = parts(save(host))
+    _record(_2_0_1=167776256)(sections)  # that of version 1.0
+    with Host() as other:
+        load(other, joined(sections))
+    sections["apu-arena0"] = struct.pack("<QQ", 0, 1) + b"x"
+    with Host() as other:
+        assert "other accelerators" in str(refused(other, joined(sections)))
+
+
 VALUES: tuple[object, ...] = (0, 1, 2, 255, 4096, 1 << 16, 1 << 32, (1 << 64) - 1, 1 << 64, -1, 0.5, None, True, "", "A",
           "QUJD", "\u20ac", [], [0], [[0, 0]], {}, "READY", "FAILED", "ENABLING")  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import zipfile
 from dataclasses import replace
 from random import Random
@@ -21,6 +22,15 @@ from potash_firmware.ftl.requests import WORN, Op
 from potash_firmware.ftl.saving import StateError, kept, load, load_held, save
 from potash_firmware.ftl.state import IS_CLOSED, IS_FREE, IS_RETIRED
 from support.drive_time import policies, problems, profiles, requests
+
+KEYS_OF_1_0 = (
+    *("channels", "dies", "planes", "blocks", "pages", "page_bytes", "program_pages", "capacity"),
+    *("read_ns", "program_ns", "erase_ns", "bus", "link", "bus_command_ns", "short_read_ns"),
+    *("suspend_ns", "submission_ns", "completion_ns", "cores", "read_command_ns"),
+    *("short_read_command_ns", "read_page_ns", "write_command_ns", "write_page_ns"),
+    *("other_command_ns", "buffer_bytes", "protected", "mapping_cache", "streams", "reserve"),
+    *("background", "background_pages", "background_invalid", "cycles"),
+)
 
 
 def saved(drive: Drive) -> io.BytesIO:
@@ -131,6 +141,31 @@ def test_pieces_of_namespaces_are_kept_too(written: Drive) -> None:
             load_held(io.BytesIO(file.getvalue()))
     with pytest.raises(StateError):
         load_held(io.BytesIO(b"no file of NumPy's"))
+
+
+def test_a_file_of_version_1_0_is_loaded_as_it_was(written: Drive) -> None:
+    file = io.BytesIO()
+    save(written, file, Held(((1, 0, 7), (2, 7, 9))))
+    arrays: dict[str, Any] = dict(np.load(io.BytesIO(file.getvalue())))
+    for later in ("zone", "mode", "born", "reads", "handles", "zones"):
+        del arrays[later]
+    for name in ("open", "filled"):  # of one stream, the mapping, and relocated pages
+        arrays[name] = arrays[name][:3]
+    profile = json.loads(arrays["profile"].tobytes())
+    profile = {key: profile[key] for key in KEYS_OF_1_0}
+    arrays["profile"] = np.frombuffer(json.dumps(profile).encode(), np.uint8)
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)
+    file.seek(0)
+    loaded = load(file)
+    assert loaded.profile == written.profile
+    assert problems(loaded.profile, loaded.state) == []
+    assert loaded.state.places.tolist() == written.state.places.tolist()
+    file.seek(0)
+    assert load_held(file) == Held(((1, 0, 7), (2, 7, 9)))
+    written.rest()
+    more = requests(written.profile, 200, 1)
+    assert loaded.run(more).tolist() == written.run(more).tolist()
 
 
 def test_damaged_files_are_refused(written: Drive) -> None:

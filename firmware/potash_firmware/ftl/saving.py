@@ -27,9 +27,9 @@ from potash_firmware.ftl.drive import Drive
 from potash_firmware.ftl.interface import Ftl, Held, ZoneStream
 from potash_firmware.ftl.policies import Policies, PolicyError
 
-ARRAYS = ("places", "status", "erases", "closed_at", "open", "filled", "zone")
-LATER = ("mode", "born", "reads", "handles")
-"""Arrays that files of version 1.0 lack: they are 0."""
+ARRAYS = ("places", "status", "erases", "closed_at", "open", "filled")
+LATER = ("zone", "mode", "born", "reads", "handles")
+"""Arrays that files of version 1.0 lack: they are those of an empty drive."""
 LARGEST_PROFILE = 1 << 16
 """Maximum size of the profile in bytes."""
 LARGEST_HELD = 1 << 24
@@ -129,16 +129,18 @@ def _described(ftl: CustomFtl) -> NDArray[np.uint8]:
 
 def load_held(file: IO[bytes]) -> Held:
     """The parts of the drive in a file that namespaces have. Raises StateError."""
-    try:
-        with np.load(file, allow_pickle=False) as found:
-            read = [_array(found, name, LARGEST_HELD) for name in Held._fields]
-    except _DAMAGED as error:
-        raise StateError("this is no state of a drive: it is damaged") from error
-    for name, rows in zip(Held._fields, read, strict=True):
-        if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != 3:
-            raise StateError(f"this is no state of a drive: {name} has the wrong size")
-    pieces, zones = (rows.tolist() for rows in read)
-    return Held(tuple(map(tuple, pieces)), tuple(starmap(ZoneStream, zones)))
+    with _opened(file, "a drive") as found:
+        pieces = _rows(found, "pieces")
+        zones = _rows(found, "zones") if "zones" in found else []  # version 1.0 had none
+    return Held(tuple(pieces), tuple(starmap(ZoneStream, zones)))
+
+
+def _rows(found: NpzFile, name: str) -> list[tuple[int, int, int]]:
+    """The rows of a table of three columns. Raises what is in `_DAMAGED`."""
+    rows = _array(found, name, LARGEST_HELD)
+    if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != 3:
+        raise StateError(f"{name} has the wrong size")
+    return [(first, second, third) for first, second, third in rows.tolist()]
 
 
 def load(file: IO[bytes], policies: Policies | None = None) -> Drive:
@@ -159,6 +161,8 @@ def _load(file: IO[bytes], policies: Policies | None) -> Drive:
         drive = Drive(_profile(found), policies)
         for name in (*ARRAYS, *(name for name in LATER if name in found)):
             empty = kept(drive, name)
+            if name in ("open", "filled") and "zone" not in found:  # version 1.0 knew no zones
+                empty = empty[: drive.profile.frontiers]
             read = _array(found, name, empty.nbytes)
             if read.shape != empty.shape or read.dtype != empty.dtype:
                 raise StateError(f"{name} has the wrong size")
@@ -219,7 +223,7 @@ def _check(drive: Drive) -> None:
     if (
         (s.places < (state.LOST if profile.rber else -1)).any()
         or (used >= profile.superblocks * size).any()
-        or len(np.unique(used)) != len(used)
+        or (np.bincount(used) > 1).any()
         or (used % size >= filled[used // size]).any()
     ):
         raise StateError("its mapping is not of pages that were written")

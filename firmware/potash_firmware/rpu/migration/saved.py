@@ -182,13 +182,22 @@ class Loadable:
         for what, theirs, ours in (
             ("another identity", self.drive.identity, _identity(controller)),
             ("other namespaces", self.drive.namespaces, _namespaces(controller)),
-            ("other accelerators", self.drive.accelerators, _accelerators(controller)),
+            ("other accelerators", self._accelerators(controller), _accelerators(controller)),
             ("other memories", set(sections), set(_memories(controller))),
         ):
             if theirs != ours:
                 raise ValueError(f"the state is of a drive with {what}")
         for name, media in _memories(controller).items():
             check_contents(sections[name], media.size)
+
+    def _accelerators(self, controller: Controller) -> tuple[tuple[int, int], ...]:
+        """The accelerators of the state. An arena that holds nothing may have any size: it was
+        smaller in version 1.0."""
+        ours, sections = dict(_accelerators(controller)), self.contents
+        return tuple(
+            (key, size if sections.get(f"{_APU}arena{key}") else ours.get(key, size))
+            for key, size in self.drive.accelerators
+        )
 
     @property
     def has_accelerators(self) -> bool:
