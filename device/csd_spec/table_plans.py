@@ -95,10 +95,12 @@ FUNCTIONS: Mapping[str, Arguments] = {
 
 AGGREGATES: Mapping[str, Arguments] = {
     "count_all": Arguments(0, 0),
-    **dict.fromkeys(("count", "count_distinct", "sum", "product", "mean", "min", "max"), _ONE),
+    **dict.fromkeys(("count", "count_distinct", "sum", "mean", "min", "max"), _ONE),
     **dict.fromkeys(("any", "all", "first", "last", "stddev", "variance"), _ONE),
 }
-"""Functions of a group of rows, by Arrow's names; `count_all` counts rows, `count` valid values."""
+"""Functions of a group of rows, by Arrow's names; nulls are left out. `count_all` counts rows,
+`mean` is a floating-point number whatever the values are, `stddev` and `variance` are of the
+population, and a `sum` that does not fit fails."""
 
 
 class ValueType(StrEnum):
@@ -385,8 +387,9 @@ def _object(part: Any) -> Any:
 class Request(Packed, least_size=24, error=PlanError):
     """The header of a plan: the file's size in bytes, and the offset of the output to begin at.
 
-    The output of a plan is a sequence of bytes, of which a job gives as many as there is room for.
-    The next job asks for those that follow, with the same plan and the same file.
+    The output of a plan is a sequence of bytes, the shown rows and then the result, of which a job
+    gives as many as there is room for. The next job asks for those that follow, with the same plan
+    and the same file.
     """
 
     version: U32 = VERSION

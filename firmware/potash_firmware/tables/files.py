@@ -1,0 +1,285 @@
+"""Files of tables: Parquet files, Arrow files and Arrow streams, read at random.
+
+Apache Parquet format, and "Columnar Format: Serialization and Interprocess Communication" of the
+Apache Arrow specification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet
+
+from potash_firmware.tables.errors import Refused, sentence
+
+BATCH_ROWS = 1 << 16
+BATCH_BYTES = 32 << 20
+"""Rows and, roughly, bytes that are decoded at a time."""
+MOST_ROWS = (1 << 31) - 1
+"""Rows of a row group or of a record batch."""
+READ_BYTES = 1 << 20
+"""Bytes of a column that are read from a Parquet file at a time."""
+METADATA_BYTES = 64 << 20
+"""Bytes of a text, and members of a list, in the metadata of a Parquet file."""
+
+Path = tuple[str, ...]
+"""A column, and the names of members of structures in it."""
+
+
+class ByteSource(Protocol):
+    """The bytes of a file, at random."""
+
+    size: int
+
+    def read(self, offset: int, into: memoryview) -> None:
+        """Fill `into` with the bytes from `offset` on, all of which the file has."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """Counters of a query so far; the names are those of `csd_spec.table_plans.Piece`."""
+
+    rows: int = 0
+    file_rows: int = 0
+    read: int = 0
+    groups: int = 0
+    excluded: int = 0
+    decoded: int = 0
+    compared: int = 0
+    hashed: int = 0
+    aggregated: int = 0
+
+
+class Batch(NamedTuple):
+    """Some rows of a table; there may be rows although no column is needed."""
+
+    rows: int
+    columns: dict[str, Any]
+
+
+class TableFile(NamedTuple):
+    """A file: the types of its columns, and what reads them."""
+
+    schema: pa.Schema
+    batches: Callable[[list[Path], Exclude], Iterator[Batch]]
+    """Batches with columns, without row groups that can be excluded."""
+
+
+Exclude = Callable[[Any], bool]
+"""True if no row of a Parquet row group, given by its metadata, can count."""
+
+
+class SourceFile:
+    """A source as a file of Python, which Arrow reads."""
+
+    closed = False
+
+    def __init__(self, source: ByteSource, size: int, counters: Counters) -> None:
+        self.source, self.size, self._counters = source, size, counters
+        self._at = 0
+        self.error: BaseException | None = None
+        """The error that the source raised."""
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = max(0, offset + (0, self._at, self.size)[whence])
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, count: int = -1) -> bytearray:
+        left = max(0, self.size - self._at)
+        data = bytearray(left if count < 0 else min(count, left))
+        if data:
+            try:
+                self.source.read(self._at, memoryview(data))
+            except BaseException as error:
+                self.error = error
+                raise
+        self._at += len(data)
+        self._counters.read += len(data)
+        return data
+
+    def close(self) -> None:
+        """A source stays open."""
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Refuses the file where Arrow finds it damaged; raises what the source has raised."""
+        try:
+            yield
+        except (Refused, MemoryError):
+            raise
+        except (pa.ArrowException, ValueError, OSError, TypeError, RecursionError) as error:
+            if self.error is not None:
+                raise self.error from None
+            raise Refused(f"the file cannot be read: {sentence(error)}") from None
+
+
+def open_table(file: SourceFile, counters: Counters) -> TableFile:
+    """The table in a file. Raises Refused."""
+    magic = bytes(file.read(8))
+    file.seek(0)
+    with file.reading():
+        if magic[:4] == b"PAR1":
+            return _parquet(file, counters)
+        if magic == b"ARROW1\0\0":
+            return _arrow_file(file, counters)
+        if magic[:4] == b"\xff" * 4:
+            return _arrow_stream(file, counters)
+    if magic[:4] == b"FEA1":
+        raise Refused("the file has the first version of Feather; write it as the second")
+    if magic[:4] == b"PARE":
+        raise Refused("the file is an encrypted Parquet file")
+    raise Refused("the file is neither a Parquet file nor an Arrow file")
+
+
+def plain(column: Any) -> Any:
+    """An array without encodings: of a dictionary's values, of strings rather than views."""
+    while True:
+        kind = column.type
+        if isinstance(kind, pa.BaseExtensionType):
+            column = column.storage
+        elif pa.types.is_dictionary(kind):
+            column = column.dictionary_decode()
+        elif pa.types.is_run_end_encoded(kind):
+            column = pc.run_end_decode(column)
+        elif (whole := _WHOLE.get(kind)) is not None:
+            column = column.cast(whole)
+        else:
+            return column
+
+
+_WHOLE = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+
+
+def empty(schema: pa.Schema) -> Batch:
+    """No rows of a table: what a plan is tried on before anything is read."""
+    return Batch(0, {field.name: plain(pa.nulls(0, field.type)) for field in schema})
+
+
+def _batch(found: pa.RecordBatch, counters: Counters) -> Batch:
+    """A batch that has been read, once it is known to be sound."""
+    found.validate(full=True)
+    columns = {name: plain(found.column(name)) for name in found.schema.names}
+    counters.decoded += sum(column.nbytes for column in columns.values())
+    return Batch(found.num_rows, columns)
+
+
+def _slices(found: pa.RecordBatch, counters: Counters) -> Iterator[Batch]:
+    batch = _batch(found, counters)
+    for first in range(0, batch.rows, BATCH_ROWS):
+        columns = {name: each.slice(first, BATCH_ROWS) for name, each in batch.columns.items()}
+        yield Batch(min(BATCH_ROWS, batch.rows - first), columns)
+
+
+def _require_rows(rows: int) -> None:
+    if not 0 <= rows <= MOST_ROWS:
+        raise Refused(f"the file has {rows} rows in a group; there can be {MOST_ROWS}")
+
+
+def _parquet(file: SourceFile, counters: Counters) -> TableFile:
+    opened = pa.parquet.ParquetFile(
+        pa.PythonFile(file, "r"),
+        buffer_size=READ_BYTES,
+        pre_buffer=False,
+        thrift_string_size_limit=METADATA_BYTES,
+        thrift_container_size_limit=METADATA_BYTES,
+    )
+    metadata = opened.metadata
+    counters.file_rows = metadata.num_rows
+
+    def batches(paths: list[Path], excluded: Exclude) -> Iterator[Batch]:
+        columns = [".".join(path) for path in paths]
+        for index in range(metadata.num_row_groups):
+            with file.reading():
+                group = metadata.row_group(index)
+                counters.groups += 1
+                _require_rows(group.num_rows)
+                if excluded(group):
+                    counters.excluded += 1
+                    continue
+            if not columns:
+                for first in range(0, group.num_rows, BATCH_ROWS):
+                    yield Batch(min(BATCH_ROWS, group.num_rows - first), {})
+                continue
+            size = BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)
+            found = opened.iter_batches(
+                min(BATCH_ROWS, max(1, size)), [index], columns, use_threads=False
+            )
+            yield from _reading(file, found, lambda each: iter((_batch(each, counters),)))
+
+    return TableFile(opened.schema_arrow, batches)
+
+
+def _reading(
+    file: SourceFile, found: Iterator[Any], each: Callable[[Any], Iterator[Batch]]
+) -> Iterator[Batch]:
+    """Batches of what `found` gives; errors of a user of these batches are left alone."""
+    while True:
+        with file.reading():
+            part = next(found, None)
+            if part is None:
+                return
+            ready = list(each(part))
+        yield from ready
+
+
+def _fields(schema: pa.Schema, paths: list[Path]) -> list[int]:
+    """The columns that are read: one at least, as it says how many rows there are."""
+    found = sorted({schema.get_field_index(path[0]) for path in paths})
+    return found or sorted(range(len(schema)), key=lambda at: _width(schema.field(at).type))[:1]
+
+
+def _width(kind: Any) -> int:
+    try:
+        return int(kind.bit_width)
+    except ValueError:  # values have different lengths
+        return 1 << 30
+
+
+def _options(schema: pa.Schema, paths: list[Path]) -> Any:
+    return pa.ipc.IpcReadOptions(use_threads=False, included_fields=_fields(schema, paths))
+
+
+def _arrow_file(file: SourceFile, counters: Counters) -> TableFile:
+    plain_options = pa.ipc.IpcReadOptions(use_threads=False)
+    schema = pa.ipc.open_file(pa.PythonFile(file, "r"), options=plain_options).schema
+
+    def read(paths: list[Path]) -> Iterator[Any]:
+        opened = pa.ipc.open_file(pa.PythonFile(file, "r"), options=_options(schema, paths))
+        for index in range(opened.num_record_batches):
+            yield opened.get_batch(index)
+
+    return TableFile(schema, _arrow_batches(file, counters, read))
+
+
+def _arrow_stream(file: SourceFile, counters: Counters) -> TableFile:
+    plain_options = pa.ipc.IpcReadOptions(use_threads=False)
+    schema = pa.ipc.open_stream(pa.PythonFile(file, "r"), options=plain_options).schema
+
+    def read(paths: list[Path]) -> Iterator[Any]:
+        file.seek(0)
+        yield from pa.ipc.open_stream(pa.PythonFile(file, "r"), options=_options(schema, paths))
+
+    return TableFile(schema, _arrow_batches(file, counters, read))
+
+
+def _arrow_batches(
+    file: SourceFile, counters: Counters, read: Callable[[list[Path]], Iterator[Any]]
+) -> Callable[[list[Path], Exclude], Iterator[Batch]]:
+    def batches(paths: list[Path], excluded: Exclude) -> Iterator[Batch]:
+        def sliced(found: Any) -> Iterator[Batch]:
+            counters.groups += 1
+            counters.file_rows += found.num_rows
+            _require_rows(found.num_rows)
+            return _slices(found, counters)
+
+        return _reading(file, read(paths), sliced)
+
+    return batches

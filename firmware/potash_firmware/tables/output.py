@@ -1,0 +1,160 @@
+"""The forms of a result: JSON lines, CSV, Arrow's stream and file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+
+from csd_spec.table_plans import Output
+
+Names = list[str]
+
+
+def written(output: Output, schema: pa.Schema, batches: Iterator[Any]) -> Iterator[bytes]:
+    """A result in a form, piece by piece."""
+    match output:
+        case Output.JSON:
+            names = schema.names
+            for batch in batches:
+                yield _lines(dict(zip(names, row, strict=True)) for row in rows_of(batch))
+        case Output.CSV:
+            text = pa.schema([(field.name, _in_csv(field.type)) for field in schema])
+            yield from _by_writer(
+                lambda sink: pa.csv.CSVWriter(sink, text),
+                (_as_text(each, text) for each in batches),
+            )
+        case Output.ARROW:
+            yield from _by_writer(lambda sink: pa.ipc.new_stream(sink, schema), batches)
+        case Output.FILE:
+            yield from _by_writer(lambda sink: pa.ipc.new_file(sink, schema), batches)
+
+
+def shown(schema: pa.Schema, batches: list[Any]) -> bytes:
+    """The names and types of columns and the rows, as lines of JSON."""
+    header = [[field.name, str(field.type)] for field in schema]
+    return _lines([header]) + b"".join(_lines(rows_of(batch)) for batch in batches)
+
+
+def _lines(rows: Any) -> bytes:
+    return "".join(
+        json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n" for row in rows
+    ).encode()
+
+
+def rows_of(batch: Any) -> Iterator[list[Any]]:
+    """The rows of a batch as JSON has their values."""
+    columns = [values_of(batch.column(index)) for index in range(batch.num_columns)]
+    return map(list, zip(*columns, strict=True))
+
+
+def values_of(array: Any) -> list[Any]:
+    """The values of an array as JSON has them: decimals, dates and times as text, durations as
+    numbers of their unit, binary in hexadecimal, a map as an array of pairs."""
+    kind = array.type
+    types = pa.types
+    if types.is_dictionary(kind):
+        return values_of(array.dictionary_decode())
+    if isinstance(kind, pa.BaseExtensionType):
+        return values_of(array.storage)
+    if types.is_struct(kind):
+        members = [values_of(array.field(index)) for index in range(kind.num_fields)]
+        names = [field.name for field in kind]
+        rows = zip(*members, strict=True) if members else [()] * len(array)
+        return _where_valid(array, [dict(zip(names, row, strict=True)) for row in rows])
+    if types.is_map(kind):
+        pairs = [
+            list(pair) for pair in zip(values_of(array.keys), values_of(array.items), strict=True)
+        ]
+        return _lists(array, pairs)
+    if types.is_nested(kind) and not types.is_union(kind):
+        return _lists(array, values_of(array.values))
+    if types.is_temporal(kind) and not types.is_interval(kind):
+        if types.is_duration(kind):
+            return array.cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]
+        text = array.cast(pa.string()).to_pylist()
+        return [value and value.replace(" ", "T") for value in text]
+    values = array.to_pylist()
+    if types.is_decimal(kind):
+        return [None if value is None else str(value) for value in values]
+    if any(isinstance(value, bytes) for value in values):
+        return [None if value is None else value.hex() for value in values]
+    return values  # type: ignore[no-any-return]
+
+
+def _where_valid(array: Any, values: list[Any]) -> list[Any]:
+    if not array.null_count:
+        return values
+    valid = array.is_valid().to_pylist()
+    return [value if there else None for value, there in zip(values, valid, strict=True)]
+
+
+def _lists(array: Any, values: list[Any]) -> list[Any]:
+    """Lists of an array, whose values are `values`."""
+    if pa.types.is_fixed_size_list(array.type):
+        size = array.type.list_size
+        first = [(array.offset + index) * size for index in range(len(array))]
+        bounds = [(start, start + size) for start in first]
+    else:
+        offsets = array.offsets.to_pylist()
+        bounds = list(pairwise(offsets))
+    return _where_valid(array, [values[start:end] for start, end in bounds])
+
+
+class _Sink:
+    """A file that gives what was written to it since it was asked last."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def write(self, data: Any) -> int:
+        self._data += data
+        return len(data)
+
+    def flush(self) -> None:
+        """All is written."""
+
+    def close(self) -> None:
+        """The bytes that were written stay."""
+
+    def taken(self) -> bytes:
+        data, self._data = bytes(self._data), bytearray()
+        return data
+
+
+def _by_writer(make: Any, batches: Iterator[Any]) -> Iterator[bytes]:
+    sink = _Sink()
+    with make(pa.PythonFile(sink, "w")) as writer:
+        yield sink.taken()
+        for batch in batches:
+            writer.write_batch(batch)
+            yield sink.taken()
+    yield sink.taken()
+
+
+def _in_csv(kind: Any) -> Any:
+    """The type that a column has in CSV: text where Arrow writes none."""
+    types = pa.types
+    if types.is_nested(kind) or types.is_binary(kind) or types.is_duration(kind):
+        return pa.string()
+    return kind
+
+
+def _as_text(batch: Any, schema: pa.Schema) -> Any:
+    columns = []
+    for column, field in zip(batch.columns, schema, strict=True):
+        if column.type != field.type:
+            values = values_of(column)
+            texts = [
+                value if value is None or isinstance(value, str) else json.dumps(value)
+                for value in values
+            ]
+            column = pa.array(texts, pa.string())
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,133 @@
+"""Tables in files in memory, and the firmware's engine on them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from csd_spec.table_plans import (
+    Aggregate,
+    Call,
+    Column,
+    Expression,
+    Field,
+    Output,
+    Piece,
+    PieceFlag,
+    Plan,
+    Request,
+    Value,
+)
+from potash_firmware.tables import Execution, begin
+
+HEADER = Piece.RECORD.size
+
+
+def parquet(table: pa.Table, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    pq.write_table(table, stream, **options)
+    return stream.getvalue()
+
+
+def arrow(table: pa.Table, rows: int | None = None, **options: Any) -> bytes:
+    """An Arrow file with record batches of so many rows."""
+    stream = io.BytesIO()
+    with pa.ipc.new_file(stream, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table, max_chunksize=rows)
+    return stream.getvalue()
+
+
+def arrow_stream(table: pa.Table, rows: int | None = None) -> bytes:
+    stream = io.BytesIO()
+    with pa.ipc.new_stream(stream, table.schema) as writer:
+        writer.write_table(table, max_chunksize=rows)
+    return stream.getvalue()
+
+
+class Memory:
+    """A source in memory, and which of its bytes were read."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = memoryview(data)
+        self.size = len(data)
+        self.reads: list[tuple[int, int]] = []
+
+    def read(self, offset: int, into: memoryview) -> None:
+        self.reads.append((offset, len(into)))
+        into[:] = self._data[offset : offset + len(into)]
+
+
+class Answer(NamedTuple):
+    """The shown rows and the output of a query, and the counters of its last piece."""
+
+    shown: bytes
+    output: bytes
+    counters: Piece
+
+    @property
+    def table(self) -> pa.Table:
+        return pa.ipc.open_stream(self.output).read_all()
+
+
+def request(plan: Plan, size: int) -> bytes:
+    data = plan.encode()
+    return Request(plan_size=len(data), file_size=size).encode() + data + bytes(8)
+
+
+def pieces(execution: Execution, room: int = 1 << 20) -> Answer:
+    """All of a query's output, in pieces of at most so many bytes."""
+    into = bytearray(HEADER + room)
+    shown, output, more = b"", b"", True
+    while more:
+        length = execution.piece(len(shown) + len(output), memoryview(into))
+        head = Piece.decode_head(into[:HEADER])
+        assert length == HEADER + head.shown + head.length
+        shown += into[HEADER : HEADER + head.shown]
+        output += into[HEADER + head.shown : length]
+        more = bool(head.flags & PieceFlag.MORE)
+    return Answer(shown, output, head)
+
+
+def ask(data: bytes | Memory, plan: Plan, room: int = 1 << 20) -> Answer:
+    """The answer to a query of a file."""
+    source = data if isinstance(data, Memory) else Memory(data)
+    return pieces(begin(request(plan, source.size), source), room)
+
+
+def rows(data: bytes | Memory, plan: Plan) -> list[dict[str, Any]]:
+    """The rows of the answer to a query of a file."""
+    answer = ask(data, plan._replace(output=Output.ARROW))
+    return answer.table.to_pylist()  # type: ignore[no-any-return]
+
+
+def column(name: str, *members: str) -> Column:
+    return Column((name, *members) if members else name)
+
+
+def call(function: str, *of: Any) -> Call:
+    return Call(function, tuple(map(expression, of)))
+
+
+def aggregate(function: str, of: Any = None) -> Aggregate:
+    return Aggregate(function, None if of is None else expression(of))
+
+
+def expression(value: Any) -> Expression:
+    """An expression; what is none is a value."""
+    if isinstance(value, Column | Value | Call | Aggregate):
+        return value
+    return Value(value)
+
+
+def fields(*columns: str | Field, **others: Any) -> tuple[Field, ...]:
+    """Columns of a result: names of the file's columns, and named expressions."""
+    plain = [Field(each, Column(each)) if isinstance(each, str) else each for each in columns]
+    return (*plain, *(Field(name, expression(each)) for name, each in others.items()))
+
+
+def names(found: Sequence[Field]) -> list[str]:
+    return [field.name for field in found]
