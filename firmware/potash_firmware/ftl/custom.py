@@ -65,17 +65,21 @@ class CustomFtl:
         """The last report of each kind that made sense."""
         self._wrong = set[str]()
         """The kinds of report of which an error was logged."""
-        made: Callable[[Profile], Any] = registered.made
-        self._made = made
+        self._made: Callable[[Profile], Any] = registered.made
         self.hints, self.data = self._flag("hints", True), self._flag("data")
         self.zones = self._flag("zones")
-        self.version: int | None = getattr(made, "version", None)
+        self.version: int | None = getattr(self._made, "version", None)
         """The version of its state; None if that is not kept."""
         self._check_version()
         self._called: list[Callable[[Upcalls], None]] = []
         """The upcalls of the current request, which are made after it: an interrupt of the class
         must not reach them."""
-        self._own = self._call(extension_files.IMPORT_LIMIT, partial(made, profile))
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Be an empty drive. Raises FtlError."""
+        made = partial(self._made, self.profile)
+        self._own: Any = self._call(extension_files.IMPORT_LIMIT, made)
         with contextlib.suppress(AttributeError):  # it has other slots
             self._own.notify, self._own.remap = self._notify, self._remap
 

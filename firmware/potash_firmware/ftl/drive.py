@@ -276,6 +276,10 @@ class Drive:
         """Go on with the built-in policy instead of the one that failed."""
         self.policies = self.policies.without(error.kind)
 
+    def become(self, other: "Drive") -> None:
+        """Have the state of another drive, of the same profile."""
+        self.state, self._words = other.state, None
+
     def rest(self) -> None:
         """Let the drive become idle and set its clock and counters to 0, as after preconditioning.
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from potash_device.flash.profile import Profile
 from potash_firmware.ftl.hooks import NO_HINT, Hint
@@ -51,6 +51,19 @@ class Upcalls(Protocol):
     def remap(self, source: int, destination: int) -> None:
         """Copy the data of a page of the drive. Raises ValueError for pages that cannot be copied,
         and RuntimeError where too many are to be copied already."""
+
+
+class Keeper(Protocol):
+    """The module `saving`: how the state of a drive reaches another process."""
+
+    def carried(self, ftl: Ftl, held: Held, /) -> bytes:
+        """The state of a drive; empty for one whose state does not move."""
+
+    def load_held(self, file: IO[bytes], /) -> Held:
+        """The parts of the drive in a state that namespaces have. Raises ValueError."""
+
+    def replace(self, ftl: Ftl, file: IO[bytes], /) -> None:
+        """Have a drive be that of a state. Raises ValueError and FtlError."""
 
 
 class Ftl(Protocol):

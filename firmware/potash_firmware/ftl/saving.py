@@ -4,7 +4,9 @@ It is the drive at rest: nothing under way, with an empty cache of the mapping. 
 from others are made anew, so a file cannot contradict itself in them.
 """
 
+import io
 import json
+import logging
 import tokenize
 import zipfile
 import zlib
@@ -24,8 +26,10 @@ from potash_device.flash.state import NATIVE, NEVER, SLC, ages
 from potash_firmware.ftl import state
 from potash_firmware.ftl.custom import CustomFtl
 from potash_firmware.ftl.drive import Drive
-from potash_firmware.ftl.interface import Ftl, Held, ZoneStream
+from potash_firmware.ftl.interface import Ftl, FtlError, Held, ZoneStream
 from potash_firmware.ftl.policies import Policies, PolicyError
+
+log = logging.getLogger(__name__)
 
 ARRAYS = ("places", "status", "erases", "closed_at", "open", "filled")
 LATER = ("zone", "mode", "born", "reads", "handles")
@@ -54,7 +58,7 @@ class StateError(ValueError):
     """A file that holds no drive; a sentence."""
 
 
-def save(ftl: Ftl, file: IO[bytes], held: Held = NOTHING_HELD) -> None:
+def save(ftl: Ftl, file: IO[bytes], held: Held = NOTHING_HELD, *, compressed: bool = True) -> None:
     """Write a drive in NumPy's .npz form, and what namespaces have of it, if it has any.
 
     Raises FtlError for a custom translation layer that keeps no state, or whose state is none.
@@ -69,7 +73,7 @@ def save(ftl: Ftl, file: IO[bytes], held: Held = NOTHING_HELD) -> None:
     for name, rows in held._asdict().items():
         arrays[name] = np.array(rows, np.int64).reshape(-1, 3)
     arrays["profile"] = np.frombuffer(json.dumps(asdict(ftl.profile)).encode(), np.uint8)
-    np.savez_compressed(file, **arrays)
+    (np.savez_compressed if compressed else np.savez)(file, **arrays)
 
 
 PREFIX = "ftl_"
@@ -125,6 +129,44 @@ def _profile(found: NpzFile) -> Profile:
 def _described(ftl: CustomFtl) -> NDArray[np.uint8]:
     """The name of a custom translation layer, and the version of its state."""
     return np.frombuffer(json.dumps([ftl.name, ftl.version]).encode(), np.uint8)
+
+
+MOST_CARRIED = 1 << 23
+"""Pages of the largest drive whose state moves: to check those of 32 GiB takes a second."""
+LARGEST_CARRIED = 48 << 20
+"""Maximum size of a state that moves in bytes."""
+
+
+def carried(ftl: Ftl, held: Held) -> bytes:
+    """See `Keeper`, as for `replace`."""
+    kept = not isinstance(ftl, CustomFtl) or ftl.version is not None
+    if not kept or ftl.profile.mapped_pages > MOST_CARRIED:
+        return b""
+    file = io.BytesIO()
+    try:
+        save(ftl, file, held, compressed=False)
+    except FtlError as error:
+        log.error("the state of the modelled drive is not moved: %s", error)
+        return b""
+    return file.getvalue() if file.tell() <= LARGEST_CARRIED else b""
+
+
+def replace(ftl: Ftl, file: IO[bytes]) -> None:
+    """See `Keeper`. A custom translation layer that fails is empty then."""
+    if isinstance(ftl, CustomFtl):
+        ftl.begin_anew()
+        try:
+            restore_custom(ftl, file)
+        except (ValueError, FtlError):
+            ftl.begin_anew()
+            raise
+        return
+    assert isinstance(ftl, Drive)
+    with _opened(file, "a drive") as found:  # before a drive of any size is made
+        if _profile(found) != ftl.profile:
+            raise StateError("it is of another drive")
+    file.seek(0)
+    ftl.become(load(file, ftl.policies))
 
 
 def load_held(file: IO[bytes]) -> Held:

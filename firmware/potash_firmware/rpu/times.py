@@ -43,16 +43,16 @@ class Times:
 
             self.timing = timing = ModelledTime(
                 settings,
-                *_namespace_sizes(namespaces),
+                *namespace_sizes(namespaces),
                 self.deadlines.clock,
                 self.deadlines.lateness,
                 board.trace,
             )
-            namespaces.on_change = lambda: timing.place(*_namespace_sizes(namespaces))
+            namespaces.on_change = lambda: timing.place(*namespace_sizes(namespaces))
             self.job_time = JobTime(timing, self.scheduler, apu)
 
 
-def _namespace_sizes(namespaces: Namespaces) -> tuple[dict[int, int], dict[int, ZoneShape]]:
+def namespace_sizes(namespaces: Namespaces) -> tuple[dict[int, int], dict[int, ZoneShape]]:
     """Bytes of the namespaces with blocks, and the zones of those that have some."""
     shapes = {nsid: ns.shape for nsid, ns in namespaces.blocks.items()}
     zones = {

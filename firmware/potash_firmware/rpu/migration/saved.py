@@ -37,6 +37,7 @@ from potash_firmware.rpu.interrupts import Interrupts
 from potash_firmware.rpu.lifecycle import ControllerState, Lifecycle
 from potash_firmware.rpu.logs.health import SavedHealth
 from potash_firmware.rpu.namespaces.memory import ComputeNamespace, MemoryNamespace
+from potash_firmware.rpu.times import namespace_sizes
 from potash_wire.records import U8, U16, U32, U64, Range, Record, Stored
 from pyvfio_user.protocol import Buffer
 
@@ -54,6 +55,8 @@ STATE_LIMIT = 64 << 20
 
 RECORD = "drive"
 """The section that is a record: `SavedDrive`."""
+TIME = "time"
+"""The section of the state of the modelled drive, if it moves."""
 EXTENSIONS = "extensions"
 """The section of the states of extensions, of a drive that has some."""
 _APU = "apu-"
@@ -160,6 +163,8 @@ def save(
     sections = {RECORD: [encode(drive)]}
     if states := controller.persistence.states.encode():
         sections[EXTENSIONS] = [states]
+    if controller.timing is not None and (state := controller.timing.save()):
+        sections[TIME] = [state]
     for name, media in _memories(controller).items():
         sections[name] = pieces_of(media)
     return join(sections)
@@ -178,6 +183,7 @@ class Loadable:
         self.health: SavedHealth = exactly(SavedHealth, dict(self.drive.health))
         self.states = sections.pop(EXTENSIONS, b"{}")
         controller.persistence.states.load(self.states, only_check=True)
+        self.time = bytes(sections.pop(TIME, b""))
         self.contents = sections
         for what, theirs, ours in (
             ("another identity", self.drive.identity, _identity(controller)),
@@ -260,6 +266,8 @@ class Loadable:
         controller.health.load(self.health)
         controller.thermal.update()
         controller.persistence.states.load(self.states)
+        if controller.timing is not None:
+            controller.timing.load(self.time, *namespace_sizes(controller.namespaces))
 
 
 def memory_size(controller: Controller) -> int:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from io import BytesIO
 
 from csd_spec.timing import TimingLog
 from csd_spec.traffic import MOST_COMPLETIONS, TimedCompletion
@@ -20,7 +21,7 @@ from potash_device.flash.profile import PAGE, Profile, Rate
 from potash_device.flash.scaling import ZoneShape
 from potash_device.trace import Trace
 from potash_firmware.ftl.hooks import NO_HINT, Hint
-from potash_firmware.ftl.interface import Ftl, FtlError, Held
+from potash_firmware.ftl.interface import Ftl, FtlError, Held, Keeper
 from potash_firmware.ftl.requests import FAILED, WORN, Op
 from potash_firmware.rpu.deadlines import GuestClock
 from potash_firmware.rpu.statistics import Histogram
@@ -30,6 +31,9 @@ from potash_firmware.rpu.timing.zones import ZoneStreams
 log = logging.getLogger(__name__)
 
 
+Sizes = Mapping[int, int]
+Zones = Mapping[int, ZoneShape]
+_AS_BEFORE = "it is as when this device was started"
 _WHOLE = ((0, 0),)
 """The pages of a request for the whole drive, or for a whole zone."""
 
@@ -59,6 +63,8 @@ class TimeSettings:
     """The clock stands still until the host advances it (`rpu.admin.stepping`)."""
     hold: bool = False
     """Commands stop the guest, too, as jobs do (`rpu.timing.holding`)."""
+    keeper: Keeper | None = None
+    """Moves the drive's state with a migration; None for a drive that begins empty then."""
 
 
 class UnreadableError(NvmeError):
@@ -81,8 +87,8 @@ class ModelledTime:
     def __init__(
         self,
         settings: TimeSettings,
-        sizes: Mapping[int, int],
-        zones: Mapping[int, ZoneShape],
+        sizes: Sizes,
+        zones: Zones,
         clock: GuestClock,
         lateness: Histogram,
         trace: Trace,
@@ -105,12 +111,7 @@ class ModelledTime:
         self.asked: int | NvmeError | None = None
         """The time at which the command completes that is about to begin, or its error, if the fast
         path has asked already."""
-        self._good = self.drive.good
-        held, profile = settings.held or Held(), self.drive.profile
-        self._layout = Layout(profile.logical_pages, held.pieces)
-        self._zones = self._fitting(sizes, zones)
-        """The zones of each namespace whose zones have superblocks of their own."""
-        self._zone_sizes = {nsid: shape.size for nsid, shape in zones.items()}
+        self._keeper = settings.keeper
         self._advice = bytearray()
         """A byte for each page, once a host has given some: what Dataset Management says of it."""
         self._failure: FtlError | None = None
@@ -124,6 +125,16 @@ class ModelledTime:
         self._memory_free = 0
         """The time at which the DRAM of memory namespaces has executed all requests."""
         self.drive.on_failure = self._request_failed
+        self._begin(settings.held or Held(), sizes, zones)
+
+    def _begin(self, held: Held, sizes: Sizes, zones: Zones) -> None:
+        """Go on with the drive, and the parts of it that namespaces have. Raises ValueError."""
+        profile = self.drive.profile
+        self._good = self.drive.good
+        self._layout = Layout(profile.logical_pages, held.pieces)
+        self._zones = self._fitting(sizes, zones)
+        """The zones of each namespace whose zones have superblocks of their own."""
+        self._zone_sizes = {nsid: shape.size for nsid, shape in zones.items()}
         # The state may be older than the namespaces.
         shapes = self._zones
         kept = [o for o in held.zones if o.nsid in shapes and o.zone in range(shapes[o.nsid].zones)]
@@ -133,7 +144,25 @@ class ModelledTime:
         for stream in set(self.drive.zone_streams) - known:
             self._submit(Op.RESET, _WHOLE, 0, stream=stream)
 
-    def place(self, sizes: Mapping[int, int], zones: Mapping[int, ZoneShape]) -> None:
+    def save(self) -> bytes:
+        """The state of the drive for another process; empty if it does not move."""
+        return b"" if self._keeper is None else self._keeper.carried(self.drive, self.held)
+
+    def load(self, state: bytes, sizes: Sizes, zones: Zones) -> None:
+        """Go on with the drive of another process, which was saved; or else with this one, with a
+        line in the log."""
+        if self._keeper is None or not state:
+            log.warning("the state of the modelled drive was not moved: %s", _AS_BEFORE)
+            return
+        try:
+            held = self._keeper.load_held(BytesIO(state))
+            require_sound(self.drive.profile, held)
+            self._keeper.replace(self.drive, BytesIO(state))
+            self._begin(held, sizes, zones)
+        except (ValueError, FtlError, NvmeError) as error:
+            log.warning("the state of the modelled drive is not taken: %s; %s", error, _AS_BEFORE)
+
+    def place(self, sizes: Sizes, zones: Zones) -> None:
         """Adapt to changed namespaces: deleted ones are trimmed. Raises ValueError."""
         layout, before = self._layout, self._zones
         self._zone_sizes = {nsid: shape.size for nsid, shape in zones.items()}
@@ -153,9 +182,7 @@ class ModelledTime:
                 excess = count - layout.free
                 layout.place(nsid, count - excess if 0 < excess <= len(pages) else count)
 
-    def _fitting(
-        self, sizes: Mapping[int, int], zones: Mapping[int, ZoneShape]
-    ) -> dict[int, ZoneShape]:
+    def _fitting(self, sizes: Sizes, zones: Zones) -> dict[int, ZoneShape]:
         """The namespaces for whose zones there are superblocks. Others are like those without zones
         to the drive: it was not made for them."""
         profile, found = self.drive.profile, dict[int, ZoneShape]()

@@ -66,7 +66,7 @@ def modelled(
     """
     if section.mode != MODELLED:
         return None
-    from potash_firmware.ftl import named
+    from potash_firmware.ftl import named, saving
     from potash_firmware.ftl.custom import CustomFtl
     from potash_firmware.ftl.drive import Drive
     from potash_firmware.ftl.interface import FtlError
@@ -100,7 +100,7 @@ def modelled(
     # A drive's state says nothing of its cores.
     cores = DEFAULT if Path(section.drive).suffix == ".npz" else named.cores(section.drive)
     stepped = section.clock == STEPPED
-    return TimeSettings(drive, section.factor, cores, held, stepped, section.hold)
+    return TimeSettings(drive, section.factor, cores, held, stepped, section.hold, saving)
 
 
 def keep(timing: ModelledTime | None, media: MediaDrive) -> None:
