@@ -23,7 +23,7 @@ from csd_spec.table_plans import (
     decode,
     terms,
 )
-from potash_firmware.tables.errors import Refused, no_column
+from potash_firmware.tables.errors import Refused, no_column, sentence
 from potash_firmware.tables.exclusion import excluded
 from potash_firmware.tables.expressions import Evaluator, path_of
 from potash_firmware.tables.files import (
@@ -82,6 +82,14 @@ class Execution:
         that where the last piece has ended begins the query anew. Raises Refused, MemoryError, and
         what the source raises.
         """
+        try:
+            return self._piece(offset, into)
+        except (Refused, MemoryError):
+            raise
+        except pa.ArrowException as error:
+            raise Refused(f"the query cannot be executed: {sentence(error)}") from None
+
+    def _piece(self, offset: int, into: memoryview) -> int:
         query, self._query = self._query, None  # nothing goes on after an error
         if query is None or offset != self._offset:
             query = _Query(self._plan, self._source, self._size)
@@ -200,12 +208,12 @@ def _result(
     if plan.aggregates:
         groups = Groups(plan, evaluator, counters)
         groups.add(nothing)
-        _, columns = groups.result()
+        columns = groups.result()
 
         def rows() -> Iterator[pa.RecordBatch]:
             for batch in batches():
                 groups.add(batch)
-            yield pa.RecordBatch.from_pydict(groups.result()[1])
+            yield pa.RecordBatch.from_pydict(groups.result())
     else:
 
         def selected(batch: Batch) -> dict[str, Any]:

@@ -141,21 +141,28 @@ def open_table(file: SourceFile, counters: Counters) -> TableFile:
 
 def plain(column: Any) -> Any:
     """An array without encodings: of a dictionary's values, of strings rather than views."""
-    while True:
-        kind = column.type
-        if isinstance(kind, pa.BaseExtensionType):
-            column = column.storage
-        elif pa.types.is_dictionary(kind):
-            column = column.dictionary_decode()
-        elif pa.types.is_run_end_encoded(kind):
-            column = pc.run_end_decode(column)
-        elif (whole := _WHOLE.get(kind)) is not None:
-            column = column.cast(whole)
-        else:
-            return column
+    kind = column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain(column.storage)
+    if pa.types.is_dictionary(kind):
+        return plain(column.dictionary).take(column.indices)
+    if pa.types.is_run_end_encoded(kind):
+        return pc.run_end_decode(column)
+    whole = _without_views(kind)
+    return column if whole == kind else column.cast(whole)
 
 
-_WHOLE = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+def _without_views(kind: Any) -> Any:
+    """A type for which Arrow has functions: most have none of views."""
+    if kind in (pa.string_view(), pa.binary_view()):
+        return pa.string() if kind == pa.string_view() else pa.binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_without_views(field.type)) for field in kind])
+    if pa.types.is_list(kind) or pa.types.is_list_view(kind):
+        return pa.list_(kind.value_field.with_type(_without_views(kind.value_type)))
+    if pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind):
+        return pa.large_list(kind.value_field.with_type(_without_views(kind.value_type)))
+    return kind
 
 
 def empty(schema: pa.Schema) -> Batch:

@@ -57,6 +57,10 @@ def _parts(name: str, function: str) -> list[Part]:
     return [part(function, function)]
 
 
+_FIRST = Part("row", "min", "min", "row")
+"""The number of a group's first row, which groups are sorted by: Arrow has another order."""
+
+
 class Groups:
     """The groups of a plan, to which batches are added."""
 
@@ -78,6 +82,7 @@ class Groups:
         }
         self._names = {repr(field.expression): key for key, field in self._keys.items()}
         self._names |= {repr(term): name for name, term in self._aggregates.items()}
+        self._rows = 0
         self._types: dict[str, Any] = {}
         """The types of aggregates' values."""
 
@@ -94,29 +99,31 @@ class Groups:
         self._counters.hashed += batch.rows * len(keys)
         self._counters.aggregated += batch.rows * len(values)
         self._types = {name: each.type for name, each in values.items()}
+        keys["row"] = pa.array(np.arange(self._rows, self._rows + batch.rows))
+        self._rows += batch.rows
         for name, table in self._distinct.items():
-            table.add({**keys, name: values[name]}, batch.rows)
+            table.add({**keys, name: values[name]})
         prepared = {
             name: _prepared(each, self._aggregates[name].function)
             for name, each in values.items()
             if name not in self._distinct
         }
-        self._table.add({**keys, **prepared}, batch.rows)
+        self._table.add({**keys, **prepared})
 
-    def result(self) -> tuple[int, dict[str, Any]]:
-        """The number of groups, and the plan's fields of each, in the order of the groups' first
-        rows. Raises Refused."""
-        table = self._table.merged()
+    def result(self) -> dict[str, Any]:
+        """The plan's fields of each group, in the order of the groups' first rows. Raises
+        Refused."""
+        table = self._table.merged().sort_by("row")
         columns = {key: _whole(table[key]) for key in self._keys}
         for name, term in self._aggregates.items():
             if name in self._distinct:
-                rows = self._distinct[name].merged()
-                count = _aggregated(rows, list(self._keys), [Part(name, "count", None, name)])
-                columns[name] = _whole(count[name])
+                parts = [_FIRST, Part(name, "count", None, name)]
+                counts = _aggregated(self._distinct[name].merged(), list(self._keys), parts)
+                columns[name] = _whole(counts.sort_by("row")[name])
             else:
                 columns[name] = _final(term.function, self._types.get(name), name, table)
         batch = Batch(table.num_rows, columns)
-        return batch.rows, {
+        return {
             field.name: self._evaluator.array(self._of_groups(field.expression), batch)
             for field in self._select
         }
@@ -140,21 +147,20 @@ class _Merged:
     """Rows of batches that are aggregated by the same keys."""
 
     def __init__(self, keys: list[str], parts: list[Part]) -> None:
-        self._keys, self._parts = keys, parts
+        self._keys, self._parts = keys, [_FIRST, *parts]
         self._waiting: list[pa.Table] = []
         self._rows, self._limit = 0, MERGED_ROWS
 
-    def add(self, columns: dict[str, Any], rows: int) -> None:
-        table = _aggregated(_table(columns, rows), self._keys, self._parts)
-        columns = _columns(table)
+    def add(self, columns: dict[str, Any]) -> None:
+        columns = _columns(_aggregated(pa.table(columns), self._keys, self._parts))
         for name, function, _, values in self._parts:
             if function == "variance":  # kept as the sum of squared deviations
                 count = columns[f"{values}:count"].cast(pa.float64())
                 columns[name] = pc.multiply(columns[name], count)
             elif function == "sum" and not pa.types.is_floating(columns[name].type):
                 columns[name] = _exact(columns[name])
-        self._waiting.append(pa.table(columns) if columns else table)
-        self._rows += table.num_rows
+        self._waiting.append(pa.table(columns))
+        self._rows += len(columns["row"])
         if self._rows > self._limit:
             self._limit = max(MERGED_ROWS, 2 * self.merged().num_rows)
 
@@ -180,8 +186,8 @@ def _with_moments(
     """`merged` with the mean and the sum of squared deviations of all rows of each group."""
     groups = np.zeros(table.num_rows, np.int64)
     if keys:
-        rows = table.append_column("row", pa.array(np.arange(table.num_rows)))
-        lists = _whole(rows.group_by(keys, use_threads=False).aggregate([("row", "list")])[-1])
+        rows = table.append_column("at", pa.array(np.arange(table.num_rows)))
+        lists = _whole(rows.group_by(keys, use_threads=False).aggregate([("at", "list")])[-1])
         groups[lists.flatten().to_numpy()] = pc.list_parent_indices(lists).to_numpy()
 
     def total(values: Any) -> Any:
@@ -201,7 +207,7 @@ def _with_moments(
 
 
 def _aggregated(table: pa.Table, keys: list[str], parts: Sequence[Part]) -> pa.Table:
-    """A row for each group of equal keys, in the order of their first rows. Raises Refused."""
+    """A row for each group of equal keys. Raises Refused."""
     wanted = [
         ([] if part.function == "count_all" else part.values, part.function) for part in parts
     ]
@@ -219,7 +225,7 @@ def _aggregated(table: pa.Table, keys: list[str], parts: Sequence[Part]) -> pa.T
     ]
     columns = {key: _whole(found[key]) for key in keys}
     columns |= {part.name: _whole(found[name]) for part, name in zip(parts, names, strict=True)}
-    return pa.table(columns) if columns else found
+    return pa.table(columns)
 
 
 _NO_KERNEL = re.compile(
@@ -234,13 +240,6 @@ def _whole(column: Any) -> Any:
 
 def _columns(table: pa.Table) -> dict[str, Any]:
     return {name: _whole(table[name]) for name in table.schema.names}
-
-
-def _table(columns: dict[str, Any], rows: int) -> pa.Table:
-    if columns:
-        return pa.table(columns)
-    nothing = pa.StructArray.from_buffers(pa.struct([]), rows, [None])
-    return pa.Table.from_struct_array(nothing)
 
 
 def _prepared(values: Any, function: str) -> Any:

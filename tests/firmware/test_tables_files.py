@@ -1,0 +1,273 @@
+"""Files of tables of each writer, codec and version, and how much of them is read."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from csd_spec.table_plans import Call, Plan
+from potash_firmware.tables import Refused
+from potash_firmware.tables.files import MOST_ROWS
+from support.tables import (
+    Memory,
+    aggregate,
+    arrow,
+    arrow_stream,
+    ask,
+    call,
+    column,
+    fields,
+    parquet,
+    rows,
+)
+from support.tables_random import CODECS
+
+DAY = datetime.date(2026, 5, 1)
+TABLE = pa.table(
+    {
+        "x": pa.array([1, 2, None, 4] * 50, pa.int32()),
+        "s": ["one", None, "three", "four"] * 50,
+        "k": pa.array(["a", "b", "a", None] * 50).dictionary_encode(),
+        "d": pa.array([DAY, None, DAY, DAY] * 50),
+        "f": [0.5, 1.5, float("nan"), None] * 50,
+        "nested": [{"a": 1, "b": ["x", "y"]}, None, {"a": None, "b": []}, {"a": 3, "b": None}] * 50,
+    }
+)
+PLAN = Plan(
+    where=call("greater_equal", column("x"), 2),
+    by=fields("k"),
+    select=fields("k", n=aggregate("count_all"), total=aggregate("sum", column("x"))),
+)
+EXPECTED = [{"k": "b", "n": 50, "total": 100}, {"k": None, "n": 50, "total": 200}]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("page", ["1.0", "2.0"])
+@pytest.mark.parametrize("version", ["1.0", "2.6"])
+def test_parquet_of_each_codec(codec: str, page: str, version: str) -> None:
+    options: dict[str, Any] = {"compression": codec, "data_page_version": page, "version": version}
+    assert rows(parquet(TABLE, row_group_size=30, **options), PLAN) == EXPECTED
+    assert rows(parquet(TABLE, use_dictionary=False, **options), PLAN) == EXPECTED
+
+
+@pytest.mark.parametrize("codec", [None, "lz4", "zstd"])
+def test_arrow_of_each_codec(codec: str | None) -> None:
+    assert rows(arrow(TABLE, 30, compression=codec), PLAN) == EXPECTED
+
+
+def test_lists_of_views_are_filtered() -> None:
+    values = [["a", "b"], None, [], ["c"]]
+    lists, views = (pa.array(values, of(pa.string_view())) for of in (pa.list_, pa.list_view))
+    within = pa.StructArray.from_arrays([lists], ["of"])
+    table = pa.table({"l": lists, "w": within, "v": views})
+    found = rows(arrow(table), Plan(where=call("is_valid", column("l")), limit=1))
+    assert found == [{"l": ["a", "b"], "w": {"of": ["a", "b"]}, "v": ["a", "b"]}]
+
+
+def _feather(frame: Any, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    frame.to_feather(stream, **options)
+    return stream.getvalue()
+
+
+def _by_polars(write: Callable[[pl.DataFrame, io.BytesIO], Any]) -> bytes:
+    stream = io.BytesIO()
+    write(pl.DataFrame(TABLE), stream)
+    return stream.getvalue()
+
+
+def _by_duckdb(folder: Path, options: str) -> bytes:
+    path = folder / "t.parquet"
+    with duckdb.connect() as connection:
+        connection.register("t", TABLE)
+        connection.execute(f"copy t to '{path}' (format parquet{options})")
+    return path.read_bytes()
+
+
+WRITERS: dict[str, Callable[[Path], bytes]] = {
+    "pandas-parquet": lambda _: TABLE.to_pandas().to_parquet(),
+    "pandas-feather": lambda _: _feather(TABLE.to_pandas()),
+    "polars-parquet": lambda _: _by_polars(lambda frame, to: frame.write_parquet(to)),
+    "polars-groups": lambda _: _by_polars(
+        lambda frame, to: frame.write_parquet(to, row_group_size=30, statistics="full")
+    ),
+    "polars-ipc": lambda _: _by_polars(lambda frame, to: frame.write_ipc(to)),
+    "polars-zstd": lambda _: _by_polars(lambda frame, to: frame.write_ipc(to, compression="zstd")),
+    "polars-stream": lambda _: _by_polars(lambda frame, to: frame.write_ipc_stream(to)),
+    "duckdb": lambda folder: _by_duckdb(folder, ""),
+    "duckdb-zstd": lambda folder: _by_duckdb(folder, ", codec 'zstd', row_group_size 2048"),
+    "duckdb-version-2": lambda folder: _by_duckdb(folder, ", parquet_version v2"),
+    "arrow-stream": lambda _: arrow_stream(TABLE, 30),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_files_of_other_libraries(writer: str, tmp_path: Path) -> None:
+    data = WRITERS[writer](tmp_path)
+    assert rows(data, PLAN) == EXPECTED
+    plan = Plan(where=call("equal", column("s"), "four"), select=fields("d", "s"), limit=1)
+    assert rows(data, plan) == [{"d": DAY, "s": "four"}]
+    assert len(ask(data, Plan()).output.splitlines()) == 200
+
+
+def test_members_of_structures() -> None:
+    plan = Plan(
+        where=call("greater", column("nested", "a"), 1),
+        select=fields(
+            a=column("nested", "a"), length=call("list_value_length", column("nested", "b"))
+        ),
+        limit=1,
+    )
+    for data in (parquet(TABLE), arrow(TABLE)):
+        assert rows(data, plan) == [{"a": 3, "length": None}]
+        with pytest.raises(Refused, match="^the structure 'nested' has no column 'c'$"):
+            rows(data, Plan(select=fields(y=column("nested", "c"))))
+        with pytest.raises(Refused, match="^'x' has no member 'c': it is no structure$"):
+            rows(data, Plan(select=fields(y=column("x", "c"))))
+
+
+def test_encodings_of_arrow() -> None:
+    """Dictionaries, views and run ends behave as the values that they are of."""
+    values = ["one", "two", "two", None]
+    text = pa.array(values)
+    encoded = pa.table(
+        {
+            "dictionary": text.dictionary_encode(),
+            "view": text.cast(pa.string_view()),
+            "runs": pa.compute.run_end_encode(text),
+            "large": text.cast(pa.large_string()),
+            "fixed": pa.array([b"one", b"two", b"two", None], pa.binary(3)),
+        }
+    )
+    for name in encoded.schema.names:
+        plan = Plan(where=call("equal", column(name), "two"), select=fields(name))
+        found = rows(arrow(encoded.select([name])), plan)
+        assert [row[name] for row in found] == [b"two" if name == "fixed" else "two"] * 2
+
+
+ORDERED = pa.table(
+    {
+        "n": pa.array(range(10_000), pa.int64()),
+        "f": np.arange(10_000) / 4,
+        "s": [f"name{index:05}" for index in range(10_000)],
+        "d": pa.array(range(10_000), pa.date32()),
+        "u": pa.array(range(10_000), pa.uint64()),
+        "nulls": pa.array([None] * 9000 + [1] * 1000, pa.int8()),
+        "wide": [f"{index:0100}" for index in range(10_000)],
+    }
+)
+ROW_GROUPS = parquet(ORDERED, row_group_size=1000, compression="none", use_dictionary=False)
+
+
+@pytest.mark.parametrize(
+    ("where", "read"),
+    [
+        (call("less", column("n"), 1000), 1),
+        (call("less_equal", column("n"), 1000), 2),
+        (call("greater", column("n"), 8999), 1),
+        (call("greater", 2000, column("n")), 2),
+        (call("equal", column("n"), 4500.0), 1),
+        (call("equal", column("n"), 4500.5), 1),
+        (call("equal", column("n"), -1), 0),
+        (call("not_equal", column("n"), -1), 10),
+        (call("is_in", column("n"), 5, 9500), 2),
+        (call("greater_equal", column("f"), 2250), 1),
+        (call("equal", column("s"), "name00123"), 1),
+        (call("starts_with", column("s"), "name09"), 1),
+        (call("starts_with", column("s"), "n"), 10),
+        (call("less", column("d"), "1970-01-02"), 1),
+        (call("equal", column("u"), 9999), 1),
+        (call("is_valid", column("nulls")), 1),
+        (call("is_null", column("nulls")), 9),
+        (call("equal", column("nulls"), 1), 1),
+        (call("invert", call("less", column("n"), 1000)), 10),
+        (call("and_kleene", call("less", column("n"), 9000), call("less", column("u"), 10)), 1),
+        (call("or_kleene", call("less", column("n"), 10), call("equal", column("u"), 9500)), 2),
+    ],
+)
+def test_row_groups_that_the_statistics_exclude(where: Call, read: int) -> None:
+    """What is read is counted: groups, and the bytes of their columns."""
+    source = Memory(ROW_GROUPS)
+    answer = ask(source, Plan(where=where, select=fields("wide")))
+    assert answer.counters.groups - answer.counters.excluded == read
+    assert answer.counters.read == sum(length for _, length in source.reads)
+    # A group has 100 KiB of `wide`, beside the columns of the condition and the footer.
+    assert read * 100_000 <= answer.counters.read < read * 150_000 + 100_000
+
+
+def test_only_the_columns_of_a_plan_are_read() -> None:
+    for data in (ROW_GROUPS, arrow(ORDERED, 1000)):
+        source = Memory(data)
+        assert len(ask(source, Plan(select=fields("n"), limit=500)).output.splitlines()) == 500
+        assert sum(length for _, length in source.reads) < 110_000
+        source = Memory(data)
+        assert rows(source, Plan(select=fields(n=aggregate("count_all")))) == [{"n": 10_000}]
+        assert sum(length for _, length in source.reads) < 150_000
+
+
+def test_statistics_with_not_a_number_exclude_nothing() -> None:
+    """Some writers have it as a bound."""
+    table = pa.table({"f": [float("nan"), 1.0, 7.0]})
+    found = rows(parquet(table), Plan(where=call("equal", column("f"), 7)))
+    assert found == [{"f": 7.0}]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "the file is neither a Parquet file nor an Arrow file"),
+        (b"a,b\n1,2\n", "the file is neither a Parquet file nor an Arrow file"),
+        (
+            b"FEA1" + bytes(100) + b"FEA1",
+            "the file has the first version of Feather; write it as the second",
+        ),
+        (b"PARE" + bytes(100) + b"PARE", "the file is an encrypted Parquet file"),
+        (parquet(TABLE)[:-1], "the file cannot be read: Parquet magic bytes not found in footer.*"),
+        (arrow(TABLE)[:-9], "the file cannot be read: .*"),
+        (b"PAR1", "the file cannot be read: .*"),
+        (b"ARROW1\0\0", "the file cannot be read: .*"),
+    ],
+)
+def test_files_that_are_refused(data: bytes, reason: str) -> None:
+    with pytest.raises(Refused, match=f"^{reason}$"):
+        ask(data, Plan())
+
+
+def test_a_name_twice_is_refused() -> None:
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], ["x", "x", "y"])
+    for data in (parquet(table), arrow(table)):
+        assert rows(data, Plan(select=fields("y"))) == [{"y": 3}]
+        with pytest.raises(Refused, match="^the file has two columns 'x'$"):
+            ask(data, Plan())
+
+
+def test_more_rows_than_a_group_can_have_are_refused() -> None:
+    """Columns of nulls take no bytes."""
+    plan = Plan(select=fields(n=aggregate("count_all")))
+    data = arrow(pa.table({"nothing": pa.nulls(54_321)}))
+    assert rows(data, plan) == [{"n": 54_321}]
+    many = data.replace(struct.pack("<q", 54_321), struct.pack("<q", MOST_ROWS + 1))
+    with pytest.raises(Refused, match="^the file has 2147483648 rows in a group; there can be .*"):
+        ask(many, plan)
+
+
+def test_what_a_source_raises_is_raised() -> None:
+    class Broken(Memory):
+        def read(self, offset: int, into: memoryview) -> None:
+            if self.reads:
+                raise OSError(5, "the medium is unreadable")
+            super().read(offset, into)
+
+    for data in (parquet(TABLE), arrow(TABLE), arrow_stream(TABLE)):
+        with pytest.raises(OSError, match="the medium is unreadable"):
+            ask(Broken(data), Plan())
