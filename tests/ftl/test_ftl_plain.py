@@ -242,6 +242,39 @@ def test_it_is_a_drive_like_the_built_in_one() -> None:
     assert windows[0] == windows[1]
 
 
+@pytest.mark.parametrize(
+    ("body", "name", "base"),
+    [
+        ("def __init__(self, profile): self.written = {}", "written", "PageMapped"),
+        ("def __init__(self, profile): self.hot, self.good = 1, 2", "good", "PythonFtl"),
+        ("def __init__(self, profile): self.read = 0", "read", "PageMapped"),
+        ("state = {}", "state", "PageMapped"),
+        ("def source(self): return 3", "source", "PageMapped"),
+    ],
+)
+def test_an_attribute_of_the_base_is_no_name_for_ones_own(body: str, name: str, base: str) -> None:
+    sentence = f"Mine has an attribute {name}, which is one of {base}, too: give it another name"
+    with pytest.raises(TypeError, match=f"^{sentence}$"):
+        exec(f"class Mine(PageMapped):\n    {body}", {"PageMapped": PageMapped})
+
+
+def test_what_a_class_declares_and_counts_itself_is_its_own() -> None:
+    class Counting(PageMapped):
+        frontiers, targets = 3, 2
+
+        def __init__(self, profile: Profile) -> None:
+            self.profile = profile
+            super().__init__(profile)
+            self.victims = 0
+
+    class Further(Counting):
+        def __init__(self, profile: Profile) -> None:
+            super().__init__(profile)
+            self.victims = 1
+
+    assert Further(SMALL).victims == 1
+
+
 def test_any_other_method_that_fails_has_its_name_in_the_error() -> None:
     class Mine(PageMapped):
         def trim(self, ready: int, pages: range) -> int:

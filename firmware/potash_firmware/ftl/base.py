@@ -3,10 +3,13 @@
 `plain` decides where data go.
 """
 
+import dis
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
+from itertools import pairwise
 from pathlib import Path
+from types import FunctionType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +35,24 @@ from potash_firmware.ftl.requests import (
 HOOKS = ("frontier", "victim", "relocate", "idle")
 """Methods that decide something. Where one fails, that of the class below takes its place."""
 _BUILT_IN = ("PythonFtl.", "PageMapped.")
+
+
+_PACKAGE = f"{__package__}."
+
+
+def _assigned(cls: type) -> set[str]:
+    """The attributes of its object that the `__init__` of a class, if it has one, assigns."""
+    found = vars(cls).get("__init__")
+    if not isinstance(found, FunctionType):
+        return set()
+    this = found.__code__.co_varnames[:1]
+    return {
+        store.argval
+        for load, store in pairwise(dis.get_instructions(found))
+        # From Python 3.13 on, one instruction may load several variables, of which this is last.
+        if store.opname == "STORE_ATTR"
+        and (load.argval if isinstance(load.argval, tuple) else (load.argval,))[-1:] == this
+    }
 
 
 class HookError(RuntimeError):
@@ -68,6 +89,22 @@ class PythonFtl(ABC):
     its asynchronous event. Without a host, nothing happens; likewise for `remap`."""
     remap: Callable[[int, int], None] = staticmethod(lambda source, destination: None)
     """Copies the data of a page of the drive: the host finds them at another one, too."""
+
+    def __init_subclass__(cls) -> None:
+        """Raises TypeError for a class that has an attribute of a built-in class for its own."""
+        super().__init_subclass__()
+        if cls.__module__.startswith(_PACKAGE):
+            return
+        assigned = _assigned(cls)
+        for base in cls.__mro__:
+            if base.__module__.startswith(_PACKAGE):
+                methods = {name for name, value in vars(base).items() if callable(value)}
+                own = {name for name in _assigned(base) if not hasattr(base, name)} - {"profile"}
+                if taken := sorted(assigned & (methods - {*HOOKS} | own) | vars(cls).keys() & own):
+                    raise TypeError(
+                        f"{cls.__qualname__} has an attribute {taken[0]}, which is one of "
+                        f"{base.__qualname__}, too: give it another name"
+                    )
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
