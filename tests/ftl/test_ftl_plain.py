@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -242,20 +243,34 @@ def test_it_is_a_drive_like_the_built_in_one() -> None:
     assert windows[0] == windows[1]
 
 
+def written(self: Any, profile: Profile) -> None:
+    self.written = {}
+
+
+def good(self: Any, profile: Profile) -> None:
+    self.hot, self.good = 1, 2
+
+
+def read(self: Any, profile: Profile) -> None:
+    self.read = 0
+
+
 @pytest.mark.parametrize(
     ("body", "name", "base"),
     [
-        ("def __init__(self, profile): self.written = {}", "written", "PageMapped"),
-        ("def __init__(self, profile): self.hot, self.good = 1, 2", "good", "PythonFtl"),
-        ("def __init__(self, profile): self.read = 0", "read", "PageMapped"),
-        ("state = {}", "state", "PageMapped"),
-        ("def source(self): return 3", "source", "PageMapped"),
+        ({"__init__": written}, "written", "PageMapped"),
+        ({"__init__": good}, "good", "PythonFtl"),
+        ({"__init__": read}, "read", "PageMapped"),
+        ({"state": {}}, "state", "PageMapped"),
+        ({"source": lambda self: 3}, "source", "PageMapped"),
     ],
 )
-def test_an_attribute_of_the_base_is_no_name_for_ones_own(body: str, name: str, base: str) -> None:
+def test_an_attribute_of_the_base_is_no_name_for_ones_own(
+    body: dict[str, object], name: str, base: str
+) -> None:
     sentence = f"Mine has an attribute {name}, which is one of {base}, too: give it another name"
     with pytest.raises(TypeError, match=f"^{sentence}$"):
-        exec(f"class Mine(PageMapped):\n    {body}", {"PageMapped": PageMapped})
+        type("Mine", (PageMapped,), body)
 
 
 def test_what_a_class_declares_and_counts_itself_is_its_own() -> None:
@@ -283,6 +298,11 @@ def test_any_other_method_that_fails_has_its_name_in_the_error() -> None:
     drive = Mine(SMALL)
     with pytest.raises(FtlError, match=r"^test_ftl_plain\.py: .*Mine\.trim raised ZeroDivision"):
         drive.submit(0, Op.TRIM, 0, 1)
+
+
+def test_a_mapping_cache_is_not_left_out_silently() -> None:
+    with pytest.raises(ProfileError, match="mapping_cache is for the FTL page, and PageMapped has"):
+        PageMapped(replace(SMALL, mapping_cache=PAGE, blocks=30))
 
 
 def test_a_drive_that_is_too_small_for_its_frontiers_is_refused() -> None:

@@ -71,8 +71,13 @@ def test_no_command_completes_before_the_model_says(tmp_path: Path) -> None:
 def test_what_cannot_be_modelled_is_refused(
     options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_app(["serve", "--socket", str(tmp_path / "s"), *options])
+    media = tmp_path / "media"
+    assert run_app(["serve", "--socket", str(tmp_path / "s"), "--media", str(media), *options])
     assert said in capsys.readouterr().err
+    assert not media.exists()
+    media.mkdir()
+    assert run_app(["serve", "--socket", str(tmp_path / "s"), "--media", str(media), *options])
+    assert not any(media.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,12 @@ def test_what_is_no_trace_is_refused(
         ("base = 'tlc'\nblocks = 100_000_000", "a TiB or more"),
         ("base = 'tlc'\nbuffer_bytes = 4096", "a program unit of each stream takes 98304"),
         ("base = 'tlc'\ncapacity = 5000", "no multiple of 4096"),
+        ("base = 'tlc'\ncapacity = '5000'", "no multiple of 4096"),
+        ("base = 'tlc'\ncapacity = '9' * 30", "is not TOML"),
+        ("base = 'tlc'\ncapacity = '99999999T'", "capacity is 1"),
+        ("base = 'tlc'\ncapacity = '5X'", "capacity is '5X'"),
+        ("base = 'tlc'\ncapacity = '-5M'", "capacity is '-5M'"),
+        ("base = 'tlc'\nblocks = '5M'", "blocks is '5M'"),
         ("base = 'tlc'\npages = [384]", "pages is a list; it must be one whole number"),
         ("base = 'tlc'\npages = []", "pages is a list; it must be one whole number"),
         ("base = 'tlc'\nblocks = {a = 1}", "blocks is {'a': 1}; it must be a whole number"),
@@ -334,8 +340,11 @@ def test_a_translation_layer_of_an_extension_serves_a_trace(
     assert run_app(arguments) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["latencies"][0]["p999_us"] == found["latencies"][0]["mean_us"] == 7
+    assert run_app([*arguments[:-1]]) == 0
+    assert f"drive {small}, FTL Mine, trace of MSR" in capsys.readouterr().out
     for ftl, more, said in (
         ("Mien", (), "there is no FTL Mien; did you mean Mine?"),
+        ("Mine", ("--drive", "tlc", "--slc", "5%"), "slc is for the FTL page, and Mine has none"),
         ("Mine", ("--policy", "gc=fifo"), "policies are for the FTL page, and Mine decides"),
         ("Mine", ("--fill", 100), "layer.py, line 10: AssertionError"),
     ):

@@ -1,5 +1,6 @@
 """Profiles of drives as TOML has them: a user's own, and the built-in ones of `profiles.toml`."""
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, replace
@@ -12,6 +13,10 @@ from potash_device.flash.scaling import equipped
 
 OVER_PROVISIONING = "over_provisioning"
 """A key of TOML: the spare flash as a percentage of the capacity, from which `blocks` follow."""
+SIZES = {
+    *("capacity", "page_bytes", "buffer_bytes", "mapping_cache", "zone_buffer_bytes", "read_cache")
+}
+"""Sizes in bytes, which may be texts like "96M" in TOML."""
 PROFILES: dict[str, Profile] = {}
 """Built-in drives. Sources: docs/fit.md."""
 
@@ -27,6 +32,8 @@ def from_mapping(table: Mapping[str, Any]) -> Profile:
     base = values.pop("base", None)
     if base is not None and (not isinstance(base, str) or base not in PROFILES):
         raise ProfileError(f"base is {base!r:.40}; it must be one of {', '.join(PROFILES)}")
+    for name in SIZES & values.keys():
+        values[name] = _size(values[name])
     names = [field.name for field in fields(Profile)]
     require_known("there is no key", values, [*names, OVER_PROVISIONING])
     for name in ("bus", "link"):
@@ -49,6 +56,12 @@ def from_mapping(table: Mapping[str, Any]) -> Profile:
             raise ProfileError(f"{field.name} is missing; or name a base")
     found = Profile(**values) if base is None else replace(PROFILES[base], **values)
     return found if spare is None else equipped(found, slc, thousandths(str(spare)))
+
+
+def _size(value: object) -> object:
+    """A size in bytes, which may be a text like 96M; another value is left for `Profile`."""
+    match = re.fullmatch(r"([0-9]{1,20})([KMGT]?)", value) if isinstance(value, str) else None
+    return int(match[1]) << 10 * " KMGT".index(match[2] or " ") if match else value
 
 
 for _name, _table in tomllib.loads(Path(__file__).with_suffix(".toml").read_text()).items():

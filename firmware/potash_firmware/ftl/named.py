@@ -147,7 +147,7 @@ def ftl(
     if name in registered:
         for key in PAGE_KEYS:
             if getattr(profile, key):
-                raise FtlError(f"{key} of a profile is for the FTL page, and {name} has none")
+                raise FtlError(f"{key} is for the FTL page, and {name} has none")
         if chosen:
             raise FtlError(f"policies are for the FTL page, and {name} decides itself")
         return CustomFtl(registered[name], profile)

@@ -90,6 +90,11 @@ class PageMapped(KeptFtl):
                 f"{type(self).__name__} has {len(self.open)} frontiers, for which a drive takes 2 "
                 f"at least, and {self.least} superblocks; this one has {p.superblocks}"
             )
+        if p.mapping_cache and type(self).translate is PageMapped.translate:
+            raise ProfileError(
+                f"mapping_cache is for the FTL page, and {type(self).__name__} has the whole "
+                "mapping in memory; set it to 0 in a profile"
+            )
         self.places = array("i", [-1]) * p.mapped_pages
         """The place of each logical page; -1 for one without data."""
         self.owners = array("i", [-1]) * (p.superblocks * self.size)

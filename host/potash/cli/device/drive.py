@@ -181,7 +181,12 @@ def simulate(trace: Path, faster: float, **options: Any) -> None:
         seconds = time.perf_counter() - start
     report = _report(chosen.name, drive, read, completions)
     rate = len(requests) / max(seconds, 1e-9)
-    say(report, [*_lines(report), f"simulated in {seconds:.2f} s, {rate:,.0f} requests a second"])
+    lines = [
+        f"drive {chosen.name}, FTL {chosen.ftl}, trace of {read.form}",
+        *_lines(report),
+        f"simulated in {seconds:.2f} s, {rate:,.0f} requests a second",
+    ]
+    say(report, lines)
 
 
 def _report(

@@ -25,6 +25,8 @@ from potash_firmware.extension_registry import Extensions
 
 log = logging.getLogger(__name__)
 
+GOES_ON = "the modelled drive goes on from %s"
+
 if TYPE_CHECKING:
     from potash_firmware.ftl.custom import CustomFtl
     from potash_firmware.ftl.drive import Drive
@@ -145,6 +147,7 @@ def _kept_custom(path: Path, new: CustomFtl, make: Callable[[], Ftl]) -> tuple[F
     except (OSError, ValueError, FtlError) as error:
         log.warning("the modelled drive is empty, as %s cannot be used: %s", path, error)
         return make(), None
+    log.info(GOES_ON, path)
     return new, held
 
 
@@ -166,6 +169,7 @@ def _kept(path: Path, new: Drive) -> tuple[Drive, Held | None]:
     if found.profile != new.profile:
         log.warning("the modelled drive is another one than in %s, and begins anew", path)
         return new, None
+    log.info(GOES_ON, path)
     return found, held
 
 

@@ -25,7 +25,7 @@ from potash.cli.progress import showing
 from potash.files import about
 from potash.observing.status import status_socket
 from potash.sdk.errors import PotashError
-from potash.sections import LIBUBPF
+from potash.sections import LIBUBPF, MODELLED
 from potash.tracing.recording import TRACES, lines, recording
 from potash.units import human
 from potash.vm.parent_death import dies_with_parent
@@ -137,14 +137,14 @@ def _serve(wanted: configuration.Configuration, settings: DeviceSettings, path: 
     section = wanted.device
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
+        standstill, time = standing(wanted.time), None
+        if wanted.time.mode == MODELLED and section.media is not None and _is_new(section.media):
+            # No media are made for a modelled drive that is refused.
+            with _drive(replace(wanted, device=replace(section, media=None))) as planned:
+                time = modelled(wanted.time, planned, section.fdp, settings.rpu.extensions)
         drive = stack.enter_context(_drive(wanted, locked=not section.incoming))
-        settings = replace(
-            settings,
-            rpu=replace(
-                settings.rpu,
-                time=modelled(wanted.time, drive, section.fdp, settings.rpu.extensions),
-            ),
-        )
+        time = time or modelled(wanted.time, drive, section.fdp, settings.rpu.extensions)
+        settings = replace(settings, rpu=replace(settings.rpu, time=time))
         trace = section.trace
         if trace is not None and trace.suffix in TRACES:
             progress = stack.enter_context(showing(steps=True))
@@ -161,7 +161,7 @@ def _serve(wanted: configuration.Configuration, settings: DeviceSettings, path: 
             trace=traced,
             status=status_socket(str(path)),
             incoming=section.begins_with_state,
-            standstill=standing(wanted.time),
+            standstill=standstill,
         )
         try:
             stack.enter_context(device)
@@ -265,6 +265,11 @@ def _drive(wanted: configuration.Configuration, *, locked: bool = True) -> Drive
         raise PotashError(str(error)) from None
     except MediaError as error:
         raise PotashError(error.strerror) from None
+
+
+def _is_new(media: Path) -> bool:
+    """There is no drive at a path yet."""
+    return not media.exists() or (media.is_dir() and not any(media.iterdir()))
 
 
 def load_state(device: Device, path: Path) -> None:
