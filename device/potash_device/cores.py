@@ -7,7 +7,7 @@ has a clock, and nothing waits.
 
 import math
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, NamedTuple
 
@@ -18,6 +18,11 @@ from potash_wire.records import U64, Range, Stored
 KINDS = ("alu", "multiply", "divide", "load", "store", "atomic", "branch", "call")
 """Kinds of instructions that take different times, in the order of `Work.instructions`."""
 
+QUERY_KINDS = ("decode", "compare", "hash", "aggregate")
+"""Kinds of the work of queries of tables, in the order of `Work.queries`: bytes of columns that are
+decoded, values that functions are applied to, values of keys of groups, values that are
+aggregated."""
+
 THOUSAND = 1000
 NS_PER_S = 1_000_000_000
 
@@ -25,6 +30,7 @@ NS_PER_S = 1_000_000_000
 LARGEST_COUNT = (1 << 63) - 1
 Count = Annotated[U64, Range(0, LARGEST_COUNT)]
 _Counts = Annotated[tuple[int, ...], Stored("Q", len(KINDS)), Range(0, LARGEST_COUNT)]
+_QueryCounts = Annotated[tuple[int, ...], Stored("Q", len(QUERY_KINDS)), Range(0, LARGEST_COUNT)]
 _Number = Annotated[U64, Range(0, LARGEST)]
 _Positive = Annotated[U64, Range(1, LARGEST)]
 
@@ -42,6 +48,8 @@ class Work(NamedTuple):
     """Cycles of the tensor accelerator by its own timing model."""
     macs: Count = 0
     """Multiply-accumulate operations of models that the cores did themselves."""
+    queries: _QueryCounts = (0,) * len(QUERY_KINDS)
+    """Bytes or values of queries of tables, by `QUERY_KINDS`."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +80,19 @@ class CoreProfile:
     vta_hz: _Positive = 100_000_000
     macs_per_cycle: _Positive = 4
     """Rate of the core for operators of a model that the tensor accelerator does not run."""
+    query_cycles: Annotated[tuple[int, ...], Stored("Q", len(QUERY_KINDS)), Range(0, LARGEST)] = (
+        1000,
+        1000,
+        1000,
+        1000,
+    )
+    """Cycles of a thousand bytes or values of each of `QUERY_KINDS`."""
 
     def __post_init__(self) -> None:
         if len(self.cycles) != len(KINDS):
             raise ProfileError(f"processor: cycles are {len(KINDS)} numbers")
+        if len(self.query_cycles) != len(QUERY_KINDS):
+            raise ProfileError(f"processor: query_cycles are {len(QUERY_KINDS)} numbers")
         require_ranges(self, ProfileError, "processor: ")
 
 
@@ -85,31 +102,33 @@ DEFAULT = CoreProfile()
 def from_mapping(table: object) -> CoreProfile:
     """The table `[processor]` of a profile; what it lacks is as by default.
 
-    `cycles` is a table of `KINDS` with cycles per instruction, to three decimals; `dram` a number
-    of bytes and the nanoseconds that they take. Raises ProfileError.
+    `cycles` is a table of `KINDS` with cycles per instruction, to three decimals, `query_cycles`
+    one of `QUERY_KINDS` with cycles per byte or value; `dram` a number of bytes and the nanoseconds
+    that they take. Raises ProfileError.
     """
     if not isinstance(table, Mapping):
         raise ProfileError("processor is not a table")
     values: dict[str, Any] = dict(table)
     require_known("processor has no key", values, [one.name for one in fields(CoreProfile)])
-    if "cycles" in values:
-        values["cycles"] = _cycles(values["cycles"])
+    for key, kinds in (("cycles", KINDS), ("query_cycles", QUERY_KINDS)):
+        if key in values:
+            values[key] = _cycles(values[key], key, kinds)
     if "dram" in values:
         rate = values["dram"]
         values["dram"] = Rate(*rate) if isinstance(rate, list) and len(rate) == 2 else rate
     return CoreProfile(**values)
 
 
-def _cycles(table: object) -> tuple[int, ...]:
+def _cycles(table: object, key: str, kinds: Sequence[str]) -> tuple[int, ...]:
     if not isinstance(table, Mapping):
-        raise ProfileError("processor: cycles is not a table of kinds of instructions")
-    require_known("processor.cycles has no key", table, KINDS)
-    known = dict(zip(KINDS, DEFAULT.cycles, strict=True))
+        raise ProfileError(f"processor: {key} is not a table of kinds of work")
+    require_known(f"processor.{key} has no key", table, kinds)
+    cycles = dict(zip(kinds, getattr(DEFAULT, key), strict=True))
     for kind, value in table.items():
         if type(value) not in (int, float) or not 0 <= value <= LARGEST // THOUSAND:
-            raise ProfileError(f"processor: cycles.{kind} is {value!r}, no number of cycles")
-        known[kind] = round(value * THOUSAND)
-    return tuple(known.values())
+            raise ProfileError(f"processor: {key}.{kind} is {value!r}, no number of cycles")
+        cycles[kind] = round(value * THOUSAND)
+    return tuple(cycles.values())
 
 
 class Price:
@@ -125,6 +144,7 @@ class Price:
             Fraction(profile.dram.ns, profile.dram.bytes),
             Fraction(NS_PER_S, profile.vta_hz),
             cycle / profile.macs_per_cycle,
+            *(cycle * cycles / THOUSAND for cycles in profile.query_cycles),
         ]
         self._unit = math.lcm(*(price.denominator for price in prices))
         self._prices = [int(price * self._unit) for price in prices]
@@ -132,8 +152,8 @@ class Price:
 
     def __call__(self, work: Work) -> int:
         """Nanoseconds from a job's start to the end of `work`."""
-        instructions, *others = work
-        counts = (*instructions, *others)
+        instructions, *others, queries = work
+        counts = (*instructions, *others, *queries)
         total = sum(map(int.__mul__, counts, self._prices), self._dispatch)
         return -(-total // self._unit)
 

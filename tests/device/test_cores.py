@@ -23,6 +23,7 @@ PLAIN = CoreProfile(
     dram=Rate(8, 3),
     vta_hz=100_000_000,
     macs_per_cycle=4,
+    query_cycles=(500, 2000, 30_000, 7000),
 )
 
 
@@ -40,6 +41,7 @@ def test_kinds_are_those_that_engines_count() -> None:
         (Work(bytes=4096), 500 + 1536),
         (Work(vta_cycles=17_300_000), 500 + 173_000_000),
         (Work(macs=10), 500 + 3),
+        (Work(queries=(100, 10, 1, 2)), 500 + 50 + 20 + 30 + 14),
         # Two halves: 1.5 cycles and 1.5 ns of DRAM are 3 ns together, rounded once.
         (Work(instructions=(0,) * 6 + (1, 0), bytes=4), 503),
     ],
@@ -57,14 +59,18 @@ def test_the_sum_is_rounded_up_once_whatever_the_clock() -> None:
             dram=Rate(chosen.randrange(1, 100), chosen.randrange(100)),
             vta_hz=chosen.randrange(1, 1 << 31),
             macs_per_cycle=chosen.randrange(1, 100),
+            query_cycles=tuple(chosen.randrange(50_000) for _ in timing.QUERY_KINDS),
         )
         counts = tuple(chosen.randrange(1 << chosen.randrange(1, 50)) for _ in Kind)
-        work = Work(counts, *(chosen.randrange(1 << 40) for _ in range(4)))
+        queries = tuple(chosen.randrange(1 << 40) for _ in timing.QUERY_KINDS)
+        helpers, moved, cycles, macs = (chosen.randrange(1 << 40) for _ in range(4))
+        work = Work(counts, helpers, moved, cycles, macs, queries)
         second = 10**9
-        cycles = Fraction(sum(map(int.__mul__, counts, profile.cycles)), 1000)
-        cycles += work.helpers * profile.helper_cycles
-        cycles += Fraction(work.macs, profile.macs_per_cycle)
-        exact = profile.dispatch_ns + second * cycles / profile.clock_hz
+        taken = Fraction(sum(map(int.__mul__, counts, profile.cycles)), 1000)
+        taken += Fraction(sum(map(int.__mul__, queries, profile.query_cycles)), 1000)
+        taken += work.helpers * profile.helper_cycles
+        taken += Fraction(work.macs, profile.macs_per_cycle)
+        exact = profile.dispatch_ns + second * taken / profile.clock_hz
         exact += Fraction(work.bytes * profile.dram.ns, profile.dram.bytes)
         exact += Fraction(work.vta_cycles * second, profile.vta_hz)
         assert Price(profile)(work) == math.ceil(exact)
@@ -100,13 +106,15 @@ def test_a_profile_has_a_table_of_its_cores(tmp_path: Path) -> None:
     file = tmp_path / "drive.toml"
     file.write_text(
         'base = "tlc"\ndies = 4\n[processor]\nclock_hz = 2_000_000_000\ndram = [16, 1]\n'
-        "[processor.cycles]\nalu = 0.5\ndivide = 12\n"
+        "[processor.cycles]\nalu = 0.5\ndivide = 12\n[processor.query_cycles]\nhash = 9.25\n"
     )
     found = named.cores(str(file))
     assert named.profile(str(file)).dies == 4
     assert found.clock_hz == 2_000_000_000
     assert found.dram == (16, 1)
     assert found.cycles == (500, 3000, 12_000, *timing.DEFAULT.cycles[3:])
+    assert found.query_cycles[2] == 9250
+    assert found.query_cycles[:2] == timing.DEFAULT.query_cycles[:2]
     assert found.vta_hz == 100_000_000
     assert named.cores("tlc") == timing.DEFAULT
 

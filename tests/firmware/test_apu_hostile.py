@@ -310,9 +310,9 @@ def _restore_changed(random: Random, *, cut: bool) -> None:
         assert again.save() == before
     for item in again.accelerators.values():
         held = item.buffers
-        assert item.input_length <= item.config.input_size
+        assert held.input_size <= item.config.input_size
         assert item.output_capacity <= item.config.output_size
-        assert len(held.granted) <= CONFIG.limits.ranges
+        assert len(held.granted) <= CONFIG.limits.grants
         assert item.active is None or item.active in item.firmware
         assert AcceleratorStatus.decode(item.status().encode()) == item.status()
         assert not item.busy
@@ -332,7 +332,7 @@ def check(subsystem: Subsystem) -> None:
             assert len(chosen) <= CONFIG.limits.ranges
         assert all(one.nsid == 1 and one.blocks > 0 for one in held.granted)
         assert all(one.first_lba + one.blocks <= PAGES for one in held.granted)
-        assert len(held.granted) <= CONFIG.limits.ranges
+        assert len(held.granted) <= CONFIG.limits.grants
         assert all(key < CONFIG.limits.firmware_slots for key in item.firmware)
         assert item.active is None or item.active in item.firmware
         page = item.log.page()

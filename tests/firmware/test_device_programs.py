@@ -23,6 +23,10 @@ MODELS = Models({})
 PAGE = 4096
 
 
+def no_query(request: bytes | memoryview, file: memoryview, output: memoryview) -> int:
+    raise AssertionError(request)
+
+
 def run(
     program: DeviceProgram,
     *ranges: bytes | bytearray,
@@ -32,7 +36,7 @@ def run(
     """The result, and the ranges as they are then."""
     memory = [bytearray(one) for one in ranges]
     value = device_programs.run(
-        program, [memoryview(one) for one in memory], parameters, data, MODELS.infer_vta
+        program, [memoryview(one) for one in memory], parameters, data, MODELS.infer_vta, no_query
     )
     return value, [bytes(one) for one in memory]
 
@@ -163,6 +167,8 @@ REFUSALS: list[Refusal] = [
     (DeviceProgram.FILTER, [16, 16], (8 | 5 << 16, 0), "no 32-bit field"),
     (DeviceProgram.FILTER, [16, 16], (8 | 3 << 32, 0), "16 bytes, not 24"),
     (DeviceProgram.TFLITE, [16, 16], (0, 0), "3 ranges are needed"),
+    (DeviceProgram.QUERY, [16, 16], (0, 0), "3 ranges are needed"),
+    (DeviceProgram.QUERY, [16, 16, 16], (0, 1), "the parameters of a query are 0"),
 ]
 
 
@@ -174,7 +180,12 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(
     before = [bytes(one) for one in memory]
     with pytest.raises(Refused, match=re.escape(reason)):
         device_programs.run(
-            program, [memoryview(one) for one in memory], parameters, b"", MODELS.infer_vta
+            program,
+            [memoryview(one) for one in memory],
+            parameters,
+            b"",
+            MODELS.infer_vta,
+            no_query,
         )
     assert memory == before
 

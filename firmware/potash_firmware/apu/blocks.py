@@ -84,16 +84,11 @@ def first_bytes(
 
 def is_granted(granted: Sequence[Grant], nsid: int, lba: int, count: int, *, writing: bool) -> bool:
     """True if grants, of which several may adjoin or overlap, allow all of `count` blocks."""
-    end = lba + count
-    while lba < end:
-        reach = lba
-        for grant in granted:
-            if grant.nsid == nsid and grant.first_lba <= lba and (grant.writable or not writing):
-                reach = max(reach, grant.first_lba + grant.blocks)
-        if reach == lba:
-            return False
-        lba = reach
-    return True
+    reach = lba
+    for grant in sorted(granted):
+        if grant.nsid == nsid and grant.first_lba <= reach and (grant.writable or not writing):
+            reach = max(reach, grant.first_lba + grant.blocks)
+    return reach >= lba + count
 
 
 def portions(

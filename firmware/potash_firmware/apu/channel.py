@@ -139,6 +139,12 @@ class Kill:
     number: U64
 
 
+@message(83)
+class LoadQueries:
+    """Service to fork server: have what queries of tables need in the workers forked from now
+    on."""
+
+
 @message(82)
 class Exited:
     """Fork server to service: a worker has exited; its exit code, or a signal's number negated."""
@@ -152,9 +158,11 @@ ANSWERS = (Outcome.RETURNED, Outcome.FAULTED, Outcome.REFUSED)
 
 FromWorker = Ready | Line | Gathered | BlocksRead | Executed | JobExecuted
 
+ToForkServer = Spawn | Kill | LoadQueries
+
 _TO_WORKER = kinds_of(Execute, ExecuteJob)
 _FROM_WORKER = kinds_of(*get_args(FromWorker))
-_TO_FORK_SERVER = kinds_of(Spawn, Kill)
+_TO_FORK_SERVER = kinds_of(Spawn, Kill, LoadQueries)
 _FROM_FORK_SERVER = kinds_of(Exited)
 
 
@@ -163,9 +171,9 @@ def decode_execution(data: bytes) -> Execute:
     return cast(Execute, decode(data, _TO_WORKER))
 
 
-def decode_request(data: bytes) -> Spawn | Kill:
+def decode_request(data: bytes) -> ToForkServer:
     """The request that the service sent to the fork server."""
-    return cast(Spawn | Kill, decode(data, _TO_FORK_SERVER))
+    return cast(ToForkServer, decode(data, _TO_FORK_SERVER))
 
 
 def decode_exit(data: bytes) -> Exited:

@@ -18,13 +18,14 @@ from csd_spec.status import VendorStatus
 from nvme_spec import opcodes as nvme
 from nvme_spec.commands import GetLogPage
 from nvme_spec.status import NvmeError, Status
-from potash_firmware.apu import blocks
+from potash_firmware.apu import blocks, queries
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.jobs import JobRunner, Jobs
 from potash_firmware.apu.lifecycle import PLATFORM_STATUS, STATUS
 from potash_firmware.apu.model import Accelerator, ByteRange, Grant, Log, Snapshot, Subsystem
 from potash_firmware.bpf.errors import ElfError
 from potash_firmware.bpf.object_file import stated_size
+from potash_firmware.mailbox.device_programs import DeviceProgram
 from potash_firmware.mailbox.messages import Request
 from potash_firmware.mailbox.shared import SharedBuffers
 
@@ -316,7 +317,7 @@ def _start(
     if chosen == opcodes.KEEP_ACTIVE_FIRMWARE and accelerator.active is not None:
         chosen = accelerator.active
     try:
-        image = _find_selected(accelerator, chosen)
+        program = _find_selected(accelerator, chosen)
     except NvmeError:
         if context.config.platform_status:
             context.runner(accelerator).not_loaded()
@@ -326,9 +327,9 @@ def _start(
         decode_arguments(arguments)
     except DescriptorError as error:
         _refuse(accelerator, VendorStatus.INVALID_ARGUMENT_LIST, str(error))
-    _require_buffers(context, accelerator)
+    _require_buffers(context, accelerator, is_query=isinstance(program, DeviceProgram))
     accelerator.active = chosen
-    context.runner(accelerator).start(image, arguments)
+    context.runner(accelerator).start(program, arguments)
     return Answer()
 
 
@@ -349,8 +350,13 @@ def _select_firmware(
     return Answer()
 
 
-def _find_selected(accelerator: Accelerator, identifier: int) -> bytes:
-    """The image of the firmware that a job is to run; if there is none, the log gets an entry."""
+def _find_selected(accelerator: Accelerator, identifier: int) -> bytes | DeviceProgram:
+    """The program that a job is to run; if there is none, the log gets an entry."""
+    if identifier == opcodes.QUERY_FIRMWARE:
+        if reason := queries.refusal():
+            none = LogEntryType.INVALID_FIRMWARE
+            _refuse(accelerator, VendorStatus.INVALID_FIRMWARE, reason, none)
+        return DeviceProgram.QUERY
     try:
         return find_firmware(accelerator, identifier)
     except NvmeError as error:
@@ -358,10 +364,11 @@ def _find_selected(accelerator: Accelerator, identifier: int) -> bytes:
         raise
 
 
-def _require_buffers(context: Context, accelerator: Accelerator) -> None:
-    """Refuse buffers that a job cannot have."""
+def _require_buffers(context: Context, accelerator: Accelerator, *, is_query: bool) -> None:
+    """Refuse buffers that a job cannot have. A query needs no input if blocks are granted."""
     buffers = accelerator.buffers
-    if buffers.input_length is None and not buffers.input_ranges:
+    needs_input = not (is_query and buffers.granted)
+    if needs_input and buffers.input_length is None and not buffers.input_ranges:
         reason = "no input has been sent, and no local storage chosen as input"
         kind = LogEntryType.INVALID_INPUT_BUFFER
         _refuse(accelerator, VendorStatus.INVALID_BUFFERS, reason, kind)
@@ -394,7 +401,7 @@ def grant_local_storage(context: Context, request: Request) -> Result:
     block = context.namespaces[item.nsid].block_size
     grant = Grant(item.nsid, item.first // block, item.length // block, command.writable)
     granted = (grant,) if command.replace else (*accelerator.buffers.granted, grant)
-    limit = context.config.limits.ranges
+    limit = context.config.limits.grants
     if len(granted) > limit:
         reason = f"there can be {limit} grants, not {len(granted)}"
         _refuse(accelerator, VendorStatus.INVALID_BUFFERS, reason)

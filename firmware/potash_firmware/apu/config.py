@@ -97,6 +97,8 @@ class Limits:
     firmware_size: U64 = 1024 * 1024
     firmware_total: U64 = 16 * 1024 * 1024
     ranges: U64 = 64
+    grants: U64 = 1024
+    """Ranges of blocks that programs may access themselves: a file may be in so many extents."""
     log_entries: U64 = 1024
     log_text: U64 = 1024
     engine_workers: U64 = 4

@@ -27,6 +27,9 @@ TEXT_BYTES_AT_ONCE = 4096
 
 MASK = (1 << 64) - 1
 
+IN_DATA = frozenset({DeviceProgram.GREP, DeviceProgram.QUERY})
+"""Programs of which the last range may be the command's data instead."""
+
 
 class Refused(ValueError):
     """The program refuses its parameters or ranges, with one sentence."""
@@ -34,19 +37,34 @@ class Refused(ValueError):
 
 Views = Sequence[memoryview]
 
+Query = Callable[[memoryview | bytes, memoryview, memoryview], int]
+"""Writes a piece of the result of a request about a table's file, and returns its bytes."""
 
-def run(number: int, ranges: Views, parameters: tuple[int, int], data: bytes, infer: Infer) -> int:
-    """Run a program; returns its 64-bit result. Raises Refused, and what a model raises."""
+
+def run(
+    number: int,
+    ranges: Views,
+    parameters: tuple[int, int],
+    data: bytes,
+    infer: Infer,
+    query: Query,
+) -> int:
+    """Run a program; returns its 64-bit result. Raises Refused, and what models and queries
+    raise."""
     if number >= len(DeviceProgram):
         registered = list(extensions.programs.programs.values())[number - len(DeviceProgram)]
         return _extended(registered, ranges, parameters, data)
     program = DeviceProgram(number)
     names = RANGES[program]
-    given = len(ranges) + (program is DeviceProgram.GREP and bool(data))
+    given = len(ranges) + (program in IN_DATA and bool(data))
     if given < len(names):
         raise Refused(f"{len(names)} ranges are needed ({', '.join(names)}), not {len(ranges)}")
     if program is DeviceProgram.TFLITE:
         return infer(_prefix(ranges[0], parameters[0]), ranges[1], ranges[2])
+    if program is DeviceProgram.QUERY:
+        if any(parameters):
+            raise Refused("the parameters of a query are 0")
+        return query(data or ranges[2], ranges[0], ranges[1])
     if program is DeviceProgram.GREP:
         return _grep(ranges, parameters, data)
     return _FUNCTIONS[program](ranges, parameters)
@@ -66,10 +84,10 @@ def _extended(program: Registered, ranges: Views, parameters: tuple[int, int], d
 def bytes_moved(program: int, ranges: Views, parameters: tuple[int, int]) -> int:
     """Bytes of DRAM that a program counts as reading or writing, for its modelled time.
 
-    COPY counts both ranges, the others their first one, up to the length that they process. What
-    TFLITE counts depends on its model.
+    COPY counts both ranges, the others their first one, up to the length that they process. TFLITE
+    and QUERY count by themselves.
     """
-    if program == DeviceProgram.TFLITE or not ranges:
+    if program in (DeviceProgram.TFLITE, DeviceProgram.QUERY) or not ranges:
         return 0
     length = parameters[0]
     if program == DeviceProgram.FILTER:

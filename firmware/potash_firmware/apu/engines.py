@@ -13,11 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from csd_spec.descriptors import LogEntryType
+from potash_firmware.apu import queries
 from potash_firmware.apu.channel import ANSWERS, ENGINE, ChannelError, FromWorker, Line, Ready
 from potash_firmware.apu.checks import Checks
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.model import Clock, Log, Snapshot
 from potash_firmware.apu.supervisor import Supervisor, Worker
+from potash_firmware.mailbox.device_programs import DeviceProgram
 from potash_firmware.mailbox.messages import (
     FIRST_HANDLE,
     Cancel,
@@ -187,6 +189,10 @@ class Engines:
                 reason = f"{item} does not exist"
         if message.program >= FIRST_HANDLE and message.program not in self._shared:
             reason = f"program {message.program} does not exist"
+        lack = queries.refusal() if message.program == DeviceProgram.QUERY else None
+        if engine is not None and lack is not None:
+            engine.log.add(LogEntryType.ACCELERATOR_ERROR, lack)
+            reason = lack
         if engine is None or reason is not None:
             log.error("an execution is refused: %s", reason)
             if message.data_length:
@@ -303,7 +309,8 @@ class _Engine:
     def _hand_over(self) -> None:
         """Give waiting executions to idle workers."""
         while self._waiting:
-            idle = [worker for worker in self.workers if worker.idle]
+            suits, program = self._supervisor.suits, self._waiting[0].message.program
+            idle = [worker for worker in self.workers if worker.idle and suits(worker, program)]
             if not idle:
                 more = len(self.workers) < self._limits.engine_workers
                 if more and all(worker.ready for worker in self.workers):

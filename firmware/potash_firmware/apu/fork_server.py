@@ -69,6 +69,8 @@ class ForkServer:
         match channel.decode_request(data):
             case channel.Spawn(number, kind):
                 self._spawn(number, kind, fds[0])
+            case channel.LoadQueries():
+                _load_queries()
             case channel.Kill(number) if number in self._workers:
                 os.kill(self._workers[number], signal.SIGKILL)
 
@@ -198,6 +200,24 @@ def _load_worker(config: Config, descriptors: dict[str, int]) -> RunWorker:
     gc.freeze()
     gc.enable()
     return partial(worker.run, config=config, descriptors=descriptors, engine=engine)
+
+
+def _load_queries() -> None:
+    """Import what queries of tables need. Arrow computes in one thread, and its memory is that of
+    the C library, which a worker's limit counts."""
+    os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
+    gc.disable()
+    try:
+        import pyarrow
+
+        from potash_firmware import tables  # noqa: F401
+
+        pyarrow.set_cpu_count(1)
+        pyarrow.set_io_thread_count(1)
+    except ImportError as error:
+        log.error("queries cannot run: %s", error)
+    gc.freeze()
+    gc.enable()
 
 
 def _extend(sources: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ the next job does not get a buffer that the RPU still writes from.
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, groupby
 from types import MappingProxyType
@@ -34,8 +34,10 @@ from potash_firmware.apu.lifecycle import ENDING, Event, JobState, after
 from potash_firmware.apu.model import Accelerator, ByteRange, Outcome, count_event
 from potash_firmware.apu.supervisor import Supervisor, Worker
 from potash_firmware.apu.work_counter import MOST_READS
+from potash_firmware.mailbox.device_programs import DeviceProgram
 from potash_firmware.mailbox.messages import (
     FIRST_HANDLE,
+    MAX_RANGES,
     Executed,
     JobBegan,
     JobCounted,
@@ -71,13 +73,14 @@ class _Job:
     """A job in progress."""
 
     message: ExecuteJob
-    image: bytes
+    program: bytes | DeviceProgram
+    """An image, or a device-defined program."""
     arguments: bytes
     handed_over: bool = False
     """The worker has it."""
-    checks: dict[int, ByteRange | None] = field(default_factory=dict)
+    checks: dict[int, Sequence[ByteRange]] = field(default_factory=dict)
     """Checks of blocks that the RPU has not answered, by tag: the granted blocks that are checked,
-    or None for the input."""
+    none for the input."""
     unreadable: list[ByteRange] = field(default_factory=list)
     """Granted blocks that cannot be read."""
     gathered: list[ByteRange] = field(default_factory=list)
@@ -179,36 +182,37 @@ class JobRunner:
 
     # What a host commands
 
-    def start(self, image: bytes, arguments: bytes) -> None:
+    def start(self, program: bytes | DeviceProgram, arguments: bytes) -> None:
         """Begin a job with the accelerator's buffers. Raises OutOfSequence while it is busy."""
         self._fire(Event.START)
         accelerator, jobs, buffers = self._accelerator, self._jobs, self._accelerator.buffers
+        if isinstance(program, DeviceProgram) and buffers.granted:
+            buffers = replace(buffers, input_length=0, input_ranges=())
         message = ExecuteJob(
             jobs.next_tag(),
             self._key,
             0,
             data_length=len(arguments),
-            input_length=accelerator.input_length,
+            input_length=buffers.input_size,
             output_length=accelerator.output_capacity,
             input_ranges=buffers.input_ranges,
             output_ranges=buffers.output_ranges,
             granted=buffers.granted,
         )
         accelerator.outcome = Outcome()
-        accelerator.log.add(
-            LogEntryType.JOB_STARTED,
-            f"firmware {accelerator.active}, {message.input_length} bytes of input, "
-            f"{message.output_length} bytes of room for output",
-        )
-        job = self._job = _Job(message, image, arguments)
+        text = "query" if isinstance(program, DeviceProgram) else f"firmware {accelerator.active}"
+        text += f", {message.input_length} bytes of input, "
+        text += f"{message.output_length} bytes of room for output"
+        accelerator.log.add(LogEntryType.JOB_STARTED, text)
+        job = self._job = _Job(message, program, arguments)
         if jobs.config.processor is not None:
             job.number = message.tag
             jobs.send(JobBegan(self._key, job.number))
         for _, items in groupby(message.input_ranges, key=lambda item: item.nsid):
-            self._check(job, items, None)
-        for grant in message.granted:
-            granted = blocks.range_of(grant, jobs.namespaces)
-            self._check(job, [granted], granted)
+            self._check(job, tuple(items), granted=False)
+        granted = (blocks.range_of(grant, jobs.namespaces) for grant in message.granted)
+        for _, items in groupby(granted, key=lambda item: item.nsid):
+            self._check(job, tuple(items), granted=True)
         self._hand_over()
 
     def not_loaded(self) -> None:
@@ -248,19 +252,20 @@ class JobRunner:
 
     # Blocks that a job reads
 
-    def _check(self, job: _Job, items: Iterable[ByteRange], granted: ByteRange | None) -> None:
+    def _check(self, job: _Job, items: Sequence[ByteRange], *, granted: bool) -> None:
         """Ask the RPU whether blocks of one namespace may be read: input, or `granted` blocks."""
-        items, tag = tuple(items), self._jobs.next_tag(self)
-        job.checks[tag] = granted
-        ranges = tuple((item.first, item.length) for item in items)
-        self._jobs.send(ReadCheck(tag, items[0].nsid, ranges))
+        for first in range(0, len(items), MAX_RANGES):
+            tag, portion = self._jobs.next_tag(self), items[first : first + MAX_RANGES]
+            job.checks[tag] = portion if granted else ()
+            ranges = tuple((item.first, item.length) for item in portion)
+            self._jobs.send(ReadCheck(tag, portion[0].nsid, ranges))
 
     def _handle_check(self, checked: ReadChecked) -> None:
         job = self._job
         if job is None or checked.tag not in job.checks:
             return  # it has been stopped meanwhile
         granted = job.checks.pop(checked.tag)
-        if granted is not None:
+        if granted:
             if checked.error:
                 self._exclude(job, granted, checked)
         elif checked.error and self._accelerator.state is JobState.RUNNING:
@@ -273,24 +278,27 @@ class JobRunner:
             return
         self._hand_over()
 
-    def _exclude(self, job: _Job, granted: ByteRange, checked: ReadChecked) -> None:
+    def _exclude(self, job: _Job, granted: Sequence[ByteRange], checked: ReadChecked) -> None:
         """Exclude a block that cannot be read, and check the blocks after it.
 
-        The whole grant is excluded if the reason is not one block, or if there are too many.
+        A whole range is excluded if there are too many such blocks, and all are if the reason is
+        not one block.
         """
-        end = granted.first + granted.length
-        next_block = checked.at + self._jobs.namespaces[granted.nsid].block_size
-        if (
-            checked.error != errno.EIO
-            or not granted.first <= checked.at < end
-            or len(job.unreadable) >= LOST_AT_MOST
-        ):
-            job.unreadable.append(granted)
+        at, nsid = checked.at, granted[0].nsid
+        has_it = [0 <= at - item.first < item.length for item in granted]
+        if checked.error != errno.EIO or not any(has_it):
+            job.unreadable += granted
             return
-        job.unreadable.append(ByteRange(granted.nsid, checked.at, next_block - checked.at))
-        if next_block < end:
-            rest = ByteRange(granted.nsid, next_block, end - next_block)
-            self._check(job, [rest], rest)
+        place = has_it.index(True)
+        item, rest = granted[place], granted[place + 1 :]
+        if len(job.unreadable) >= LOST_AT_MOST:
+            job.unreadable.append(item)
+        else:
+            size = self._jobs.namespaces[nsid].block_size
+            job.unreadable.append(ByteRange(nsid, at, size))
+            if left := item.first + item.length - at - size:
+                rest = (ByteRange(nsid, at + size, left), *rest)
+        self._check(job, rest, granted=True)
 
     # The worker
 
@@ -299,15 +307,20 @@ class JobRunner:
         job, jobs = self._job, self._jobs
         if self._accelerator.state is not JobState.RUNNING or job is None or job.handed_over:
             return
-        if job.checks or self._writing or (worker := self.prepare()).ending:
+        if job.checks or self._writing:
+            return
+        worker = self.prepare()
+        if not jobs.supervisor.suits(worker, job.program) or worker.ending:
             return
         job.handed_over = True
         if COMPUTE.sink is not None:
             COMPUTE.sink("apu.hand_over", {"accelerator": self._key})
         made = {}
-        if self._program[1] != job.image:
-            self._program = next(self._handles), job.image
-            made[self._program[0]] = seal("potash-program", job.image)
+        if isinstance(job.program, DeviceProgram):
+            self._program = job.program, b""
+        elif self._program[1] != job.program:
+            self._program = next(self._handles), job.program
+            made[self._program[0]] = seal("potash-program", job.program)
         message = replace(job.message, program=self._program[0], unreadable=tuple(job.unreadable))
         data = [seal("potash-data", job.arguments)] if job.arguments else []
         media = [jobs.media[nsid] for nsid in message.namespaces]
@@ -450,6 +463,8 @@ class JobRunner:
         add(accelerator.row, Word.OUTPUT, length)
         value = ended.value - (1 << 64) if ended.value >> 63 else ended.value
         text = f"returned {value} after {ended.instructions} instructions, {length} bytes of output"
+        if isinstance(job.program, DeviceProgram):
+            text = f"returned {length} bytes of output"
         if job.gathered:
             text += f", {job.gathered_bytes} bytes written to granted blocks"
         accelerator.log.add(LogEntryType.JOB_FINISHED, text)

@@ -25,7 +25,7 @@ from csd_spec.descriptors import (
     LogPage,
     StatusDescriptor,
 )
-from csd_spec.opcodes import KEEP_ACTIVE_FIRMWARE
+from csd_spec.opcodes import KEEP_ACTIVE_FIRMWARE, QUERY_FIRMWARE
 from csd_spec.status import StatusId
 from potash_device.saved import LARGEST_NUMBER, decode
 from potash_firmware.apu.config import AcceleratorConfig, Config, Limits
@@ -112,6 +112,11 @@ class Buffers:
     output_ranges: tuple[ByteRange, ...] = ()
     granted: tuple[Grant, ...] = ()
 
+    @property
+    def input_size(self) -> int:
+        """Bytes that the next job is given."""
+        return sum(item.length for item in self.input_ranges) or self.input_length or 0
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -159,12 +164,6 @@ class Accelerator:
         """Bytes that the next job may produce."""
         ranges = self.buffers.output_ranges
         return sum(r.length for r in ranges) if ranges else self.config.output_size
-
-    @property
-    def input_length(self) -> int:
-        """Bytes that the next job is given."""
-        ranges = self.buffers.input_ranges
-        return sum(r.length for r in ranges) if ranges else self.buffers.input_length or 0
 
     def status(self, meanings: Mapping[JobState, StatusId] = STATUS) -> AcceleratorStatus:
         """The data of Get Accelerator Status; `meanings` is STATUS or PLATFORM_STATUS."""
@@ -310,7 +309,7 @@ def _restore(
         firmware[key] = bytes(images[:length])
         images = images[length:]
     active, filled = saved["active"], saved["input_length"]
-    if active is not None and active not in firmware:
+    if active is not None and active not in (*firmware, QUERY_FIRMWARE):
         raise ValueError(f"there is no firmware {active}")
     if filled is not None and filled > item.config.input_size:
         raise ValueError(f"{filled} bytes are more than the input buffer has")
@@ -321,7 +320,7 @@ def _restore(
     ):
         if len(ranges) > limits.ranges or sum(item.length for item in ranges) > size:
             raise ValueError("ranges are more than their buffer has room for")
-    if len(buffers.granted) > limits.ranges:
+    if len(buffers.granted) > limits.grants:
         raise ValueError("too many blocks are granted")
     if saved["state"] not in JobState.__members__:
         raise ValueError(f"an accelerator cannot be {saved['state']}")

@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol
 from potash_firmware.apu import channel
 from potash_firmware.apu.config import Config, format_descriptors
 from potash_firmware.apu.process import close_others, fork
+from potash_firmware.mailbox.device_programs import DeviceProgram
 from potash_firmware.mailbox.messages import Execute
 
 log = logging.getLogger(__name__)
@@ -89,6 +90,8 @@ class Worker:
         """Handles of the programs and memory of which it has descriptors."""
         self.seconds = 0.0
         """The seconds of all executions that have ended."""
+        self.queries = False
+        """It has what queries of tables need."""
         self._socket = connection
         self._socket.setblocking(False)
 
@@ -160,6 +163,8 @@ class Supervisor:
         infinite while there is no limit."""
         self._settled = False
         """A worker of this fork server has become ready, so shorter limits apply."""
+        self._queries = False
+        """This fork server has been told to have what queries of tables need."""
         self.changed = False
         """The list of workers to poll has changed since the service cleared this."""
 
@@ -213,7 +218,27 @@ class Supervisor:
         self._process = process
         control.setblocking(False)
         self._control = control
-        self._settled = False
+        self._settled = self._queries = False
+
+    def suits(self, worker: Worker, program: object) -> bool:
+        """True if an idle worker can run a program. One without what queries need is killed; the
+        workers that are spawned from then on have it."""
+        if program != DeviceProgram.QUERY or worker.queries:
+            return True
+        self._load_queries()
+        self.kill(worker)
+        return False
+
+    def _load_queries(self) -> None:
+        if self._queries:
+            return
+        self._queries, self._settled = True, False
+        # The fork server does nothing else meanwhile.
+        patience = self._monotonic() + START_PATIENCE
+        for number, due in self._due.items():
+            if due < math.inf:
+                self._due[number] = patience
+        self._request(channel.LoadQueries(), [])
 
     def spawn(self, kind: int, owner: Owner) -> Worker:
         """Request a worker; an execution that is sent before it is ready waits in the channel."""
@@ -221,6 +246,7 @@ class Supervisor:
         mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             worker = Worker(next(self._numbers), kind, owner, mine)
+            worker.queries = self._queries
             self._request(channel.Spawn(worker.number, kind), [its.fileno()])
         self._workers[worker.number] = worker
         self.changed = True
@@ -345,7 +371,8 @@ class Supervisor:
             for message in worker.messages(limit):
                 received = True
                 if isinstance(message, channel.Ready):
-                    worker.ready = self._settled = True
+                    worker.ready = True
+                    self._settled = self._settled or worker.queries == self._queries
                     if worker.number in self._due:
                         self._due[worker.number] = math.inf
                 worker.owner.received(worker, message)
@@ -393,7 +420,7 @@ class Supervisor:
         if before is not None:
             self._due[worker.number] = min(self._monotonic() + seconds, before)
 
-    def _request(self, request: channel.Spawn | channel.Kill, descriptors: list[int]) -> None:
+    def _request(self, request: channel.ToForkServer, descriptors: list[int]) -> None:
         if self._control is None:
             return
         try:

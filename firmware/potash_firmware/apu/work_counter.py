@@ -4,7 +4,10 @@ There is one in mode `modelled` only. While a job runs, its row of the shared co
 that its core would have taken so far.
 """
 
-from potash_device.cores import LARGEST_COUNT, CoreProfile, Price, Work
+from collections.abc import Sequence
+from operator import add
+
+from potash_device.cores import LARGEST_COUNT, QUERY_KINDS, CoreProfile, Price, Work
 from potash_firmware.bpf.counters import InstructionCounters, Kind
 from potash_firmware.mailbox.messages import Read
 from potash_firmware.mailbox.shared import WORD, Row, Word, unshared_row
@@ -27,6 +30,7 @@ class WorkCounter:
     def begin(self) -> None:
         self.instructions.counts = [0] * len(Kind)
         self.helpers = self.bytes = self.vta_cycles = self.macs = 0
+        self.queries = [0] * len(QUERY_KINDS)
         self.reads: list[Read] = []
         self.show()
 
@@ -34,9 +38,9 @@ class WorkCounter:
     def work(self) -> Work:
         """The job's counts so far."""
         others = (self.helpers, self.bytes, self.vta_cycles, self.macs)
-        return Work(
-            tuple(self.instructions.counts), *(min(count, LARGEST_COUNT) for count in others)
-        )
+        helpers, moved, cycles, macs = (min(count, LARGEST_COUNT) for count in others)
+        queries = tuple(min(count, LARGEST_COUNT) for count in self.queries)
+        return Work(tuple(self.instructions.counts), helpers, moved, cycles, macs, queries)
 
     def show(self) -> None:
         self.row[Word.MODELLED] = min(self._price(self.work), _MASK)
@@ -51,6 +55,12 @@ class WorkCounter:
 
     def accelerated(self, cycles: int) -> None:
         self.vta_cycles += cycles
+        self.show()
+
+    def queried(self, counts: Sequence[int], moved: int) -> None:
+        """A query has gone on, with so much of each of `QUERY_KINDS` and bytes of output."""
+        self.queries = list(map(add, self.queries, counts))
+        self.bytes += moved
         self.show()
 
     def ran_model(self, macs: int, moved: int) -> None:

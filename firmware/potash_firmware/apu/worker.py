@@ -33,11 +33,13 @@ from potash_firmware.apu.channel import ExecuteJob, FromWorker, JobExecuted, Lin
 from potash_firmware.apu.compile_service import CompileClient
 from potash_firmware.apu.config import Config
 from potash_firmware.apu.process import confine_compiler, confine_worker
+from potash_firmware.apu.queries import BlockSource, MemorySource, Queries, request_in
 from potash_firmware.apu.work_counter import WorkCounter
 from potash_firmware.bpf import reserve
 from potash_firmware.bpf.engine import base_of
 from potash_firmware.bpf.machine import Placed
 from potash_firmware.bpf.native import engine as native
+from potash_firmware.mailbox.device_programs import DeviceProgram
 from potash_firmware.mailbox.messages import FIRST_HANDLE, Execute, Executed, MemoryRange, Outcome
 from potash_firmware.mailbox.shared import Counters, Row, SharedMemory, Word, add, unshared_row
 
@@ -239,6 +241,7 @@ class _ProgramWorker(Worker):
             self._counter = WorkCounter(setup.config.processor, row)
         self._instructions = None if self._counter is None else self._counter.instructions
         self._models_row = row
+        self._queries = Queries(self._counter)
         self._compiler = setup.compiler
         self._prepared_for: bpf.Engine | None = None
         """The engine that the program is ready to run on."""
@@ -290,7 +293,9 @@ class JobWorker(_ProgramWorker):
         """The part of the arena that programs may access, mapped where nothing else is."""
         self._namespaces = {item.nsid: item for item in config.namespaces}
         self._services = replace(
-            self._services, read_blocks=self._read_blocks, write_blocks=self._write_blocks
+            self._services,
+            read_blocks=self._read_blocks,
+            write_blocks=lambda *blocks: self._blocks.write(*blocks),
         )
         self._blocks = Blocks((), {}, {}, memoryview(b""))
         self._image = b""
@@ -301,6 +306,14 @@ class JobWorker(_ProgramWorker):
         assert isinstance(message, ExecuteJob)
         plan, media = self._plan, dict(zip(message.namespaces, descriptors, strict=True))
         with COMPUTE.span("worker.job", accelerator=self._accelerator.id):
+            self._arena.discard(plan.output_offset, plan.data_offset - plan.output_offset)
+            gathered = self._arena.view[plan.writes_offset : plan.writes_offset + plan.writes_size]
+            ranges = message.output_ranges, message.unreadable
+            self._blocks = Blocks(message.granted, self._namespaces, media, gathered, *ranges)
+            if message.program == DeviceProgram.QUERY:
+                made = self._query(message, media, data)
+                return JobExecuted(message.tag, Outcome.RETURNED, made, output_length=made)
+            self._queries.drop()
             if self._program is None:
                 if self._descriptors[message.program] != CLOSED:
                     self._image = _contents(self._descriptors[message.program])
@@ -308,9 +321,8 @@ class JobWorker(_ProgramWorker):
                 frame_size = self._accelerator.frame_size
                 self._program = bpf.load_program(self._image, frame_size=frame_size)
             self._read_input(message, media)
-            self._arena.discard(plan.output_offset, plan.data_offset - plan.output_offset)
             self._arena.discard(plan.writes_offset, plan.size - plan.writes_offset)
-            outcome = self._run(self._program, message, media, Context(data))
+            outcome = self._run(self._program, message, Context(data))
         written = self._blocks.written() if message.granted else ()
         for first in range(0, len(written), channel.RANGES_AT_ONCE):
             self._send(channel.Gathered(written[first : first + channel.RANGES_AT_ONCE]))
@@ -323,14 +335,21 @@ class JobWorker(_ProgramWorker):
             instructions=outcome.instructions,
         )
 
-    def _run(
-        self, program: bpf.Program, job: ExecuteJob, media: Mapping[int, int], context: Context
-    ) -> bpf.Outcome:
-        plan = self._plan
-        gathered = self._arena.view[plan.writes_offset : plan.writes_offset + plan.writes_size]
-        self._blocks = Blocks(
-            job.granted, self._namespaces, media, gathered, job.output_ranges, job.unreadable
-        )
+    def _query(self, job: ExecuteJob, media: Mapping[int, int], arguments: bytes) -> int:
+        """Write a piece of a query's result to the output buffer; returns its bytes."""
+        plan, memory = self._plan, self._memory
+        source: BlockSource | MemorySource
+        if job.granted:
+            source = BlockSource(job.granted, self._namespaces, self._read_blocks)
+        else:
+            self._read_input(job, media)
+            given = memory[plan.input_offset :][: job.input_length]
+            source = MemorySource(given, self._counter)
+        output = memory[plan.output_offset :][: job.output_length]
+        file = job.granted, job.unreadable, job.input_ranges, job.input_length
+        return self._queries.piece(request_in(arguments), source, output, file)
+
+    def _run(self, program: bpf.Program, job: ExecuteJob, context: Context) -> bpf.Outcome:
         if self._prepared is not None and not self._prepared.suits(context):
             self._prepared = None
 
@@ -380,9 +399,6 @@ class JobWorker(_ProgramWorker):
             self._counter.read(nsid, lba * self._namespaces[nsid].block_size, length)
         return length
 
-    def _write_blocks(self, nsid: int, lba: int, count: int, data: memoryview) -> int:
-        return self._blocks.write(nsid, lba, count, data)
-
 
 class EngineWorker(_ProgramWorker):
     """A worker of a compute namespace; executions report their modelled time in the counters."""
@@ -421,12 +437,16 @@ class EngineWorker(_ProgramWorker):
         if self._counter is not None:
             self._counter.moved(device_programs.bytes_moved(program, views, message.parameters))
         return device_programs.run(
-            program, views, message.parameters, data, self._services.infer_vta
+            program, views, message.parameters, data, self._services.infer_vta, self._query
         )
+
+    def _query(self, request: bytes | memoryview, file: memoryview, output: memoryview) -> int:
+        return self._queries.piece(request, MemorySource(file, self._counter), output)
 
     def _prepare(self, message: Execute) -> None:
         """Place the program that an execution names, and map its ranges."""
         self._ready_for = None
+        self._queries.drop()
         if self._placed is None or self._program != message.program:
             self._drop_program()
             if message.program >= FIRST_HANDLE:

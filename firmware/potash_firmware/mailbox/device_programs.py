@@ -18,6 +18,7 @@ class DeviceProgram(IntEnum):
     GREP = 6
     FILTER = 7
     TFLITE = 8
+    QUERY = 9
 
 
 RANGES: dict[DeviceProgram, tuple[str, ...]] = {
@@ -34,5 +35,6 @@ RANGES: dict[DeviceProgram, tuple[str, ...]] = {
     ),
     DeviceProgram.FILTER: ("records", "output: the selected records"),
     DeviceProgram.TFLITE: ("a TensorFlow Lite model", "its inputs", "its outputs"),
+    DeviceProgram.QUERY: ("a table's file", "output: a piece of the result", "the request"),
 }
 """The meaning of the memory ranges of each program."""
